@@ -1,0 +1,1 @@
+"""Offline preparation: from text files to TFRecords. No model code."""

@@ -1,0 +1,185 @@
+"""The command line: parses, imports lazily, and calls one function per command.
+
+TensorFlow and Keras are imported by the function that a command calls, never here, so that every
+`--help` answers at once.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from spanbert_tf.errors import SpanBertError
+
+EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
+_EXISTING_DIRECTORY = click.Path(exists=True, file_okay=False)
+_BEAM_CONTEXT = {"ignore_unknown_options": True, "allow_extra_args": True}
+_input_option = click.option(
+    "--input",
+    "input_pattern",
+    required=True,
+    metavar="GLOB",
+    help="Text files: plain, WikiExtractor, JSON lines; .gz or not (recognised by content).",
+)
+_separator_option = click.option(
+    "--document-separator",
+    metavar="LINE",
+    help="In plain text, a line equal to this begins a new document (default: one file, one).",
+)
+_case_option = click.option(
+    "--lowercase/--cased",
+    default=False,
+    help="Lower-case the text and strip accents.  [default: cased]",
+)
+_set_option = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key of the configuration, for example training.steps=1000.",
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--debug", is_flag=True, help="Show tracebacks and TensorFlow's own log.")
+@click.version_option(package_name="spanbert_tf")
+def cli(debug: bool) -> None:
+    """Pre-train, fine-tune and serve SpanBERT with TensorFlow and Keras."""
+    if not debug:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+@cli.command()
+@click.option("--output", default="spanbert_quickstart", show_default=True, metavar="DIR")
+@click.option("--input", "input_pattern", metavar="GLOB", help="Default: text shipped with Python.")
+def quickstart(output: str, input_pattern: str | None) -> None:
+    """The whole way from text to a served model, in a few minutes on a CPU."""
+    from spanbert_tf.quickstart import run_quickstart
+
+    run_quickstart(output, input_pattern)
+
+
+@cli.group()
+def prepare() -> None:
+    """Write vocabularies and records."""
+
+
+@prepare.command("vocabulary")
+@_input_option
+@_separator_option
+@_case_option
+@click.option("--output", default="vocab.txt", show_default=True, metavar="FILE")
+@click.option("--vocabulary-size", type=click.IntRange(min=100), required=True)
+def prepare_vocabulary(
+    input_pattern: str,
+    document_separator: str | None,
+    lowercase: bool,
+    output: str,
+    vocabulary_size: int,
+) -> None:
+    """Train a WordPiece vocabulary."""
+    from data_prep.vocabulary import write_vocabulary
+
+    write_vocabulary(
+        input_pattern,
+        output,
+        vocabulary_size=vocabulary_size,
+        lowercase=lowercase,
+        document_separator=document_separator,
+    )
+
+
+@prepare.command("pretraining", context_settings=_BEAM_CONTEXT)
+@_input_option
+@_separator_option
+@_case_option
+@click.option("--vocabulary", required=True, metavar="FILE")
+@click.option("--output", required=True, metavar="DIR")
+@click.option("--sequence-length", type=click.IntRange(8, 65535), default=512, show_default=True)
+@click.option("--sequences", type=click.Choice(["single", "pair"]), default="single")
+@click.option("--annotate", default="", metavar="LIST", help="entities,noun_phrases (needs spaCy)")
+@click.option("--spacy-model", default="en_core_web_sm", show_default=True)
+@click.option("--validation-fraction", type=click.FloatRange(0, 0.5), default=0.01)
+@click.option("--num-shards", type=click.IntRange(min=1), help="Default: one per 32 MB of input.")
+@click.option("--num-processes", type=click.IntRange(min=1), default=1, show_default=True)
+@click.pass_context
+def prepare_pretraining(
+    context: click.Context, input_pattern: str, annotate: str, **options: object
+) -> None:
+    """Write pre-training records. Further options go to the Apache Beam runner."""
+    from data_prep.pretraining import write_pretraining_records
+
+    write_pretraining_records(
+        input_pattern,
+        annotate=tuple(name for name in annotate.split(",") if name),
+        beam_arguments=tuple(context.args),
+        **options,
+    )
+
+
+@cli.command()
+@click.argument("data", type=_EXISTING_DIRECTORY)
+@click.option("--config", default="spanbert_base", show_default=True, metavar="NAME|FILE")
+@_set_option
+@click.option("--png", metavar="FILE", help="Write the histogram of span lengths as a picture.")
+@click.option("--num-examples", type=click.IntRange(min=0), default=3, show_default=True)
+def inspect(
+    data: str, config: str, overrides: Sequence[str], png: str | None, num_examples: int
+) -> None:
+    """Show masked examples, span lengths and counts of a set of records."""
+    from spanbert_tf.inspection import inspect_records
+
+    inspect_records(data, config, overrides, png=png, num_examples=num_examples)
+
+
+@cli.command()
+@click.option("--config", required=True, metavar="NAME|FILE")
+@click.option("--data", required=True, type=_EXISTING_DIRECTORY)
+@click.option("--output", required=True, metavar="RUN")
+@click.option("--initial-preset", metavar="PRESET", help="Continue from an existing encoder.")
+@_set_option
+def pretrain(
+    config: str, data: str, output: str, initial_preset: str | None, overrides: Sequence[str]
+) -> None:
+    """Pre-train a model; run again with the same RUN, it resumes."""
+    from spanbert_tf.config import load_config
+    from spanbert_tf.training.pretraining import run_pretraining
+
+    run_pretraining(load_config(config, overrides), data, output, initial_preset)
+
+
+@cli.command()
+@click.option("--preset", required=True, type=_EXISTING_DIRECTORY)
+@click.option("--output", required=True, metavar="DIR", help="The model goes to DIR/<version>/.")
+@click.option("--version", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--top-k", type=click.IntRange(min=1), default=5, show_default=True)
+def export(preset: str, output: str, version: int, top_k: int) -> None:
+    """Write a SavedModel for TF Serving: strings with [MASK] in, fillings out."""
+    from spanbert_tf.serving.masked_lm import export_masked_lm
+
+    export_masked_lm(preset, output, version=version, top_k=top_k)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line and exits the process with the status that the design fixes."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        cli.main(arguments, prog_name="spanbert-tf", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(EXIT_BAD_INPUT)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("spanbert-tf: interrupted", err=True)
+        sys.exit(EXIT_FAILED)
+    except SpanBertError as error:
+        if "--debug" in arguments:
+            traceback.print_exc()
+        click.echo(f"spanbert-tf: {error}", err=True)
+        sys.exit(EXIT_BAD_INPUT)
+    sys.exit(EXIT_DONE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Reads and checks a WordPiece vocabulary. Nothing here needs TensorFlow."""
+
+import os
+
+from spanbert_tf.errors import BadInputError
+
+PAD_TOKEN, UNKNOWN_TOKEN = "[PAD]", "[UNK]"
+START_TOKEN, END_TOKEN, MASK_TOKEN = "[CLS]", "[SEP]", "[MASK]"
+SPECIAL_TOKENS = (PAD_TOKEN, UNKNOWN_TOKEN, START_TOKEN, END_TOKEN, MASK_TOKEN)
+CONTINUATION_PREFIX = "##"
+
+
+def load_vocabulary(path: str | os.PathLike) -> list[str]:
+    """Reads `vocab.txt`: one word piece a line, the line number is its id.
+
+    Raises:
+        BadInputError: the file is missing, empty, not UTF-8, has an entry twice or an empty line,
+            or lacks one of the special tokens.
+    """
+    try:
+        with open(path, encoding="utf-8", newline="\n") as file:
+            vocabulary = file.read().replace("\r\n", "\n").removesuffix("\n").split("\n")
+    except FileNotFoundError as error:
+        raise BadInputError(
+            f"{path}: no such vocabulary; write one with `spanbert-tf prepare vocabulary`"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: cannot be read as UTF-8 text ({error})") from error
+    check_vocabulary(vocabulary, path)
+    return vocabulary
+
+
+def check_vocabulary(vocabulary: list[str], path: str | os.PathLike) -> None:
+    """Raises `BadInputError` unless entries are unique and all special tokens are there."""
+    first_line: dict[str, int] = {}
+    for line, piece in enumerate(vocabulary, start=1):
+        if not piece:
+            raise BadInputError(f"{path}: line {line}: empty entry; remove it")
+        if piece in first_line:
+            raise BadInputError(
+                f"{path}: line {line}: {piece!r} stands in line {first_line[piece]} already; "
+                "remove one of them"
+            )
+        first_line[piece] = line
+    missing = [token for token in SPECIAL_TOKENS if token not in first_line]
+    if missing:
+        raise BadInputError(f"{path}: lacks {', '.join(missing)}; add a line for each")
+
+
+def is_continuation(piece: str) -> bool:
+    """Whether a piece continues a word (begins with `##`)."""
+    return piece.startswith(CONTINUATION_PREFIX)

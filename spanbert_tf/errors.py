@@ -1,0 +1,21 @@
+"""The errors that a user can cause and mend; the command line prints them as one line."""
+
+
+class SpanBertError(Exception):
+    """Base of all errors whose message is meant for the user.
+
+    The message is one line that names the place (file, line, record or key), says what is wrong,
+    and says what to do. The command line prints it without a traceback and exits with status 2.
+    """
+
+
+class BadInputError(SpanBertError):
+    """A file, a record, a document or a directory cannot be used."""
+
+
+class ConfigurationError(SpanBertError):
+    """A configuration file, key, value or option cannot be used."""
+
+
+class MismatchError(SpanBertError):
+    """Two things that must agree do not: records and configuration, vocabulary and preset."""
