@@ -1,0 +1,208 @@
+"""Candidate spans: what each draw of a masking scheme would mask, for all draws at once.
+
+B rows, S positions, G blocks a row (1, or the 2 segments of a pair), C draws, E annotated spans.
+Positions are *flat*: row · S + position, so that one sorted list holds the words of all rows.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from spanbert_tf.masking.options import MaskingOptions
+from spanbert_tf.masking.random_bits import (
+    FRACTION_BITS,
+    Stream,
+    high_fraction,
+    low_fraction,
+    random_bits,
+    scale,
+)
+
+_BLOCK_SHIFT = 24  # draws of the second block count from 2^24
+
+
+class Blocks(NamedTuple):
+    """Packed rows and the blocks of text in them, each masked on its own.
+
+    Attributes:
+        token_ids: int32 [B, S], with special tokens and padding.
+        starts: int64 [B, G], position of a block's first token.
+        lengths: int64 [B, G], tokens of a block; 0 for an empty one.
+    """
+
+    token_ids: tf.Tensor
+    starts: tf.Tensor
+    lengths: tf.Tensor
+
+    @property
+    def flat_starts(self) -> tf.Tensor:
+        """int64 [B, G, 1]: flat position of the first token of each block."""
+        num_rows, width = tf.unstack(tf.shape(self.token_ids, out_type=tf.int64))
+        return (tf.range(num_rows)[:, tf.newaxis] * width + self.starts)[:, :, tf.newaxis]
+
+
+class Words(NamedTuple):
+    """The words of all rows.
+
+    Attributes:
+        starts: int64 [W + 1], flat positions where words begin, sorted; the last is B · S.
+        first: int64 [B, G, 1], index in `starts` of each block's first word.
+        counts: int64 [B, G, 1], words in each block.
+    """
+
+    starts: tf.Tensor
+    first: tf.Tensor
+    counts: tf.Tensor
+
+    def containing(self, flat_positions: tf.Tensor) -> tf.Tensor:
+        """The index in `starts` of the word at each flat position; any shape, int64."""
+        found = tf.searchsorted(self.starts, tf.reshape(flat_positions, [-1]), side="right")
+        return tf.reshape(tf.cast(found, tf.int64) - 1, tf.shape(flat_positions))
+
+
+class AnnotatedSpans(NamedTuple):
+    """Token spans from a record, sorted by start.
+
+    Attributes:
+        starts: int64 [B, E], position of the first token in the packed row.
+        ends: int64 [B, E], position of the last token.
+        first: int64 [B, G, 1], index of a block's first span.
+        counts: int64 [B, G, 1], spans in a block.
+    """
+
+    starts: tf.Tensor
+    ends: tf.Tensor
+    first: tf.Tensor
+    counts: tf.Tensor
+
+
+class Candidates(NamedTuple):
+    """One span for each draw; flat positions, ends inclusive, all int64 [B, G, C].
+
+    A draw counts only if the token at its `anchors` position is not masked yet.
+    """
+
+    anchors: tf.Tensor
+    starts: tf.Tensor
+    ends: tf.Tensor
+
+
+def find_words(blocks: Blocks, is_word_start: tf.Tensor) -> Words:
+    """Lists the words of all rows.
+
+    Args:
+        blocks: the packed rows.
+        is_word_start: bool [V], whether a vocabulary entry begins a word.
+    """
+    starts_word = tf.gather(is_word_start, blocks.token_ids)  # [B, S]
+    flat_starts = blocks.flat_starts  # [B, G, 1]
+    # A block may begin inside a word: its first token begins one all the same.
+    block_starts = tf.reshape(flat_starts, [-1])
+    starts_word = tf.tensor_scatter_nd_update(
+        tf.reshape(starts_word, [-1]),
+        block_starts[:, tf.newaxis],
+        tf.ones_like(block_starts, tf.bool),
+    )
+    word_starts = tf.concat(
+        [tf.where(starts_word)[:, 0], tf.size(starts_word, tf.int64)[tf.newaxis]], axis=0
+    )
+
+    def index_of(positions: tf.Tensor) -> tf.Tensor:
+        found = tf.searchsorted(word_starts, tf.reshape(positions, [-1]), side="left")
+        return tf.reshape(tf.cast(found, tf.int64), tf.shape(positions))
+
+    first = index_of(flat_starts)  # [B, G, 1]
+    end = index_of(flat_starts + blocks.lengths[:, :, tf.newaxis])
+    return Words(word_starts, first, end - first)
+
+
+def draw_candidates(
+    blocks: Blocks,
+    words: Words,
+    keys: tf.Tensor,
+    draws: tf.Tensor,
+    options: MaskingOptions,
+    annotated: AnnotatedSpans | None = None,
+) -> Candidates:
+    """What the given draws of a scheme would mask (paper, sections 3.1 and 6.1).
+
+    Args:
+        blocks: the packed rows.
+        words: of the same rows.
+        keys: uint64 [B], from `row_keys`.
+        draws: int64 [C], numbers of the draws.
+        options: the scheme and its parameters.
+        annotated: the spans of the "entities" and "noun_phrases" schemes.
+    """
+    num_blocks = blocks.starts.shape[1]
+    counters = (tf.range(num_blocks, dtype=tf.int64)[:, tf.newaxis] * 2**_BLOCK_SHIFT) + draws
+    bits = random_bits(keys, Stream.ANCHOR_AND_LENGTH, counters[tf.newaxis])  # [B, G, C]
+    if options.scheme == "geometric_spans":
+        candidates = _geometric_spans(blocks, words, bits, options)
+    elif options.scheme == "subwords":
+        anchors = _uniform_tokens(blocks, bits)
+        candidates = Candidates(anchors, anchors, anchors)
+    else:
+        candidates = _uniform_words(words, bits)
+        if annotated is not None:
+            candidates = _half_annotated(candidates, annotated, blocks, bits)
+    last_positions = blocks.flat_starts + blocks.lengths[:, :, tf.newaxis] - 1  # [B, G, 1]
+    return candidates._replace(ends=tf.minimum(candidates.ends, last_positions))
+
+
+def _uniform_tokens(blocks: Blocks, bits: tf.Tensor) -> tf.Tensor:
+    lengths = blocks.lengths[:, :, tf.newaxis]  # [B, G, 1]
+    return blocks.flat_starts + scale(high_fraction(bits), lengths)
+
+
+def _uniform_words(words: Words, bits: tf.Tensor) -> Candidates:
+    chosen = words.first + scale(high_fraction(bits), words.counts)
+    starts = tf.gather(words.starts, chosen)
+    return Candidates(starts, starts, _word_end(words, chosen))
+
+
+def _geometric_spans(
+    blocks: Blocks, words: Words, bits: tf.Tensor, options: MaskingOptions
+) -> Candidates:
+    if options.span_start == "word":
+        chosen = words.first + scale(high_fraction(bits), words.counts)
+        anchors = tf.gather(words.starts, chosen)
+    else:
+        anchors = _uniform_tokens(blocks, bits)
+        chosen = words.containing(anchors)
+    last_words = chosen + _geometric_lengths(low_fraction(bits), options) - 1
+    return Candidates(anchors, tf.gather(words.starts, chosen), _word_end(words, last_words))
+
+
+def _word_end(words: Words, indices: tf.Tensor) -> tf.Tensor:
+    following = tf.minimum(indices + 1, tf.size(words.starts, tf.int64) - 1)
+    return tf.gather(words.starts, following) - 1
+
+
+def _geometric_lengths(fractions: tf.Tensor, options: MaskingOptions) -> tf.Tensor:
+    """Lengths in words by the inverse of the distribution function; int64, as `fractions`."""
+    thresholds, total = [], 0
+    for probability in options.span_length_probabilities()[:-1]:
+        total += probability
+        thresholds.append(round(total * 2**FRACTION_BITS))
+    shorter = tf.searchsorted(
+        tf.constant(thresholds, tf.int64), tf.reshape(fractions, [-1]), side="right"
+    )
+    return tf.reshape(tf.cast(shorter, tf.int64) + 1, tf.shape(fractions))
+
+
+def _half_annotated(
+    words: Candidates, annotated: AnnotatedSpans, blocks: Blocks, bits: tf.Tensor
+) -> Candidates:
+    """Half of the draws take an annotated span (if the block has any), the others a word."""
+    chosen = annotated.first + scale(high_fraction(bits), annotated.counts)  # [B, G, C]
+    chosen = tf.minimum(chosen, tf.shape(annotated.starts, tf.int64)[1] - 1)
+    row_starts = (blocks.flat_starts - blocks.starts[:, :, tf.newaxis])[:, :1]  # [B, 1, 1]
+    starts = row_starts + tf.gather(annotated.starts, chosen, batch_dims=1)
+    ends = row_starts + tf.gather(annotated.ends, chosen, batch_dims=1)
+    take = (low_fraction(bits) < 2 ** (FRACTION_BITS - 1)) & (annotated.counts > 0)
+    return Candidates(
+        tf.where(take, starts, words.anchors),
+        tf.where(take, starts, words.starts),
+        tf.where(take, ends, words.ends),
+    )

@@ -1,0 +1,109 @@
+"""What to mask, how much of it, and what to put in its place."""
+
+import dataclasses
+import math
+from fractions import Fraction
+
+from spanbert_tf.errors import ConfigurationError
+
+# scheme: its default unit of replacement, one draw of 80/10/10 for each.
+SCHEMES = {
+    "subwords": "token",
+    "whole_words": "word",
+    "geometric_spans": "span",
+    "entities": "span",
+    "noun_phrases": "span",
+}
+REPLACEMENT_UNITS = ("token", "word", "span")
+SPAN_STARTS = ("anchor_token", "word")
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskingOptions:
+    """The parameters of dynamic masking; the defaults are SpanBERT's (paper, section 3.1).
+
+    Attributes:
+        scheme: what a draw masks: `"subwords"` one word piece; `"whole_words"` one word;
+            `"geometric_spans"` a span of whole words; `"entities"` or `"noun_phrases"` an
+            annotated span in half of the draws and one word in the others (section 6.1).
+        rate: share of a block's tokens to mask; the budget is rounded up.
+        geometric_p: parameter of the geometric distribution of span lengths, in words.
+        max_span_length: longest span, in words; the distribution is cut here and renormalised.
+        mask_token_rate: share of units that become [MASK].
+        random_token_rate: share of units that become random tokens; the rest stays unchanged.
+        replacement_unit: what one draw of these rates decides for: `"token"`, `"word"` or
+            `"span"`; `None` takes the scheme's own.
+        span_start: `"anchor_token"` draws a token uniformly and begins at its word (the released
+            code); `"word"` draws a word uniformly (the paper's text). `"geometric_spans"` only.
+        max_span_targets: SBO targets of a span, counted from its start (the original's default).
+        boundary_at_special_tokens: whether [CLS] and [SEP] may be the boundary of a span.
+
+    Raises:
+        ConfigurationError: a value is outside its range.
+    """
+
+    scheme: str = "geometric_spans"
+    rate: float = 0.15
+    geometric_p: float = 0.2
+    max_span_length: int = 10
+    mask_token_rate: float = 0.8
+    random_token_rate: float = 0.1
+    replacement_unit: str | None = None
+    span_start: str = "anchor_token"
+    max_span_targets: int = 20
+    boundary_at_special_tokens: bool = False
+
+    def __post_init__(self):
+        for name, allowed in (
+            ("scheme", tuple(SCHEMES)),
+            ("replacement_unit", (None, *REPLACEMENT_UNITS)),
+            ("span_start", SPAN_STARTS),
+        ):
+            if getattr(self, name) not in allowed:
+                options = ", ".join(str(value) for value in allowed if value)
+                raise ConfigurationError(
+                    f"masking.{name}: {getattr(self, name)!r} is none of {options}"
+                )
+        for name, holds, wanted in (
+            ("rate", 0 < self.rate < 1, "between 0 and 1"),
+            ("geometric_p", 0 < self.geometric_p < 1, "between 0 and 1"),
+            ("max_span_length", self.max_span_length >= 1, "1 or more"),
+            ("max_span_targets", self.max_span_targets >= 1, "1 or more"),
+            ("mask_token_rate", 0 <= self.mask_token_rate <= 1, "from 0 to 1"),
+            (
+                "random_token_rate",
+                0 <= self.random_token_rate <= 1 - self.mask_token_rate + 1e-12,
+                "from 0 to 1 - mask_token_rate",
+            ),
+        ):
+            if not holds:
+                raise ConfigurationError(f"masking.{name}: {getattr(self, name)} is not {wanted}")
+
+    @property
+    def unit(self) -> str:
+        """The unit of replacement: what was asked for, or the scheme's own."""
+        return self.replacement_unit or SCHEMES[self.scheme]
+
+    @property
+    def exact_rate(self) -> Fraction:
+        """The rate as the decimal fraction that was written (0.15 is 3/20, not a binary float)."""
+        return Fraction(str(self.rate))
+
+    def budget(self, num_tokens: int) -> int:
+        """Tokens to mask in a block: ceil(rate · num_tokens), in integer arithmetic."""
+        return math.ceil(self.exact_rate * num_tokens)
+
+    def num_slots(self, sequence_length: int, sequences: str) -> int:
+        """Prediction slots K of a packed row: the largest budget that a row can have.
+
+        Two blocks of a pair round up apart, so a pair can need one slot more.
+        """
+        if sequences == "single":
+            return self.budget(sequence_length - 2)  # [CLS] block [SEP]
+        return self.budget(sequence_length - 3) + 1  # [CLS] block [SEP] block [SEP]
+
+    def span_length_probabilities(self) -> list[Fraction]:
+        """Geo(p) cut at `max_span_length` and renormalised: P(1), P(2), … in exact fractions."""
+        p = Fraction(str(self.geometric_p))
+        weights = [p * (1 - p) ** (length - 1) for length in range(1, self.max_span_length + 1)]
+        return [weight / sum(weights) for weight in weights]

@@ -1,0 +1,85 @@
+"""Random numbers that are a function of (seed, epoch, record, stream, counter) alone.
+
+TensorFlow's stateless generators take one seed for a whole tensor; here every row of a batch has
+its own key, so that its masks do not depend on the batch it is in. The generator is splitmix64
+(Steele, Lea and Flood, 2014): the n-th number of a key is a mix of key + n · γ.
+
+All numbers are uint64 tensors; arithmetic wraps around, as it should.
+"""
+
+import enum
+
+import tensorflow as tf
+
+GOLDEN_GAMMA = 0x9E3779B97F4A7C15  # γ: 2^64 divided by the golden ratio, made odd
+_FIRST_MULTIPLIER, _SECOND_MULTIPLIER = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+FRACTION_BITS = 32  # resolution of the fractions that choose anchors, lengths and replacements
+
+
+class Stream(enum.IntEnum):
+    """Independent sequences of numbers of one row."""
+
+    ANCHOR_AND_LENGTH = 0
+    REPLACEMENT = 1
+    RANDOM_TOKEN = 2
+
+
+def row_keys(seed: int, epochs: tf.Tensor, record_ids: tf.Tensor) -> tf.Tensor:
+    """The key of each row's numbers.
+
+    Args:
+        seed: of the run.
+        epochs: int64 [B], the pass over the data that each row belongs to.
+        record_ids: int64 [B].
+
+    Returns:
+        uint64 [B].
+    """
+    seed_key = _mix(_constant((seed + 1) * GOLDEN_GAMMA))
+    epoch_keys = _mix(seed_key + tf.cast(epochs, tf.uint64) * _constant(GOLDEN_GAMMA))  # [B]
+    return _mix(epoch_keys + tf.cast(record_ids, tf.uint64) * _constant(GOLDEN_GAMMA))  # [B]
+
+
+def random_bits(keys: tf.Tensor, stream: Stream, counters: tf.Tensor) -> tf.Tensor:
+    """Sixty-four random bits for each counter of each row.
+
+    Args:
+        keys: uint64 [B], from `row_keys`.
+        stream: which sequence of the row.
+        counters: integer [B, …] or [1, …], below 2^32.
+
+    Returns:
+        uint64 [B, …].
+    """
+    numbers = tf.cast(counters, tf.uint64) + _constant((int(stream) << 32) + 1)
+    keys = tf.reshape(keys, [-1] + [1] * (numbers.shape.rank - 1))  # [B, 1 …]
+    return _mix(keys + numbers * _constant(GOLDEN_GAMMA))
+
+
+def high_fraction(bits: tf.Tensor) -> tf.Tensor:
+    """The upper half of the bits: int64 in [0, 2^32), a fraction of 2^32."""
+    return tf.cast(tf.bitwise.right_shift(bits, _constant(32)), tf.int64)
+
+
+def low_fraction(bits: tf.Tensor) -> tf.Tensor:
+    """The lower half of the bits: int64 in [0, 2^32), independent of the upper half."""
+    return tf.cast(tf.bitwise.bitwise_and(bits, _constant(2**32 - 1)), tf.int64)
+
+
+def scale(fraction: tf.Tensor, limit: tf.Tensor) -> tf.Tensor:
+    """An integer in [0, limit): the fraction's share of `limit` (int64, below 2^31)."""
+    return tf.bitwise.right_shift(fraction * limit, tf.constant(FRACTION_BITS, tf.int64))
+
+
+def _mix(bits: tf.Tensor) -> tf.Tensor:
+    bits = _shift_xor(bits, 30) * _constant(_FIRST_MULTIPLIER)
+    bits = _shift_xor(bits, 27) * _constant(_SECOND_MULTIPLIER)
+    return _shift_xor(bits, 31)
+
+
+def _shift_xor(bits: tf.Tensor, shift: int) -> tf.Tensor:
+    return tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, _constant(shift)))
+
+
+def _constant(value: int) -> tf.Tensor:
+    return tf.constant(value % 2**64, tf.uint64)

@@ -1,0 +1,101 @@
+"""Lists the masked tokens and their spans: the [B, K] features of the batch.
+
+B rows, S positions, K slots, V vocabulary entries.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from spanbert_tf.masking.candidates import Blocks
+from spanbert_tf.masking.options import MaskingOptions
+
+
+class MaskedSpans(NamedTuple):
+    """The masked tokens of each row, from left to right, and the merged span of each.
+
+    Attributes:
+        is_used: bool [B, K], whether the slot holds a masked token; the others come last.
+        positions: int64 [B, K], position of the masked token; 0 in unused slots.
+        span_starts: int64 [B, K], first position of the token's span; 0 in unused slots.
+        span_ends: int64 [B, K], last position of the token's span; 0 in unused slots.
+    """
+
+    is_used: tf.Tensor
+    positions: tf.Tensor
+    span_starts: tf.Tensor
+    span_ends: tf.Tensor
+
+
+def list_masked_spans(masked: tf.Tensor, num_slots: int) -> MaskedSpans:
+    """Lists the masked tokens; spans that touch or overlap are one by now.
+
+    Args:
+        masked: bool [B, S], with at most `num_slots` true values in a row.
+        num_slots: K.
+    """
+    num_rows = tf.shape(masked)[0]
+    running_count = tf.cumsum(tf.cast(masked, tf.int32), axis=1)  # [B, S]
+    slots = tf.range(num_slots)
+    ordinals = tf.tile(slots[tf.newaxis] + 1, [num_rows, 1])  # [B, K]
+    is_used = ordinals <= running_count[:, -1:]  # [B, K]
+    # The k-th masked token is where the running count reaches k.
+    positions = tf.searchsorted(running_count, ordinals, side="left")  # [B, K], S if unused
+    # Position minus slot is constant inside a span and grows from one span to the next.
+    offsets = positions - slots
+    first_slots = tf.searchsorted(offsets, offsets, side="left")
+    last_slots = tf.searchsorted(offsets, offsets, side="right") - 1
+    features = (positions, offsets + first_slots, offsets + last_slots)
+    return MaskedSpans(
+        is_used,
+        *(tf.where(is_used, tf.cast(feature, tf.int64), 0) for feature in features),
+    )
+
+
+def target_features(
+    spans: MaskedSpans, blocks: Blocks, options: MaskingOptions
+) -> dict[str, tf.Tensor]:
+    """The MLM and SBO targets of the batch contract.
+
+    Every masked token is an MLM target. It is an SBO target too (paper, section 3.2) if both
+    neighbours of its span are tokens of the block and it is among the first
+    `options.max_span_targets` tokens of the span.
+
+    Args:
+        spans: the masked tokens.
+        blocks: the packed rows before replacement.
+        options: gives `max_span_targets` and `boundary_at_special_tokens`.
+
+    Returns:
+        `mask_positions`, `mask_ids`, `span_left_positions`, `span_right_positions`,
+        `span_offsets` (int32 [B, K]), `mask_weights` and `span_weights` (float32 [B, K]); all 0
+        where their weight is 0.
+    """
+    left, right = spans.span_starts - 1, spans.span_ends + 1
+    offsets = spans.positions - spans.span_starts
+    has_span_target = spans.is_used & (offsets < options.max_span_targets)
+    if not options.boundary_at_special_tokens:
+        has_span_target &= _in_a_block(left, blocks) & _in_a_block(right, blocks)
+    mask_ids = tf.gather(blocks.token_ids, spans.positions, batch_dims=1)
+
+    def where_target(values: tf.Tensor) -> tf.Tensor:
+        return tf.where(has_span_target, tf.cast(values, tf.int32), 0)
+
+    return {
+        "mask_positions": tf.cast(spans.positions, tf.int32),
+        "mask_ids": tf.where(spans.is_used, mask_ids, 0),
+        "mask_weights": tf.cast(spans.is_used, tf.float32),
+        "span_left_positions": where_target(left),
+        "span_right_positions": where_target(right),
+        "span_offsets": where_target(offsets),
+        "span_weights": tf.cast(has_span_target, tf.float32),
+    }
+
+
+def _in_a_block(positions: tf.Tensor, blocks: Blocks) -> tf.Tensor:
+    inside = tf.zeros_like(positions, tf.bool)
+    for block in range(blocks.starts.shape[1]):
+        start = blocks.starts[:, block : block + 1]  # [B, 1]
+        length = blocks.lengths[:, block : block + 1]
+        inside |= (positions >= start) & (positions < start + length)
+    return inside
