@@ -1,1 +1,5 @@
-"""See the modules of this package."""
+"""Optimizer, checkpoints and the pre-training run."""
+
+from spanbert_tf.training.optimizers import adamw
+
+__all__ = ["adamw"]
