@@ -1,0 +1,340 @@
+"""The configuration of a pre-training run: its keys, its files, its checks.
+
+A configuration file is YAML with the sections below. `base: NAME` takes over another file (a
+shipped name, or a path seen from the file) and the rest overrides it key by key. What a file does
+not set has the default here. Keys are those of the classes, and nothing else is accepted.
+"""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Literal
+
+import yaml
+from official.modeling.hyperparams import base_config
+
+from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.masking.options import MaskingOptions
+from spanbert_tf.strict_yaml import Setting, build_config, parse_override, read_settings
+
+
+@dataclasses.dataclass
+class ModelConfig(base_config.Config):
+    """The encoder. The defaults are BERT's base shape (Devlin et al. 2019, section 3).
+
+    Attributes:
+        num_layers: transformer layers.
+        num_heads: attention heads; must divide `hidden_dim`.
+        hidden_dim: width of the token representations.
+        intermediate_dim: width of the feed-forward layers.
+        dropout: rate on all layers and on attention weights (SpanBERT 4.2: 0.1).
+        max_sequence_length: rows of the position table.
+        layer_norm_epsilon: BERT's TensorFlow code has 1e-12.
+    """
+
+    num_layers: int = 12
+    num_heads: int = 12
+    hidden_dim: int = 768
+    intermediate_dim: int = 3072
+    dropout: float = 0.1
+    max_sequence_length: int = 512
+    layer_norm_epsilon: float = 1e-12
+
+
+@dataclasses.dataclass
+class MaskingConfig(base_config.Config):
+    """What to mask and what to put in its place; see `spanbert_tf.masking.MaskingOptions`.
+
+    Attributes:
+        scheme: what one draw masks.
+        rate: share of a block's tokens that is masked (SpanBERT 3.1: 15 %).
+        geometric_p: parameter of the span lengths' distribution (3.1: 0.2).
+        max_span_length: longest span, in words (3.1: 10).
+        mask_token_rate: share of units replaced by [MASK] (3.1: 80 %).
+        random_token_rate: share of units replaced by random tokens (3.1: 10 %).
+        replacement_unit: what one draw of these rates decides for; null: the scheme's own.
+        span_start: where a geometric span begins.
+        max_span_targets: SBO targets of a span, counted from its start.
+        boundary_at_special_tokens: whether [CLS] and [SEP] may be the boundary of a span.
+    """
+
+    scheme: Literal["subwords", "whole_words", "geometric_spans", "entities", "noun_phrases"] = (
+        "geometric_spans"
+    )
+    rate: float = 0.15
+    geometric_p: float = 0.2
+    max_span_length: int = 10
+    mask_token_rate: float = 0.8
+    random_token_rate: float = 0.1
+    replacement_unit: Literal["token", "word", "span"] | None = None
+    span_start: Literal["anchor_token", "word"] = "anchor_token"
+    max_span_targets: int = 20
+    boundary_at_special_tokens: bool = False
+
+
+@dataclasses.dataclass
+class ObjectivesConfig(base_config.Config):
+    """What is learned beside the masked-language model.
+
+    Attributes:
+        span_boundary: the span boundary objective (SpanBERT 3.2).
+        span_position_dim: width of its position embeddings (4.2: 200).
+        next_sentence: next sentence prediction (BERT), for records of pairs.
+    """
+
+    span_boundary: bool = True
+    span_position_dim: int = 200
+    next_sentence: bool = False
+
+
+@dataclasses.dataclass
+class OptimizerConfig(base_config.Config):
+    """AdamW with linear warm-up and linear decay; the defaults are SpanBERT's (4.2).
+
+    Attributes:
+        learning_rate: peak of the schedule.
+        warmup_steps: steps until the peak; the decay ends at `training.schedule_steps`.
+        weight_decay: decoupled, on kernels and embeddings (the released command has 0.01).
+        beta_1: decay of the first moment.
+        beta_2: decay of the second moment.
+        epsilon: added to the root of the second moment.
+        global_clipnorm: limit of the gradients' global norm (released command); null: none.
+    """
+
+    learning_rate: float = 1e-4
+    warmup_steps: int = 10_000
+    weight_decay: float = 0.1
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+    global_clipnorm: float | None = 1.0
+
+
+@dataclasses.dataclass
+class TrainingConfig(base_config.Config):
+    """The course of the run.
+
+    Attributes:
+        seed: of the weights, dropout, the order of the records and the masks.
+        steps: the run stops after this many.
+        schedule_steps: steps of the whole learning-rate schedule (SpanBERT 4.2: 2.4 M).
+        batch_size: rows of a global batch, all devices together.
+        strategy: `one_device`, or `mirrored` over all visible devices of this machine.
+        precision: `auto` is bfloat16 or float16 on a GPU that has it, and float32 elsewhere.
+        jit_compile: compile the step with XLA.
+        steps_per_execution: steps that run without returning to Python.
+        log_every: steps between lines of `metrics.jsonl`.
+        evaluate_every: steps between evaluations on held-out records.
+        evaluate_batches: batches of an evaluation; null: all held-out records.
+        checkpoint_every_steps: steps between checkpoints.
+        max_checkpoints: checkpoints that are kept, the newest ones.
+    """
+
+    seed: int = 0
+    steps: int = 2_400_000
+    schedule_steps: int = 2_400_000
+    batch_size: int = 256
+    strategy: Literal["one_device", "mirrored"] = "one_device"
+    precision: Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"] = "auto"
+    jit_compile: bool = False
+    steps_per_execution: int = 1
+    log_every: int = 100
+    evaluate_every: int = 10_000
+    evaluate_batches: int | None = None
+    checkpoint_every_steps: int = 1000
+    max_checkpoints: int = 3
+
+
+@dataclasses.dataclass
+class DataConfig(base_config.Config):
+    """What the records must be; records that are not are refused.
+
+    Attributes:
+        sequence_length: positions of a packed row, special tokens included (SpanBERT 4.2: 512).
+        sequences: one block a row, or two with [SEP] between.
+        vocabulary_size: entries of the records' vocabulary; null: any. The model takes its size
+            from the records.
+    """
+
+    sequence_length: int = 512
+    sequences: Literal["single", "pair"] = "single"
+    vocabulary_size: int | None = None
+
+
+@dataclasses.dataclass
+class PretrainingConfig(base_config.Config):
+    """A pre-training run.
+
+    Attributes:
+        model: the encoder.
+        masking: what is masked.
+        objectives: what is learned.
+        optimizer: how.
+        training: how long, and what is kept.
+        data: what the records must be.
+    """
+
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)
+    objectives: ObjectivesConfig = dataclasses.field(default_factory=ObjectivesConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+
+    def masking_options(self) -> MaskingOptions:
+        """The section `masking` as the data pipeline takes it."""
+        return MaskingOptions(**self.masking.as_dict())
+
+    def to_yaml(self) -> str:
+        """The whole configuration as the text of a file that `load_config` reads."""
+        return yaml.safe_dump(self.as_dict(), sort_keys=False)
+
+
+def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> PretrainingConfig:
+    """Loads, overrides and checks a configuration.
+
+    Args:
+        name_or_path: a shipped name (`spanbert_base`), or the path of a YAML file.
+        overrides: texts `section.key=value`, the values in YAML.
+
+    Returns:
+        The configuration: the file's values over its bases' over the defaults.
+
+    Raises:
+        ConfigurationError: a file, a key, a type or a value is wrong.
+    """
+    settings = _with_bases(_find(name_or_path, os.getcwd(), "--config"), ())
+    settings |= dict(parse_override(text) for text in overrides)
+    config = build_config(PretrainingConfig, settings)
+    check_config(config, name_or_path)
+    return config
+
+
+def shipped_directory() -> str:
+    """The directory of the shipped configurations of pre-training."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    installed = os.path.join(package, "configs", "pretrain")  # in a wheel
+    if os.path.isdir(installed):
+        return installed
+    return os.path.join(os.path.dirname(package), "configs", "pretrain")  # in a clone
+
+
+def shipped_names() -> list[str]:
+    """Names of the shipped configurations of pre-training."""
+    return sorted(
+        name.removesuffix(".yaml")
+        for name in os.listdir(shipped_directory())
+        if name.endswith(".yaml")
+    )
+
+
+def _find(name_or_path: str, directory: str, place: str) -> str:
+    """The path of a shipped name, or of a file seen from a directory."""
+    if name_or_path in shipped_names():
+        return os.path.join(shipped_directory(), f"{name_or_path}.yaml")
+    path = os.path.join(directory, name_or_path)
+    if not os.path.isfile(path):
+        raise ConfigurationError(
+            f"{place}: {name_or_path} is neither a file nor one of {', '.join(shipped_names())}"
+        )
+    return path
+
+
+def _with_bases(path: str, descendants: tuple[str, ...]) -> dict[str, Setting]:
+    """The settings of a file laid over those of its bases."""
+    if path in descendants:
+        raise ConfigurationError(f"{path}: is its own base; change `base`")
+    settings = read_settings(path)
+    base = settings.pop("base", None)
+    if base is None:
+        return settings
+    if not isinstance(base.value, str):
+        raise ConfigurationError(f"{base.place}: base must be a name or a path")
+    base_path = _find(base.value, os.path.dirname(path), base.place)
+    return _with_bases(base_path, (*descendants, path)) | settings
+
+
+def check_config(config: PretrainingConfig, source: str) -> None:
+    """Checks ranges, and values against one another; `source` is named in errors.
+
+    Raises:
+        ConfigurationError: a value is out of range or does not go with another one.
+    """
+    try:
+        config.masking_options()
+        _check_ranges(config)
+        _check_combinations(config)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{source}: {error}") from error
+
+
+def _check_ranges(config: PretrainingConfig) -> None:
+    model, optimizer, training = config.model, config.optimizer, config.training
+    for key, value, least in (
+        ("model.num_layers", model.num_layers, 1),
+        ("model.num_heads", model.num_heads, 1),
+        ("model.hidden_dim", model.hidden_dim, 1),
+        ("model.intermediate_dim", model.intermediate_dim, 1),
+        ("objectives.span_position_dim", config.objectives.span_position_dim, 1),
+        ("optimizer.warmup_steps", optimizer.warmup_steps, 0),
+        ("optimizer.weight_decay", optimizer.weight_decay, 0),
+        ("training.seed", training.seed, 0),
+        ("training.steps", training.steps, 1),
+        ("training.batch_size", training.batch_size, 1),
+        ("training.steps_per_execution", training.steps_per_execution, 1),
+        ("training.log_every", training.log_every, 1),
+        ("training.evaluate_every", training.evaluate_every, 1),
+        ("training.evaluate_batches", training.evaluate_batches or 1, 1),
+        ("training.checkpoint_every_steps", training.checkpoint_every_steps, 1),
+        ("training.max_checkpoints", training.max_checkpoints, 1),
+        ("data.sequence_length", config.data.sequence_length, 8),
+    ):
+        if value < least:
+            raise ConfigurationError(f"{key}: {value} is less than {least}")
+    for key, value in (
+        ("model.layer_norm_epsilon", model.layer_norm_epsilon),
+        ("optimizer.learning_rate", optimizer.learning_rate),
+        ("optimizer.epsilon", optimizer.epsilon),
+        ("optimizer.global_clipnorm", optimizer.global_clipnorm or 1.0),
+    ):
+        if value <= 0:
+            raise ConfigurationError(f"{key}: {value} is not more than 0")
+    for key, value in (
+        ("model.dropout", model.dropout),
+        ("optimizer.beta_1", optimizer.beta_1),
+        ("optimizer.beta_2", optimizer.beta_2),
+    ):
+        if not 0 <= value < 1:
+            raise ConfigurationError(f"{key}: {value} is not from 0 to below 1")
+
+
+def _check_combinations(config: PretrainingConfig) -> None:
+    model, training = config.model, config.training
+    if model.hidden_dim % model.num_heads:
+        raise ConfigurationError(
+            f"model.hidden_dim: {model.hidden_dim} is no multiple of model.num_heads "
+            f"({model.num_heads})"
+        )
+    if config.data.sequence_length > model.max_sequence_length:
+        raise ConfigurationError(
+            f"data.sequence_length: {config.data.sequence_length} is more than "
+            f"model.max_sequence_length ({model.max_sequence_length})"
+        )
+    if config.objectives.next_sentence and config.data.sequences != "pair":
+        raise ConfigurationError("objectives.next_sentence: needs data.sequences=pair")
+    if training.steps > training.schedule_steps:
+        raise ConfigurationError(
+            f"training.steps: {training.steps} is more than training.schedule_steps "
+            f"({training.schedule_steps}), where the learning rate is 0"
+        )
+    if config.optimizer.warmup_steps >= training.schedule_steps:
+        raise ConfigurationError(
+            f"optimizer.warmup_steps: {config.optimizer.warmup_steps} is not less than "
+            f"training.schedule_steps ({training.schedule_steps})"
+        )
+    for key in ("steps", "log_every", "evaluate_every", "checkpoint_every_steps"):
+        if getattr(training, key) % training.steps_per_execution:
+            raise ConfigurationError(
+                f"training.{key}: {getattr(training, key)} is no multiple of "
+                f"training.steps_per_execution ({training.steps_per_execution})"
+            )
