@@ -121,8 +121,8 @@ class DatasetInfo:
             values = json.loads(text)
             if values.get("schema_version") != SCHEMA_VERSION:
                 raise BadInputError(
-                    f"{path}: schema version {values.get('schema_version')} is not {SCHEMA_VERSION};"
-                    " write the records again with this version of spanbert-tf"
+                    f"{path}: schema_version is not {SCHEMA_VERSION}; write the records again "
+                    "with this version of spanbert-tf"
                 )
             values["shards"] = tuple(ShardInfo(**shard) for shard in values["shards"])
             values["annotations"] = tuple(values["annotations"])

@@ -53,7 +53,7 @@ class MaskingOptions:
     max_span_targets: int = 20
     boundary_at_special_tokens: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, allowed in (
             ("scheme", tuple(SCHEMES)),
             ("replacement_unit", (None, *REPLACEMENT_UNITS)),

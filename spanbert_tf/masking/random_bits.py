@@ -2,7 +2,7 @@
 
 TensorFlow's stateless generators take one seed for a whole tensor; here every row of a batch has
 its own key, so that its masks do not depend on the batch it is in. The generator is splitmix64
-(Steele, Lea and Flood, 2014): the n-th number of a key is a mix of key + n · γ.
+(Steele, Lea and Flood, 2014): the n-th number of a key is a mix of key + n · GOLDEN_GAMMA.
 
 All numbers are uint64 tensors; arithmetic wraps around, as it should.
 """
@@ -11,7 +11,7 @@ import enum
 
 import tensorflow as tf
 
-GOLDEN_GAMMA = 0x9E3779B97F4A7C15  # γ: 2^64 divided by the golden ratio, made odd
+GOLDEN_GAMMA = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio, made odd
 _FIRST_MULTIPLIER, _SECOND_MULTIPLIER = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 FRACTION_BITS = 32  # resolution of the fractions that choose anchors, lengths and replacements
 
@@ -22,6 +22,7 @@ class Stream(enum.IntEnum):
     ANCHOR_AND_LENGTH = 0
     REPLACEMENT = 1
     RANDOM_TOKEN = 2
+    ORDER = 3
 
 
 def row_keys(seed: int, epochs: tf.Tensor, record_ids: tf.Tensor) -> tf.Tensor:

@@ -1,0 +1,221 @@
+"""Parses a batch of records and packs it into rows: [CLS] block [SEP], or two blocks.
+
+B rows, S positions, N tokens of text a row at most, G blocks a row, E entries of a list.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from spanbert_tf.data import schema
+from spanbert_tf.data.vocabulary import END_TOKEN, PAD_TOKEN, START_TOKEN
+from spanbert_tf.masking import AnnotatedSpans, Blocks
+
+_SCALARS = (schema.RECORD_ID, schema.FIRST_TOKEN_INDEX)
+_PAIR_SCALARS = (schema.SECOND_SEGMENT_START, schema.NEXT_SENTENCE_LABEL)
+POSITION_LISTS = (
+    schema.SENTENCE_STARTS,
+    schema.SENTENCE_INDICES,
+    schema.PARAGRAPH_STARTS,
+    schema.PARAGRAPH_INDICES,
+)
+ANNOTATION_LISTS = {
+    "entities": (schema.ENTITY_STARTS, schema.ENTITY_ENDS),
+    "noun_phrases": (schema.NOUN_PHRASE_STARTS, schema.NOUN_PHRASE_ENDS),
+}
+
+
+class SpecialTokenIds(NamedTuple):
+    """Ids of the tokens that packing adds."""
+
+    start: int
+    end: int
+    pad: int
+
+    @classmethod
+    def from_vocabulary(cls, vocabulary: list[str]) -> "SpecialTokenIds":
+        """Looks the tokens up."""
+        return cls(*(vocabulary.index(token) for token in (START_TOKEN, END_TOKEN, PAD_TOKEN)))
+
+
+class ParsedRecords(NamedTuple):
+    """A batch of records.
+
+    Attributes:
+        token_ids: int32 [B, N], 0 beyond the end.
+        lengths: int64 [B], tokens of text.
+        scalars: name → int64 [B].
+        lists: name → (int64 [B, E] values, int64 [B] how many of them count).
+    """
+
+    token_ids: tf.Tensor
+    lengths: tf.Tensor
+    scalars: dict[str, tf.Tensor]
+    lists: dict[str, tuple[tf.Tensor, tf.Tensor]]
+
+
+def scalar_names(sequences: str) -> tuple[str, ...]:
+    """Names of the integer features of single or pair records."""
+    return _SCALARS + (_PAIR_SCALARS if sequences == "pair" else ())
+
+
+def parse_records(
+    serialized: tf.Tensor, info: schema.DatasetInfo, list_names: tuple[str, ...] = ()
+) -> ParsedRecords:
+    """Parses a batch of pre-training records.
+
+    Args:
+        serialized: string [B], `tf.train.Example`s.
+        info: description of the records.
+        list_names: the lists to parse besides the token ids.
+    """
+    names = scalar_names(info.sequences)
+    spec = {name: tf.io.FixedLenFeature([], tf.int64) for name in names}
+    spec |= {name: tf.io.FixedLenFeature([], tf.string) for name in (schema.TOKEN_IDS, *list_names)}
+    parsed = tf.io.parse_example(serialized, spec)
+    width = info.sequence_length - schema.SEQUENCE_KINDS[info.sequences]  # N
+    dtype = schema.token_id_dtype(info.vocabulary_size)
+    token_ids, lengths = _decode_list(parsed[schema.TOKEN_IDS], dtype, width)
+    return ParsedRecords(
+        tf.cast(token_ids, tf.int32),
+        lengths,
+        {name: parsed[name] for name in names},
+        {name: _decode_list(parsed[name], schema.LIST_DTYPE, width) for name in list_names},
+    )
+
+
+def _decode_list(raw: tf.Tensor, dtype: str, width: int) -> tuple[tf.Tensor, tf.Tensor]:
+    item_size = np.dtype(dtype).itemsize
+    lengths = tf.strings.length(raw) // item_size  # [B]
+    # decode_raw cuts and pads to its fixed length without a word.
+    check = tf.debugging.assert_less_equal(
+        lengths, width, message="a record is longer than dataset_info.json says"
+    )
+    with tf.control_dependencies([check]):
+        values = tf.io.decode_raw(raw, tf.as_dtype(dtype), fixed_length=width * item_size)
+    return tf.cast(values, tf.int64), tf.cast(lengths, tf.int64)  # [B, width], [B]
+
+
+def pack_single(
+    records: ParsedRecords, special: SpecialTokenIds
+) -> tuple[dict[str, tf.Tensor], Blocks]:
+    """Packs [CLS] block [SEP] and padding.
+
+    Returns:
+        `segment_ids` and `padding_mask` (int32 [B, S]), and the rows with one block each.
+    """
+    tokens, lengths = records.token_ids, records.lengths[:, tf.newaxis]
+    width = tokens.shape[1] + 2  # S
+    positions = tf.range(width, dtype=tf.int64)
+    shifted = tf.pad(tokens, [[0, 0], [1, 1]], constant_values=special.start)  # [B, S]
+    token_ids = tf.where(
+        positions <= lengths,
+        shifted,
+        tf.where(positions == lengths + 1, special.end, special.pad),
+    )
+    features = {
+        "segment_ids": tf.zeros_like(token_ids),
+        "padding_mask": tf.cast(positions < lengths + 2, tf.int32),
+    }
+    return features, Blocks(token_ids, tf.ones_like(lengths), lengths)
+
+
+def pack_pair(
+    records: ParsedRecords, special: SpecialTokenIds
+) -> tuple[dict[str, tf.Tensor], Blocks]:
+    """Packs [CLS] first [SEP] second [SEP] and padding.
+
+    Returns:
+        `segment_ids`, `padding_mask` (int32 [B, S]) and `next_sentence_labels` (int32 [B]), and
+        the rows with two blocks each.
+    """
+    tokens, lengths = records.token_ids, records.lengths[:, tf.newaxis]
+    split = records.scalars[schema.SECOND_SEGMENT_START][:, tf.newaxis]  # [B, 1]
+    width = tokens.shape[1] + 3  # S
+    positions = tf.range(width, dtype=tf.int64)
+    first = tf.pad(tokens, [[0, 0], [1, 2]], constant_values=special.start)  # [B, S]
+    second = tf.pad(tokens, [[0, 0], [2, 1]])
+    token_ids = tf.where(positions <= split, first, second)
+    is_end = (positions == split + 1) | (positions == lengths + 2)
+    token_ids = tf.where(is_end, special.end, token_ids)
+    token_ids = tf.where(positions > lengths + 2, special.pad, token_ids)
+    is_text = positions < lengths + 3
+    features = {
+        "segment_ids": tf.cast(is_text & (positions > split + 1), tf.int32),
+        "padding_mask": tf.cast(is_text, tf.int32),
+        "next_sentence_labels": tf.cast(records.scalars[schema.NEXT_SENTENCE_LABEL], tf.int32),
+    }
+    starts = tf.concat([tf.ones_like(split), split + 2], axis=1)  # [B, 2]
+    return features, Blocks(token_ids, starts, tf.concat([split, lengths - split], axis=1))
+
+
+def pack_annotations(records: ParsedRecords, annotation: str, num_blocks: int) -> AnnotatedSpans:
+    """The spans of one annotation as positions in the packed rows.
+
+    Args:
+        records: parsed with `ANNOTATION_LISTS[annotation]`.
+        annotation: `"entities"` or `"noun_phrases"`.
+        num_blocks: G, blocks a row.
+    """
+    start_name, end_name = ANNOTATION_LISTS[annotation]
+    starts, counts = records.lists[start_name]
+    ends, _ = records.lists[end_name]
+    counts = counts[:, tf.newaxis]  # [B, 1]
+    if num_blocks == 1:
+        first = tf.zeros_like(counts)
+        return AnnotatedSpans(starts + 1, ends + 1, first[..., tf.newaxis], counts[..., tf.newaxis])
+    split = records.scalars[schema.SECOND_SEGMENT_START][:, tf.newaxis]
+    is_used = tf.range(tf.shape(starts, tf.int64)[1]) < counts  # [B, E]
+    in_first = is_used & (starts < split)
+    first_count = tf.reduce_sum(tf.cast(in_first, tf.int64), axis=1, keepdims=True)  # [B, 1]
+    shift = tf.where(in_first, tf.constant(1, tf.int64), tf.constant(2, tf.int64))  # a [SEP] more
+    first = tf.concat([tf.zeros_like(first_count), first_count], axis=1)  # [B, 2]
+    per_block = tf.concat([first_count, counts - first_count], axis=1)  # [B, 2]
+    return AnnotatedSpans(
+        starts + shift, ends + shift, first[..., tf.newaxis], per_block[..., tf.newaxis]
+    )
+
+
+def segment_aware_indices(records: ParsedRecords) -> dict[str, tf.Tensor]:
+    """SegaBERT's three indices of each position of single rows (SegaBERT, section 2).
+
+    [CLS] has the paragraph and sentence of the block's first token and token index 0; [SEP] and
+    padding have those of the last token and go on counting its tokens.
+
+    Args:
+        records: parsed with `POSITION_LISTS`.
+
+    Returns:
+        `paragraph_indices`, `sentence_indices`, `token_indices`, int32 [B, S].
+    """
+    num_rows, width = tf.unstack(tf.shape(records.token_ids))
+    # Positions in the block: -1 is [CLS], which looks up as 0.
+    block_positions = tf.range(-1, width + 1, dtype=tf.int32)
+    positions = tf.tile(block_positions[tf.newaxis], [num_rows, 1])  # [B, S]
+    positions = tf.cast(tf.maximum(positions, 0), tf.int64)
+
+    def at_positions(starts_name: str, values_name: str) -> tuple[tf.Tensor, tf.Tensor]:
+        starts, counts = records.lists[starts_name]
+        entries = tf.range(tf.shape(starts, tf.int64)[1])
+        starts = tf.where(entries < counts[:, tf.newaxis], starts, tf.int64.max)
+        found = tf.maximum(tf.searchsorted(starts, positions, side="right") - 1, 0)  # [B, S]
+        values = tf.gather(records.lists[values_name][0], found, batch_dims=1)
+        return values, positions - tf.gather(starts, found, batch_dims=1)
+
+    paragraphs, _ = at_positions(schema.PARAGRAPH_STARTS, schema.PARAGRAPH_INDICES)
+    sentences, tokens = at_positions(schema.SENTENCE_STARTS, schema.SENTENCE_INDICES)
+    # The block's first sentence may have begun before the block.
+    in_first_sentence = tokens == positions
+    first_token = records.scalars[schema.FIRST_TOKEN_INDEX][:, tf.newaxis]
+    tokens += tf.where(in_first_sentence, first_token, 0)
+    tokens = tf.where(block_positions < 0, tf.zeros_like(tokens), tokens)
+    is_empty = records.lengths[:, tf.newaxis] == 0  # a filling row has no sentence
+    indices = {
+        "paragraph_indices": paragraphs,
+        "sentence_indices": sentences,
+        "token_indices": tokens,
+    }
+    return {
+        name: tf.where(is_empty, 0, tf.cast(values, tf.int32)) for name, values in indices.items()
+    }

@@ -1,0 +1,165 @@
+"""The pre-training data set: read → shuffle → batch → parse → pack → mask on the fly.
+
+B rows, S positions, K prediction slots.
+"""
+
+import os
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from spanbert_tf.data import schema
+from spanbert_tf.data.packing import (
+    ANNOTATION_LISTS,
+    POSITION_LISTS,
+    SpecialTokenIds,
+    pack_annotations,
+    pack_pair,
+    pack_single,
+    parse_records,
+    scalar_names,
+    segment_aware_indices,
+)
+from spanbert_tf.data.records import evaluation_stream, load_dataset_info, training_stream
+from spanbert_tf.data.vocabulary import load_vocabulary
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.masking import MaskingOptions, SpanMasker
+
+
+def pretraining_dataset(
+    directory: str | os.PathLike,
+    *,
+    batch_size: int,
+    masking: str | MaskingOptions = "geometric_spans",
+    split: str = "train",
+    seed: int = 0,
+    first_batch: int = 0,
+    segment_aware: bool = False,
+) -> tf.data.Dataset:
+    """Batches of masked rows for `SpanBertPretrainer.fit`.
+
+    The training split is endless: each epoch is a permutation of all records, and batches go on
+    across the end of an epoch. Order and masks are functions of (seed, epoch, record) alone. The
+    validation split is read once, in the order of its files, always with the same masks; its last
+    batch is filled up with empty rows of weight 0.
+
+    Args:
+        directory: what `spanbert-tf prepare pretraining` wrote.
+        batch_size: B, rows of the global batch.
+        masking: a scheme's name, or all parameters of one.
+        split: `"train"` or `"validation"`.
+        seed: of the order and of the masks.
+        first_batch: how many batches of the training stream to pass over, to resume.
+        segment_aware: whether to add SegaBERT's three indices.
+
+    Returns:
+        A data set of dicts with static shapes: `token_ids`, `segment_ids`, `padding_mask` (int32
+        [B, S]); `mask_positions`, `mask_ids`, `span_left_positions`, `span_right_positions`,
+        `span_offsets` (int32 [B, K]); `mask_weights`, `span_weights` (float32 [B, K]); for pairs
+        `next_sentence_labels` (int32 [B]); if `segment_aware`, `paragraph_indices`,
+        `sentence_indices`, `token_indices` (int32 [B, S]).
+
+    Raises:
+        BadInputError: the directory or one of its files is missing or unusable, or the split has
+            no records.
+        MismatchError: the records lack what `masking` or `segment_aware` needs.
+    """
+    options = MaskingOptions(scheme=masking) if isinstance(masking, str) else masking
+    directory = os.fspath(directory)
+    info = load_dataset_info(directory)
+    _check_fit(directory, info, options, split, segment_aware)
+    files = info.files(directory, split)
+    to_batch = batch_function(directory, info, options, seed=seed, segment_aware=segment_aware)
+    if split == "train":
+        first_record = first_batch * batch_size
+        stream = training_stream(files, info.num_records(split), seed, first_record)
+    else:
+        missing = -info.num_records(split) % batch_size
+        fill = tf.data.Dataset.from_tensors((empty_record(info), tf.constant(0, tf.int64)))
+        stream = evaluation_stream(files).concatenate(fill.repeat(missing))
+    batches = stream.batch(batch_size, drop_remainder=True)
+    batches = batches.map(to_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return batches.prefetch(tf.data.AUTOTUNE)
+
+
+def batch_function(
+    directory: str,
+    info: schema.DatasetInfo,
+    options: MaskingOptions,
+    *,
+    seed: int = 0,
+    segment_aware: bool = False,
+) -> Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]:
+    """The graph function from serialized records to a batch: parse, pack, mask.
+
+    Args:
+        directory: where the vocabulary of the records lies.
+        info: description of the records.
+        options: of the masking.
+        seed: of the masks.
+        segment_aware: whether to add SegaBERT's three indices.
+
+    Returns:
+        A function of (string [B], int64 [B] epochs) to the dict of `pretraining_dataset`.
+    """
+    vocabulary = load_vocabulary(os.path.join(directory, schema.VOCABULARY_FILE))
+    special = SpecialTokenIds.from_vocabulary(vocabulary)
+    masker = SpanMasker.from_vocabulary(vocabulary, info.unigram_counts, options, seed)
+    pack = pack_single if info.sequences == "single" else pack_pair
+    annotated_lists = ANNOTATION_LISTS.get(options.scheme, ())
+    list_names = (*annotated_lists, *(POSITION_LISTS if segment_aware else ()))
+    num_slots = options.num_slots(info.sequence_length, info.sequences)
+
+    @tf.autograph.experimental.do_not_convert  # plain operations; conversion only costs time
+    def make_batch(serialized: tf.Tensor, epochs: tf.Tensor) -> dict[str, tf.Tensor]:
+        records = parse_records(serialized, info, list_names)
+        features, blocks = pack(records, special)
+        annotated = None
+        if annotated_lists:
+            annotated = pack_annotations(records, options.scheme, blocks.starts.shape[1])
+        record_ids = records.scalars[schema.RECORD_ID]
+        features |= masker(blocks, epochs, record_ids, num_slots, annotated)
+        if segment_aware:
+            features |= segment_aware_indices(records)
+        return features
+
+    return make_batch
+
+
+def empty_record(info: schema.DatasetInfo) -> bytes:
+    """A serialized record without tokens, which fills a batch up."""
+    names = (schema.TOKEN_IDS, *POSITION_LISTS)
+    for annotation in info.annotations:
+        names += ANNOTATION_LISTS[annotation]
+    features = {
+        name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[b""])) for name in names
+    }
+    zero = tf.train.Feature(int64_list=tf.train.Int64List(value=[0]))
+    features |= dict.fromkeys(scalar_names(info.sequences), zero)
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def _check_fit(
+    directory: str,
+    info: schema.DatasetInfo,
+    options: MaskingOptions,
+    split: str,
+    segment_aware: bool,
+) -> None:
+    if split not in schema.SPLITS:
+        raise BadInputError(f"split: {split!r} is none of {', '.join(schema.SPLITS)}")
+    if not info.num_records(split):
+        raise BadInputError(
+            f"{directory}: the {split} split has no records; write more text, or another "
+            "--validation-fraction"
+        )
+    if options.scheme in ANNOTATION_LISTS and options.scheme not in info.annotations:
+        raise MismatchError(
+            f"{directory}: masking.scheme {options.scheme!r} needs annotated records; write them "
+            f"with `spanbert-tf prepare pretraining --annotate {options.scheme}`"
+        )
+    if segment_aware and info.sequences != "single":
+        raise MismatchError(
+            f"{directory}: segment-aware positions need single sequences, the records are "
+            f"{info.sequences}; write them with --sequences single"
+        )

@@ -1,0 +1,120 @@
+"""The stream of records: every epoch a permutation of all of them, a function of (seed, epoch).
+
+The stream is one infinite sequence of records, epoch after epoch; a global batch is a slice of it.
+A worker reads the whole stream but parses and masks its own rows only: undecoded records cost
+1 KB each, 0.3 MB a step of 256 rows, so batches are the same for any number of workers without
+cutting the files among them. Resuming skips records undecoded.
+"""
+
+import os
+
+import tensorflow as tf
+
+from spanbert_tf.data.schema import DATASET_INFO_FILE, VOCABULARY_FILE, DatasetInfo, vocabulary_hash
+from spanbert_tf.data.vocabulary import load_vocabulary
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.masking.random_bits import Stream, random_bits, row_keys
+
+# Records that are permuted together; with files that `prepare` wrote in a global random order,
+# and files in a new order in each epoch, more would not mix better. 16 MB at 512 tokens.
+SHUFFLE_WINDOW = 16_384
+_FILES_AT_ONCE = 16
+_FILE_ORDER = -1  # in place of a window number
+
+
+def load_dataset_info(directory: str | os.PathLike) -> DatasetInfo:
+    """Reads and checks the description of a set of records.
+
+    Args:
+        directory: what `spanbert-tf prepare` wrote.
+
+    Raises:
+        BadInputError: the directory, its description or one of its files is missing or unusable.
+        MismatchError: `vocab.txt` is not the vocabulary that the records were written with.
+    """
+    directory = os.fspath(directory)
+    path = os.path.join(directory, DATASET_INFO_FILE)
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            info = DatasetInfo.from_json(file.read(), path)
+    except (tf.errors.OpError, OSError, UnicodeDecodeError) as error:
+        raise BadInputError(
+            f"{path}: cannot be read; write records with `spanbert-tf prepare pretraining`"
+        ) from error
+    for shard in info.shards:
+        if not tf.io.gfile.exists(os.path.join(directory, shard.file)):
+            raise BadInputError(
+                f"{os.path.join(directory, shard.file)}: named in {DATASET_INFO_FILE}, but missing;"
+                " copy it or write the records again"
+            )
+    vocabulary_path = os.path.join(directory, VOCABULARY_FILE)
+    if vocabulary_hash(load_vocabulary(vocabulary_path)) != info.vocabulary_hash:
+        raise MismatchError(
+            f"{vocabulary_path}: not the vocabulary that the records were written with "
+            f"({DATASET_INFO_FILE}: vocabulary_hash); write the records again"
+        )
+    return info
+
+
+def training_stream(
+    files: list[str], num_records: int, seed: int, first_record: int
+) -> tf.data.Dataset:
+    """All records, epoch after epoch without end, each epoch in an order of its own.
+
+    Args:
+        files: TFRecord files, in a fixed order.
+        num_records: records in all of them.
+        seed: the order is a function of (seed, epoch).
+        first_record: how many records of the stream to pass over.
+
+    Returns:
+        A data set of (serialized record, epoch): string [] and int64 [].
+    """
+    first_epoch, first_in_epoch = divmod(first_record, num_records)
+    epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
+    windows = epochs.flat_map(lambda epoch: _epoch_windows(files, seed, epoch))
+    return windows.unbatch().skip(first_in_epoch)
+
+
+def _epoch_windows(files: list[str], seed: int, epoch: tf.Tensor) -> tf.data.Dataset:
+    file_names = _permute(tf.constant(files), seed, epoch, tf.constant(_FILE_ORDER, tf.int64))
+    records = tf.data.Dataset.from_tensor_slices(file_names).interleave(
+        tf.data.TFRecordDataset, cycle_length=_FILES_AT_ONCE
+    )
+
+    def permute_window(window: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        serialized = _permute(serialized, seed, epoch, window)  # [W]
+        return serialized, tf.fill(tf.shape(serialized), epoch)
+
+    return records.batch(SHUFFLE_WINDOW).enumerate().map(permute_window)
+
+
+def _permute(values: tf.Tensor, seed: int, epoch: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    keys = row_keys(seed, epoch, window)[tf.newaxis]  # [1]
+    bits = random_bits(keys, Stream.ORDER, tf.range(tf.size(values))[tf.newaxis])[0]  # [W]
+    # A bit less, so that the order of unsigned numbers is that of signed ones.
+    halved = tf.cast(tf.bitwise.right_shift(bits, tf.constant(1, tf.uint64)), tf.int64)
+    return tf.gather(values, tf.argsort(halved, stable=True))
+
+
+def evaluation_stream(files: list[str]) -> tf.data.Dataset:
+    """All records once, in the order of the files; of (serialized record, epoch 0)."""
+    records = tf.data.TFRecordDataset(files)
+    return records.map(lambda serialized: (serialized, tf.constant(0, tf.int64)))
+
+
+def find_damage(files: list[str]) -> BadInputError | None:
+    """Reads files to the end and says which record of which file is damaged, if one is."""
+    for path in files:
+        records_read = 0
+        try:
+            for serialized in tf.data.TFRecordDataset(path):
+                tf.train.Example.FromString(serialized.numpy())
+                records_read += 1
+        except (tf.errors.OpError, ValueError) as error:
+            reason = str(error).splitlines()[0].split(" [Op:")[0]
+            return BadInputError(
+                f"{path}: record {records_read} (from 0) is damaged ({reason}); copy the file "
+                "again or write the records again"
+            )
+    return None

@@ -1,0 +1,317 @@
+"""The pre-training data set: its order, its contract, its rows, its errors."""
+
+import json
+
+import numpy as np
+import pytest
+import record_files
+import tensorflow as tf
+
+from spanbert_tf.data import pretraining_dataset, records
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.masking import MaskingOptions
+
+CLS, SEP, PAD = 2, 3, 0
+LENGTH = 37  # positions of a row; 7 slots
+
+
+@pytest.fixture(scope="module")
+def single_records():
+    return record_files.random_records(45, LENGTH, annotations=("entities",))
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory, single_records):
+    return record_files.write_records(
+        tmp_path_factory.mktemp("single"),
+        single_records[:38],
+        single_records[38:],
+        sequence_length=LENGTH,
+        annotations=("entities",),
+        num_shards=3,
+    )
+
+
+@pytest.fixture(scope="module")
+def pair_records():
+    return record_files.random_records(
+        12, LENGTH, pair=True, annotations=("entities", "noun_phrases"), seed=2
+    )
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory, pair_records):
+    return record_files.write_records(
+        tmp_path_factory.mktemp("pair"),
+        pair_records[:8],
+        pair_records[8:],
+        sequence_length=LENGTH,
+        sequences="pair",
+        annotations=("entities", "noun_phrases"),
+    )
+
+
+def original_rows(batch):
+    """The packed rows before masking, restored from the batch."""
+    rows = np.array(batch["token_ids"])
+    for row, positions, ids, weights in zip(
+        rows, batch["mask_positions"], batch["mask_ids"], batch["mask_weights"], strict=True
+    ):
+        used = np.array(weights) == 1
+        row[np.array(positions)[used]] = np.array(ids)[used]
+    return rows
+
+
+def pack(record):
+    tokens = record["token_ids"]
+    if "second_segment_start" in record:
+        split = record["second_segment_start"]
+        row = [CLS, *tokens[:split], SEP, *tokens[split:], SEP]
+        segments = [0] * (split + 2) + [1] * (len(tokens) - split + 1)
+    else:
+        row, segments = [CLS, *tokens, SEP], [0] * (len(tokens) + 2)
+    padding = LENGTH - len(row)
+    return row + [PAD] * padding, segments + [0] * padding, [1] * len(row) + [0] * padding
+
+
+def read_stream(directory, seed, first_record, count):
+    info = records.load_dataset_info(directory)
+    files = info.files(str(directory), "train")
+    stream = records.training_stream(files, info.num_records("train"), seed, first_record)
+    return [
+        (tf.train.Example.FromString(serialized.numpy()).features.feature["record_id"]
+         .int64_list.value[0], int(epoch))
+        for serialized, epoch in stream.take(count)
+    ]  # fmt: skip
+
+
+def test_every_epoch_is_another_permutation_of_all_records(single, single_records):
+    stream = read_stream(single, 5, 0, 3 * 38)
+    expected = {record["record_id"] for record in single_records[:38]}
+    orders = []
+    for epoch in range(3):
+        part = stream[epoch * 38 : (epoch + 1) * 38]
+        assert {number for number, _ in part} == expected
+        assert {number for _, number in part} == {epoch}
+        orders.append([number for number, _ in part])
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+    assert [number for number, _ in read_stream(single, 6, 0, 38)] != orders[0]
+
+
+def test_order_ignores_tensorflows_global_seed(single):
+    tf.random.set_seed(1)
+    first = read_stream(single, 5, 0, 38)
+    tf.random.set_seed(2)
+    assert read_stream(single, 5, 0, 38) == first
+
+
+@pytest.mark.parametrize("first_record", [1, 37, 38, 50, 76])
+def test_the_stream_resumes_anywhere(single, first_record):
+    whole = read_stream(single, 5, 0, 120)
+    assert read_stream(single, 5, first_record, 40) == whole[first_record : first_record + 40]
+
+
+def test_windows_smaller_than_an_epoch_still_give_permutations(single, single_records, monkeypatch):
+    monkeypatch.setattr(records, "SHUFFLE_WINDOW", 7)
+    expected = sorted(record["record_id"] for record in single_records[:38])
+    assert sorted(number for number, _ in read_stream(single, 5, 0, 38)) == expected
+
+
+def test_batches_resume_and_go_on_across_epochs(single):
+    whole = list(pretraining_dataset(single, batch_size=5, seed=3).take(17).as_numpy_iterator())
+    resumed = pretraining_dataset(single, batch_size=5, seed=3, first_batch=9)
+    for batch, expected in zip(resumed.take(8).as_numpy_iterator(), whole[9:], strict=True):
+        for name, values in expected.items():
+            np.testing.assert_array_equal(batch[name], values, err_msg=name)
+
+
+def test_rows_keep_their_masks_at_another_batch_size(single):
+    small = pretraining_dataset(single, batch_size=4, seed=3).take(9)
+    large = pretraining_dataset(single, batch_size=12, seed=3).take(3)
+    for name in small.element_spec:
+        rows = np.concatenate([batch[name] for batch in small.as_numpy_iterator()])
+        others = np.concatenate([batch[name] for batch in large.as_numpy_iterator()])
+        np.testing.assert_array_equal(rows, others, err_msg=name)
+
+
+def test_the_same_record_is_masked_anew_in_the_next_epoch(single):
+    batches = list(pretraining_dataset(single, batch_size=38).take(2).as_numpy_iterator())
+    masks = []
+    for batch in batches:
+        order = np.lexsort(original_rows(batch).T)
+        masks.append(batch["mask_positions"][order])
+    assert (masks[0] != masks[1]).any(axis=1).mean() > 0.8
+
+
+@pytest.mark.parametrize("kind", ["single", "pair"])
+def test_rows_are_packed_as_bert_packs_them(kind, request):
+    directory = request.getfixturevalue(kind)
+    held_out = request.getfixturevalue(f"{kind}_records")[38 if kind == "single" else 8 :]
+    data = pretraining_dataset(directory, batch_size=len(held_out), split="validation")
+    (batch,) = data.as_numpy_iterator()
+    expected = [pack(record) for record in held_out]
+    assert original_rows(batch).tolist() == [row for row, _, _ in expected]
+    assert batch["segment_ids"].tolist() == [segments for _, segments, _ in expected]
+    assert batch["padding_mask"].tolist() == [mask for _, _, mask in expected]
+    if kind == "pair":
+        labels = [record["next_sentence_label"] for record in held_out]
+        assert batch["next_sentence_labels"].tolist() == labels
+
+
+@pytest.mark.parametrize(
+    "kind, scheme",
+    [
+        ("single", "subwords"),
+        ("pair", "whole_words"),
+        ("single", "geometric_spans"),
+        ("pair", "geometric_spans"),
+        ("single", "entities"),
+        ("pair", "entities"),
+        ("pair", "noun_phrases"),
+    ],
+)
+def test_batches_keep_the_contract(kind, scheme, request):
+    data = pretraining_dataset(request.getfixturevalue(kind), batch_size=6, masking=scheme)
+    slots = 6 if kind == "single" else 7  # ceil(0.15 · 35); ceil(0.15 · 34) + 1
+    rows, targets = ((6, LENGTH), tf.int32), ((6, slots), tf.int32)
+    contract = {"token_ids": rows, "segment_ids": rows, "padding_mask": rows}
+    contract |= {"mask_positions": targets, "mask_ids": targets, "span_offsets": targets}
+    contract |= {"span_left_positions": targets, "span_right_positions": targets}
+    contract |= dict.fromkeys(("mask_weights", "span_weights"), ((6, slots), tf.float32))
+    if kind == "pair":
+        contract["next_sentence_labels"] = ((6,), tf.int32)
+    found = {name: (tuple(spec.shape), spec.dtype) for name, spec in data.element_spec.items()}
+    assert found == contract
+    for batch in data.take(3).as_numpy_iterator():
+        rows = original_rows(batch)
+        masked = np.take_along_axis(rows, batch["mask_positions"], axis=1)
+        assert not np.isin(masked[batch["mask_weights"] == 1], [PAD, CLS, SEP]).any()
+        for side in ("span_left_positions", "span_right_positions"):
+            boundary = np.take_along_axis(rows, batch[side], axis=1)
+            assert not np.isin(boundary[batch["span_weights"] == 1], [PAD, CLS, SEP]).any()
+        for positions, weights, row in zip(
+            batch["mask_positions"], batch["mask_weights"], rows, strict=True
+        ):
+            ends = np.flatnonzero(row == SEP)
+            starts = [1, ends[0] + 1] if kind == "pair" else [1]
+            for start, end in zip(starts, ends, strict=False):
+                used = positions[weights == 1]
+                inside = ((used >= start) & (used < end)).sum()
+                assert inside == -(-15 * (end - start) // 100)
+
+
+def test_segment_aware_indices_count_as_the_paper_says(single, single_records):
+    held_out = single_records[38:]
+    data = pretraining_dataset(
+        single, batch_size=len(held_out), split="validation", segment_aware=True
+    )
+    (batch,) = data.as_numpy_iterator()
+    for number, record in enumerate(held_out):
+        length = len(record["token_ids"])
+        paragraphs, sentences, tokens = [], [], []
+        sentence, token = -1, record["first_token_index"] - 1
+        for position in range(length):
+            token += 1
+            if position in record["sentence_starts"]:
+                sentence += 1
+                token = record["first_token_index"] if position == 0 else 0
+            paragraphs.append(record["paragraph_indices"][0])
+            sentences.append(record["sentence_indices"][sentence])
+            tokens.append(token)
+        for name, expected, start, end in (
+            ("paragraph_indices", paragraphs, paragraphs[0], paragraphs[-1]),
+            ("sentence_indices", sentences, sentences[0], sentences[-1]),
+            ("token_indices", tokens, 0, tokens[-1] + 1),
+        ):
+            row = batch[name][number][: length + 2].tolist()
+            assert row == [start, *expected, end], f"{name} of record {number}"
+
+
+def test_evaluation_reads_every_record_once_with_the_same_masks(single, single_records):
+    data = pretraining_dataset(single, batch_size=4, split="validation")
+    batches = list(data.as_numpy_iterator())
+    assert len(batches) == 2
+    rows = np.concatenate([original_rows(batch) for batch in batches])
+    assert rows[:7].tolist() == [pack(record)[0] for record in single_records[38:]]
+    assert batches[1]["mask_weights"][3].sum() == batches[1]["span_weights"][3].sum() == 0
+    for batch, again in zip(batches, data.as_numpy_iterator(), strict=True):
+        np.testing.assert_array_equal(batch["token_ids"], again["token_ids"])
+
+
+def test_rate_decides_the_number_of_slots(single):
+    data = pretraining_dataset(single, batch_size=2, masking=MaskingOptions(rate=0.4))
+    assert data.element_spec["mask_positions"].shape == (2, 14)
+
+
+def copy_records(single_records, tmp_path, **options):
+    return record_files.write_records(
+        tmp_path / "records", single_records[:6], sequence_length=LENGTH, **options
+    )
+
+
+def test_missing_description_is_named(tmp_path):
+    with pytest.raises(BadInputError, match=r"dataset_info.json: cannot be read"):
+        pretraining_dataset(tmp_path, batch_size=2)
+
+
+def test_damaged_description_is_named(tmp_path):
+    (tmp_path / "dataset_info.json").write_text('{"schema_version": 1, "shards": 3}')
+    with pytest.raises(BadInputError, match=r"dataset_info.json: not a description"):
+        pretraining_dataset(tmp_path, batch_size=2)
+
+
+def test_another_schema_version_is_refused(single_records, tmp_path):
+    path = copy_records(single_records, tmp_path) / "dataset_info.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 0}))
+    with pytest.raises(BadInputError, match="schema_version is not 1"):
+        pretraining_dataset(path.parent, batch_size=2)
+
+
+def test_missing_shard_is_named(single_records, tmp_path):
+    directory = copy_records(single_records, tmp_path)
+    (directory / "train-00001-of-00002.tfrecord").unlink()
+    with pytest.raises(BadInputError, match=r"train-00001-of-00002\.tfrecord: .*missing"):
+        pretraining_dataset(directory, batch_size=2)
+
+
+def test_records_of_another_vocabulary_are_refused(single_records, tmp_path):
+    directory = copy_records(single_records, tmp_path)
+    with open(directory / "vocab.txt", "a") as file:
+        file.write("another\n")
+    with pytest.raises(MismatchError, match=r"vocab.txt: .*vocabulary_hash"):
+        pretraining_dataset(directory, batch_size=2)
+
+
+def test_empty_split_is_refused(single_records, tmp_path):
+    with pytest.raises(BadInputError, match="validation split has no records"):
+        pretraining_dataset(
+            copy_records(single_records, tmp_path), batch_size=2, split="validation"
+        )
+
+
+def test_schemes_and_positions_that_the_records_lack_are_refused(single, pair):
+    with pytest.raises(MismatchError, match="--annotate noun_phrases"):
+        pretraining_dataset(single, batch_size=2, masking="noun_phrases")
+    with pytest.raises(MismatchError, match="--sequences single"):
+        pretraining_dataset(pair, batch_size=2, segment_aware=True)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped"])
+def test_damaged_shard_is_found_with_its_record(single_records, tmp_path, damage):
+    directory = copy_records(single_records, tmp_path)
+    shard = directory / "train-00000-of-00002.tfrecord"
+    content = bytearray(shard.read_bytes())
+    if damage == "truncated":
+        content = content[:-7]
+    else:
+        content[len(content) - 20] ^= 4
+    shard.write_bytes(content)
+    files = records.load_dataset_info(directory).files(str(directory), "train")
+    with pytest.raises(tf.errors.DataLossError):
+        list(tf.data.TFRecordDataset(files))
+    assert "train-00000-of-00002.tfrecord: record 2 (from 0)" in str(records.find_damage(files))
+
+
+def test_no_damage_is_found_in_whole_files(single):
+    info = records.load_dataset_info(single)
+    assert records.find_damage(info.files(str(single), "train")) is None
