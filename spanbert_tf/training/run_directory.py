@@ -1,0 +1,74 @@
+"""The directory of a training run, and whether a command may go on with it."""
+
+import dataclasses
+import os
+
+from spanbert_tf.config import PretrainingConfig, load_config
+from spanbert_tf.data.schema import DATASET_INFO_FILE, DatasetInfo
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.strict_yaml import flat_values
+
+CONFIG_FILE = "config.yaml"
+CHECKPOINTS, PRESET, METRICS_FILE = "checkpoints", "preset", "metrics.jsonl"
+
+# When to stop, to look and to save: these may change in the middle of a run.
+_CHANGEABLE = frozenset(
+    {
+        "training.steps",
+        "training.log_every",
+        "training.evaluate_every",
+        "training.evaluate_batches",
+        "training.checkpoint_every_steps",
+        "training.max_checkpoints",
+    }
+)
+
+
+def open_run(directory: str, config: PretrainingConfig, info: DatasetInfo) -> None:
+    """Makes the directory of a run, or checks that an existing one is of the same run.
+
+    Writes `config.yaml` and a copy of the records' `dataset_info.json`.
+
+    Raises:
+        BadInputError: the directory holds something else.
+        MismatchError: it is a run with another configuration or other records.
+    """
+    config_path = os.path.join(directory, CONFIG_FILE)
+    info_path = os.path.join(directory, DATASET_INFO_FILE)
+    if os.path.exists(config_path):
+        _check_config(directory, load_config(config_path), config)
+    elif os.path.exists(directory) and (not os.path.isdir(directory) or os.listdir(directory)):
+        raise BadInputError(f"{directory}: exists and is no training run; name another --output")
+    if os.path.exists(info_path):
+        with open(info_path, encoding="utf-8") as file:
+            _check_records(directory, DatasetInfo.from_json(file.read(), info_path), info)
+    os.makedirs(directory, exist_ok=True)
+    # The configuration last: a directory that has one is a run.
+    write_whole(info_path, info.to_json())
+    write_whole(config_path, config.to_yaml())
+
+
+def write_whole(path: str, text: str) -> None:
+    """Writes a text file so that it is there whole or, after a kill, as it was before."""
+    with open(f"{path}.new", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(f"{path}.new", path)
+
+
+def _check_config(directory: str, before: PretrainingConfig, now: PretrainingConfig) -> None:
+    values_before = flat_values(before)
+    for key, value in flat_values(now).items():
+        if key not in _CHANGEABLE and value != values_before[key]:
+            raise MismatchError(
+                f"{directory}: {key} is {values_before[key]} in this run and {value} now; name "
+                "another --output, or leave the value as it is"
+            )
+
+
+def _check_records(directory: str, before: DatasetInfo, now: DatasetInfo) -> None:
+    for field in dataclasses.fields(DatasetInfo):
+        if getattr(before, field.name) != getattr(now, field.name):
+            raise MismatchError(
+                f"{directory}: this run was trained on other records ({field.name} differs); name "
+                "another --output, or the records of this run as --data"
+            )

@@ -1,0 +1,136 @@
+import os
+import resource
+
+import keras
+import numpy as np
+import pytest
+
+import spanbert_tf.training
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.training.checkpoints import Checkpoints
+
+FEATURES = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
+TARGETS = FEATURES.sum(axis=1, keepdims=True)
+
+
+def _make_model(seed=0):
+    keras.utils.set_random_seed(seed)
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            keras.layers.Dense(16),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(loss="mse", optimizer=spanbert_tf.training.adamw(0.1, 2, 100))
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def _train(model, steps):
+    for _ in range(steps):
+        model.train_on_batch(FEATURES, TARGETS)
+
+
+def _weights(model):
+    return [variable.numpy() for variable in [*model.variables, *model.optimizer.variables]]
+
+
+def _saved(directory, steps, max_to_keep=3):
+    model = _make_model()
+    checkpoints = Checkpoints(str(directory), model, max_to_keep=max_to_keep)
+    done = 0
+    for step in steps:
+        _train(model, step - done)
+        checkpoints.save(step)
+        done = step
+    return model
+
+
+def _flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_training_goes_on_as_if_it_had_not_stopped(tmp_path):
+    _saved(tmp_path, [3])
+    resumed = _make_model(seed=1)  # other weights, another state of the dropout
+    assert Checkpoints(str(tmp_path), resumed, max_to_keep=3).restore() == 3
+    straight = _make_model()
+    _train(straight, 7)
+    _train(resumed, 4)
+    for expected, actual in zip(_weights(straight), _weights(resumed), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_newest_checkpoints_are_kept(tmp_path):
+    model = _saved(tmp_path, [1, 2, 9, 10], max_to_keep=2)
+    assert Checkpoints(str(tmp_path), model, max_to_keep=2).steps() == [9, 10]
+    assert sorted(os.listdir(tmp_path)) == ["step-00000009", "step-00000010"]
+
+
+def test_nothing_to_restore(tmp_path):
+    model = _make_model()
+    before = _weights(model)
+    assert Checkpoints(str(tmp_path / "new"), model, max_to_keep=1).restore() == 0
+    for expected, actual in zip(before, _weights(model), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: _flip_a_bit(path / "state.data-00000-of-00001"),
+        lambda path: os.truncate(path / "state.data-00000-of-00001", 10),
+        lambda path: os.remove(path / "state.index"),
+        lambda path: os.remove(path / "checkpoint.json"),
+        lambda path: (path / "checkpoint.json").write_text("{}"),
+        lambda path: (path / "checkpoint.json").write_bytes(b""),
+    ],
+    ids=["flipped bit", "truncated", "no index", "no description", "other json", "empty json"],
+)
+def test_damaged_checkpoint_is_reported_and_the_one_before_used(damage, tmp_path):
+    _saved(tmp_path, [2, 4])
+    damage(tmp_path / "step-00000004")
+    reports = []
+    model = _make_model(seed=1)
+    checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=3, report=reports.append)
+    assert checkpoints.restore() == 2
+    (report,) = reports
+    assert "step-00000004 is damaged" in report
+    _train(model, 2)
+    checkpoints.save(4)  # the place is free again
+    assert Checkpoints(str(tmp_path), model, max_to_keep=3).restore() == 4
+
+
+def test_all_checkpoints_damaged(tmp_path):
+    model = _saved(tmp_path, [2, 4])
+    for step in (2, 4):
+        _flip_a_bit(tmp_path / f"step-0000000{step}" / "state.data-00000-of-00001")
+    with pytest.raises(BadInputError, match="every checkpoint is damaged"):
+        Checkpoints(str(tmp_path), model, max_to_keep=3, report=lambda line: None).restore()
+
+
+def test_leftovers_of_a_killed_process_are_no_checkpoints(tmp_path):
+    model = _saved(tmp_path, [2])
+    os.rename(tmp_path / "step-00000002", tmp_path / "step-00000004.unfinished")
+    checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=3)
+    assert checkpoints.steps() == []
+    assert os.listdir(tmp_path) == []
+
+
+def test_full_disk_keeps_the_checkpoint_before(tmp_path):
+    model = _saved(tmp_path, [2])
+    checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256, limits[1]))  # bytes a file may have
+    try:
+        with pytest.raises(BadInputError, match=r"step-00000004: cannot be written .*") as raised:
+            checkpoints.save(4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "\n" not in str(raised.value)
+    assert os.listdir(tmp_path) == ["step-00000002"]
+    assert Checkpoints(str(tmp_path), model, max_to_keep=1).restore() == 2
