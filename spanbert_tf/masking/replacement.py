@@ -76,15 +76,15 @@ def replace_tokens(
     )  # [B, K]
     mask_below = round(options.mask_token_rate * 2**FRACTION_BITS)
     random_below = round((options.mask_token_rate + options.random_token_rate) * 2**FRACTION_BITS)
-    random_tokens = unigrams.draw(random_bits(keys, Stream.RANDOM_TOKEN, spans.positions))
     original = tf.gather(blocks.token_ids, spans.positions, batch_dims=1)  # [B, K]
-    replacements = tf.where(
-        draws < mask_below,
-        mask_token_id,
-        tf.where(draws < random_below, random_tokens, original),
-    )
     # Unused slots stand at position 0 and write the [CLS] that is there.
-    replacements = tf.where(spans.is_used, replacements, original)
+    replacements = tf.where(spans.is_used & (draws < mask_below), mask_token_id, original)
+    is_random = spans.is_used & (draws >= mask_below) & (draws < random_below)
+    chosen = tf.where(is_random)  # [R, 2], a tenth of the slots
+    bits = random_bits(
+        tf.gather(keys, chosen[:, 0]), Stream.RANDOM_TOKEN, tf.gather_nd(spans.positions, chosen)
+    )  # [R]
+    replacements = tf.tensor_scatter_nd_update(replacements, chosen, unigrams.draw(bits))
     return _scatter(blocks.token_ids, spans.positions, replacements)
 
 

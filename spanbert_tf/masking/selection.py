@@ -74,9 +74,8 @@ def select_tokens(
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         draws = first_draw + tf.range(round_size, dtype=tf.int64)
         candidates = draw_candidates(blocks, words, keys, draws, options, annotated)
-        granted = _grant(candidates, blocks, masked, remaining, round_size)
-        in_block = _per_block_sum(granted, blocks)  # [B, G]
-        return first_draw + round_size, masked | granted, remaining - in_block
+        granted, num_granted = _grant(candidates, blocks, masked, remaining, round_size)
+        return first_draw + round_size, masked | granted, remaining - num_granted
 
     # A row that needs more draws than a round gets further rounds; the others are done by then.
     _, masked, _ = tf.while_loop(
@@ -93,8 +92,8 @@ def _grant(
     masked: tf.Tensor,
     remaining: tf.Tensor,
     round_size: int,
-) -> tf.Tensor:
-    """The tokens that one round of candidates masks; bool [B, S]."""
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The tokens that one round of candidates masks, bool [B, S], and their number, [B, G]."""
     shape = tf.shape(blocks.token_ids)
     covering = _covering_candidates(candidates, tf.size(blocks.token_ids))  # [B · S]
     anchor_is_free = ~tf.gather(tf.reshape(masked, [-1]), candidates.anchors)  # [B, G, C]
@@ -118,10 +117,10 @@ def _bits(round_size: int) -> tf.Tensor:
 def _covering_candidates(candidates: Candidates, num_positions: tf.Tensor) -> tf.Tensor:
     """int64 [B · S]: bit c is set where candidate c of the position's block covers it."""
     bits = _bits(candidates.starts.shape[-1]) + tf.zeros_like(candidates.starts)  # [B, G, C]
-    changes = tf.scatter_nd(
-        tf.reshape(tf.stack([candidates.starts, candidates.ends + 1]), [-1, 1]),
+    changes = tf.math.unsorted_segment_sum(  # a third of the time of scatter_nd
         tf.reshape(tf.stack([bits, -bits]), [-1]),
-        [tf.cast(num_positions, tf.int64) + 1],
+        tf.reshape(tf.stack([candidates.starts, candidates.ends + 1]), [-1]),
+        num_positions + 1,
     )
     return tf.cumsum(changes)[:-1]
 
@@ -154,7 +153,7 @@ def _accept(anchor_is_free: tf.Tensor, earlier: tf.Tensor, round_size: int) -> t
 
 def _within_budget(
     owner: tf.Tensor, blocks: Blocks, remaining: tf.Tensor, round_size: int
-) -> tf.Tensor:
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Grants tokens to candidates in order, and to the last one from left to right.
 
     Args:
@@ -163,39 +162,40 @@ def _within_budget(
         remaining: int64 [B, G], tokens still to mask.
         round_size: C.
     """
-    counts = tf.stack(
-        [
-            tf.math.bincount(
-                _owned_in_block(owner, blocks, block, round_size),
-                minlength=round_size + 1,
-                maxlength=round_size + 1,
-                dtype=tf.int32,
-                axis=-1,
-            )[:, :round_size]
-            for block in range(blocks.starts.shape[1])
-        ],
-        axis=1,
-    )  # [B, G, C]
-    granted = tf.cumsum(counts, axis=-1)  # [B, G, C]
-    limit = tf.cast(remaining, tf.int32)[:, :, tf.newaxis]  # [B, G, 1]
-    num_whole = tf.reduce_sum(tf.cast(granted <= limit, tf.int32), axis=-1)  # [B, G]
-    tokens_of_whole = tf.reduce_max(tf.where(granted <= limit, granted, 0), axis=-1)  # [B, G]
-    part = tf.cast(remaining, tf.int32) - tokens_of_whole  # [B, G]
+    through = tf.cumsum(_tokens_of_candidates(owner, blocks, round_size), axis=-1)  # [B, G, C]
+    fits = through <= remaining[:, :, tf.newaxis]
+    num_whole = tf.reduce_sum(tf.cast(fits, tf.int32), axis=-1)  # [B, G]
+    tokens_of_whole = tf.reduce_max(
+        tf.where(fits, through, tf.zeros_like(through)), axis=-1
+    )  # [B, G]
     last = _of_block(num_whole, blocks)  # the candidate that gets a part
     is_last = owner == last  # [B, S]
-    rank = tf.cumsum(tf.cast(is_last, tf.int32), axis=1)
+    rank = tf.cumsum(tf.cast(is_last, tf.int32), axis=1)  # [B, S]
     if blocks.starts.shape[1] > 1:
-        rank -= _of_block(_count_before(rank, blocks), blocks)
+        before_blocks = tf.gather(rank, blocks.starts - 1, batch_dims=1)  # [B, G]
+        rank -= _of_block(before_blocks, blocks)
+    part = tf.cast(remaining - tokens_of_whole, tf.int32)
     is_whole = (owner >= 0) & (owner < last)
-    return is_whole | (is_last & (rank <= _of_block(part, blocks)))
+    granted = is_whole | (is_last & (rank <= _of_block(part, blocks)))
+    return granted, tf.minimum(remaining, through[:, :, -1])
 
 
-def _owned_in_block(owner: tf.Tensor, blocks: Blocks, block: int, round_size: int) -> tf.Tensor:
-    """`owner` with the number C where a position is in no candidate of the block."""
-    owned = owner >= 0
-    if blocks.starts.shape[1] > 1:
-        owned &= _block_numbers(blocks) == block
-    return tf.where(owned, owner, round_size)
+def _tokens_of_candidates(owner: tf.Tensor, blocks: Blocks, round_size: int) -> tf.Tensor:
+    """How many tokens each candidate would mask; int64 [B, G, C]."""
+    counts = []
+    for block in range(blocks.starts.shape[1]):
+        is_owned = owner >= 0
+        if blocks.starts.shape[1] > 1:
+            is_owned &= _block_numbers(blocks) == block
+        per_owner = tf.math.bincount(
+            tf.where(is_owned, owner, round_size),
+            minlength=round_size + 1,
+            maxlength=round_size + 1,
+            dtype=tf.int64,
+            axis=-1,
+        )  # [B, C + 1]
+        counts.append(per_owner[:, :round_size])
+    return tf.stack(counts, axis=1)
 
 
 def _block_numbers(blocks: Blocks) -> tf.Tensor:
@@ -208,14 +208,3 @@ def _of_block(values: tf.Tensor, blocks: Blocks) -> tf.Tensor:
     if blocks.starts.shape[1] == 1:
         return values
     return tf.where(_block_numbers(blocks) == 0, values[:, :1], values[:, 1:])
-
-
-def _count_before(running_count: tf.Tensor, blocks: Blocks) -> tf.Tensor:
-    """Of a running count [B, S], its value just before each block; [B, G]."""
-    return tf.gather(running_count, blocks.starts - 1, batch_dims=1)
-
-
-def _per_block_sum(chosen: tf.Tensor, blocks: Blocks) -> tf.Tensor:
-    running_count = tf.cumsum(tf.cast(chosen, tf.int64), axis=1)  # [B, S]
-    through = tf.gather(running_count, blocks.starts + blocks.lengths - 1, batch_dims=1)
-    return through - _count_before(running_count, blocks)

@@ -34,21 +34,26 @@ def list_masked_spans(masked: tf.Tensor, num_slots: int) -> MaskedSpans:
         masked: bool [B, S], with at most `num_slots` true values in a row.
         num_slots: K.
     """
-    num_rows = tf.shape(masked)[0]
-    running_count = tf.cumsum(tf.cast(masked, tf.int32), axis=1)  # [B, S]
-    slots = tf.range(num_slots)
-    ordinals = tf.tile(slots[tf.newaxis] + 1, [num_rows, 1])  # [B, K]
-    is_used = ordinals <= running_count[:, -1:]  # [B, K]
-    # The k-th masked token is where the running count reaches k.
-    positions = tf.searchsorted(running_count, ordinals, side="left")  # [B, K], S if unused
+    num_rows, width = tf.unstack(tf.shape(masked, out_type=tf.int64))
+    # All masked tokens of the batch, row after row, and where each row begins in that list.
+    flat = tf.where(tf.reshape(masked, [-1]))[:, 0]  # [sum of budgets]
+    row_starts = tf.range(num_rows + 1) * width  # [B + 1]
+    begins = tf.searchsorted(flat, row_starts, out_type=tf.int64)[:, tf.newaxis]  # [B + 1, 1]
+    slots = tf.range(num_slots, dtype=tf.int64)
+    indices = begins[:-1] + slots  # [B, K]
+    is_used = indices < begins[1:]
+    beyond = num_rows * width  # larger than every position
+    flat = tf.concat([flat, beyond[tf.newaxis]], axis=0)
+    positions = tf.gather(flat, tf.minimum(indices, tf.size(flat, tf.int64) - 1))
+    positions = tf.where(is_used, positions - row_starts[:-1, tf.newaxis], beyond)  # [B, K]
     # Position minus slot is constant inside a span and grows from one span to the next.
     offsets = positions - slots
-    first_slots = tf.searchsorted(offsets, offsets, side="left")
-    last_slots = tf.searchsorted(offsets, offsets, side="right") - 1
+    first_slots = tf.searchsorted(offsets, offsets, side="left", out_type=tf.int64)
+    last_slots = tf.searchsorted(offsets, offsets, side="right", out_type=tf.int64) - 1
     features = (positions, offsets + first_slots, offsets + last_slots)
     return MaskedSpans(
         is_used,
-        *(tf.where(is_used, tf.cast(feature, tf.int64), 0) for feature in features),
+        *(tf.where(is_used, feature, tf.zeros_like(feature)) for feature in features),
     )
 
 
