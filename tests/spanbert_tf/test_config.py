@@ -177,3 +177,37 @@ def test_every_key_is_described():
         section_class = typing.get_type_hints(PretrainingConfig)[section.name]
         for field in dataclasses.fields(section_class):
             assert f"\n        {field.name}: " in section_class.__doc__, field.name
+
+
+# name: scheme, unit of replacement, sequences, next sentence prediction, SBO, steps in millions
+# (arXiv 1907.10529, sections 4.3, 6.1, 6.2 and footnote 10).
+SYSTEMS = {
+    "bert_2seq_nsp": ("subwords", "token", "pair", True, False, 2.4),
+    "bert_1seq": ("subwords", "token", "single", False, False, 2.4),
+    "spanbert": ("geometric_spans", "span", "single", False, True, 2.4),
+    "masking_subwords": ("subwords", "token", "pair", True, False, 1.2),
+    "masking_whole_words": ("whole_words", "word", "pair", True, False, 1.2),
+    "masking_entities": ("entities", "span", "pair", True, False, 1.2),
+    "masking_noun_phrases": ("noun_phrases", "span", "pair", True, False, 1.2),
+    "masking_geometric_spans": ("geometric_spans", "span", "pair", True, False, 1.2),
+    "spans_2seq_nsp": ("geometric_spans", "span", "pair", True, False, 1.2),
+    "spans_1seq": ("geometric_spans", "span", "single", False, False, 1.2),
+    "spans_1seq_sbo": ("geometric_spans", "span", "single", False, True, 1.2),
+}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_systems_of_the_spanbert_paper(name):
+    config = load_config(name)
+    assert SYSTEMS[name] == (
+        config.masking.scheme,
+        config.masking.replacement_unit,
+        config.data.sequences,
+        config.objectives.next_sentence,
+        config.objectives.span_boundary,
+        config.training.steps / 1e6,
+    )
+    large = load_config("spanbert_large")
+    assert config.model.as_dict() == large.model.as_dict()
+    assert config.optimizer.as_dict() == large.optimizer.as_dict()
+    assert config.training.schedule_steps == 2_400_000
