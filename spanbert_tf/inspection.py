@@ -1,0 +1,164 @@
+"""`spanbert-tf inspect`: counts, masked examples in colour and span lengths of a set of records."""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from spanbert_tf.config import PretrainingConfig, load_config
+from spanbert_tf.data import pretraining_dataset
+from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.schema import SEQUENCE_KINDS, SPLITS, VOCABULARY_FILE, DatasetInfo
+from spanbert_tf.data.vocabulary import is_continuation, load_vocabulary
+from spanbert_tf.span_lengths import SpanLengths, count_span_lengths, plot_span_lengths
+
+PAPER_BATCH_TOKENS = 256 * 512  # tokens of a global batch (SpanBERT, section 4.2)
+_BAR_WIDTH = 40
+
+
+def inspect_records(
+    data: str,
+    config: str,
+    overrides: Sequence[str] = (),
+    *,
+    png: str | None = None,
+    num_examples: int = 3,
+    console: Console | None = None,
+) -> None:
+    """Prints what a set of records holds and how a configuration masks it.
+
+    Args:
+        data: directory of the records.
+        config: shipped name or file of the configuration whose masking to show.
+        overrides: texts `section.key=value`.
+        png: where to write the histogram of span lengths as a picture, if anywhere.
+        num_examples: masked examples to print.
+        console: where to print; standard output by default.
+
+    Raises:
+        SpanBertError: the records or the configuration cannot be used.
+    """
+    console = console or Console()
+    settings = load_config(config, overrides)
+    info = load_dataset_info(data)
+    _print_counts(console, data, info)
+    _print_examples(console, data, settings, num_examples)
+    lengths = count_span_lengths(data, settings.masking_options(), seed=settings.training.seed)
+    title = f"{config}: {settings.masking.scheme}"
+    _print_lengths(console, lengths, title)
+    if png:
+        plot_span_lengths(lengths, png, title)
+        console.print(f"wrote {png}")
+
+
+def fill_rate(info: DatasetInfo, split: str = "train") -> float:
+    """The share of a packed row's places for text that hold text."""
+    places = info.sequence_length - SEQUENCE_KINDS[info.sequences]
+    return info.num_tokens(split) / (places * info.num_records(split))
+
+
+def rows_for_tokens(info: DatasetInfo, num_tokens: int = PAPER_BATCH_TOKENS) -> int:
+    """How many packed rows hold a number of tokens, special tokens counted, on average."""
+    special = SEQUENCE_KINDS[info.sequences]
+    tokens_per_row = info.num_tokens("train") / info.num_records("train") + special
+    return round(num_tokens / tokens_per_row)
+
+
+def _print_counts(console: Console, data: str, info: DatasetInfo) -> None:
+    case = "lower-cased" if info.lowercase else "cased"
+    annotations = ", ".join(info.annotations) or "none"
+    console.print(
+        f"{data}: {info.sequences} sequences of {info.sequence_length}, {case} vocabulary of "
+        f"{info.vocabulary_size:,}, annotations: {annotations}"
+    )
+    table = Table("split", "shards", "records", "tokens", "fill rate")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for split in SPLITS:
+        records = info.num_records(split)
+        shards = sum(shard.split == split for shard in info.shards)
+        fill = f"{fill_rate(info, split):.1%}" if records else "-"
+        table.add_row(split, f"{shards:,}", f"{records:,}", f"{info.num_tokens(split):,}", fill)
+    console.print(table)
+    for name, count in info.counts.items():
+        console.print(f"  {name.replace('_', ' ')}: {count:,}")
+    console.print(
+        f"The paper's batch of {PAPER_BATCH_TOKENS:,} tokens is {rows_for_tokens(info):,} rows: "
+        f"--set training.batch_size={rows_for_tokens(info)}"
+    )
+
+
+def _print_examples(
+    console: Console, data: str, settings: PretrainingConfig, num_examples: int
+) -> None:
+    vocabulary = load_vocabulary(os.path.join(data, VOCABULARY_FILE))
+    options = settings.masking_options()
+    batches = pretraining_dataset(
+        data, batch_size=max(num_examples, 1), masking=options, seed=settings.training.seed
+    )
+    (batch,) = batches.take(1).as_numpy_iterator()
+    if num_examples:
+        console.print(
+            Text.assemble(
+                f"\n{options.scheme}, {options.rate:.0%} of the tokens, one draw of "
+                f"80/10/10 a {options.unit}: ",
+                *_STYLED_KINDS,
+            )
+        )
+    for row in range(num_examples):
+        console.print(masked_example({k: v[row] for k, v in batch.items()}, vocabulary), "")
+
+
+_MASKED, _RANDOM, _KEPT = "bold white on blue", "bold white on red", "bold black on green"
+_STYLED_KINDS = (
+    ("original→[MASK]", _MASKED),
+    " ",
+    ("original→random", _RANDOM),
+    " ",
+    ("original→original", _KEPT),
+)
+
+
+def masked_example(row: dict[str, np.ndarray], vocabulary: Sequence[str]) -> Text:
+    """One row as coloured text: `original→replacement` where a token is masked.
+
+    Args:
+        row: features of one row of a batch.
+        vocabulary: entries in order of their ids.
+    """
+    used = row["mask_weights"] == 1
+    originals = dict(zip(row["mask_positions"][used], row["mask_ids"][used], strict=True))
+    text = Text()
+    for position in range(int(row["padding_mask"].sum())):
+        shown = vocabulary[row["token_ids"][position]]
+        style = ""
+        if position in originals:
+            original = vocabulary[originals[position]]
+            style = _KEPT if shown == original else _MASKED if shown == "[MASK]" else _RANDOM
+            shown = f"{original}→{shown}"
+        joined = is_continuation(shown) and position > 0
+        if not joined and position:
+            text.append(" ")
+        text.append(shown.removeprefix("##") if joined else shown, style)
+    return text
+
+
+def _print_lengths(console: Console, lengths: SpanLengths, title: str) -> None:
+    console.print(f"\nSpan lengths in words, {title}")
+    columns = {"drawn": lengths.drawn, "merged": lengths.merged}
+    table = Table("words", *(name for name, counts in columns.items() if counts.any()))
+    if lengths.exact is not None:
+        table.add_column("exact")
+    table.add_column("")
+    longest = max(np.flatnonzero(lengths.merged + lengths.drawn), default=0)
+    for words in range(1, longest + 1):
+        shares = [counts[words] / counts.sum() for counts in columns.values() if counts.any()]
+        if lengths.exact is not None:
+            shares.append(lengths.exact[words])
+        bar = "█" * round(_BAR_WIDTH * shares[0])
+        label = f"{words}+" if words == len(lengths.merged) - 1 else str(words)
+        table.add_row(label, *(f"{share:.2%}" for share in shares), bar)
+    console.print(table)
