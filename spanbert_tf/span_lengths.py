@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.packing import SpecialTokenIds, pack_pair, pack_single, parse_records
-from spanbert_tf.data.records import evaluation_stream, load_dataset_info
+from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.schema import RECORD_ID, VOCABULARY_FILE
 from spanbert_tf.data.vocabulary import is_continuation, load_vocabulary
 from spanbert_tf.masking import MaskingOptions
@@ -133,14 +133,15 @@ def _drawn_lengths(
     pack = pack_single if info.sequences == "single" else pack_pair
 
     @tf.autograph.experimental.do_not_convert
-    def first_draws(serialized: tf.Tensor, epochs: tf.Tensor) -> tf.Tensor:
+    def first_draws(serialized: tf.Tensor) -> tf.Tensor:
         records = parse_records(serialized, info)
         _, blocks = pack(records, special)
         words = find_words(blocks, tf.constant(is_word_start))
-        keys = row_keys(seed, epochs, records.scalars[RECORD_ID])
+        record_ids = records.scalars[RECORD_ID]
+        keys = row_keys(seed, tf.zeros_like(record_ids), record_ids)
         draws = draw_candidates(blocks, words, keys, tf.zeros([1], tf.int64), options)
         lengths = words.containing(draws.ends) - words.containing(draws.starts) + 1
         return lengths[blocks.lengths[:, :, tf.newaxis] > 0]
 
-    batches = evaluation_stream(info.files(directory, split)).batch(_BATCH_SIZE)
+    batches = tf.data.TFRecordDataset(info.files(directory, split)).batch(_BATCH_SIZE)
     return list(batches.take(num_batches).map(first_draws).as_numpy_iterator())

@@ -43,10 +43,10 @@ class ParsedRecords(NamedTuple):
     """A batch of records.
 
     Attributes:
-        token_ids: int32 [B, N], 0 beyond the end.
+        token_ids: unsigned [B, N] as stored, 0 beyond the end.
         lengths: int64 [B], tokens of text.
         scalars: name → int64 [B].
-        lists: name → (int64 [B, E] values, int64 [B] how many of them count).
+        lists: name → (uint16 [B, E] values, int64 [B] how many of them count).
     """
 
     token_ids: tf.Tensor
@@ -78,7 +78,7 @@ def parse_records(
     dtype = schema.token_id_dtype(info.vocabulary_size)
     token_ids, lengths = _decode_list(parsed[schema.TOKEN_IDS], dtype, width)
     return ParsedRecords(
-        tf.cast(token_ids, tf.int32),
+        token_ids,
         lengths,
         {name: parsed[name] for name in names},
         {name: _decode_list(parsed[name], schema.LIST_DTYPE, width) for name in list_names},
@@ -94,7 +94,7 @@ def _decode_list(raw: tf.Tensor, dtype: str, width: int) -> tuple[tf.Tensor, tf.
     )
     with tf.control_dependencies([check]):
         values = tf.io.decode_raw(raw, tf.as_dtype(dtype), fixed_length=width * item_size)
-    return tf.cast(values, tf.int64), tf.cast(lengths, tf.int64)  # [B, width], [B]
+    return values, tf.cast(lengths, tf.int64)  # [B, width], [B]
 
 
 def pack_single(
@@ -105,7 +105,7 @@ def pack_single(
     Returns:
         `segment_ids` and `padding_mask` (int32 [B, S]), and the rows with one block each.
     """
-    tokens, lengths = records.token_ids, records.lengths[:, tf.newaxis]
+    tokens, lengths = tf.cast(records.token_ids, tf.int32), records.lengths[:, tf.newaxis]
     width = tokens.shape[1] + 2  # S
     positions = tf.range(width, dtype=tf.int64)
     shifted = tf.pad(tokens, [[0, 0], [1, 1]], constant_values=special.start)  # [B, S]
@@ -130,7 +130,7 @@ def pack_pair(
         `segment_ids`, `padding_mask` (int32 [B, S]) and `next_sentence_labels` (int32 [B]), and
         the rows with two blocks each.
     """
-    tokens, lengths = records.token_ids, records.lengths[:, tf.newaxis]
+    tokens, lengths = tf.cast(records.token_ids, tf.int32), records.lengths[:, tf.newaxis]
     split = records.scalars[schema.SECOND_SEGMENT_START][:, tf.newaxis]  # [B, 1]
     width = tokens.shape[1] + 3  # S
     positions = tf.range(width, dtype=tf.int64)
@@ -160,7 +160,7 @@ def pack_annotations(records: ParsedRecords, annotation: str, num_blocks: int) -
     """
     start_name, end_name = ANNOTATION_LISTS[annotation]
     starts, counts = records.lists[start_name]
-    ends, _ = records.lists[end_name]
+    starts, ends = tf.cast(starts, tf.int64), tf.cast(records.lists[end_name][0], tf.int64)
     counts = counts[:, tf.newaxis]  # [B, 1]
     if num_blocks == 1:
         first = tf.zeros_like(counts)
@@ -197,10 +197,11 @@ def segment_aware_indices(records: ParsedRecords) -> dict[str, tf.Tensor]:
 
     def at_positions(starts_name: str, values_name: str) -> tuple[tf.Tensor, tf.Tensor]:
         starts, counts = records.lists[starts_name]
+        starts = tf.cast(starts, tf.int64)
         entries = tf.range(tf.shape(starts, tf.int64)[1])
         starts = tf.where(entries < counts[:, tf.newaxis], starts, tf.int64.max)
         found = tf.maximum(tf.searchsorted(starts, positions, side="right") - 1, 0)  # [B, S]
-        values = tf.gather(records.lists[values_name][0], found, batch_dims=1)
+        values = tf.gather(tf.cast(records.lists[values_name][0], tf.int64), found, batch_dims=1)
         return values, positions - tf.gather(starts, found, batch_dims=1)
 
     paragraphs, _ = at_positions(schema.PARAGRAPH_STARTS, schema.PARAGRAPH_INDICES)

@@ -4,7 +4,6 @@ B rows, S positions, K prediction slots.
 """
 
 import os
-from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -12,6 +11,7 @@ from spanbert_tf.data import schema
 from spanbert_tf.data.packing import (
     ANNOTATION_LISTS,
     POSITION_LISTS,
+    ParsedRecords,
     SpecialTokenIds,
     pack_annotations,
     pack_pair,
@@ -20,7 +20,7 @@ from spanbert_tf.data.packing import (
     scalar_names,
     segment_aware_indices,
 )
-from spanbert_tf.data.records import evaluation_stream, load_dataset_info, training_stream
+from spanbert_tf.data.records import evaluation_windows, load_dataset_info, training_windows
 from spanbert_tf.data.vocabulary import load_vocabulary
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.masking import MaskingOptions, SpanMasker
@@ -69,28 +69,21 @@ def pretraining_dataset(
     info = load_dataset_info(directory)
     _check_fit(directory, info, options, split, segment_aware)
     files = info.files(directory, split)
-    to_batch = batch_function(directory, info, options, seed=seed, segment_aware=segment_aware)
     if split == "train":
         first_record = first_batch * batch_size
-        stream = training_stream(files, info.num_records(split), seed, first_record)
+        windows = training_windows(files, info.num_records(split), seed, first_record)
     else:
         missing = -info.num_records(split) % batch_size
-        fill = tf.data.Dataset.from_tensors((empty_record(info), tf.constant(0, tf.int64)))
-        stream = evaluation_stream(files).concatenate(fill.repeat(missing))
-    batches = stream.batch(batch_size, drop_remainder=True)
-    batches = batches.map(to_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        fill = tf.data.Dataset.from_tensors(empty_record(info)).repeat(missing)
+        windows = evaluation_windows(files, fill)
+    pipeline = PretrainingPipeline(directory, info, options, seed=seed, segment_aware=segment_aware)
+    batches = windows.map(pipeline.parse).prefetch(1).rebatch(batch_size, drop_remainder=True)
+    batches = batches.map(pipeline.mask, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     return batches.prefetch(tf.data.AUTOTUNE)
 
 
-def batch_function(
-    directory: str,
-    info: schema.DatasetInfo,
-    options: MaskingOptions,
-    *,
-    seed: int = 0,
-    segment_aware: bool = False,
-) -> Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]:
-    """The graph function from serialized records to a batch: parse, pack, mask.
+class PretrainingPipeline:
+    """The two graph functions of the data set: records to tensors, tensors to a masked batch.
 
     Args:
         directory: where the vocabulary of the records lies.
@@ -98,32 +91,46 @@ def batch_function(
         options: of the masking.
         seed: of the masks.
         segment_aware: whether to add SegaBERT's three indices.
-
-    Returns:
-        A function of (string [B], int64 [B] epochs) to the dict of `pretraining_dataset`.
     """
-    vocabulary = load_vocabulary(os.path.join(directory, schema.VOCABULARY_FILE))
-    special = SpecialTokenIds.from_vocabulary(vocabulary)
-    masker = SpanMasker.from_vocabulary(vocabulary, info.unigram_counts, options, seed)
-    pack = pack_single if info.sequences == "single" else pack_pair
-    annotated_lists = ANNOTATION_LISTS.get(options.scheme, ())
-    list_names = (*annotated_lists, *(POSITION_LISTS if segment_aware else ()))
-    num_slots = options.num_slots(info.sequence_length, info.sequences)
+
+    def __init__(
+        self,
+        directory: str,
+        info: schema.DatasetInfo,
+        options: MaskingOptions,
+        *,
+        seed: int = 0,
+        segment_aware: bool = False,
+    ) -> None:
+        vocabulary = load_vocabulary(os.path.join(directory, schema.VOCABULARY_FILE))
+        self._info = info
+        self._options = options
+        self._segment_aware = segment_aware
+        self._special = SpecialTokenIds.from_vocabulary(vocabulary)
+        self._masker = SpanMasker.from_vocabulary(vocabulary, info.unigram_counts, options, seed)
+        self._annotated_lists = ANNOTATION_LISTS.get(options.scheme, ())
+        self._num_slots = options.num_slots(info.sequence_length, info.sequences)
 
     @tf.autograph.experimental.do_not_convert  # plain operations; conversion only costs time
-    def make_batch(serialized: tf.Tensor, epochs: tf.Tensor) -> dict[str, tf.Tensor]:
-        records = parse_records(serialized, info, list_names)
-        features, blocks = pack(records, special)
+    def parse(self, serialized: tf.Tensor, epochs: tf.Tensor) -> tuple[ParsedRecords, tf.Tensor]:
+        """Parses records, string [W], and hands their epochs, int64 [W], through."""
+        position_lists = POSITION_LISTS if self._segment_aware else ()
+        list_names = (*self._annotated_lists, *position_lists)
+        return parse_records(serialized, self._info, list_names), epochs
+
+    @tf.autograph.experimental.do_not_convert
+    def mask(self, records: ParsedRecords, epochs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Packs and masks a batch of parsed records; the dict of `pretraining_dataset`."""
+        pack = pack_single if self._info.sequences == "single" else pack_pair
+        features, blocks = pack(records, self._special)
         annotated = None
-        if annotated_lists:
-            annotated = pack_annotations(records, options.scheme, blocks.starts.shape[1])
+        if self._annotated_lists:
+            annotated = pack_annotations(records, self._options.scheme, blocks.starts.shape[1])
         record_ids = records.scalars[schema.RECORD_ID]
-        features |= masker(blocks, epochs, record_ids, num_slots, annotated)
-        if segment_aware:
+        features |= self._masker(blocks, epochs, record_ids, self._num_slots, annotated)
+        if self._segment_aware:
             features |= segment_aware_indices(records)
         return features
-
-    return make_batch
 
 
 def empty_record(info: schema.DatasetInfo) -> bytes:

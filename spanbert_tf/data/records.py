@@ -1,9 +1,12 @@
 """The stream of records: every epoch a permutation of all of them, a function of (seed, epoch).
 
 The stream is one infinite sequence of records, epoch after epoch; a global batch is a slice of it.
-A worker reads the whole stream but parses and masks its own rows only: undecoded records cost
-1 KB each, 0.3 MB a step of 256 rows, so batches are the same for any number of workers without
-cutting the files among them. Resuming skips records undecoded.
+A worker reads the whole stream but masks its own rows only: undecoded records cost 1 KB each,
+0.3 MB a step of 256 rows, so batches are the same for any number of workers without cutting the
+files among them. Resuming skips records undecoded.
+
+Records travel in windows of thousands, so that reading and parsing them costs a tenth of masking
+them: one by one, unbatching and batching alone would cost as much as parsing.
 """
 
 import os
@@ -16,9 +19,10 @@ from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.masking.random_bits import Stream, random_bits, row_keys
 
 # Records that are permuted together; with files that `prepare` wrote in a global random order,
-# and files in a new order in each epoch, more would not mix better. 16 MB at 512 tokens.
-SHUFFLE_WINDOW = 16_384
+# and files in a new order in each epoch, more would not mix better. 8 MB at 512 tokens.
+SHUFFLE_WINDOW = 8_192
 _FILES_AT_ONCE = 16
+_FILE_BLOCK = 16  # records read from one file before the next has its turn
 _FILE_ORDER = -1  # in place of a window number
 
 
@@ -56,7 +60,7 @@ def load_dataset_info(directory: str | os.PathLike) -> DatasetInfo:
     return info
 
 
-def training_stream(
+def training_windows(
     files: list[str], num_records: int, seed: int, first_record: int
 ) -> tf.data.Dataset:
     """All records, epoch after epoch without end, each epoch in an order of its own.
@@ -68,25 +72,31 @@ def training_stream(
         first_record: how many records of the stream to pass over.
 
     Returns:
-        A data set of (serialized record, epoch): string [] and int64 [].
+        A data set of windows (string [W] serialized records, int64 [W] their epochs).
     """
     first_epoch, first_in_epoch = divmod(first_record, num_records)
-    epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
-    windows = epochs.flat_map(lambda epoch: _epoch_windows(files, seed, epoch))
-    return windows.unbatch().skip(first_in_epoch)
+    first_window, first_in_window = divmod(first_in_epoch, SHUFFLE_WINDOW)
 
+    def epoch_windows(epoch: tf.Tensor) -> tf.data.Dataset:
+        names = _permute(tf.constant(files), seed, epoch, tf.constant(_FILE_ORDER, tf.int64))
+        records = tf.data.Dataset.from_tensor_slices(names).interleave(
+            tf.data.TFRecordDataset, cycle_length=_FILES_AT_ONCE, block_length=_FILE_BLOCK
+        )
+        is_first = epoch == first_epoch
+        windows = records.batch(SHUFFLE_WINDOW).enumerate()
+        return windows.skip(tf.where(is_first, tf.constant(first_window, tf.int64), 0)).map(
+            lambda window, serialized: permute_window(epoch, window, serialized)
+        )
 
-def _epoch_windows(files: list[str], seed: int, epoch: tf.Tensor) -> tf.data.Dataset:
-    file_names = _permute(tf.constant(files), seed, epoch, tf.constant(_FILE_ORDER, tf.int64))
-    records = tf.data.Dataset.from_tensor_slices(file_names).interleave(
-        tf.data.TFRecordDataset, cycle_length=_FILES_AT_ONCE
-    )
-
-    def permute_window(window: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def permute_window(
+        epoch: tf.Tensor, window: tf.Tensor, serialized: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         serialized = _permute(serialized, seed, epoch, window)  # [W]
+        is_first = (epoch == first_epoch) & (window == first_window)
+        serialized = serialized[tf.where(is_first, first_in_window, 0) :]
         return serialized, tf.fill(tf.shape(serialized), epoch)
 
-    return records.batch(SHUFFLE_WINDOW).enumerate().map(permute_window)
+    return tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(epoch_windows)
 
 
 def _permute(values: tf.Tensor, seed: int, epoch: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
@@ -97,10 +107,10 @@ def _permute(values: tf.Tensor, seed: int, epoch: tf.Tensor, window: tf.Tensor) 
     return tf.gather(values, tf.argsort(halved, stable=True))
 
 
-def evaluation_stream(files: list[str]) -> tf.data.Dataset:
-    """All records once, in the order of the files; of (serialized record, epoch 0)."""
-    records = tf.data.TFRecordDataset(files)
-    return records.map(lambda serialized: (serialized, tf.constant(0, tf.int64)))
+def evaluation_windows(files: list[str], fill: tf.data.Dataset) -> tf.data.Dataset:
+    """All records once, in the order of the files, then those of `fill`; windows of epoch 0."""
+    windows = tf.data.TFRecordDataset(files).concatenate(fill).batch(SHUFFLE_WINDOW)
+    return windows.map(lambda serialized: (serialized, tf.zeros(tf.shape(serialized), tf.int64)))
 
 
 def find_damage(files: list[str]) -> BadInputError | None:

@@ -77,7 +77,8 @@ def pack(record):
 def read_stream(directory, seed, first_record, count):
     info = records.load_dataset_info(directory)
     files = info.files(str(directory), "train")
-    stream = records.training_stream(files, info.num_records("train"), seed, first_record)
+    windows = records.training_windows(files, info.num_records("train"), seed, first_record)
+    stream = windows.unbatch()
     return [
         (tf.train.Example.FromString(serialized.numpy()).features.feature["record_id"]
          .int64_list.value[0], int(epoch))
@@ -114,7 +115,11 @@ def test_the_stream_resumes_anywhere(single, first_record):
 def test_windows_smaller_than_an_epoch_still_give_permutations(single, single_records, monkeypatch):
     monkeypatch.setattr(records, "SHUFFLE_WINDOW", 7)
     expected = sorted(record["record_id"] for record in single_records[:38])
-    assert sorted(number for number, _ in read_stream(single, 5, 0, 38)) == expected
+    whole = read_stream(single, 5, 0, 120)
+    assert sorted(number for number, _ in whole[:38]) == expected
+    for first_record in (6, 7, 21, 37, 38, 60):
+        resumed = read_stream(single, 5, first_record, 20)
+        assert resumed == whole[first_record : first_record + 20]
 
 
 def test_batches_resume_and_go_on_across_epochs(single):

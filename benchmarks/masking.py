@@ -1,0 +1,199 @@
+"""Sequences a second of dynamic masking, per core, beside three peers on the same rows.
+
+    python -m benchmarks.masking [--records DIR]
+
+The peers: KerasHub's `MaskedLMMaskGenerator` (single word pieces, no spans), TensorFlow Text's
+`mask_language_model` over whole words, and the plain-Python definition of span masking that the
+tests hold (one row at a time). Then what reading and parsing the records adds, and two threads
+beside one. Rounds are interleaved, the table shows medians of the rounds.
+
+Without --records, records of 512 positions are written from text that comes with Python.
+"""
+
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+import click
+import keras_hub
+import numpy as np
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from benchmarks.machine import describe_machine
+from benchmarks.python_text import write_records_of_python_text
+from spanbert_tf.data.pretraining import PretrainingPipeline, pretraining_dataset
+from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.vocabulary import SPECIAL_TOKENS, is_continuation, load_vocabulary
+from spanbert_tf.masking import MaskingOptions
+from tests.spanbert_tf.masking import masking_oracle
+
+BATCH_SIZE = 256
+ROUNDS = 9
+SECONDS_A_ROUND = 1.0
+ORACLE_ROWS = 256
+
+
+@click.command()
+@click.option("--records", help="Directory of records of 512 positions.")
+def main(records: str | None) -> None:
+    # One core: TensorFlow's own pools have one thread; data sets below get theirs by option.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    with tempfile.TemporaryDirectory() as directory:
+        if records is None:
+            records = write_records_of_python_text(directory, sequence_length=512)
+        print(describe_machine())
+        _compare(records)
+
+
+def _compare(records: str) -> None:
+    info = load_dataset_info(records)
+    vocabulary = load_vocabulary(f"{records}/vocab.txt")
+    print(f"{info.num_records('train')} records of {info.sequence_length}, batch {BATCH_SIZE}")
+    spans = MaskingOptions()
+    packed = _unmasked(next(iter(pretraining_dataset(records, batch_size=BATCH_SIZE))))
+
+    runs: dict[str, Callable[[], int]] = {
+        "this masker, geometric_spans": _masking_run(records, spans, threads=1),
+        "KerasHub MaskedLMMaskGenerator": _keras_hub_run(packed, vocabulary),
+        "TensorFlow Text whole words": _tf_text_run(packed, vocabulary),
+        "plain-Python definition": _oracle_run(packed, vocabulary, info.unigram_counts),
+        "reading, parsing and masking": _dataset_run(
+            pretraining_dataset(records, batch_size=BATCH_SIZE), threads=1
+        ),
+        "masking, 2 threads": _masking_run(records, spans, threads=2),
+    }
+    schemes = ["subwords", "whole_words", *info.annotations]
+    for scheme in schemes:
+        options = MaskingOptions(scheme=scheme)
+        runs[f"this masker, {scheme}"] = _masking_run(records, options, threads=1)
+    rates = _interleaved_medians(runs)
+    ours = rates["this masker, geometric_spans"]
+    print(f"{'':36}{'rows/s':>10}{'this / it':>12}")
+    for name, rate in rates.items():
+        print(f"{name:36}{rate:10,.0f}{ours / rate:12.2f}")
+    added = ours / rates["reading, parsing and masking"] - 1
+    print(f"reading and parsing add {added:.1%} to masking")
+    print(f"two threads give {rates['masking, 2 threads'] / ours:.2f} x")
+
+
+def _unmasked(batch: dict[str, tf.Tensor]) -> np.ndarray:
+    """The packed rows before masking; int32 [B, S]."""
+    rows = batch["token_ids"].numpy()
+    for row, positions, ids, weights in zip(
+        rows, batch["mask_positions"], batch["mask_ids"], batch["mask_weights"], strict=True
+    ):
+        used = weights.numpy() == 1
+        row[positions.numpy()[used]] = ids.numpy()[used]
+    return rows
+
+
+def _masking_run(records: str, options: MaskingOptions, threads: int) -> Callable[[], int]:
+    """Packs and masks one batch of parsed records again and again, in a new epoch each time."""
+    info = load_dataset_info(records)
+    files = info.files(records, "train")
+    pipeline = PretrainingPipeline(records, info, options)
+    serialized = next(iter(tf.data.TFRecordDataset(files).repeat().batch(BATCH_SIZE)))
+    parsed, _ = pipeline.parse(serialized, tf.zeros([BATCH_SIZE], tf.int64))
+
+    @tf.autograph.experimental.do_not_convert
+    def mask(epoch: tf.Tensor) -> dict[str, tf.Tensor]:
+        return pipeline.mask(parsed, tf.fill([BATCH_SIZE], epoch))
+
+    return _dataset_run(tf.data.Dataset.counter().map(mask, num_parallel_calls=threads), threads)
+
+
+def _dataset_run(batches: tf.data.Dataset, threads: int) -> Callable[[], int]:
+    settings = tf.data.Options()
+    settings.threading.private_threadpool_size = threads
+    iterator = iter(batches.with_options(settings))
+
+    def run() -> int:
+        next(iterator)
+        return BATCH_SIZE
+
+    return run
+
+
+def _keras_hub_run(packed: np.ndarray, vocabulary: list[str]) -> Callable[[], int]:
+    masker = keras_hub.layers.MaskedLMMaskGenerator(
+        vocabulary_size=len(vocabulary),
+        mask_selection_rate=0.15,
+        mask_selection_length=77,
+        mask_token_id=vocabulary.index("[MASK]"),
+        unselectable_token_ids=[vocabulary.index(token) for token in SPECIAL_TOKENS],
+    )
+    return _tensor_run(masker, tf.constant(packed))
+
+
+def _tf_text_run(packed: np.ndarray, vocabulary: list[str]) -> Callable[[], int]:
+    selector = tf_text.RandomItemSelector(
+        max_selections_per_batch=77,
+        selection_rate=0.15,
+        unselectable_ids=[vocabulary.index(token) for token in SPECIAL_TOKENS],
+    )
+    values = tf_text.MaskValuesChooser(len(vocabulary), vocabulary.index("[MASK]"), 0.8, 0.1)
+    starts_word = np.array([not is_continuation(piece) for piece in vocabulary])[packed]
+    starts_word[:, 0] = True
+    word_lengths = np.diff(np.append(np.flatnonzero(starts_word), packed.size))
+    words = tf.RaggedTensor.from_row_lengths(
+        tf.RaggedTensor.from_row_lengths(packed.reshape(-1), word_lengths), starts_word.sum(axis=1)
+    )  # [B, (words), (word pieces)]
+    mask = lambda rows: tf_text.mask_language_model(rows, selector, values)  # noqa: E731
+    return _tensor_run(mask, words)
+
+
+def _tensor_run(mask: Callable, rows: tf.Tensor | tf.RaggedTensor) -> Callable[[], int]:
+    compiled = tf.function(mask)
+
+    def run() -> int:
+        compiled(rows)
+        return BATCH_SIZE
+
+    return run
+
+
+def _oracle_run(
+    packed: np.ndarray, vocabulary: list[str], unigram_counts: tuple[int, ...]
+) -> Callable[[], int]:
+    starts_word = [not is_continuation(piece) for piece in vocabulary].__getitem__
+    thresholds = (np.cumsum(unigram_counts) / sum(unigram_counts)).tolist()
+    rules = masking_oracle.Rules(mask_rate=0.8, random_rate=0.1)
+    end = vocabulary.index("[SEP]")
+    rows = [row.tolist() for row in packed[:ORACLE_ROWS]]
+    seeds = iter(range(10**9))
+
+    def run() -> int:
+        row = random.choice(rows)
+        masking_oracle.mask_row(
+            row,
+            [(1, row.index(end) - 1)],
+            starts_word,
+            rules,
+            masking_oracle.PseudoRandomDraws(next(seeds)),
+            thresholds,
+            vocabulary.index("[MASK]"),
+        )
+        return 1
+
+    return run
+
+
+def _interleaved_medians(runs: dict[str, Callable[[], int]]) -> dict[str, float]:
+    for run in runs.values():
+        run()  # warm up
+    rates: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(ROUNDS):
+        for name, run in runs.items():
+            rows, start = 0, time.perf_counter()
+            while (elapsed := time.perf_counter() - start) < SECONDS_A_ROUND:
+                rows += run()
+            rates[name].append(rows / elapsed)
+    return {name: statistics.median(values) for name, values in rates.items()}
+
+
+if __name__ == "__main__":
+    main()
