@@ -1,0 +1,30 @@
+"""The head of the masked-language model."""
+
+import keras
+import keras_hub
+
+
+def bert_initializer() -> keras.initializers.Initializer:
+    """BERT's initializer of kernels and embeddings: a normal cut at two deviations of 0.02."""
+    return keras.initializers.TruncatedNormal(stddev=0.02)
+
+
+def masked_lm_head(backbone: keras_hub.models.Backbone) -> keras_hub.layers.MaskedLMHead:
+    """KerasHub's head with BERT's exact GELU and the backbone's epsilon, tied to its embedding.
+
+    Args:
+        backbone: a `SpanBertBackbone`.
+
+    Returns:
+        A layer that takes the encoder's output [B, S, H] and `mask_positions` [B, K], and returns
+        logits [B, K, V].
+    """
+    return keras_hub.layers.MaskedLMHead(
+        vocabulary_size=backbone.vocabulary_size,
+        token_embedding=backbone.token_embedding,
+        intermediate_activation="gelu",  # Keras' default is the exact one (erf)
+        layer_norm_epsilon=backbone.layer_norm_epsilon,
+        kernel_initializer=bert_initializer(),
+        dtype=backbone.dtype_policy,
+        name="masked_lm_head",
+    )

@@ -1,0 +1,142 @@
+"""The span boundary objective's head."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="spanbert_tf")
+class SpanBoundaryHead(keras.layers.Layer):
+    """Predicts each token of a masked span from the two tokens just outside the span.
+
+    SpanBERT, section 3.2: with x the encoder's output, (s, e) the first and last position of a
+    span and p a table of position embeddings, for the token at position i
+
+        h0 = [x_(s-1); x_(e+1); p_(i-s+1)]
+        h1 = LayerNorm(GeLU(W1 h0))
+        y  = LayerNorm(GeLU(W2 h1))
+
+    and the logits are those of the tied token embedding plus a bias of the head's own. Only the
+    K prediction slots are computed.
+
+    Args:
+        token_embedding: a `keras.layers.ReversibleEmbedding`, tied.
+        max_span_targets: int. Rows of the position table: targets of a span.
+        span_position_dim: int. Width of the position embeddings (section 4.2: 200).
+        layer_norm_epsilon: float.
+        initializer: of kernels and the table.
+
+    Call arguments:
+        sequence_output: float [B, S, H], the encoder's output.
+        left_positions: int [B, K], s - 1 for each slot.
+        right_positions: int [B, K], e + 1 for each slot.
+        offsets: int [B, K], i - s for each slot, below `max_span_targets`.
+
+    Returns:
+        Logits, float [B, K, V].
+    """
+
+    def __init__(
+        self,
+        token_embedding: keras.layers.ReversibleEmbedding,
+        max_span_targets: int = 20,
+        span_position_dim: int = 200,
+        layer_norm_epsilon: float = 1e-12,
+        initializer: str | keras.initializers.Initializer = "glorot_uniform",
+        **kwargs,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.token_embedding = token_embedding
+        self.max_span_targets = max_span_targets
+        self.span_position_dim = span_position_dim
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.initializer = keras.initializers.get(initializer)
+        self.position_embedding = keras.layers.Embedding(
+            max_span_targets,
+            span_position_dim,
+            embeddings_initializer=self.initializer.clone(),
+            dtype=self.dtype_policy,
+            name="position_embedding",
+        )
+        width = token_embedding.output_dim
+        self.dense_layers = [self._dense(width, number) for number in (1, 2)]
+        self.layer_norms = [self._layer_norm(number) for number in (1, 2)]
+
+    def _dense(self, width: int, number: int) -> keras.layers.Dense:
+        return keras.layers.Dense(
+            width,
+            activation="gelu",  # Keras' default is the exact one (erf)
+            kernel_initializer=self.initializer.clone(),
+            dtype=self.dtype_policy,
+            name=f"dense_{number}",
+        )
+
+    def _layer_norm(self, number: int) -> keras.layers.LayerNormalization:
+        return keras.layers.LayerNormalization(
+            epsilon=self.layer_norm_epsilon,
+            dtype=self.dtype_policy,
+            name=f"layer_norm_{number}",
+        )
+
+    def build(
+        self,
+        sequence_output_shape: tuple,
+        left_positions_shape: tuple,
+        right_positions_shape: tuple,
+        offsets_shape: tuple,
+    ) -> None:
+        width = sequence_output_shape[-1]
+        self.position_embedding.build((None, None))
+        input_width = 2 * width + self.span_position_dim
+        for dense, layer_norm in zip(self.dense_layers, self.layer_norms, strict=True):
+            dense.build((None, None, input_width))
+            layer_norm.build((None, None, width))
+            input_width = width
+        self.bias = self.add_weight(
+            shape=(self.token_embedding.input_dim,), initializer="zeros", name="bias"
+        )
+        self.built = True
+
+    def call(
+        self,
+        sequence_output: keras.KerasTensor,
+        left_positions: keras.KerasTensor,
+        right_positions: keras.KerasTensor,
+        offsets: keras.KerasTensor,
+    ) -> keras.KerasTensor:
+        def boundary(positions: keras.KerasTensor) -> keras.KerasTensor:
+            return ops.take_along_axis(sequence_output, positions[:, :, None], axis=1)
+
+        x = ops.concatenate(
+            [boundary(left_positions), boundary(right_positions), self.position_embedding(offsets)],
+            axis=-1,
+        )  # [B, K, 2 H + P]
+        for dense, layer_norm in zip(self.dense_layers, self.layer_norms, strict=True):
+            x = layer_norm(dense(x))  # [B, K, H]
+        return self.token_embedding(x, reverse=True) + self.bias  # [B, K, V]
+
+    def compute_output_shape(
+        self,
+        sequence_output_shape: tuple,
+        left_positions_shape: tuple,
+        right_positions_shape: tuple,
+        offsets_shape: tuple,
+    ) -> tuple:
+        return (*offsets_shape, self.token_embedding.input_dim)
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        config.update(
+            {
+                "token_embedding": keras.layers.serialize(self.token_embedding),
+                "max_span_targets": self.max_span_targets,
+                "span_position_dim": self.span_position_dim,
+                "layer_norm_epsilon": self.layer_norm_epsilon,
+                "initializer": keras.initializers.serialize(self.initializer),
+            }
+        )
+        return config
+
+    @classmethod
+    def from_config(cls, config: dict) -> "SpanBoundaryHead":
+        token_embedding = keras.layers.deserialize(config.pop("token_embedding"))
+        return cls(token_embedding=token_embedding, **config)

@@ -1,0 +1,201 @@
+"""The encoder of BERT, SpanBERT and SegaBERT."""
+
+import keras
+import keras_hub
+
+from spanbert_tf.layers import SegmentAwareEmbedding, bert_initializer
+
+# Which indices have embeddings, beside the position in the row where it says "absolute".
+POSITION_EMBEDDINGS = {
+    "absolute": (),
+    "segment_aware": ("paragraph_indices", "sentence_indices", "token_indices"),
+    "absolute_with_paragraph_and_sentence": ("paragraph_indices", "sentence_indices"),
+}
+
+
+@keras.saving.register_keras_serializable(package="spanbert_tf")
+class SpanBertBackbone(keras_hub.models.Backbone):
+    """A BERT encoder, to the digit: exact GELU, LayerNorm epsilon 1e-12.
+
+    SpanBERT ([Joshi et al., 2020](https://arxiv.org/abs/1907.10529)) has BERT's encoder and
+    differs in what it is trained on. KerasHub's `BertBackbone` differs from BERT in its GELU
+    (the tanh approximation). SegaBERT ([Bai et al., 2020](https://arxiv.org/abs/2004.14996)) is
+    this class with other position embeddings.
+
+    Args:
+        vocabulary_size: int. The size of the token vocabulary.
+        num_layers: int. The number of transformer layers.
+        num_heads: int. The number of attention heads; must divide `hidden_dim`.
+        hidden_dim: int. The width of the encoder and of the pooler.
+        intermediate_dim: int. The width of the feed-forward layers.
+        dropout: float. Dropout rate, also of attention weights.
+        max_sequence_length: int. Rows of the table of absolute positions.
+        num_segments: int. Rows of the table of segments.
+        layer_norm_epsilon: float. Of every LayerNorm.
+        position_embeddings: string. `"absolute"`: BERT's. `"segment_aware"`: SegaBERT's
+            embeddings of paragraph, sentence and token in place of positions and segments
+            (SegaBERT, section 2). `"absolute_with_paragraph_and_sentence"`: BERT's positions and
+            segments, and those of paragraph and sentence (section 3.3).
+        dtype: string or `keras.DTypePolicy`.
+
+    Raises:
+        ValueError: `num_heads` does not divide `hidden_dim`, or `position_embeddings` is unknown.
+
+    Example:
+    ```python
+    backbone = spanbert_tf.models.SpanBertBackbone(
+        vocabulary_size=28996, num_layers=12, num_heads=12, hidden_dim=768, intermediate_dim=3072
+    )
+    outputs = backbone(
+        {
+            "token_ids": np.ones((1, 12), "int32"),
+            "segment_ids": np.zeros((1, 12), "int32"),
+            "padding_mask": np.ones((1, 12), "int32"),
+        }
+    )
+    outputs["sequence_output"]  # [1, 12, 768]
+    outputs["pooled_output"]  # [1, 768]
+    ```
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        dropout: float = 0.1,
+        max_sequence_length: int = 512,
+        num_segments: int = 2,
+        layer_norm_epsilon: float = 1e-12,
+        position_embeddings: str = "absolute",
+        dtype: str | keras.DTypePolicy | None = None,
+        **kwargs,
+    ) -> None:
+        if hidden_dim % num_heads:
+            raise ValueError(
+                f"num_heads must divide hidden_dim. Received: num_heads={num_heads}, "
+                f"hidden_dim={hidden_dim}"
+            )
+        if position_embeddings not in POSITION_EMBEDDINGS:
+            raise ValueError(
+                f"position_embeddings must be one of {tuple(POSITION_EMBEDDINGS)}. "
+                f"Received: {position_embeddings!r}"
+            )
+        index_names = POSITION_EMBEDDINGS[position_embeddings]
+
+        # === Layers ===
+        self.token_embedding = keras.layers.ReversibleEmbedding(
+            input_dim=vocabulary_size,
+            output_dim=hidden_dim,
+            embeddings_initializer=bert_initializer(),
+            dtype=dtype,
+            name="token_embedding",
+        )
+        self.position_embedding = self.segment_embedding = self.segment_aware_embedding = None
+        if position_embeddings != "segment_aware":
+            self.position_embedding = keras_hub.layers.PositionEmbedding(
+                sequence_length=max_sequence_length,
+                initializer=bert_initializer(),
+                dtype=dtype,
+                name="position_embedding",
+            )
+            self.segment_embedding = keras.layers.Embedding(
+                input_dim=num_segments,
+                output_dim=hidden_dim,
+                embeddings_initializer=bert_initializer(),
+                dtype=dtype,
+                name="segment_embedding",
+            )
+        if index_names:
+            self.segment_aware_embedding = SegmentAwareEmbedding(
+                index_names,
+                hidden_dim,
+                initializer=bert_initializer(),
+                dtype=dtype,
+                name="segment_aware_embedding",
+            )
+        self.embeddings_add = keras.layers.Add(dtype=dtype, name="embeddings_add")
+        self.embeddings_layer_norm = keras.layers.LayerNormalization(
+            epsilon=layer_norm_epsilon, dtype=dtype, name="embeddings_layer_norm"
+        )
+        self.embeddings_dropout = keras.layers.Dropout(
+            dropout, dtype=dtype, name="embeddings_dropout"
+        )
+        self.transformer_layers = [
+            keras_hub.layers.TransformerEncoder(
+                num_heads=num_heads,
+                intermediate_dim=intermediate_dim,
+                activation="gelu",  # Keras' default is the exact one (erf)
+                dropout=dropout,
+                layer_norm_epsilon=layer_norm_epsilon,
+                kernel_initializer=bert_initializer(),
+                dtype=dtype,
+                name=f"transformer_layer_{number}",
+            )
+            for number in range(num_layers)
+        ]
+        self.pooled_dense = keras.layers.Dense(
+            hidden_dim,
+            kernel_initializer=bert_initializer(),
+            activation="tanh",
+            dtype=dtype,
+            name="pooled_dense",
+        )
+
+        # === Functional Model ===
+        inputs = {
+            name: keras.Input(shape=(None,), dtype="int32", name=name)
+            for name in ("token_ids", "segment_ids", "padding_mask", *index_names)
+        }
+        tokens = self.token_embedding(inputs["token_ids"])  # [B, S, H]
+        terms = [tokens]
+        if self.position_embedding is not None:
+            terms += [
+                self.position_embedding(tokens),
+                self.segment_embedding(inputs["segment_ids"]),
+            ]
+        if self.segment_aware_embedding is not None:
+            terms.append(self.segment_aware_embedding({name: inputs[name] for name in index_names}))
+        x = self.embeddings_add(terms)
+        x = self.embeddings_layer_norm(x)
+        x = self.embeddings_dropout(x)
+        for transformer_layer in self.transformer_layers:
+            x = transformer_layer(x, padding_mask=inputs["padding_mask"])  # [B, S, H]
+        pooled_output = self.pooled_dense(x[:, 0, :])  # [CLS]; [B, H]
+        super().__init__(
+            inputs=inputs,
+            outputs={"sequence_output": x, "pooled_output": pooled_output},
+            dtype=dtype,
+            **kwargs,
+        )
+
+        # === Config ===
+        self.vocabulary_size = vocabulary_size
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.hidden_dim = hidden_dim
+        self.intermediate_dim = intermediate_dim
+        self.dropout = dropout
+        self.max_sequence_length = max_sequence_length
+        self.num_segments = num_segments
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.position_embeddings = position_embeddings
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        names = (
+            "vocabulary_size",
+            "num_layers",
+            "num_heads",
+            "hidden_dim",
+            "intermediate_dim",
+            "dropout",
+            "max_sequence_length",
+            "num_segments",
+            "layer_norm_epsilon",
+            "position_embeddings",
+        )
+        config.update({name: getattr(self, name) for name in names})
+        return config

@@ -1,0 +1,216 @@
+"""The model that is pre-trained: an encoder with the heads of its objectives.
+
+B examples, S positions, K prediction slots, H width, V vocabulary entries.
+"""
+
+from typing import NamedTuple
+
+import keras
+import keras_hub
+from keras import ops
+
+from spanbert_tf.layers import SpanBoundaryHead, bert_initializer, masked_lm_head
+from spanbert_tf.models.replicas import global_mean_share
+from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+
+_SLOT_INPUTS = {
+    "masked_lm": ("mask_positions",),
+    "span_boundary": ("span_left_positions", "span_right_positions", "span_offsets"),
+}
+# Objective: (labels, weights) in the batch; no weights: every example counts once.
+_TARGETS = {
+    "masked_lm": ("mask_ids", "mask_weights"),
+    "span_boundary": ("mask_ids", "span_weights"),
+    "next_sentence": ("next_sentence_labels", None),
+}
+
+
+class ObjectiveSums(NamedTuple):
+    """What one objective contributes before it is divided by the number of its targets.
+
+    Attributes:
+        loss: float32 [], sum of the cross-entropies in nats.
+        num_correct: float32 [], targets whose most likely label is right.
+        num_targets: float32 [].
+    """
+
+    loss: keras.KerasTensor
+    num_correct: keras.KerasTensor
+    num_targets: keras.KerasTensor
+
+
+@keras.saving.register_keras_serializable(package="spanbert_tf")
+class SpanBertPretrainer(keras_hub.models.Task):
+    """An encoder with the heads of SpanBERT's objectives (SpanBERT, sections 3.1 to 3.3).
+
+    `fit` takes the batches of `spanbert_tf.data.pretraining_dataset` as they are: one dict of
+    features, of which the model picks its own by name. The loss is the mean over all masked
+    tokens of the global batch, plus the mean over all span boundary targets of the global batch
+    (plus that of next sentence prediction), whatever the number of replicas.
+
+    Reported as metrics, each as a mean over the targets of an epoch: `masked_lm_loss`,
+    `masked_lm_accuracy`, `span_boundary_loss`, `span_boundary_accuracy`, `next_sentence_loss`,
+    `next_sentence_accuracy`, and `loss`, the sum of the losses.
+
+    Args:
+        backbone: a `SpanBertBackbone`.
+        preprocessor: must be `None`; the data set preprocesses.
+        span_boundary: bool. Whether to train the span boundary objective.
+        next_sentence: bool. Whether to train next sentence prediction (records of pairs).
+        max_span_targets: int. Span boundary targets of a span; as in the data set's options.
+        span_position_dim: int. Width of the span boundary objective's position embeddings.
+
+    Example:
+    ```python
+    dataset = spanbert_tf.data.pretraining_dataset("records/", batch_size=32, seed=1)
+    model = spanbert_tf.models.SpanBertPretrainer(backbone)
+    model.compile(optimizer=spanbert_tf.training.adamw())
+    model.fit(dataset, steps_per_epoch=1000)
+    ```
+    """
+
+    backbone_cls = SpanBertBackbone
+    preprocessor_cls = None
+
+    def __init__(
+        self,
+        backbone: SpanBertBackbone,
+        preprocessor: None = None,
+        span_boundary: bool = True,
+        next_sentence: bool = False,
+        max_span_targets: int = 20,
+        span_position_dim: int = 200,
+        **kwargs,
+    ) -> None:
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        self.masked_lm_head = masked_lm_head(backbone)
+        # Only next sentence prediction reads the pooler: without it there is no gradient.
+        backbone.pooled_dense.trainable = next_sentence
+        self.span_boundary_head = self.next_sentence_head = None
+        if span_boundary:
+            self.span_boundary_head = SpanBoundaryHead(
+                backbone.token_embedding,
+                max_span_targets=max_span_targets,
+                span_position_dim=span_position_dim,
+                layer_norm_epsilon=backbone.layer_norm_epsilon,
+                initializer=bert_initializer(),
+                dtype=backbone.dtype_policy,
+                name="span_boundary_head",
+            )
+        if next_sentence:
+            self.next_sentence_head = keras.layers.Dense(
+                2,
+                kernel_initializer=bert_initializer(),
+                dtype=backbone.dtype_policy,
+                name="next_sentence_head",
+            )
+
+        # === Functional Model ===
+        slot_names = list(_SLOT_INPUTS["masked_lm"])
+        if span_boundary:
+            slot_names += _SLOT_INPUTS["span_boundary"]
+        slots = {name: keras.Input(shape=(None,), dtype="int32", name=name) for name in slot_names}
+        encoded = backbone(backbone.input)
+        sequence_output = encoded["sequence_output"]  # [B, S, H]
+        outputs = {"masked_lm": self.masked_lm_head(sequence_output, slots["mask_positions"])}
+        if span_boundary:
+            outputs["span_boundary"] = self.span_boundary_head(
+                sequence_output, *(slots[name] for name in _SLOT_INPUTS["span_boundary"])
+            )
+        if next_sentence:
+            outputs["next_sentence"] = self.next_sentence_head(encoded["pooled_output"])  # [B, 2]
+        super().__init__(inputs={**backbone.input, **slots}, outputs=outputs, **kwargs)
+
+        # === Config ===
+        self.span_boundary = span_boundary
+        self.next_sentence = next_sentence
+        self.max_span_targets = max_span_targets
+        self.span_position_dim = span_position_dim
+        self._feature_names = (*backbone.input, *slots)
+        self._objective_metrics = {
+            f"{objective}_{kind}": keras.metrics.Mean(name=f"{objective}_{kind}")
+            for objective in outputs
+            for kind in ("loss", "accuracy")
+        }
+
+    def compile(self, optimizer: str | keras.Optimizer = "auto", **kwargs) -> None:
+        """Configures the model for training; losses and metrics are the model's own.
+
+        Args:
+            optimizer: `"auto"` (Adam, 1e-4), a name, or a `keras.Optimizer`;
+                `spanbert_tf.training.adamw` gives the paper's.
+            **kwargs: as for `keras.Model.compile`.
+        """
+        if optimizer == "auto":
+            optimizer = keras.optimizers.Adam(1e-4)
+        super().compile(optimizer=optimizer, **kwargs)
+
+    def call(self, inputs: dict, training: bool | None = None, mask: None = None) -> dict:
+        """Logits of each objective; features that the model does not know are ignored."""
+        # A functional model would bind a dict with further keys to its inputs in their order.
+        features = {name: inputs[name] for name in self._feature_names}
+        return super().call(features, training=training, mask=mask)
+
+    def objective_sums(self, batch: dict, logits: dict) -> dict[str, ObjectiveSums]:
+        """Sums over the targets of a batch, and how many there are, for each objective.
+
+        Args:
+            batch: dict of the data set's features.
+            logits: what the model returned for it.
+
+        Returns:
+            A dict of `"masked_lm"`, `"span_boundary"`, `"next_sentence"` to their sums.
+        """
+        sums = {}
+        for objective, values in logits.items():
+            labels_name, weights_name = _TARGETS[objective]
+            labels = batch[labels_name]  # [B, K]; [B] for next sentences
+            weights = ops.ones_like(labels, "float32")
+            if weights_name:
+                weights = ops.cast(batch[weights_name], "float32")
+            values = ops.cast(values, "float32")
+            losses = keras.losses.sparse_categorical_crossentropy(labels, values, from_logits=True)
+            is_correct = ops.equal(ops.argmax(values, axis=-1), ops.cast(labels, "int32"))
+            sums[objective] = ObjectiveSums(
+                ops.sum(losses * weights),
+                ops.sum(ops.cast(is_correct, "float32") * weights),
+                ops.sum(weights),
+            )
+        return sums
+
+    def compute_loss(
+        self,
+        x: dict | None = None,
+        y: None = None,
+        y_pred: dict | None = None,
+        sample_weight: None = None,
+        training: bool = True,
+    ) -> keras.KerasTensor:
+        """The sum of the objectives' means over the global batch; 0 for one without targets."""
+        sums = self.objective_sums(x, y_pred)
+        return sum(global_mean_share(part.loss, part.num_targets) for part in sums.values())
+
+    def compute_metrics(
+        self, x: dict, y: None, y_pred: dict, sample_weight: None = None
+    ) -> dict[str, keras.KerasTensor]:
+        """Updates the metrics with a batch and returns all of them."""
+        for objective, part in self.objective_sums(x, y_pred).items():
+            num_targets = ops.maximum(part.num_targets, 1.0)
+            for kind, total in (("loss", part.loss), ("accuracy", part.num_correct)):
+                metric = self._objective_metrics[f"{objective}_{kind}"]
+                metric.update_state(total / num_targets, sample_weight=part.num_targets)
+        return self.get_metrics_result()
+
+    def get_metrics_result(self) -> dict[str, keras.KerasTensor]:
+        """The metrics' values; `loss` is the sum of the objectives' mean losses."""
+        results = {name: metric.result() for name, metric in self._objective_metrics.items()}
+        losses = [value for name, value in results.items() if name.endswith("_loss")]
+        return {"loss": sum(losses), **results}
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        names = ("span_boundary", "next_sentence", "max_span_targets", "span_position_dim")
+        config.update({name: getattr(self, name) for name in names})
+        return config
