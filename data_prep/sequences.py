@@ -1,6 +1,7 @@
 """Fills blocks with whole sentences, up to a limit and to the end of a document."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -112,5 +113,7 @@ def _make_block(sentences: Sentences, first: int, stop: int, begin: int, end: in
 
 def document_runs(documents: np.ndarray) -> Iterator[tuple[int, int]]:
     """(start, stop) of each run of equal numbers."""
+    if not len(documents):
+        return
     bounds = [0, *(np.flatnonzero(np.diff(documents)) + 1), len(documents)]
-    yield from zip(bounds[:-1], bounds[1:], strict=True)
+    yield from itertools.pairwise(bounds)

@@ -108,7 +108,9 @@ class DatasetInfo:
 
     def to_json(self) -> str:
         """The text of `dataset_info.json`."""
-        return json.dumps(dataclasses.asdict(self), indent=1)
+        values = dataclasses.asdict(self).items()
+        lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in values]
+        return "{\n" + ",\n".join(lines) + "\n}\n"  # a line a field: lists are long
 
     @classmethod
     def from_json(cls, text: str, path: str) -> "DatasetInfo":
