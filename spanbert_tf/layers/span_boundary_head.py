@@ -19,7 +19,7 @@ class SpanBoundaryHead(keras.layers.Layer):
     K prediction slots are computed.
 
     Args:
-        token_embedding: a `keras.layers.ReversibleEmbedding`, tied.
+        token_embedding: a `TiedEmbedding`.
         max_span_targets: int. Rows of the position table: targets of a span.
         span_position_dim: int. Width of the position embeddings (section 4.2: 200).
         layer_norm_epsilon: float.

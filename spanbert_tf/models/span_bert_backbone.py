@@ -3,7 +3,7 @@
 import keras
 import keras_hub
 
-from spanbert_tf.layers import SegmentAwareEmbedding, bert_initializer
+from spanbert_tf.layers import SegmentAwareEmbedding, TiedEmbedding, bert_initializer
 
 # Which indices have embeddings, beside the position in the row where it says "absolute".
 POSITION_EMBEDDINGS = {
@@ -86,7 +86,7 @@ class SpanBertBackbone(keras_hub.models.Backbone):
         index_names = POSITION_EMBEDDINGS[position_embeddings]
 
         # === Layers ===
-        self.token_embedding = keras.layers.ReversibleEmbedding(
+        self.token_embedding = TiedEmbedding(
             input_dim=vocabulary_size,
             output_dim=hidden_dim,
             embeddings_initializer=bert_initializer(),
