@@ -5,10 +5,11 @@ from keras import ops
 
 
 def global_mean_share(total: keras.KerasTensor, count: keras.KerasTensor) -> keras.KerasTensor:
-    """This replica's share of the mean over all replicas' values, times the number of replicas.
+    """This replica's share of the mean over all replicas' values.
 
-    Keras divides a replica's loss by the number of replicas and adds the gradients up, so the sum
-    of what is left is the mean over the global batch, not a mean of means.
+    Keras adds the replicas' gradients up, and divides by their number only those losses that
+    `compile` was given, not what `compute_loss` returns. So the shares add up to the mean over
+    the global batch, not to a mean of means.
 
     Args:
         total: float32 [], the sum of this replica's values.
@@ -17,12 +18,10 @@ def global_mean_share(total: keras.KerasTensor, count: keras.KerasTensor) -> ker
     Returns:
         float32 [], 0 if no replica has a value.
     """
-    num_replicas = 1
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         context = tf.distribute.get_replica_context()
         if context is not None and context.num_replicas_in_sync > 1:
-            num_replicas = context.num_replicas_in_sync
             count = context.all_reduce(tf.distribute.ReduceOp.SUM, count)
-    return total * num_replicas / ops.maximum(count, 1.0)
+    return total / ops.maximum(count, 1.0)
