@@ -1,6 +1,15 @@
 """Models in KerasHub's conventions; importing this package registers them."""
 
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
+from spanbert_tf.models.span_bert_masked_lm_preprocessor import SpanBertMaskedLMPreprocessor
 from spanbert_tf.models.span_bert_pretrainer import SpanBertPretrainer
+from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 
-__all__ = ["SpanBertBackbone", "SpanBertPretrainer"]
+__all__ = [
+    "SpanBertBackbone",
+    "SpanBertMaskedLM",
+    "SpanBertMaskedLMPreprocessor",
+    "SpanBertPretrainer",
+    "SpanBertTokenizer",
+]

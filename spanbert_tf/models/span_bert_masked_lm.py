@@ -1,0 +1,75 @@
+"""The masked-language model, as it is saved, served and fine-tuned."""
+
+import keras
+import keras_hub
+from keras_hub.src.utils import preset_utils
+
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.layers import masked_lm_head
+from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+from spanbert_tf.models.span_bert_masked_lm_preprocessor import SpanBertMaskedLMPreprocessor
+
+
+@keras.saving.register_keras_serializable(package="spanbert_tf")
+class SpanBertMaskedLM(keras_hub.models.MaskedLM):
+    """An encoder with the head of the masked-language model.
+
+    Args:
+        backbone: a `SpanBertBackbone`.
+        preprocessor: a `SpanBertMaskedLMPreprocessor`, or `None` for inputs that are packed and
+            masked already.
+
+    Example:
+    ```python
+    masked_lm = spanbert_tf.models.SpanBertMaskedLM.from_preset("run/preset")
+    masked_lm.fit(["The quick brown fox jumped.", "I forgot my homework."], batch_size=2)
+    ```
+    """
+
+    backbone_cls = SpanBertBackbone
+    preprocessor_cls = SpanBertMaskedLMPreprocessor
+
+    def __init__(
+        self,
+        backbone: SpanBertBackbone,
+        preprocessor: SpanBertMaskedLMPreprocessor | None = None,
+        **kwargs,
+    ) -> None:
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        self.masked_lm_head = masked_lm_head(backbone)
+
+        # === Functional Model ===
+        mask_positions = keras.Input(shape=(None,), dtype="int32", name="mask_positions")
+        sequence_output = backbone(backbone.input)["sequence_output"]
+        super().__init__(
+            inputs={**backbone.input, "mask_positions": mask_positions},
+            outputs=self.masked_lm_head(sequence_output, mask_positions),
+            **kwargs,
+        )
+
+    @classmethod
+    def from_preset(cls, preset: str, load_weights: bool = True, **kwargs) -> "SpanBertMaskedLM":
+        """Loads a preset; with weights, only one whose head was trained and saved.
+
+        Raises:
+            BadInputError: the preset has no masked-language-model head; KerasHub would give it a
+                random one without a word.
+        """
+        if load_weights and not has_masked_lm_head(preset):
+            raise BadInputError(
+                f"{preset}: has no trained masked-language-model head "
+                f"({preset_utils.TASK_WEIGHTS_FILE} of a SpanBertMaskedLM); use the preset of a "
+                "pre-training run"
+            )
+        return super().from_preset(preset, load_weights=load_weights, **kwargs)
+
+
+def has_masked_lm_head(preset: str) -> bool:
+    """Whether a preset was saved from a `SpanBertMaskedLM`."""
+    if not preset_utils.check_file_exists(preset, preset_utils.TASK_CONFIG_FILE):
+        return False
+    task = preset_utils.load_json(preset, preset_utils.TASK_CONFIG_FILE)
+    has_weights = preset_utils.check_file_exists(preset, preset_utils.TASK_WEIGHTS_FILE)
+    return has_weights and task.get("class_name") == SpanBertMaskedLM.__name__

@@ -1,0 +1,119 @@
+"""Masks raw strings for `SpanBertMaskedLM.fit`."""
+
+import dataclasses
+
+import keras
+import keras_hub
+import tensorflow as tf
+from keras_hub.src.utils.tensor_utils import preprocessing_function
+
+from spanbert_tf.data.vocabulary import SPECIAL_TOKENS
+from spanbert_tf.masking import Blocks, MaskingOptions, SpanMasker
+from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+
+
+@keras.saving.register_keras_serializable(package="spanbert_tf")
+class SpanBertMaskedLMPreprocessor(keras_hub.models.MaskedLMPreprocessor):
+    """Tokenizes, packs and masks strings, or pairs of strings, with SpanBERT's masks.
+
+    For pre-training at scale use records and `spanbert_tf.data.pretraining_dataset`, whose masks
+    can be reproduced; here a text has no number of its own, and each call draws new masks. Random
+    tokens are drawn from the vocabulary uniformly, for want of a corpus.
+
+    Args:
+        tokenizer: a `SpanBertTokenizer`.
+        sequence_length: int. Positions of a packed row.
+        masking: a scheme's name, a dict of the fields of `MaskingOptions`, or `MaskingOptions`.
+        seed: int or `None`. Of the random numbers.
+        **kwargs: as for `keras_hub.models.MaskedLMPreprocessor`; its own masking rates do not
+            apply.
+
+    Call arguments:
+        x: string tensor [B], or a tuple of two.
+
+    Returns:
+        `(x, y, sample_weight)`: a dict of `token_ids`, `segment_ids`, `padding_mask` (int32
+        [B, S]) and `mask_positions` (int32 [B, K]); the original tokens, int32 [B, K]; and
+        float32 [B, K].
+    """
+
+    backbone_cls = SpanBertBackbone
+    tokenizer_cls = SpanBertTokenizer
+
+    def __init__(
+        self,
+        tokenizer: SpanBertTokenizer,
+        sequence_length: int = 512,
+        masking: str | dict | MaskingOptions = "geometric_spans",
+        seed: int | None = None,
+        **kwargs,
+    ) -> None:
+        super().__init__(tokenizer, sequence_length=sequence_length, **kwargs)
+        if isinstance(masking, str):
+            masking = MaskingOptions(scheme=masking)
+        elif isinstance(masking, dict):
+            masking = MaskingOptions(**masking)
+        self.masking = masking
+        self.seed = seed
+
+    def build(self, input_shape: tuple) -> None:
+        super().build(input_shape)
+        vocabulary = self.tokenizer.get_vocabulary()
+        counts = [int(piece not in SPECIAL_TOKENS) for piece in vocabulary]
+        self.masker = SpanMasker.from_vocabulary(vocabulary, counts, self.masking)
+
+    @preprocessing_function
+    def _call_tf(
+        self, x: tf.Tensor | tuple, y: None = None, sample_weight: None = None
+    ) -> tuple[dict, tf.Tensor, tf.Tensor]:
+        segments = x if isinstance(x, tuple) else (x,)
+        is_unbatched = segments[0].shape.rank == 0
+        segments = tuple(tf.reshape(segment, [-1]) for segment in segments)
+        token_ids, segment_ids = self.packer(tuple(map(self.tokenizer, segments)))  # [B, S]
+        is_text = token_ids != self.tokenizer.pad_token_id
+        blocks = _blocks(token_ids, segment_ids, is_text, len(segments))
+        batch_size = tf.shape(token_ids)[0]
+        # No record has a number here: a random one takes its place.
+        numbers = tf.random.uniform(
+            [batch_size], maxval=tf.int64.max, dtype=tf.int64, seed=self.seed
+        )
+        kind = "single" if len(segments) == 1 else "pair"
+        num_slots = self.masking.num_slots(self.sequence_length, kind)
+        batch = self.masker(blocks, tf.zeros_like(numbers), numbers, num_slots)
+        features = {
+            "token_ids": batch["token_ids"],
+            "segment_ids": segment_ids,
+            "padding_mask": tf.cast(is_text, tf.int32),
+            "mask_positions": batch["mask_positions"],
+        }
+        outputs = (features, batch["mask_ids"], batch["mask_weights"])
+        if is_unbatched:
+            outputs = tf.nest.map_structure(lambda values: values[0], outputs)
+        return keras.utils.pack_x_y_sample_weight(*outputs)
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        for name in (
+            "mask_selection_rate",
+            "mask_selection_length",
+            "mask_token_rate",
+            "random_token_rate",
+        ):
+            config.pop(name)
+        config.update({"masking": dataclasses.asdict(self.masking), "seed": self.seed})
+        return config
+
+
+def _blocks(
+    token_ids: tf.Tensor, segment_ids: tf.Tensor, is_text: tf.Tensor, num_segments: int
+) -> Blocks:
+    """Where each segment's text lies between the special tokens."""
+    first = tf.reduce_sum(tf.cast(is_text & (segment_ids == 0), tf.int64), axis=1, keepdims=True)
+    first -= 2  # [CLS] and [SEP]
+    one = tf.ones_like(first)
+    if num_segments == 1:
+        return Blocks(token_ids, one, first)
+    second = tf.reduce_sum(tf.cast(is_text & (segment_ids == 1), tf.int64), axis=1, keepdims=True)
+    starts = tf.concat([one, first + 2], axis=1)
+    return Blocks(token_ids, starts, tf.concat([first, second - 1], axis=1))
