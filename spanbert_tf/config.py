@@ -30,6 +30,8 @@ class ModelConfig(base_config.Config):
         dropout: rate on all layers and on attention weights (SpanBERT 4.2: 0.1).
         max_sequence_length: rows of the position table.
         layer_norm_epsilon: BERT's TensorFlow code has 1e-12.
+        position_embeddings: of the place in the row (BERT); of paragraph, sentence and token in
+            its stead (SegaBERT 2); or of paragraph and sentence beside it (SegaBERT 3.3).
     """
 
     num_layers: int = 12
@@ -39,6 +41,9 @@ class ModelConfig(base_config.Config):
     dropout: float = 0.1
     max_sequence_length: int = 512
     layer_norm_epsilon: float = 1e-12
+    position_embeddings: Literal[
+        "absolute", "segment_aware", "absolute_with_paragraph_and_sentence"
+    ] = "absolute"
 
 
 @dataclasses.dataclass
@@ -319,6 +324,10 @@ def _check_combinations(config: PretrainingConfig) -> None:
         raise ConfigurationError(
             f"data.sequence_length: {config.data.sequence_length} is more than "
             f"model.max_sequence_length ({model.max_sequence_length})"
+        )
+    if model.position_embeddings != "absolute" and config.data.sequences != "single":
+        raise ConfigurationError(
+            f"model.position_embeddings: {model.position_embeddings} needs data.sequences=single"
         )
     if config.objectives.next_sentence and config.data.sequences != "pair":
         raise ConfigurationError("objectives.next_sentence: needs data.sequences=pair")

@@ -1,0 +1,231 @@
+"""One pre-training run: checks, `model.fit`, checkpoints, and the preset at the end."""
+
+import os
+import sys
+from collections.abc import Iterator
+
+import keras
+import tensorflow as tf
+
+from spanbert_tf.config import PretrainingConfig
+from spanbert_tf.data import pretraining_dataset
+from spanbert_tf.data.records import find_damage, load_dataset_info
+from spanbert_tf.data.schema import SEQUENCE_KINDS, VOCABULARY_FILE, DatasetInfo
+from spanbert_tf.data.vocabulary import load_vocabulary
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
+from spanbert_tf.models.pretraining_presets import save_pretraining_preset
+from spanbert_tf.training.callbacks import (
+    MetricsLog,
+    PeriodicCheckpoint,
+    RunInterrupted,
+    StopOnSignal,
+    read_metrics,
+)
+from spanbert_tf.training.checkpoints import Checkpoints
+from spanbert_tf.training.initial_preset import begin_with_preset
+from spanbert_tf.training.optimizers import WarmupLinearDecay
+from spanbert_tf.training.pretrainer import compiled_pretrainer
+from spanbert_tf.training.run_directory import CHECKPOINTS, METRICS_FILE, PRESET, open_run
+from spanbert_tf.training.strategies import make_strategy
+
+
+def run_pretraining(
+    config: PretrainingConfig, data: str, output: str, initial_preset: str | None = None
+) -> SpanBertPretrainer | None:
+    """Trains a model, or goes on with a run that was stopped or killed.
+
+    A run that is killed at any time and started again ends with the same weights, bit for bit, as
+    one that never was, on the same machine.
+
+    Args:
+        config: of the run.
+        data: directory of the records.
+        output: directory of the run.
+        initial_preset: preset whose weights the run begins with, where it has them; a run that
+            resumes does not read it again.
+
+    Returns:
+        The trained model, or `None` if SIGTERM ended the run.
+
+    Raises:
+        BadInputError: a file or directory cannot be used, or a record is damaged.
+        MismatchError: records, configuration, preset and earlier run do not fit together.
+        ConfigurationError: the devices cannot share the batch equally.
+    """
+    training = config.training
+    info = load_dataset_info(data)
+    check_records(config, info, data)
+    # Repeated: under a strategy, Keras 3.15 takes a batch too many before each evaluation.
+    held_out = _dataset(config, data, split="validation").repeat()
+    strategy = make_strategy(training)
+    open_run(output, config, info)
+    keras.utils.set_random_seed(training.seed)
+    with strategy.scope():
+        model = compiled_pretrainer(config, info.vocabulary_size)
+    checkpoints = Checkpoints(
+        os.path.join(output, CHECKPOINTS), model, max_to_keep=training.max_checkpoints
+    )
+    first_step = checkpoints.restore()
+    if first_step:
+        print(f"{output}: going on after step {first_step} of {training.steps}", flush=True)
+    elif initial_preset:
+        begin_with_preset(model, initial_preset, data, info)
+    try:
+        _fit(model, config, info, data, held_out, output, checkpoints, first_step)
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+        damage = find_damage([os.path.join(data, shard.file) for shard in info.shards])
+        raise damage or error from error
+    except OSError as error:
+        raise BadInputError(
+            f"{output}: cannot be written ({error}); free some space and run the same command "
+            "again to go on"
+        ) from error
+    except RunInterrupted as stop:
+        print(
+            f"{output}: SIGTERM: saved step {stop.step} of {training.steps}; run the same command "
+            "again to go on",
+            flush=True,
+        )
+        return None
+    vocabulary = load_vocabulary(os.path.join(data, VOCABULARY_FILE))
+    save_pretraining_preset(
+        model,
+        SpanBertTokenizer(vocabulary, lowercase=info.lowercase),
+        os.path.join(output, PRESET),
+        sequence_length=info.sequence_length,
+    )
+    _print_summary(output, read_metrics(os.path.join(output, METRICS_FILE)))
+    return model
+
+
+def check_records(config: PretrainingConfig, info: DatasetInfo, data: str) -> None:
+    """Checks that records are what a configuration trains on; `data` is named in errors.
+
+    Raises:
+        MismatchError: a field differs, or annotations are missing.
+        BadInputError: there are fewer records than one batch, or none to evaluate on.
+    """
+    for key, found, wanted in (
+        ("data.sequence_length", info.sequence_length, config.data.sequence_length),
+        ("data.sequences", info.sequences, config.data.sequences),
+        ("data.vocabulary_size", info.vocabulary_size, config.data.vocabulary_size),
+    ):
+        if wanted is not None and found != wanted:
+            raise MismatchError(
+                f"{data}: {key} of these records is {found}, of the configuration {wanted}; write "
+                f"other records, or --set {key}={found}"
+            )
+    num_records = info.num_records("train")
+    if num_records < config.training.batch_size:
+        raise BadInputError(
+            f"{data}: {num_records} training records are fewer than one batch; write more records, "
+            f"or --set training.batch_size={max(num_records, 1)}"
+        )
+    if not info.num_records("validation"):
+        raise BadInputError(
+            f"{data}: no held-out records to evaluate on; write the records again with a larger "
+            "--validation-fraction"
+        )
+
+
+def tokens_per_row(info: DatasetInfo) -> float:
+    """Tokens of a packed training row on average, special tokens counted, padding not."""
+    text = info.num_tokens("train") / info.num_records("train")
+    return text + SEQUENCE_KINDS[info.sequences]
+
+
+def _fit(
+    model: keras.Model,
+    config: PretrainingConfig,
+    info: DatasetInfo,
+    data: str,
+    held_out: tf.data.Dataset,
+    output: str,
+    checkpoints: Checkpoints,
+    first_step: int,
+) -> None:
+    """Trains from `first_step` to the end, with an evaluation every so many steps."""
+    training, optimizer = config.training, config.optimizer
+    log = MetricsLog(
+        output,
+        first_step,
+        every=training.log_every,
+        schedule=WarmupLinearDecay(
+            optimizer.learning_rate, optimizer.warmup_steps, training.schedule_steps
+        ),
+        tokens_per_step=training.batch_size * tokens_per_row(info),
+    )
+    periodic = PeriodicCheckpoint(checkpoints, first_step, every=training.checkpoint_every_steps)
+    # Without a terminal, Keras would print its bar again and again: a line an epoch, then.
+    verbose = 1 if sys.stdout.isatty() else 2
+    held_out_batches = -(-info.num_records("validation") // training.batch_size)
+    if training.evaluate_batches:
+        held_out_batches = min(held_out_batches, training.evaluate_batches)
+    with StopOnSignal(checkpoints, first_step) as stop:
+        callbacks = [log, periodic, stop]
+        if _stopped_before_evaluation(first_step, training.evaluate_every, log):
+            model.evaluate(held_out, steps=held_out_batches, callbacks=callbacks, verbose=verbose)
+        for start, num_steps, num_epochs in _fits(first_step, config):
+            first_epoch = start // training.evaluate_every
+            model.fit(
+                _dataset(config, data, split="train", seed=training.seed, first_batch=start),
+                initial_epoch=first_epoch,
+                epochs=first_epoch + num_epochs,
+                steps_per_epoch=num_steps,
+                validation_data=held_out,
+                validation_steps=held_out_batches,
+                callbacks=callbacks,
+                shuffle=False,  # the data set is shuffled
+                verbose=verbose,
+            )
+        checkpoints.save(training.steps)
+
+
+def _dataset(config: PretrainingConfig, data: str, **options: object) -> tf.data.Dataset:
+    """The records as the configuration wants them masked; held-out ones alike for every seed."""
+    return pretraining_dataset(
+        data,
+        batch_size=config.training.batch_size,
+        masking=config.masking_options(),
+        segment_aware=config.model.position_embeddings != "absolute",
+        **options,
+    )
+
+
+def _stopped_before_evaluation(first_step: int, every: int, log: MetricsLog) -> bool:
+    """Whether a run was stopped between the last step of an epoch and the epoch's evaluation."""
+    is_due = first_step > 0 and first_step % every == 0
+    return is_due and first_step not in log.evaluated_steps
+
+
+def _fits(first_step: int, config: PretrainingConfig) -> Iterator[tuple[int, int, int]]:
+    """The calls of `fit` that lead from a step to the end, as (first step, steps, epochs).
+
+    An epoch of Keras is the stretch between two evaluations: what is left of the one that a
+    stopped run was in, all whole ones, and the rest.
+    """
+    steps, every = config.training.steps, config.training.evaluate_every
+    start = first_step
+    if num_steps := min(-start % every, steps - start):
+        yield start, num_steps, 1
+        start += num_steps
+    if num_epochs := (steps - start) // every:
+        yield start, every, num_epochs
+        start += num_epochs * every
+    if start < steps:
+        yield start, steps - start, 1
+
+
+def _print_summary(output: str, lines: list[dict[str, float]]) -> None:
+    """Prints what the last evaluation found, and where everything is."""
+    last = [line for line in lines if "validation_loss" in line][-1]
+    measured = ", ".join(
+        f"{name.removeprefix('validation_').replace('_', ' ')} {value:.4f}"
+        for name, value in last.items()
+        if name != "step"
+    )
+    print(f"\nHeld-out records after step {last['step']}: {measured}")
+    print(f"{output}: preset/, checkpoints/, metrics.jsonl, config.yaml")
+    print(f"tensorboard --logdir {output}/logs")
+    print(f"spanbert-tf export --preset {output}/{PRESET} --output served", flush=True)

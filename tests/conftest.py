@@ -1,0 +1,46 @@
+import pathlib
+import sys
+
+import pytest
+
+# `record_files`, which tests in several directories share.
+sys.path.append(str(pathlib.Path(__file__).parent / "spanbert_tf" / "data"))
+
+
+@pytest.fixture(scope="session")
+def tiny_records(tmp_path_factory):
+    """Single sequences of 24 positions: 40 training records, 10 held out."""
+    from record_files import random_records, write_records
+
+    return str(
+        write_records(
+            tmp_path_factory.mktemp("records") / "single",
+            random_records(40, 24),
+            random_records(10, 24, seed=1),
+            sequence_length=24,
+        )
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_overrides():
+    """Settings that make any configuration as small as `tiny_records`: 2 layers of width 32."""
+    settings = {
+        "model.num_layers": 2,
+        "model.num_heads": 2,
+        "model.hidden_dim": 32,
+        "model.intermediate_dim": 48,
+        "model.max_sequence_length": 24,
+        "objectives.span_position_dim": 8,
+        "optimizer.learning_rate": 0.01,
+        "optimizer.warmup_steps": 2,
+        "training.batch_size": 4,
+        "training.steps": 12,
+        "training.schedule_steps": 20,
+        "training.strategy": "one_device",
+        "training.log_every": 2,
+        "training.evaluate_every": 5,
+        "training.checkpoint_every_steps": 4,
+        "data.sequence_length": 24,
+    }
+    return [f"{key}={value}" for key, value in settings.items()]
