@@ -1,1 +1,1 @@
-"""See the modules of this package."""
+"""Exports for TF Serving."""
