@@ -1,204 +1,168 @@
-"""Reads documents from text files, paragraph by paragraph, so that memory does not grow with them.
+"""Finds text files and reads their documents in parts, whatever the format.
 
-Formats are recognised by content, gzip included:
-
-- plain text: an empty line ends a paragraph, hard-wrapped lines are joined; a file is one
-  document, or a separator line begins a new one;
-- WikiExtractor's text: `<doc id= url= title=>`, the title, a paragraph a line, `</doc>`;
-- JSON lines: objects with a `text`, whose lines are paragraphs.
+Formats are recognised by content: gzip by its first two bytes; then WikiExtractor's text, JSON
+lines or plain text by the first line. Paths may be of any file system that Apache Beam knows.
+Memory is bounded by READ_SIZE and, in JSON lines, by the longest line.
 """
 
-import collections
+import codecs
 import dataclasses
-import glob
 import gzip
-import html
 import io
-import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from data_prep.storage import is_remote, match_files, open_to_read
+from data_prep.text_formats import (
+    TextPart,
+    json_lines_parts,
+    plain_text_parts,
+    wikipedia_parts,
+)
 from spanbert_tf.errors import BadInputError
 
+READ_SIZE = 2**20  # bytes
 _GZIP_MAGIC = b"\x1f\x8b"
-_BYTE_ORDER_MARK = "\ufeff"
-_DOC_START = re.compile(r"<doc\b[^>]*>")
-_DOC_TITLE = re.compile(r'\btitle="(.*?)"[^"]*>')
+_WIKIPEDIA_START = re.compile(r"\s*<doc [^\n]*>")
+_JSON_LINES_START = re.compile(r'\s*\{\s*"')
 
 
 @dataclasses.dataclass(frozen=True)
-class Paragraph:
-    """A paragraph of a document.
+class InputFile:
+    """A file of text.
 
     Attributes:
-        document: number of its document in the file.
-        index: number of the paragraph in its document.
-        text: one line.
+        path: where it is.
+        name: its path below the directory that all input files share; with the number of a
+            document in the file it identifies the document, wherever the files are moved.
+        size: in bytes, as it lies on disk.
     """
 
-    document: int
-    index: int
-    text: str
+    path: str
+    name: str
+    size: int
 
 
-def find_files(pattern: str) -> list[str]:
-    """The files that a glob pattern matches, sorted.
-
-    Raises:
-        BadInputError: there is none.
-    """
-    files = sorted(path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
-    if not files:
-        raise BadInputError(f"{pattern}: no such file; quote the pattern, and check the directory")
-    return files
-
-
-def read_paragraphs(
-    path: str, counts: collections.Counter, document_separator: str | None = None
-) -> Iterator[Paragraph]:
-    """Reads the paragraphs of all documents of a file.
+def find_files(patterns: str | Sequence[str]) -> list[InputFile]:
+    """The files that match a pattern or one of several, in order of their names.
 
     Args:
-        path: of the file.
-        counts: is increased by `bytes` (of text, uncompressed), `documents`, `paragraphs`,
-            `empty_documents` and `title_only_documents`; the last two are not read.
-        document_separator: in plain text, a line equal to this begins a new document.
-
-    Yields:
-        Paragraphs in order; documents without text have no number.
+        patterns: paths with `*`, `?`, `[…]` and `**` (which also matches `/`).
 
     Raises:
-        BadInputError: the file is empty, no UTF-8, a broken gzip, or a JSON line has no text.
+        BadInputError: a pattern matches no file, or a file is empty.
     """
-    lines = _read_lines(path, counts)
-    first = next((line for line in lines if line[1].strip()), None)
-    if first is None:
-        raise BadInputError(f"{path}: holds no text; remove it from the input")
-    lines = _chain(first, lines)
-    if _DOC_START.match(first[1]):
-        documents = _wiki_documents(lines)
-    elif first[1].startswith("{"):
-        documents = _json_documents(path, lines)
-    else:
-        yield from _plain_paragraphs(lines, counts, document_separator)
-        return
-    yield from _numbered(documents, counts)
-
-
-def _chain(first: tuple[int, str], rest: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    yield first
-    yield from rest
-
-
-def _read_lines(path: str, counts: collections.Counter) -> Iterator[tuple[int, str]]:
-    """(line number from 1, line without its end) of a file, unpacked and decoded."""
-    number = 0
-    try:
-        with open(path, "rb") as raw:
-            is_gzip = raw.peek(2)[:2] == _GZIP_MAGIC
-            stream = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if is_gzip else raw
-            for number, line in enumerate(stream, start=1):
-                counts["bytes"] += len(line)
-                text = line.decode("utf-8")
-                if number == 1:
-                    text = text.removeprefix(_BYTE_ORDER_MARK)
-                yield number, text.rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise BadInputError(
-            f"{path}: line {number}: not UTF-8 at byte {error.start} of the line; convert the file"
-        ) from error
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise BadInputError(
-            f"{path}: after line {number}: broken gzip ({error}); copy the file again"
-        ) from error
-    except OSError as error:
-        raise BadInputError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-def _plain_paragraphs(
-    lines: Iterator[tuple[int, str]], counts: collections.Counter, separator: str | None
-) -> Iterator[Paragraph]:
-    """Streams a plain text: its one document may be as large as the corpus."""
-    document, index, pending = 0, 0, []
-
-    def ended_paragraph() -> Iterator[Paragraph]:
-        nonlocal index
-        if pending:
-            counts["documents"] += index == 0
-            counts["paragraphs"] += 1
-            yield Paragraph(document, index, " ".join(pending))
-            pending.clear()
-            index += 1
-
-    starts_with_separator = True  # a separator before the first document separates nothing
-    for _, line in lines:
-        stripped = line.strip()
-        if separator is not None and stripped == separator:
-            yield from ended_paragraph()
-            if index:
-                document, index = document + 1, 0
-            elif not starts_with_separator:
-                counts["empty_documents"] += 1
-        elif stripped:
-            pending.append(stripped)
-        else:
-            yield from ended_paragraph()
-        starts_with_separator = False
-    yield from ended_paragraph()
-
-
-def _wiki_documents(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, list[str]]]:
-    """(title, lines) of WikiExtractor's documents, of the older and the newer layout."""
-    title, texts, is_inside = "", [], False
-    for _, line in lines:
-        if _DOC_START.match(line):
-            if is_inside:  # an end tag is missing
-                yield title, texts
-            found = _DOC_TITLE.search(line)
-            title, texts, is_inside = (html.unescape(found[1]) if found else ""), [], True
-        elif line.startswith("</doc>"):
-            yield title, texts
-            is_inside = False
-        elif is_inside and line.strip():
-            texts.append(html.unescape(line).strip())
-    if is_inside:
-        yield title, texts
-
-
-def _json_documents(path: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, list[str]]]:
-    for number, line in lines:
-        if not line.strip():
-            continue
+    patterns = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
+    sizes: dict[str, int] = {}
+    for pattern in map(os.fspath, patterns):
+        if os.path.isdir(pattern):
+            raise BadInputError(f"{pattern}: is a directory; write {os.path.join(pattern, '**')}")
         try:
-            value = json.loads(line)
-        except ValueError as error:
-            raise BadInputError(f"{path}: line {number}: not JSON ({error})") from error
-        text = value.get("text") if isinstance(value, dict) else None
-        if not isinstance(text, str):
+            found = match_files(pattern if is_remote(pattern) else os.path.abspath(pattern))
+        except OSError as error:
+            raise BadInputError(f"{pattern}: cannot be listed ({error})") from error
+        if not found:
+            raise BadInputError(f"{pattern}: no such file; check the path, quote the pattern")
+        sizes |= found
+    for path, size in sizes.items():
+        if not size:
+            raise BadInputError(f"{path}: is empty; remove it from the input")
+    root = os.path.commonpath([os.path.dirname(path) for path in sizes])
+    files = [InputFile(path, os.path.relpath(path, root), size) for path, size in sizes.items()]
+    return sorted(files, key=lambda file: file.name)
+
+
+class DocumentReader:
+    """Iterates over the documents of a file, a part at a time.
+
+    Args:
+        path: of a text file.
+        document_separator: in plain text, a line equal to this begins a new document.
+
+    Attributes:
+        bytes_read: bytes of text read so far, after decompression.
+        position: bytes of the file read so far.
+    """
+
+    def __init__(self, path: str, document_separator: str | None = None) -> None:
+        self.path = path
+        self.bytes_read = 0
+        self.position = 0
+        self._separator = document_separator
+
+    def __iter__(self) -> Iterator[TextPart]:
+        """Yields parts of about `READ_SIZE` or less.
+
+        Raises:
+            BadInputError: the file is missing, not UTF-8, a broken gzip, not well-formed, or
+                without any text.
+        """
+        blocks = self._blocks()
+        first = next(blocks, "")
+        if not first:
+            raise BadInputError(f"{self.path}: is empty; remove it from the input")
+        if _WIKIPEDIA_START.match(first):
+            return wikipedia_parts(_chain(first, blocks), self.path)
+        if _JSON_LINES_START.match(first):
+            return json_lines_parts(_chain(first, blocks), self.path)
+        return plain_text_parts(_chain(first, blocks), self.path, self._separator, READ_SIZE)
+
+    def _blocks(self) -> Iterator[str]:
+        """Text of whole lines; a line longer than `READ_SIZE` comes in several blocks."""
+        rest = b""
+        for data in self._read():
+            data = rest + data
+            end = data.rfind(b"\n") + 1
+            if not end and len(data) > READ_SIZE:
+                end = data.rfind(b" ") + 1 or _character_boundary(data)
+            rest = data[end:]
+            if end:
+                yield self._decode(data[:end], len(rest))
+        if rest:
+            yield self._decode(rest, 0)
+
+    def _read(self) -> Iterator[bytes]:
+        try:
+            with open_to_read(self.path) as raw:
+                is_compressed = raw.read(2) == _GZIP_MAGIC
+                raw.seek(0)
+                file: io.BufferedIOBase = gzip.GzipFile(fileobj=raw) if is_compressed else raw
+                while data := file.read(READ_SIZE):
+                    self.position = raw.tell()
+                    self.bytes_read += len(data)
+                    yield data
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise BadInputError(
-                f"{path}: line {number}: no `text`; each line must be an object with one"
-            )
-        yield (
-            str(value.get("title", "")),
-            [part.strip() for part in text.split("\n") if part.strip()],
-        )
+                f"{self.path}: broken gzip ({error}); copy or compress the file again"
+            ) from error
+        except OSError as error:
+            raise BadInputError(f"{self.path}: cannot be read ({error})") from error
+
+    def _decode(self, data: bytes, bytes_behind: int) -> str:
+        first_byte = self.bytes_read - bytes_behind - len(data)
+        if not first_byte:
+            # A byte order mark is no text; nor is it counted as a byte of a broken character.
+            data = data.removeprefix(codecs.BOM_UTF8)
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            raise BadInputError(
+                f"{self.path}: not UTF-8 at byte {first_byte + error.start} of the text "
+                f"({data[error.start]:#04x}); convert it, for example with iconv"
+            ) from error
+        return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def _numbered(
-    documents: Iterator[tuple[str, list[str]]], counts: collections.Counter
-) -> Iterator[Paragraph]:
-    """Drops titles, counts documents that have nothing else, and numbers the others."""
-    number = 0
-    for title, texts in documents:
-        has_title = bool(title) and texts[:1] == [title.strip()]
-        texts = texts[has_title:]
-        if not texts:
-            counts["title_only_documents" if has_title else "empty_documents"] += 1
-            continue
-        counts["documents"] += 1
-        counts["paragraphs"] += len(texts)
-        for index, text in enumerate(texts):
-            yield Paragraph(number, index, text)
-        number += 1
+def _chain(first: str, others: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from others
+
+
+def _character_boundary(data: bytes) -> int:
+    """The last position where a UTF-8 character begins."""
+    for length in range(1, 5):
+        if data[-length] & 0xC0 != 0x80:
+            return len(data) - length
+    return len(data)

@@ -1,80 +1,109 @@
 """Shows how far preparation is: documents and megabytes of text, over all processes."""
 
 import os
+import socket
+import struct
 import sys
 import threading
 import time
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
 
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BETWEEN_LOOKS = 0.2
 _SECONDS_BETWEEN_LINES = 10.0
+_TOTALS = struct.Struct("<4Q")
+
+
+class Totals(NamedTuple):
+    """What was done: input in bytes as it lies on disk, text after decompression."""
+
+    documents: int = 0
+    text_bytes: int = 0
+    input_bytes: int = 0
+    shards: int = 0
 
 
 class ProgressWriter:
-    """A worker's side: overwrites a small file with its totals.
+    """A worker's side: keeps a file of a few bytes up to date.
 
     Args:
-        path: of the file, one for each input file.
+        directory: where the workers' files lie; each process has one of its own.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, directory: str) -> None:
+        self._totals = Totals()
+        self._path = os.path.join(directory, f"{socket.gethostname()}-{os.getpid()}-{id(self)}")
 
-    def write(self, documents: int, num_bytes: int) -> None:
-        """Says how much of the input file is done."""
-        with open(f"{self._path}.new", "w", encoding="ascii") as file:
-            file.write(f"{documents} {num_bytes}")
-        os.replace(f"{self._path}.new", self._path)
+    def add(self, more: Totals) -> None:
+        """Adds to the totals. Where the directory cannot be reached, nobody looks at them."""
+        self._totals = Totals(*map(sum, zip(self._totals, more, strict=True)))
+        if os.path.isdir(os.path.dirname(self._path)):
+            Path(self._path).write_bytes(_TOTALS.pack(*self._totals))
 
 
 class ProgressDisplay:
-    """The parent's side: a bar on a terminal, a line now and then elsewhere.
+    """The parent's side: a bar on a terminal, a line now and then elsewhere (on stderr).
 
     Args:
         directory: where the workers' files lie.
-        num_files: input files.
+        input_bytes: size of all input files.
+        num_shards: shards that will be written from them.
     """
 
-    def __init__(self, directory: str, num_files: int) -> None:
-        self._directory = directory
-        self._num_files = num_files
+    def __init__(self, directory: str, input_bytes: int, num_shards: int) -> None:
+        self._directory = Path(directory)
+        self._input_bytes = input_bytes
+        self._num_shards = num_shards
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._show, daemon=True)
+        self._start = time.monotonic()
 
     def __enter__(self) -> "ProgressDisplay":
-        self._start = time.monotonic()
         self._thread.start()
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._stop.set()
         self._thread.join()
 
-    def totals(self) -> tuple[int, int, int]:
-        """(input files begun, documents, bytes) of all workers so far."""
-        begun = documents = num_bytes = 0
-        for name in os.listdir(self._directory):
-            if not name.endswith(".new"):
-                with open(os.path.join(self._directory, name), encoding="ascii") as file:
-                    done = file.read().split()
-                begun += 1
-                documents += int(done[0])
-                num_bytes += int(done[1])
-        return begun, documents, num_bytes
+    def totals(self) -> Totals:
+        """The sum over all workers so far."""
+        totals = Totals()
+        for path in self._directory.glob("*"):
+            content = path.read_bytes()
+            if len(content) == _TOTALS.size:  # else it is being written
+                totals = Totals(*map(sum, zip(totals, _TOTALS.unpack(content), strict=True)))
+        return totals
 
-    def _describe(self) -> str:
-        _, documents, num_bytes = self.totals()
-        rate = num_bytes / 1e6 / max(time.monotonic() - self._start, 1e-9)
-        return f"{documents:,} documents, {num_bytes / 1e6:,.1f} MB, {rate:.1f} MB/s"
+    def _describe(self, totals: Totals) -> str:
+        megabytes = totals.text_bytes / 1e6
+        rate = megabytes / max(time.monotonic() - self._start, 1e-9)
+        text = f"{totals.documents:,} documents, {megabytes:,.1f} MB of text, {rate:.1f} MB/s"
+        if totals.shards:
+            text += f", {totals.shards:,} of {self._num_shards:,} shards"
+        return text
 
     def _show(self) -> None:
         if not sys.stderr.isatty():
             while not self._stop.wait(_SECONDS_BETWEEN_LINES):
-                print(f"preparing: {self._describe()}", file=sys.stderr, flush=True)
+                line = self._describe(self.totals())
+                print(f"preparing: {line}", file=sys.stderr, flush=True)
             return
         columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with Progress(*columns, transient=True) as progress:
-            task = progress.add_task("", total=self._num_files)
-            while not self._stop.wait(_SECONDS_BETWEEN_LOOKS):
-                progress.update(task, completed=self.totals()[0], description=self._describe())
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            task = progress.add_task("starting", total=self._input_bytes)
+            is_last = False
+            while not is_last:
+                is_last = self._stop.wait(_SECONDS_BETWEEN_LOOKS)
+                totals = self.totals()
+                description = self._describe(totals) if totals.text_bytes else "starting"
+                progress.update(task, completed=totals.input_bytes, description=description)

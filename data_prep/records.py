@@ -1,166 +1,210 @@
-"""From the paragraphs of a file to its records."""
+"""From the documents of a file to its records."""
 
 import collections
+import dataclasses
 import hashlib
+import struct
 from collections.abc import Iterator
 
 import numpy as np
-import sentencex
 import tensorflow as tf
 
-from data_prep.corpus import Paragraph, read_paragraphs
+from data_prep.corpus import DocumentReader
+from data_prep.pairs import PairBuilder
+from data_prep.sentences import split_sentences
 from data_prep.sequences import (
     Block,
     Sentences,
-    document_runs,
     fill_blocks,
+    number_sentences,
     split_long_sentences,
 )
 from data_prep.spill import SpilledRecord
-from spanbert_tf.data import schema
+from spanbert_tf.data.schema import SEQUENCE_KINDS, token_id_dtype
 from spanbert_tf.data.tokenization import word_piece_tokenizer
 
-_BATCH_CHARACTERS = 2**20  # text that is tokenized by one call
-_LANGUAGE = "en"
+_CHUNK_CHARACTERS = 2**20  # text that is tokenized by one call
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordOptions:
+    """What records depend on besides the text.
+
+    Attributes:
+        vocabulary: entries in order of their ids.
+        lowercase: whether to lower-case the text and strip accents.
+        sequence_length: positions of a packed row, special tokens included.
+        sequences: `"single"` or `"pair"`.
+        document_separator: in plain text, a line equal to this begins a new document.
+    """
+
+    vocabulary: tuple[str, ...]
+    lowercase: bool
+    sequence_length: int
+    sequences: str
+    document_separator: str | None
+
+    @property
+    def block_limit(self) -> int:
+        """Word pieces of a block: a single sequence, or a half of a pair."""
+        num_tokens = self.sequence_length - SEQUENCE_KINDS[self.sequences]
+        return num_tokens if self.sequences == "single" else num_tokens // 2
 
 
 class RecordMaker:
-    """Makes single-sequence records; holds one file's state at a time.
+    """Makes the records of files.
 
     Args:
-        vocabulary: entries in order of their ids.
-        lowercase: whether to lower-case the text and strip accents.
-        sequence_length: positions of a packed row.
+        options: what to make.
     """
 
-    def __init__(self, vocabulary: list[str], lowercase: bool, sequence_length: int) -> None:
-        self._tokenizer = word_piece_tokenizer(vocabulary, lowercase=lowercase)
-        self._dtype = np.dtype(schema.token_id_dtype(len(vocabulary))).newbyteorder("<")
-        self._limit = sequence_length - schema.SEQUENCE_KINDS["single"]
+    def __init__(self, options: RecordOptions) -> None:
+        self.options = options
+        self.token_dtype = token_id_dtype(len(options.vocabulary))
+        self._tokenizer = word_piece_tokenizer(options.vocabulary, lowercase=options.lowercase)
 
-    def records(
-        self,
-        path: str,
-        name: str,
-        counts: collections.Counter,
-        document_separator: str | None,
-    ) -> Iterator[SpilledRecord]:
-        """The records of a file.
+    def read_sentences(
+        self, paragraphs: list[str], documents: list[int], counts: collections.Counter
+    ) -> Sentences:
+        """Splits paragraphs into sentences and these into word pieces.
+
+        What has no word pieces (only control characters) is passed over.
 
         Args:
-            path: of the file.
-            name: of the file, the same on every machine; record ids depend on it.
-            counts: is increased by what was read (see `read_paragraphs`) and made: `sentences`,
-                `split_sentences`, `sentences_without_tokens`, `tokens`.
-            document_separator: see `read_paragraphs`.
+            paragraphs: text.
+            documents: for each paragraph, the number of its document in the file.
+            counts: is increased by `paragraphs`, `sentences`, `sentences_without_tokens`,
+                `split_sentences` and `tokens`.
         """
-        document, num_blocks = -1, 0
-        waiting: Sentences | None = None  # the end of the document, which may go on
-        for paragraphs in _batches(read_paragraphs(path, counts, document_separator)):
-            documents, sentences = self._tokenize(paragraphs, counts)
-            for start, stop in document_runs(documents):
-                part = sentences.slice(start, stop)
-                if documents[start] == document:
-                    part = waiting + part
-                else:
-                    yield from self._last_records(waiting, name, document, num_blocks)
-                    document, num_blocks = int(documents[start]), 0
-                blocks, waiting = fill_blocks(part, self._limit, is_document_end=False)
-                for block in blocks:
-                    yield self._record(block, name, document, num_blocks)
-                    num_blocks += 1
-        yield from self._last_records(waiting, name, document, num_blocks)
-
-    def _last_records(
-        self, waiting: Sentences | None, name: str, document: int, num_blocks: int
-    ) -> Iterator[SpilledRecord]:
-        """The record of a document's end: no block goes on in another document."""
-        if waiting is not None:
-            blocks, _ = fill_blocks(waiting, self._limit, is_document_end=True)
-            for number, block in enumerate(blocks, start=num_blocks):
-                yield self._record(block, name, document, number)
-
-    def _tokenize(
-        self, paragraphs: list[Paragraph], counts: collections.Counter
-    ) -> tuple[np.ndarray, Sentences]:
-        """Document of each sentence, int [N], and the sentences."""
-        texts: list[str] = []
-        num_sentences = []
-        for paragraph in paragraphs:
-            found = sentencex.segment(_LANGUAGE, paragraph.text)
-            texts += found
-            num_sentences.append(len(found))
-        pieces = self._tokenizer.tokenize(tf.constant(texts))  # ragged [N, pieces]
-        lengths = pieces.row_lengths().numpy()
-        of_paragraph = np.repeat(np.arange(len(paragraphs)), num_sentences)  # [N]
-        indices = np.concatenate([np.arange(number) for number in num_sentences])
-        documents = np.array([paragraph.document for paragraph in paragraphs])[of_paragraph]
-        paragraph_indices = np.array([paragraph.index for paragraph in paragraphs])[of_paragraph]
-        used = lengths > 0
-        whole = Sentences(
+        texts, num_sentences = split_sentences(paragraphs)
+        pieces = self._tokenizer.tokenize(tf.constant(texts, tf.string))  # ragged [N, pieces]
+        lengths = np.diff(pieces.row_splits.numpy())
+        is_used = lengths > 0
+        lengths = lengths[is_used]
+        paragraph = np.repeat(np.arange(len(paragraphs)), num_sentences)[is_used]  # [N]
+        document = np.array(documents, np.int64)[paragraph]
+        limit = self.options.block_limit
+        counts["paragraphs"] += len(np.unique(paragraph))
+        counts["sentences"] += len(lengths)
+        counts["sentences_without_tokens"] += len(texts) - len(lengths)
+        counts["split_sentences"] += int((lengths > limit).sum())
+        counts["tokens"] += int(lengths.sum())
+        sentences = Sentences(
             pieces.flat_values.numpy(),
-            lengths[used],
-            paragraph_indices[used],
-            indices[used],
-            np.zeros(used.sum(), np.int64),
+            lengths,
+            document,
+            *number_sentences(document, paragraph),
+            token_offsets=np.zeros_like(lengths),
         )
-        split = split_long_sentences(whole, self._limit)
-        num_parts = -(-whole.lengths // self._limit)
-        counts["sentences"] += len(texts)
-        counts["sentences_without_tokens"] += int((~used).sum())
-        counts["split_sentences"] += int((num_parts > 1).sum())
-        counts["tokens"] += len(whole.token_ids)
-        return np.repeat(documents[used], num_parts), split
-
-    def _record(self, block: Block, name: str, document: int, number: int) -> SpilledRecord:
-        document_hash = _hash(name, document)
-        record_id = _hash(name, document, number) >> 1  # 63 bits: an int64
-        features = {
-            schema.TOKEN_IDS: _bytes(block.token_ids.astype(self._dtype)),
-            schema.RECORD_ID: _integer(record_id),
-            schema.FIRST_TOKEN_INDEX: _integer(block.first_token_index),
-            schema.SENTENCE_STARTS: _list(block.sentence_starts),
-            schema.SENTENCE_INDICES: _list(block.sentence_indices),
-            schema.PARAGRAPH_STARTS: _list(block.paragraph_starts),
-            schema.PARAGRAPH_INDICES: _list(block.paragraph_indices),
-        }
-        example = tf.train.Example(features=tf.train.Features(feature=features))
-        return SpilledRecord(
-            # Another hash than the id, whose bits choose the masks.
-            _hash("order", record_id),
-            document_hash,
-            len(block.token_ids),
-            example.SerializeToString(deterministic=True),
-        )
+        return split_long_sentences(sentences, limit)
 
 
-def _batches(paragraphs: Iterator[Paragraph]) -> Iterator[list[Paragraph]]:
-    """Paragraphs in batches of about a megabyte."""
-    batch: list[Paragraph] = []
-    size = 0
-    for paragraph in paragraphs:
-        batch.append(paragraph)
-        size += len(paragraph.text)
-        if size >= _BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+class FileRecords:
+    """Iterates over the records of a file; memory does not grow with it.
+
+    Args:
+        maker: knows what to make.
+        reader: of the file.
+        name: of the file, wherever it lies; record ids depend on it.
+
+    Attributes:
+        counts: what was read so far and what became of it.
+        document_keys: the smallest and the largest keys of documents with text, two of each.
+    """
+
+    def __init__(self, maker: RecordMaker, reader: DocumentReader, name: str) -> None:
+        self.counts: collections.Counter = collections.Counter(files=1)
+        self.document_keys: list[int] = []
+        self._maker = maker
+        self._reader = reader
+        self._name = name
+        self._waiting: Sentences | None = None  # end of a document that goes on
+        self._open_paragraphs = (-1, 0)  # document that goes on, and paragraphs of it so far
+        self._ended: list[tuple[int, bool]] = []  # documents, and whether they have a title
+        self._pairs = PairBuilder() if maker.options.sequences == "pair" else None
+        self._block_number = (-1, 0)  # document, and the number that its next record gets
+
+    def __iter__(self) -> Iterator[SpilledRecord]:
+        paragraphs: list[str] = []
+        documents: list[int] = []
+        document = num_characters = 0
+        for part in self._reader:
+            paragraphs += part.paragraphs
+            documents += [document] * len(part.paragraphs)
+            num_characters += sum(map(len, part.paragraphs))
+            if part.ends_document:
+                self._ended.append((document, part.has_title))
+                document += 1
+            if num_characters >= _CHUNK_CHARACTERS:
+                yield from self._records(paragraphs, documents, is_open=not part.ends_document)
+                paragraphs, documents, num_characters = [], [], 0
+        yield from self._records(paragraphs, documents, is_open=False)
+
+    def _records(
+        self, paragraphs: list[str], documents: list[int], *, is_open: bool
+    ) -> Iterator[SpilledRecord]:
+        """Records of some paragraphs; `is_open`: the last document goes on."""
+        sentences = self._maker.read_sentences(paragraphs, documents, self.counts)
+        sentences = self._go_on_counting(sentences)
+        if self._waiting is not None:
+            sentences = self._waiting.join(sentences)
+        self._count_ended(sentences.documents)
+        limit, dtype = self._maker.options.block_limit, self._maker.token_dtype
+        blocks, self._waiting = fill_blocks(sentences, limit, dtype, is_open=is_open)
+        if self._pairs is None:
+            for block in blocks:
+                yield SpilledRecord(*self._keys(block), block)
+        else:
+            waiting = self._waiting.documents[:1].tolist()
+            followers = [*(block.document for block in blocks[1:]), *(waiting or [-1])]
+            for block, next_document in zip(blocks, followers, strict=False):
+                yield from self._pairs.add(block, next_document != block.document, self._keys)
+        self.counts["bytes"] = self._reader.bytes_read
+
+    def _go_on_counting(self, sentences: Sentences) -> Sentences:
+        """Numbers the paragraphs of a document that began earlier."""
+        document, before = self._open_paragraphs
+        indices = sentences.paragraph_indices + before * (sentences.documents == document)
+        if len(indices):
+            self._open_paragraphs = int(sentences.documents[-1]), int(indices[-1]) + 1
+        return sentences._replace(paragraph_indices=indices)
+
+    def _count_ended(self, documents_with_text: np.ndarray) -> None:
+        with_text = set(np.unique(documents_with_text).tolist())
+        keys = set(self.document_keys)
+        for document, has_title in self._ended:
+            if document in with_text:
+                self.counts["documents"] += 1
+                keys.add(document_key(self._name, document))
+            else:
+                self.counts["title_only_documents" if has_title else "empty_documents"] += 1
+        self._ended.clear()
+        ordered = sorted(keys)
+        self.document_keys = sorted({*ordered[:2], *ordered[-2:]})
+
+    def _keys(self, block: Block) -> tuple[int, int, int]:
+        """Order key, record id and document key of the record that begins with a block."""
+        document, number = self._block_number
+        if document != block.document:
+            document, number = block.document, 0
+        self._block_number = document, number + 1
+        self.counts["records"] += 1
+        order_key, record_id = _hash(self._name, document, number, 2)
+        return order_key, record_id >> 1, document_key(self._name, document)
 
 
-def _hash(*parts: str | int) -> int:
-    """64 bits that are the same in every process and on every machine."""
-    text = "\x00".join(map(str, parts)).encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+def document_key(name: str, document: int) -> int:
+    """63 random bits that belong to a document.
+
+    Args:
+        name: of its file.
+        document: its number in the file.
+    """
+    return _hash(name, document, "document", 1)[0] >> 1
 
 
-def _bytes(values: np.ndarray) -> tf.train.Feature:
-    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[values.tobytes()]))
-
-
-def _list(values: np.ndarray) -> tf.train.Feature:
-    return _bytes(values.astype(np.dtype(schema.LIST_DTYPE).newbyteorder("<")))
-
-
-def _integer(value: int) -> tf.train.Feature:
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+def _hash(name: str, document: int, what: int | str, num_values: int) -> tuple[int, ...]:
+    """uint64 values that are the same in every process and on every machine."""
+    text = f"{name}\0{document}\0{what}".encode("utf-8", "surrogateescape")
+    digest = hashlib.blake2b(text, digest_size=8 * num_values).digest()
+    return struct.unpack(f"<{num_values}Q", digest)

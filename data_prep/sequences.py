@@ -1,119 +1,212 @@
-"""Fills blocks with whole sentences, up to a limit and to the end of a document."""
+"""Fills blocks with whole sentences: functions on arrays, many documents at a time.
 
-import dataclasses
+T tokens, N sentences, E annotated spans.
+"""
+
 import itertools
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from spanbert_tf.data.schema import LIST_MAXIMUM
+from spanbert_tf.data.schema import LIST_DTYPE, LIST_MAXIMUM
+
+_LIST_TYPE = np.dtype(LIST_DTYPE).newbyteorder("<")
 
 
-@dataclasses.dataclass(frozen=True)
-class Sentences:
-    """Consecutive sentences of one document.
+class Sentences(NamedTuple):
+    """Consecutive sentences of the documents of a file, or parts of long sentences.
 
     Attributes:
         token_ids: int [T], the word pieces of all sentences.
         lengths: int [N], word pieces of each sentence; none is 0.
-        paragraphs: int [N], index of each sentence's paragraph in the document.
-        indices: int [N], index of each sentence in its paragraph.
-        offsets: int [N], word pieces of the sentence that came before: 0 but for a part of a
-            sentence that was split.
+        documents: int [N], number of each sentence's document in the file.
+        paragraph_indices: int [N], index of each sentence's paragraph in its document.
+        sentence_indices: int [N], index of each sentence in its paragraph.
+        token_offsets: int [N], word pieces of the same sentence that come before; 0 but for parts.
+        spans: for each annotation, int [E, 2]: first and last position in `token_ids`, in order.
     """
 
     token_ids: np.ndarray
     lengths: np.ndarray
-    paragraphs: np.ndarray
-    indices: np.ndarray
-    offsets: np.ndarray
+    documents: np.ndarray
+    paragraph_indices: np.ndarray
+    sentence_indices: np.ndarray
+    token_offsets: np.ndarray
+    spans: tuple[np.ndarray, ...] = ()
 
-    def __add__(self, other: "Sentences") -> "Sentences":
-        names = [field.name for field in dataclasses.fields(self)]
+    def join(self, other: "Sentences") -> "Sentences":
+        """These sentences and the others behind them."""
+        *values, spans = zip(self, other, strict=True)
+        shift = len(self.token_ids)
         return Sentences(
-            *(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names)
+            *map(np.concatenate, values),
+            tuple(np.concatenate([a, b + shift]) for a, b in zip(*spans, strict=True)),
         )
 
-    def slice(self, start: int, stop: int) -> "Sentences":
-        """The sentences from `start` to before `stop`."""
-        first, last = self.lengths[:start].sum(), self.lengths[:stop].sum()
-        rest = (self.lengths, self.paragraphs, self.indices, self.offsets)
-        return Sentences(self.token_ids[first:last], *(values[start:stop] for values in rest))
+    def from_sentence(self, first: int) -> "Sentences":
+        """The sentences from number `first` on."""
+        begin = int(self.lengths[:first].sum())
+        spans = tuple(values[np.searchsorted(values[:, 0], begin) :] for values in self.spans)
+        return Sentences(
+            self.token_ids[begin:],
+            *(values[first:] for values in self[1:-1]),
+            tuple(values - begin for values in spans),
+        )
 
 
-@dataclasses.dataclass(frozen=True)
-class Block:
-    """The features of a single-sequence record; names as in `spanbert_tf.data.schema`."""
+class Block(NamedTuple):
+    """The tokens of a record, or of a segment of a pair. Bytes as in `spanbert_tf.data.schema`.
 
-    token_ids: np.ndarray
-    sentence_starts: np.ndarray
-    sentence_indices: np.ndarray
-    paragraph_starts: np.ndarray
-    paragraph_indices: np.ndarray
+    Attributes:
+        document: number of the document in the file.
+        num_tokens: word pieces.
+        token_ids: the word pieces.
+        sentence_starts, sentence_indices: positions in the block; indices in the paragraph.
+        paragraph_starts, paragraph_indices: positions in the block; indices in the document.
+        first_token_index: index of the first token in its sentence.
+        spans: for each annotation, the starts and the ends.
+    """
+
+    document: int
+    num_tokens: int
+    token_ids: bytes
+    sentence_starts: bytes
+    sentence_indices: bytes
+    paragraph_starts: bytes
+    paragraph_indices: bytes
     first_token_index: int
+    spans: tuple[tuple[bytes, bytes], ...] = ()
+
+
+def number_sentences(
+    documents: np.ndarray, paragraphs: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Counts paragraphs from 0 in each document and sentences from 0 in each paragraph.
+
+    Args:
+        documents: int [N], number of each sentence's document; equal numbers are neighbours.
+        paragraphs: int [N], number of each sentence's paragraph; equal numbers are neighbours.
+
+    Returns:
+        `paragraph_indices` and `sentence_indices`, int [N].
+    """
+    begins_document = _begins(documents)
+    begins_paragraph = _begins(paragraphs) | begins_document
+    paragraph = np.cumsum(begins_paragraph) - 1
+    first_paragraph = paragraph[begins_document]
+    paragraph_indices = paragraph - first_paragraph[np.cumsum(begins_document) - 1]
+    sentence = np.arange(len(documents))
+    return paragraph_indices, sentence - sentence[begins_paragraph][paragraph]
+
+
+def _begins(numbers: np.ndarray) -> np.ndarray:
+    """Whether a number differs from the one before, bool [N]; the first one does."""
+    return np.concatenate([[True], numbers[1:] != numbers[:-1]])[: len(numbers)]
 
 
 def split_long_sentences(sentences: Sentences, limit: int) -> Sentences:
-    """Splits sentences of more than `limit` tokens into parts of at most that many."""
-    num_parts = -(-sentences.lengths // limit)
+    """Splits sentences of more than `limit` tokens into parts of `limit` and a rest."""
+    num_parts = -(-sentences.lengths // limit)  # [N]
     if (num_parts == 1).all():
         return sentences
-    of_sentence = np.repeat(np.arange(len(num_parts)), num_parts)  # [parts]
-    part = np.arange(len(of_sentence)) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
-    remaining = sentences.lengths[of_sentence] - part * limit
-    return Sentences(
+    parts = Sentences(
         sentences.token_ids,
-        np.minimum(remaining, limit),
-        sentences.paragraphs[of_sentence],
-        sentences.indices[of_sentence],
-        sentences.offsets[of_sentence] + part * limit,
+        *(np.repeat(values, num_parts) for values in sentences[1:-1]),
+        sentences.spans,
+    )
+    first = np.cumsum(num_parts) - num_parts
+    before = (np.arange(len(parts.lengths)) - np.repeat(first, num_parts)) * limit
+    return parts._replace(
+        lengths=np.minimum(parts.lengths - before, limit),
+        token_offsets=parts.token_offsets + before,
     )
 
 
 def fill_blocks(
-    sentences: Sentences, limit: int, *, is_document_end: bool
+    sentences: Sentences, limit: int, token_dtype: str, *, is_open: bool
 ) -> tuple[list[Block], Sentences]:
-    """Fills blocks greedily with whole sentences (SpanBERT, section 4.2).
+    """Fills blocks greedily with whole sentences up to the end of a document (SpanBERT, 4.2).
 
     Args:
-        sentences: of one document; none longer than `limit`.
-        limit: word pieces of a block.
-        is_document_end: whether the last block ends with the last sentence, full or not.
+        sentences: none longer than `limit` tokens.
+        limit: of the tokens of a block.
+        token_dtype: unsigned type in which token ids are stored.
+        is_open: whether the last document goes on; then its last block waits for more.
 
     Returns:
-        The blocks, and the sentences that wait for more: none at the end of the document.
+        The blocks in order, and the sentences that wait.
     """
-    blocks, first = [], 0
-    ends = np.cumsum(sentences.lengths)  # [N]
-    while first < len(ends):
-        begin = ends[first] - sentences.lengths[first]
-        stop = int(np.searchsorted(ends, begin + limit, side="right"))
-        if stop == len(ends) and not is_document_end:
-            break
-        blocks.append(_make_block(sentences, first, stop, begin, ends[stop - 1]))
-        first = stop
-    return blocks, sentences.slice(first, len(ends))
+    bounds = _block_bounds(sentences, limit)
+    if is_open and len(bounds) > 1:
+        bounds.pop()
+    last = bounds[-1]
+    return _cut_blocks(sentences, bounds, token_dtype), sentences.from_sentence(last)
 
 
-def _make_block(sentences: Sentences, first: int, stop: int, begin: int, end: int) -> Block:
-    lengths = sentences.lengths[first:stop]
-    paragraphs = sentences.paragraphs[first:stop]
-    starts = np.cumsum(lengths) - lengths
-    begins_paragraph = np.ones(stop - first, bool)
-    begins_paragraph[1:] = paragraphs[1:] != paragraphs[:-1]
-    return Block(
-        token_ids=sentences.token_ids[begin:end],
-        sentence_starts=starts,
-        sentence_indices=np.minimum(sentences.indices[first:stop], LIST_MAXIMUM),
-        paragraph_starts=starts[begins_paragraph],
-        paragraph_indices=np.minimum(paragraphs[begins_paragraph], LIST_MAXIMUM),
-        first_token_index=int(sentences.offsets[first]),
+def _block_bounds(sentences: Sentences, limit: int) -> list[int]:
+    """The numbers of the sentences that begin a block, and N."""
+    token_ends = np.cumsum(sentences.lengths).tolist()
+    first_of_document = np.flatnonzero(_begins(sentences.documents)).tolist()
+    bounds = [0]
+    for stop in [*first_of_document[1:], len(token_ends)]:
+        while bounds[-1] < stop:
+            first = bounds[-1]
+            begin = token_ends[first - 1] if first else 0
+            bounds.append(bisect_right(token_ends, begin + limit, first, stop))
+    return bounds
+
+
+def _cut_blocks(sentences: Sentences, bounds: Sequence[int], token_dtype: str) -> list[Block]:
+    """Cuts all blocks out of arrays of bytes: few operations a block."""
+    num_sentences, num_blocks = bounds[-1], len(bounds) - 1
+    if not num_blocks:
+        return []
+    sizes = np.diff(bounds)
+    first = np.array(bounds[:-1])
+    token_ends = np.cumsum(sentences.lengths[:num_sentences])
+    token_starts = token_ends - sentences.lengths[:num_sentences]
+    token_bounds = np.append(token_starts[first], token_ends[-1])  # [blocks + 1]
+    positions = token_starts - np.repeat(token_bounds[:-1], sizes)  # [N], in the block
+    begins_paragraph = _begins(sentences.paragraph_indices[:num_sentences])
+    begins_paragraph[first] = True
+    paragraph_bounds = np.append(0, np.cumsum(begins_paragraph))[bounds]  # [blocks + 1]
+    paragraph_indices = sentences.paragraph_indices[:num_sentences][begins_paragraph]
+    columns = (
+        sentences.documents[first].tolist(),
+        np.diff(token_bounds).tolist(),
+        _slices(sentences.token_ids, token_bounds, np.dtype(token_dtype).newbyteorder("<")),
+        _slices(positions, bounds),
+        _slices(sentences.sentence_indices, bounds),
+        _slices(positions[begins_paragraph], paragraph_bounds),
+        _slices(paragraph_indices, paragraph_bounds),
+        sentences.token_offsets[first].tolist(),
+        _cut_spans(sentences.spans, token_bounds),
     )
+    return [Block(*values) for values in zip(*columns, strict=True)]
 
 
-def document_runs(documents: np.ndarray) -> Iterator[tuple[int, int]]:
-    """(start, stop) of each run of equal numbers."""
-    if not len(documents):
-        return
-    bounds = [0, *(np.flatnonzero(np.diff(documents)) + 1), len(documents)]
-    yield from itertools.pairwise(bounds)
+def _cut_spans(
+    spans: tuple[np.ndarray, ...], token_bounds: np.ndarray
+) -> list[tuple[tuple[bytes, bytes], ...]]:
+    """The spans that lie wholly inside each block."""
+    lists = []  # for each annotation, (starts, ends) of each block
+    for values in spans:
+        block_of_start, block_of_end = np.searchsorted(token_bounds, values.T, side="right") - 1
+        inside = (block_of_start == block_of_end) & (block_of_start < len(token_bounds) - 1)
+        block, values = block_of_start[inside], values[inside]
+        span_bounds = np.searchsorted(block, np.arange(len(token_bounds)))
+        positions = values - token_bounds[block][:, np.newaxis]
+        starts, ends = (_slices(positions[:, side], span_bounds) for side in (0, 1))
+        lists.append(zip(starts, ends, strict=True))
+    return list(zip(*lists, strict=True)) if lists else [()] * (len(token_bounds) - 1)
+
+
+def _slices(values: np.ndarray, bounds: Sequence[int], dtype: np.dtype = _LIST_TYPE) -> list[bytes]:
+    """Values between neighbouring bounds as bytes; list entries beyond the type are its maximum."""
+    if dtype is _LIST_TYPE:
+        values = np.minimum(values, LIST_MAXIMUM)
+    raw = values.astype(dtype).tobytes()
+    byte_bounds = (np.asarray(bounds) * dtype.itemsize).tolist()
+    return [raw[start:stop] for start, stop in itertools.pairwise(byte_bounds)]

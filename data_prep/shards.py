@@ -2,86 +2,147 @@
 
 import dataclasses
 import hashlib
-import json
-import os
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from data_prep.spill import SpilledRecord, read_shard
-from spanbert_tf.data import schema
+from data_prep.examples import serialize_record
+from data_prep.pairs import draw_second_segments
+from data_prep.spill import Segment, SpilledRecord, read_spill
+from data_prep.storage import open_to_read
+from spanbert_tf.data.schema import SPLITS, ShardInfo, token_id_dtype
+
+_KEY_RANGE = 2**63  # of document keys
+_HASH_BUFFER = 2**20  # bytes
 
 
 @dataclasses.dataclass(frozen=True)
-class ShardTask:
-    """One file to write.
+class FileSummary:
+    """What became of an input file.
 
     Attributes:
-        file: its name.
-        split: `"train"` or `"validation"`.
-        sources: shards of the spill files that it is filled from.
-        largest_held_out_hash: documents with a hash up to this are held out.
+        spill_path: where its records are.
+        segments: parts of the spill file.
+        counts: what was read and what became of it.
+        document_keys: the smallest and the largest keys of its documents, two of each.
     """
 
-    file: str
-    split: str
-    sources: tuple[int, ...]
-    largest_held_out_hash: int
+    spill_path: str
+    segments: tuple[Segment, ...]
+    counts: dict[str, int]
+    document_keys: tuple[int, ...]
 
 
-def plan_shards(
-    num_shards: int, validation_fraction: float, largest_held_out_hash: int
-) -> list[ShardTask]:
-    """The files of both splits; each validation file draws on all spilled shards of its turn."""
-    tasks = []
-    for split, count in (
-        ("train", num_shards),
-        ("validation", max(1, round(num_shards * validation_fraction))),
-    ):
-        for number in range(count):
-            file = f"{split}-{number:05d}-of-{count:05d}.tfrecord"
-            sources = tuple(range(number, num_shards, count))
-            tasks.append(ShardTask(file, split, sources, largest_held_out_hash))
-    return tasks
+@dataclasses.dataclass(frozen=True)
+class ShardResult:
+    """What became of a shard.
 
-
-def write_shard(
-    task: ShardTask, spill_paths: list[str], directory: str, vocabulary_size: int
-) -> dict:
-    """Writes one file in order of the records' keys, which is random but always the same.
-
-    Returns:
-        `shard`, the fields of its `ShardInfo`, and `unigram_counts` of its tokens.
+    Attributes:
+        files: a file of each split that has records.
+        unigram_counts: int64 [V], occurrences of each vocabulary entry in the training split.
     """
-    records: list[SpilledRecord] = []
-    for source in task.sources:
-        for record in read_shard(spill_paths, source):
-            is_held_out = record.document_hash <= task.largest_held_out_hash
-            if is_held_out == (task.split == "validation"):
-                records.append(record)
-    records.sort(key=lambda record: record.order_key)
-    path = os.path.join(directory, task.file)
-    counts = np.zeros(vocabulary_size, np.int64)
-    dtype = np.dtype(schema.token_id_dtype(vocabulary_size)).newbyteorder("<")
-    with tf.io.TFRecordWriter(path) as writer:
-        for record in records:
-            writer.write(record.serialized)
-            features = tf.train.Example.FromString(record.serialized).features.feature
-            raw = features[schema.TOKEN_IDS].bytes_list.value[0]
-            counts += np.bincount(np.frombuffer(raw, dtype), minlength=vocabulary_size)
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    shard = schema.ShardInfo(
-        task.file,
-        task.split,
-        len(records),
-        sum(record.num_tokens for record in records),
-        digest,
-    )
-    return {"shard": dataclasses.asdict(shard), "unigram_counts": counts.tolist()}
+
+    files: tuple[ShardInfo, ...]
+    unigram_counts: np.ndarray
 
 
-def read_result(path: str) -> dict:
-    """What a worker left behind."""
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+def held_out_limit(summaries: Sequence[FileSummary], fraction: float, sequences: str) -> int:
+    """The key from which on documents are not held out.
+
+    A document is held out if its key, which is random, is below the limit. Unless `fraction` is 0
+    or the documents are too few, each split gets at least one document; for pairs two, so that
+    a random second segment can come from another document of the same split.
+    """
+    fewest = {"single": 1, "pair": 2}[sequences]
+    num_documents = sum(summary.counts.get("documents", 0) for summary in summaries)
+    if not fraction or num_documents < 2 * fewest:
+        return 0
+    keys = sorted({key for summary in summaries for key in summary.document_keys})
+    return min(max(int(fraction * _KEY_RANGE), keys[fewest - 1] + 1), keys[-fewest])
+
+
+class ShardWriter:
+    """Writes shards; memory is bounded by the size of one.
+
+    Args:
+        summaries: of all input files.
+        limit: see `held_out_limit`.
+        directory: where the shards go.
+        num_shards: how many there are.
+        vocabulary_size: V.
+        annotations: of the records.
+    """
+
+    def __init__(
+        self,
+        summaries: Sequence[FileSummary],
+        limit: int,
+        directory: str,
+        *,
+        num_shards: int,
+        vocabulary_size: int,
+        annotations: tuple[str, ...],
+    ) -> None:
+        self._summaries = summaries
+        self._limit = limit
+        self._directory = directory
+        self._num_shards = num_shards
+        self._vocabulary_size = vocabulary_size
+        self._annotations = annotations
+
+    def write(self, shard: int) -> ShardResult:
+        """Writes a shard's file of each split, in order of the keys: random, always the same."""
+        splits: dict[str, list[SpilledRecord]] = {split: [] for split in SPLITS}
+        for record in self._read(shard):
+            splits[self._split(record)].append(record)
+        files = []
+        counts = np.zeros(self._vocabulary_size, np.int64)
+        for split, records in splits.items():
+            if not records:
+                continue
+            records.sort(key=lambda record: record.order_key)
+            records = draw_second_segments(records, lambda s=split: self._others(shard, s))
+            files.append(self._write_file(f"{split}-{shard:05d}", split, records))
+            if split == "train":
+                counts += self._count_unigrams(records)
+        return ShardResult(tuple(files), counts)
+
+    def _split(self, record: SpilledRecord) -> str:
+        return "validation" if record.document_key < self._limit else "train"
+
+    def _read(self, shard: int) -> Iterator[SpilledRecord]:
+        for summary in self._summaries:
+            segments = [segment for segment in summary.segments if segment.shard == shard]
+            if segments:
+                yield from read_spill(summary.spill_path, segments)
+
+    def _others(self, shard: int, split: str) -> Iterator[SpilledRecord]:
+        """Records of a split in the shards that follow, and round to the one before."""
+        for distance in range(1, self._num_shards):
+            for record in self._read((shard + distance) % self._num_shards):
+                if self._split(record) == split:
+                    yield record
+
+    def _write_file(self, name: str, split: str, records: list[SpilledRecord]) -> ShardInfo:
+        path = f"{self._directory}/{name}"
+        with tf.io.TFRecordWriter(path) as writer:
+            for record in records:
+                writer.write(serialize_record(record, self._annotations))
+        digest = hashlib.sha256()
+        with open_to_read(path) as file:
+            while content := file.read(_HASH_BUFFER):
+                digest.update(content)
+        tokens = sum(block.num_tokens for record in records for block in _blocks(record))
+        return ShardInfo(name, split, len(records), tokens, digest.hexdigest())
+
+    def _count_unigrams(self, records: list[SpilledRecord]) -> np.ndarray:
+        raw = b"".join(block.token_ids for record in records for block in _blocks(record))
+        token_ids = np.frombuffer(
+            raw, np.dtype(token_id_dtype(self._vocabulary_size)).newbyteorder("<")
+        )
+        return np.bincount(token_ids, minlength=self._vocabulary_size)
+
+
+def _blocks(record: SpilledRecord) -> tuple:
+    return (record.block,) if record.second is None else (record.block, record.second)

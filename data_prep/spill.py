@@ -1,95 +1,87 @@
-"""Intermediate files: records on their way from input files to shards.
+"""Intermediate files: blocks on their way from input files to shards.
 
 Beam's local runner keeps what it groups in memory, so no record travels through it. Each input
-file becomes one spill file of segments; a segment holds up to 64 MB of records ordered by shard,
-and each shard is later put together from its part of every segment.
+file becomes one spill file; each of its segments holds up to SEGMENT_BYTES of records, ordered by
+shard; a shard is later put together from its part of every segment.
 """
 
-import dataclasses
-import json
-import struct
-from collections.abc import Iterator
+import pickle
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-_SEGMENT_BYTES = 64 * 2**20
-_HEADER = struct.Struct("<QQII")  # order key, document hash, number of tokens, size
+from data_prep.sequences import Block
+from data_prep.storage import open_to_read, open_to_write
+
+SEGMENT_BYTES = 32 * 2**20
+_RECORD_OVERHEAD = 1_000  # bytes of memory that a waiting record takes besides its tokens
 
 
-@dataclasses.dataclass(frozen=True)
-class SpilledRecord:
-    """A serialized record and what decides where it goes.
+class SpilledRecord(NamedTuple):
+    """A record before it is written.
 
     Attributes:
         order_key: uint64; shards are filled and sorted by it.
-        document_hash: uint64; decides the split.
-        num_tokens: word pieces of the record.
-        serialized: the `tf.train.Example`.
+        record_id: 63 bits.
+        document_key: 63 bits; decides the split.
+        block: the tokens, or the first segment of a pair.
+        second: of a pair: what follows the first segment in its document, if anything does.
+        label: of a pair: 0 if `second` is its second segment, 1 if another document shall give one.
     """
 
     order_key: int
-    document_hash: int
-    num_tokens: int
-    serialized: bytes
+    record_id: int
+    document_key: int
+    block: Block
+    second: Block | None = None
+    label: int = 0
 
 
-class SpillWriter:
-    """Writes the records of one input file, ordered by shard inside each segment.
+class Segment(NamedTuple):
+    """Where a spill file holds records of a shard: bytes from `offset` on."""
+
+    shard: int
+    offset: int
+    size: int
+
+
+def write_spill(path: str, records: Iterable[SpilledRecord], num_shards: int) -> list[Segment]:
+    """Writes a spill file; memory is bounded by `SEGMENT_BYTES`.
 
     Args:
-        path: of the spill file; an index is written to `path` + `.index` when closed.
-        num_shards: shards of the training split.
+        path: of the file, which is overwritten.
+        records: in any order.
+        num_shards: the remainder of the order key tells the shard.
     """
-
-    def __init__(self, path: str, num_shards: int) -> None:
-        self._path = path
-        self._file = open(path, "wb")  # noqa: SIM115 - closed by `close`
-        self._shards: list[list[bytes]] = [[] for _ in range(num_shards)]
-        self._pending_bytes = 0
-        self._segments: list[list[int]] = []
-
-    def add(self, record: SpilledRecord) -> None:
-        """Adds a record; writes a segment when enough is waiting."""
-        header = _HEADER.pack(
-            record.order_key, record.document_hash, record.num_tokens, len(record.serialized)
-        )
-        shard = self._shards[record.order_key % len(self._shards)]
-        shard += (header, record.serialized)
-        self._pending_bytes += len(header) + len(record.serialized)
-        if self._pending_bytes >= _SEGMENT_BYTES:
-            self._write_segment()
-
-    def close(self) -> None:
-        """Writes what is waiting, and the index."""
-        self._write_segment()
-        self._file.close()
-        with open(f"{self._path}.index", "w", encoding="utf-8") as file:
-            json.dump(self._segments, file)
-
-    def _write_segment(self) -> None:
-        offsets = []
-        for shard in self._shards:
-            offsets.append(self._file.tell())
-            self._file.write(b"".join(shard))
-            shard.clear()
-        self._segments.append([*offsets, self._file.tell()])
-        self._pending_bytes = 0
+    segments: list[Segment] = []
+    with open_to_write(path) as file:
+        for batch in _batches(records):
+            shards: dict[int, list[SpilledRecord]] = {}
+            for record in batch:
+                shards.setdefault(record.order_key % num_shards, []).append(record)
+            for shard, shard_records in shards.items():
+                content = pickle.dumps(shard_records, protocol=pickle.HIGHEST_PROTOCOL)
+                offset = segments[-1].offset + segments[-1].size if segments else 0
+                segments.append(Segment(shard, offset, len(content)))
+                file.write(content)
+    return segments
 
 
-def read_shard(spill_paths: list[str], shard: int) -> Iterator[SpilledRecord]:
-    """All records of a shard, in no particular order."""
-    for path in spill_paths:
-        with open(f"{path}.index", encoding="utf-8") as file:
-            segments = json.load(file)
-        with open(path, "rb") as file:
-            for offsets in segments:
-                file.seek(offsets[shard])
-                yield from _records(file.read(offsets[shard + 1] - offsets[shard]))
+def _batches(records: Iterable[SpilledRecord]) -> Iterator[list[SpilledRecord]]:
+    batch: list[SpilledRecord] = []
+    num_bytes = 0
+    for record in records:
+        batch.append(record)
+        num_bytes += len(record.block.token_ids) + _RECORD_OVERHEAD
+        if num_bytes > SEGMENT_BYTES:
+            yield batch
+            batch, num_bytes = [], 0
+    if batch:
+        yield batch
 
 
-def _records(content: bytes) -> Iterator[SpilledRecord]:
-    position = 0
-    while position < len(content):
-        order_key, document_hash, num_tokens, size = _HEADER.unpack_from(content, position)
-        position += _HEADER.size
-        serialized = content[position : position + size]
-        yield SpilledRecord(order_key, document_hash, num_tokens, serialized)
-        position += size
+def read_spill(path: str, segments: Iterable[Segment]) -> Iterator[SpilledRecord]:
+    """Reads segments of a spill file."""
+    with open_to_read(path) as file:
+        for segment in segments:
+            file.seek(segment.offset)
+            yield from pickle.loads(file.read(segment.size))

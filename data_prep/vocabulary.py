@@ -1,11 +1,10 @@
 """Trains a WordPiece vocabulary: `spanbert-tf prepare vocabulary`."""
 
-import collections
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from data_prep.corpus import find_files, read_paragraphs
+from data_prep.corpus import DocumentReader, find_files
 from spanbert_tf.data.vocabulary import CONTINUATION_PREFIX, SPECIAL_TOKENS, UNKNOWN_TOKEN
 from spanbert_tf.errors import BadInputError
 
@@ -14,7 +13,7 @@ _LARGEST_ALPHABET = 1_000  # single characters; rarer ones become [UNK]
 
 
 def write_vocabulary(
-    input_pattern: str,
+    input_pattern: str | Sequence[str],
     output: str,
     *,
     vocabulary_size: int,
@@ -27,11 +26,11 @@ def write_vocabulary(
     tokenizer of records and models looks up.
 
     Args:
-        input_pattern: glob of text files.
+        input_pattern: glob of text files, or several; see `data_prep.corpus` for their formats.
         output: path of the vocabulary, conventionally `vocab.txt`.
         vocabulary_size: entries, special tokens included; fewer if the text has not so many.
         lowercase: lower-case the text and strip accents.
-        document_separator: see `data_prep.corpus.read_paragraphs`.
+        document_separator: in plain text, a line equal to this begins a new document.
 
     Returns:
         The number of entries.
@@ -55,9 +54,9 @@ def write_vocabulary(
     )
 
     def texts() -> Iterator[str]:
-        for path in files:
-            for paragraph in read_paragraphs(path, collections.Counter(), document_separator):
-                yield paragraph.text
+        for file in files:
+            for part in DocumentReader(file.path, document_separator):
+                yield from part.paragraphs
 
     tokenizer.train_from_iterator(texts(), trainer)
     ids = tokenizer.get_vocab()
