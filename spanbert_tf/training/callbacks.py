@@ -104,7 +104,8 @@ class MetricsLog(StepCallback):
         """Writes a line of training where one is due."""
         if self.step % self._every:
             return
-        metrics = {name: float(value) for name, value in logs.items()}
+        # `logs` would be the mean of the replicas' means, which have unequal numbers of targets.
+        metrics = {name: float(value) for name, value in self.model.get_metrics_result().items()}
         first_step, start = self._interval_start
         tokens = (self.step - first_step) * self._tokens_per_step
         self._write(
