@@ -32,7 +32,7 @@ class SpanBoundaryHead(keras.layers.Layer):
         offsets: int [B, K], i - s for each slot, below `max_span_targets`.
 
     Returns:
-        Logits, float [B, K, V].
+        Logits, float32 [B, K, V].
     """
 
     def __init__(
@@ -112,7 +112,9 @@ class SpanBoundaryHead(keras.layers.Layer):
         )  # [B, K, 2 H + P]
         for dense, layer_norm in zip(self.dense_layers, self.layer_norms, strict=True):
             x = layer_norm(dense(x))  # [B, K, H]
-        return self.token_embedding(x, reverse=True) + self.bias  # [B, K, V]
+        logits = self.token_embedding(x, reverse=True)  # [B, K, V]
+        # Logits in float32, as those of KerasHub's masked-language-model head in a graph.
+        return ops.add(ops.cast(logits, "float32"), ops.cast(self.bias, "float32"))
 
     def compute_output_shape(
         self,

@@ -24,5 +24,8 @@ class TiedEmbedding(keras.layers.ReversibleEmbedding):
         if not reverse:
             return super().call(inputs)
         rows = ops.reshape(inputs, (-1, inputs.shape[-1]))  # [B · K, H]
-        logits = super().call(rows, reverse=True)  # [B · K, V]
+        # Keras' embeddings do not cast by themselves: under mixed precision this product, the
+        # largest of all, would be in float32.
+        table = ops.cast(self.embeddings, self.compute_dtype)  # [V, H]
+        logits = ops.matmul(ops.cast(rows, self.compute_dtype), ops.transpose(table))
         return ops.reshape(logits, (*ops.shape(inputs)[:-1], self.input_dim))

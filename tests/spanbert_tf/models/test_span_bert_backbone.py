@@ -1,0 +1,205 @@
+"""The encoder against PyTorch's BERT, its parameters against arithmetic, SegaBERT against numpy."""
+
+import keras
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from spanbert_tf.models import SpanBertBackbone, SpanBertMaskedLM
+
+TINY = {
+    "vocabulary_size": 99,
+    "num_layers": 2,
+    "num_heads": 4,
+    "hidden_dim": 32,
+    "intermediate_dim": 37,
+    "max_sequence_length": 23,
+}
+INDICES = ("paragraph_indices", "sentence_indices", "token_indices")
+
+
+def torch_bert(sizes):
+    config = transformers.BertConfig(
+        vocab_size=sizes["vocabulary_size"],
+        num_hidden_layers=sizes["num_layers"],
+        num_attention_heads=sizes["num_heads"],
+        hidden_size=sizes["hidden_dim"],
+        intermediate_size=sizes["intermediate_dim"],
+        max_position_embeddings=sizes["max_sequence_length"],
+        attn_implementation="eager",
+    )
+    model = transformers.BertForMaskedLM(config).eval()
+    for parameter in model.parameters():  # LayerNorms and biases would be 1 and 0
+        torch.nn.init.normal_(parameter, std=0.05)
+    pooler = torch.nn.Linear(sizes["hidden_dim"], sizes["hidden_dim"])
+    return model, pooler
+
+
+def copy_weights(masked_lm, model, pooler):
+    """Gives the Keras model PyTorch's weights, variable by variable."""
+    backbone, heads = masked_lm.backbone, masked_lm.backbone.num_heads
+    width = backbone.hidden_dim
+
+    def numpy(tensor):
+        return tensor.detach().numpy()
+
+    def dense(layer, linear, kernel_shape=None, bias_shape=None):
+        kernel, bias = numpy(linear.weight).T, numpy(linear.bias)
+        layer.set_weights([kernel.reshape(kernel_shape or kernel.shape),
+                           bias.reshape(bias_shape or bias.shape)])  # fmt: skip
+
+    def norm(layer, source):
+        layer.set_weights([numpy(source.weight), numpy(source.bias)])
+
+    embeddings = model.bert.embeddings
+    backbone.token_embedding.set_weights([numpy(embeddings.word_embeddings.weight)])
+    backbone.position_embedding.set_weights([numpy(embeddings.position_embeddings.weight)])
+    backbone.segment_embedding.set_weights([numpy(embeddings.token_type_embeddings.weight)])
+    norm(backbone.embeddings_layer_norm, embeddings.LayerNorm)
+    per_head = (heads, width // heads)
+    for ours, theirs in zip(backbone.transformer_layers, model.bert.encoder.layer, strict=True):
+        attention = ours._self_attention_layer
+        for name in ("query", "key", "value"):
+            source = getattr(theirs.attention.self, name)
+            dense(getattr(attention, f"_{name}_dense"), source, (width, *per_head), per_head)
+        dense(attention._output_dense, theirs.attention.output.dense, (*per_head, width))
+        norm(ours._self_attention_layer_norm, theirs.attention.output.LayerNorm)
+        dense(ours._feedforward_intermediate_dense, theirs.intermediate.dense)
+        dense(ours._feedforward_output_dense, theirs.output.dense)
+        norm(ours._feedforward_layer_norm, theirs.output.LayerNorm)
+    dense(backbone.pooled_dense, pooler)
+    transform, head = model.cls.predictions.transform, masked_lm.masked_lm_head
+    dense(head._intermediate_dense, transform.dense)
+    norm(head._intermediate_layer_norm, transform.LayerNorm)
+    head._bias.assign(numpy(model.cls.predictions.bias))
+
+
+def example(sizes, batch, length, seed=0):
+    random = np.random.default_rng(seed)
+    lengths = random.integers(length // 2, length + 1, batch)
+    lengths[0] = length
+    return {
+        "token_ids": random.integers(0, sizes["vocabulary_size"], (batch, length)).astype("int32"),
+        "segment_ids": random.integers(0, 2, (batch, length)).astype("int32"),
+        "padding_mask": (np.arange(length) < lengths[:, None]).astype("int32"),
+    }
+
+
+BASE = {
+    "vocabulary_size": 28_996,
+    "num_layers": 12,
+    "num_heads": 12,
+    "hidden_dim": 768,
+    "intermediate_dim": 3072,
+    "max_sequence_length": 512,
+}
+
+
+@pytest.mark.parametrize(
+    "sizes, batch, length", [(TINY, 5, 13), (BASE, 2, 37)], ids=["tiny", "base"]
+)
+def test_outputs_equal_those_of_transformers(sizes, batch, length):
+    torch.manual_seed(0)
+    model, pooler = torch_bert(sizes)
+    masked_lm = SpanBertMaskedLM(SpanBertBackbone(**sizes))
+    copy_weights(masked_lm, model, pooler)
+    inputs = example(sizes, batch, length)
+    positions = np.random.default_rng(1).integers(0, length, (batch, 7)).astype("int32")
+    with torch.no_grad():
+        output = model(
+            input_ids=torch.tensor(inputs["token_ids"]).long(),
+            token_type_ids=torch.tensor(inputs["segment_ids"]).long(),
+            attention_mask=torch.tensor(inputs["padding_mask"]),
+            output_hidden_states=True,
+        )
+        hidden = output.hidden_states[-1]
+        pooled = torch.tanh(pooler(hidden[:, 0])).numpy()
+    encoded = masked_lm.backbone(inputs)
+    is_text = inputs["padding_mask"] == 1
+    ours = np.array(encoded["sequence_output"])
+    difference = np.abs(ours - hidden.numpy())[is_text].max()
+    print(f"largest difference of the encoder's output: {difference:.1e}")
+    assert difference < 2e-5
+    assert np.abs(np.array(encoded["pooled_output"]) - pooled).max() < 2e-5
+    logits = np.array(masked_lm({**inputs, "mask_positions": positions}))
+    wanted = np.take_along_axis(output.logits.numpy(), positions[:, :, None], axis=1)
+    in_text = np.take_along_axis(is_text, positions, axis=1)
+    assert np.abs(logits - wanted)[in_text].max() < 1e-4
+
+
+def encoder_parameters(layers, width, inner, vocabulary=28_996, positions=512 + 2):
+    embeddings = (vocabulary + positions) * width + 2 * width
+    attention = 4 * (width * width + width) + 2 * width
+    feed_forward = width * inner + inner + inner * width + width + 2 * width
+    pooler = width * width + width
+    return embeddings + layers * (attention + feed_forward) + pooler
+
+
+@pytest.mark.parametrize(
+    "layers, heads, width, inner, embeddings, positions",
+    [
+        (12, 12, 768, 3072, "absolute", 512 + 2),
+        (24, 16, 1024, 4096, "absolute", 512 + 2),
+        (12, 12, 768, 3072, "segment_aware", 50 + 100 + 256),
+        (12, 12, 768, 3072, "absolute_with_paragraph_and_sentence", 512 + 2 + 50 + 100),
+    ],
+)
+def test_number_of_parameters(layers, heads, width, inner, embeddings, positions):
+    backbone = SpanBertBackbone(28_996, layers, heads, width, inner, position_embeddings=embeddings)
+    expected = encoder_parameters(layers, width, inner, positions=positions)
+    assert backbone.count_params() == expected
+
+
+def test_padding_does_not_change_the_text():
+    backbone = SpanBertBackbone(**TINY)
+    inputs = example(TINY, 1, 11)
+    padded = {name: np.pad(values, [(0, 0), (0, 6)]) for name, values in inputs.items()}
+    padded["token_ids"][:, 11:] = 42
+    short, long = backbone(inputs)["sequence_output"], backbone(padded)["sequence_output"]
+    np.testing.assert_allclose(np.array(long)[:, :11], np.array(short), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "kind, used",
+    [("segment_aware", INDICES), ("absolute_with_paragraph_and_sentence", INDICES[:2])],
+)
+def test_segment_aware_embeddings_are_summed_and_clipped(kind, used):
+    backbone = SpanBertBackbone(**TINY, position_embeddings=kind)
+    inputs = example(TINY, 3, 13)
+    inputs["padding_mask"][:] = 1
+    random = np.random.default_rng(4)
+    inputs |= {name: random.integers(0, 400, (3, 13)).astype("int32") for name in used}
+    embedded = keras.Model(backbone.input, backbone.embeddings_add.output)(inputs)
+
+    tables = {weight.path: np.array(weight) for weight in backbone.weights}
+    expected = tables["token_embedding/embeddings"][inputs["token_ids"]]
+    if kind != "segment_aware":
+        expected = expected + tables["position_embedding/embeddings"][:13]
+        expected = expected + tables["segment_embedding/embeddings"][inputs["segment_ids"]]
+    for name, size in zip(INDICES, (50, 100, 256), strict=True):
+        if name in used:
+            path = f"segment_aware_embedding/{name.removesuffix('_indices')}_embedding/embeddings"
+            assert tables[path].shape == (size, 32)
+            expected = expected + tables[path][np.minimum(inputs[name], size - 1)]
+    np.testing.assert_allclose(np.array(embedded), expected, atol=1e-6)
+
+
+def test_tables_of_one_model_begin_different():
+    backbone = SpanBertBackbone(**TINY, position_embeddings="segment_aware")
+    tables = [np.array(weight)[:50] for weight in backbone.segment_aware_embedding.weights]
+    assert not np.array_equal(tables[0], tables[1]) and not np.array_equal(tables[1], tables[2])
+
+
+def test_sizes_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="num_heads must divide hidden_dim"):
+        SpanBertBackbone(99, 1, 24, 1024, 64)  # SegaBERT large as the paper prints it
+    with pytest.raises(ValueError, match="position_embeddings must be one of"):
+        SpanBertBackbone(99, 1, 2, 32, 64, position_embeddings="relative")
+
+
+def test_configuration_makes_an_equal_model():
+    backbone = SpanBertBackbone(**TINY, dropout=0.3, position_embeddings="segment_aware")
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(backbone))
+    assert again.get_config() == backbone.get_config()
+    assert [weight.path for weight in again.weights] == [weight.path for weight in backbone.weights]
