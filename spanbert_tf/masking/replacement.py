@@ -72,39 +72,31 @@ def replace_tokens(
         int32 [B, S], the rows with replacements.
     """
     draws = high_fraction(
-        random_bits(keys, Stream.REPLACEMENT, _unit_starts(spans, blocks, words, options.unit))
+        random_bits(keys, Stream.REPLACEMENT, _unit_starts(spans, words, options.unit))
     )  # [B, K]
     mask_below = round(options.mask_token_rate * 2**FRACTION_BITS)
     random_below = round((options.mask_token_rate + options.random_token_rate) * 2**FRACTION_BITS)
-    original = tf.gather(blocks.token_ids, spans.positions, batch_dims=1)  # [B, K]
     # Unused slots stand at position 0 and write the [CLS] that is there.
-    replacements = tf.where(spans.is_used & (draws < mask_below), mask_token_id, original)
+    replacements = tf.where(spans.is_used & (draws < mask_below), mask_token_id, spans.token_ids)
     is_random = spans.is_used & (draws >= mask_below) & (draws < random_below)
     chosen = tf.where(is_random)  # [R, 2], a tenth of the slots
     bits = random_bits(
         tf.gather(keys, chosen[:, 0]), Stream.RANDOM_TOKEN, tf.gather_nd(spans.positions, chosen)
     )  # [R]
     replacements = tf.tensor_scatter_nd_update(replacements, chosen, unigrams.draw(bits))
-    return _scatter(blocks.token_ids, spans.positions, replacements)
-
-
-def _scatter(token_ids: tf.Tensor, positions: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    num_rows, width = tf.unstack(tf.shape(token_ids, out_type=tf.int64))
-    flat_positions = tf.range(num_rows)[:, tf.newaxis] * width + positions  # [B, K]
     updated = tf.tensor_scatter_nd_update(
-        tf.reshape(token_ids, [-1]),
-        tf.reshape(flat_positions, [-1, 1]),
-        tf.reshape(values, [-1]),
+        tf.reshape(blocks.token_ids, [-1]),
+        tf.reshape(spans.flat_positions, [-1, 1]),
+        tf.reshape(replacements, [-1]),
     )
-    return tf.reshape(updated, tf.shape(token_ids))
+    return tf.reshape(updated, tf.shape(blocks.token_ids))
 
 
-def _unit_starts(spans: MaskedSpans, blocks: Blocks, words: Words, unit: str) -> tf.Tensor:
+def _unit_starts(spans: MaskedSpans, words: Words, unit: str) -> tf.Tensor:
     """The position by which each masked token's unit draws; int64 [B, K]."""
     if unit == "token":
         return spans.positions
     if unit == "span":
         return spans.span_starts
-    row_starts = (blocks.flat_starts - blocks.starts[:, :, tf.newaxis])[:, 0]  # [B, 1]
-    found = words.containing(row_starts + spans.positions)
-    return tf.gather(words.starts, found) - row_starts
+    word_starts = tf.gather(words.starts, words.containing(spans.flat_positions))
+    return word_starts - (spans.flat_positions - spans.positions)

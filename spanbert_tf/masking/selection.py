@@ -170,14 +170,26 @@ def _within_budget(
     )  # [B, G]
     last = _of_block(num_whole, blocks)  # the candidate that gets a part
     is_last = owner == last  # [B, S]
-    rank = tf.cumsum(tf.cast(is_last, tf.int32), axis=1)  # [B, S]
-    if blocks.starts.shape[1] > 1:
-        before_blocks = tf.gather(rank, blocks.starts - 1, batch_dims=1)  # [B, G]
-        rank -= _of_block(before_blocks, blocks)
-    part = tf.cast(remaining - tokens_of_whole, tf.int32)
-    is_whole = (owner >= 0) & (owner < last)
-    granted = is_whole | (is_last & (rank <= _of_block(part, blocks)))
+    part_end = _nth_position(is_last, remaining - tokens_of_whole, blocks)  # [B, G]
+    positions = tf.range(tf.shape(owner, tf.int64)[1])
+    is_part = is_last & (positions < _of_block(part_end, blocks))
+    granted = ((owner >= 0) & (owner < last)) | is_part
     return granted, tf.minimum(remaining, through[:, :, -1])
+
+
+def _nth_position(chosen: tf.Tensor, ordinals: tf.Tensor, blocks: Blocks) -> tf.Tensor:
+    """One past the n-th chosen position of each block, its start for n = 0; int64 [B, G].
+
+    Few positions are chosen: a list of them is cheaper than a running count over all.
+    """
+    flat_starts = blocks.flat_starts[:, :, 0]  # [B, G]
+    flat = tf.where(tf.reshape(chosen, [-1]))[:, 0]  # [all chosen]
+    before = tf.searchsorted(flat, tf.reshape(flat_starts, [-1]), out_type=tf.int64)
+    last = tf.reshape(before, tf.shape(flat_starts)) + ordinals - 1  # index in `flat`
+    flat = tf.concat([flat, tf.zeros([1], tf.int64)], axis=0)  # so that there is one
+    found = tf.gather(flat, tf.clip_by_value(last, 0, tf.size(flat, tf.int64) - 1))
+    row_starts = flat_starts - blocks.starts
+    return tf.where(ordinals > 0, found - row_starts + 1, blocks.starts)
 
 
 def _tokens_of_candidates(owner: tf.Tensor, blocks: Blocks, round_size: int) -> tf.Tensor:

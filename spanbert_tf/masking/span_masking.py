@@ -82,7 +82,7 @@ class SpanMasker:
         keys = row_keys(self.seed, epochs, record_ids)
         words = find_words(blocks, self.is_word_start)
         masked = select_tokens(blocks, words, keys, num_slots, self.options, annotated)
-        spans = list_masked_spans(masked, num_slots)
+        spans = list_masked_spans(masked, blocks.token_ids, num_slots)
         token_ids = replace_tokens(
             spans, blocks, words, keys, self.unigrams, self.mask_token_id, self.options
         )

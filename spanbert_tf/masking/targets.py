@@ -17,21 +17,26 @@ class MaskedSpans(NamedTuple):
     Attributes:
         is_used: bool [B, K], whether the slot holds a masked token; the others come last.
         positions: int64 [B, K], position of the masked token; 0 in unused slots.
+        flat_positions: int64 [B, K], the same as row · S + position.
+        token_ids: int32 [B, K], the token at that position before it was replaced.
         span_starts: int64 [B, K], first position of the token's span; 0 in unused slots.
         span_ends: int64 [B, K], last position of the token's span; 0 in unused slots.
     """
 
     is_used: tf.Tensor
     positions: tf.Tensor
+    flat_positions: tf.Tensor
+    token_ids: tf.Tensor
     span_starts: tf.Tensor
     span_ends: tf.Tensor
 
 
-def list_masked_spans(masked: tf.Tensor, num_slots: int) -> MaskedSpans:
+def list_masked_spans(masked: tf.Tensor, token_ids: tf.Tensor, num_slots: int) -> MaskedSpans:
     """Lists the masked tokens; spans that touch or overlap are one by now.
 
     Args:
         masked: bool [B, S], with at most `num_slots` true values in a row.
+        token_ids: int32 [B, S], the rows before replacement.
         num_slots: K.
     """
     num_rows, width = tf.unstack(tf.shape(masked, out_type=tf.int64))
@@ -50,10 +55,19 @@ def list_masked_spans(masked: tf.Tensor, num_slots: int) -> MaskedSpans:
     offsets = positions - slots
     first_slots = tf.searchsorted(offsets, offsets, side="left", out_type=tf.int64)
     last_slots = tf.searchsorted(offsets, offsets, side="right", out_type=tf.int64) - 1
-    features = (positions, offsets + first_slots, offsets + last_slots)
+
+    def where_used(values: tf.Tensor) -> tf.Tensor:
+        return tf.where(is_used, values, tf.zeros_like(values))
+
+    used_positions = where_used(positions)
+    flat_positions = used_positions + row_starts[:-1, tf.newaxis]
     return MaskedSpans(
         is_used,
-        *(tf.where(is_used, feature, tf.zeros_like(feature)) for feature in features),
+        used_positions,
+        flat_positions,
+        tf.gather(tf.reshape(token_ids, [-1]), flat_positions),
+        where_used(offsets + first_slots),
+        where_used(offsets + last_slots),
     )
 
 
@@ -81,14 +95,13 @@ def target_features(
     has_span_target = spans.is_used & (offsets < options.max_span_targets)
     if not options.boundary_at_special_tokens:
         has_span_target &= _in_a_block(left, blocks) & _in_a_block(right, blocks)
-    mask_ids = tf.gather(blocks.token_ids, spans.positions, batch_dims=1)
 
     def where_target(values: tf.Tensor) -> tf.Tensor:
         return tf.where(has_span_target, tf.cast(values, tf.int32), 0)
 
     return {
         "mask_positions": tf.cast(spans.positions, tf.int32),
-        "mask_ids": tf.where(spans.is_used, mask_ids, 0),
+        "mask_ids": tf.where(spans.is_used, spans.token_ids, 0),
         "mask_weights": tf.cast(spans.is_used, tf.float32),
         "span_left_positions": where_target(left),
         "span_right_positions": where_target(right),
