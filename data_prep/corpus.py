@@ -5,7 +5,6 @@ lines or plain text by the first line. Paths may be of any file system that Apac
 Memory is bounded by READ_SIZE and, in JSON lines, by the longest line.
 """
 
-import codecs
 import dataclasses
 import gzip
 import io
@@ -24,6 +23,7 @@ from data_prep.text_formats import (
 from spanbert_tf.errors import BadInputError
 
 READ_SIZE = 2**20  # bytes
+_BYTE_ORDER_MARK = "\ufeff"
 _GZIP_MAGIC = b"\x1f\x8b"
 _WIKIPEDIA_START = re.compile(r"\s*<doc [^\n]*>")
 _JSON_LINES_START = re.compile(r'\s*\{\s*"')
@@ -142,9 +142,6 @@ class DocumentReader:
 
     def _decode(self, data: bytes, bytes_behind: int) -> str:
         first_byte = self.bytes_read - bytes_behind - len(data)
-        if not first_byte:
-            # A byte order mark is no text; nor is it counted as a byte of a broken character.
-            data = data.removeprefix(codecs.BOM_UTF8)
         try:
             text = data.decode()
         except UnicodeDecodeError as error:
@@ -152,6 +149,8 @@ class DocumentReader:
                 f"{self.path}: not UTF-8 at byte {first_byte + error.start} of the text "
                 f"({data[error.start]:#04x}); convert it, for example with iconv"
             ) from error
+        if not first_byte:
+            text = text.removeprefix(_BYTE_ORDER_MARK)
         return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 import io
 import logging
 import os
@@ -9,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 
-from data_prep.storage import WorkDirectory  # imports Beam without its warnings
+from data_prep.storage import WorkDirectory, remove_file  # imports Beam without its warnings
 
 # isort: split
 import apache_beam as beam
@@ -21,8 +22,9 @@ from apache_beam.transforms.environments import SubprocessSDKEnvironment
 from data_prep.corpus import DocumentReader, InputFile
 from data_prep.progress import ProgressWriter, Totals
 from data_prep.records import FileRecords, RecordMaker, RecordOptions
-from data_prep.shards import FileSummary, ShardWriter, held_out_limit
+from data_prep.shards import FileSummary, ShardWriter, held_out_limit, shard_name
 from data_prep.spill import SpilledRecord, write_spill
+from spanbert_tf.data.schema import SPLITS
 from spanbert_tf.errors import ConfigurationError, SpanBertError
 
 _RECORDS_BETWEEN_PROGRESS = 256
@@ -91,6 +93,7 @@ def run_pipeline(
             )
     finally:
         logger.setLevel(level)
+        gc.unfreeze()
 
 
 def _local_runner(num_processes: int) -> FnApiRunner:
@@ -140,15 +143,18 @@ class _WriteSpill(beam.DoFn):
 
     def setup(self) -> None:
         """Called once in each worker: building a tokenizer takes a quarter of a second."""
+        # Else the garbage collector goes through all that TensorFlow has loaded, again and again.
+        gc.freeze()
         self._maker = RecordMaker(self._job.options)
         self._progress = ProgressWriter(self._job.directory.join("progress"))
 
     def process(self, element: tuple[int, InputFile]) -> Iterator[int]:
         """Leaves a `FileSummary`; yields the number of the file."""
         number, file = element
-        with _reported(self._job.directory) as failed_before:
+        path = self._job.directory.join("spill", str(number))
+        with _reported(self._job.directory, path) as failed_before:
             if not failed_before:
-                summary = self._write(self._job.directory.join("spill", str(number)), file)
+                summary = self._write(path, file)
                 self._job.directory.write_result(f"file-{number}", summary)
         yield number
 
@@ -189,7 +195,8 @@ class _WriteShard(beam.DoFn):
 
     def process(self, shard: int, spilled: list[int]) -> None:
         """Leaves a `ShardResult`; `spilled` are the numbers of all files."""
-        with _reported(self._job.directory) as failed_before:
+        paths = [self._job.directory.join("output", shard_name(split, shard)) for split in SPLITS]
+        with _reported(self._job.directory, *paths) as failed_before:
             if not failed_before:
                 self._writer = self._writer or self._make_writer(spilled)
                 self._job.directory.write_result(f"shard-{shard}", self._writer.write(shard))
@@ -210,16 +217,19 @@ class _WriteShard(beam.DoFn):
 
 
 @contextlib.contextmanager
-def _reported(directory: WorkDirectory) -> Iterator[bool]:
+def _reported(directory: WorkDirectory, *unfinished: str) -> Iterator[bool]:
     """Leaves errors that the user can mend for the parent, which stops; Beam would bury them.
 
-    Gives whether there is such an error already, so that no more work need be done.
+    Gives whether there is such an error already, so that no more work need be done. Files that
+    an error left unfinished are removed first: the disk may be too full for the message.
     """
     try:
         yield directory.read_error() is not None
     except SpanBertError as error:
         directory.write_error(str(error))
     except (OSError, tf.errors.OpError) as error:
+        for path in unfinished:
+            remove_file(path)
         directory.write_error(cannot_write(directory.output, error))
 
 

@@ -167,7 +167,7 @@ def _finish(job: Job, num_files: int) -> DatasetInfo:
         sequences=job.options.sequences,
         annotations=(),
         unigram_counts=tuple(sum(result.unigram_counts for result in results).tolist()),
-        counts=dict(counts),
+        counts=dict(sorted(counts.items())),
         shards=tuple(shards),
     )
     texts = {VOCABULARY_FILE: "\n".join(pieces) + "\n", DATASET_INFO_FILE: info.to_json()}

@@ -60,7 +60,7 @@ class ProgressDisplay:
         self._num_shards = num_shards
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._show, daemon=True)
-        self._start = time.monotonic()
+        self._start: float | None = None  # when the first text was there
 
     def __enter__(self) -> "ProgressDisplay":
         self._thread.start()
@@ -84,9 +84,13 @@ class ProgressDisplay:
                 totals = Totals(*map(sum, zip(totals, _TOTALS.unpack(content), strict=True)))
         return totals
 
-    def _describe(self, totals: Totals) -> str:
+    def _describe(self) -> str:
+        totals = self.totals()
+        if not totals.text_bytes:
+            return "starting"
+        self._start = self._start or time.monotonic() - _SECONDS_BETWEEN_LOOKS
         megabytes = totals.text_bytes / 1e6
-        rate = megabytes / max(time.monotonic() - self._start, 1e-9)
+        rate = megabytes / (time.monotonic() - self._start)
         text = f"{totals.documents:,} documents, {megabytes:,.1f} MB of text, {rate:.1f} MB/s"
         if totals.shards:
             text += f", {totals.shards:,} of {self._num_shards:,} shards"
@@ -95,8 +99,7 @@ class ProgressDisplay:
     def _show(self) -> None:
         if not sys.stderr.isatty():
             while not self._stop.wait(_SECONDS_BETWEEN_LINES):
-                line = self._describe(self.totals())
-                print(f"preparing: {line}", file=sys.stderr, flush=True)
+                print(f"preparing: {self._describe()}", file=sys.stderr, flush=True)
             return
         columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True)) as progress:
@@ -104,6 +107,6 @@ class ProgressDisplay:
             is_last = False
             while not is_last:
                 is_last = self._stop.wait(_SECONDS_BETWEEN_LOOKS)
-                totals = self.totals()
-                description = self._describe(totals) if totals.text_bytes else "starting"
-                progress.update(task, completed=totals.input_bytes, description=description)
+                progress.update(
+                    task, completed=self.totals().input_bytes, description=self._describe()
+                )

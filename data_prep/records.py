@@ -23,7 +23,7 @@ from data_prep.spill import SpilledRecord
 from spanbert_tf.data.schema import SEQUENCE_KINDS, token_id_dtype
 from spanbert_tf.data.tokenization import word_piece_tokenizer
 
-_CHUNK_CHARACTERS = 2**20  # text that is tokenized by one call
+CHUNK_CHARACTERS = 2**20  # text that is tokenized by one call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +135,7 @@ class FileRecords:
             if part.ends_document:
                 self._ended.append((document, part.has_title))
                 document += 1
-            if num_characters >= _CHUNK_CHARACTERS:
+            if num_characters >= CHUNK_CHARACTERS:
                 yield from self._records(paragraphs, documents, is_open=not part.ends_document)
                 paragraphs, documents, num_characters = [], [], 0
         yield from self._records(paragraphs, documents, is_open=False)

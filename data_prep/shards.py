@@ -47,6 +47,11 @@ class ShardResult:
     unigram_counts: np.ndarray
 
 
+def shard_name(split: str, shard: int) -> str:
+    """The name of a shard's file until it is known which shards have records in a split."""
+    return f"{split}-{shard}"
+
+
 def held_out_limit(summaries: Sequence[FileSummary], fraction: float, sequences: str) -> int:
     """The key from which on documents are not held out.
 
@@ -103,7 +108,7 @@ class ShardWriter:
                 continue
             records.sort(key=lambda record: record.order_key)
             records = draw_second_segments(records, lambda s=split: self._others(shard, s))
-            files.append(self._write_file(f"{split}-{shard:05d}", split, records))
+            files.append(self._write_file(shard_name(split, shard), split, records))
             if split == "train":
                 counts += self._count_unigrams(records)
         return ShardResult(tuple(files), counts)

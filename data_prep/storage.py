@@ -54,6 +54,12 @@ def rename(source: str, destination: str) -> None:
     FileSystems.rename([source], [destination])
 
 
+def remove_file(path: str) -> None:
+    """Removes a file if it is there."""
+    if FileSystems.exists(path):
+        FileSystems.delete([path])
+
+
 class WorkDirectory:
     """The directory beside the output where workers meet, until the output is complete.
 

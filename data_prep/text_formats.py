@@ -13,7 +13,10 @@ from typing import NamedTuple
 from spanbert_tf.errors import BadInputError
 
 _BLANK_LINES = re.compile(r"\n\s*\n")
-_WIKIPEDIA_TAG = re.compile(r"^(?:<doc (?P<attributes>[^\n]*)>|</doc>)[^\S\n]*$", re.MULTILINE)
+# At the beginning of a line, which is looked at after the first letter: so the search is fast.
+_WIKIPEDIA_TAG = re.compile(
+    r"<(?<![^\n]<)(?:doc (?P<attributes>[^\n]*)>|/doc>)[^\S\n]*$", re.MULTILINE
+)
 _TITLE = re.compile(r'title="(.*)"')
 
 
@@ -100,7 +103,8 @@ def wikipedia_parts(blocks: Iterator[str], path: str) -> Iterator[TextPart]:
             end = tag.start() if tag else len(block)
             paragraphs = _nonblank_lines(html.unescape(block[position:end]))
             if paragraphs and not is_inside:
-                line = lines_before + block.count("\n", 0, position) + 1
+                text_start = end - len(block[position:end].lstrip())
+                line = lines_before + block.count("\n", 0, text_start) + 1
                 raise BadInputError(
                     f"{path}: line {line}: text outside of <doc …> … </doc>; remove it"
                 )
