@@ -1,17 +1,42 @@
-"""The tokenizer of presets: the one that prepared the records."""
+"""The tokenizer of presets: the one that prepared the records.
 
+N texts, P parts of texts.
+"""
+
+import os
 from collections.abc import Iterable
 
 import keras
 import keras_hub
 import tensorflow as tf
+from keras.src.saving.serialization_lib import in_safe_mode
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.data.tokenization import word_piece_tokenizer
-from spanbert_tf.data.vocabulary import END_TOKEN, MASK_TOKEN, PAD_TOKEN, START_TOKEN
+from spanbert_tf.data.vocabulary import (
+    END_TOKEN,
+    MASK_TOKEN,
+    PAD_TOKEN,
+    START_TOKEN,
+    UNKNOWN_TOKEN,
+    check_vocabulary,
+    load_vocabulary,
+)
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 
-_SEPARATOR = "\x00"  # BERT's normalisation removes it from text
+# KerasHub's names, and those of BERT.
+_SPECIAL_TOKENS = {
+    "cls_token": START_TOKEN,
+    "sep_token": END_TOKEN,
+    "pad_token": PAD_TOKEN,
+    "mask_token": MASK_TOKEN,
+    "unk_token": UNKNOWN_TOKEN,
+    "start_token": START_TOKEN,
+    "end_token": END_TOKEN,
+}
+_SEPARATOR = "\x00"  # ends a word and is no part of one, wherever it stands in a text
+# What KerasHub's class lets choose and BERT's text normalisation decides.
+_DECIDED = ("strip_accents", "split", "split_on_cjk", "suffix_indicator", "oov_token")
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -19,18 +44,39 @@ class SpanBertTokenizer(keras_hub.tokenizers.WordPieceTokenizer):
     """BERT's WordPiece tokenizer, with the ids that `spanbert-tf prepare` writes.
 
     Preparation, presets and exported models call the same TensorFlow Text operation, so that a
-    text has the same ids everywhere. KerasHub's `BertTokenizer` splits words by other rules.
+    text has the same ids everywhere, called eagerly or in a graph. (KerasHub's own tokenizers run
+    Python code when called eagerly, and split words by other rules than BERT.)
+
+    Where the ids differ from those of HuggingFace `BertTokenizerFast`:
+
+    * Control and format characters (zero-width spaces and joiners, soft hyphens, direction marks,
+      NUL) end a word; there they vanish: `"a\u200bb"` is `a b` here and `a ##b` there. With
+      `lowercase`, those that Unicode calls ignorable vanish here as well.
+    * Private-use characters and U+FFFD are letters of their word, which is mostly `[UNK]`;
+      there they vanish. Bytes that are not UTF-8 count as U+FFFD; there they cannot be given.
+    * Punctuation and ideographs are those of a newer Unicode version and of the original BERT's
+      table: U+2B820 to U+2B91F are ideographs (HuggingFace's table begins at U+2B920).
+    * `lowercase` folds case and compatibility forms as well (NFKC_Casefold): `ß` becomes `ss`,
+      `ﬁ` `fi`, `²` `2`, full-width `Ａ` `a`; there they stay.
+    * A word of more than 100 bytes is `[UNK]`; there, of more than 100 characters.
+    * `[MASK]` and the like in a text are text, unless `special_tokens_in_strings`.
 
     Args:
         vocabulary: path of a vocabulary, or its entries in order of their ids.
         lowercase: bool. Whether to lower-case the text and strip accents (uncased vocabularies).
         special_tokens_in_strings: bool. Whether `[MASK]` and the other special tokens in a text
             stand for themselves; otherwise they are text and become `[`, `MASK`, `]`.
+        sequence_length: int or `None`. Cuts and pads to so many ids, without special tokens.
+
+    Raises:
+        BadInputError: the vocabulary cannot be used.
+        ValueError: an option that BERT's text normalisation leaves no choice of, or a dtype other
+            than int32.
 
     Example:
     ```python
     tokenizer = spanbert_tf.models.SpanBertTokenizer.from_preset("preset/")
-    tokenizer(["The quick brown fox."])
+    tokenizer(["The quick brown fox."])  # ragged int32 [1, 5]
     ```
     """
 
@@ -38,43 +84,75 @@ class SpanBertTokenizer(keras_hub.tokenizers.WordPieceTokenizer):
 
     def __init__(
         self,
-        vocabulary: str | Iterable[str] | None = None,
+        vocabulary: str | os.PathLike | Iterable[str] | None = None,
         lowercase: bool = False,
         special_tokens_in_strings: bool = False,
+        sequence_length: int | None = None,
         **kwargs,
     ) -> None:
-        for token, name in (
-            (START_TOKEN, "cls_token"),
-            (END_TOKEN, "sep_token"),
-            (PAD_TOKEN, "pad_token"),
-            (MASK_TOKEN, "mask_token"),
-            (START_TOKEN, "start_token"),
-            (END_TOKEN, "end_token"),
-        ):
+        if decided := sorted(set(_DECIDED) & set(kwargs)):
+            raise ValueError(f"{decided[0]} is no option of {type(self).__name__}")
+        for name, token in _SPECIAL_TOKENS.items():
             self._add_special_token(token, name)
         super().__init__(
             vocabulary=vocabulary,
             lowercase=lowercase,
             special_tokens_in_strings=special_tokens_in_strings,
+            sequence_length=sequence_length,
             **kwargs,
         )
+        if self.compute_dtype != "int32":
+            raise ValueError(f"The dtype must be int32. Received: {self.compute_dtype}")
+
+    def set_vocabulary(self, vocabulary: str | os.PathLike | Iterable[str] | None) -> None:
+        """Sets and checks the vocabulary: a file's path, its entries, or `None` for later."""
+        if isinstance(vocabulary, os.PathLike):
+            vocabulary = os.fspath(vocabulary)
+        if isinstance(vocabulary, str):
+            # In safe mode Keras reads no file that a configuration names: its class refuses.
+            if not in_safe_mode():
+                vocabulary = load_vocabulary(vocabulary)
+        elif vocabulary is not None:
+            vocabulary = list(vocabulary)
+            check_vocabulary(vocabulary, "vocabulary")
+        super().set_vocabulary(vocabulary)
 
     def _set_vocabulary_tf(self) -> None:
         super()._set_vocabulary_tf()  # for `detokenize`
         self._word_piece = word_piece_tokenizer(self.vocabulary, lowercase=self.lowercase)
 
+    def tokenize(self, inputs: tf.Tensor) -> tf.RaggedTensor | tf.Tensor:
+        """Ids of the texts' word pieces.
+
+        Args:
+            inputs: a string, or a string tensor of any rank, in UTF-8.
+
+        Returns:
+            int32 of the inputs' shape and one dimension more: ragged, or dense for a single text
+            and where `sequence_length` is set.
+        """
+        self._check_vocabulary()
+        return self._tokenize_tf(inputs)
+
     @preprocessing_function
     def _tokenize_tf(self, inputs: tf.Tensor) -> tf.RaggedTensor | tf.Tensor:
-        texts = tf.convert_to_tensor(inputs)
-        is_unbatched = texts.shape.rank == 0
-        texts = tf.reshape(texts, [-1])  # [N]
+        texts = inputs if isinstance(inputs, tf.RaggedTensor) else tf.convert_to_tensor(inputs)
+        if texts.shape.rank == 0:
+            return self._tokenize_batch(texts[tf.newaxis])[0]
+        if texts.shape.rank == 1:
+            return self._tokenize_batch(texts)
+        if not isinstance(texts, tf.RaggedTensor):
+            texts = tf.RaggedTensor.from_tensor(texts, ragged_rank=texts.shape.rank - 1)
+        return texts.with_flat_values(self._tokenize_batch(texts.flat_values))
+
+    def _tokenize_batch(self, texts: tf.Tensor) -> tf.RaggedTensor | tf.Tensor:
         if self.special_tokens_in_strings:
             tokens = self._tokenize_around_special_tokens(texts)
         else:
             tokens = self._word_piece.tokenize(texts)  # ragged [N, pieces]
         if self.sequence_length:
-            tokens = tokens.to_tensor(shape=[None, self.sequence_length])
-        return tokens[0] if is_unbatched else tokens
+            return tokens.to_tensor(self.pad_token_id, shape=[None, self.sequence_length])
+        return tokens
 
     def _tokenize_around_special_tokens(self, texts: tf.Tensor) -> tf.RaggedTensor:
         names = sorted(self.special_tokens)
@@ -92,3 +170,9 @@ class SpanBertTokenizer(keras_hub.tokenizers.WordPieceTokenizer):
         )  # ragged [P, 0 or 1]
         tokens = tf.concat([text_tokens, special_tokens], axis=1)
         return parts.with_flat_values(tokens).merge_dims(1, 2)  # ragged [N, pieces]
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        for name in (*_DECIDED, "special_tokens"):
+            config.pop(name, None)
+        return config
