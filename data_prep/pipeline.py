@@ -212,7 +212,7 @@ class _WriteShard(beam.DoFn):
             job.directory.join("output"),
             num_shards=job.num_shards,
             vocabulary_size=len(job.options.vocabulary),
-            annotations=(),
+            annotations=job.options.annotations,
         )
 
 
@@ -235,5 +235,6 @@ def _reported(directory: WorkDirectory, *unfinished: str) -> Iterator[bool]:
 
 def cannot_write(output: str, error: Exception) -> str:
     """What to tell the user when the disk is full, or the like."""
-    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    # TensorFlow puts the path before the reason.
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0].split("; ")[-1]
     return f"{output}: cannot be written ({reason}); free some space or name another --output"

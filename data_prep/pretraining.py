@@ -17,7 +17,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from data_prep.corpus import find_files
+from data_prep.annotations import check_annotations
+from data_prep.corpus import InputFile, find_files
 from data_prep.pipeline import Job, beam_options, cannot_write, run_pipeline
 from data_prep.progress import ProgressDisplay
 from data_prep.records import RecordOptions
@@ -34,7 +35,8 @@ from spanbert_tf.data.schema import (
 from spanbert_tf.data.vocabulary import SPECIAL_TOKENS, load_vocabulary
 from spanbert_tf.errors import BadInputError, MismatchError
 
-_INPUT_BYTES_PER_SHARD = 32 * 2**20
+_TEXT_BYTES_PER_SHARD = 32 * 2**20
+_GZIP_RATIO = 3  # bytes of English text in a byte of gzip, about
 
 
 def write_pretraining_records(
@@ -67,8 +69,8 @@ def write_pretraining_records(
         spacy_model: finds the annotations.
         validation_fraction: share of the documents that are held out, see
             `data_prep.shards.held_out_limit`.
-        num_shards: files of the training split; one for each 32 MB of input by default. A shard
-            is sorted in memory.
+        num_shards: files of the training split; one for each 32 MB of text by default (gzip
+            counts threefold). A shard is sorted in memory.
         num_processes: processes of Beam's local runner; each takes whole input files.
         beam_arguments: options for Beam, such as `--runner=DataflowRunner`.
 
@@ -81,7 +83,7 @@ def write_pretraining_records(
     Raises:
         BadInputError: a file cannot be read, used or written, or the output exists.
         MismatchError: the vocabulary is not of the stated case.
-        ConfigurationError: an option of Beam is unknown.
+        ConfigurationError: an option of Beam is unknown, or spaCy or its model is missing.
     """
     start = time.monotonic()
     files = find_files(input_pattern)
@@ -89,10 +91,19 @@ def write_pretraining_records(
     check_case(pieces, vocabulary, lowercase)
     _check_output(output)
     input_bytes = sum(file.size for file in files)
+    text_bytes = sum(file.size * (_GZIP_RATIO if _is_gzip(file) else 1) for file in files)
     job = Job(
         WorkDirectory(output),
-        RecordOptions(tuple(pieces), lowercase, sequence_length, sequences, document_separator),
-        num_shards or -(-input_bytes // _INPUT_BYTES_PER_SHARD),
+        RecordOptions(
+            tuple(pieces),
+            lowercase,
+            sequence_length,
+            sequences,
+            document_separator,
+            check_annotations(annotate, spacy_model),
+            spacy_model,
+        ),
+        num_shards or -(-text_bytes // _TEXT_BYTES_PER_SHARD),
         validation_fraction,
     )
     options = beam_options(num_processes, beam_arguments)
@@ -134,6 +145,10 @@ def check_case(vocabulary: Sequence[str], path: str, lowercase: bool) -> None:
         )
 
 
+def _is_gzip(file: InputFile) -> bool:
+    return file.name.endswith(".gz")
+
+
 def _check_output(output: str) -> None:
     if is_remote(output):
         exists = bool(match_files(f"{output.rstrip('/')}/*"))
@@ -165,7 +180,7 @@ def _finish(job: Job, num_files: int) -> DatasetInfo:
         lowercase=job.options.lowercase,
         sequence_length=job.options.sequence_length,
         sequences=job.options.sequences,
-        annotations=(),
+        annotations=job.options.annotations,
         unigram_counts=tuple(sum(result.unigram_counts for result in results).tolist()),
         counts=dict(sorted(counts.items())),
         shards=tuple(shards),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
+from data_prep.annotations import SpanFinder, spans_to_pieces
 from data_prep.corpus import DocumentReader
 from data_prep.pairs import PairBuilder
 from data_prep.sentences import split_sentences
@@ -22,6 +23,7 @@ from data_prep.sequences import (
 from data_prep.spill import SpilledRecord
 from spanbert_tf.data.schema import SEQUENCE_KINDS, token_id_dtype
 from spanbert_tf.data.tokenization import word_piece_tokenizer
+from spanbert_tf.data.vocabulary import is_continuation
 
 CHUNK_CHARACTERS = 2**20  # text that is tokenized by one call
 
@@ -36,13 +38,17 @@ class RecordOptions:
         sequence_length: positions of a packed row, special tokens included.
         sequences: `"single"` or `"pair"`.
         document_separator: in plain text, a line equal to this begins a new document.
+        annotations: what spaCy shall find, from `ANNOTATIONS`.
+        spacy_model: name or path of the model that finds it.
     """
 
     vocabulary: tuple[str, ...]
     lowercase: bool
     sequence_length: int
     sequences: str
-    document_separator: str | None
+    document_separator: str | None = None
+    annotations: tuple[str, ...] = ()
+    spacy_model: str = "en_core_web_sm"
 
     @property
     def block_limit(self) -> int:
@@ -62,6 +68,10 @@ class RecordMaker:
         self.options = options
         self.token_dtype = token_id_dtype(len(options.vocabulary))
         self._tokenizer = word_piece_tokenizer(options.vocabulary, lowercase=options.lowercase)
+        self._finder = None
+        if options.annotations:
+            self._finder = SpanFinder(options.annotations, options.spacy_model)
+            self._begins_word = np.array([not is_continuation(v) for v in options.vocabulary])
 
     def read_sentences(
         self, paragraphs: list[str], documents: list[int], counts: collections.Counter
@@ -74,10 +84,10 @@ class RecordMaker:
             paragraphs: text.
             documents: for each paragraph, the number of its document in the file.
             counts: is increased by `paragraphs`, `sentences`, `sentences_without_tokens`,
-                `split_sentences` and `tokens`.
+                `split_sentences`, `tokens` and the names of the annotations.
         """
         texts, num_sentences = split_sentences(paragraphs)
-        pieces = self._tokenizer.tokenize(tf.constant(texts, tf.string))  # ragged [N, pieces]
+        pieces, spans = self._find_pieces(texts, paragraphs)
         lengths = np.diff(pieces.row_splits.numpy())
         is_used = lengths > 0
         lengths = lengths[is_used]
@@ -95,8 +105,28 @@ class RecordMaker:
             document,
             *number_sentences(document, paragraph),
             token_offsets=np.zeros_like(lengths),
+            spans=spans,
         )
+        counts.update(dict(zip(self.options.annotations, map(len, spans), strict=True)))
         return split_long_sentences(sentences, limit)
+
+    def _find_pieces(
+        self, texts: list[str], paragraphs: list[str]
+    ) -> tuple[tf.RaggedTensor, tuple[np.ndarray, ...]]:
+        """Word pieces of each sentence, and annotated spans of all pieces in a row."""
+        strings = tf.constant(texts, tf.string)
+        if self._finder is None:
+            return self._tokenizer.tokenize(strings), ()
+        pieces, starts, ends = self._tokenizer.tokenize_with_offsets(strings)
+        sizes = tf.strings.length(strings).numpy()
+        # Sentences put together are the paragraphs to the byte; offsets count from their starts.
+        shift = np.repeat(np.cumsum(sizes) - sizes, pieces.row_lengths().numpy())
+        starts, ends = (shift + offsets.flat_values.numpy() for offsets in (starts, ends))
+        begins_word = self._begins_word[pieces.flat_values.numpy()]
+        return pieces, tuple(
+            spans_to_pieces(spans, starts, ends, begins_word)
+            for spans in self._finder.find(paragraphs)
+        )
 
 
 class FileRecords:
