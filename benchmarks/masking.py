@@ -4,8 +4,11 @@
 
 The peers: KerasHub's `MaskedLMMaskGenerator` (single word pieces, no spans), TensorFlow Text's
 `mask_language_model` over whole words, and the plain-Python definition of span masking that the
-tests hold (one row at a time). Then what reading and parsing the records adds, and two threads
-beside one. Rounds are interleaved, the table shows medians of the rounds.
+tests hold (one row at a time). Then what reading, parsing
+and packing the records adds. Rates are rows a
+second of processor time over all threads, so that other programs on the machine do not count; only
+two threads beside one are compared by the clock on the wall. Rounds are interleaved, the table
+shows medians of the rounds.
 
 Without --records, records of 512 positions are written from text that comes with Python.
 """
@@ -24,10 +27,18 @@ import tensorflow_text as tf_text
 
 from benchmarks.machine import describe_machine
 from benchmarks.python_text import write_records_of_python_text
-from spanbert_tf.data.pretraining import PretrainingPipeline, pretraining_dataset
+from spanbert_tf.data.packing import (
+    ANNOTATION_LISTS,
+    SpecialTokenIds,
+    pack_annotations,
+    pack_single,
+    parse_records,
+)
+from spanbert_tf.data.pretraining import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.schema import RECORD_ID
 from spanbert_tf.data.vocabulary import SPECIAL_TOKENS, is_continuation, load_vocabulary
-from spanbert_tf.masking import MaskingOptions
+from spanbert_tf.masking import MaskingOptions, SpanMasker
 from tests.spanbert_tf.masking import masking_oracle
 
 BATCH_SIZE = 256
@@ -61,23 +72,27 @@ def _compare(records: str) -> None:
         "KerasHub MaskedLMMaskGenerator": _keras_hub_run(packed, vocabulary),
         "TensorFlow Text whole words": _tf_text_run(packed, vocabulary),
         "plain-Python definition": _oracle_run(packed, vocabulary, info.unigram_counts),
-        "reading, parsing and masking": _dataset_run(
+        "reading to masking": _dataset_run(
             pretraining_dataset(records, batch_size=BATCH_SIZE), threads=1
         ),
-        "masking, 2 threads": _masking_run(records, spans, threads=2),
+        "masking, 1 thread by the clock": _masking_run(records, spans, threads=1),
+        "masking, 2 threads by the clock": _masking_run(records, spans, threads=2),
     }
     schemes = ["subwords", "whole_words", *info.annotations]
     for scheme in schemes:
         options = MaskingOptions(scheme=scheme)
         runs[f"this masker, {scheme}"] = _masking_run(records, options, threads=1)
     rates = _interleaved_medians(runs)
-    ours = rates["this masker, geometric_spans"]
+    ours, _ = rates["this masker, geometric_spans"]
     print(f"{'':36}{'rows/s':>10}{'this / it':>12}")
-    for name, rate in rates.items():
+    for name, (rate, _) in rates.items():
         print(f"{name:36}{rate:10,.0f}{ours / rate:12.2f}")
-    added = ours / rates["reading, parsing and masking"] - 1
-    print(f"reading and parsing add {added:.1%} to masking")
-    print(f"two threads give {rates['masking, 2 threads'] / ours:.2f} x")
+    reading, _ = rates["reading to masking"]
+    print(f"reading, parsing and packing add {ours / reading - 1:.1%} to masking")
+    one, two = (
+        rates[f"masking, {threads} by the clock"][1] for threads in ("1 thread", "2 threads")
+    )
+    print(f"two threads give {two / one:.2f} x")
 
 
 def _unmasked(batch: dict[str, tf.Tensor]) -> np.ndarray:
@@ -92,16 +107,22 @@ def _unmasked(batch: dict[str, tf.Tensor]) -> np.ndarray:
 
 
 def _masking_run(records: str, options: MaskingOptions, threads: int) -> Callable[[], int]:
-    """Packs and masks one batch of parsed records again and again, in a new epoch each time."""
+    """Masks one batch of packed rows again and again, in a new epoch each time."""
     info = load_dataset_info(records)
+    vocabulary = load_vocabulary(f"{records}/vocab.txt")
     files = info.files(records, "train")
-    pipeline = PretrainingPipeline(records, info, options)
     serialized = next(iter(tf.data.TFRecordDataset(files).repeat().batch(BATCH_SIZE)))
-    parsed, _ = pipeline.parse(serialized, tf.zeros([BATCH_SIZE], tf.int64))
+    lists = ANNOTATION_LISTS.get(options.scheme, ())
+    parsed = parse_records(serialized, info, lists)
+    _, blocks = pack_single(parsed, SpecialTokenIds.from_vocabulary(vocabulary))
+    annotated = pack_annotations(parsed, options.scheme, 1) if lists else None
+    masker = SpanMasker.from_vocabulary(vocabulary, info.unigram_counts, options)
+    num_slots = options.num_slots(info.sequence_length, info.sequences)
+    record_ids = parsed.scalars[RECORD_ID]
 
     @tf.autograph.experimental.do_not_convert
     def mask(epoch: tf.Tensor) -> dict[str, tf.Tensor]:
-        return pipeline.mask(parsed, tf.fill([BATCH_SIZE], epoch))
+        return masker(blocks, tf.fill([BATCH_SIZE], epoch), record_ids, num_slots, annotated)
 
     return _dataset_run(tf.data.Dataset.counter().map(mask, num_parallel_calls=threads), threads)
 
@@ -182,17 +203,21 @@ def _oracle_run(
     return run
 
 
-def _interleaved_medians(runs: dict[str, Callable[[], int]]) -> dict[str, float]:
+def _interleaved_medians(runs: dict[str, Callable[[], int]]) -> dict[str, tuple[float, float]]:
+    """Median rows a second of each run: of processor time, and by the clock."""
     for run in runs.values():
         run()  # warm up
-    rates: dict[str, list[float]] = {name: [] for name in runs}
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for _ in range(ROUNDS):
         for name, run in runs.items():
-            rows, start = 0, time.perf_counter()
+            rows, start, processor_start = 0, time.perf_counter(), time.process_time()
             while (elapsed := time.perf_counter() - start) < SECONDS_A_ROUND:
                 rows += run()
-            rates[name].append(rows / elapsed)
-    return {name: statistics.median(values) for name, values in rates.items()}
+            rates[name].append((rows / (time.process_time() - processor_start), rows / elapsed))
+    return {
+        name: tuple(statistics.median(column) for column in zip(*pairs, strict=True))
+        for name, pairs in rates.items()
+    }
 
 
 if __name__ == "__main__":
