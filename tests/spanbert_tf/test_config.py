@@ -1,4 +1,6 @@
 import dataclasses
+import itertools
+import os
 import typing
 
 import pytest
@@ -8,6 +10,7 @@ from spanbert_tf.config import (
     MaskingConfig,
     PretrainingConfig,
     load_config,
+    shipped_directory,
     shipped_names,
 )
 from spanbert_tf.errors import ConfigurationError
@@ -138,6 +141,10 @@ def test_override_of_wrong_key_or_type(override, message):
         ("optimizer:\n  epsilon: 0\n", "optimizer.epsilon: 0.0 is not more than 0"),
         ("masking:\n  rate: 1.5\n", "masking.rate: 1.5 is not between 0 and 1"),
         ("data:\n  sequence_length: 513\n", "data.sequence_length: 513 is more than"),
+        (
+            "model: {position_embeddings: segment_aware}\ndata: {sequences: pair}\n",
+            "segment_aware needs data.sequences=single",
+        ),
         ("objectives:\n  next_sentence: true\n", "needs data.sequences=pair"),
         ("training:\n  steps_per_execution: 7\n", "is no multiple of training.steps_per_execution"),
     ],
@@ -211,3 +218,63 @@ def test_systems_of_the_spanbert_paper(name):
     assert config.model.as_dict() == large.model.as_dict()
     assert config.optimizer.as_dict() == large.optimizer.as_dict()
     assert config.training.schedule_steps == 2_400_000
+
+
+# name: layers, width, heads, position embeddings, scheme, SBO, steps, warm-up
+# (arXiv 2004.14996, sections 2 and 3.3; the last is ours).
+SEGMENT_AWARE_SYSTEMS = {
+    "segabert_base": (12, 768, 12, "segment_aware", "subwords", False, 500_000, 5000),
+    "segabert_large": (24, 1024, 16, "segment_aware", "subwords", False, 1_000_000, 10_000),
+    "bert_with_ps": (
+        12,
+        768,
+        12,
+        "absolute_with_paragraph_and_sentence",
+        "subwords",
+        False,
+        500_000,
+        5000,
+    ),
+    "segaspanbert": (
+        12,
+        768,
+        12,
+        "segment_aware",
+        "geometric_spans",
+        True,
+        2_400_000,
+        10_000,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEGMENT_AWARE_SYSTEMS)
+def test_systems_of_the_segabert_paper(name):
+    config = load_config(name)
+    assert SEGMENT_AWARE_SYSTEMS[name] == (
+        config.model.num_layers,
+        config.model.hidden_dim,
+        config.model.num_heads,
+        config.model.position_embeddings,
+        config.masking.scheme,
+        config.objectives.span_boundary,
+        config.training.steps,
+        config.optimizer.warmup_steps,
+    )
+    assert config.optimizer.learning_rate == 1e-4
+    assert config.training.schedule_steps == config.training.steps
+    assert config.data.sequences == "single"
+
+
+def test_every_shipped_configuration_is_tested_against_its_source():
+    sized_like_the_paper = {"spanbert_large", "spanbert_base", "spanbert_tiny"}
+    assert {*SYSTEMS, *SEGMENT_AWARE_SYSTEMS, *sized_like_the_paper} == set(shipped_names())
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_shipped_configuration_opens_with_its_source_and_command(name):
+    with open(os.path.join(shipped_directory(), f"{name}.yaml"), encoding="utf-8") as file:
+        text = file.read()
+    comment = "".join(itertools.takewhile(lambda line: line[0] == "#", text.splitlines(True)))
+    assert f"--config {name} " in comment
+    assert "Batch" in comment
