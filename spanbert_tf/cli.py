@@ -48,7 +48,7 @@ _set_option = click.option(
 def cli(debug: bool) -> None:
     """Pre-train, fine-tune and serve SpanBERT with TensorFlow and Keras."""
     if not debug:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 @cli.command()
@@ -148,6 +148,45 @@ def pretrain(
     from spanbert_tf.training.pretraining import run_pretraining
 
     run_pretraining(load_config(config, overrides), data, output, initial_preset)
+
+
+class _SeveralValues(click.Command):
+    """A command whose repeatable options take several values after one flag: `--seeds 1 2 3`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Repeats the flag before each value, as click wants it: `--seeds 1 --seeds 2 …`."""
+        options = [param for param in self.params if isinstance(param, click.Option)]
+        repeatable = {flag for option in options if option.multiple for flag in option.opts}
+        repeated, flag = [], None
+        for argument in args:
+            if argument.startswith("-"):
+                flag = argument if argument in repeatable else None
+                if flag is None:
+                    repeated.append(argument)
+            else:
+                repeated += [argument] if flag is None else [flag, argument]
+        return super().parse_args(ctx, repeated)
+
+
+@cli.command(cls=_SeveralValues)
+@click.option("--configs", required=True, multiple=True, metavar="NAME|FILE ...")
+@click.option("--data", required=True, type=_EXISTING_DIRECTORY)
+@click.option("--output", default="comparison", show_default=True, metavar="DIR")
+@click.option("--steps", required=True, type=click.IntRange(min=1))
+@click.option("--seeds", multiple=True, type=click.IntRange(min=0), default=[1], metavar="N ...")
+@_set_option
+def compare(
+    configs: Sequence[str],
+    data: str,
+    output: str,
+    steps: int,
+    seeds: Sequence[int],
+    overrides: Sequence[str],
+) -> None:
+    """Train small versions of several systems and compare what they reach."""
+    from spanbert_tf.comparison import compare_systems
+
+    compare_systems(configs, data, output, steps=steps, seeds=seeds, overrides=overrides)
 
 
 @cli.command()

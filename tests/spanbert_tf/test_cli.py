@@ -1,5 +1,6 @@
 import subprocess
 import sys
+import types
 
 import click
 import pytest
@@ -38,7 +39,8 @@ def _commands(group=cli, prefix=()):
 def test_help_and_imports_load_nothing_heavy(statement):
     """Imports that cost seconds belong to the commands that need them."""
     program = (
-        f"import sys\ntry:\n    {statement}\nexcept SystemExit as stop:\n    assert stop.code == 0\n"
+        f"import sys\n"
+        f"try:\n    {statement}\nexcept SystemExit as stop:\n    assert stop.code == 0\n"
         f"print(sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr)"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -100,6 +102,20 @@ def test_defects_exit_with_status_1(tmp_path):
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.returncode == 1
     assert "ZeroDivisionError" in result.stderr
+
+
+def test_options_of_compare_take_several_values(monkeypatch, tmp_path):
+    calls = []
+    module = types.ModuleType("spanbert_tf.comparison")
+    module.compare_systems = lambda *arguments, **options: calls.append((arguments, options))
+    monkeypatch.setitem(sys.modules, "spanbert_tf.comparison", module)
+    data = str(tmp_path)
+    arguments = ["--configs", "a", "b", "--data", data, "--seeds", "1", "2", "--steps", "5"]
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", *arguments, "--configs", "c", "--set", "x.y=1", "x.z=-2"])
+    assert stop.value.code == 0
+    options = {"steps": 5, "seeds": (1, 2), "overrides": ("x.y=1", "x.z=-2")}
+    assert calls == [((("a", "b", "c"), data, "comparison"), options)]
 
 
 def test_interrupt_exits_with_status_1(monkeypatch, capsys):
