@@ -57,7 +57,7 @@ class SpanBertTokenizer(keras_hub.tokenizers.WordPieceTokenizer):
     * Punctuation and ideographs are those of a newer Unicode version and of the original BERT's
       table: U+2B820 to U+2B91F are ideographs (HuggingFace's table begins at U+2B920).
     * `lowercase` folds case and compatibility forms as well (NFKC_Casefold): `ß` becomes `ss`,
-      `ﬁ` `fi`, `²` `2`, full-width `Ａ` `a`; there they stay.
+      `ﬁ` `fi`, `²` `2`, a final sigma a plain one; there they stay.
     * A word of more than 100 bytes is `[UNK]`; there, of more than 100 characters.
     * `[MASK]` and the like in a text are text, unless `special_tokens_in_strings`.
 
