@@ -1,4 +1,7 @@
-"""Masks raw strings for `SpanBertMaskedLM.fit`."""
+"""Masks raw strings for `SpanBertMaskedLM.fit`.
+
+B texts, S positions, K prediction slots.
+"""
 
 import dataclasses
 
@@ -7,10 +10,19 @@ import keras_hub
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
+from spanbert_tf.data.packing import ANNOTATION_LISTS
 from spanbert_tf.data.vocabulary import SPECIAL_TOKENS
 from spanbert_tf.masking import Blocks, MaskingOptions, SpanMasker
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+
+# KerasHub's arguments that `masking` replaces.
+_REPLACED = (
+    "mask_selection_rate",
+    "mask_selection_length",
+    "mask_token_rate",
+    "random_token_rate",
+)
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -24,13 +36,19 @@ class SpanBertMaskedLMPreprocessor(keras_hub.models.MaskedLMPreprocessor):
     Args:
         tokenizer: a `SpanBertTokenizer`.
         sequence_length: int. Positions of a packed row.
+        truncate: string. How texts are cut to fit, as for `keras_hub.layers.MultiSegmentPacker`.
         masking: a scheme's name, a dict of the fields of `MaskingOptions`, or `MaskingOptions`.
         seed: int or `None`. Of the random numbers.
-        **kwargs: as for `keras_hub.models.MaskedLMPreprocessor`; its own masking rates do not
-            apply.
+
+    Raises:
+        ValueError: a scheme that needs annotations, or one of KerasHub's masking rates, which
+            `masking` replaces.
 
     Call arguments:
-        x: string tensor [B], or a tuple of two.
+        x: string, string tensor [B], or a tuple of two for pairs. Keras takes a tuple of two that
+            is given alone for inputs and labels: call `preprocessor(x=(first, second))`, and give
+            `fit` a data set of `((first, second),)`.
+        y, sample_weight: must be `None`; masking makes them.
 
     Returns:
         `(x, y, sample_weight)`: a dict of `token_ids`, `segment_ids`, `padding_mask` (int32
@@ -45,29 +63,49 @@ class SpanBertMaskedLMPreprocessor(keras_hub.models.MaskedLMPreprocessor):
         self,
         tokenizer: SpanBertTokenizer,
         sequence_length: int = 512,
+        truncate: str = "round_robin",
         masking: str | dict | MaskingOptions = "geometric_spans",
         seed: int | None = None,
         **kwargs,
     ) -> None:
-        super().__init__(tokenizer, sequence_length=sequence_length, **kwargs)
+        if replaced := sorted(set(_REPLACED) & set(kwargs)):
+            raise ValueError(f"{replaced[0]} has no effect here; set it in `masking`")
+        super().__init__(tokenizer, sequence_length=sequence_length, truncate=truncate, **kwargs)
         if isinstance(masking, str):
             masking = MaskingOptions(scheme=masking)
         elif isinstance(masking, dict):
             masking = MaskingOptions(**masking)
+        if masking.scheme in ANNOTATION_LISTS:
+            raise ValueError(f"masking {masking.scheme!r} needs annotated records, not strings")
         self.masking = masking
         self.seed = seed
 
     def build(self, input_shape: tuple) -> None:
-        super().build(input_shape)
+        # In place of the base class's packer and masker: both in TensorFlow, eagerly as well.
         vocabulary = self.tokenizer.get_vocabulary()
+        self.packer = keras_hub.layers.MultiSegmentPacker(
+            sequence_length=self.sequence_length,
+            start_value=self.tokenizer.start_token_id,
+            end_value=self.tokenizer.end_token_id,
+            pad_value=self.tokenizer.pad_token_id,
+            truncate=self.truncate,
+            _allow_python_workflow=False,
+        )
         counts = [int(piece not in SPECIAL_TOKENS) for piece in vocabulary]
         self.masker = SpanMasker.from_vocabulary(vocabulary, counts, self.masking)
 
-    @preprocessing_function
-    def _call_tf(
+    def call(
         self, x: tf.Tensor | tuple, y: None = None, sample_weight: None = None
     ) -> tuple[dict, tf.Tensor, tf.Tensor]:
+        if y is not None or sample_weight is not None:
+            raise ValueError("y and sample_weight must be None; give pairs as x=(first, second)")
+        return self._call_tf(x)
+
+    @preprocessing_function
+    def _call_tf(self, x: tf.Tensor | tuple) -> tuple[dict, tf.Tensor, tf.Tensor]:
         segments = x if isinstance(x, tuple) else (x,)
+        if len(segments) > 2:
+            raise ValueError(f"x must be one text or two. Received: {len(segments)}")
         is_unbatched = segments[0].shape.rank == 0
         segments = tuple(tf.reshape(segment, [-1]) for segment in segments)
         token_ids, segment_ids = self.packer(tuple(map(self.tokenizer, segments)))  # [B, S]
@@ -94,12 +132,7 @@ class SpanBertMaskedLMPreprocessor(keras_hub.models.MaskedLMPreprocessor):
 
     def get_config(self) -> dict:
         config = super().get_config()
-        for name in (
-            "mask_selection_rate",
-            "mask_selection_length",
-            "mask_token_rate",
-            "random_token_rate",
-        ):
+        for name in _REPLACED:
             config.pop(name)
         config.update({"masking": dataclasses.asdict(self.masking), "seed": self.seed})
         return config
