@@ -13,6 +13,8 @@ ends. Here a whole round of draws of all rows is decided at once, with the same 
 4. candidates are granted tokens in order until the budget is met; one may get a part.
 """
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
 from spanbert_tf.masking.candidates import (
@@ -21,6 +23,7 @@ from spanbert_tf.masking.candidates import (
     Candidates,
     Words,
     draw_candidates,
+    find_words,
 )
 from spanbert_tf.masking.options import MaskingOptions
 
@@ -42,6 +45,7 @@ def draws_per_round(num_slots: int, scheme: str) -> int:
 def select_tokens(
     blocks: Blocks,
     words: Words,
+    is_word_start: tf.Tensor,
     keys: tf.Tensor,
     num_slots: int,
     options: MaskingOptions,
@@ -52,6 +56,7 @@ def select_tokens(
     Args:
         blocks: the packed rows.
         words: of the same rows.
+        is_word_start: bool [V], whether a vocabulary entry begins a word.
         keys: uint64 [B], from `row_keys`.
         num_slots: K, the largest number of masked tokens a row.
         options: the scheme and its parameters.
@@ -64,26 +69,69 @@ def select_tokens(
     rate = options.exact_rate
     # ceil in integers: a float32 0.15 · 100 is 15.000001.
     budgets = -(-blocks.lengths * rate.numerator // rate.denominator)  # [B, G]
+    first_draw = tf.constant(0, tf.int64)
+    nothing = tf.zeros_like(blocks.token_ids, tf.bool)
+    first_round = _Rows(blocks, words, keys, annotated)
+    masked, remaining = _mask_round(first_round, first_draw, nothing, budgets, round_size, options)
+    # Rows that need more draws than a round go on by themselves.
+    late = tf.where(tf.reduce_any(remaining > 0, axis=1))[:, 0]  # [L]
+    late_blocks = Blocks(*(tf.gather(values, late) for values in blocks))
+    late_rows = _Rows(
+        late_blocks,
+        find_words(late_blocks, is_word_start),
+        tf.gather(keys, late),
+        annotated and AnnotatedSpans(*(tf.gather(values, late) for values in annotated)),
+    )
 
     def more_to_mask(first_draw: tf.Tensor, masked: tf.Tensor, remaining: tf.Tensor) -> tf.Tensor:
         del first_draw, masked
         return tf.reduce_any(remaining > 0)
 
-    def mask_round(
+    def mask_more(
         first_draw: tf.Tensor, masked: tf.Tensor, remaining: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        draws = first_draw + tf.range(round_size, dtype=tf.int64)
-        candidates = draw_candidates(blocks, words, keys, draws, options, annotated)
-        granted, num_granted = _grant(candidates, blocks, masked, remaining, round_size)
-        return first_draw + round_size, masked | granted, remaining - num_granted
+        result = _mask_round(late_rows, first_draw, masked, remaining, round_size, options)
+        return first_draw + round_size, *result
 
-    # A row that needs more draws than a round gets further rounds; the others are done by then.
-    _, masked, _ = tf.while_loop(
-        more_to_mask,
-        mask_round,
-        (tf.constant(0, tf.int64), tf.zeros_like(blocks.token_ids, tf.bool), budgets),
-    )
-    return masked
+    start = (first_draw + round_size, tf.gather(masked, late), tf.gather(remaining, late))
+    _, late_masked, _ = tf.while_loop(more_to_mask, mask_more, start)
+    return tf.tensor_scatter_nd_update(masked, late[:, tf.newaxis], late_masked)
+
+
+class _Rows(NamedTuple):
+    """All that a round needs to know about some rows."""
+
+    blocks: Blocks
+    words: Words
+    keys: tf.Tensor
+    annotated: AnnotatedSpans | None
+
+
+def _mask_round(
+    rows: _Rows,
+    first_draw: tf.Tensor,
+    masked: tf.Tensor,
+    remaining: tf.Tensor,
+    round_size: int,
+    options: MaskingOptions,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Masks what C further draws grant.
+
+    Args:
+        rows: R rows.
+        first_draw: int64 [], number of the round's first draw.
+        masked: bool [R, S], what is masked so far.
+        remaining: int64 [R, G], tokens still to mask.
+        round_size: C.
+        options: the scheme and its parameters.
+
+    Returns:
+        `masked` and `remaining` after the round.
+    """
+    draws = first_draw + tf.range(round_size, dtype=tf.int64)
+    candidates = draw_candidates(rows.blocks, rows.words, rows.keys, draws, options, rows.annotated)
+    granted, num_granted = _grant(candidates, rows.blocks, masked, remaining, round_size)
+    return masked | granted, remaining - num_granted
 
 
 def _grant(

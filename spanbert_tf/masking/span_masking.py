@@ -81,7 +81,9 @@ class SpanMasker:
         """
         keys = row_keys(self.seed, epochs, record_ids)
         words = find_words(blocks, self.is_word_start)
-        masked = select_tokens(blocks, words, keys, num_slots, self.options, annotated)
+        masked = select_tokens(
+            blocks, words, self.is_word_start, keys, num_slots, self.options, annotated
+        )
         spans = list_masked_spans(masked, blocks.token_ids, num_slots)
         token_ids = replace_tokens(
             spans, blocks, words, keys, self.unigrams, self.mask_token_id, self.options
