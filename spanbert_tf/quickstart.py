@@ -13,7 +13,6 @@ import tensorflow as tf
 from data_prep.pretraining import write_pretraining_records
 from data_prep.vocabulary import write_vocabulary
 from spanbert_tf.config import PretrainingConfig, load_config
-from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.schema import VOCABULARY_FILE
 from spanbert_tf.data.vocabulary import load_vocabulary
@@ -25,7 +24,7 @@ from spanbert_tf.serving.masked_lm import FillMask, export_masked_lm
 from spanbert_tf.span_lengths import count_span_lengths, plot_span_lengths
 from spanbert_tf.training.callbacks import read_metrics
 from spanbert_tf.training.pretrainer import build_pretrainer
-from spanbert_tf.training.pretraining import run_pretraining
+from spanbert_tf.training.pretraining import configured_dataset, run_pretraining
 from spanbert_tf.training.run_directory import METRICS_FILE, PRESET
 
 CONFIG = "spanbert_tiny"
@@ -105,13 +104,7 @@ def unigram_cross_entropy(config: PretrainingConfig, records: str) -> float:
     counts = np.array(load_dataset_info(records).unigram_counts) + 1.0  # [V]
     surprisals = -np.log(counts / counts.sum())
     total = num_targets = 0.0
-    batches = pretraining_dataset(
-        records,
-        batch_size=config.training.batch_size,
-        masking=config.masking_options(),
-        split="validation",
-    )
-    for batch in batches.as_numpy_iterator():
+    for batch in configured_dataset(config, records, split="validation").as_numpy_iterator():
         total += float(np.sum(surprisals[batch["mask_ids"]] * batch["mask_weights"]))
         num_targets += float(np.sum(batch["mask_weights"]))
     return total / num_targets

@@ -23,6 +23,24 @@ def tiny_records(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def tiny_pair_records(tmp_path_factory):
+    """Annotated pairs of 24 positions: 40 training records, 10 held out."""
+    from record_files import random_records, write_records
+
+    annotations = ("entities", "noun_phrases")
+    return str(
+        write_records(
+            tmp_path_factory.mktemp("records") / "pair",
+            random_records(40, 24, pair=True, annotations=annotations),
+            random_records(10, 24, pair=True, annotations=annotations, seed=1),
+            sequence_length=24,
+            sequences="pair",
+            annotations=annotations,
+        )
+    )
+
+
+@pytest.fixture(scope="session")
 def tiny_overrides():
     """Settings that make any configuration as small as `tiny_records`: 2 layers of width 32."""
     settings = {

@@ -29,7 +29,7 @@ class Checkpoints:
     on what else the process has built.
 
     Args:
-        directory: where the checkpoints lie; made if need be.
+        directory: where the checkpoints lie; made with the first one.
         model: a built model with a built optimizer.
         max_to_keep: older checkpoints are deleted.
         report: takes one line of text about a damaged checkpoint.
@@ -50,16 +50,16 @@ class Checkpoints:
             model=[variable.value for variable in model.variables],
             optimizer=[variable.value for variable in model.optimizer.variables],
         )
-        os.makedirs(directory, exist_ok=True)
-        for name in os.listdir(directory):  # what a killed process left behind
+        for name in self._names():  # what a killed process left behind
             if name.endswith(_UNFINISHED):
                 shutil.rmtree(os.path.join(directory, name))
 
     def steps(self) -> list[int]:
         """Steps of the checkpoints that are there, oldest first."""
-        names = [name for name in os.listdir(self._directory) if name.startswith(_PREFIX)]
         return sorted(
-            int(name.removeprefix(_PREFIX)) for name in names if not name.endswith(_UNFINISHED)
+            int(name.removeprefix(_PREFIX))
+            for name in self._names()
+            if name.startswith(_PREFIX) and not name.endswith(_UNFINISHED)
         )
 
     def save(self, step: int) -> None:
@@ -73,7 +73,7 @@ class Checkpoints:
         final = self._path(step)
         unfinished = final + _UNFINISHED
         try:
-            os.mkdir(unfinished)
+            os.makedirs(unfinished)
             self._checkpoint.write(os.path.join(unfinished, _STATE_PREFIX))
             _write_description(unfinished, step)
             os.rename(unfinished, final)
@@ -111,6 +111,9 @@ class Checkpoints:
                 f"{self._directory}: every checkpoint is damaged; delete the run and start it again"
             )
         return 0
+
+    def _names(self) -> list[str]:
+        return os.listdir(self._directory) if os.path.isdir(self._directory) else []
 
     def _path(self, step: int) -> str:
         return os.path.join(self._directory, f"{_PREFIX}{step:08d}")

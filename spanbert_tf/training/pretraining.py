@@ -1,5 +1,7 @@
 """One pre-training run: checks, `model.fit`, checkpoints, and the preset at the end."""
 
+import contextlib
+import dataclasses
 import os
 import sys
 from collections.abc import Iterator
@@ -7,7 +9,7 @@ from collections.abc import Iterator
 import keras
 import tensorflow as tf
 
-from spanbert_tf.config import PretrainingConfig
+from spanbert_tf.config import PretrainingConfig, TrainingConfig
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.records import find_damage, load_dataset_info
 from spanbert_tf.data.schema import SEQUENCE_KINDS, VOCABULARY_FILE, DatasetInfo
@@ -26,7 +28,13 @@ from spanbert_tf.training.checkpoints import Checkpoints
 from spanbert_tf.training.initial_preset import begin_with_preset
 from spanbert_tf.training.optimizers import WarmupLinearDecay
 from spanbert_tf.training.pretrainer import compiled_pretrainer
-from spanbert_tf.training.run_directory import CHECKPOINTS, METRICS_FILE, PRESET, open_run
+from spanbert_tf.training.run_directory import (
+    CHECKPOINTS,
+    METRICS_FILE,
+    PRESET,
+    check_run,
+    write_run,
+)
 from spanbert_tf.training.strategies import make_strategy
 
 
@@ -56,47 +64,64 @@ def run_pretraining(
     training = config.training
     info = load_dataset_info(data)
     check_records(config, info, data)
+    run = _Run(config, data, output, info)
     # Repeated: under a strategy, Keras 3.15 takes a batch too many before each evaluation.
-    held_out = _dataset(config, data, split="validation").repeat()
+    held_out = configured_dataset(config, data, split="validation").repeat()
     strategy = make_strategy(training)
-    open_run(output, config, info)
+    check_run(output, config, info)
     keras.utils.set_random_seed(training.seed)
     with strategy.scope():
         model = compiled_pretrainer(config, info.vocabulary_size)
     checkpoints = Checkpoints(
         os.path.join(output, CHECKPOINTS), model, max_to_keep=training.max_checkpoints
     )
-    first_step = checkpoints.restore()
-    if first_step:
-        print(f"{output}: going on after step {first_step} of {training.steps}", flush=True)
-    elif initial_preset:
+    if initial_preset and not checkpoints.steps():
         begin_with_preset(model, initial_preset, data, info)
+    with _named_errors(run):
+        first_step = checkpoints.restore()
+        if first_step > training.steps:
+            raise MismatchError(
+                f"{output}: has {first_step} steps already, more than training.steps "
+                f"({training.steps}); raise it, or name another --output"
+            )
+        write_run(output, config, info)
+        if first_step:
+            print(f"{output}: going on after step {first_step} of {training.steps}", flush=True)
+        try:
+            _fit(model, run, held_out, checkpoints, first_step)
+        except RunInterrupted as stop:
+            print(
+                f"{output}: SIGTERM: saved step {stop.step} of {training.steps}; run the same "
+                "command again to go on",
+                flush=True,
+            )
+            return None
+        _save_preset(model, run)
+    _print_summary(output)
+    return model
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    config: PretrainingConfig
+    data: str  # directory of the records
+    output: str  # directory of the run
+    info: DatasetInfo
+
+
+@contextlib.contextmanager
+def _named_errors(run: _Run) -> Iterator[None]:
+    """Says which file is meant where TensorFlow or the operating system would not."""
     try:
-        _fit(model, config, info, data, held_out, output, checkpoints, first_step)
+        yield
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-        damage = find_damage([os.path.join(data, shard.file) for shard in info.shards])
-        raise damage or error from error
+        files = [os.path.join(run.data, shard.file) for shard in run.info.shards]
+        raise find_damage(files) or error from error
     except OSError as error:
         raise BadInputError(
-            f"{output}: cannot be written ({error}); free some space and run the same command "
+            f"{run.output}: cannot be written ({error}); free some space and run the same command "
             "again to go on"
         ) from error
-    except RunInterrupted as stop:
-        print(
-            f"{output}: SIGTERM: saved step {stop.step} of {training.steps}; run the same command "
-            "again to go on",
-            flush=True,
-        )
-        return None
-    vocabulary = load_vocabulary(os.path.join(data, VOCABULARY_FILE))
-    save_pretraining_preset(
-        model,
-        SpanBertTokenizer(vocabulary, lowercase=info.lowercase),
-        os.path.join(output, PRESET),
-        sequence_length=info.sequence_length,
-    )
-    _print_summary(output, read_metrics(os.path.join(output, METRICS_FILE)))
-    return model
 
 
 def check_records(config: PretrainingConfig, info: DatasetInfo, data: str) -> None:
@@ -136,40 +161,39 @@ def tokens_per_row(info: DatasetInfo) -> float:
 
 
 def _fit(
-    model: keras.Model,
-    config: PretrainingConfig,
-    info: DatasetInfo,
-    data: str,
+    model: SpanBertPretrainer,
+    run: _Run,
     held_out: tf.data.Dataset,
-    output: str,
     checkpoints: Checkpoints,
     first_step: int,
 ) -> None:
     """Trains from `first_step` to the end, with an evaluation every so many steps."""
-    training, optimizer = config.training, config.optimizer
+    config, training, optimizer = run.config, run.config.training, run.config.optimizer
     log = MetricsLog(
-        output,
+        run.output,
         first_step,
         every=training.log_every,
         schedule=WarmupLinearDecay(
             optimizer.learning_rate, optimizer.warmup_steps, training.schedule_steps
         ),
-        tokens_per_step=training.batch_size * tokens_per_row(info),
+        tokens_per_step=training.batch_size * tokens_per_row(run.info),
     )
     periodic = PeriodicCheckpoint(checkpoints, first_step, every=training.checkpoint_every_steps)
     # Without a terminal, Keras would print its bar again and again: a line an epoch, then.
     verbose = 1 if sys.stdout.isatty() else 2
-    held_out_batches = -(-info.num_records("validation") // training.batch_size)
+    held_out_batches = -(-run.info.num_records("validation") // training.batch_size)
     if training.evaluate_batches:
         held_out_batches = min(held_out_batches, training.evaluate_batches)
     with StopOnSignal(checkpoints, first_step) as stop:
         callbacks = [log, periodic, stop]
-        if _stopped_before_evaluation(first_step, training.evaluate_every, log):
+        if _stopped_before_evaluation(first_step, training, log):
             model.evaluate(held_out, steps=held_out_batches, callbacks=callbacks, verbose=verbose)
         for start, num_steps, num_epochs in _fits(first_step, config):
             first_epoch = start // training.evaluate_every
             model.fit(
-                _dataset(config, data, split="train", seed=training.seed, first_batch=start),
+                configured_dataset(
+                    config, run.data, split="train", seed=training.seed, first_batch=start
+                ),
                 initial_epoch=first_epoch,
                 epochs=first_epoch + num_epochs,
                 steps_per_epoch=num_steps,
@@ -182,8 +206,15 @@ def _fit(
         checkpoints.save(training.steps)
 
 
-def _dataset(config: PretrainingConfig, data: str, **options: object) -> tf.data.Dataset:
-    """The records as the configuration wants them masked; held-out ones alike for every seed."""
+def configured_dataset(config: PretrainingConfig, data: str, **options: object) -> tf.data.Dataset:
+    """The records as a configuration wants them batched and masked.
+
+    Args:
+        config: of the run.
+        data: directory of the records.
+        **options: `split`, `seed` and `first_batch` of `pretraining_dataset`. Held-out records
+            keep its default seed, so that every run is evaluated under the same masks.
+    """
     return pretraining_dataset(
         data,
         batch_size=config.training.batch_size,
@@ -193,10 +224,10 @@ def _dataset(config: PretrainingConfig, data: str, **options: object) -> tf.data
     )
 
 
-def _stopped_before_evaluation(first_step: int, every: int, log: MetricsLog) -> bool:
+def _stopped_before_evaluation(first_step: int, training: TrainingConfig, log: MetricsLog) -> bool:
     """Whether a run was stopped between the last step of an epoch and the epoch's evaluation."""
-    is_due = first_step > 0 and first_step % every == 0
-    return is_due and first_step not in log.evaluated_steps
+    ends_epoch = first_step % training.evaluate_every == 0 or first_step == training.steps
+    return first_step > 0 and ends_epoch and first_step not in log.evaluated_steps
 
 
 def _fits(first_step: int, config: PretrainingConfig) -> Iterator[tuple[int, int, int]]:
@@ -217,8 +248,19 @@ def _fits(first_step: int, config: PretrainingConfig) -> Iterator[tuple[int, int
         yield start, steps - start, 1
 
 
-def _print_summary(output: str, lines: list[dict[str, float]]) -> None:
+def _save_preset(model: SpanBertPretrainer, run: _Run) -> None:
+    vocabulary = load_vocabulary(os.path.join(run.data, VOCABULARY_FILE))
+    save_pretraining_preset(
+        model,
+        SpanBertTokenizer(vocabulary, lowercase=run.info.lowercase),
+        os.path.join(run.output, PRESET),
+        sequence_length=run.info.sequence_length,
+    )
+
+
+def _print_summary(output: str) -> None:
     """Prints what the last evaluation found, and where everything is."""
+    lines = read_metrics(os.path.join(output, METRICS_FILE))
     last = [line for line in lines if "validation_loss" in line][-1]
     measured = ", ".join(
         f"{name.removeprefix('validation_').replace('_', ' ')} {value:.4f}"

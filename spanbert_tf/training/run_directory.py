@@ -24,31 +24,33 @@ _CHANGEABLE = frozenset(
 )
 
 
-def open_run(directory: str, config: PretrainingConfig, info: DatasetInfo) -> None:
-    """Makes the directory of a run, or checks that an existing one is of the same run.
-
-    Writes `config.yaml` and a copy of the records' `dataset_info.json`.
+def check_run(directory: str, config: PretrainingConfig, info: DatasetInfo) -> None:
+    """Checks that a directory is new, empty, or of the same run.
 
     Raises:
         BadInputError: the directory holds something else.
         MismatchError: it is a run with another configuration or other records.
     """
     config_path = os.path.join(directory, CONFIG_FILE)
-    info_path = os.path.join(directory, DATASET_INFO_FILE)
     if os.path.exists(config_path):
         _check_config(directory, load_config(config_path), config)
     elif os.path.exists(directory) and (not os.path.isdir(directory) or os.listdir(directory)):
         raise BadInputError(f"{directory}: exists and is no training run; name another --output")
+    info_path = os.path.join(directory, DATASET_INFO_FILE)
     if os.path.exists(info_path):
         with open(info_path, encoding="utf-8") as file:
             _check_records(directory, DatasetInfo.from_json(file.read(), info_path), info)
+
+
+def write_run(directory: str, config: PretrainingConfig, info: DatasetInfo) -> None:
+    """Writes `config.yaml` and a copy of the records' `dataset_info.json`."""
     os.makedirs(directory, exist_ok=True)
     # The configuration last: a directory that has one is a run.
-    write_whole(info_path, info.to_json())
-    write_whole(config_path, config.to_yaml())
+    _write_whole(os.path.join(directory, DATASET_INFO_FILE), info.to_json())
+    _write_whole(os.path.join(directory, CONFIG_FILE), config.to_yaml())
 
 
-def write_whole(path: str, text: str) -> None:
+def _write_whole(path: str, text: str) -> None:
     """Writes a text file so that it is there whole or, after a kill, as it was before."""
     with open(f"{path}.new", "w", encoding="utf-8") as file:
         file.write(text)
