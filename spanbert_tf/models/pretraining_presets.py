@@ -6,6 +6,7 @@ sentence) lie beside it in `pretraining_heads.npz`, one array a variable.
 
 import os
 import shutil
+import zipfile
 
 import keras
 import numpy as np
@@ -35,24 +36,43 @@ def save_pretraining_preset(
         tokenizer: of the records that it was trained on.
         directory: of the preset.
         sequence_length: positions of a row that the preset's preprocessor packs.
+
+    Raises:
+        BadInputError: the directory cannot be written; an earlier preset is there as it was.
     """
     preprocessor = SpanBertMaskedLMPreprocessor(tokenizer, sequence_length=sequence_length)
     masked_lm = SpanBertMaskedLM(pretrainer.backbone, preprocessor)
     masked_lm.masked_lm_head.set_weights(pretrainer.masked_lm_head.get_weights())
-    unfinished, replaced = f"{directory}.incomplete", f"{directory}.replaced"
-    for path in (unfinished, replaced):
-        shutil.rmtree(path, ignore_errors=True)
+    arrays = {name: variable.numpy() for name, variable in _head_variables(pretrainer).items()}
+    unfinished = f"{directory}.incomplete"
+    shutil.rmtree(unfinished, ignore_errors=True)
     try:
         masked_lm.save_to_preset(unfinished)
-        arrays = {name: variable.numpy() for name, variable in _head_variables(pretrainer).items()}
         if arrays:
             np.savez(os.path.join(unfinished, HEADS_FILE), **arrays)
-        if os.path.isdir(directory):
-            os.rename(directory, replaced)
-        os.rename(unfinished, directory)
+        _replace_directory(unfinished, directory)
+    except (OSError, RuntimeError) as error:  # h5py raises both when the disk is full
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise BadInputError(
+            f"{directory}: cannot be written ({reason}); free some space"
+        ) from error
     finally:
-        for path in (unfinished, replaced):
-            shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _replace_directory(source: str, target: str) -> None:
+    """Renames a directory to the name of one that may exist."""
+    earlier = f"{target}.replaced"
+    shutil.rmtree(earlier, ignore_errors=True)
+    if os.path.isdir(target):
+        os.rename(target, earlier)
+    try:
+        os.rename(source, target)
+    except OSError:
+        if os.path.isdir(earlier):
+            os.rename(earlier, target)
+        raise
+    shutil.rmtree(earlier, ignore_errors=True)
 
 
 def load_preset_into(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, str]:
@@ -66,7 +86,7 @@ def load_preset_into(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, s
         What became of each part: `LOADED`, or `FRESH` and why.
 
     Raises:
-        BadInputError: the preset is none of a `SpanBertBackbone`.
+        BadInputError: the preset is none of a `SpanBertBackbone`, or a file of it is damaged.
         MismatchError: its encoder has another shape; the message names the first difference.
     """
     try:
@@ -114,10 +134,7 @@ def _head_variables(pretrainer: SpanBertPretrainer) -> dict[str, keras.Variable]
 
 
 def _load_heads(pretrainer: SpanBertPretrainer, path: str) -> dict[str, str]:
-    saved = {}
-    if os.path.exists(path):
-        with np.load(path, allow_pickle=False) as file:
-            saved = dict(file)
+    saved = _read_heads(path) if os.path.exists(path) else {}
     variables = _head_variables(pretrainer)
     report = {}
     for head in _heads(pretrainer):
@@ -133,3 +150,12 @@ def _load_heads(pretrainer: SpanBertPretrainer, path: str) -> dict[str, str]:
                 variable.assign(saved[name])
             report[head.name] = LOADED
     return report
+
+
+def _read_heads(path: str) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInputError(f"{path}: is damaged ({reason}); copy the preset again") from error

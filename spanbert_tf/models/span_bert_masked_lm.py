@@ -2,6 +2,7 @@
 
 import keras
 import keras_hub
+from keras import ops
 from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.errors import BadInputError
@@ -49,9 +50,21 @@ class SpanBertMaskedLM(keras_hub.models.MaskedLM):
             **kwargs,
         )
 
+    @property
+    def is_head_trained(self) -> bool:
+        """Whether the head differs from a new one, whose biases are all 0.
+
+        The first step of training moves each of them, so weights tell, however they were loaded.
+        """
+        biases = [w for w in self.masked_lm_head.weights if w.path.endswith("output_bias")]
+        return any(bool(ops.any(ops.not_equal(bias, 0))) for bias in biases)
+
     @classmethod
     def from_preset(cls, preset: str, load_weights: bool = True, **kwargs) -> "SpanBertMaskedLM":
-        """Loads a preset; with weights, only one whose head was trained and saved.
+        """Loads a preset; with weights, only one that has those of the head.
+
+        For a new head on an encoder, construct the class. (`keras_hub.models.MaskedLM.from_preset`
+        returns this class too, but passes this check by.)
 
         Raises:
             BadInputError: the preset has no masked-language-model head; KerasHub would give it a

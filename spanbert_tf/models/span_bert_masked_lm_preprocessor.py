@@ -92,7 +92,8 @@ class SpanBertMaskedLMPreprocessor(keras_hub.models.MaskedLMPreprocessor):
             _allow_python_workflow=False,
         )
         counts = [int(piece not in SPECIAL_TOKENS) for piece in vocabulary]
-        self.masker = SpanMasker.from_vocabulary(vocabulary, counts, self.masking)
+        with tf.init_scope():  # Keras may build while it traces one of several graphs
+            self.masker = SpanMasker.from_vocabulary(vocabulary, counts, self.masking)
 
     def call(
         self, x: tf.Tensor | tuple, y: None = None, sample_weight: None = None
