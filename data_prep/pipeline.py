@@ -22,12 +22,16 @@ from apache_beam.transforms.environments import SubprocessSDKEnvironment
 from data_prep.corpus import DocumentReader, InputFile
 from data_prep.progress import ProgressWriter, Totals
 from data_prep.records import FileRecords, RecordMaker, RecordOptions
-from data_prep.shards import FileSummary, ShardWriter, held_out_limit, shard_name
+from data_prep.shards import (
+    FileSummary,
+    ShardWriter,
+    check_enough_documents,
+    held_out_limit,
+    shard_name,
+)
 from data_prep.spill import SpilledRecord, write_spill
 from spanbert_tf.data.schema import SPLITS
 from spanbert_tf.errors import ConfigurationError, SpanBertError
-
-_RECORDS_BETWEEN_PROGRESS = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,15 +174,16 @@ class _WriteSpill(beam.DoFn):
     ) -> Iterator[SpilledRecord]:
         shown = Totals()
 
-        def show() -> Totals:
+        def show() -> None:
+            nonlocal shown
             done = Totals(records.counts["documents"], reader.bytes_read, reader.position)
-            self._progress.add(Totals(*(a - b for a, b in zip(done, shown, strict=True))))
-            return done
+            if done != shown:
+                self._progress.add(Totals(*(a - b for a, b in zip(done, shown, strict=True))))
+                shown = done
 
-        for number, record in enumerate(records):
+        for record in records:
             yield record
-            if number % _RECORDS_BETWEEN_PROGRESS == 0:
-                shown = show()
+            show()
         show()
 
 
@@ -205,6 +210,8 @@ class _WriteShard(beam.DoFn):
     def _make_writer(self, spilled: list[int]) -> ShardWriter:
         job = self._job
         summaries = [job.directory.read_result(f"file-{number}") for number in sorted(spilled)]
+        if job.options.sequences == "pair":
+            check_enough_documents(summaries)
         limit = held_out_limit(summaries, job.validation_fraction, job.options.sequences)
         return ShardWriter(
             summaries,

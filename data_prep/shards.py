@@ -12,6 +12,7 @@ from data_prep.pairs import draw_second_segments
 from data_prep.spill import Segment, SpilledRecord, read_spill
 from data_prep.storage import open_to_read
 from spanbert_tf.data.schema import SPLITS, ShardInfo, token_id_dtype
+from spanbert_tf.errors import BadInputError
 
 _KEY_RANGE = 2**63  # of document keys
 _HASH_BUFFER = 2**20  # bytes
@@ -52,6 +53,19 @@ def shard_name(split: str, shard: int) -> str:
     return f"{split}-{shard}"
 
 
+def check_enough_documents(summaries: Sequence[FileSummary]) -> None:
+    """Raises `BadInputError` if there is no other document to draw random segments from."""
+    if _num_documents(summaries) == 1:
+        raise BadInputError(
+            "--sequences pair: needs at least two documents, the input has one; give more files, "
+            "or --document-separator if a file has several"
+        )
+
+
+def _num_documents(summaries: Sequence[FileSummary]) -> int:
+    return sum(summary.counts.get("documents", 0) for summary in summaries)
+
+
 def held_out_limit(summaries: Sequence[FileSummary], fraction: float, sequences: str) -> int:
     """The key from which on documents are not held out.
 
@@ -60,8 +74,7 @@ def held_out_limit(summaries: Sequence[FileSummary], fraction: float, sequences:
     a random second segment can come from another document of the same split.
     """
     fewest = {"single": 1, "pair": 2}[sequences]
-    num_documents = sum(summary.counts.get("documents", 0) for summary in summaries)
-    if not fraction or num_documents < 2 * fewest:
+    if not fraction or _num_documents(summaries) < 2 * fewest:
         return 0
     keys = sorted({key for summary in summaries for key in summary.document_keys})
     return min(max(int(fraction * _KEY_RANGE), keys[fewest - 1] + 1), keys[-fewest])
