@@ -65,7 +65,9 @@ def _compare(records: str) -> None:
     vocabulary = load_vocabulary(f"{records}/vocab.txt")
     print(f"{info.num_records('train')} records of {info.sequence_length}, batch {BATCH_SIZE}")
     spans = MaskingOptions()
-    packed = _unmasked(next(iter(pretraining_dataset(records, batch_size=BATCH_SIZE))))
+    full = _full_records(records)
+    special = SpecialTokenIds.from_vocabulary(vocabulary)
+    packed = pack_single(parse_records(full, info), special)[1].token_ids.numpy()
 
     runs: dict[str, Callable[[], int]] = {
         "this masker, geometric_spans": _masking_run(records, spans, threads=1),
@@ -95,25 +97,21 @@ def _compare(records: str) -> None:
     print(f"two threads give {two / one:.2f} x")
 
 
-def _unmasked(batch: dict[str, tf.Tensor]) -> np.ndarray:
-    """The packed rows before masking; int32 [B, S]."""
-    rows = batch["token_ids"].numpy()
-    for row, positions, ids, weights in zip(
-        rows, batch["mask_positions"], batch["mask_ids"], batch["mask_weights"], strict=True
-    ):
-        used = weights.numpy() == 1
-        row[positions.numpy()[used]] = ids.numpy()[used]
-    return rows
+def _full_records(records: str) -> tf.Tensor:
+    """One batch of serialized records whose blocks are full, or nearly; string [B]."""
+    info = load_dataset_info(records)
+    serialized = next(iter(tf.data.TFRecordDataset(info.files(records, "train")).batch(8192)))
+    lengths = parse_records(serialized, info).lengths
+    longest = tf.argsort(lengths, direction="DESCENDING", stable=True)
+    return tf.gather(serialized, longest[:BATCH_SIZE])
 
 
 def _masking_run(records: str, options: MaskingOptions, threads: int) -> Callable[[], int]:
     """Masks one batch of packed rows again and again, in a new epoch each time."""
     info = load_dataset_info(records)
     vocabulary = load_vocabulary(f"{records}/vocab.txt")
-    files = info.files(records, "train")
-    serialized = next(iter(tf.data.TFRecordDataset(files).repeat().batch(BATCH_SIZE)))
     lists = ANNOTATION_LISTS.get(options.scheme, ())
-    parsed = parse_records(serialized, info, lists)
+    parsed = parse_records(_full_records(records), info, lists)
     _, blocks = pack_single(parsed, SpecialTokenIds.from_vocabulary(vocabulary))
     annotated = pack_annotations(parsed, options.scheme, 1) if lists else None
     masker = SpanMasker.from_vocabulary(vocabulary, info.unigram_counts, options)
@@ -130,7 +128,7 @@ def _masking_run(records: str, options: MaskingOptions, threads: int) -> Callabl
 def _dataset_run(batches: tf.data.Dataset, threads: int) -> Callable[[], int]:
     settings = tf.data.Options()
     settings.threading.private_threadpool_size = threads
-    iterator = iter(batches.with_options(settings))
+    iterator = iter(batches.prefetch(tf.data.AUTOTUNE).with_options(settings))  # as in training
 
     def run() -> int:
         next(iterator)
