@@ -6,6 +6,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 _SECONDS_BETWEEN_LOOKS = 0.2
-_SECONDS_BETWEEN_LINES = 10.0
+_LOOKS_BETWEEN_LINES = 50
 _TOTALS = struct.Struct("<4Q")
 
 
@@ -60,7 +61,7 @@ class ProgressDisplay:
         self._num_shards = num_shards
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._show, daemon=True)
-        self._start: float | None = None  # when the first text was there
+        self._start = time.monotonic()  # until it is known when the first text was read
 
     def __enter__(self) -> "ProgressDisplay":
         self._thread.start()
@@ -84,11 +85,9 @@ class ProgressDisplay:
                 totals = Totals(*map(sum, zip(totals, _TOTALS.unpack(content), strict=True)))
         return totals
 
-    def _describe(self) -> str:
-        totals = self.totals()
+    def _describe(self, totals: Totals) -> str:
         if not totals.text_bytes:
             return "starting"
-        self._start = self._start or time.monotonic() - _SECONDS_BETWEEN_LOOKS
         megabytes = totals.text_bytes / 1e6
         rate = megabytes / (time.monotonic() - self._start)
         text = f"{totals.documents:,} documents, {megabytes:,.1f} MB of text, {rate:.1f} MB/s"
@@ -98,15 +97,24 @@ class ProgressDisplay:
 
     def _show(self) -> None:
         if not sys.stderr.isatty():
-            while not self._stop.wait(_SECONDS_BETWEEN_LINES):
-                print(f"preparing: {self._describe()}", file=sys.stderr, flush=True)
+            for number, totals in enumerate(self._looks(), start=1):
+                if number % _LOOKS_BETWEEN_LINES == 0:
+                    print(f"preparing: {self._describe(totals)}", file=sys.stderr, flush=True)
             return
         columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True)) as progress:
             task = progress.add_task("starting", total=self._input_bytes)
-            is_last = False
-            while not is_last:
-                is_last = self._stop.wait(_SECONDS_BETWEEN_LOOKS)
+            for totals in self._looks():
                 progress.update(
-                    task, completed=self.totals().input_bytes, description=self._describe()
+                    task, completed=totals.input_bytes, description=self._describe(totals)
                 )
+
+    def _looks(self) -> Iterator[Totals]:
+        """The totals now and then, and at the end."""
+        is_last = False
+        while not is_last:
+            is_last = self._stop.wait(_SECONDS_BETWEEN_LOOKS)
+            totals = self.totals()
+            if not totals.text_bytes:
+                self._start = time.monotonic()
+            yield totals

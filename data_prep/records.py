@@ -158,6 +158,8 @@ class FileRecords:
         paragraphs: list[str] = []
         documents: list[int] = []
         document = num_characters = 0
+        # spaCy takes seconds for an eighth; then progress is shown.
+        chunk_characters = CHUNK_CHARACTERS // (8 if self._maker.options.annotations else 1)
         for part in self._reader:
             paragraphs += part.paragraphs
             documents += [document] * len(part.paragraphs)
@@ -165,7 +167,7 @@ class FileRecords:
             if part.ends_document:
                 self._ended.append((document, part.has_title))
                 document += 1
-            if num_characters >= CHUNK_CHARACTERS:
+            if num_characters >= chunk_characters:
                 yield from self._records(paragraphs, documents, is_open=not part.ends_document)
                 paragraphs, documents, num_characters = [], [], 0
         yield from self._records(paragraphs, documents, is_open=False)
