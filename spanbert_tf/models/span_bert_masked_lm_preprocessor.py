@@ -45,9 +45,8 @@ class SpanBertMaskedLMPreprocessor(keras_hub.models.MaskedLMPreprocessor):
             `masking` replaces.
 
     Call arguments:
-        x: string, string tensor [B], or a tuple of two for pairs. Keras takes a tuple of two that
-            is given alone for inputs and labels: call `preprocessor(x=(first, second))`, and give
-            `fit` a data set of `((first, second),)`.
+        x: string, string tensor [B], or a tuple of two for pairs. KerasHub takes a tuple of two
+            that is given alone for inputs and labels: write `preprocessor(x=(first, second))`.
         y, sample_weight: must be `None`; masking makes them.
 
     Returns:
