@@ -65,6 +65,9 @@ def compare_systems(
         overrides: texts `section.key=value` for every system.
         console: where to print; standard output by default.
 
+    Returns:
+        What each run reached; without those that SIGTERM kept from ending.
+
     Raises:
         SpanBertError: a configuration cannot be used, or does not fit the records.
     """
@@ -79,9 +82,13 @@ def compare_systems(
     results = []
     for number, (name, config) in enumerate(runs, start=1):
         seed = config.training.seed
-        console.print(f"\n[bold]{name}, seed {seed}[/bold] (run {number} of {len(runs)})")
+        title = f"\n{name}, seed {seed} (run {number} of {len(runs)})"
+        console.print(title, style="bold", markup=False)
         run_name = f"{os.path.splitext(os.path.basename(name))[0]}-seed{seed}"
-        results.append(_train(name, config, data, os.path.join(output, "runs", run_name)))
+        result = _train(name, config, data, os.path.join(output, "runs", run_name))
+        if result is None:  # stopped by SIGTERM
+            return results
+        results.append(result)
     _write_csv(results, os.path.join(output, RESULTS_FILE))
     _plot(results, os.path.join(output, PLOT_FILE))
     tokens = steps * runs[0][1].training.batch_size * tokens_per_row(info)
@@ -122,13 +129,19 @@ def _small_version(
 
 def _train(name: str, config: PretrainingConfig, data: str, run: str) -> Result | None:
     model = run_pretraining(config, data, run)
+    if model is None:
+        return None
     held_out = pretraining_dataset(
         data,
         batch_size=config.training.batch_size,
         masking=MaskingOptions(),
         split="validation",
+        segment_aware=config.model.position_embeddings != "absolute",
     )
-    measured = model.evaluate(held_out, return_dict=True, verbose=0)
+    num_records = load_dataset_info(data).num_records("validation")
+    num_batches = -(-num_records // config.training.batch_size)
+    # Repeated, so that Keras does not warn of the end of the data.
+    measured = model.evaluate(held_out.repeat(), steps=num_batches, return_dict=True, verbose=0)
     return Result(name, config.training.seed, *(measured.get(key) for key in _MEASURES))
 
 

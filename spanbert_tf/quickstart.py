@@ -121,7 +121,7 @@ def _untrained_model(config: PretrainingConfig, records: str) -> SpanBertMaskedL
 
 
 def _texts(sentences: list[MaskedSentence]) -> tf.Tensor:
-    return tf.constant([sentence.text for sentence in sentences])
+    return tf.constant([sentence.text for sentence in sentences], tf.string)
 
 
 def _fill(model: SpanBertMaskedLM, sentences: list[MaskedSentence]) -> dict[str, np.ndarray]:

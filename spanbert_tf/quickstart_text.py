@@ -15,7 +15,7 @@ def write_python_texts(directory: str) -> int:
     """Writes one plain text file for each topic of the reference and each documented module.
 
     Paragraphs are separated by an empty line. Code, headings and grammar are left out, and so is
-    a paragraph that stands in an earlier file: topics quote one another, and a held-out text must
+    a paragraph that has been written before: topics quote one another, and a held-out text must
     not be a copy of a training text.
 
     Args:
@@ -28,11 +28,9 @@ def write_python_texts(directory: str) -> int:
     seen: set[str] = set()
     num_files = 0
     for name, text in (*_reference_topics(), *_module_docstrings()):
-        paragraphs = [
-            paragraph
-            for paragraph in map(_join_lines, re.split(r"\n\s*\n", text))
-            if _is_prose(paragraph) and paragraph not in seen
-        ]
+        joined = (" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text))
+        prose = dict.fromkeys(filter(_is_prose, joined))  # each once, in order
+        paragraphs = [paragraph for paragraph in prose if paragraph not in seen]
         if not paragraphs:
             continue
         seen.update(paragraphs)
@@ -65,10 +63,6 @@ def _module_docstrings() -> Iterator[tuple[str, str]]:
         nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
         docstrings = [ast.get_docstring(node) for node in nodes]
         yield "module." + ".".join(parts), "\n\n".join(filter(None, docstrings))
-
-
-def _join_lines(paragraph: str) -> str:
-    return " ".join(paragraph.split())
 
 
 def _is_prose(paragraph: str) -> bool:
