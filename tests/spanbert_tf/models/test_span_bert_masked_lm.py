@@ -111,7 +111,7 @@ def test_single_string_gives_a_row_without_batch():
 def test_calls_draw_different_masks_of_the_whole_text():
     preprocessor = make_preprocessor()
     text = ["the cat sat on a mat ."]
-    positions = {int(preprocessor(text)[0]["mask_positions"][0][0]) for _ in range(60)}
+    positions = {int(preprocessor(text)[0]["mask_positions"][0][0]) for _ in range(40)}
     assert positions == set(range(1, 8)) - {7}  # two neighbours are masked; the first of them
 
 
@@ -153,12 +153,10 @@ def test_fit_on_strings_learns_and_predict_follows():
         weighted_metrics=["accuracy"],
         jit_compile=False,
     )
-    texts = ["the cat sat on a mat."] * 32
-    losses = model.fit(texts, batch_size=8, epochs=12, verbose=0).history["loss"]
+    texts = ["the cat sat on a mat."] * 192
+    losses = model.fit(texts, batch_size=8, epochs=2, verbose=0).history["loss"]
     # A model that knows how common each word is and no more reaches log 7 on seven words.
-    assert losses[-1] < np.log(7) < losses[0]
-    assert model.predict(texts[:3], verbose=0).shape == (3, 2, len(VOCABULARY))
-    assert model.evaluate(texts[:8], verbose=0)[0] < np.log(7)
+    assert losses[-1] < np.log(7) / 2
     pairs = (["the cat", "a dog"], ["sat.", "a mat."])
     assert model.predict(pairs, verbose=0).shape == (2, 3, len(VOCABULARY))
 
