@@ -5,7 +5,8 @@
 Ours is the whole preparation, from compressed files to sorted shards with checksums. The peers:
 HuggingFace's `encode_batch_fast`, which only makes the word pieces, on one thread, and Model
 Garden's `create_pretraining_data`, both on a sample of the same text. Everything that is measured
-with one process is bound to one core, with two processes to two.
+with one process is bound to one core and shown by processor time too, which other programs on the
+machine disturb less; two processes are bound to two cores, which should have nothing else to do.
 
 Start-up apart: the time of the same call on a tiny input is taken off. Rounds are interleaved, the
 table shows medians of the rounds. Without --input, text that comes with Python is used.
@@ -13,6 +14,7 @@ table shows medians of the rounds. Without --input, text that comes with Python 
 
 import concurrent.futures
 import contextlib
+import functools
 import io
 import itertools
 import multiprocessing
@@ -23,6 +25,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import click
 
@@ -38,6 +41,18 @@ _FILES = 16
 _PYTHON_VOCABULARY_SIZE = 8_000
 
 Paragraphs = list[str]
+
+
+class Cost(NamedTuple):
+    """What was done, and in which time."""
+
+    num_bytes: int
+    seconds: float
+    processor_seconds: float  # of the process itself, not of those that it starts
+
+    def beyond(self, other: "Cost") -> "Cost":
+        """What this took more than the other."""
+        return Cost(*(mine - its for mine, its in zip(self, other, strict=True)))
 
 
 @click.command()
@@ -74,7 +89,7 @@ def _compare(documents: list[Paragraphs], vocabulary: str, directory: str) -> No
     tiny = _write_corpus(documents, TINY_BYTES, os.path.join(directory, "tiny"))
     sample = list(_take(documents, ENCODING_BYTES))
     piece = list(_take(documents, MODEL_GARDEN_BYTES))
-    rates: dict[str, list[float]] = {}
+    costs: dict[str, list[Cost]] = {}
     with _bound_to(1) as one_core, _bound_to(2) as two_cores:
         for _ in range(ROUNDS + 1):  # the first one warms up
             for name, submit, function, text, more in (
@@ -83,14 +98,28 @@ def _compare(documents: list[Paragraphs], vocabulary: str, directory: str) -> No
                 ("HuggingFace encode_batch_fast", one_core, _encode, sample, ()),
                 ("Model Garden create_pretraining_data", one_core, _model_garden, piece, ()),
             ):
-                rate = submit(function, text, vocabulary, *more).result()
-                rates.setdefault(name, []).append(rate / 1e6)
-    medians = {name: statistics.median(values[1:]) for name, values in rates.items()}
-    ours = medians["prepare, 1 process"]
-    print(f"{'':40}{'MB/s':>8}{'one process / it':>20}")
-    for name, rate in medians.items():
-        print(f"{name:40}{rate:8.3f}{ours / rate:20.2f}")
-    print(f"two processes give {medians['prepare, 2 processes'] / ours:.2f} x")
+                cost = submit(function, text, vocabulary, *more).result()
+                costs.setdefault(name, []).append(cost)
+    _print_table({name: values[1:] for name, values in costs.items()})
+
+
+def _print_table(costs: dict[str, list[Cost]]) -> None:
+    rates, processor_rates = (
+        {
+            name: statistics.median(cost.num_bytes / 1e6 / cost[kind] for cost in values)
+            for name, values in costs.items()
+        }
+        for kind in (1, 2)
+    )
+    one, two = (f"prepare, {number} process{'es' * (number > 1)}" for number in (1, 2))
+    print(f"{'':40}{'MB/s':>8}{'MB/s of processor time':>25}{'one process / it':>20}")
+    for name, rate in rates.items():
+        print(f"{name:40}{rate:8.2f}", end="")
+        if name != two:
+            ratio = processor_rates[one] / processor_rates[name]
+            print(f"{processor_rates[name]:25.2f}{ratio:20.2f}", end="")
+        print()
+    print(f"two processes give {rates[two] / rates[one]:.2f} x")
 
 
 def _take(documents: list[Paragraphs], num_bytes: int) -> Iterator[Paragraphs]:
@@ -144,32 +173,36 @@ def _bind(cores: list[int]) -> None:
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TOKENIZERS_PARALLELISM": "false"}
 
 
-def _prepare(patterns: tuple[str, str], vocabulary: str, num_processes: int) -> float:
-    """Bytes a second beyond what a tiny input takes."""
-    seconds, num_bytes = zip(
-        *(_time_preparation(pattern, vocabulary, num_processes) for pattern in patterns),
-        strict=True,
-    )
-    return (num_bytes[0] - num_bytes[1]) / (seconds[0] - seconds[1])
+def _measure(function: Callable[[], object], num_bytes: int) -> Cost:
+    start, processor_start = time.perf_counter(), time.process_time()
+    function()
+    return Cost(num_bytes, time.perf_counter() - start, time.process_time() - processor_start)
 
 
-def _time_preparation(pattern: str, vocabulary: str, num_processes: int) -> tuple[float, int]:
+def _prepare(patterns: tuple[str, str], vocabulary: str, num_processes: int) -> Cost:
+    """What the large input takes beyond the tiny one."""
+    large, tiny = (_prepare_one(pattern, vocabulary, num_processes) for pattern in patterns)
+    return large.beyond(tiny)
+
+
+def _prepare_one(pattern: str, vocabulary: str, num_processes: int) -> Cost:
     from data_prep.pretraining import write_pretraining_records
 
+    num_bytes = _num_bytes(list(_documents(pattern)))
     with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):
-        start = time.perf_counter()
-        info = write_pretraining_records(
+        prepare = functools.partial(
+            write_pretraining_records,
             pattern,
             vocabulary=vocabulary,
             output=os.path.join(directory, "records"),
             num_processes=num_processes,
             num_shards=4,
         )
-        return time.perf_counter() - start, info.counts["bytes"]
+        return _measure(prepare, num_bytes)
 
 
-def _encode(documents: list[Paragraphs], vocabulary: str) -> float:
-    """Bytes a second of a call for each document."""
+def _encode(documents: list[Paragraphs], vocabulary: str) -> Cost:
+    """A call for each document."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
     from spanbert_tf.data.vocabulary import load_vocabulary
@@ -178,14 +211,16 @@ def _encode(documents: list[Paragraphs], vocabulary: str) -> float:
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    start = time.perf_counter()
-    for document in documents:
-        tokenizer.encode_batch_fast(document, add_special_tokens=False)
-    return _num_bytes(documents) / (time.perf_counter() - start)
+
+    def encode() -> None:
+        for document in documents:
+            tokenizer.encode_batch_fast(document, add_special_tokens=False)
+
+    return _measure(encode, _num_bytes(documents))
 
 
-def _model_garden(documents: list[Paragraphs], vocabulary: str) -> float:
-    """Bytes a second of one copy (dupe_factor 1) of sequences of 512."""
+def _model_garden(documents: list[Paragraphs], vocabulary: str) -> Cost:
+    """One copy (dupe_factor 1) of sequences of 512."""
     from official.nlp.data import create_pretraining_data
 
     from data_prep.sentences import split_sentences
@@ -207,9 +242,7 @@ def _model_garden(documents: list[Paragraphs], vocabulary: str) -> float:
                 "--dupe_factor=1",
             ]
         )
-        start = time.perf_counter()
-        create_pretraining_data.main([])
-        return _num_bytes(documents) / (time.perf_counter() - start)
+        return _measure(functools.partial(create_pretraining_data.main, []), _num_bytes(documents))
 
 
 def _num_bytes(documents: list[Paragraphs]) -> int:
