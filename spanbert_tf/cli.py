@@ -20,8 +20,10 @@ _input_option = click.option(
     "--input",
     "input_pattern",
     required=True,
+    multiple=True,
     metavar="GLOB",
-    help="Text files: plain, WikiExtractor, JSON lines; .gz or not (recognised by content).",
+    help="Text files: plain, WikiExtractor, JSON lines; .gz or not (recognised by content). Give "
+    "it again for more.",
 )
 _separator_option = click.option(
     "--document-separator",
@@ -73,7 +75,7 @@ def prepare() -> None:
 @click.option("--output", default="vocab.txt", show_default=True, metavar="FILE")
 @click.option("--vocabulary-size", type=click.IntRange(min=100), required=True)
 def prepare_vocabulary(
-    input_pattern: str,
+    input_pattern: Sequence[str],
     document_separator: str | None,
     lowercase: bool,
     output: str,
@@ -106,7 +108,7 @@ def prepare_vocabulary(
 @click.option("--num-processes", type=click.IntRange(min=1), default=1, show_default=True)
 @click.pass_context
 def prepare_pretraining(
-    context: click.Context, input_pattern: str, annotate: str, **options: object
+    context: click.Context, input_pattern: Sequence[str], annotate: str, **options: object
 ) -> None:
     """Write pre-training records. Further options go to the Apache Beam runner."""
     from data_prep.pretraining import write_pretraining_records
@@ -207,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         cli.main(arguments, prog_name="spanbert-tf", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        click.echo(f"spanbert-tf: {' '.join(error.format_message().split())}", err=True)
         sys.exit(EXIT_BAD_INPUT)
     except (click.Abort, KeyboardInterrupt):
         click.echo("spanbert-tf: interrupted", err=True)

@@ -122,7 +122,8 @@ def find_damage(files: list[str]) -> BadInputError | None:
                 tf.train.Example.FromString(serialized.numpy())
                 records_read += 1
         except (tf.errors.OpError, ValueError) as error:
-            reason = str(error).splitlines()[0].split(" [Op:")[0]
+            # TensorFlow puts the name of a graph node before and of an operation behind.
+            reason = str(error).splitlines()[0].split("}} ")[-1].split(" [Op:")[0]
             return BadInputError(
                 f"{path}: record {records_read} (from 0) is damaged ({reason}); copy the file "
                 "again or write the records again"
