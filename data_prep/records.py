@@ -152,7 +152,8 @@ class FileRecords:
         self._open_paragraphs = (-1, 0)  # document that goes on, and paragraphs of it so far
         self._ended: list[tuple[int, bool]] = []  # documents, and whether they have a title
         self._pairs = PairBuilder() if maker.options.sequences == "pair" else None
-        self._block_number = (-1, 0)  # document, and the number that its next record gets
+        # Document, the number that its next record gets, and its key.
+        self._block_number = (-1, 0, 0)
 
     def __iter__(self) -> Iterator[SpilledRecord]:
         paragraphs: list[str] = []
@@ -216,13 +217,14 @@ class FileRecords:
 
     def _keys(self, block: Block) -> tuple[int, int, int]:
         """Order key, record id and document key of the record that begins with a block."""
-        document, number = self._block_number
+        document, number, key = self._block_number
         if document != block.document:
             document, number = block.document, 0
-        self._block_number = document, number + 1
+            key = document_key(self._name, document)
+        self._block_number = document, number + 1, key
         self.counts["records"] += 1
         order_key, record_id = _hash(self._name, document, number, 2)
-        return order_key, record_id >> 1, document_key(self._name, document)
+        return order_key, record_id >> 1, key
 
 
 def document_key(name: str, document: int) -> int:
