@@ -147,10 +147,21 @@ def export_masked_lm(preset: str, output: str, *, version: int = 1, top_k: int =
 
 def _load(preset: str) -> SpanBertMaskedLM:
     try:
-        return SpanBertMaskedLM.from_preset(preset)
+        masked_lm = SpanBertMaskedLM.from_preset(preset)
     except (ValueError, OSError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise BadInputError(f"{preset}: no preset of a SpanBertMaskedLM ({reason})") from error
+    if not masked_lm.is_head_trained:
+        raise BadInputError(
+            f"{preset}: its masked-language-model head was never trained; use the preset of a "
+            "pre-training run"
+        )
+    if masked_lm.backbone.position_embeddings != "absolute":
+        raise BadInputError(
+            f"{preset}: reads positions of sentences and paragraphs, which a text alone does not "
+            "tell; only models with BERT's positions can be exported"
+        )
+    return masked_lm
 
 
 def _write(masked_lm: SpanBertMaskedLM, top_k: int, path: str) -> None:
