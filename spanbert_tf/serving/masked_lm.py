@@ -1,6 +1,6 @@
 """Exports a masked-language model: strings with [MASK] in, fillings and probabilities out.
 
-N texts, S positions, M masks, K fillings a mask, V vocabulary entries.
+N texts, S positions of a row, M masks, K fillings a mask, V vocabulary entries.
 """
 
 import os
@@ -9,9 +9,9 @@ import shutil
 import keras
 import tensorflow as tf
 
-from spanbert_tf.data.vocabulary import MASK_TOKEN
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
+from spanbert_tf.vocabulary import MASK_TOKEN
 
 _EXTRA_ASSETS = "assets.extra"  # TF Serving leaves what lies here alone
 
@@ -48,26 +48,20 @@ class FillMask(tf.Module):
             number of masks in a text. Masks that a text does not have, and those that were cut
             off, have empty fillings with probability 0.
         """
-        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-        tokens = self._tokenizer.tokenize(texts)  # ragged [N, tokens]
-        mask_id = self._tokenizer.mask_token_id
-        num_masks = tf.reduce_sum(tf.cast(tokens == mask_id, tf.int32), axis=1)  # [N]
+        tokens = self._tokenize(texts)  # ragged [N, tokens]
+        num_masks = tf.reduce_sum(
+            tf.cast(tokens == self._tokenizer.mask_token_id, tf.int32), axis=1
+        )
         most_masks = tf.reduce_max(tf.concat([num_masks, [0]], axis=0))  # M
-        num_texts = tf.shape(texts)[0]
-        start = tf.fill([num_texts, 1], self._tokenizer.start_token_id)
-        end = tf.fill([num_texts, 1], self._tokenizer.end_token_id)
-        rows = tf.concat([start, tokens[:, : self._max_tokens], end], axis=1)
-        lengths = rows.row_lengths()
-        token_ids = rows.to_tensor(self._tokenizer.pad_token_id)  # [N, S]
-        is_mask = tf.cast(token_ids == mask_id, tf.int32)
+        packed = self._pack(tokens)
+        token_ids = packed["token_ids"]  # [N, S]
+        is_mask = tf.cast(token_ids == self._tokenizer.mask_token_id, tf.int32)
         # The m-th mask stands where the running count reaches m.
-        ordinals = tf.tile(tf.range(1, most_masks + 1)[tf.newaxis], [num_texts, 1])  # [N, M]
+        ordinals = tf.tile(tf.range(1, most_masks + 1)[tf.newaxis], [tf.shape(texts)[0], 1])
         positions = tf.searchsorted(tf.cumsum(is_mask, axis=1), ordinals, side="left")
         is_there = positions < tf.shape(token_ids)[1]
         token_choices, probabilities = self._most_probable(
-            token_ids,
-            tf.sequence_mask(lengths, tf.shape(token_ids)[1], tf.int32),
-            tf.where(is_there, positions, 0),
+            token_ids, packed["padding_mask"], tf.where(is_there, positions, 0)
         )
         is_there = is_there[:, :, tf.newaxis]
         return {
@@ -75,10 +69,21 @@ class FillMask(tf.Module):
             "probabilities": tf.where(is_there, probabilities, 0.0),
         }
 
+    def pack_texts(self, texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The rows that `fill_texts` reads: [CLS] text [SEP] and padding.
+
+        Args:
+            texts: string [N], as for `fill_texts`.
+
+        Returns:
+            `token_ids` and `padding_mask`, int32 [N, S]; S is the longest row's length.
+        """
+        return self._pack(self._tokenize(texts))
+
     def fill_token_ids(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor, mask_positions: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """The same for rows that are packed already.
+        """The same as `fill_texts` for rows that are packed already.
 
         Args:
             token_ids: int32 [N, S].
@@ -90,6 +95,23 @@ class FillMask(tf.Module):
         """
         choices, probabilities = self._most_probable(token_ids, padding_mask, mask_positions)
         return {"token_ids": choices, "probabilities": probabilities}
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+        return self._tokenizer.tokenize(texts)
+
+    def _pack(self, tokens: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        def column(token_id: int) -> tf.Tensor:
+            return tf.fill([tokens.nrows(), 1], token_id)
+
+        start, end = self._tokenizer.start_token_id, self._tokenizer.end_token_id
+        rows = tf.concat([column(start), tokens[:, : self._max_tokens], column(end)], axis=1)
+        token_ids = rows.to_tensor(self._tokenizer.pad_token_id)  # [N, S]
+        lengths, width = rows.row_lengths(), tf.shape(token_ids)[1]
+        return {
+            "token_ids": token_ids,
+            "padding_mask": tf.sequence_mask(lengths, width, tf.int32),
+        }
 
     def _most_probable(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor, mask_positions: tf.Tensor
@@ -108,8 +130,9 @@ class FillMask(tf.Module):
 def export_masked_lm(preset: str, output: str, *, version: int = 1, top_k: int = 5) -> str:
     """Writes `output/version/`, a SavedModel that TF Serving loads.
 
-    It has two signatures: `serving_default` takes `texts`, `token_ids` takes packed rows (see
-    `FillMask`). It loads with TensorFlow and TensorFlow Text alone.
+    Its signatures are methods of `FillMask`: `serving_default` is `fill_texts`, `pack` is
+    `pack_texts`, `token_ids` is `fill_token_ids`. It loads with TensorFlow and TensorFlow Text
+    alone.
 
     Args:
         preset: a preset with a trained masked-language-model head.
@@ -168,11 +191,9 @@ def _write(masked_lm: SpanBertMaskedLM, top_k: int, path: str) -> None:
     module = FillMask(masked_lm, top_k)
     archive = keras.export.ExportArchive()
     archive.track(masked_lm)
-    archive.add_endpoint(
-        "serving_default",
-        module.fill_texts,
-        input_signature=[tf.TensorSpec([None], tf.string, name="texts")],
-    )
+    texts = [tf.TensorSpec([None], tf.string, name="texts")]
+    archive.add_endpoint("serving_default", module.fill_texts, input_signature=texts)
+    archive.add_endpoint("pack", module.pack_texts, input_signature=texts)
     archive.add_endpoint(
         "token_ids",
         module.fill_token_ids,

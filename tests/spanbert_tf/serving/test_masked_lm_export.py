@@ -58,6 +58,8 @@ for name, batch in [("all", texts), ("none", texts[:0])] + [
     filled = fill(texts=batch)
     outputs[name + "_probabilities"] = filled["probabilities"]
     outputs[name + "_fillings"] = numpy.array(filled["fillings"].numpy(), "S16")
+for name, value in model.signatures["pack"](texts=texts).items():
+    outputs["rows_" + name] = value
 for name, value in model.signatures["token_ids"](**inputs).items():
     outputs["packed_" + name] = value
 numpy.savez(sys.argv[3], **outputs)
@@ -163,6 +165,15 @@ def test_answers_do_not_depend_on_the_batch(served):
 
 def test_empty_batch_has_an_empty_answer(served):
     assert served["none_fillings"].shape == (0, 0, TOP_K)
+
+
+def test_texts_are_packed(served):
+    rows = [[CLS, *map(VOCABULARY.index, pieces.split()), SEP] for pieces in TEXTS.values()]
+    width = max(map(len, rows))
+    pad = VOCABULARY.index("[PAD]")
+    padded = [row + [pad] * (width - len(row)) for row in rows]
+    np.testing.assert_array_equal(served["rows_token_ids"], padded)
+    np.testing.assert_array_equal(served["rows_padding_mask"], np.array(padded) != pad)
 
 
 def test_packed_rows_have_the_same_answers(served, packed, masked_lm):
