@@ -1,21 +1,23 @@
 """Pairs of segments for next sentence prediction (BERT; SpanBERT, sections 2.3 and 4.3).
 
-A document is cut into segments of whole sentences, each at most half of a row. From its start on,
-a segment is followed in its record either by the next one (label 0) or by a segment of another
-document (label 1). In the second case the next segment begins a record of its own, so all text
-is used, once, besides the random segments.
+A row takes whole sentences: a first segment of at most half of its tokens, and a second one that
+fills the rest. The second is what follows in the document (label 0), or begins somewhere in another
+document (label 1). In the second case the row that comes next begins where the first segment ends,
+so all text is used, once, besides the random segments.
 
 The random segments are drawn when a shard is written (`draw_second_segments`): the records of a
-shard whose label is 1 exchange the segments that follow them in their documents. So the random
-second segments are distributed as the true ones are, and only what they have to do with the first
-one tells the label.
+shard whose label is 1 exchange what follows their first segments, and each takes as many sentences
+of it as it has room for. So the random second segments are distributed as the true ones are, and
+only what they have to do with the first one tells the label.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.sequences import Block
+from data_prep.sequences import Block, Sentences, begins_run, cut_blocks
 from data_prep.spill import SpilledRecord
 from spanbert_tf.data.schema import LIST_DTYPE
 
@@ -23,102 +25,147 @@ NEXT, RANDOM = 0, 1
 _LIST_TYPE = np.dtype(LIST_DTYPE).newbyteorder("<")
 _LABEL_BIT = 32  # of the record id; any bit would do
 
+RecordKeys = tuple[int, int, int]  # order key, record id, document key
 
-class PairBuilder:
-    """Decides which segments of a file's documents make a record.
 
-    Each label is 0 or 1 with even chances. Where the draw says 0 and the document has ended, its
-    last segment is cut in two; a single sentence gets the label 1 instead, and the next draw of a
-    1 that can be a 0 becomes one, so that labels are even in the whole.
+class _Row(NamedTuple):
+    """A record as numbers of sentences: its segments are first … middle − 1, middle … stop − 1.
+
+    With label 1 the second is not its own, but what it gives to another record; there is none at
+    the end of a document.
     """
 
-    def __init__(self) -> None:
-        self._first: Block | None = None
+    keys: RecordKeys
+    label: int
+    first: int
+    middle: int
+    stop: int
+
+
+class PairBuilder:
+    """Decides which sentences of a file's documents make a record.
+
+    Each label is 0 or 1 with even chances. Where the draw says 0 and what is left of the document
+    is less than half a row, that is cut in two; a single sentence gets the label 1 instead, and the
+    next draw of a 1 that can be a 0 becomes one, so that labels are even in the whole.
+
+    Args:
+        limit: of the tokens of both segments together.
+        token_dtype: unsigned type in which token ids are stored.
+        keys: gives the keys of the next record of a document.
+    """
+
+    def __init__(self, limit: int, token_dtype: str, keys: Callable[[int], RecordKeys]) -> None:
+        self._limit = limit
+        self._token_dtype = token_dtype
+        self._keys = keys
         self._surplus = 0  # labels 1 where 0 was drawn
 
-    def add(
-        self,
-        block: Block,
-        is_last: bool,
-        keys: Callable[[Block], tuple[int, int, int]],
-    ) -> Iterator[SpilledRecord]:
-        """Takes the next segment of a document.
+    def fill(self, sentences: Sentences, *, is_open: bool) -> tuple[list[SpilledRecord], Sentences]:
+        """Makes records of sentences.
 
         Args:
-            block: the segment.
-            is_last: whether the document ends with it.
-            keys: order key, record id and document key of the record that begins with a segment.
+            sentences: none longer than half of the limit.
+            is_open: whether the last document goes on; then its last two rows wait for more.
 
-        Yields:
-            Records; those with label 1 have the segment that follows in the document as `second`.
+        Returns:
+            The records in order, and the sentences that wait. `second` of records with label 1 is
+            what they give to others.
         """
-        if self._first is not None:
-            first, self._first = self._first, None
-            first_keys = keys(first)
-            if self._draw(first_keys) == NEXT:
-                yield SpilledRecord(*first_keys, first, block, NEXT)
-                return
-            yield SpilledRecord(*first_keys, first, block, RANDOM)
-        if is_last:
-            yield self._last(block, keys(block))
-        else:
-            self._first = block
+        rows, waiting = self._rows(sentences, is_open)
+        if not rows:
+            return [], sentences
+        segments = [
+            segment
+            for row in rows
+            for segment in ((row.first, row.middle), (row.middle, row.stop))
+            if segment[0] < segment[1]
+        ]
+        firsts, stops = np.array(segments).T
+        bounds = [0, *np.cumsum(stops - firsts).tolist()]
+        blocks = iter(cut_blocks(sentences.take(firsts, stops), bounds, self._token_dtype))
+        records = [
+            SpilledRecord(
+                *row.keys,
+                next(blocks),
+                next(blocks) if row.middle < row.stop else None,
+                row.label,
+            )
+            for row in rows
+        ]
+        return records, sentences.from_sentence(waiting)
 
-    def _draw(self, keys: tuple[int, int, int]) -> int:
-        label = _drawn_label(keys)
+    def _rows(self, sentences: Sentences, is_open: bool) -> tuple[list[_Row], int]:
+        """The rows, and the number of the first sentence that waits."""
+        rows: list[_Row] = []
+        token_ends = np.cumsum(sentences.lengths).tolist()
+        begins = np.flatnonzero(begins_run(sentences.documents)).tolist()
+        first = 0
+        for begin, end in zip(begins, [*begins[1:], len(token_ends)], strict=True):
+            document = int(sentences.documents[begin])
+            least_tokens = 2 * self._limit if is_open and end == len(token_ends) else 1
+            while first < end and token_ends[end - 1] - _before(token_ends, first) >= least_tokens:
+                rows.append(self._row(token_ends, first, end, document))
+                first = rows[-1].stop if rows[-1].label == NEXT else rows[-1].middle
+        return rows, first
+
+    def _row(self, token_ends: list[int], first: int, end: int, document: int) -> _Row:
+        """The row that begins with a sentence of a document that ends before sentence `end`."""
+
+        def fill(start: int, num_tokens: int) -> int:
+            return bisect_right(token_ends, _before(token_ends, start) + num_tokens, start, end)
+
+        keys = self._keys(document)
+        middle = fill(first, self._limit // 2)
+        label = self._draw(keys, can_be_next=end - first > 1)
+        if label == RANDOM:
+            return _Row(keys, label, first, middle, fill(middle, self._limit))
+        start = _before(token_ends, first)
+        if middle == end:
+            center = (start + token_ends[end - 1]) / 2
+            inner = range(first + 1, end)
+            middle = min(inner, key=lambda number: abs(_before(token_ends, number) - center))
+        room = self._limit - (_before(token_ends, middle) - start)
+        return _Row(keys, label, first, middle, fill(middle, room))
+
+    def _draw(self, keys: RecordKeys, *, can_be_next: bool) -> int:
+        label = keys[1] >> _LABEL_BIT & 1
+        if not can_be_next:
+            self._surplus += label == NEXT
+            return RANDOM
         if label == RANDOM and self._surplus:
             self._surplus -= 1
             return NEXT
         return label
 
-    def _last(self, block: Block, keys: tuple[int, int, int]) -> SpilledRecord:
-        halves = split_block(block)
-        if halves is None:
-            self._surplus += _drawn_label(keys) == NEXT
-        elif self._draw(keys) == NEXT:
-            return SpilledRecord(*keys, *halves, NEXT)
-        return SpilledRecord(*keys, block, None, RANDOM)
+
+def _before(token_ends: list[int], sentence: int) -> int:
+    """Tokens before a sentence."""
+    return token_ends[sentence - 1] if sentence else 0
 
 
-def _drawn_label(keys: tuple[int, int, int]) -> int:
-    return keys[1] >> _LABEL_BIT & 1
-
-
-def split_block(block: Block) -> tuple[Block, Block] | None:
-    """Cuts a segment in two where a sentence begins, as near to the middle as may be.
-
-    Returns:
-        Both halves, or None if the segment has but one sentence.
-    """
-    starts = _numbers(block.sentence_starts)[1:]
-    if not len(starts):
-        return None
-    middle = int(starts[np.argmin(np.abs(starts - block.num_tokens / 2))])
-    first = _part(block, 0, middle)
-    second = _part(block, middle, block.num_tokens)._replace(first_token_index=0)
-    return first, second
-
-
-def _part(block: Block, start: int, stop: int) -> Block:
-    token_size = len(block.token_ids) // block.num_tokens
-    sentence_starts = _numbers(block.sentence_starts)
-    paragraph_starts = _numbers(block.paragraph_starts)
-    in_part = (sentence_starts >= start) & (sentence_starts < stop)
-    # The paragraph that `start` lies in may begin before it.
-    first_paragraph = np.searchsorted(paragraph_starts, start, side="right") - 1
-    paragraphs = slice(first_paragraph, np.searchsorted(paragraph_starts, stop))
+def first_sentences(block: Block, num_tokens: int) -> Block:
+    """As many sentences from the beginning of a block as have at most so many tokens."""
+    if block.num_tokens <= num_tokens:
+        return block
+    sentence_starts, paragraph_starts = map(
+        _numbers, (block.sentence_starts, block.paragraph_starts)
+    )
+    num_sentences = int(np.searchsorted(sentence_starts, num_tokens, side="right")) - 1
+    stop = int(sentence_starts[num_sentences])
+    num_paragraphs = int(np.searchsorted(paragraph_starts, stop))
+    list_size, token_size = _LIST_TYPE.itemsize, len(block.token_ids) // block.num_tokens
     spans = []
-    for raw_starts, raw_ends in block.spans:
-        span_starts, span_ends = _numbers(raw_starts), _numbers(raw_ends)
-        inside = (span_starts >= start) & (span_ends < stop)
-        spans.append((_raw(span_starts[inside] - start), _raw(span_ends[inside] - start)))
+    for starts, ends in block.spans:
+        inside = _numbers(ends) < stop
+        spans.append((_raw(_numbers(starts)[inside]), _raw(_numbers(ends)[inside])))
     return block._replace(
-        num_tokens=stop - start,
-        token_ids=block.token_ids[start * token_size : stop * token_size],
-        sentence_starts=_raw(sentence_starts[in_part] - start),
-        sentence_indices=_raw(_numbers(block.sentence_indices)[in_part]),
-        paragraph_starts=_raw(np.maximum(paragraph_starts[paragraphs] - start, 0)),
-        paragraph_indices=_raw(_numbers(block.paragraph_indices)[paragraphs]),
+        num_tokens=stop,
+        token_ids=block.token_ids[: stop * token_size],
+        sentence_starts=block.sentence_starts[: num_sentences * list_size],
+        sentence_indices=block.sentence_indices[: num_sentences * list_size],
+        paragraph_starts=block.paragraph_starts[: num_paragraphs * list_size],
+        paragraph_indices=block.paragraph_indices[: num_paragraphs * list_size],
         spans=tuple(spans),
     )
 
@@ -152,16 +199,17 @@ def _raw(numbers: np.ndarray) -> bytes:
 
 
 def draw_second_segments(
-    records: list[SpilledRecord], others: Callable[[], Iterator[SpilledRecord]]
+    records: list[SpilledRecord], limit: int, others: Callable[[], Iterator[SpilledRecord]]
 ) -> list[SpilledRecord]:
     """Gives each record with label 1 a second segment from another document.
 
     The segments come from the other records with label 1: what follows their first segment, or,
     at the end of a document, that segment itself. Each record takes that of the next record, in
-    the order given, that is of another document.
+    the order given, that is of another document: as many sentences as it has room for.
 
     Args:
         records: of one split and shard, in random order.
+        limit: of the tokens of both segments together.
         others: gives records of the same split in other shards; asked only if all records with
             label 1 are of one document.
 
@@ -178,7 +226,9 @@ def draw_second_segments(
         donors.append(next(record for record in candidates if record.document_key != document))
     drawn = list(records)
     for number, donor in zip(receivers, _of_other_documents(donors), strict=False):
-        drawn[number] = records[number]._replace(second=donor.second or donor.block)
+        room = limit - records[number].block.num_tokens
+        second = first_sentences(donor.second or donor.block, room)
+        drawn[number] = records[number]._replace(second=second)
     return drawn
 
 

@@ -218,6 +218,7 @@ class _WriteShard(beam.DoFn):
             limit,
             job.directory.join("output"),
             num_shards=job.num_shards,
+            row_limit=job.options.row_limit,
             vocabulary_size=len(job.options.vocabulary),
             annotations=job.options.annotations,
         )

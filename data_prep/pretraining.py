@@ -32,8 +32,8 @@ from spanbert_tf.data.schema import (
     ShardInfo,
     vocabulary_hash,
 )
-from spanbert_tf.data.vocabulary import SPECIAL_TOKENS, load_vocabulary
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.vocabulary import SPECIAL_TOKENS, load_vocabulary
 
 _TEXT_BYTES_PER_SHARD = 32 * 2**20
 _GZIP_RATIO = 3  # bytes of English text in a byte of gzip, about

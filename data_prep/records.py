@@ -14,7 +14,6 @@ from data_prep.corpus import DocumentReader
 from data_prep.pairs import PairBuilder
 from data_prep.sentences import split_sentences
 from data_prep.sequences import (
-    Block,
     Sentences,
     fill_blocks,
     number_sentences,
@@ -23,7 +22,7 @@ from data_prep.sequences import (
 from data_prep.spill import SpilledRecord
 from spanbert_tf.data.schema import SEQUENCE_KINDS, token_id_dtype
 from spanbert_tf.data.tokenization import word_piece_tokenizer
-from spanbert_tf.data.vocabulary import is_continuation
+from spanbert_tf.vocabulary import is_continuation
 
 CHUNK_CHARACTERS = 2**20  # text that is tokenized by one call
 
@@ -51,10 +50,14 @@ class RecordOptions:
     spacy_model: str = "en_core_web_sm"
 
     @property
+    def row_limit(self) -> int:
+        """Word pieces of a record."""
+        return self.sequence_length - SEQUENCE_KINDS[self.sequences]
+
+    @property
     def block_limit(self) -> int:
-        """Word pieces of a block: a single sequence, or a half of a pair."""
-        num_tokens = self.sequence_length - SEQUENCE_KINDS[self.sequences]
-        return num_tokens if self.sequences == "single" else num_tokens // 2
+        """Word pieces of a single sequence, or of the first segment of a pair."""
+        return self.row_limit if self.sequences == "single" else self.row_limit // 2
 
 
 class RecordMaker:
@@ -151,9 +154,11 @@ class FileRecords:
         self._waiting: Sentences | None = None  # end of a document that goes on
         self._open_paragraphs = (-1, 0)  # document that goes on, and paragraphs of it so far
         self._ended: list[tuple[int, bool]] = []  # documents, and whether they have a title
-        self._pairs = PairBuilder() if maker.options.sequences == "pair" else None
+        self._pairs = None
+        if maker.options.sequences == "pair":
+            self._pairs = PairBuilder(maker.options.row_limit, maker.token_dtype, self._keys)
         # Document, the number that its next record gets, and its key.
-        self._block_number = (-1, 0, 0)
+        self._next_record = (-1, 0, 0)
 
     def __iter__(self) -> Iterator[SpilledRecord]:
         paragraphs: list[str] = []
@@ -182,16 +187,14 @@ class FileRecords:
         if self._waiting is not None:
             sentences = self._waiting.join(sentences)
         self._count_ended(sentences.documents)
-        limit, dtype = self._maker.options.block_limit, self._maker.token_dtype
-        blocks, self._waiting = fill_blocks(sentences, limit, dtype, is_open=is_open)
         if self._pairs is None:
+            limit, dtype = self._maker.options.block_limit, self._maker.token_dtype
+            blocks, self._waiting = fill_blocks(sentences, limit, dtype, is_open=is_open)
             for block in blocks:
-                yield SpilledRecord(*self._keys(block), block)
+                yield SpilledRecord(*self._keys(block.document), block)
         else:
-            waiting = self._waiting.documents[:1].tolist()
-            followers = [*(block.document for block in blocks[1:]), *(waiting or [-1])]
-            for block, next_document in zip(blocks, followers, strict=False):
-                yield from self._pairs.add(block, next_document != block.document, self._keys)
+            records, self._waiting = self._pairs.fill(sentences, is_open=is_open)
+            yield from records
         self.counts["bytes"] = self._reader.bytes_read
 
     def _go_on_counting(self, sentences: Sentences) -> Sentences:
@@ -215,13 +218,12 @@ class FileRecords:
         ordered = sorted(keys)
         self.document_keys = sorted({*ordered[:2], *ordered[-2:]})
 
-    def _keys(self, block: Block) -> tuple[int, int, int]:
-        """Order key, record id and document key of the record that begins with a block."""
-        document, number, key = self._block_number
-        if document != block.document:
-            document, number = block.document, 0
-            key = document_key(self._name, document)
-        self._block_number = document, number + 1, key
+    def _keys(self, document: int) -> tuple[int, int, int]:
+        """Order key, record id and document key of the next record of a document."""
+        last_document, number, key = self._next_record
+        if document != last_document:
+            number, key = 0, document_key(self._name, document)
+        self._next_record = document, number + 1, key
         self.counts["records"] += 1
         order_key, record_id = _hash(self._name, document, number, 2)
         return order_key, record_id >> 1, key

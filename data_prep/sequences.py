@@ -55,6 +55,27 @@ class Sentences(NamedTuple):
             tuple(values - begin for values in spans),
         )
 
+    def take(self, firsts: np.ndarray, stops: np.ndarray) -> "Sentences":
+        """Runs of sentences, one behind the other; they may overlap.
+
+        Args:
+            firsts: int [R], number of the first sentence of each run.
+            stops: int [R], number of the sentence behind its last.
+        """
+        token_bounds = np.append(0, np.cumsum(self.lengths))
+        starts, ends = token_bounds[firsts], token_bounds[stops]  # [R], in token_ids
+        shifts = np.cumsum(ends - starts) - ends
+        spans = []
+        for values in self.spans:
+            low, high = np.searchsorted(values[:, 0], [starts, ends])
+            spans.append(values[_ranges(low, high)] + np.repeat(shifts, high - low)[:, np.newaxis])
+        chosen = _ranges(firsts, stops)
+        return Sentences(
+            self.token_ids[_ranges(starts, ends)],
+            *(values[chosen] for values in self[1:-1]),
+            tuple(spans),
+        )
+
 
 class Block(NamedTuple):
     """The tokens of a record, or of a segment of a pair. Bytes as in `spanbert_tf.data.schema`.
@@ -92,8 +113,8 @@ def number_sentences(
     Returns:
         `paragraph_indices` and `sentence_indices`, int [N].
     """
-    begins_document = _begins(documents)
-    begins_paragraph = _begins(paragraphs) | begins_document
+    begins_document = begins_run(documents)
+    begins_paragraph = begins_run(paragraphs) | begins_document
     paragraph = np.cumsum(begins_paragraph) - 1
     first_paragraph = paragraph[begins_document]
     paragraph_indices = paragraph - first_paragraph[np.cumsum(begins_document) - 1]
@@ -101,9 +122,16 @@ def number_sentences(
     return paragraph_indices, sentence - sentence[begins_paragraph][paragraph]
 
 
-def _begins(numbers: np.ndarray) -> np.ndarray:
+def begins_run(numbers: np.ndarray) -> np.ndarray:
     """Whether a number differs from the one before, bool [N]; the first one does."""
     return np.concatenate([[True], numbers[1:] != numbers[:-1]])[: len(numbers)]
+
+
+def _ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """The numbers starts[0] … stops[0] − 1, starts[1] …, one behind the other."""
+    sizes = stops - starts
+    ends = np.cumsum(sizes)
+    return np.repeat(starts - (ends - sizes), sizes) + np.arange(ends[-1])
 
 
 def split_long_sentences(sentences: Sentences, limit: int) -> Sentences:
@@ -142,13 +170,13 @@ def fill_blocks(
     if is_open and len(bounds) > 1:
         bounds.pop()
     last = bounds[-1]
-    return _cut_blocks(sentences, bounds, token_dtype), sentences.from_sentence(last)
+    return cut_blocks(sentences, bounds, token_dtype), sentences.from_sentence(last)
 
 
 def _block_bounds(sentences: Sentences, limit: int) -> list[int]:
     """The numbers of the sentences that begin a block, and N."""
     token_ends = np.cumsum(sentences.lengths).tolist()
-    first_of_document = np.flatnonzero(_begins(sentences.documents)).tolist()
+    first_of_document = np.flatnonzero(begins_run(sentences.documents)).tolist()
     bounds = [0]
     for stop in [*first_of_document[1:], len(token_ends)]:
         while bounds[-1] < stop:
@@ -158,8 +186,14 @@ def _block_bounds(sentences: Sentences, limit: int) -> list[int]:
     return bounds
 
 
-def _cut_blocks(sentences: Sentences, bounds: Sequence[int], token_dtype: str) -> list[Block]:
-    """Cuts all blocks out of arrays of bytes: few operations a block."""
+def cut_blocks(sentences: Sentences, bounds: Sequence[int], token_dtype: str) -> list[Block]:
+    """Cuts sentences into blocks: out of arrays of bytes, so that a block takes few operations.
+
+    Args:
+        sentences: of all blocks.
+        bounds: 0, and for each block the number of the sentence behind its last.
+        token_dtype: unsigned type in which token ids are stored.
+    """
     num_sentences, num_blocks = bounds[-1], len(bounds) - 1
     if not num_blocks:
         return []
@@ -169,7 +203,7 @@ def _cut_blocks(sentences: Sentences, bounds: Sequence[int], token_dtype: str) -
     token_starts = token_ends - sentences.lengths[:num_sentences]
     token_bounds = np.append(token_starts[first], token_ends[-1])  # [blocks + 1]
     positions = token_starts - np.repeat(token_bounds[:-1], sizes)  # [N], in the block
-    begins_paragraph = _begins(sentences.paragraph_indices[:num_sentences])
+    begins_paragraph = begins_run(sentences.paragraph_indices[:num_sentences])
     begins_paragraph[first] = True
     paragraph_bounds = np.append(0, np.cumsum(begins_paragraph))[bounds]  # [blocks + 1]
     paragraph_indices = sentences.paragraph_indices[:num_sentences][begins_paragraph]

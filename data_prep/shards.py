@@ -88,6 +88,7 @@ class ShardWriter:
         limit: see `held_out_limit`.
         directory: where the shards go.
         num_shards: how many there are.
+        row_limit: word pieces of a record.
         vocabulary_size: V.
         annotations: of the records.
     """
@@ -99,6 +100,7 @@ class ShardWriter:
         directory: str,
         *,
         num_shards: int,
+        row_limit: int,
         vocabulary_size: int,
         annotations: tuple[str, ...],
     ) -> None:
@@ -106,6 +108,7 @@ class ShardWriter:
         self._limit = limit
         self._directory = directory
         self._num_shards = num_shards
+        self._row_limit = row_limit
         self._vocabulary_size = vocabulary_size
         self._annotations = annotations
 
@@ -120,7 +123,9 @@ class ShardWriter:
             if not records:
                 continue
             records.sort(key=lambda record: record.order_key)
-            records = draw_second_segments(records, lambda s=split: self._others(shard, s))
+            records = draw_second_segments(
+                records, self._row_limit, lambda s=split: self._others(shard, s)
+            )
             files.append(self._write_file(shard_name(split, shard), split, records))
             if split == "train":
                 counts += self._count_unigrams(records)

@@ -24,7 +24,7 @@ class SpilledRecord(NamedTuple):
         record_id: 63 bits.
         document_key: 63 bits; decides the split.
         block: the tokens, or the first segment of a pair.
-        second: of a pair: what follows the first segment in its document, if anything does.
+        second: of a pair: its second segment, or what it gives to another record, if anything.
         label: of a pair: 0 if `second` is its second segment, 1 if another document shall give one.
     """
 
@@ -72,6 +72,7 @@ def _batches(records: Iterable[SpilledRecord]) -> Iterator[list[SpilledRecord]]:
     for record in records:
         batch.append(record)
         num_bytes += len(record.block.token_ids) + _RECORD_OVERHEAD
+        num_bytes += len(record.second.token_ids) if record.second else 0
         if num_bytes > SEGMENT_BYTES:
             yield batch
             batch, num_bytes = [], 0

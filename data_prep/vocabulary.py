@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from data_prep.corpus import DocumentReader, find_files
-from spanbert_tf.data.vocabulary import CONTINUATION_PREFIX, SPECIAL_TOKENS, UNKNOWN_TOKEN
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.vocabulary import CONTINUATION_PREFIX, SPECIAL_TOKENS, UNKNOWN_TOKEN
 
 _LEAST_FREQUENCY = 2
 # Letters, each with two entries; words with rarer ones become [UNK]. A tenth of the vocabulary,

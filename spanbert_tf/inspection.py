@@ -12,8 +12,8 @@ from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.schema import SEQUENCE_KINDS, SPLITS, VOCABULARY_FILE, DatasetInfo
-from spanbert_tf.data.vocabulary import is_continuation, load_vocabulary
 from spanbert_tf.span_lengths import SpanLengths, count_span_lengths, plot_span_lengths
+from spanbert_tf.vocabulary import is_continuation, load_vocabulary
 
 PAPER_BATCH_TOKENS = 256 * 512  # tokens of a global batch (SpanBERT, section 4.2)
 _BAR_WIDTH = 40

@@ -15,7 +15,6 @@ from data_prep.vocabulary import write_vocabulary
 from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.schema import VOCABULARY_FILE
-from spanbert_tf.data.vocabulary import load_vocabulary
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.masked_sentences import MaskedSentence, choose_masked_sentences
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertMaskedLMPreprocessor, SpanBertTokenizer
@@ -26,6 +25,7 @@ from spanbert_tf.training.callbacks import read_metrics
 from spanbert_tf.training.pretrainer import build_pretrainer
 from spanbert_tf.training.pretraining import configured_dataset, run_pretraining
 from spanbert_tf.training.run_directory import METRICS_FILE, PRESET
+from spanbert_tf.vocabulary import load_vocabulary
 
 CONFIG = "spanbert_tiny"
 VOCABULARY_SIZE = 2000  # small, so that a short run sees each entry often

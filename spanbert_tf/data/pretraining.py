@@ -21,9 +21,9 @@ from spanbert_tf.data.packing import (
     segment_aware_indices,
 )
 from spanbert_tf.data.records import evaluation_windows, load_dataset_info, training_windows
-from spanbert_tf.data.vocabulary import load_vocabulary
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.masking import MaskingOptions, SpanMasker
+from spanbert_tf.vocabulary import load_vocabulary
 
 
 def pretraining_dataset(

@@ -14,9 +14,9 @@ import os
 import tensorflow as tf
 
 from spanbert_tf.data.schema import DATASET_INFO_FILE, VOCABULARY_FILE, DatasetInfo, vocabulary_hash
-from spanbert_tf.data.vocabulary import load_vocabulary
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.masking.random_bits import Stream, random_bits, row_keys
+from spanbert_tf.vocabulary import load_vocabulary
 
 # Records that are permuted together; with files that `prepare` wrote in a global random order,
 # and files in a new order in each epoch, more would not mix better. 8 MB at 512 tokens.

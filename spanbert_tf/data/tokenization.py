@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from spanbert_tf.data.vocabulary import CONTINUATION_PREFIX, UNKNOWN_TOKEN
+from spanbert_tf.vocabulary import CONTINUATION_PREFIX, UNKNOWN_TOKEN
 
 
 def word_piece_tokenizer(

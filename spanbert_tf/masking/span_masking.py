@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from spanbert_tf.data.vocabulary import MASK_TOKEN, is_continuation
 from spanbert_tf.masking.candidates import AnnotatedSpans, Blocks, find_words
 from spanbert_tf.masking.options import MaskingOptions
 from spanbert_tf.masking.random_bits import row_keys
 from spanbert_tf.masking.replacement import UnigramDistribution, replace_tokens
 from spanbert_tf.masking.selection import select_tokens
 from spanbert_tf.masking.targets import list_masked_spans, target_features
+from spanbert_tf.vocabulary import MASK_TOKEN, is_continuation
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,10 +11,10 @@ import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.data.packing import ANNOTATION_LISTS
-from spanbert_tf.data.vocabulary import SPECIAL_TOKENS
 from spanbert_tf.masking import Blocks, MaskingOptions, SpanMasker
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+from spanbert_tf.vocabulary import SPECIAL_TOKENS
 
 # KerasHub's arguments that `masking` replaces.
 _REPLACED = (

@@ -13,7 +13,8 @@ from keras.src.saving.serialization_lib import in_safe_mode
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.data.tokenization import word_piece_tokenizer
-from spanbert_tf.data.vocabulary import (
+from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+from spanbert_tf.vocabulary import (
     END_TOKEN,
     MASK_TOKEN,
     PAD_TOKEN,
@@ -22,7 +23,6 @@ from spanbert_tf.data.vocabulary import (
     check_vocabulary,
     load_vocabulary,
 )
-from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 
 # KerasHub's names, and those of BERT.
 _SPECIAL_TOKENS = {

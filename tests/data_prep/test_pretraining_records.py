@@ -19,8 +19,8 @@ from data_prep.sentences import split_sentences
 from data_prep.vocabulary import write_vocabulary
 from spanbert_tf.data.schema import DatasetInfo
 from spanbert_tf.data.tokenization import word_piece_tokenizer
-from spanbert_tf.data.vocabulary import load_vocabulary
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
+from spanbert_tf.vocabulary import load_vocabulary
 
 SEQUENCE_LENGTH = 64
 OPTIONS = {"sequence_length": SEQUENCE_LENGTH, "num_shards": 3, "validation_fraction": 0.2}

@@ -5,8 +5,8 @@ import pytest
 from tokenizers import BertWordPieceTokenizer
 
 from data_prep.vocabulary import write_vocabulary
-from spanbert_tf.data.vocabulary import SPECIAL_TOKENS, load_vocabulary
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.vocabulary import SPECIAL_TOKENS, load_vocabulary
 
 SENTENCES = "The Café in München serves crème brûlée. He doesn't visit often, she said! "
 

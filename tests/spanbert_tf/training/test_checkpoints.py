@@ -13,8 +13,11 @@ FEATURES = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 TARGETS = FEATURES.sum(axis=1, keepdims=True)
 
 
-def _make_model(seed=0):
+def _make_model(seed=0, scale_loss=False):
     keras.utils.set_random_seed(seed)
+    optimizer = spanbert_tf.training.adamw(0.1, 2, 100)
+    if scale_loss:  # as Keras does for float16; the scale doubles after so many finite steps
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, dynamic_growth_steps=4)
     model = keras.Sequential(
         [
             keras.Input((3,)),
@@ -23,7 +26,7 @@ def _make_model(seed=0):
             keras.layers.Dense(1),
         ]
     )
-    model.compile(loss="mse", optimizer=spanbert_tf.training.adamw(0.1, 2, 100))
+    model.compile(loss="mse", optimizer=optimizer)
     model.optimizer.build(model.trainable_variables)
     return model
 
@@ -37,8 +40,8 @@ def _weights(model):
     return [variable.numpy() for variable in [*model.variables, *model.optimizer.variables]]
 
 
-def _saved(directory, steps, max_to_keep=3):
-    model = _make_model()
+def _saved(directory, steps, max_to_keep=3, **options):
+    model = _make_model(**options)
     checkpoints = Checkpoints(str(directory), model, max_to_keep=max_to_keep)
     done = 0
     for step in steps:
@@ -54,11 +57,13 @@ def _flip_a_bit(path):
     path.write_bytes(content)
 
 
-def test_training_goes_on_as_if_it_had_not_stopped(tmp_path):
-    _saved(tmp_path, [3])
-    resumed = _make_model(seed=1)  # other weights, another state of the dropout
+@pytest.mark.parametrize("scale_loss", [False, True])
+def test_training_goes_on_as_if_it_had_not_stopped(scale_loss, tmp_path):
+    _saved(tmp_path, [3], scale_loss=scale_loss)
+    # Other weights, another state of the dropout.
+    resumed = _make_model(seed=1, scale_loss=scale_loss)
     assert Checkpoints(str(tmp_path), resumed, max_to_keep=3).restore() == 3
-    straight = _make_model()
+    straight = _make_model(scale_loss=scale_loss)
     _train(straight, 7)
     _train(resumed, 4)
     for expected, actual in zip(_weights(straight), _weights(resumed), strict=True):

@@ -159,6 +159,21 @@ def test_run_can_be_made_longer(copied_run, tiny_overrides, tiny_records):
     assert load_config(f"{copied_run}/config.yaml").training.steps == 14
 
 
+def test_several_steps_per_execution_are_the_same_steps(
+    straight_run, tiny_overrides, tiny_records, tmp_path
+):
+    settings = ["training.steps_per_execution=2", "training.evaluate_every=4"]
+    config = load_config("spanbert_base", [*tiny_overrides, "model.dropout=0.1", *settings])
+    run_pretraining(config, tiny_records, str(tmp_path / "run"))
+    lines, expected = _without_speed(tmp_path / "run"), _without_speed(straight_run)
+    # The two are evaluated after other steps, but after the last one both.
+    assert lines[-1] == expected[-1]
+    losses = {line["step"]: line["loss"] for line in lines if "loss" in line}
+    # Line 6 of the straight run begins after its evaluation in step 5.
+    same = {line["step"]: line["loss"] for line in expected if "loss" in line} | {6: losses[6]}
+    assert losses == same
+
+
 def test_run_cannot_be_made_shorter(copied_run, tiny_overrides, tiny_records):
     shorter = load_config(
         "spanbert_base", [*tiny_overrides, "model.dropout=0.1", "training.steps=8"]

@@ -1,0 +1,78 @@
+"""The exported graph reads text as the records were written."""
+
+import gzip
+import itertools
+import os
+import pathlib
+
+import hypothesis
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import strategies as st
+
+from spanbert_tf.data.tokenization import word_piece_tokenizer
+from spanbert_tf.data.vocabulary import SPECIAL_TOKENS, load_vocabulary
+from spanbert_tf.models import (
+    SpanBertBackbone,
+    SpanBertMaskedLM,
+    SpanBertMaskedLMPreprocessor,
+    SpanBertTokenizer,
+)
+from spanbert_tf.serving.masked_lm import export_masked_lm
+
+LENGTH = 64
+
+
+def exported_pack(directory, vocabulary, lowercase):
+    """The `pack` signature of a model that was exported and loaded."""
+    backbone = SpanBertBackbone(len(vocabulary), 1, 2, 8, 8, max_sequence_length=LENGTH)
+    tokenizer = SpanBertTokenizer(vocabulary, lowercase=lowercase)
+    model = SpanBertMaskedLM(backbone, SpanBertMaskedLMPreprocessor(tokenizer))
+    model.set_weights([np.ones(weight.shape) for weight in model.weights])
+    model.save_to_preset(str(directory / "preset"))
+    path = export_masked_lm(str(directory / "preset"), str(directory / "served"))
+    return tf.saved_model.load(path).signatures["pack"]
+
+
+def check_ids(pack, vocabulary, lowercase, texts):
+    prepared = word_piece_tokenizer(vocabulary, lowercase=lowercase).tokenize(texts)
+    start, end = vocabulary.index("[CLS]"), vocabulary.index("[SEP]")
+    expected = [[start, *row[: LENGTH - 2], end] for row in prepared.to_list()]
+    rows = pack(texts=texts)
+    lengths = tf.reduce_sum(rows["padding_mask"], axis=1)
+    assert tf.RaggedTensor.from_tensor(rows["token_ids"], lengths).to_list() == expected
+
+
+def test_real_lines_have_the_ids_of_preparation(tmp_path):
+    default = pathlib.Path(__file__).parents[4] / "shared" / "data"
+    data = pathlib.Path(os.environ.get("SPANBERT_TF_DATA", default))
+    if not data.is_dir():
+        pytest.skip(f"{data}: no developers' data; set SPANBERT_TF_DATA")
+    vocabulary = load_vocabulary(data / "vocab" / "bert-base-cased-vocab.txt")
+    files = sorted((data / "text" / "wikipedia" / "AA").glob("*.gz"))
+    found = itertools.chain.from_iterable(
+        gzip.decompress(path.read_bytes()).split(b"\n") for path in files
+    )
+    lines = list(itertools.islice((line for line in found if line.strip()), 10_000))
+    assert len(lines) == 10_000
+    pack = exported_pack(tmp_path, vocabulary, lowercase=False)
+    check_ids(pack, vocabulary, False, tf.constant(lines))
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["cased", "lowercase"])
+def export(request, tmp_path_factory):
+    letters = "abcdefgéß中.,!#[]"
+    vocabulary = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
+    directory = tmp_path_factory.mktemp("export")
+    return exported_pack(directory, vocabulary, request.param), vocabulary, request.param
+
+
+@hypothesis.settings(max_examples=100, deadline=None, derandomize=True)
+@hypothesis.given(
+    texts=st.lists(st.text(max_size=20) | st.text("abß中é[]#. \x00\u200b", max_size=80), max_size=4)
+)
+def test_made_up_strings_have_the_ids_of_preparation(export, texts):
+    pack, vocabulary, lowercase = export
+    encoded = tf.constant([text.encode("utf-8") for text in texts], tf.string)
+    check_ids(pack, vocabulary, lowercase, encoded)
