@@ -12,7 +12,6 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from spanbert_tf.data.tokenization import word_piece_tokenizer
-from spanbert_tf.data.vocabulary import SPECIAL_TOKENS, load_vocabulary
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertMaskedLM,
@@ -20,6 +19,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.masked_lm import export_masked_lm
+from spanbert_tf.vocabulary import SPECIAL_TOKENS, load_vocabulary
 
 LENGTH = 64
 
