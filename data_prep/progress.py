@@ -43,7 +43,10 @@ class ProgressWriter:
         """Adds to the totals. Where the directory cannot be reached, nobody looks at them."""
         self._totals = Totals(*map(sum, zip(self._totals, more, strict=True)))
         if os.path.isdir(os.path.dirname(self._path)):
-            Path(self._path).write_bytes(_TOTALS.pack(*self._totals))
+            # Written over, never cut off, so that a look sees the old numbers or the new ones.
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
+            os.pwrite(descriptor, _TOTALS.pack(*self._totals), 0)
+            os.close(descriptor)
 
 
 class ProgressDisplay:
@@ -81,7 +84,7 @@ class ProgressDisplay:
         totals = Totals()
         for path in self._directory.glob("*"):
             content = path.read_bytes()
-            if len(content) == _TOTALS.size:  # else it is being written
+            if len(content) == _TOTALS.size:  # else it has just been created
                 totals = Totals(*map(sum, zip(totals, _TOTALS.unpack(content), strict=True)))
         return totals
 

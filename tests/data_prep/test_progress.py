@@ -1,52 +1,57 @@
-"""What several workers have done is added up and shown, on a terminal and elsewhere."""
-
+import itertools
 import os
 import pty
 import subprocess
 import sys
 import textwrap
+import threading
 
+import data_prep.progress
 from data_prep.progress import ProgressDisplay, ProgressWriter, Totals
 
-SHOW = textwrap.dedent(
-    """
-    import sys, time
-    from data_prep.progress import ProgressDisplay, ProgressWriter, Totals
-    writer = ProgressWriter(sys.argv[1])
-    with ProgressDisplay(sys.argv[1], input_bytes=4_000_000, num_shards=3):
-        writer.add(Totals(documents=1_234, text_bytes=5_600_000, input_bytes=4_000_000))
-        time.sleep(0.5)
-        writer.add(Totals(shards=2))
-    """
-)
+
+def test_totals_are_those_of_all_writers_and_never_fall(tmp_path):
+    writers = [ProgressWriter(str(tmp_path)) for _ in range(3)]
+    display = ProgressDisplay(str(tmp_path), 1, 1)
+    rounds = 300
+
+    def work(writer):
+        for _ in range(rounds):
+            writer.add(Totals(documents=1, text_bytes=10))
+
+    threads = [threading.Thread(target=work, args=[writer]) for writer in writers]
+    for thread in threads:
+        thread.start()
+    seen = [display.totals().text_bytes]
+    while any(thread.is_alive() for thread in threads):
+        seen.append(display.totals().text_bytes)
+    assert all(before <= behind for before, behind in itertools.pairwise(seen))
+    assert display.totals() == Totals(3 * rounds, 30 * rounds, 0, 0)
 
 
-def test_totals_are_the_sum_over_workers(tmp_path):
-    display = ProgressDisplay(str(tmp_path), input_bytes=100, num_shards=2)
-    first, second = ProgressWriter(str(tmp_path)), ProgressWriter(str(tmp_path))
-    assert display.totals() == Totals()
-    first.add(Totals(documents=2, text_bytes=30))
-    second.add(Totals(documents=1, input_bytes=7))
-    first.add(Totals(documents=5, shards=1))
-    assert display.totals() == Totals(documents=8, text_bytes=30, input_bytes=7, shards=1)
+def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(data_prep.progress, "_LOOKS_BETWEEN_LINES", 1)
+    with ProgressDisplay(str(tmp_path), 2_000_000, 4):
+        writer = ProgressWriter(str(tmp_path))
+        writer.add(Totals(1_234, 2_500_000, 900_000, 3))
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("preparing: 1,234 documents, 2.5 MB of text, ")
+    assert last.endswith(" MB/s, 3 of 4 shards")
 
 
-def test_workers_that_cannot_reach_the_directory_go_on(tmp_path):
-    ProgressWriter(str(tmp_path / "elsewhere")).add(Totals(documents=1))
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_terminal_gets_a_bar_with_documents_and_megabytes(tmp_path):
-    parent, child = pty.openpty()
-    subprocess.run([sys.executable, "-c", SHOW, str(tmp_path)], stderr=child, check=True)
-    shown = os.read(parent, 100_000).decode()
-    assert "1,234 documents, 5.6 MB of text" in shown
-    assert "2 of 3 shards" in shown
-    assert "━" in shown
-
-
-def test_no_bar_goes_into_a_file(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", SHOW, str(tmp_path)], capture_output=True, text=True, check=True
+def test_a_bar_on_a_terminal(tmp_path):
+    script = textwrap.dedent(
+        """
+        import sys
+        from data_prep.progress import ProgressDisplay, ProgressWriter, Totals
+        with ProgressDisplay(sys.argv[1], 100, 1):
+            ProgressWriter(sys.argv[1]).add(Totals(7, 3_000_000, 100, 1))
+        """
     )
-    assert done.stderr == ""  # a line every ten seconds: none yet
+    terminal, end = pty.openpty()
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], stderr=end, check=True)
+    os.close(end)
+    shown = os.read(terminal, 100_000).decode()
+    os.close(terminal)
+    assert "7 documents, 3.0 MB of text" in shown
+    assert "━━━━" in shown
