@@ -27,7 +27,8 @@ from spanbert_tf.masking.candidates import (
 )
 from spanbert_tf.masking.options import MaskingOptions
 
-_LARGEST_ROUND = 62  # bits of an int64 that can be summed without touching its sign
+_LARGEST_ROUND = 62  # bits of an int64 that candidates can have
+_EARLIER_ROUND = 1 << 62  # the bit of all candidates that earlier rounds accepted
 _FLOAT64_EXPONENT_SHIFT, _FLOAT64_EXPONENT_BIAS = 52, 1023
 
 
@@ -70,9 +71,8 @@ def select_tokens(
     # ceil in integers: a float32 0.15 · 100 is 15.000001.
     budgets = -(-blocks.lengths * rate.numerator // rate.denominator)  # [B, G]
     first_draw = tf.constant(0, tf.int64)
-    nothing = tf.zeros_like(blocks.token_ids, tf.bool)
-    first_round = _Rows(blocks, words, keys, annotated)
-    masked, remaining = _mask_round(first_round, first_draw, nothing, budgets, round_size, options)
+    rows = _Rows(blocks, words, keys, annotated)
+    masked, remaining = _mask_round(rows, first_draw, None, budgets, round_size, options)
     # Rows that need more draws than a round go on by themselves.
     late = tf.where(tf.reduce_any(remaining > 0, axis=1))[:, 0]  # [L]
     late_blocks = Blocks(*(tf.gather(values, late) for values in blocks))
@@ -110,7 +110,7 @@ class _Rows(NamedTuple):
 def _mask_round(
     rows: _Rows,
     first_draw: tf.Tensor,
-    masked: tf.Tensor,
+    masked: tf.Tensor | None,
     remaining: tf.Tensor,
     round_size: int,
     options: MaskingOptions,
@@ -120,7 +120,7 @@ def _mask_round(
     Args:
         rows: R rows.
         first_draw: int64 [], number of the round's first draw.
-        masked: bool [R, S], what is masked so far.
+        masked: bool [R, S], what is masked so far; `None` is nothing.
         remaining: int64 [R, G], tokens still to mask.
         round_size: C.
         options: the scheme and its parameters.
@@ -131,24 +131,27 @@ def _mask_round(
     draws = first_draw + tf.range(round_size, dtype=tf.int64)
     candidates = draw_candidates(rows.blocks, rows.words, rows.keys, draws, options, rows.annotated)
     granted, num_granted = _grant(candidates, rows.blocks, masked, remaining, round_size)
-    return masked | granted, remaining - num_granted
+    return granted if masked is None else masked | granted, remaining - num_granted
 
 
 def _grant(
     candidates: Candidates,
     blocks: Blocks,
-    masked: tf.Tensor,
+    masked: tf.Tensor | None,
     remaining: tf.Tensor,
     round_size: int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The tokens that one round of candidates masks, bool [B, S], and their number, [B, G]."""
     shape = tf.shape(blocks.token_ids)
     covering = _covering_candidates(candidates, tf.size(blocks.token_ids))  # [B · S]
-    anchor_is_free = ~tf.gather(tf.reshape(masked, [-1]), candidates.anchors)  # [B, G, C]
     earlier = tf.gather(covering, candidates.anchors) & (_bits(round_size) - 1)  # [B, G, C]
-    accepted = _accept(anchor_is_free, earlier, round_size)  # [B, G]
+    if masked is not None:
+        is_masked = tf.gather(tf.reshape(masked, [-1]), candidates.anchors)  # [B, G, C]
+        earlier |= tf.cast(is_masked, tf.int64) * _EARLIER_ROUND
+    accepted = _accept(earlier, round_size)  # [B, G]
     covering = tf.reshape(covering, shape) & _of_block(accepted, blocks)  # [B, S]
-    covering = tf.where(masked, tf.zeros_like(covering), covering)
+    if masked is not None:
+        covering = tf.where(masked, tf.zeros_like(covering), covering)
     # Isolate the lowest bit; the exponent of its float64 is its number, -1023 without a bit.
     lowest = tf.bitcast(tf.cast(covering & -covering, tf.float64), tf.int64)
     owner = tf.cast(
@@ -173,21 +176,22 @@ def _covering_candidates(candidates: Candidates, num_positions: tf.Tensor) -> tf
     return tf.cumsum(changes)[:-1]
 
 
-def _accept(anchor_is_free: tf.Tensor, earlier: tf.Tensor, round_size: int) -> tf.Tensor:
+def _accept(earlier: tf.Tensor, round_size: int) -> tf.Tensor:
     """The set of accepted candidates as bits; int64 [B, G].
 
     Args:
-        anchor_is_free: bool [B, G, C], no earlier round masked the anchor.
-        earlier: int64 [B, G, C], the candidates with a smaller number that cover the anchor.
+        earlier: int64 [B, G, C], the candidates with a smaller number that cover the anchor;
+            `_EARLIER_ROUND` is set where one of an earlier round does.
         round_size: C.
     """
     bits = _bits(round_size)
 
     def accept_given(accepted: tf.Tensor) -> tf.Tensor:
-        holds = anchor_is_free & ((earlier & accepted[:, :, tf.newaxis]) == 0)
-        return tf.reduce_sum(tf.where(holds, bits, tf.zeros_like(bits)), axis=-1)
+        holds = (earlier & accepted[:, :, tf.newaxis]) == 0
+        return tf.reduce_sum(tf.where(holds, bits, tf.zeros_like(bits)), axis=-1) + _EARLIER_ROUND
 
-    start = tf.fill(tf.shape(earlier)[:2], tf.constant((1 << round_size) - 1, tf.int64))
+    everything = tf.constant((1 << round_size) - 1 + _EARLIER_ROUND, tf.int64)
+    start = tf.fill(tf.shape(earlier)[:2], everything)
     # After n passes the first n candidates are decided for good, so C passes are always enough.
     previous, accepted = tf.while_loop(
         lambda previous, accepted: tf.reduce_any(previous != accepted),
