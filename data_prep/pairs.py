@@ -29,7 +29,7 @@ RecordKeys = tuple[int, int, int]  # order key, record id, document key
 
 
 class _Row(NamedTuple):
-    """A record as numbers of sentences: its segments are first … middle − 1, middle … stop − 1.
+    """A record: its segments are the sentences from `first` and from `middle`, up to `stop`.
 
     With label 1 the second is not its own, but what it gives to another record; there is none at
     the end of a document.

@@ -128,7 +128,7 @@ def begins_run(numbers: np.ndarray) -> np.ndarray:
 
 
 def _ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """The numbers starts[0] … stops[0] − 1, starts[1] …, one behind the other."""
+    """The numbers from each start to before its stop, one range behind the other."""
     sizes = stops - starts
     ends = np.cumsum(sizes)
     return np.repeat(starts - (ends - sizes), sizes) + np.arange(ends[-1])

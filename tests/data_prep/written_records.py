@@ -36,10 +36,16 @@ def expected_blocks(documents, limit):
     Returns:
         For each document a list of dicts of features, without `record_id`.
     """
-    return [_fill(_pieces(document, limit), limit) for document in documents]
+    return [_fill(sentence_pieces(document, limit), limit) for document in documents]
 
 
-def _pieces(document, limit):
+def block_features(pieces):
+    """The features of one block of `sentence_pieces`."""
+    (block,) = _fill(pieces, float("inf"))
+    return block
+
+
+def sentence_pieces(document, limit):
     """(tokens, paragraph index, sentence index, index of the first token) of sentence parts."""
     paragraph_index = 0
     for paragraph in document:
