@@ -13,9 +13,16 @@ from typing import Literal
 import yaml
 from official.modeling.hyperparams import base_config
 
+from spanbert_tf.config_checks import check_values
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.masking.options import MaskingOptions
-from spanbert_tf.strict_yaml import Setting, build_config, parse_override, read_settings
+from spanbert_tf.strict_yaml import (
+    Setting,
+    build_config,
+    flat_values,
+    parse_override,
+    read_settings,
+)
 
 
 @dataclasses.dataclass
@@ -211,7 +218,11 @@ def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> Pretraining
     settings = _with_bases(_find(name_or_path, os.getcwd(), "--config"), ())
     settings |= dict(parse_override(text) for text in overrides)
     config = build_config(PretrainingConfig, settings)
-    check_config(config, name_or_path)
+    try:
+        config.masking_options()  # checks the section
+        check_values(flat_values(config))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name_or_path}: {error}") from error
     return config
 
 
@@ -237,7 +248,7 @@ def _find(name_or_path: str, directory: str, place: str) -> str:
     """The path of a shipped name, or of a file seen from a directory."""
     if name_or_path in shipped_names():
         return os.path.join(shipped_directory(), f"{name_or_path}.yaml")
-    path = os.path.join(directory, name_or_path)
+    path = os.path.normpath(os.path.join(directory, name_or_path))
     if not os.path.isfile(path):
         raise ConfigurationError(
             f"{place}: {name_or_path} is neither a file nor one of {', '.join(shipped_names())}"
@@ -257,93 +268,3 @@ def _with_bases(path: str, descendants: tuple[str, ...]) -> dict[str, Setting]:
         raise ConfigurationError(f"{base.place}: base must be a name or a path")
     base_path = _find(base.value, os.path.dirname(path), base.place)
     return _with_bases(base_path, (*descendants, path)) | settings
-
-
-def check_config(config: PretrainingConfig, source: str) -> None:
-    """Checks ranges, and values against one another; `source` is named in errors.
-
-    Raises:
-        ConfigurationError: a value is out of range or does not go with another one.
-    """
-    try:
-        config.masking_options()
-        _check_ranges(config)
-        _check_combinations(config)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{source}: {error}") from error
-
-
-def _check_ranges(config: PretrainingConfig) -> None:
-    model, optimizer, training = config.model, config.optimizer, config.training
-    for key, value, least in (
-        ("model.num_layers", model.num_layers, 1),
-        ("model.num_heads", model.num_heads, 1),
-        ("model.hidden_dim", model.hidden_dim, 1),
-        ("model.intermediate_dim", model.intermediate_dim, 1),
-        ("objectives.span_position_dim", config.objectives.span_position_dim, 1),
-        ("optimizer.warmup_steps", optimizer.warmup_steps, 0),
-        ("optimizer.weight_decay", optimizer.weight_decay, 0),
-        ("training.seed", training.seed, 0),
-        ("training.steps", training.steps, 1),
-        ("training.batch_size", training.batch_size, 1),
-        ("training.steps_per_execution", training.steps_per_execution, 1),
-        ("training.log_every", training.log_every, 1),
-        ("training.evaluate_every", training.evaluate_every, 1),
-        ("training.evaluate_batches", training.evaluate_batches or 1, 1),
-        ("training.checkpoint_every_steps", training.checkpoint_every_steps, 1),
-        ("training.max_checkpoints", training.max_checkpoints, 1),
-        ("data.sequence_length", config.data.sequence_length, 8),
-    ):
-        if value < least:
-            raise ConfigurationError(f"{key}: {value} is less than {least}")
-    for key, value in (
-        ("model.layer_norm_epsilon", model.layer_norm_epsilon),
-        ("optimizer.learning_rate", optimizer.learning_rate),
-        ("optimizer.epsilon", optimizer.epsilon),
-        ("optimizer.global_clipnorm", optimizer.global_clipnorm or 1.0),
-    ):
-        if value <= 0:
-            raise ConfigurationError(f"{key}: {value} is not more than 0")
-    for key, value in (
-        ("model.dropout", model.dropout),
-        ("optimizer.beta_1", optimizer.beta_1),
-        ("optimizer.beta_2", optimizer.beta_2),
-    ):
-        if not 0 <= value < 1:
-            raise ConfigurationError(f"{key}: {value} is not from 0 to below 1")
-
-
-def _check_combinations(config: PretrainingConfig) -> None:
-    model, training = config.model, config.training
-    if model.hidden_dim % model.num_heads:
-        raise ConfigurationError(
-            f"model.hidden_dim: {model.hidden_dim} is no multiple of model.num_heads "
-            f"({model.num_heads})"
-        )
-    if config.data.sequence_length > model.max_sequence_length:
-        raise ConfigurationError(
-            f"data.sequence_length: {config.data.sequence_length} is more than "
-            f"model.max_sequence_length ({model.max_sequence_length})"
-        )
-    if model.position_embeddings != "absolute" and config.data.sequences != "single":
-        raise ConfigurationError(
-            f"model.position_embeddings: {model.position_embeddings} needs data.sequences=single"
-        )
-    if config.objectives.next_sentence and config.data.sequences != "pair":
-        raise ConfigurationError("objectives.next_sentence: needs data.sequences=pair")
-    if training.steps > training.schedule_steps:
-        raise ConfigurationError(
-            f"training.steps: {training.steps} is more than training.schedule_steps "
-            f"({training.schedule_steps}), where the learning rate is 0"
-        )
-    if config.optimizer.warmup_steps >= training.schedule_steps:
-        raise ConfigurationError(
-            f"optimizer.warmup_steps: {config.optimizer.warmup_steps} is not less than "
-            f"training.schedule_steps ({training.schedule_steps})"
-        )
-    for key in ("steps", "log_every", "evaluate_every", "checkpoint_every_steps"):
-        if getattr(training, key) % training.steps_per_execution:
-            raise ConfigurationError(
-                f"training.{key}: {getattr(training, key)} is no multiple of "
-                f"training.steps_per_execution ({training.steps_per_execution})"
-            )
