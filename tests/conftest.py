@@ -1,17 +1,15 @@
-import pathlib
-import sys
-
+import hypothesis
 import pytest
+from record_files import random_records, write_records
 
-# `record_files`, which tests in several directories share.
-sys.path.append(str(pathlib.Path(__file__).parent / "spanbert_tf" / "data"))
+# The same examples in each run; no example is timed.
+hypothesis.settings.register_profile("seeded", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("seeded")
 
 
 @pytest.fixture(scope="session")
 def tiny_records(tmp_path_factory):
     """Single sequences of 24 positions: 40 training records, 10 held out."""
-    from record_files import random_records, write_records
-
     return str(
         write_records(
             tmp_path_factory.mktemp("records") / "single",
@@ -25,8 +23,6 @@ def tiny_records(tmp_path_factory):
 @pytest.fixture(scope="session")
 def tiny_pair_records(tmp_path_factory):
     """Annotated pairs of 24 positions: 40 training records, 10 held out."""
-    from record_files import random_records, write_records
-
     annotations = ("entities", "noun_phrases")
     return str(
         write_records(

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 # Letters of one to four bytes, and characters that mean something in one of the formats.
 _LETTERS = "abcdeXYZéß漢\U0001d518'\"&<>{}="
 
-WORDS = st.text(_LETTERS, min_size=1, max_size=9).filter(lambda word: not word.startswith("<"))
+# A file that begins as WikiExtractor's or as JSON lines is no plain text.
+WORDS = st.text(_LETTERS, min_size=1, max_size=9).filter(lambda word: word[0] not in "<{")
 PARAGRAPHS = st.lists(WORDS, min_size=1, max_size=12).map(" ".join)
 DOCUMENTS = st.lists(PARAGRAPHS, min_size=1, max_size=6)
 CORPORA = st.lists(DOCUMENTS, min_size=1, max_size=6)

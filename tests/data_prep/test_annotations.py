@@ -107,7 +107,7 @@ def _pieces_and_spans(draw):
     return spans, starts, ends, begins_word
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(_pieces_and_spans())
 def test_spans_take_the_words_that_they_touch(case):
     spans, starts, ends, begins_word = case

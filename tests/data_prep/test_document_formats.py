@@ -26,8 +26,6 @@ _TEXTS = {
 @pytest.mark.parametrize("text_format", _TEXTS)
 @settings(
     max_examples=40,
-    deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(documents=CORPORA, compress=st.booleans())

@@ -285,7 +285,7 @@ def test_one_document_has_no_random_segments(tmp_path):
         write_pairs(tmp_path, [[[5, 5]] * 5])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SHAPES, st.integers(LIMIT // 2, LIMIT))
 def test_the_first_sentences_of_a_block(shapes, num_tokens):
     sentences = split_long_sentences(make_sentences(make_documents(shapes)), LIMIT // 2)
@@ -303,7 +303,7 @@ def test_the_first_sentences_of_a_block(shapes, num_tokens):
                 assert found[name] == whole[name][:inside]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SHAPES)
 def test_joined_blocks_keep_what_each_has(shapes):
     sentences = split_long_sentences(make_sentences(make_documents(shapes)), LIMIT)

@@ -68,7 +68,7 @@ def by_document(blocks, num_documents):
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SHAPES)
 def test_blocks_are_those_of_the_oracle(shapes):
     documents = make_documents(shapes)
@@ -78,7 +78,7 @@ def test_blocks_are_those_of_the_oracle(shapes):
     assert not len(waiting.lengths) and not len(waiting.token_ids)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SHAPES, st.data())
 def test_text_that_comes_in_parts_gives_the_same_blocks(shapes, data):
     documents = make_documents(shapes)
@@ -96,7 +96,7 @@ def test_text_that_comes_in_parts_gives_the_same_blocks(shapes, data):
     assert by_document([*blocks, *more], len(shapes)) == expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SHAPES)
 def test_blocks_are_as_full_as_whole_sentences_allow(shapes):
     documents = make_documents(shapes)

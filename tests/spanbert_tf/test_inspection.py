@@ -1,14 +1,9 @@
 """What `inspect` counts and prints, against plain-Python counts of the same records."""
 
-import pathlib
-import sys
-
 import numpy as np
 import pytest
-from rich.console import Console
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent / "data"))
 import record_files
+from rich.console import Console
 
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info

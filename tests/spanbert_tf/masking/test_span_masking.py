@@ -203,7 +203,7 @@ def test_annotated_spans_equal_the_definition(scheme, num_segments):
 texts = st.lists(st.integers(5, len(VOCABULARY) - 1), min_size=0, max_size=38)
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=60)
 @hypothesis.given(
     segments=st.lists(texts, min_size=1, max_size=2),
     scheme=st.sampled_from(["subwords", "whole_words", "geometric_spans"]),

@@ -22,7 +22,7 @@ LETTERS = (
 )
 PIECES = ["hello", "world", "##ly", "un", "##able", "straße", "MASK", "##MASK"]
 CASED = [*SPECIAL_TOKENS, *PIECES, *LETTERS, *("##" + letter for letter in LETTERS)]
-HYPOTHESIS = hypothesis.settings(max_examples=150, deadline=None, derandomize=True)
+HYPOTHESIS = hypothesis.settings(max_examples=150)
 
 
 def lowered(vocabulary):

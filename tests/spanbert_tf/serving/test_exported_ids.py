@@ -68,7 +68,7 @@ def export(request, tmp_path_factory):
     return exported_pack(directory, vocabulary, request.param), vocabulary, request.param
 
 
-@hypothesis.settings(max_examples=100, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(
     texts=st.lists(st.text(max_size=20) | st.text("abß中é[]#. \x00\u200b", max_size=80), max_size=4)
 )
