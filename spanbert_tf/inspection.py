@@ -8,12 +8,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from spanbert_tf.clipped_indices import count_clipped_indices
 from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.schema import SEQUENCE_KINDS, SPLITS, VOCABULARY_FILE, DatasetInfo
+from spanbert_tf.layers.segment_aware_embedding import TABLE_SIZES
+from spanbert_tf.masked_examples import STYLED_KINDS, masked_example
+from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS
 from spanbert_tf.span_lengths import SpanLengths, count_span_lengths, plot_span_lengths
-from spanbert_tf.vocabulary import is_continuation, load_vocabulary
+from spanbert_tf.vocabulary import load_vocabulary
 
 PAPER_BATCH_TOKENS = 256 * 512  # tokens of a global batch (SpanBERT, section 4.2)
 _BAR_WIDTH = 40
@@ -46,6 +50,8 @@ def inspect_records(
     info = load_dataset_info(data)
     _print_counts(console, data, info)
     _print_examples(console, data, settings, num_examples)
+    if index_names := POSITION_EMBEDDINGS[settings.model.position_embeddings]:
+        _print_clipped_indices(console, data, index_names)
     lengths = count_span_lengths(data, settings.masking_options(), seed=settings.training.seed)
     title = f"{config}: {settings.masking.scheme}"
     _print_lengths(console, lengths, title)
@@ -97,7 +103,11 @@ def _print_examples(
     vocabulary = load_vocabulary(os.path.join(data, VOCABULARY_FILE))
     options = settings.masking_options()
     batches = pretraining_dataset(
-        data, batch_size=max(num_examples, 1), masking=options, seed=settings.training.seed
+        data,
+        batch_size=max(num_examples, 1),
+        masking=options,
+        seed=settings.training.seed,
+        segment_aware=settings.model.position_embeddings != "absolute",
     )
     (batch,) = batches.take(1).as_numpy_iterator()
     if num_examples:
@@ -105,45 +115,24 @@ def _print_examples(
             Text.assemble(
                 f"\n{options.scheme}, {options.rate:.0%} of the tokens, one draw of "
                 f"80/10/10 a {options.unit}: ",
-                *_STYLED_KINDS,
+                *STYLED_KINDS,
             )
         )
     for row in range(num_examples):
         console.print(masked_example({k: v[row] for k, v in batch.items()}, vocabulary), "")
 
 
-_MASKED, _RANDOM, _KEPT = "bold white on blue", "bold white on red", "bold black on green"
-_STYLED_KINDS = (
-    ("original→[MASK]", _MASKED),
-    " ",
-    ("original→random", _RANDOM),
-    " ",
-    ("original→original", _KEPT),
-)
-
-
-def masked_example(row: dict[str, np.ndarray], vocabulary: Sequence[str]) -> Text:
-    """One row as coloured text: `original→replacement` where a token is masked.
-
-    Args:
-        row: features of one row of a batch.
-        vocabulary: entries in order of their ids.
-    """
-    used = row["mask_weights"] == 1
-    originals = dict(zip(row["mask_positions"][used], row["mask_ids"][used], strict=True))
-    text = Text()
-    for position in range(int(row["padding_mask"].sum())):
-        shown = vocabulary[row["token_ids"][position]]
-        style = ""
-        if position in originals:
-            original = vocabulary[originals[position]]
-            style = _KEPT if shown == original else _MASKED if shown == "[MASK]" else _RANDOM
-            shown = f"{original}→{shown}"
-        joined = is_continuation(shown) and position > 0
-        if not joined and position:
-            text.append(" ")
-        text.append(shown.removeprefix("##") if joined else shown, style)
-    return text
+def _print_clipped_indices(console: Console, data: str, index_names: Sequence[str]) -> None:
+    counted = count_clipped_indices(data, index_names)
+    console.print(
+        f"\nBeyond SegaBERT's tables, whose last row they take, of {counted.num_tokens:,} tokens "
+        f"in {counted.num_records:,} records:"
+    )
+    for name, clipped in counted.clipped.items():
+        console.print(
+            f"  {name.replace('_', ' ')} from {TABLE_SIZES[name]}: {clipped:,} "
+            f"({clipped / max(counted.num_tokens, 1):.1%})"
+        )
 
 
 def _print_lengths(console: Console, lengths: SpanLengths, title: str) -> None:
