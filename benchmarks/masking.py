@@ -106,7 +106,7 @@ def _full_records(records: str) -> tf.Tensor:
     serialized = next(iter(tf.data.TFRecordDataset(info.files(records, "train")).batch(8192)))
     lengths = parse_records(serialized, info).lengths
     longest = tf.argsort(lengths, direction="DESCENDING", stable=True)
-    return tf.gather(serialized, longest[:BATCH_SIZE])
+    return tf.gather(serialized, tf.gather(longest, tf.range(BATCH_SIZE) % tf.size(longest)))
 
 
 def _masking_run(records: str, options: MaskingOptions, threads: int) -> Callable[[], int]:

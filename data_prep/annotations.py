@@ -142,7 +142,8 @@ def spans_to_pieces(
     """Maps spans of bytes to the words that they touch.
 
     spaCy and BERT divide text differently ("cannot" is two tokens there, one word here). A span
-    whose end lies within a word takes the whole word, so that no half word is ever masked.
+    whose end lies within a word takes the whole word, so that no half word is ever masked. Spans
+    that would share a word become one.
 
     Args:
         spans: int64 [E, 2], first byte and end (exclusive).
@@ -151,8 +152,8 @@ def spans_to_pieces(
         begins_word: bool [T], whether a piece begins a word.
 
     Returns:
-        int64 [≤ E, 2]: first and last piece of each span, in order, each once. Spans without a
-        piece are left out.
+        int64 [≤ E, 2]: first and last piece of each span, in order. Spans without a piece are left
+        out.
     """
     first = np.searchsorted(piece_ends, spans[:, 0], side="right")
     last = np.searchsorted(piece_starts, spans[:, 1], side="left") - 1
@@ -162,4 +163,8 @@ def spans_to_pieces(
     word_of_piece = np.cumsum(begins_word) - 1  # [T]
     first = word_starts[word_of_piece[first[has_pieces]]]
     last = word_ends[word_of_piece[last[has_pieces]]]
-    return np.unique(np.stack([first, last], axis=1), axis=0)
+    order = np.argsort(first, kind="stable")
+    first, last = first[order], np.maximum.accumulate(last[order])
+    is_apart = np.append(True, first[1:] > last[:-1])[: len(first)]
+    ends = np.flatnonzero(np.append(is_apart, True))[1:] - 1
+    return np.stack([first[is_apart], last[ends]], axis=1)

@@ -109,26 +109,30 @@ def _pieces_and_spans(draw):
 
 @settings(max_examples=200)
 @given(_pieces_and_spans())
-def test_spans_take_the_words_that_they_touch(case):
+def test_spans_take_the_words_that_they_touch_and_share_none(case):
     spans, starts, ends, begins_word = case
     word_of_piece = np.cumsum(begins_word)
-    expected = set()
+    expected = []  # sets of words; those that share one become one
     for first_byte, end_byte in spans:
         touched = {
             word
             for word, start, end in zip(word_of_piece, starts, ends, strict=True)
             if set(range(start, end)) & set(range(first_byte, end_byte))
         }
-        pieces = [piece for piece, word in enumerate(word_of_piece) if word in touched]
-        if pieces:
-            expected.add((pieces[0], pieces[-1]))
+        for other in [other for other in expected if other & touched]:
+            expected.remove(other)
+            touched |= other
+        expected += [touched] if touched else []
+    pieces = [
+        [piece for piece, word in enumerate(word_of_piece) if word in words] for words in expected
+    ]
     found = spans_to_pieces(
         np.array(spans, np.int64).reshape(-1, 2),
         np.array(starts, np.int64),
         np.array(ends, np.int64),
         np.array(begins_word, bool),
     )
-    assert [tuple(span) for span in found.tolist()] == sorted(expected)
+    assert [tuple(span) for span in found.tolist()] == sorted((run[0], run[-1]) for run in pieces)
 
 
 def test_long_paragraphs_are_searched_to_their_end():
