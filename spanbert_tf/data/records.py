@@ -10,10 +10,17 @@ them: one by one, unbatching and batching alone would cost as much as parsing.
 """
 
 import os
+from collections.abc import Sequence
 
 import tensorflow as tf
 
-from spanbert_tf.data.schema import DATASET_INFO_FILE, VOCABULARY_FILE, DatasetInfo, vocabulary_hash
+from spanbert_tf.data.schema import (
+    DATASET_INFO_FILE,
+    RECORD_ID,
+    VOCABULARY_FILE,
+    DatasetInfo,
+    vocabulary_hash,
+)
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.masking.random_bits import Stream, random_bits, row_keys
 from spanbert_tf.vocabulary import load_vocabulary
@@ -129,3 +136,15 @@ def find_damage(files: list[str]) -> BadInputError | None:
                 "again or write the records again"
             )
     return None
+
+
+def files_of_records(files: list[str], record_ids: Sequence[int]) -> list[str]:
+    """The names of those files, without their directories, that hold one of some records."""
+    wanted, found = set(record_ids), []
+    for path in files:
+        for serialized in tf.data.TFRecordDataset(path).as_numpy_iterator():
+            example = tf.train.Example.FromString(serialized)
+            if example.features.feature[RECORD_ID].int64_list.value[0] in wanted:
+                found.append(os.path.basename(path))
+                break
+    return found
