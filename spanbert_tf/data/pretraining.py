@@ -35,7 +35,6 @@ def pretraining_dataset(
     seed: int = 0,
     first_batch: int = 0,
     segment_aware: bool = False,
-    shard: tuple[int, int] = (0, 1),
 ) -> tf.data.Dataset:
     """Batches of masked rows for `SpanBertPretrainer.fit`.
 
@@ -52,9 +51,6 @@ def pretraining_dataset(
         seed: of the order and of the masks.
         first_batch: how many batches of the training stream to pass over, to resume.
         segment_aware: whether to add SegaBERT's three indices.
-        shard: (number, count) of this worker: it reads all records, and masks and gives only its
-            rows of each global batch, `batch_size / count` of them. Workers together have each
-            row once, and batches do not depend on their number.
 
     Returns:
         A data set of dicts with static shapes: `token_ids`, `segment_ids`, `padding_mask` (int32
@@ -67,11 +63,7 @@ def pretraining_dataset(
         BadInputError: the directory or one of its files is missing or unusable, or the split has
             no records.
         MismatchError: the records lack what `masking` or `segment_aware` needs.
-        ValueError: the shards cannot share a batch equally.
     """
-    number, count = shard
-    if batch_size % count or not 0 <= number < count:
-        raise ValueError(f"shard must be a part of {batch_size} rows. Received: {shard}")
     options = MaskingOptions(scheme=masking) if isinstance(masking, str) else masking
     directory = os.fspath(directory)
     info = load_dataset_info(directory)
@@ -86,17 +78,8 @@ def pretraining_dataset(
         windows = evaluation_windows(files, fill)
     pipeline = PretrainingPipeline(directory, info, options, seed=seed, segment_aware=segment_aware)
     batches = windows.map(pipeline.parse).prefetch(1).rebatch(batch_size, drop_remainder=True)
-    if count > 1:
-        batches = batches.map(lambda *batch: _rows_of_shard(batch, batch_size // count, number))
     batches = batches.map(pipeline.mask, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     return batches.prefetch(tf.data.AUTOTUNE)
-
-
-def _rows_of_shard(
-    batch: tuple[ParsedRecords, tf.Tensor], num_rows: int, number: int
-) -> tuple[ParsedRecords, tf.Tensor]:
-    rows = slice(number * num_rows, (number + 1) * num_rows)
-    return tf.nest.map_structure(lambda values: values[rows], batch)
 
 
 class PretrainingPipeline:

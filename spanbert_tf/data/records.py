@@ -1,9 +1,9 @@
 """The stream of records: every epoch a permutation of all of them, a function of (seed, epoch).
 
 The stream is one infinite sequence of records, epoch after epoch; a global batch is a slice of it.
-A worker reads the whole stream but masks its own rows only: undecoded records cost 1 KB each,
-0.3 MB a step of 256 rows, so batches are the same for any number of workers without cutting the
-files among them. Resuming skips records undecoded.
+Every worker reads the whole stream and takes its rows of it: a batch of 256 is 0.3 MB, so batches
+are the same for any number of workers without cutting the files among them. Resuming skips records
+undecoded.
 
 Records travel in windows of thousands, so that reading and parsing them costs a tenth of masking
 them: one by one, unbatching and batching alone would cost as much as parsing.

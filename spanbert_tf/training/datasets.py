@@ -17,7 +17,7 @@ def configured_dataset(config: PretrainingConfig, data: str, **options: object) 
     Args:
         config: of the run.
         data: directory of the records.
-        **options: `split`, `seed`, `first_batch` and `shard` of `pretraining_dataset`. Held-out
+        **options: `split`, `seed` and `first_batch` of `pretraining_dataset`. Held-out
             records keep its default seed, so that every run is evaluated under the same masks.
     """
     return pretraining_dataset(
@@ -45,12 +45,16 @@ class RunDatasets:
     info: DatasetInfo
     strategy: tf.distribute.Strategy
 
-    def training(self, first_batch: int) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+    def training(self, first_batch: int) -> tf.data.Dataset:
         """The endless training batches from one on."""
         seed = self.config.training.seed
-        return self._for_devices(split="train", seed=seed, first_batch=first_batch)
+        return self._of_workers(
+            configured_dataset(
+                self.config, self.data, split="train", seed=seed, first_batch=first_batch
+            )
+        )
 
-    def held_out(self) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+    def held_out(self) -> tf.data.Dataset:
         """The batches of an evaluation.
 
         Their number is stated in the data set. Given as `validation_steps`, Keras 3.15 would run
@@ -59,7 +63,9 @@ class RunDatasets:
         training = self.config.training
         num_batches = -(-self.info.num_records("validation") // training.batch_size)
         num_batches = min(num_batches, training.evaluate_batches or num_batches)
-        return self._for_devices(num_batches, split="validation")
+        batches = configured_dataset(self.config, self.data, split="validation").take(num_batches)
+        stated = batches.apply(tf.data.experimental.assert_cardinality(num_batches))
+        return self._of_workers(stated)
 
     def record_ids(self, first_batch: int) -> tf.data.Dataset:
         """The record ids of the global training batches from one on, int64 [B]."""
@@ -73,22 +79,15 @@ class RunDatasets:
         ids = windows.map(lambda serialized, _: parse_records(serialized, info).scalars[RECORD_ID])
         return ids.rebatch(training.batch_size)
 
-    def _for_devices(
-        self, num_batches: int | None = None, **options: object
-    ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+    def _of_workers(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """The batches for several workers, each of which takes its rows of all of them.
+
+        Cutting comes last, so every worker masks the whole batch: 256 rows take a core 7 ms.
+        """
         if not isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            return _take(configured_dataset(self.config, self.data, **options), num_batches)
-
-        def rows_of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            shard = (context.input_pipeline_id, context.num_input_pipelines)
-            batches = configured_dataset(self.config, self.data, shard=shard, **options)
-            num_rows = context.get_per_replica_batch_size(self.config.training.batch_size)
-            return _take(batches, num_batches).rebatch(num_rows)
-
-        return self.strategy.distribute_datasets_from_function(rows_of_worker)
-
-
-def _take(batches: tf.data.Dataset, num_batches: int | None) -> tf.data.Dataset:
-    if num_batches is None:
-        return batches
-    return batches.take(num_batches).apply(tf.data.experimental.assert_cardinality(num_batches))
+            return batches
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = (
+            tf.data.experimental.AutoShardPolicy.DATA
+        )
+        return batches.with_options(options)

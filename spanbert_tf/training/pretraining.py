@@ -86,6 +86,7 @@ def run_pretraining(
     strategy = make_strategy(training, num_devices)
     datasets = RunDatasets(config, data, info, strategy)
     run = _Run(config, data, output, info, datasets, Workers(strategy))
+    held_out = datasets.held_out()  # refuses records that lack what the masking needs
     check_run(output, config, info)
     keras.utils.set_random_seed(training.seed)
     with strategy.scope():
@@ -101,7 +102,7 @@ def run_pretraining(
     with _named_errors(run):
         first_step = _restore(checkpoints, run)
         try:
-            _fit(model, run, checkpoints, first_step)
+            _fit(model, run, held_out, checkpoints, first_step)
         except RunInterrupted as stop:
             run.print(
                 f"{output}: SIGTERM: saved step {stop.step} of {training.steps}; run the same "
@@ -218,7 +219,13 @@ def tokens_per_row(info: DatasetInfo) -> float:
     return text + SEQUENCE_KINDS[info.sequences]
 
 
-def _fit(model: ReplicatedPretrainer, run: _Run, checkpoints: Checkpoints, first_step: int) -> None:
+def _fit(
+    model: ReplicatedPretrainer,
+    run: _Run,
+    held_out: tf.data.Dataset,
+    checkpoints: Checkpoints,
+    first_step: int,
+) -> None:
     """Trains from `first_step` to the end, with an evaluation every so many steps."""
     training, workers = run.config.training, run.workers
     log = _metrics_log(run, first_step)
@@ -226,7 +233,6 @@ def _fit(model: ReplicatedPretrainer, run: _Run, checkpoints: Checkpoints, first
     diverged = StopOnDivergence(first_step, max_skipped_steps=training.max_skipped_steps)
     # Without a terminal, Keras would print its bar again and again: a line an epoch, then.
     verbose = (1 if sys.stdout.isatty() else 2) if workers.is_chief else 0
-    held_out = run.datasets.held_out()
     with StopOnSignal(checkpoints, first_step, workers.any) as stop:
         callbacks = [log, diverged, periodic, stop]
         if _stopped_before_evaluation(first_step, training, log):

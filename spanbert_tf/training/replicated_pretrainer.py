@@ -29,17 +29,19 @@ class ReplicatedPretrainer(SpanBertPretrainer):
 
     def train_step(self, data: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """One update from the rows of this replica."""
-        num_targets = self._global_target_counts(data)
+        batch, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+        num_targets = self._global_target_counts(batch)
         if self.accumulation_steps == 1:
-            gradients = self._gradients(data, num_targets)
+            gradients = self._gradients(batch, num_targets)
         else:
-            gradients = self._accumulated_gradients(data, num_targets)
+            gradients = self._accumulated_gradients(batch, num_targets)
         self.optimizer.apply(gradients, self.trainable_variables)
         return self._reducible(self.get_metrics_result())
 
     def test_step(self, data: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """The metrics of the rows of this replica."""
-        self.update_metrics(self.objective_sums(data, self(data, training=False)))
+        batch, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+        self.update_metrics(self.objective_sums(batch, self(batch, training=False)))
         return self._reducible(self.get_metrics_result())
 
     def _maybe_symbolic_build(self, iterator: object = None, data_batch: object = None) -> None:

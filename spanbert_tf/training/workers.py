@@ -45,7 +45,8 @@ class Workers:
     def _sum_in_graph(self, value: tf.Tensor) -> tf.Tensor:
         def sum_over_replicas(value: tf.Tensor) -> tf.Tensor:
             context = tf.distribute.get_replica_context()
-            return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+            # A copy has a device, which the all-reduce needs to know.
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(value))
 
         sums = self._strategy.run(sum_over_replicas, args=(value,))
         return self._strategy.experimental_local_results(sums)[0]

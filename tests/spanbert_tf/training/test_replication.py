@@ -10,9 +10,12 @@ import tensorflow as tf
 
 import spanbert_tf.training
 from spanbert_tf.config import load_config
+from spanbert_tf.errors import TrainingError
+from spanbert_tf.training.callbacks import MetricsLog
 from spanbert_tf.training.datasets import configured_dataset
 from spanbert_tf.training.optimizers import AdamW
 from spanbert_tf.training.pretrainer import compiled_pretrainer
+from spanbert_tf.training.pretraining import run_pretraining
 
 DEVICES = ["CPU:0", "CPU:1"]
 VOCABULARY_SIZE = 60
@@ -172,7 +175,7 @@ def test_replicas_draw_different_dropout_masks(two_devices, tiny_overrides, tiny
 
 
 def test_other_ways_to_accumulate_are_refused():
-    with pytest.raises(ValueError, match="training.accumulation_steps"):
+    with pytest.raises(ValueError, match=r"training\.accumulation_steps"):
         spanbert_tf.training.optimizers.AdamW(gradient_accumulation_steps=2)
 
 
@@ -215,3 +218,25 @@ def _apply_with_keras(strategy, optimizer, variable, gradients):
 
     step()
     return np.array(variable)
+
+
+def test_gradients_that_stay_infinite_end_the_run_with_their_files_named(
+    tiny_overrides, tiny_records, tmp_path, monkeypatch
+):
+    overrides = ["training.max_skipped_steps=3", "training.checkpoint_every_steps=1"]
+    config = load_config("spanbert_base", [*tiny_overrides, *overrides])
+    log_step = MetricsLog.on_step_end
+
+    def spoil_the_weights(self, logs):
+        log_step(self, logs)
+        if self.step == 4:
+            self.model.backbone.token_embedding.embeddings.assign(
+                np.full(self.model.backbone.token_embedding.embeddings.shape, np.nan)
+            )
+
+    monkeypatch.setattr(MetricsLog, "on_step_end", spoil_the_weights)
+    with pytest.raises(TrainingError) as raised:
+        run_pretraining(config, tiny_records, str(tmp_path / "run"))
+    message = str(raised.value)
+    assert "3 steps in a row, from step 5 on" in message
+    assert "train-0000" in message and "\n" not in message
