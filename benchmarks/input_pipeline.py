@@ -27,8 +27,8 @@ WARM_UP_STEPS = 10  # of each fit: until the first window of records is read
 def main(rounds: int, steps: int) -> None:
     from spanbert_tf.config import load_config
     from spanbert_tf.quickstart import CONFIG
+    from spanbert_tf.training.datasets import configured_dataset
     from spanbert_tf.training.pretrainer import compiled_pretrainer
-    from spanbert_tf.training.pretraining import configured_dataset
 
     print(describe_machine())
     config = load_config(CONFIG)

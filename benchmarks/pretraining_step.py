@@ -93,11 +93,12 @@ def keras_step(
     span_boundary: bool = False,
     positions: str = "absolute",
 ) -> Callable[[], None]:
-    """A training step of this project, as `fit` runs it."""
+    """A training step of this project, as `spanbert-tf pretrain` runs it."""
     import tensorflow as tf
 
-    from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
+    from spanbert_tf.models import SpanBertBackbone
     from spanbert_tf.training.optimizers import adamw
+    from spanbert_tf.training.replicated_pretrainer import ReplicatedPretrainer
 
     backbone = SpanBertBackbone(
         vocabulary_size=VOCABULARY_SIZE,
@@ -107,7 +108,7 @@ def keras_step(
         intermediate_dim=dimensions["inner"],
         position_embeddings=positions,
     )
-    model = SpanBertPretrainer(backbone, span_boundary=span_boundary)
+    model = ReplicatedPretrainer(backbone, span_boundary=span_boundary)
     model.compile(optimizer=adamw(), jit_compile=jit_compile)
     batches = iter(tf.data.Dataset.from_tensors(batch).repeat())
     model.make_train_function()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from spanbert_tf.errors import SpanBertError
+from spanbert_tf.errors import SpanBertError, TrainingError
 
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
 _EXISTING_DIRECTORY = click.Path(exists=True, file_okay=False)
@@ -141,15 +141,26 @@ def inspect(
 @click.option("--data", required=True, type=_EXISTING_DIRECTORY)
 @click.option("--output", required=True, metavar="RUN")
 @click.option("--initial-preset", metavar="PRESET", help="Continue from an existing encoder.")
+@click.option("--devices", type=click.IntRange(min=1), help="Devices of this machine. [all]")
 @_set_option
 def pretrain(
-    config: str, data: str, output: str, initial_preset: str | None, overrides: Sequence[str]
+    config: str,
+    data: str,
+    output: str,
+    initial_preset: str | None,
+    devices: int | None,
+    overrides: Sequence[str],
 ) -> None:
     """Pre-train a model; run again with the same RUN, it resumes."""
     from spanbert_tf.config import load_config
+    from spanbert_tf.training.supervision import is_supervised, run_supervised
+
+    settings = load_config(config, overrides)
+    if settings.training.strategy == "multi_worker" and not is_supervised():
+        sys.exit(run_supervised(sys.argv[1:]))
     from spanbert_tf.training.pretraining import run_pretraining
 
-    run_pretraining(load_config(config, overrides), data, output, initial_preset)
+    run_pretraining(settings, data, output, initial_preset, num_devices=devices)
 
 
 class _SeveralValues(click.Command):
@@ -218,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if "--debug" in arguments:
             traceback.print_exc()
         click.echo(f"spanbert-tf: {error}", err=True)
-        sys.exit(EXIT_BAD_INPUT)
+        sys.exit(EXIT_FAILED if isinstance(error, TrainingError) else EXIT_BAD_INPUT)
     sys.exit(EXIT_DONE)
 
 

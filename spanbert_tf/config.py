@@ -131,7 +131,12 @@ class TrainingConfig(base_config.Config):
         steps: the run stops after this many.
         schedule_steps: steps of the whole learning-rate schedule (SpanBERT 4.2: 2.4 M).
         batch_size: rows of a global batch, all devices together.
-        strategy: `one_device`, or `mirrored` over all visible devices of this machine.
+        accumulation_steps: micro-batches that each device's rows of a batch are cut into, to save
+            memory; the result is the same.
+        max_skipped_steps: the run stops after so many updates in a row whose gradients were not
+            finite.
+        strategy: `one_device`; `mirrored` over the devices of this machine; `multi_worker` over
+            the machines that TF_CONFIG or Slurm names; `tpu`.
         precision: `auto` is bfloat16 or float16 on a GPU that has it, and float32 elsewhere.
         jit_compile: compile the step with XLA.
         steps_per_execution: steps that run without returning to Python.
@@ -146,7 +151,9 @@ class TrainingConfig(base_config.Config):
     steps: int = 2_400_000
     schedule_steps: int = 2_400_000
     batch_size: int = 256
-    strategy: Literal["one_device", "mirrored"] = "one_device"
+    accumulation_steps: int = 1
+    max_skipped_steps: int = 10
+    strategy: Literal["one_device", "mirrored", "multi_worker", "tpu"] = "one_device"
     precision: Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"] = "auto"
     jit_compile: bool = False
     steps_per_execution: int = 1

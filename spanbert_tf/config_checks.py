@@ -15,6 +15,8 @@ _AT_LEAST = {
         "objectives.span_position_dim",
         "training.steps",
         "training.batch_size",
+        "training.accumulation_steps",
+        "training.max_skipped_steps",
         "training.steps_per_execution",
         "training.log_every",
         "training.evaluate_every",

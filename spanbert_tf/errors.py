@@ -19,3 +19,7 @@ class ConfigurationError(SpanBertError):
 
 class MismatchError(SpanBertError):
     """Two things that must agree do not: records and configuration, vocabulary and preset."""
+
+
+class TrainingError(SpanBertError):
+    """A run cannot go on, though nothing that the user gave it is wrong; exit status 1."""

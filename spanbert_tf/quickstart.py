@@ -22,8 +22,9 @@ from spanbert_tf.quickstart_text import write_python_texts
 from spanbert_tf.serving.masked_lm import FillMask, export_masked_lm
 from spanbert_tf.span_lengths import count_span_lengths, plot_span_lengths
 from spanbert_tf.training.callbacks import read_metrics
+from spanbert_tf.training.datasets import configured_dataset
 from spanbert_tf.training.pretrainer import build_pretrainer
-from spanbert_tf.training.pretraining import configured_dataset, run_pretraining
+from spanbert_tf.training.pretraining import run_pretraining
 from spanbert_tf.training.run_directory import METRICS_FILE, PRESET
 from spanbert_tf.vocabulary import load_vocabulary
 

@@ -1,7 +1,12 @@
 import hypothesis
 import pytest
+import tensorflow as tf
 from record_files import random_records, write_records
 
+# Two devices, for the tests of replication.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
 # The same examples in each run; no example is timed.
 hypothesis.settings.register_profile("seeded", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("seeded")

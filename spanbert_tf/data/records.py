@@ -1,19 +1,26 @@
 """The stream of records: every epoch a permutation of all of them, a function of (seed, epoch).
 
 The stream is one infinite sequence of records, epoch after epoch; a global batch is a slice of it.
-A worker reads the whole stream but masks its own rows only: undecoded records cost 1 KB each,
-0.3 MB a step of 256 rows, so batches are the same for any number of workers without cutting the
-files among them. Resuming skips records undecoded.
+Every worker reads the whole stream and takes its rows of it: a batch of 256 is 0.3 MB, so batches
+are the same for any number of workers without cutting the files among them. Resuming skips records
+undecoded.
 
 Records travel in windows of thousands, so that reading and parsing them costs a tenth of masking
 them: one by one, unbatching and batching alone would cost as much as parsing.
 """
 
 import os
+from collections.abc import Sequence
 
 import tensorflow as tf
 
-from spanbert_tf.data.schema import DATASET_INFO_FILE, VOCABULARY_FILE, DatasetInfo, vocabulary_hash
+from spanbert_tf.data.schema import (
+    DATASET_INFO_FILE,
+    RECORD_ID,
+    VOCABULARY_FILE,
+    DatasetInfo,
+    vocabulary_hash,
+)
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.masking.random_bits import Stream, random_bits, row_keys
 from spanbert_tf.vocabulary import load_vocabulary
@@ -129,3 +136,15 @@ def find_damage(files: list[str]) -> BadInputError | None:
                 "again or write the records again"
             )
     return None
+
+
+def files_of_records(files: list[str], record_ids: Sequence[int]) -> list[str]:
+    """The names of those files, without their directories, that hold one of some records."""
+    wanted, found = set(record_ids), []
+    for path in files:
+        for serialized in tf.data.TFRecordDataset(path).as_numpy_iterator():
+            example = tf.train.Example.FromString(serialized)
+            if example.features.feature[RECORD_ID].int64_list.value[0] in wanted:
+                found.append(os.path.basename(path))
+                break
+    return found

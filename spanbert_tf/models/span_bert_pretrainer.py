@@ -25,6 +25,15 @@ _TARGETS = {
 }
 
 
+def _targets(batch: dict, objective: str) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+    """Labels and float32 weights of an objective, both [B, K], or [B] for next sentences."""
+    labels_name, weights_name = _TARGETS[objective]
+    labels = batch[labels_name]
+    if weights_name is None:
+        return labels, ops.ones_like(labels, "float32")
+    return labels, ops.cast(batch[weights_name], "float32")
+
+
 class ObjectiveSums(NamedTuple):
     """What one objective contributes before it is divided by the number of its targets.
 
@@ -165,11 +174,7 @@ class SpanBertPretrainer(keras_hub.models.Task):
         """
         sums = {}
         for objective, values in logits.items():
-            labels_name, weights_name = _TARGETS[objective]
-            labels = batch[labels_name]  # [B, K]; [B] for next sentences
-            weights = ops.ones_like(labels, "float32")
-            if weights_name:
-                weights = ops.cast(batch[weights_name], "float32")
+            labels, weights = _targets(batch, objective)  # [B, K]; [B] for next sentences
             values = ops.cast(values, "float32")
             losses = keras.losses.sparse_categorical_crossentropy(labels, values, from_logits=True)
             is_correct = ops.equal(ops.argmax(values, axis=-1), ops.cast(labels, "int32"))
@@ -179,6 +184,10 @@ class SpanBertPretrainer(keras_hub.models.Task):
                 ops.sum(weights),
             )
         return sums
+
+    def target_counts(self, batch: dict) -> dict[str, keras.KerasTensor]:
+        """How many targets each objective has in a batch, float32 []."""
+        return {name: ops.sum(_targets(batch, name)[1]) for name in self.output}
 
     def compute_loss(
         self,
@@ -196,12 +205,16 @@ class SpanBertPretrainer(keras_hub.models.Task):
         self, x: dict, y: None, y_pred: dict, sample_weight: None = None
     ) -> dict[str, keras.KerasTensor]:
         """Updates the metrics with a batch and returns all of them."""
-        for objective, part in self.objective_sums(x, y_pred).items():
+        self.update_metrics(self.objective_sums(x, y_pred))
+        return self.get_metrics_result()
+
+    def update_metrics(self, sums: dict[str, ObjectiveSums]) -> None:
+        """Updates the metrics with what `objective_sums` returned."""
+        for objective, part in sums.items():
             num_targets = ops.maximum(part.num_targets, 1.0)
             for kind, total in (("loss", part.loss), ("accuracy", part.num_correct)):
                 metric = self._objective_metrics[f"{objective}_{kind}"]
                 metric.update_state(total / num_targets, sample_weight=part.num_targets)
-        return self.get_metrics_result()
 
     def get_metrics_result(self) -> dict[str, keras.KerasTensor]:
         """The metrics' values; `loss` is the sum of the objectives' mean losses."""

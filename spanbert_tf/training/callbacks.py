@@ -25,6 +25,20 @@ class RunInterrupted(Exception):
         self.step = step
 
 
+class TrainingDiverged(Exception):
+    """Too many updates in a row had gradients that are not finite.
+
+    Attributes:
+        step: the last one.
+        num_steps: how many.
+    """
+
+    def __init__(self, step: int, num_steps: int) -> None:
+        super().__init__(f"no finite gradients in {num_steps} steps up to {step}")
+        self.step = step
+        self.num_steps = num_steps
+
+
 class StepCallback(keras.callbacks.Callback):
     """A callback that counts the steps of the whole run, over epochs, fits and restarts.
 
@@ -64,6 +78,7 @@ class MetricsLog(StepCallback):
         every: steps between lines.
         schedule: learning rate as a function of the step, from 0.
         tokens_per_step: word pieces of a batch, padding apart.
+        writes: whether this process writes; the others only take part in reading the metrics.
     """
 
     def __init__(
@@ -74,19 +89,22 @@ class MetricsLog(StepCallback):
         every: int,
         schedule: Callable[[int], float],
         tokens_per_step: float,
+        writes: bool = True,
     ) -> None:
         super().__init__(first_step)
         self._path = os.path.join(directory, "metrics.jsonl")
         self._every = every
         self._schedule = schedule
         self._tokens_per_step = tokens_per_step
-        self._writers = {
-            name: tf.summary.create_file_writer(os.path.join(directory, "logs", name))
-            for name in ("train", "validation")
-        }
+        self._writers = {}
         self._starts_interval = True
-        self.evaluated_steps = set()
-        self._keep_lines_until(first_step)
+        self.evaluated_steps = self._evaluated_until(first_step)
+        if writes:
+            self._writers = {
+                name: tf.summary.create_file_writer(os.path.join(directory, "logs", name))
+                for name in ("train", "validation")
+            }
+            self._keep_lines_until(first_step)
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Begins an interval: Keras sets the metrics back here."""
@@ -124,6 +142,8 @@ class MetricsLog(StepCallback):
         self.evaluated_steps.add(self.step)
 
     def _write(self, split: str, values: dict[str, float]) -> None:
+        if not self._writers:
+            return
         prefix = "" if split == "train" else f"{split}_"
         line = {"step": self.step} | {prefix + name: value for name, value in values.items()}
         with open(self._path, "a", encoding="utf-8") as file:
@@ -133,12 +153,17 @@ class MetricsLog(StepCallback):
                 tf.summary.scalar(name, value)
         self._writers[split].flush()
 
+    def _evaluated_until(self, step: int) -> set[int]:
+        if not os.path.exists(self._path):
+            return set()
+        lines = [line for line in read_metrics(self._path) if line["step"] <= step]
+        return {line["step"] for line in lines if "validation_loss" in line}
+
     def _keep_lines_until(self, step: int) -> None:
         """Removes lines that a run wrote between its last checkpoint and its end."""
         if not os.path.exists(self._path):
             return
         kept = [line for line in read_metrics(self._path) if line["step"] <= step]
-        self.evaluated_steps = {line["step"] for line in kept if "validation_loss" in line}
         with open(f"{self._path}.new", "w", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in kept)
         os.replace(f"{self._path}.new", self._path)
@@ -148,6 +173,28 @@ def read_metrics(path: str) -> list[dict[str, float]]:
     """Reads `metrics.jsonl`; a last line that a killed process did not finish is left out."""
     with open(path, encoding="utf-8") as file:
         return [json.loads(line) for line in file if line.endswith("\n")]
+
+
+class StopOnDivergence(StepCallback):
+    """Ends the run after too many updates in a row that were left out.
+
+    It stands before `PeriodicCheckpoint`, so that the last checkpoint is a good one: an update
+    that is left out changes no weight.
+
+    Args:
+        first_step: steps that are done.
+        max_skipped_steps: how many updates in a row may be left out.
+    """
+
+    def __init__(self, first_step: int, *, max_skipped_steps: int) -> None:
+        super().__init__(first_step)
+        self._max_skipped_steps = max_skipped_steps
+
+    def on_step_end(self, logs: dict) -> None:
+        """Looks at the optimizer's count."""
+        skipped = int(self.model.optimizer.skipped_in_a_row.numpy())
+        if skipped >= self._max_skipped_steps:
+            raise TrainingDiverged(self.step, skipped)
 
 
 class PeriodicCheckpoint(StepCallback):
@@ -178,11 +225,19 @@ class StopOnSignal(StepCallback):
     Args:
         checkpoints: where to save.
         first_step: steps that are done.
+        any_worker: whether one of the workers was signalled, given whether this one was; all of
+            them stop in the same step.
     """
 
-    def __init__(self, checkpoints: Checkpoints, first_step: int) -> None:
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        first_step: int,
+        any_worker: Callable[[bool], bool] = bool,
+    ) -> None:
         super().__init__(first_step)
         self._checkpoints = checkpoints
+        self._any_worker = any_worker
         self._signalled = False
 
     def __enter__(self) -> "StopOnSignal":
@@ -204,6 +259,6 @@ class StopOnSignal(StepCallback):
         self._signalled = True  # in the middle of a step nothing can be saved
 
     def _stop_if_signalled(self) -> None:
-        if self._signalled:
+        if self._any_worker(self._signalled):
             self._checkpoints.save(self.step)
             raise RunInterrupted(self.step)

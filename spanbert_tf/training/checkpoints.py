@@ -33,6 +33,7 @@ class Checkpoints:
         model: a built model with a built optimizer.
         max_to_keep: older checkpoints are deleted.
         report: takes one line of text about a damaged checkpoint.
+        writes: whether this process writes; of several workers one does.
     """
 
     def __init__(
@@ -42,16 +43,18 @@ class Checkpoints:
         *,
         max_to_keep: int,
         report: Callable[[str], None] = print,
+        writes: bool = True,
     ) -> None:
         self._directory = directory
         self._max_to_keep = max_to_keep
         self._report = report
+        self._writes = writes
         self._checkpoint = tf.train.Checkpoint(
             model=[variable.value for variable in model.variables],
             optimizer=[variable.value for variable in model.optimizer.variables],
         )
         for name in self._names():  # what a killed process left behind
-            if name.endswith(_UNFINISHED):
+            if writes and name.endswith(_UNFINISHED):
                 shutil.rmtree(os.path.join(directory, name))
 
     def steps(self) -> list[int]:
@@ -68,7 +71,7 @@ class Checkpoints:
         Raises:
             BadInputError: it cannot be written (a full disk); earlier ones are untouched.
         """
-        if step in self.steps():
+        if step in self.steps() or not self._writes:
             return
         final = self._path(step)
         unfinished = final + _UNFINISHED
@@ -104,8 +107,10 @@ class Checkpoints:
             if not damage:
                 self._checkpoint.read(os.path.join(path, _STATE_PREFIX)).assert_consumed()
                 return step
-            self._report(f"{path} is damaged ({damage}); using the checkpoint before it")
-            os.rename(path, os.path.join(self._directory, f"{_DAMAGED}{os.path.basename(path)}"))
+            if self._writes:
+                self._report(f"{path} is damaged ({damage}); using the checkpoint before it")
+                new_name = f"{_DAMAGED}{os.path.basename(path)}"
+                os.rename(path, os.path.join(self._directory, new_name))
         if steps:
             raise BadInputError(
                 f"{self._directory}: every checkpoint is damaged; delete the run and start it again"

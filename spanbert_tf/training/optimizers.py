@@ -8,6 +8,7 @@ import tensorflow as tf
 # Biases and LayerNorm scales and shifts are never decayed (BERT, `optimization.py`). The rule goes
 # by name: KerasHub's attention biases are 2-D, so the number of dimensions does not tell.
 _NOT_DECAYED = (r"(^|[/_])(bias|gamma|beta)(/replica_\d+)?(:\d+)?$",)
+_FIRST_LOSS_SCALE, _UPDATES_AT_SCALE = 2.0**15, 2_000  # Keras' own
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -55,27 +56,117 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class AdamW(keras.optimizers.AdamW):
-    """Keras' AdamW for BERT: by name, biases and LayerNorm are exempt from weight decay.
+    """Keras' AdamW for BERT, with the same result for one device and for many.
 
-    Gradients of embedding look-ups are made dense first. They arrive as `tf.IndexedSlices` with
-    an index for every occurrence of a token; Keras 3.15 squares those occurrences one by one in
-    Adam's second moment and in the global norm, where the square of their sum is meant.
+    What Keras 3.15 does otherwise:
 
-    The exemption lives in the class, so that it survives `get_config` and saving.
+    - biases and LayerNorm are exempt from weight decay, by name; the exemption lives in the class,
+      so that it survives `get_config` and saving;
+    - gradients of embedding look-ups are made dense first. They arrive as `tf.IndexedSlices` with
+      an index for every occurrence of a token; Keras squares those occurrences one by one in
+      Adam's second moment and in the global norm, where the square of their sum is meant;
+    - gradients are added up over the replicas before they are clipped, not after;
+    - gradients that are not finite, on whichever replica, change nothing. How many updates were
+      left out since the last one is in `skipped_in_a_row`;
+    - with `dynamic_loss_scale`, for float16, the scale is halved then, and doubled after 2,000
+      finite updates. (`keras.optimizers.LossScaleOptimizer` looks at the first replica only.)
+
+    Args:
+        dynamic_loss_scale: whether `scale_loss` scales.
+        **kwargs: as for `keras.optimizers.AdamW`.
     """
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
+    def __init__(self, *args: object, dynamic_loss_scale: bool = False, **kwargs: object) -> None:
+        if kwargs.get("gradient_accumulation_steps"):
+            raise ValueError(
+                "gradient_accumulation_steps fails under replication; use the configuration's "
+                "training.accumulation_steps"
+            )
         super().__init__(*args, **kwargs)
+        self.dynamic_loss_scale = dynamic_loss_scale
         self.exclude_from_weight_decay(var_names=_NOT_DECAYED)
+
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        """Adds the variables that the updates need."""
+        if self.built:
+            return
+
+        def scalar(name: str, dtype: str, value: float) -> keras.Variable:
+            initializer = keras.initializers.Constant(value)
+            return self.add_variable((), initializer, dtype, aggregation="none", name=name)
+
+        self.skipped_in_a_row = scalar("skipped_in_a_row", "int32", 0)
+        if self.dynamic_loss_scale:
+            self.loss_scale = scalar("loss_scale", "float32", _FIRST_LOSS_SCALE)
+            self.updates_at_scale = scalar("updates_at_scale", "int32", 0)
+        super().build(variables)
+
+    def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
+        """The loss to take gradients of, for `apply`."""
+        return loss * self.loss_scale.value if self.dynamic_loss_scale else loss
 
     def apply(
         self,
         grads: Sequence[tf.Tensor | tf.IndexedSlices | None],
         trainable_variables: Sequence[keras.Variable] | None = None,
     ) -> None:
-        """Updates the variables; see `keras.optimizers.Optimizer.apply`."""
-        dense = [grad if grad is None else tf.convert_to_tensor(grad) for grad in grads]
-        super().apply(dense, trainable_variables)
+        """Updates the variables; call it in a replica's context, with the replica's gradients.
+
+        Args:
+            grads: gradients of the replica's share of the loss.
+            trainable_variables: in the same order; those of `build` by default.
+        """
+        variables = list(trainable_variables or self._trainable_variables)
+        self.build(variables)
+        kept = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
+        variables = [variable for _, variable in kept]
+        sums = [tf.convert_to_tensor(grad) for grad, _ in kept]
+        context = tf.distribute.get_replica_context()
+        if context.num_replicas_in_sync > 1:
+            sums = context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
+        is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(grad)) for grad in sums])
+        if tf.__internal__.distribute.strategy_supports_no_merge_call():
+            tf.cond(is_finite, lambda: self._update(sums, variables), self._skip)
+        else:
+            context.merge_call(self._update_all_or_skip, args=(is_finite, sums, variables))
+
+    def _update_all_or_skip(
+        self,
+        strategy: tf.distribute.Strategy,
+        is_finite: tf.Tensor,
+        sums: list[tf.Tensor],
+        variables: list[keras.Variable],
+    ) -> None:
+        """One decision for all replicas: updates may not stand in a replica's own `tf.cond`."""
+        update = strategy.extended.call_for_each_replica
+        tf.cond(
+            strategy.experimental_local_results(is_finite)[0],
+            lambda: update(self._update, args=(sums, variables)),
+            lambda: update(self._skip),
+        )
+
+    def _update(self, sums: list[tf.Tensor], variables: list[keras.Variable]) -> None:
+        if self.dynamic_loss_scale:
+            sums = [grad / self.loss_scale.value for grad in sums]
+            grows = tf.equal(self.updates_at_scale.value, _UPDATES_AT_SCALE - 1)
+            self.assign(self.loss_scale, self.loss_scale.value * tf.where(grows, 2.0, 1.0))
+            self.assign(self.updates_at_scale, tf.where(grows, 0, self.updates_at_scale.value + 1))
+        self.assign(self.skipped_in_a_row, 0)
+        super().apply(sums, variables)
+
+    def _skip(self) -> None:
+        self.assign_add(self.skipped_in_a_row, 1)
+        if self.dynamic_loss_scale:
+            self.assign(self.loss_scale, self.loss_scale.value / 2.0)
+            self.assign(self.updates_at_scale, 0)
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: list[tuple]) -> list[tuple]:
+        """Keras' sum over the replicas, which `apply` has done already."""
+        return grads_and_vars
+
+    def get_config(self) -> dict:
+        """The arguments of the constructor."""
+        return {**super().get_config(), "dynamic_loss_scale": self.dynamic_loss_scale}
 
 
 def adamw(
@@ -87,6 +178,7 @@ def adamw(
     beta_2: float = 0.999,
     epsilon: float = 1e-8,
     global_clipnorm: float | None = 1.0,
+    dynamic_loss_scale: bool = False,
 ) -> AdamW:
     """The optimizer of SpanBERT's pre-training; the defaults are the paper's (4.2).
 
@@ -107,6 +199,7 @@ def adamw(
         beta_2: decay of the second moment.
         epsilon: see above.
         global_clipnorm: limit of the gradients' global norm (released command); None: no clipping.
+        dynamic_loss_scale: for models that compute in float16, see `AdamW`.
 
     Returns:
         A Keras optimizer for `model.compile`.
@@ -118,4 +211,5 @@ def adamw(
         beta_2=beta_2,
         epsilon=epsilon,
         global_clipnorm=global_clipnorm,
+        dynamic_loss_scale=dynamic_loss_scale,
     )

@@ -3,12 +3,13 @@
 import keras
 
 from spanbert_tf.config import PretrainingConfig
-from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
+from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.training.optimizers import adamw
+from spanbert_tf.training.replicated_pretrainer import ReplicatedPretrainer
 from spanbert_tf.training.strategies import choose_precision
 
 
-def build_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBertPretrainer:
+def build_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> ReplicatedPretrainer:
     """A new model with random weights; call it inside the scope of the run's strategy.
 
     Args:
@@ -20,13 +21,15 @@ def build_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBer
         vocabulary_size=vocabulary_size, **config.model.as_dict(), dtype=dtype
     )
     objectives = config.objectives
-    return SpanBertPretrainer(
+    model = ReplicatedPretrainer(
         backbone,
         span_boundary=objectives.span_boundary,
         next_sentence=objectives.next_sentence,
         max_span_targets=config.masking.max_span_targets,
         span_position_dim=objectives.span_position_dim,
     )
+    model.accumulation_steps = config.training.accumulation_steps
+    return model
 
 
 def compiled_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> keras.Model:
@@ -43,7 +46,9 @@ def compiled_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> kera
             beta_2=optimizer.beta_2,
             epsilon=optimizer.epsilon,
             global_clipnorm=optimizer.global_clipnorm,
+            dynamic_loss_scale=model.backbone.compute_dtype == "float16",
         ),
+        auto_scale_loss=False,  # the optimizer's own scale looks at all replicas
         jit_compile=config.training.jit_compile,
         steps_per_execution=config.training.steps_per_execution,
     )

@@ -10,23 +10,26 @@ import keras
 import tensorflow as tf
 
 from spanbert_tf.config import PretrainingConfig, TrainingConfig
-from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.data.records import find_damage, load_dataset_info
+from spanbert_tf.data.records import files_of_records, find_damage, load_dataset_info
 from spanbert_tf.data.schema import SEQUENCE_KINDS, VOCABULARY_FILE, DatasetInfo
-from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
+from spanbert_tf.errors import BadInputError, MismatchError, TrainingError
+from spanbert_tf.models import SpanBertTokenizer
 from spanbert_tf.models.pretraining_presets import save_pretraining_preset
 from spanbert_tf.training.callbacks import (
     MetricsLog,
     PeriodicCheckpoint,
     RunInterrupted,
+    StopOnDivergence,
     StopOnSignal,
+    TrainingDiverged,
     read_metrics,
 )
 from spanbert_tf.training.checkpoints import Checkpoints
+from spanbert_tf.training.datasets import RunDatasets
 from spanbert_tf.training.initial_preset import begin_with_preset
 from spanbert_tf.training.optimizers import WarmupLinearDecay
 from spanbert_tf.training.pretrainer import compiled_pretrainer
+from spanbert_tf.training.replicated_pretrainer import ReplicatedPretrainer
 from spanbert_tf.training.run_directory import (
     CHECKPOINTS,
     METRICS_FILE,
@@ -35,12 +38,26 @@ from spanbert_tf.training.run_directory import (
     write_run,
 )
 from spanbert_tf.training.strategies import make_strategy
+from spanbert_tf.training.workers import Workers
 from spanbert_tf.vocabulary import load_vocabulary
+
+# What TensorFlow raises where another worker cannot be reached any more.
+_LOST_WORKER_ERRORS = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
 
 
 def run_pretraining(
-    config: PretrainingConfig, data: str, output: str, initial_preset: str | None = None
-) -> SpanBertPretrainer | None:
+    config: PretrainingConfig,
+    data: str,
+    output: str,
+    initial_preset: str | None = None,
+    *,
+    num_devices: int | None = None,
+) -> ReplicatedPretrainer | None:
     """Trains a model, or goes on with a run that was stopped or killed.
 
     A run that is killed at any time and started again ends with the same weights, bit for bit, as
@@ -49,9 +66,10 @@ def run_pretraining(
     Args:
         config: of the run.
         data: directory of the records.
-        output: directory of the run.
+        output: directory of the run; several workers share it.
         initial_preset: preset whose weights the run begins with, where it has them; a run that
             resumes does not read it again.
+        num_devices: devices of each machine to use, all by default.
 
     Returns:
         The trained model, or `None` if SIGTERM ended the run.
@@ -59,44 +77,42 @@ def run_pretraining(
     Raises:
         BadInputError: a file or directory cannot be used, or a record is damaged.
         MismatchError: records, configuration, preset and earlier run do not fit together.
-        ConfigurationError: the devices cannot share the batch equally.
+        ConfigurationError: the devices cannot share the batch equally, or are not there.
+        TrainingError: gradients were not finite again and again, or another worker was lost.
     """
     training = config.training
     info = load_dataset_info(data)
     check_records(config, info, data)
-    run = _Run(config, data, output, info)
-    held_out = _held_out_dataset(run)
-    strategy = make_strategy(training)
+    strategy = make_strategy(training, num_devices)
+    datasets = RunDatasets(config, data, info, strategy)
+    run = _Run(config, data, output, info, datasets, Workers(strategy))
+    held_out = datasets.held_out()  # refuses records that lack what the masking needs
     check_run(output, config, info)
     keras.utils.set_random_seed(training.seed)
     with strategy.scope():
         model = compiled_pretrainer(config, info.vocabulary_size)
     checkpoints = Checkpoints(
-        os.path.join(output, CHECKPOINTS), model, max_to_keep=training.max_checkpoints
+        os.path.join(output, CHECKPOINTS),
+        model,
+        max_to_keep=training.max_checkpoints,
+        writes=run.workers.is_chief,
     )
     if initial_preset and not checkpoints.steps():
         begin_with_preset(model, initial_preset, data, info)
     with _named_errors(run):
-        first_step = checkpoints.restore()
-        if first_step > training.steps:
-            raise MismatchError(
-                f"{output}: has {first_step} steps already, more than training.steps "
-                f"({training.steps}); raise it, or name another --output"
-            )
-        write_run(output, config, info)
-        if first_step:
-            print(f"{output}: going on after step {first_step} of {training.steps}", flush=True)
+        first_step = _restore(checkpoints, run)
         try:
             _fit(model, run, held_out, checkpoints, first_step)
         except RunInterrupted as stop:
-            print(
+            run.print(
                 f"{output}: SIGTERM: saved step {stop.step} of {training.steps}; run the same "
-                "command again to go on",
-                flush=True,
+                "command again to go on"
             )
             return None
-        _save_preset(model, run)
-    _print_summary(output)
+        if run.workers.is_chief:
+            _save_preset(model, run)
+    if run.workers.is_chief:
+        _print_summary(output)
     return model
 
 
@@ -106,6 +122,29 @@ class _Run:
     data: str  # directory of the records
     output: str  # directory of the run
     info: DatasetInfo
+    datasets: RunDatasets
+    workers: Workers
+
+    def print(self, line: str) -> None:
+        if self.workers.is_chief:
+            print(line, flush=True)
+
+
+def _restore(checkpoints: Checkpoints, run: _Run) -> int:
+    """Restores the newest checkpoint, describes the run in its directory; returns the step."""
+    steps = run.config.training.steps
+    first_step = checkpoints.restore()
+    run.workers.check_same_step(first_step, run.output)
+    if first_step > steps:
+        raise MismatchError(
+            f"{run.output}: has {first_step} steps already, more than training.steps ({steps}); "
+            "raise it, or name another --output"
+        )
+    if run.workers.is_chief:
+        write_run(run.output, run.config, run.info)
+    if first_step:
+        run.print(f"{run.output}: going on after step {first_step} of {steps}")
+    return first_step
 
 
 @contextlib.contextmanager
@@ -116,11 +155,32 @@ def _named_errors(run: _Run) -> Iterator[None]:
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
         files = [os.path.join(run.data, shard.file) for shard in run.info.shards]
         raise find_damage(files) or error from error
+    except _LOST_WORKER_ERRORS as error:
+        if not run.workers.are_several:
+            raise
+        raise TrainingError(
+            f"{run.output}: another worker was lost ({type(error).__name__}); start all workers "
+            "again to go on from the last checkpoint"
+        ) from error
+    except TrainingDiverged as error:
+        raise TrainingError(_describe_divergence(run, error)) from error
     except OSError as error:
         raise BadInputError(
             f"{run.output}: cannot be written ({error}); free some space and run the same command "
             "again to go on"
         ) from error
+
+
+def _describe_divergence(run: _Run, error: TrainingDiverged) -> str:
+    """Where the gradients were not finite: the step, and the files that its records are from."""
+    first_step = error.step - error.num_steps
+    (batch,) = run.datasets.record_ids(first_step).take(1).as_numpy_iterator()
+    files = files_of_records(run.info.files(run.data, "train"), batch.tolist())
+    return (
+        f"{run.output}: gradients were not finite in {error.num_steps} steps in a row, from step "
+        f"{first_step + 1} on, whose records are in {', '.join(files)}; lower "
+        "optimizer.learning_rate, or look at these records; the last good checkpoint is kept"
+    )
 
 
 def check_records(config: PretrainingConfig, info: DatasetInfo, data: str) -> None:
@@ -160,36 +220,27 @@ def tokens_per_row(info: DatasetInfo) -> float:
 
 
 def _fit(
-    model: SpanBertPretrainer,
+    model: ReplicatedPretrainer,
     run: _Run,
     held_out: tf.data.Dataset,
     checkpoints: Checkpoints,
     first_step: int,
 ) -> None:
     """Trains from `first_step` to the end, with an evaluation every so many steps."""
-    config, training, optimizer = run.config, run.config.training, run.config.optimizer
-    log = MetricsLog(
-        run.output,
-        first_step,
-        every=training.log_every,
-        schedule=WarmupLinearDecay(
-            optimizer.learning_rate, optimizer.warmup_steps, training.schedule_steps
-        ),
-        tokens_per_step=training.batch_size * tokens_per_row(run.info),
-    )
+    training, workers = run.config.training, run.workers
+    log = _metrics_log(run, first_step)
     periodic = PeriodicCheckpoint(checkpoints, first_step, every=training.checkpoint_every_steps)
+    diverged = StopOnDivergence(first_step, max_skipped_steps=training.max_skipped_steps)
     # Without a terminal, Keras would print its bar again and again: a line an epoch, then.
-    verbose = 1 if sys.stdout.isatty() else 2
-    with StopOnSignal(checkpoints, first_step) as stop:
-        callbacks = [log, periodic, stop]
+    verbose = (1 if sys.stdout.isatty() else 2) if workers.is_chief else 0
+    with StopOnSignal(checkpoints, first_step, workers.any) as stop:
+        callbacks = [log, diverged, periodic, stop]
         if _stopped_before_evaluation(first_step, training, log):
             model.evaluate(held_out, callbacks=callbacks, verbose=verbose)
-        for start, num_steps, num_epochs in _fits(first_step, config):
+        for start, num_steps, num_epochs in _fits(first_step, run.config):
             first_epoch = start // training.evaluate_every
             model.fit(
-                configured_dataset(
-                    config, run.data, split="train", seed=training.seed, first_batch=start
-                ),
+                run.datasets.training(first_batch=start),
                 initial_epoch=first_epoch,
                 epochs=first_epoch + num_epochs,
                 steps_per_epoch=num_steps,
@@ -201,35 +252,18 @@ def _fit(
         checkpoints.save(training.steps)
 
 
-def configured_dataset(config: PretrainingConfig, data: str, **options: object) -> tf.data.Dataset:
-    """The records as a configuration wants them batched and masked.
-
-    Args:
-        config: of the run.
-        data: directory of the records.
-        **options: `split`, `seed` and `first_batch` of `pretraining_dataset`. Held-out records
-            keep its default seed, so that every run is evaluated under the same masks.
-    """
-    return pretraining_dataset(
-        data,
-        batch_size=config.training.batch_size,
-        masking=config.masking_options(),
-        segment_aware=config.model.position_embeddings != "absolute",
-        **options,
+def _metrics_log(run: _Run, first_step: int) -> MetricsLog:
+    training, optimizer = run.config.training, run.config.optimizer
+    return MetricsLog(
+        run.output,
+        first_step,
+        every=training.log_every,
+        schedule=WarmupLinearDecay(
+            optimizer.learning_rate, optimizer.warmup_steps, training.schedule_steps
+        ),
+        tokens_per_step=training.batch_size * tokens_per_row(run.info),
+        writes=run.workers.is_chief,
     )
-
-
-def _held_out_dataset(run: _Run) -> tf.data.Dataset:
-    """The batches of an evaluation.
-
-    Their number is stated in the data set. Given as `validation_steps`, Keras 3.15 would run past
-    it with `steps_per_execution`, and past the data under a strategy.
-    """
-    training = run.config.training
-    num_batches = -(-run.info.num_records("validation") // training.batch_size)
-    num_batches = min(num_batches, training.evaluate_batches or num_batches)
-    batches = configured_dataset(run.config, run.data, split="validation").take(num_batches)
-    return batches.apply(tf.data.experimental.assert_cardinality(num_batches))
 
 
 def _stopped_before_evaluation(first_step: int, training: TrainingConfig, log: MetricsLog) -> bool:
@@ -256,7 +290,7 @@ def _fits(first_step: int, config: PretrainingConfig) -> Iterator[tuple[int, int
         yield start, steps - start, 1
 
 
-def _save_preset(model: SpanBertPretrainer, run: _Run) -> None:
+def _save_preset(model: ReplicatedPretrainer, run: _Run) -> None:
     vocabulary = load_vocabulary(os.path.join(run.data, VOCABULARY_FILE))
     save_pretraining_preset(
         model,

@@ -11,7 +11,7 @@ from spanbert_tf.strict_yaml import flat_values
 CONFIG_FILE = "config.yaml"
 CHECKPOINTS, PRESET, METRICS_FILE = "checkpoints", "preset", "metrics.jsonl"
 
-# When to stop, to look and to save: these may change in the middle of a run.
+# When to stop, to look and to save, and on which devices: these may change in the middle of a run.
 _CHANGEABLE = frozenset(
     {
         "training.steps",
@@ -20,6 +20,9 @@ _CHANGEABLE = frozenset(
         "training.evaluate_batches",
         "training.checkpoint_every_steps",
         "training.max_checkpoints",
+        "training.max_skipped_steps",
+        "training.strategy",
+        "training.accumulation_steps",
     }
 )
 

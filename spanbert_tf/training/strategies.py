@@ -1,27 +1,119 @@
 """Devices and precision of a run."""
 
+import json
+import os
+
 import tensorflow as tf
 
 from spanbert_tf.config import TrainingConfig
 from spanbert_tf.errors import ConfigurationError
 
+_CLUSTER_VARIABLE, _SLURM_VARIABLE = "TF_CONFIG", "SLURM_STEP_NODELIST"
+_SLURM_PORT = 8888
 
-def make_strategy(training: TrainingConfig) -> tf.distribute.Strategy:
-    """The strategy that a configuration asks for.
+
+def make_strategy(
+    training: TrainingConfig, num_devices: int | None = None
+) -> tf.distribute.Strategy:
+    """The strategy that a configuration asks for; call it before any other TensorFlow operation.
+
+    Args:
+        training: section of the configuration.
+        num_devices: devices of each machine to use, all by default. On a machine without a GPU
+            its processor is divided into so many logical devices.
 
     Raises:
-        ConfigurationError: the batch cannot be cut into equal parts.
+        ConfigurationError: the devices are not there, the batch cannot be cut into equal parts, or
+            the combination of options does not work.
     """
-    if training.strategy == "one_device":
-        return tf.distribute.get_strategy()
-    strategy = tf.distribute.MirroredStrategy()
-    if training.batch_size % strategy.num_replicas_in_sync:
+    _check_combination(training, num_devices)
+    strategy = _build_strategy(training.strategy, num_devices)
+    parts = strategy.num_replicas_in_sync * training.accumulation_steps
+    if training.batch_size % parts:
         raise ConfigurationError(
             f"training.batch_size: {training.batch_size} rows cannot be shared equally by "
-            f"{strategy.num_replicas_in_sync} devices; change it, or set "
-            "training.strategy=one_device"
+            f"{strategy.num_replicas_in_sync} devices in {training.accumulation_steps} "
+            f"micro-batches each; change it to a multiple of {parts}, or training.strategy or "
+            "training.accumulation_steps"
         )
     return strategy
+
+
+def _build_strategy(name: str, num_devices: int | None) -> tf.distribute.Strategy:
+    if name == "one_device":
+        return tf.distribute.get_strategy()
+    if name == "mirrored":
+        return tf.distribute.MirroredStrategy(_devices(num_devices))
+    if name == "multi_worker":
+        if num_devices:
+            _devices(num_devices)
+        return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=_cluster())
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (ValueError, tf.errors.OpError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigurationError(f"training.strategy: no TPU was found ({reason})") from error
+    return tf.distribute.TPUStrategy(resolver)
+
+
+def _check_combination(training: TrainingConfig, num_devices: int | None) -> None:
+    if training.strategy == "one_device" and (num_devices or 1) > 1:
+        raise ConfigurationError(
+            f"--devices {num_devices}: training.strategy is one_device; set "
+            "training.strategy=mirrored"
+        )
+    if training.jit_compile and training.strategy in ("mirrored", "multi_worker"):
+        raise ConfigurationError(
+            f"training.jit_compile: does not work with training.strategy={training.strategy} in "
+            "TensorFlow 2.20 (XLA cannot compile its all-reduce on CPUs, and float16 has hung on "
+            "two GPUs); set it to false"
+        )
+
+
+def _devices(num_devices: int | None) -> list[str] | None:
+    """Names of the devices to mirror on; `None` is all of them."""
+    if num_devices is None:
+        return None
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        if num_devices > len(gpus):
+            raise ConfigurationError(f"--devices {num_devices}: there are {len(gpus)} GPUs")
+        tf.config.set_visible_devices(gpus[:num_devices], "GPU")
+        return [f"GPU:{number}" for number in range(num_devices)]
+    processor = tf.config.list_physical_devices("CPU")[0]
+    try:
+        tf.config.set_logical_device_configuration(
+            processor, [tf.config.LogicalDeviceConfiguration()] * num_devices
+        )
+    except RuntimeError as error:
+        if len(tf.config.list_logical_devices("CPU")) < num_devices:
+            raise ConfigurationError(
+                f"--devices {num_devices}: TensorFlow runs already; choose before the first "
+                "operation"
+            ) from error
+    return [f"CPU:{number}" for number in range(num_devices)]
+
+
+def _cluster() -> tf.distribute.cluster_resolver.ClusterResolver:
+    if _CLUSTER_VARIABLE in os.environ:
+        try:
+            cluster = json.loads(os.environ[_CLUSTER_VARIABLE])
+            workers, number = cluster["cluster"]["worker"], cluster["task"]["index"]
+            if not 0 <= number < len(workers):
+                raise ValueError(f"task {number} of {len(workers)} workers")
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(
+                f"{_CLUSTER_VARIABLE}: not a cluster of workers and a task "
+                f"({type(error).__name__}: {error})"
+            ) from error
+        return tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    if _SLURM_VARIABLE in os.environ:
+        return tf.distribute.cluster_resolver.SlurmClusterResolver(port_base=_SLURM_PORT)
+    raise ConfigurationError(
+        f"training.strategy: multi_worker needs {_CLUSTER_VARIABLE} in the environment, or Slurm"
+    )
 
 
 def choose_precision(precision: str) -> str:

@@ -7,8 +7,8 @@ import pytest
 from spanbert_tf.config import load_config, shipped_names
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
 from spanbert_tf.models.pretraining_presets import load_preset_into, save_pretraining_preset
+from spanbert_tf.training.datasets import configured_dataset
 from spanbert_tf.training.pretrainer import build_pretrainer, compiled_pretrainer
-from spanbert_tf.training.pretraining import configured_dataset
 from spanbert_tf.vocabulary import load_vocabulary
 
 VOCABULARY_SIZE, BATCH_SIZE, LENGTH = 60, 4, 24

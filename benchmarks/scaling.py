@@ -1,0 +1,204 @@
+"""What several devices, checkpoints, a restart and `fit` itself cost.
+
+    python -m benchmarks.scaling [--records-of-epoch 1000000]
+
+Tokens a second of the model of `spanbert_tiny` on 1 and 2 mirrored replicas (logical devices of
+this processor, which share its cores: this shows the overhead, not a gain) and on 1 and 2 worker
+processes over loopback; the share of a step that the all-reduce of the gradients takes; the time of
+a checkpoint of the base model; the time to the first batch after a restart at the end of an epoch;
+and what `fit` adds to its bare step function. Medians over the steps.
+"""
+
+import functools
+import itertools
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import click
+
+from benchmarks.input_pipeline import vocabulary_size_of, write_records
+from benchmarks.machine import describe_machine
+
+STEPS, WARM_UP_STEPS = 60, 5
+CHECKPOINT_SECONDS = 300  # between two checkpoints
+_BASE_VOCABULARY = 28_996
+
+
+@click.command()
+@click.option("--records-of-epoch", default=1_000_000, show_default=True)
+def main(records_of_epoch: int) -> None:
+    import tensorflow as tf
+
+    processor = tf.config.list_physical_devices("CPU")[0]
+    two = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(processor, two)
+    print(describe_machine())
+    with tempfile.TemporaryDirectory() as directory:
+        records = write_records(directory, sequence_length=64)
+        _show_replicas(records)
+        _show_workers(directory, records)
+        _show_fit(records)
+        _show_checkpoint(directory)
+        _show_restart(directory, records_of_epoch)
+
+
+def _show_replicas(records: str) -> None:
+    import tensorflow as tf
+
+    for num_devices in (1, 2):
+        devices = [f"CPU:{number}" for number in range(num_devices)]
+        strategy = tf.distribute.MirroredStrategy(devices)
+        config, model, batches = _model_and_batches(records, strategy)
+        iterator = iter(strategy.experimental_distribute_dataset(batches))
+        model.make_train_function()
+        step = _median_seconds(functools.partial(model.train_function, iterator), STEPS)
+        tokens = config.training.batch_size * config.data.sequence_length / step
+        share = _all_reduce_seconds(strategy, model) / step if num_devices > 1 else 0
+        print(f"{num_devices} mirrored: {tokens:,.0f} positions/s, {share:.1%} of it all-reduce")
+
+
+def _all_reduce_seconds(strategy: object, model: object) -> float:
+    import tensorflow as tf
+
+    gradients = [tf.zeros(variable.shape) for variable in model.trainable_variables]
+
+    @tf.function
+    def reduce_gradients() -> object:
+        def of_replica() -> object:
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+
+        return strategy.run(of_replica)
+
+    return _median_seconds(reduce_gradients, STEPS)
+
+
+def _show_workers(directory: str, records: str) -> None:
+    for count in (1, 2):
+        run = os.path.join(directory, f"workers{count}")
+        addresses = [f"localhost:{_free_port()}" for _ in range(count)]
+        command = [sys.executable, "-m", "spanbert_tf.cli", "pretrain", "--config"]
+        command += ["spanbert_tiny", "--data", records, "--output", run]
+        for setting in (
+            "training.strategy=multi_worker",
+            f"training.steps={4 * STEPS}",
+            f"training.log_every={STEPS // 2}",
+            f"training.evaluate_every={4 * STEPS}",
+            "training.evaluate_batches=1",
+        ):
+            command += ["--set", setting]
+        workers = []
+        for number in range(count):
+            task = {"type": "worker", "index": number}
+            cluster = {"cluster": {"worker": addresses}, "task": task}
+            environment = {**os.environ, "TF_CONFIG": json.dumps(cluster)}
+            quiet = subprocess.DEVNULL
+            workers.append(subprocess.Popen(command, env=environment, stdout=quiet, stderr=quiet))
+        statuses = [worker.wait() for worker in workers]
+        if any(statuses):
+            raise RuntimeError("a worker failed")
+        with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+        speeds = [line["tokens_per_second"] for line in lines if "tokens_per_second" in line]
+        print(f"{count} workers: {statistics.median(speeds[1:]):,.0f} tokens/s")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def _show_fit(records: str) -> None:
+    import keras
+    import tensorflow as tf
+
+    times: list[float] = []
+
+    class Clock(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+            times.append(time.perf_counter())
+
+    _, model, batches = _model_and_batches(records, tf.distribute.get_strategy())
+    cached = batches.take(1).cache().repeat()
+    iterator = iter(cached)
+    model.make_train_function()
+    bare, fitted = [], []
+    for _ in range(5):
+        bare.append(_median_seconds(lambda: model.train_function(iterator), STEPS))
+        times.clear()
+        model.fit(cached, steps_per_epoch=STEPS, callbacks=[Clock()], shuffle=False, verbose=0)
+        gaps = [after - before for before, after in itertools.pairwise(times)]
+        fitted.append(statistics.median(gaps[WARM_UP_STEPS:]))
+    overhead = statistics.median(fitted) / statistics.median(bare) - 1
+    print(f"fit adds {overhead:.1%} to its bare step (goal: at most 3%)")
+
+
+def _show_checkpoint(directory: str) -> None:
+    from spanbert_tf.config import load_config
+    from spanbert_tf.training.checkpoints import Checkpoints
+    from spanbert_tf.training.pretrainer import compiled_pretrainer
+
+    model = compiled_pretrainer(load_config("spanbert_base"), _BASE_VOCABULARY)
+    checkpoints = Checkpoints(os.path.join(directory, "checkpoints"), model, max_to_keep=1)
+    seconds = []
+    for step in (1, 2, 3):
+        start = time.perf_counter()
+        checkpoints.save(step)
+        seconds.append(time.perf_counter() - start)
+    cost = statistics.median(seconds)
+    print(
+        f"a checkpoint of the base model takes {cost:.1f} s: {cost / CHECKPOINT_SECONDS:.1%} of "
+        "the time at one in 5 minutes (goal: at most 2%)"
+    )
+
+
+def _show_restart(directory: str, num_records: int) -> None:
+    import tensorflow as tf
+
+    from spanbert_tf.data.records import training_windows
+
+    files = [os.path.join(directory, f"epoch-{number}.tfrecord") for number in range(16)]
+    for path in files:
+        with tf.io.TFRecordWriter(path) as writer:
+            for _ in range(num_records // len(files)):
+                writer.write(bytes(1_100))  # as a record of 512 positions
+    start = time.perf_counter()
+    windows = training_windows(files, num_records, seed=0, first_record=num_records - 256)
+    next(iter(windows))
+    seconds = time.perf_counter() - start
+    print(
+        f"the first records after a restart at the end of an epoch of {num_records:,} come after "
+        f"{seconds:.1f} s (goal: at most 10 s)"
+    )
+
+
+def _model_and_batches(records: str, strategy: object) -> tuple:
+    from spanbert_tf.config import load_config
+    from spanbert_tf.training.datasets import configured_dataset
+    from spanbert_tf.training.pretrainer import compiled_pretrainer
+
+    config = load_config("spanbert_tiny")
+    with strategy.scope():
+        model = compiled_pretrainer(config, vocabulary_size_of(records))
+    return config, model, configured_dataset(config, records, split="train")
+
+
+def _median_seconds(call: Callable[[], object], count: int) -> float:
+    seconds = []
+    for _ in range(WARM_UP_STEPS + count):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[WARM_UP_STEPS:])
+
+
+if __name__ == "__main__":
+    main()

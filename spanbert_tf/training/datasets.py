@@ -1,0 +1,93 @@
+"""The batches of a run: as its configuration wants them, for the devices of its strategy."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from spanbert_tf.config import PretrainingConfig
+from spanbert_tf.data import pretraining_dataset
+from spanbert_tf.data.packing import parse_records
+from spanbert_tf.data.records import training_windows
+from spanbert_tf.data.schema import RECORD_ID, DatasetInfo
+
+
+def configured_dataset(config: PretrainingConfig, data: str, **options: object) -> tf.data.Dataset:
+    """The records as a configuration wants them batched and masked.
+
+    Args:
+        config: of the run.
+        data: directory of the records.
+        **options: `split`, `seed` and `first_batch` of `pretraining_dataset`. Held-out
+            records keep its default seed, so that every run is evaluated under the same masks.
+    """
+    return pretraining_dataset(
+        data,
+        batch_size=config.training.batch_size,
+        masking=config.masking_options(),
+        segment_aware=config.model.position_embeddings != "absolute",
+        **options,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDatasets:
+    """The data sets of a run.
+
+    Attributes:
+        config: of the run.
+        data: directory of the records.
+        info: description of the records.
+        strategy: of the run.
+    """
+
+    config: PretrainingConfig
+    data: str
+    info: DatasetInfo
+    strategy: tf.distribute.Strategy
+
+    def training(self, first_batch: int) -> tf.data.Dataset:
+        """The endless training batches from one on."""
+        seed = self.config.training.seed
+        return self._of_workers(
+            configured_dataset(
+                self.config, self.data, split="train", seed=seed, first_batch=first_batch
+            )
+        )
+
+    def held_out(self) -> tf.data.Dataset:
+        """The batches of an evaluation.
+
+        Their number is stated in the data set. Given as `validation_steps`, Keras 3.15 would run
+        past it with `steps_per_execution`, and past the data under a strategy.
+        """
+        training = self.config.training
+        num_batches = -(-self.info.num_records("validation") // training.batch_size)
+        num_batches = min(num_batches, training.evaluate_batches or num_batches)
+        batches = configured_dataset(self.config, self.data, split="validation").take(num_batches)
+        stated = batches.apply(tf.data.experimental.assert_cardinality(num_batches))
+        return self._of_workers(stated)
+
+    def record_ids(self, first_batch: int) -> tf.data.Dataset:
+        """The record ids of the global training batches from one on, int64 [B]."""
+        info, training = self.info, self.config.training
+        windows = training_windows(
+            info.files(self.data, "train"),
+            info.num_records("train"),
+            training.seed,
+            first_batch * training.batch_size,
+        )
+        ids = windows.map(lambda serialized, _: parse_records(serialized, info).scalars[RECORD_ID])
+        return ids.rebatch(training.batch_size)
+
+    def _of_workers(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """The batches for several workers, each of which takes its rows of all of them.
+
+        Cutting comes last, so every worker masks the whole batch: 256 rows take a core 7 ms.
+        """
+        if not isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            return batches
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = (
+            tf.data.experimental.AutoShardPolicy.DATA
+        )
+        return batches.with_options(options)

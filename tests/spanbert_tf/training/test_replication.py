@@ -1,0 +1,242 @@
+"""One result for one device and for two, for whole batches and for parts of them.
+
+`tests/conftest.py` divides the processor into two logical devices.
+"""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import spanbert_tf.training
+from spanbert_tf.config import load_config
+from spanbert_tf.errors import TrainingError
+from spanbert_tf.training.callbacks import MetricsLog
+from spanbert_tf.training.datasets import configured_dataset
+from spanbert_tf.training.optimizers import AdamW
+from spanbert_tf.training.pretrainer import compiled_pretrainer
+from spanbert_tf.training.pretraining import run_pretraining
+
+DEVICES = ["CPU:0", "CPU:1"]
+VOCABULARY_SIZE = 60
+
+
+@pytest.fixture(scope="module")
+def two_devices():
+    return tf.distribute.MirroredStrategy(DEVICES)
+
+
+def _train(config, data, strategy, num_steps):
+    """Losses of each step, and all weights afterwards."""
+    keras.utils.set_random_seed(7)
+    with strategy.scope():
+        model = compiled_pretrainer(config, VOCABULARY_SIZE)
+    losses = []
+
+    class Note(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            self.model.reset_metrics()
+
+        def on_train_batch_end(self, batch, logs=None):
+            results = self.model.get_metrics_result()
+            losses.append([float(results[name]) for name in sorted(results)])
+
+    batches = configured_dataset(config, data, split="train", seed=0)
+    model.fit(batches, steps_per_epoch=num_steps, callbacks=[Note()], shuffle=False, verbose=0)
+    return np.array(losses), [np.array(weight) for weight in model.get_weights()]
+
+
+def _without_dropout(tiny_overrides, *overrides):
+    # With BERT's epsilon, Adam would blow rounding errors of gradients near 0 up to whole steps.
+    more = ["model.dropout=0.0", "optimizer.epsilon=1e-4", "training.batch_size=16"]
+    return load_config("spanbert_base", [*tiny_overrides, *more, *overrides])
+
+
+@pytest.fixture(scope="module")
+def on_one_device(tiny_overrides, tiny_records):
+    config = _without_dropout(tiny_overrides)
+    return _train(config, tiny_records, tf.distribute.get_strategy(), 20)
+
+
+@pytest.mark.parametrize(
+    "num_devices, overrides",
+    [
+        (1, ["training.accumulation_steps=2"]),
+        (2, []),
+        (2, ["training.accumulation_steps=4"]),
+    ],
+)
+def test_twenty_steps_are_the_same_in_parts(
+    num_devices, overrides, on_one_device, two_devices, tiny_overrides, tiny_records
+):
+    strategy = two_devices if num_devices == 2 else tf.distribute.get_strategy()
+    config = _without_dropout(tiny_overrides, *overrides)
+    losses, weights = _train(config, tiny_records, strategy, 20)
+    expected_losses, expected_weights = on_one_device
+    np.testing.assert_allclose(losses, expected_losses, atol=1e-5)
+    for found, expected in zip(weights, expected_weights, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_whole_step_compiles_with_xla(on_one_device, tiny_overrides, tiny_records):
+    """What a TPU needs: static shapes, and no operation of the host inside."""
+    overrides = ["training.jit_compile=true", "training.accumulation_steps=2"]
+    config = _without_dropout(tiny_overrides, *overrides)
+    losses, _ = _train(config, tiny_records, tf.distribute.get_strategy(), 5)
+    np.testing.assert_allclose(losses, on_one_device[0][:5], atol=1e-4)
+
+
+def _optimizer_and_variable(strategy, **options):
+    with strategy.scope():
+        variable = keras.Variable(np.zeros(2, np.float32), name="kernel")
+        options = {"learning_rate": 1.0, "weight_decay": 0.0} | options
+        optimizer = AdamW(**options)
+        optimizer.build([variable])
+    return optimizer, variable
+
+
+def _apply(strategy, optimizer, variable, gradients):
+    """One update; each replica has its own gradient of each of the two weights."""
+
+    @tf.function
+    def step():
+        def of_replica():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            optimizer.apply([tf.gather(tf.constant(gradients, tf.float32), replica)], [variable])
+
+        strategy.run(of_replica)
+
+    step()
+    return np.array(variable), np.array(optimizer._momentums[0]) * 10  # 1 - beta_1 is 0.1
+
+
+def test_gradients_are_added_up_before_they_are_clipped(two_devices):
+    optimizer, variable = _optimizer_and_variable(two_devices, global_clipnorm=1.0)
+    # Clipped one by one, 5 and -1 would be 1 and -1, which cancel.
+    _, clipped = _apply(two_devices, optimizer, variable, [[5, 0], [-1, 0]])
+    np.testing.assert_allclose(clipped, [1, 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_what_is_not_finite_on_any_replica_changes_nothing(two_devices, bad):
+    optimizer, variable = _optimizer_and_variable(two_devices)
+    for number in (1, 2):
+        weights, momentum = _apply(two_devices, optimizer, variable, [[1, 1], [bad, 1]])
+        assert not weights.any() and not momentum.any()
+        assert int(optimizer.skipped_in_a_row.numpy()) == number
+        assert int(optimizer.iterations.numpy()) == 0
+    weights, _ = _apply(two_devices, optimizer, variable, [[1, 1], [1, 1]])
+    assert (weights < 0).all()
+    assert int(optimizer.skipped_in_a_row.numpy()) == 0
+    assert int(optimizer.iterations.numpy()) == 1
+
+
+def test_loss_scale_is_halved_by_an_overflow_on_any_replica_and_grows_again(two_devices):
+    optimizer, variable = _optimizer_and_variable(two_devices, dynamic_loss_scale=True)
+    scale = float(optimizer.loss_scale.numpy())
+    assert float(optimizer.scale_loss(tf.constant(2.0))) == 2 * scale
+    _, momentum = _apply(two_devices, optimizer, variable, [[3 * scale, 0], [scale, 0]])
+    np.testing.assert_allclose(momentum, [4, 0], rtol=1e-5)
+    _apply(two_devices, optimizer, variable, [[1, 0], [np.inf, 0]])
+    assert float(optimizer.loss_scale.numpy()) == scale / 2
+    optimizer.updates_at_scale.assign(1998)
+    for expected in (scale / 2, scale, scale):
+        _apply(two_devices, optimizer, variable, [[1, 0], [1, 0]])
+        assert float(optimizer.loss_scale.numpy()) == expected
+
+
+def test_float16_trains_on_two_devices(two_devices, tiny_overrides, tiny_records):
+    overrides = ["training.precision=mixed_float16", "optimizer.warmup_steps=0"]
+    config = _without_dropout(tiny_overrides, *overrides)
+    losses, _ = _train(config, tiny_records, two_devices, 12)
+    assert np.isfinite(losses).all()
+
+
+def test_replicas_draw_different_dropout_masks(two_devices, tiny_overrides, tiny_records):
+    config = load_config("spanbert_base", [*tiny_overrides, "model.dropout=0.5"])
+    keras.utils.set_random_seed(7)
+    with two_devices.scope():
+        model = compiled_pretrainer(config, VOCABULARY_SIZE)
+    (batch,) = configured_dataset(config, tiny_records, split="train").take(1)
+
+    @tf.function
+    def logits():
+        return two_devices.run(lambda: model._call_with_own_dropout(batch)["masked_lm"])
+
+    first, second = two_devices.experimental_local_results(logits())
+    first_again, _ = two_devices.experimental_local_results(logits())
+    assert not np.allclose(first, second, atol=0.01)  # the same rows
+    assert not np.allclose(first, first_again, atol=0.01)
+    states = [v for v in model.variables if v.name == "seed_generator_state"]
+    assert states
+    for state in states:
+        copies = two_devices.experimental_local_results(state.value)
+        np.testing.assert_array_equal(copies[0], copies[1])
+
+
+def test_other_ways_to_accumulate_are_refused():
+    with pytest.raises(ValueError, match=r"training\.accumulation_steps"):
+        spanbert_tf.training.optimizers.AdamW(gradient_accumulation_steps=2)
+
+
+class TestKerasDefects:
+    """What the code works round. Where one of these fails, Keras has mended it."""
+
+    def test_clips_each_replica_by_itself(self, two_devices):
+        with two_devices.scope():
+            variable = keras.Variable(np.zeros(1, np.float32))
+            optimizer = keras.optimizers.SGD(1.0, global_clipnorm=1.0)
+            optimizer.build([variable])
+        weights = _apply_with_keras(two_devices, optimizer, variable, [[5.0], [-1.0]])
+        assert weights.tolist() == [0.0]  # one device gives -1
+
+    def test_loss_scale_looks_at_the_first_replica_only(self, two_devices):
+        with two_devices.scope():
+            variable = keras.Variable(np.zeros(1, np.float32))
+            optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0))
+            optimizer.build([variable])
+        weights = _apply_with_keras(two_devices, optimizer, variable, [[1.0], [np.inf]])
+        assert not np.isfinite(weights).all()
+
+    def test_gradient_accumulation_fails_under_a_strategy(self, two_devices):
+        with two_devices.scope():
+            variable = keras.Variable(np.zeros(1, np.float32))
+            optimizer = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
+            optimizer.build([variable])
+        with pytest.raises(RuntimeError, match="merge_call"):
+            _apply_with_keras(two_devices, optimizer, variable, [[1.0], [1.0]])
+
+
+def _apply_with_keras(strategy, optimizer, variable, gradients):
+    @tf.function
+    def step():
+        def of_replica():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            optimizer.apply([tf.gather(tf.constant(gradients, tf.float32), replica)], [variable])
+
+        strategy.run(of_replica)
+
+    step()
+    return np.array(variable)
+
+
+def test_gradients_that_stay_infinite_end_the_run_with_their_files_named(
+    tiny_overrides, tiny_records, tmp_path, monkeypatch
+):
+    overrides = ["training.max_skipped_steps=3", "training.checkpoint_every_steps=1"]
+    config = load_config("spanbert_base", [*tiny_overrides, *overrides])
+    log_step = MetricsLog.on_step_end
+
+    def spoil_the_weights(self, logs):
+        log_step(self, logs)
+        if self.step == 4:
+            self.model.backbone.token_embedding.embeddings.assign(
+                np.full(self.model.backbone.token_embedding.embeddings.shape, np.nan)
+            )
+
+    monkeypatch.setattr(MetricsLog, "on_step_end", spoil_the_weights)
+    with pytest.raises(TrainingError) as raised:
+        run_pretraining(config, tiny_records, str(tmp_path / "run"))
+    message = str(raised.value)
+    assert "3 steps in a row, from step 5 on" in message
+    assert "train-0000" in message and "\n" not in message
