@@ -21,8 +21,8 @@ from collections.abc import Sequence
 
 import click
 
+from benchmarks.input_pipeline import write_records
 from benchmarks.machine import describe_machine
-from benchmarks.python_text import write_records_of_python_text
 
 KILLS_A_RUN = 5
 _TINY = {
@@ -48,7 +48,7 @@ def main(kills: int, devices: int) -> None:
     print(describe_machine())
     source = random.Random(0)
     with tempfile.TemporaryDirectory() as directory:
-        records = write_records_of_python_text(directory, sequence_length=64)
+        records = write_records(directory, sequence_length=64)
         _survive_preparation(directory, kills // 2, source)
         _survive_training(directory, records, kills - kills // 2, devices, source)
 
@@ -77,7 +77,7 @@ def _timed(command: Sequence[str]) -> float:
 
 def _survive_preparation(directory: str, kills: int, source: random.Random) -> None:
     def command(output: str) -> list[str]:
-        arguments = ["prepare", "pretraining", "--input", f"{directory}/topics.txt"]
+        arguments = ["prepare", "pretraining", "--input", f"{directory}/text/*.txt"]
         arguments += ["--vocabulary", f"{directory}/vocab.txt", "--sequence-length", "64"]
         return [sys.executable, "-m", "spanbert_tf.cli", *arguments, "--output", output]
 

@@ -138,6 +138,7 @@ class TrainingConfig(base_config.Config):
         strategy: `one_device`; `mirrored` over the devices of this machine; `multi_worker` over
             the machines that TF_CONFIG or Slurm names; `tpu`.
         precision: `auto` is bfloat16 or float16 on a GPU that has it, and float32 elsewhere.
+        deterministic: the same bits for the same run on a GPU, too; slower there.
         jit_compile: compile the step with XLA.
         steps_per_execution: steps that run without returning to Python.
         log_every: steps between lines of `metrics.jsonl`.
@@ -155,6 +156,7 @@ class TrainingConfig(base_config.Config):
     max_skipped_steps: int = 10
     strategy: Literal["one_device", "mirrored", "multi_worker", "tpu"] = "one_device"
     precision: Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"] = "auto"
+    deterministic: bool = False
     jit_compile: bool = False
     steps_per_execution: int = 1
     log_every: int = 100
@@ -173,11 +175,14 @@ class DataConfig(base_config.Config):
         sequences: one block a row, or two with [SEP] between.
         vocabulary_size: entries of the records' vocabulary; null: any. The model takes its size
             from the records.
+        on_corrupt: `error` stops at a damaged record; `skip` reads all shards once, leaves damaged
+            records out, and says how many.
     """
 
     sequence_length: int = 512
     sequences: Literal["single", "pair"] = "single"
     vocabulary_size: int | None = None
+    on_corrupt: Literal["error", "skip"] = "error"
 
 
 @dataclasses.dataclass

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from spanbert_tf.config import PretrainingConfig, TrainingConfig
 from spanbert_tf.data.records import files_of_records, find_damage, load_dataset_info
+from spanbert_tf.data.repair import repaired_records
 from spanbert_tf.data.schema import SEQUENCE_KINDS, VOCABULARY_FILE, DatasetInfo
 from spanbert_tf.errors import BadInputError, MismatchError, TrainingError
 from spanbert_tf.models import SpanBertTokenizer
@@ -34,6 +35,8 @@ from spanbert_tf.training.run_directory import (
     CHECKPOINTS,
     METRICS_FILE,
     PRESET,
+    REPAIRED_RECORDS,
+    check_directory,
     check_run,
     write_run,
 )
@@ -84,8 +87,15 @@ def run_pretraining(
     info = load_dataset_info(data)
     check_records(config, info, data)
     strategy = make_strategy(training, num_devices)
+    workers = Workers(strategy)
+    if config.data.on_corrupt == "skip":
+        check_directory(output)
+        repaired = os.path.join(output, f"{REPAIRED_RECORDS}{workers.number}")
+        data, info = repaired_records(data, info, repaired)
+    if training.deterministic:
+        tf.config.experimental.enable_op_determinism()
     datasets = RunDatasets(config, data, info, strategy)
-    run = _Run(config, data, output, info, datasets, Workers(strategy))
+    run = _Run(config, data, output, info, datasets, workers)
     held_out = datasets.held_out()  # refuses records that lack what the masking needs
     check_run(output, config, info)
     keras.utils.set_random_seed(training.seed)

@@ -10,6 +10,7 @@ from spanbert_tf.strict_yaml import flat_values
 
 CONFIG_FILE = "config.yaml"
 CHECKPOINTS, PRESET, METRICS_FILE = "checkpoints", "preset", "metrics.jsonl"
+REPAIRED_RECORDS = "records-of-worker-"
 
 # When to stop, to look and to save, and on which devices: these may change in the middle of a run.
 _CHANGEABLE = frozenset(
@@ -23,8 +24,24 @@ _CHANGEABLE = frozenset(
         "training.max_skipped_steps",
         "training.strategy",
         "training.accumulation_steps",
+        "training.deterministic",
+        "data.on_corrupt",
     }
 )
+
+
+def check_directory(directory: str) -> None:
+    """Checks that a directory is new, empty, or a run; repaired records may lie there before.
+
+    Raises:
+        BadInputError: the directory holds something else.
+    """
+    if not os.path.exists(directory):
+        return
+    names = os.listdir(directory) if os.path.isdir(directory) else ["a file"]
+    others = [name for name in names if not name.startswith(REPAIRED_RECORDS)]
+    if others and CONFIG_FILE not in names:
+        raise BadInputError(f"{directory}: exists and is no training run; name another --output")
 
 
 def check_run(directory: str, config: PretrainingConfig, info: DatasetInfo) -> None:
@@ -37,8 +54,8 @@ def check_run(directory: str, config: PretrainingConfig, info: DatasetInfo) -> N
     config_path = os.path.join(directory, CONFIG_FILE)
     if os.path.exists(config_path):
         _check_config(directory, load_config(config_path), config)
-    elif os.path.exists(directory) and (not os.path.isdir(directory) or os.listdir(directory)):
-        raise BadInputError(f"{directory}: exists and is no training run; name another --output")
+    else:
+        check_directory(directory)
     info_path = os.path.join(directory, DATASET_INFO_FILE)
     if os.path.exists(info_path):
         with open(info_path, encoding="utf-8") as file:

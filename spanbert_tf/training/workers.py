@@ -16,7 +16,8 @@ class Workers:
         self._strategy = strategy
         resolver = strategy.cluster_resolver
         self.are_several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        self.is_chief = not self.are_several or resolver.task_id in (None, 0)
+        self.number = (resolver.task_id or 0) if self.are_several else 0
+        self.is_chief = self.number == 0
 
     def any(self, flag: bool) -> bool:
         """Whether `flag` is true in any of the processes; all of them must ask."""

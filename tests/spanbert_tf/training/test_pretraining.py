@@ -247,3 +247,17 @@ def test_damaged_shard_is_named(config, tiny_records, tmp_path):
     shard.write_bytes(content)
     with pytest.raises(BadInputError, match=r"train-00001-of-00002.tfrecord: record \d+ .*damaged"):
         run_pretraining(config, str(records), str(tmp_path / "run"))
+
+
+def test_damaged_records_are_skipped_on_request(tiny_overrides, tiny_records, tmp_path, capfd):
+    records = pathlib.Path(shutil.copytree(tiny_records, tmp_path / "records"))
+    shard = records / "train-00001-of-00002.tfrecord"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    overrides = ["data.on_corrupt=skip", "training.steps=5"]
+    config = load_config("spanbert_base", [*tiny_overrides, *overrides])
+    run_pretraining(config, str(records), str(tmp_path / "run"))
+    assert f"{shard}: 1 damaged records are skipped, 19 are whole" in capfd.readouterr().out
+    # The same run goes on with the same records.
+    longer = load_config("spanbert_base", [*tiny_overrides, *overrides, "training.steps=7"])
+    run_pretraining(longer, str(records), str(tmp_path / "run"))
+    assert "going on after step 5 of 7" in capfd.readouterr().out

@@ -1,0 +1,89 @@
+"""Damaged records are left out, whole ones all stay; damage is put in byte by byte."""
+
+import pathlib
+import shutil
+
+import pytest
+import tensorflow as tf
+
+from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.repair import repaired_records
+from spanbert_tf.errors import BadInputError
+
+NUM_RECORDS = 40
+
+
+@pytest.fixture
+def directory(tiny_records, tmp_path):
+    return pathlib.Path(shutil.copytree(tiny_records, tmp_path / "records"))
+
+
+def _records(path):
+    return list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
+
+
+def _record_starts(path):
+    starts, position = [], 0
+    for record in _records(path):
+        starts.append(position)
+        position += 12 + len(record) + 4
+    return starts
+
+
+def _flip(path, position):
+    content = bytearray(path.read_bytes())
+    content[position] ^= 4
+    path.write_bytes(content)
+
+
+def test_whole_records_are_read_where_they_are(directory, tmp_path):
+    info = load_dataset_info(directory)
+    assert repaired_records(str(directory), info, str(tmp_path / "new")) == (str(directory), info)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "place, num_lost",
+    [
+        ("bytes", 1),
+        ("checksum of the bytes", 1),
+        ("length", "rest"),
+        ("checksum of the length", "rest"),
+        ("end", 1),
+    ],
+)
+def test_what_is_damaged_is_left_out_and_counted(directory, tmp_path, place, num_lost):
+    info = load_dataset_info(directory)
+    path = directory / info.shards[0].file
+    records, starts = _records(path), _record_starts(path)
+    number = len(records) - 1 if place == "end" else 5
+    start, length = starts[number], len(records[number])
+    if place == "end":
+        path.write_bytes(path.read_bytes()[:-7])
+    else:
+        offsets = {
+            "bytes": 12 + length // 2,
+            "checksum of the bytes": 12 + length + 1,
+            "length": 0,
+            "checksum of the length": 9,
+        }
+        _flip(path, start + offsets[place])
+    lost = len(records) - number if num_lost == "rest" else num_lost
+    lines = []
+    found, repaired = repaired_records(str(directory), info, str(tmp_path / "new"), lines.append)
+    kept = records[:number] + ([] if num_lost == "rest" else records[number + 1 :])
+    assert _records(pathlib.Path(found) / info.shards[0].file) == kept
+    assert lines == [f"{path}: {lost} damaged records are skipped, {len(kept)} are whole"]
+    assert repaired.num_records("train") == NUM_RECORDS - lost
+    assert load_dataset_info(found) == repaired
+    for shard in info.shards[1:]:
+        assert _records(pathlib.Path(found) / shard.file) == _records(directory / shard.file)
+
+
+def test_a_split_without_whole_records_is_refused(directory, tmp_path):
+    info = load_dataset_info(directory)
+    for shard in info.shards:
+        if shard.split == "validation":
+            _flip(directory / shard.file, 0)
+    with pytest.raises(BadInputError, match="no whole record is left in the validation split"):
+        repaired_records(str(directory), info, str(tmp_path / "new"), lambda line: None)
