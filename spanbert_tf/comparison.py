@@ -15,7 +15,8 @@ from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.schema import DatasetInfo
 from spanbert_tf.errors import SpanBertError
 from spanbert_tf.masking import MaskingOptions
-from spanbert_tf.training.pretraining import check_records, run_pretraining, tokens_per_row
+from spanbert_tf.training.datasets import check_records, tokens_per_row
+from spanbert_tf.training.pretraining import run_pretraining
 
 RESULTS_FILE, PLOT_FILE = "results.csv", "results.png"
 _MEASURES = ("masked_lm_loss", "masked_lm_accuracy", "span_boundary_loss")

@@ -146,6 +146,7 @@ class TrainingConfig(base_config.Config):
         evaluate_batches: batches of an evaluation; null: all held-out records.
         checkpoint_every_steps: steps between checkpoints.
         max_checkpoints: checkpoints that are kept, the newest ones.
+        keep_best: whether to keep the checkpoint with the lowest held-out loss beside them.
     """
 
     seed: int = 0
@@ -164,6 +165,7 @@ class TrainingConfig(base_config.Config):
     evaluate_batches: int | None = None
     checkpoint_every_steps: int = 1000
     max_checkpoints: int = 3
+    keep_best: bool = False
 
 
 @dataclasses.dataclass

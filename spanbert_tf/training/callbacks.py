@@ -217,6 +217,23 @@ class PeriodicCheckpoint(StepCallback):
             self._checkpoints.save(self.step)
 
 
+class BestCheckpoint(StepCallback):
+    """Saves a checkpoint after an evaluation that found the lowest loss, and has it kept.
+
+    Args:
+        checkpoints: where to save.
+        first_step: steps that are done.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, first_step: int) -> None:
+        super().__init__(first_step)
+        self._checkpoints = checkpoints
+
+    def on_test_end(self, logs: dict | None = None) -> None:
+        """Hands the loss of the held-out records on."""
+        self._checkpoints.keep_if_best(self.step, float(logs["loss"]))
+
+
 class StopOnSignal(StepCallback):
     """On SIGTERM, as before a preemption: finishes the step, saves a checkpoint, ends the run.
 

@@ -1,12 +1,14 @@
 """Checkpoints of a training run: whole or not there, checked when they are read.
 
 A checkpoint is a directory `step-00001000` of a TensorFlow checkpoint and `checkpoint.json`, which
-holds the step and a checksum of each file. It is written under another name and renamed, so a
+holds the step and a checksum of each file. `best.json` names the one with the lowest held-out loss,
+where that is kept. It is written under another name and renamed, so a
 process that is killed leaves no half of one; damage that comes later is seen by the checksums.
 """
 
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from spanbert_tf.errors import BadInputError
 
 _DESCRIPTION_FILE = "checkpoint.json"
 _STATE_PREFIX = "state"
+_BEST_FILE = "best.json"
 _PREFIX, _UNFINISHED, _DAMAGED = "step-", ".unfinished", "damaged-"
 
 
@@ -55,7 +58,7 @@ class Checkpoints:
         )
         for name in self._names():  # what a killed process left behind
             if writes and name.endswith(_UNFINISHED):
-                shutil.rmtree(os.path.join(directory, name))
+                _delete(os.path.join(directory, name))
 
     def steps(self) -> list[int]:
         """Steps of the checkpoints that are there, oldest first."""
@@ -86,8 +89,23 @@ class Checkpoints:
                 f"{final}: cannot be written ({_first_line(error)}); free some space and run the "
                 "same command again, it goes on from the checkpoint before"
             ) from error
-        for old in self.steps()[: -self._max_to_keep]:
-            self._remove(old)
+        self._remove_old()
+
+    def keep_if_best(self, step: int, loss: float) -> None:
+        """Saves the checkpoint of a step and keeps it until another one has a lower loss.
+
+        Raises:
+            BadInputError: it cannot be written (a full disk); earlier ones are untouched.
+        """
+        best = self._best()
+        if not self._writes or not loss < best.get("loss", math.inf):
+            return
+        self.save(step)
+        path = os.path.join(self._directory, _BEST_FILE)
+        with open(path + _UNFINISHED, "w", encoding="utf-8") as file:
+            json.dump({"step": step, "loss": loss}, file)
+        os.replace(path + _UNFINISHED, path)
+        self._remove_old()
 
     def restore(self) -> int:
         """Restores the newest checkpoint that is not damaged.
@@ -117,6 +135,20 @@ class Checkpoints:
             )
         return 0
 
+    def _best(self) -> dict[str, float]:
+        """Step and loss of the best checkpoint; empty if there is none."""
+        try:
+            with open(os.path.join(self._directory, _BEST_FILE), encoding="utf-8") as file:
+                return json.load(file)
+        except (OSError, ValueError):
+            return {}
+
+    def _remove_old(self) -> None:
+        best = self._best().get("step")
+        for step in self.steps()[: -self._max_to_keep]:
+            if step != best:
+                self._remove(step)
+
     def _names(self) -> list[str]:
         return os.listdir(self._directory) if os.path.isdir(self._directory) else []
 
@@ -128,6 +160,10 @@ class Checkpoints:
         doomed = self._path(step) + ".deleted" + _UNFINISHED
         os.rename(self._path(step), doomed)
         shutil.rmtree(doomed)
+
+
+def _delete(path: str) -> None:
+    shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 
 
 def _write_description(directory: str, step: int) -> None:

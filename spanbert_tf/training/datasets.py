@@ -8,7 +8,8 @@ from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.packing import parse_records
 from spanbert_tf.data.records import training_windows
-from spanbert_tf.data.schema import RECORD_ID, DatasetInfo
+from spanbert_tf.data.schema import RECORD_ID, SEQUENCE_KINDS, DatasetInfo
+from spanbert_tf.errors import BadInputError, MismatchError
 
 
 def configured_dataset(config: PretrainingConfig, data: str, **options: object) -> tf.data.Dataset:
@@ -27,6 +28,42 @@ def configured_dataset(config: PretrainingConfig, data: str, **options: object) 
         segment_aware=config.model.position_embeddings != "absolute",
         **options,
     )
+
+
+def check_records(config: PretrainingConfig, info: DatasetInfo, data: str) -> None:
+    """Checks that records are what a configuration trains on; `data` is named in errors.
+
+    Raises:
+        MismatchError: a field differs, or annotations are missing.
+        BadInputError: there are fewer records than one batch, or none to evaluate on.
+    """
+    for key, found, wanted in (
+        ("data.sequence_length", info.sequence_length, config.data.sequence_length),
+        ("data.sequences", info.sequences, config.data.sequences),
+        ("data.vocabulary_size", info.vocabulary_size, config.data.vocabulary_size),
+    ):
+        if wanted is not None and found != wanted:
+            raise MismatchError(
+                f"{data}: {key} of these records is {found}, of the configuration {wanted}; write "
+                f"other records, or --set {key}={found}"
+            )
+    num_records = info.num_records("train")
+    if num_records < config.training.batch_size:
+        raise BadInputError(
+            f"{data}: {num_records} training records are fewer than one batch; write more records, "
+            f"or --set training.batch_size={max(num_records, 1)}"
+        )
+    if not info.num_records("validation"):
+        raise BadInputError(
+            f"{data}: no held-out records to evaluate on; write the records again with a larger "
+            "--validation-fraction"
+        )
+
+
+def tokens_per_row(info: DatasetInfo) -> float:
+    """Tokens of a packed training row on average, special tokens counted, padding not."""
+    text = info.num_tokens("train") / info.num_records("train")
+    return text + SEQUENCE_KINDS[info.sequences]
 
 
 @dataclasses.dataclass(frozen=True)

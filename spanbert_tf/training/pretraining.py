@@ -12,11 +12,12 @@ import tensorflow as tf
 from spanbert_tf.config import PretrainingConfig, TrainingConfig
 from spanbert_tf.data.records import files_of_records, find_damage, load_dataset_info
 from spanbert_tf.data.repair import repaired_records
-from spanbert_tf.data.schema import SEQUENCE_KINDS, VOCABULARY_FILE, DatasetInfo
+from spanbert_tf.data.schema import VOCABULARY_FILE, DatasetInfo
 from spanbert_tf.errors import BadInputError, MismatchError, TrainingError
 from spanbert_tf.models import SpanBertTokenizer
 from spanbert_tf.models.pretraining_presets import save_pretraining_preset
 from spanbert_tf.training.callbacks import (
+    BestCheckpoint,
     MetricsLog,
     PeriodicCheckpoint,
     RunInterrupted,
@@ -26,7 +27,7 @@ from spanbert_tf.training.callbacks import (
     read_metrics,
 )
 from spanbert_tf.training.checkpoints import Checkpoints
-from spanbert_tf.training.datasets import RunDatasets
+from spanbert_tf.training.datasets import RunDatasets, check_records, tokens_per_row
 from spanbert_tf.training.initial_preset import begin_with_preset
 from spanbert_tf.training.optimizers import WarmupLinearDecay
 from spanbert_tf.training.pretrainer import compiled_pretrainer
@@ -193,42 +194,6 @@ def _describe_divergence(run: _Run, error: TrainingDiverged) -> str:
     )
 
 
-def check_records(config: PretrainingConfig, info: DatasetInfo, data: str) -> None:
-    """Checks that records are what a configuration trains on; `data` is named in errors.
-
-    Raises:
-        MismatchError: a field differs, or annotations are missing.
-        BadInputError: there are fewer records than one batch, or none to evaluate on.
-    """
-    for key, found, wanted in (
-        ("data.sequence_length", info.sequence_length, config.data.sequence_length),
-        ("data.sequences", info.sequences, config.data.sequences),
-        ("data.vocabulary_size", info.vocabulary_size, config.data.vocabulary_size),
-    ):
-        if wanted is not None and found != wanted:
-            raise MismatchError(
-                f"{data}: {key} of these records is {found}, of the configuration {wanted}; write "
-                f"other records, or --set {key}={found}"
-            )
-    num_records = info.num_records("train")
-    if num_records < config.training.batch_size:
-        raise BadInputError(
-            f"{data}: {num_records} training records are fewer than one batch; write more records, "
-            f"or --set training.batch_size={max(num_records, 1)}"
-        )
-    if not info.num_records("validation"):
-        raise BadInputError(
-            f"{data}: no held-out records to evaluate on; write the records again with a larger "
-            "--validation-fraction"
-        )
-
-
-def tokens_per_row(info: DatasetInfo) -> float:
-    """Tokens of a packed training row on average, special tokens counted, padding not."""
-    text = info.num_tokens("train") / info.num_records("train")
-    return text + SEQUENCE_KINDS[info.sequences]
-
-
 def _fit(
     model: ReplicatedPretrainer,
     run: _Run,
@@ -245,6 +210,8 @@ def _fit(
     verbose = (1 if sys.stdout.isatty() else 2) if workers.is_chief else 0
     with StopOnSignal(checkpoints, first_step, workers.any) as stop:
         callbacks = [log, diverged, periodic, stop]
+        if training.keep_best:
+            callbacks.insert(1, BestCheckpoint(checkpoints, first_step))
         if _stopped_before_evaluation(first_step, training, log):
             model.evaluate(held_out, callbacks=callbacks, verbose=verbose)
         for start, num_steps, num_epochs in _fits(first_step, run.config):

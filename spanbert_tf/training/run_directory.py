@@ -21,6 +21,7 @@ _CHANGEABLE = frozenset(
         "training.evaluate_batches",
         "training.checkpoint_every_steps",
         "training.max_checkpoints",
+        "training.keep_best",
         "training.max_skipped_steps",
         "training.strategy",
         "training.accumulation_steps",

@@ -139,3 +139,17 @@ def test_full_disk_keeps_the_checkpoint_before(tmp_path):
     assert "\n" not in str(raised.value)
     assert os.listdir(tmp_path) == ["step-00000002"]
     assert Checkpoints(str(tmp_path), model, max_to_keep=1).restore() == 2
+
+
+def test_best_checkpoint_outlives_the_newest(tmp_path):
+    model = _make_model()
+    checkpoints = Checkpoints(str(tmp_path / "kept"), model, max_to_keep=2)
+    for step, loss in ((1, 5.0), (2, 3.0), (3, float("nan")), (4, 3.5), (5, 3.0), (6, 4.0)):
+        _train(model, 1)
+        checkpoints.keep_if_best(step, loss)
+        checkpoints.save(step)
+    assert checkpoints.steps() == [2, 5, 6]
+    again = Checkpoints(str(tmp_path / "kept"), _make_model(seed=1), max_to_keep=2)
+    assert again.restore() == 6
+    again.keep_if_best(7, 2.0)
+    assert again.steps() == [6, 7]
