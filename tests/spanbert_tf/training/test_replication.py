@@ -95,8 +95,8 @@ def _optimizer_and_variable(strategy, **options):
     return optimizer, variable
 
 
-def _apply(strategy, optimizer, variable, gradients):
-    """One update; each replica has its own gradient of each of the two weights."""
+def _update(strategy, optimizer, variable, gradients):
+    """The variable after one update, in which each replica has a gradient of its own."""
 
     @tf.function
     def step():
@@ -107,7 +107,13 @@ def _apply(strategy, optimizer, variable, gradients):
         strategy.run(of_replica)
 
     step()
-    return np.array(variable), np.array(optimizer._momentums[0]) * 10  # 1 - beta_1 is 0.1
+    return np.array(variable)
+
+
+def _apply(strategy, optimizer, variable, gradients):
+    """The variable after one update, and the gradient that Adam's first moment began with."""
+    weights = _update(strategy, optimizer, variable, gradients)
+    return weights, np.array(optimizer._momentums[0]) * 10  # 1 - beta_1 is 0.1
 
 
 def test_gradients_are_added_up_before_they_are_clipped(two_devices):
@@ -187,7 +193,7 @@ class TestKerasDefects:
             variable = keras.Variable(np.zeros(1, np.float32))
             optimizer = keras.optimizers.SGD(1.0, global_clipnorm=1.0)
             optimizer.build([variable])
-        weights = _apply_with_keras(two_devices, optimizer, variable, [[5.0], [-1.0]])
+        weights = _update(two_devices, optimizer, variable, [[5.0], [-1.0]])
         assert weights.tolist() == [0.0]  # one device gives -1
 
     def test_loss_scale_looks_at_the_first_replica_only(self, two_devices):
@@ -195,7 +201,7 @@ class TestKerasDefects:
             variable = keras.Variable(np.zeros(1, np.float32))
             optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0))
             optimizer.build([variable])
-        weights = _apply_with_keras(two_devices, optimizer, variable, [[1.0], [np.inf]])
+        weights = _update(two_devices, optimizer, variable, [[1.0], [np.inf]])
         assert not np.isfinite(weights).all()
 
     def test_gradient_accumulation_fails_under_a_strategy(self, two_devices):
@@ -204,20 +210,7 @@ class TestKerasDefects:
             optimizer = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
             optimizer.build([variable])
         with pytest.raises(RuntimeError, match="merge_call"):
-            _apply_with_keras(two_devices, optimizer, variable, [[1.0], [1.0]])
-
-
-def _apply_with_keras(strategy, optimizer, variable, gradients):
-    @tf.function
-    def step():
-        def of_replica():
-            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            optimizer.apply([tf.gather(tf.constant(gradients, tf.float32), replica)], [variable])
-
-        strategy.run(of_replica)
-
-    step()
-    return np.array(variable)
+            _update(two_devices, optimizer, variable, [[1.0], [1.0]])
 
 
 def test_gradients_that_stay_infinite_end_the_run_with_their_files_named(
