@@ -179,13 +179,15 @@ def _torch_span_head(width: int) -> "torch.nn.ModuleDict":  # noqa: F821
 
 
 def interleaved_medians(steps: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """Median seconds of each step, after two that are not counted."""
-    for step in steps.values():
-        step()
-        step()
+    """Median seconds of each step.
+
+    The first step after another one's is slower: caches and memory are the other's, and PyTorch's
+    threads still spin. So each is called twice, and the second call counts.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():
+            step()
             start = time.perf_counter()
             step()
             seconds[name].append(time.perf_counter() - start)
