@@ -104,7 +104,10 @@ def test_overrides_are_read_as_yaml():
         ("optimizer.learning_rate=[1]", "optimizer.learning_rate must be a number"),
         ("objectives.span_boundary=1", "objectives.span_boundary must be true or false, not 1"),
         ("optimizer.global_clipnorm=x", "optimizer.global_clipnorm must be a number or null"),
-        ("training.strategy=tpu", "training.strategy must be one_device or mirrored, not 'tpu'"),
+        (
+            "training.strategy=ring",
+            "training.strategy must be one_device or mirrored or multi_worker or tpu, not 'ring'",
+        ),
         ("training.stepz=5", "unknown key training.stepz; the nearest is training.steps"),
         ("optimizer.batch_size=5", "unknown key optimizer.batch_size; the nearest is training.b"),
         ("training=5", "training is a section"),
