@@ -29,7 +29,7 @@ def _all_variables(run):
     return newest, {name: reader.get_tensor(name).tobytes() for name in names}
 
 
-@pytest.mark.parametrize("num_devices, num_kills", [(1, 2), (2, 3)])
+@pytest.mark.parametrize("num_devices, num_kills", [(1, 1), (2, 2)])
 def test_killed_at_random_moments_a_run_ends_with_the_same_bits(
     num_devices, num_kills, tiny_overrides, tiny_records, tmp_path
 ):
