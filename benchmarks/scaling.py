@@ -6,7 +6,8 @@ Tokens a second of the model of `spanbert_tiny` on 1 and 2 mirrored replicas (lo
 this processor, which share its cores: this shows the overhead, not a gain) and on 1 and 2 worker
 processes over loopback; the share of a step that the all-reduce of the gradients takes; the time of
 a checkpoint of the base model; the time to the first batch after a restart at the end of an epoch;
-and what `fit` adds to its bare step function. Medians over the steps.
+what `fit` adds to its bare step function, and `training.deterministic` to a step. Medians over the
+steps.
 """
 
 import functools
@@ -47,6 +48,7 @@ def main(records_of_epoch: int) -> None:
         _show_fit(records)
         _show_checkpoint(directory)
         _show_restart(directory, records_of_epoch)
+        _show_determinism(records)
 
 
 def _show_replicas(records: str) -> None:
@@ -178,6 +180,21 @@ def _show_restart(directory: str, num_records: int) -> None:
         f"the first records after a restart at the end of an epoch of {num_records:,} come after "
         f"{seconds:.1f} s (goal: at most 10 s)"
     )
+
+
+def _show_determinism(records: str) -> None:
+    import tensorflow as tf
+
+    def seconds_of_step() -> float:
+        _, model, batches = _model_and_batches(records, tf.distribute.get_strategy())
+        iterator = iter(batches.take(1).cache().repeat())
+        model.make_train_function()
+        return _median_seconds(lambda: model.train_function(iterator), STEPS)
+
+    free = seconds_of_step()
+    tf.config.experimental.enable_op_determinism()  # cannot be undone in this process
+    cost = seconds_of_step() / free - 1
+    print(f"training.deterministic adds {cost:.1%} to a step")
 
 
 def _model_and_batches(records: str, strategy: object) -> tuple:

@@ -179,12 +179,15 @@ class DataConfig(base_config.Config):
             from the records.
         on_corrupt: `error` stops at a damaged record; `skip` reads all shards once, leaves damaged
             records out, and says how many.
+        service_address: `grpc://HOST:PORT` of a tf.data service of one worker that reads and masks
+            instead of this machine; it sees the records under the same path. null: none.
     """
 
     sequence_length: int = 512
     sequences: Literal["single", "pair"] = "single"
     vocabulary_size: int | None = None
     on_corrupt: Literal["error", "skip"] = "error"
+    service_address: str | None = None
 
 
 @dataclasses.dataclass

@@ -10,6 +10,7 @@ from spanbert_tf.data.packing import parse_records
 from spanbert_tf.data.records import training_windows
 from spanbert_tf.data.schema import RECORD_ID, SEQUENCE_KINDS, DatasetInfo
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.training.data_service import served_batches
 
 
 def configured_dataset(config: PretrainingConfig, data: str, **options: object) -> tf.data.Dataset:
@@ -85,11 +86,12 @@ class RunDatasets:
     def training(self, first_batch: int) -> tf.data.Dataset:
         """The endless training batches from one on."""
         seed = self.config.training.seed
-        return self._of_workers(
-            configured_dataset(
-                self.config, self.data, split="train", seed=seed, first_batch=first_batch
-            )
+        batches = configured_dataset(
+            self.config, self.data, split="train", seed=seed, first_batch=first_batch
         )
+        if self.config.data.service_address:
+            batches = served_batches(batches, self.config.data.service_address)
+        return self._of_workers(batches)
 
     def held_out(self) -> tf.data.Dataset:
         """The batches of an evaluation.

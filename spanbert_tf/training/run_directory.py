@@ -27,6 +27,7 @@ _CHANGEABLE = frozenset(
         "training.accumulation_steps",
         "training.deterministic",
         "data.on_corrupt",
+        "data.service_address",
     }
 )
 

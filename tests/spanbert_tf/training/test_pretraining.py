@@ -121,6 +121,35 @@ def test_killed_run_goes_on_bit_for_bit(straight_run, config, tiny_records, tmp_
     )
 
 
+DETERMINISTIC_RUN = """
+import sys
+import tensorflow as tf
+from spanbert_tf.config import load_config
+from spanbert_tf.training.pretraining import run_pretraining
+
+config, data, *runs = sys.argv[1:]
+for run in runs:
+    run_pretraining(load_config(config), data, run)
+try:  # random without a seed
+    tf.image.sample_distorted_bounding_box([9, 9, 1], [[[0.0, 0.0, 1.0, 1.0]]])
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_deterministic_runs_have_the_same_bits(config, tiny_records, tmp_path):
+    runs, config_file = (tmp_path / "first", tmp_path / "second"), tmp_path / "config.yaml"
+    config_file.write_text(config.to_yaml().replace("deterministic: false", "deterministic: true"))
+    assert load_config(str(config_file)).training.deterministic
+    arguments = [str(config_file), tiny_records, *map(str, runs)]
+    child = subprocess.run(
+        [sys.executable, "-c", DETERMINISTIC_RUN, *arguments], capture_output=True, text=True
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    assert "determinism" in child.stdout
+    _assert_same_run(*runs)
+
+
 def test_sigterm_saves_the_step_and_the_same_command_goes_on(
     straight_run, config, tiny_records, tmp_path, monkeypatch, capfd
 ):
