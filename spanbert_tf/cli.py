@@ -203,6 +203,34 @@ def compare(
 
 
 @cli.command()
+@click.option(
+    "--from",
+    "source_format",
+    required=True,
+    type=click.Choice(["huggingface", "fairseq", "tf1", "keras"]),
+)
+@click.option(
+    "--to",
+    "target_format",
+    required=True,
+    type=click.Choice(["keras", "keras_bert", "huggingface", "tf1"]),
+)
+@click.option("--vocabulary", metavar="FILE", help="For a source that holds none.")
+@click.option(
+    "--lowercase/--cased", default=None, help="For a source that does not state its casing."
+)
+@click.argument("source", metavar="SRC")
+@click.argument("destination", metavar="DST")
+def convert(
+    source_format: str, target_format: str, source: str, destination: str, **options: object
+) -> None:
+    """Convert a checkpoint: a directory, a .tar.gz archive or a preset."""
+    from spanbert_tf.conversion.convert import convert_checkpoint
+
+    convert_checkpoint(source_format, target_format, source, destination, **options)
+
+
+@cli.command()
 @click.option("--preset", required=True, type=_EXISTING_DIRECTORY)
 @click.option("--output", required=True, metavar="DIR", help="The model goes to DIR/<version>/.")
 @click.option("--version", type=click.IntRange(min=1), default=1, show_default=True)

@@ -4,6 +4,10 @@ from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
 from spanbert_tf.models.span_bert_masked_lm_preprocessor import SpanBertMaskedLMPreprocessor
 from spanbert_tf.models.span_bert_pretrainer import SpanBertPretrainer
+from spanbert_tf.models.span_bert_text_classifier import SpanBertTextClassifier
+from spanbert_tf.models.span_bert_text_classifier_preprocessor import (
+    SpanBertTextClassifierPreprocessor,
+)
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 
 __all__ = [
@@ -11,5 +15,7 @@ __all__ = [
     "SpanBertMaskedLM",
     "SpanBertMaskedLMPreprocessor",
     "SpanBertPretrainer",
+    "SpanBertTextClassifier",
+    "SpanBertTextClassifierPreprocessor",
     "SpanBertTokenizer",
 ]

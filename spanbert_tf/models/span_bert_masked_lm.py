@@ -3,12 +3,11 @@
 import keras
 import keras_hub
 from keras import ops
-from keras_hub.src.utils import preset_utils
 
-from spanbert_tf.errors import BadInputError
 from spanbert_tf.layers import masked_lm_head
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_masked_lm_preprocessor import SpanBertMaskedLMPreprocessor
+from spanbert_tf.models.task_presets import check_task_preset
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -67,22 +66,8 @@ class SpanBertMaskedLM(keras_hub.models.MaskedLM):
         returns this class too, but passes this check by.)
 
         Raises:
-            BadInputError: the preset has no masked-language-model head; KerasHub would give it a
-                random one without a word.
+            BadInputError: the preset has no masked-language-model head.
         """
-        if load_weights and not has_masked_lm_head(preset):
-            raise BadInputError(
-                f"{preset}: has no trained masked-language-model head "
-                f"({preset_utils.TASK_WEIGHTS_FILE} of a SpanBertMaskedLM); use the preset of a "
-                "pre-training run"
-            )
+        if load_weights:
+            check_task_preset(preset, cls)
         return super().from_preset(preset, load_weights=load_weights, **kwargs)
-
-
-def has_masked_lm_head(preset: str) -> bool:
-    """Whether a preset was saved from a `SpanBertMaskedLM`."""
-    if not preset_utils.check_file_exists(preset, preset_utils.TASK_CONFIG_FILE):
-        return False
-    task = preset_utils.load_json(preset, preset_utils.TASK_CONFIG_FILE)
-    has_weights = preset_utils.check_file_exists(preset, preset_utils.TASK_WEIGHTS_FILE)
-    return has_weights and task.get("class_name") == SpanBertMaskedLM.__name__

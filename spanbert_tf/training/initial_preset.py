@@ -3,9 +3,10 @@
 import os
 
 from spanbert_tf.data.schema import VOCABULARY_FILE, DatasetInfo, vocabulary_hash
-from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
-from spanbert_tf.models.pretraining_presets import load_preset_into
+from spanbert_tf.presets.loading import load_preset
+from spanbert_tf.presets.pretraining import load_preset_into
 
 
 def begin_with_preset(model: SpanBertPretrainer, preset: str, data: str, info: DatasetInfo) -> None:
@@ -36,11 +37,7 @@ def check_tokenizer(preset: str, data: str, info: DatasetInfo) -> None:
         BadInputError: the preset has no tokenizer of ours.
         MismatchError: vocabulary or casing differ.
     """
-    try:
-        tokenizer = SpanBertTokenizer.from_preset(preset)
-    except (ValueError, OSError, KeyError) as error:
-        reason = str(error).splitlines()[0]
-        raise BadInputError(f"{preset}: no preset with a SpanBertTokenizer ({reason})") from error
+    tokenizer = load_preset(SpanBertTokenizer, preset)
     if tokenizer.lowercase != info.lowercase:
         case = {True: "lower-cased", False: "cased"}
         raise MismatchError(

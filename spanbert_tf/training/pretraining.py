@@ -12,10 +12,8 @@ import tensorflow as tf
 from spanbert_tf.config import PretrainingConfig, TrainingConfig
 from spanbert_tf.data.records import files_of_records, find_damage, load_dataset_info
 from spanbert_tf.data.repair import repaired_records
-from spanbert_tf.data.schema import VOCABULARY_FILE, DatasetInfo
+from spanbert_tf.data.schema import DatasetInfo
 from spanbert_tf.errors import BadInputError, MismatchError, TrainingError
-from spanbert_tf.models import SpanBertTokenizer
-from spanbert_tf.models.pretraining_presets import save_pretraining_preset
 from spanbert_tf.training.callbacks import (
     BestCheckpoint,
     MetricsLog,
@@ -24,7 +22,6 @@ from spanbert_tf.training.callbacks import (
     StopOnDivergence,
     StopOnSignal,
     TrainingDiverged,
-    read_metrics,
 )
 from spanbert_tf.training.checkpoints import Checkpoints
 from spanbert_tf.training.datasets import RunDatasets, check_records, tokens_per_row
@@ -34,16 +31,14 @@ from spanbert_tf.training.pretrainer import compiled_pretrainer
 from spanbert_tf.training.replicated_pretrainer import ReplicatedPretrainer
 from spanbert_tf.training.run_directory import (
     CHECKPOINTS,
-    METRICS_FILE,
-    PRESET,
     REPAIRED_RECORDS,
     check_directory,
     check_run,
     write_run,
 )
+from spanbert_tf.training.run_results import print_summary, save_run_preset
 from spanbert_tf.training.strategies import make_strategy
 from spanbert_tf.training.workers import Workers
-from spanbert_tf.vocabulary import load_vocabulary
 
 # What TensorFlow raises where another worker cannot be reached any more.
 _LOST_WORKER_ERRORS = (
@@ -121,9 +116,9 @@ def run_pretraining(
             )
             return None
         if run.workers.is_chief:
-            _save_preset(model, run)
+            save_run_preset(model, config, data, output, info)
     if run.workers.is_chief:
-        _print_summary(output)
+        print_summary(output)
     return model
 
 
@@ -265,28 +260,3 @@ def _fits(first_step: int, config: PretrainingConfig) -> Iterator[tuple[int, int
         start += num_epochs * every
     if start < steps:
         yield start, steps - start, 1
-
-
-def _save_preset(model: ReplicatedPretrainer, run: _Run) -> None:
-    vocabulary = load_vocabulary(os.path.join(run.data, VOCABULARY_FILE))
-    save_pretraining_preset(
-        model,
-        SpanBertTokenizer(vocabulary, lowercase=run.info.lowercase),
-        os.path.join(run.output, PRESET),
-        sequence_length=run.info.sequence_length,
-    )
-
-
-def _print_summary(output: str) -> None:
-    """Prints what the last evaluation found, and where everything is."""
-    lines = read_metrics(os.path.join(output, METRICS_FILE))
-    last = [line for line in lines if "validation_loss" in line][-1]
-    measured = ", ".join(
-        f"{name.removeprefix('validation_').replace('_', ' ')} {value:.4f}"
-        for name, value in last.items()
-        if name != "step"
-    )
-    print(f"\nHeld-out records after step {last['step']}: {measured}")
-    print(f"{output}: preset/, checkpoints/, metrics.jsonl, config.yaml")
-    print(f"tensorboard --logdir {output}/logs")
-    print(f"spanbert-tf export --preset {output}/{PRESET} --output served", flush=True)

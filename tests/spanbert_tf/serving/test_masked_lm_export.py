@@ -205,7 +205,7 @@ def test_presets_without_a_trained_head_are_refused(masked_lm, tmp_path):
     tokenizer = masked_lm.preprocessor.tokenizer
     masked_lm.backbone.save_to_preset(str(tmp_path / "encoder"))
     tokenizer.save_to_preset(str(tmp_path / "encoder"))
-    refused(str(tmp_path / "encoder"), tmp_path / "out", "no trained masked-language-model head")
+    refused(str(tmp_path / "encoder"), tmp_path / "out", "no trained head")
     untrained = SpanBertMaskedLM(masked_lm.backbone, SpanBertMaskedLMPreprocessor(tokenizer))
     untrained.save_to_preset(str(tmp_path / "untrained"))
     refused(str(tmp_path / "untrained"), tmp_path / "out", "never trained")

@@ -10,7 +10,7 @@ from spanbert_tf.config import load_config
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertTokenizer
-from spanbert_tf.models.pretraining_presets import save_pretraining_preset
+from spanbert_tf.presets.pretraining import save_pretraining_preset
 from spanbert_tf.training.initial_preset import begin_with_preset
 from spanbert_tf.training.pretrainer import build_pretrainer
 from spanbert_tf.training.pretraining import run_pretraining

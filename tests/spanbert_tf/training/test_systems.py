@@ -6,7 +6,7 @@ import pytest
 
 from spanbert_tf.config import load_config, shipped_names
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
-from spanbert_tf.models.pretraining_presets import load_preset_into, save_pretraining_preset
+from spanbert_tf.presets.pretraining import load_preset_into, save_pretraining_preset
 from spanbert_tf.training.datasets import configured_dataset
 from spanbert_tf.training.pretrainer import build_pretrainer, compiled_pretrainer
 from spanbert_tf.vocabulary import load_vocabulary

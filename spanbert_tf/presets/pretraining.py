@@ -4,26 +4,26 @@ The preset is a `SpanBertMaskedLM`. The heads that only pre-training needs (span
 sentence) lie beside it in `pretraining_heads.npz`, one array a variable.
 """
 
-import math
 import os
-import shutil
 import zipfile
+from collections.abc import Mapping
 
 import keras
 import numpy as np
 
-from spanbert_tf.disk_space import check_space
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
-from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM, has_masked_lm_head
+from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
 from spanbert_tf.models.span_bert_masked_lm_preprocessor import SpanBertMaskedLMPreprocessor
 from spanbert_tf.models.span_bert_pretrainer import SpanBertPretrainer
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+from spanbert_tf.models.task_presets import is_task_preset
+from spanbert_tf.presets.loading import load_backbone, load_preset
+from spanbert_tf.presets.writing import write_preset
 
 HEADS_FILE = "pretraining_heads.npz"
-# Bytes beside the numbers: of each variable in HDF5 (2,500 to 5,000 measured), of the vocabulary
-# and the configurations.
-_HDF5_ENTRY, _TEXT_FILES = 8192, 4 << 20
+_SPAN_POSITIONS = "span_boundary_head/position_embedding/embeddings"
+_NEXT_SENTENCE = "next_sentence_head/kernel"
 LOADED, FRESH = "taken over", "starts fresh"
 
 
@@ -33,6 +33,7 @@ def save_pretraining_preset(
     directory: str,
     *,
     sequence_length: int,
+    facts: Mapping[str, str] | None = None,
 ) -> None:
     """Writes a preset directory, whole or not at all; an earlier one is replaced.
 
@@ -41,6 +42,7 @@ def save_pretraining_preset(
         tokenizer: of the records that it was trained on.
         directory: of the preset.
         sequence_length: positions of a row that the preset's preprocessor packs.
+        facts: lines of the model card: what → value.
 
     Raises:
         BadInputError: the directory cannot be written; an earlier preset is there as it was.
@@ -49,44 +51,42 @@ def save_pretraining_preset(
     masked_lm = SpanBertMaskedLM(pretrainer.backbone, preprocessor)
     masked_lm.masked_lm_head.set_weights(pretrainer.masked_lm_head.get_weights())
     arrays = {name: variable.numpy() for name, variable in _head_variables(pretrainer).items()}
-    unfinished = f"{directory}.incomplete"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        os.makedirs(unfinished)
-        check_space(unfinished, _size_on_disk(masked_lm, arrays))
-        masked_lm.save_to_preset(unfinished)
+
+    def write_heads(unfinished: str) -> None:
         if arrays:
             np.savez(os.path.join(unfinished, HEADS_FILE), **arrays)
-        _replace_directory(unfinished, directory)
-    except OSError as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise BadInputError(
-            f"{directory}: cannot be written ({reason}); free some space"
-        ) from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+
+    write_preset(
+        masked_lm,
+        directory,
+        write_more=write_heads,
+        more_bytes=sum(array.nbytes for array in arrays.values()),
+        facts=facts,
+    )
 
 
-def _size_on_disk(masked_lm: SpanBertMaskedLM, arrays: dict[str, np.ndarray]) -> int:
-    """Bytes that a preset takes at most."""
-    weights = [*masked_lm.weights, *arrays.values()]
-    num_bytes = sum(math.prod(weight.shape) * 4 for weight in weights)  # float32
-    return num_bytes + len(weights) * _HDF5_ENTRY + _TEXT_FILES
+def load_pretrainer(preset: str) -> tuple[SpanBertPretrainer, dict[str, str]]:
+    """A model with each pre-training head that a preset holds.
 
+    Args:
+        preset: of a `SpanBertBackbone`; what `from_preset` takes.
 
-def _replace_directory(source: str, target: str) -> None:
-    """Renames a directory to the name of one that may exist."""
-    earlier = f"{target}.replaced"
-    shutil.rmtree(earlier, ignore_errors=True)
-    if os.path.isdir(target):
-        os.rename(target, earlier)
-    try:
-        os.rename(source, target)
-    except OSError:
-        if os.path.isdir(earlier):
-            os.rename(earlier, target)
-        raise
-    shutil.rmtree(earlier, ignore_errors=True)
+    Returns:
+        The model, and what became of each part, as `load_preset_into` says it.
+
+    Raises:
+        BadInputError: a file of the preset is missing or damaged.
+    """
+    saved = _read_heads(os.path.join(preset, HEADS_FILE))
+    table = saved.get(_SPAN_POSITIONS, np.empty((1, 1)))
+    pretrainer = SpanBertPretrainer(
+        load_backbone(preset),
+        span_boundary=_SPAN_POSITIONS in saved,
+        next_sentence=_NEXT_SENTENCE in saved,
+        max_span_targets=table.shape[0],
+        span_position_dim=table.shape[1],
+    )
+    return pretrainer, {"encoder": LOADED, **_load_all_heads(pretrainer, preset)}
 
 
 def load_preset_into(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, str]:
@@ -103,21 +103,15 @@ def load_preset_into(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, s
         BadInputError: the preset is none of a `SpanBertBackbone`, or a file of it is damaged.
         MismatchError: its encoder has another shape; the message names the first difference.
     """
-    try:
-        backbone = SpanBertBackbone.from_preset(preset)
-    except (ValueError, OSError, KeyError) as error:
-        reason = str(error).splitlines()[0]
-        raise BadInputError(f"{preset}: no preset of a SpanBertBackbone ({reason})") from error
+    backbone = load_backbone(preset)
+    if not isinstance(backbone, SpanBertBackbone):
+        raise BadInputError(
+            f"{preset}: no preset of a SpanBertBackbone but of a {type(backbone).__name__}; "
+            "`spanbert-tf convert --from keras` makes one of it"
+        )
     _check_shapes(preset, backbone, pretrainer.backbone)
     pretrainer.backbone.set_weights(backbone.get_weights())
-    report = {"encoder": LOADED}
-    if has_masked_lm_head(preset):
-        head = SpanBertMaskedLM.from_preset(preset, preprocessor=None).masked_lm_head
-        pretrainer.masked_lm_head.set_weights(head.get_weights())
-        report["masked_lm_head"] = LOADED
-    else:
-        report["masked_lm_head"] = f"{FRESH}: the preset has none"
-    return report | _load_heads(pretrainer, os.path.join(preset, HEADS_FILE))
+    return {"encoder": LOADED, **_load_all_heads(pretrainer, preset)}
 
 
 def _check_shapes(preset: str, found: SpanBertBackbone, wanted: SpanBertBackbone) -> None:
@@ -147,8 +141,18 @@ def _head_variables(pretrainer: SpanBertPretrainer) -> dict[str, keras.Variable]
     }
 
 
-def _load_heads(pretrainer: SpanBertPretrainer, path: str) -> dict[str, str]:
-    saved = _read_heads(path) if os.path.exists(path) else {}
+def _load_all_heads(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, str]:
+    if not is_task_preset(preset, SpanBertMaskedLM):
+        report = {"masked_lm_head": f"{FRESH}: the preset has none"}
+    else:
+        head = load_preset(SpanBertMaskedLM, preset, preprocessor=None).masked_lm_head
+        pretrainer.masked_lm_head.set_weights(head.get_weights())
+        report = {"masked_lm_head": LOADED}
+    return report | _load_further_heads(pretrainer, os.path.join(preset, HEADS_FILE))
+
+
+def _load_further_heads(pretrainer: SpanBertPretrainer, path: str) -> dict[str, str]:
+    saved = _read_heads(path)
     variables = _head_variables(pretrainer)
     report = {}
     for head in _heads(pretrainer):
@@ -167,6 +171,8 @@ def _load_heads(pretrainer: SpanBertPretrainer, path: str) -> dict[str, str]:
 
 
 def _read_heads(path: str) -> dict[str, np.ndarray]:
+    if not os.path.exists(path):
+        return {}
     try:
         with np.load(path, allow_pickle=False) as file:
             return dict(file)

@@ -20,7 +20,7 @@ from spanbert_tf.models import (
     SpanBertPretrainer,
     SpanBertTokenizer,
 )
-from spanbert_tf.models.pretraining_presets import (
+from spanbert_tf.presets.pretraining import (
     FRESH,
     HEADS_FILE,
     LOADED,
@@ -146,7 +146,7 @@ def test_encoder_alone_is_taken_over(source, encoder_preset):
 
 
 def test_encoder_alone_is_no_masked_lm(encoder_preset):
-    with pytest.raises(BadInputError, match="no trained masked-language-model head"):
+    with pytest.raises(BadInputError, match="no trained head"):
         SpanBertMaskedLM.from_preset(encoder_preset)
     untrained = SpanBertMaskedLM.from_preset(encoder_preset, load_weights=False)
     assert not untrained.is_head_trained

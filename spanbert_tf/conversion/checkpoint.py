@@ -1,0 +1,163 @@
+"""A BERT checkpoint in memory, whatever project wrote it, and what must be in it.
+
+Names and layouts are those of HuggingFace's `BertForPreTraining` in PyTorch (a matrix is
+[outputs, inputs]); the span boundary head has the names of the original SpanBERT code
+(`cls.pair_target_predictions`).
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from spanbert_tf.errors import BadInputError
+
+TOKEN_TABLE = "bert.embeddings.word_embeddings.weight"
+SPAN_POSITIONS = "cls.pair_target_predictions.position_embeddings.weight"
+ENCODER, POOLER, MASKED_LM_HEAD = "encoder", "pooler", "masked_lm_head"
+SPAN_BOUNDARY_HEAD, NEXT_SENTENCE_HEAD = "span_boundary_head", "next_sentence_head"
+# Arguments of SpanBertBackbone and their names in BERT's own configurations.
+SIZE_NAMES = {
+    "vocabulary_size": "vocab_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "hidden_dim": "hidden_size",
+    "intermediate_dim": "intermediate_size",
+    "max_sequence_length": "max_position_embeddings",
+    "num_segments": "type_vocab_size",
+}
+# The output matrix of a head is the token embedding once more, in files that hold it at all.
+_TIED = ("cls.predictions.decoder.weight", "cls.pair_target_predictions.decoder.weight")
+_TIED_BIASES = {"cls.predictions.decoder.bias": "cls.predictions.bias"}
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """Weights, sizes and tokenizer.
+
+    Attributes:
+        path: where it is from, for messages.
+        sizes: arguments of `SpanBertBackbone`, by name.
+        arrays: name → float32 array.
+        vocabulary: entries in order of their ids.
+        lowercase: whether text is lower-cased and stripped of accents.
+    """
+
+    path: str
+    sizes: Mapping[str, int | float]
+    arrays: Mapping[str, np.ndarray]
+    vocabulary: list[str]
+    lowercase: bool
+
+    def parts(self) -> dict[str, Shapes]:
+        """What each part of this checkpoint must hold: part → name → shape."""
+        return expected_shapes(self.sizes, self.arrays)
+
+    def found_parts(self) -> list[str]:
+        """The parts that are there, whole."""
+        return [
+            part for part, shapes in self.parts().items() if shapes.keys() <= self.arrays.keys()
+        ]
+
+    def unused(self) -> list[str]:
+        """Names of arrays that no part knows."""
+        known = {name for shapes in self.parts().values() for name in shapes}
+        return sorted(self.arrays.keys() - known)
+
+
+def checked_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint without copies of tied weights.
+
+    Raises:
+        BadInputError: the encoder is not whole, an array has another shape than the configuration
+            says, an output matrix is not the token embedding, or the vocabulary is too long.
+    """
+    path, arrays = checkpoint.path, dict(checkpoint.arrays)
+    for part, shapes in checkpoint.parts().items():
+        for name, shape in shapes.items():
+            if name in arrays and arrays[name].shape != shape:
+                raise BadInputError(
+                    f"{path}: {name} has shape {list(arrays[name].shape)}, the configuration says "
+                    f"{list(shape)}; it belongs to another model"
+                )
+            if part == ENCODER and name not in arrays:
+                raise BadInputError(f"{path}: lacks {name}; it holds no whole encoder")
+    copies = dict.fromkeys(_TIED, TOKEN_TABLE) | _TIED_BIASES
+    for name, original in copies.items():
+        if name in arrays:
+            copy = arrays.pop(name)
+            if original in arrays and not np.array_equal(copy, arrays[original]):
+                raise BadInputError(
+                    f"{path}: {name} is not {original} once more; only tied heads can be converted"
+                )
+            arrays.setdefault(original, copy)
+    if len(checkpoint.vocabulary) > checkpoint.sizes["vocabulary_size"]:
+        raise BadInputError(
+            f"{path}: the vocabulary has {len(checkpoint.vocabulary)} entries, the token embedding "
+            f"{checkpoint.sizes['vocabulary_size']}; give the one that belongs to it"
+        )
+    return dataclasses.replace(checkpoint, arrays=arrays)
+
+
+def expected_shapes(
+    sizes: Mapping[str, int | float], arrays: Mapping[str, np.ndarray]
+) -> dict[str, Shapes]:
+    """Part → name → shape of everything that a checkpoint of these sizes can hold.
+
+    Args:
+        sizes: arguments of `SpanBertBackbone`.
+        arrays: of the checkpoint; its table of span positions, if any, tells its own size.
+    """
+    width, vocabulary_size = sizes["hidden_dim"], sizes["vocabulary_size"]
+    encoder = {
+        TOKEN_TABLE: (vocabulary_size, width),
+        "bert.embeddings.position_embeddings.weight": (sizes["max_sequence_length"], width),
+        "bert.embeddings.token_type_embeddings.weight": (sizes["num_segments"], width),
+        **_layer_norm("bert.embeddings.LayerNorm", width),
+    }
+    for number in range(int(sizes["num_layers"])):
+        encoder |= _encoder_layer(f"bert.encoder.layer.{number}", width, sizes["intermediate_dim"])
+    predictions, boundary = "cls.predictions", "cls.pair_target_predictions"
+    table = arrays.get(SPAN_POSITIONS, np.empty((0, 0)))
+    return {
+        ENCODER: encoder,
+        POOLER: _dense("bert.pooler.dense", width, width),
+        MASKED_LM_HEAD: {
+            **_dense(f"{predictions}.transform.dense", width, width),
+            **_layer_norm(f"{predictions}.transform.LayerNorm", width),
+            f"{predictions}.bias": (vocabulary_size,),
+        },
+        SPAN_BOUNDARY_HEAD: {
+            SPAN_POSITIONS: table.shape,
+            **_dense(f"{boundary}.mlp_layer_norm.linear1", 2 * width + table.shape[1], width),
+            **_layer_norm(f"{boundary}.mlp_layer_norm.layer_norm1", width),
+            **_dense(f"{boundary}.mlp_layer_norm.linear2", width, width),
+            **_layer_norm(f"{boundary}.mlp_layer_norm.layer_norm2", width),
+            f"{boundary}.bias": (vocabulary_size,),
+        },
+        NEXT_SENTENCE_HEAD: _dense("cls.seq_relationship", width, 2),
+    }
+
+
+def _encoder_layer(prefix: str, width: int, intermediate_dim: int) -> Shapes:
+    shapes = {}
+    for name in ("query", "key", "value"):
+        shapes |= _dense(f"{prefix}.attention.self.{name}", width, width)
+    return {
+        **shapes,
+        **_dense(f"{prefix}.attention.output.dense", width, width),
+        **_layer_norm(f"{prefix}.attention.output.LayerNorm", width),
+        **_dense(f"{prefix}.intermediate.dense", width, intermediate_dim),
+        **_dense(f"{prefix}.output.dense", intermediate_dim, width),
+        **_layer_norm(f"{prefix}.output.LayerNorm", width),
+    }
+
+
+def _dense(prefix: str, num_inputs: int, num_outputs: int) -> Shapes:
+    return {f"{prefix}.weight": (num_outputs, num_inputs), f"{prefix}.bias": (num_outputs,)}
+
+
+def _layer_norm(prefix: str, width: int) -> Shapes:
+    return {f"{prefix}.weight": (width,), f"{prefix}.bias": (width,)}

@@ -1,0 +1,103 @@
+"""`spanbert-tf convert`: reads one format, checks, writes another."""
+
+import os
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+import keras
+import rich.console
+import rich.table
+
+from spanbert_tf.conversion.checkpoint import ENCODER, POOLER, Checkpoint, checked_checkpoint
+from spanbert_tf.errors import BadInputError
+
+# Format: module and function. Modules are imported when they are needed: some want PyTorch.
+READERS = {
+    "huggingface": "huggingface.read_huggingface",
+    "fairseq": "fairseq.read_fairseq",
+    "tf1": "tf1.read_tf1",
+    "keras": "keras_presets.read_keras",
+}
+WRITERS = {
+    "keras": "keras_presets.write_keras",
+    "keras_bert": "keras_presets.write_keras_bert",
+    "huggingface": "huggingface.write_huggingface",
+    "tf1": "tf1.write_tf1",
+}
+_EXTRA_MODULES = ("torch", "safetensors")
+_SHOWN_UNUSED = 8
+
+
+def convert_checkpoint(
+    source_format: str,
+    target_format: str,
+    source: str,
+    destination: str,
+    *,
+    vocabulary: str | None = None,
+    lowercase: bool | None = None,
+) -> None:
+    """Converts a checkpoint and prints what was found, what is missing and what is not used.
+
+    Args:
+        source_format: one of `READERS`.
+        target_format: one of `WRITERS`.
+        source: directory, archive or preset.
+        destination: directory that does not exist.
+        vocabulary: path of `vocab.txt` for a source that holds none.
+        lowercase: casing for a source that does not state it.
+
+    Raises:
+        BadInputError: the source cannot be used, or the destination exists or cannot be written.
+        ConfigurationError: the casing is neither stated nor given.
+        MismatchError: source and options, or source and target, do not fit together.
+    """
+    if os.path.exists(destination):
+        raise BadInputError(f"{destination}: exists already; name a new directory")
+    keras.utils.set_random_seed(0)  # of a pooler that the source lacks
+    read, write = _function(READERS[source_format]), _function(WRITERS[target_format])
+    checkpoint = checked_checkpoint(read(source, vocabulary, lowercase))
+    left_out = write(checkpoint, destination)
+    _print_table(checkpoint, left_out)
+    print(f"{destination}: {target_format}, from {source}", flush=True)
+
+
+def _function(name: str) -> Callable:
+    module, function = name.split(".")
+    try:
+        if module in ("huggingface", "fairseq"):
+            for needed in _EXTRA_MODULES:
+                import_module(needed)
+        return getattr(import_module(f"spanbert_tf.conversion.{module}"), function)
+    except ModuleNotFoundError as error:
+        raise BadInputError(
+            f"{error.name} is not installed; pip install 'spanbert_tf[convert]'"
+        ) from error
+
+
+def _print_table(checkpoint: Checkpoint, left_out: list[str]) -> None:
+    table = rich.table.Table("part", "in the source", "arrays", "parameters")
+    for part, shapes in checkpoint.parts().items():
+        present = [name for name in shapes if name in checkpoint.arrays]
+        table.add_row(
+            part, _outcome(part, shapes, present, left_out), *_counts(checkpoint, present)
+        )
+    unused = checkpoint.unused()
+    shown = ", ".join(unused[:_SHOWN_UNUSED]) + ", …" * (len(unused) > _SHOWN_UNUSED)
+    table.add_row("others", f"unused: {shown}" if unused else "none", *_counts(checkpoint, unused))
+    rich.console.Console(width=None if os.isatty(1) else 120).print(table)
+
+
+def _outcome(part: str, shapes: Mapping, present: list[str], left_out: list[str]) -> str:
+    if len(present) == len(shapes):
+        return "found, but the target has no place for it" if part in left_out else "found"
+    if present:
+        return f"unused: lacks {next(name for name in shapes if name not in present)}"
+    if part == POOLER:
+        return "missing: a new one, untrained"
+    return "missing" if part != ENCODER else "found"
+
+
+def _counts(checkpoint: Checkpoint, names: list[str]) -> tuple[str, str]:
+    sizes = [checkpoint.arrays[name].size for name in names]
+    return str(len(sizes)), f"{sum(sizes):,}"

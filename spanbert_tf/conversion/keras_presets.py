@@ -1,0 +1,197 @@
+"""Presets of this project and of KerasHub's BERT, in and out."""
+
+import keras_hub
+import numpy as np
+
+from spanbert_tf.conversion.checkpoint import (
+    ENCODER,
+    MASKED_LM_HEAD,
+    NEXT_SENTENCE_HEAD,
+    POOLER,
+    SPAN_BOUNDARY_HEAD,
+    SPAN_POSITIONS,
+    Checkpoint,
+)
+from spanbert_tf.conversion.parameters import (
+    Parameter,
+    assign_parameters,
+    encoder_parameters,
+    masked_lm_parameters,
+    next_sentence_parameters,
+    pooler_parameters,
+    span_boundary_parameters,
+)
+from spanbert_tf.errors import MismatchError
+from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer, SpanBertTokenizer
+from spanbert_tf.models.task_presets import is_task_preset
+from spanbert_tf.presets.golden import encode_rows, golden_rows
+from spanbert_tf.presets.loading import load_backbone, load_preset
+from spanbert_tf.presets.pretraining import LOADED, load_pretrainer, save_pretraining_preset
+from spanbert_tf.presets.writing import write_preset
+
+_SIZES = (
+    "vocabulary_size",
+    "num_layers",
+    "num_heads",
+    "hidden_dim",
+    "intermediate_dim",
+    "max_sequence_length",
+    "num_segments",
+    "dropout",
+)
+_KERAS_HUB_EPSILON = 1e-12
+
+
+def read_keras(path: str, vocabulary: None = None, lowercase: bool | None = None) -> Checkpoint:
+    """Reads a preset of a `SpanBertBackbone` or of KerasHub's `BertBackbone`, heads included.
+
+    Args:
+        path: what `from_preset` takes.
+        vocabulary: must be `None`: a preset has its own.
+        lowercase: checked against the preset, if given.
+
+    Raises:
+        BadInputError: the preset cannot be used.
+        MismatchError: it has SegaBERT's positions, or another casing.
+    """
+    if vocabulary:
+        raise MismatchError(f"{path}: has a vocabulary of its own; leave out --vocabulary")
+    backbone = load_backbone(path)
+    tokenizer = load_preset(keras_hub.models.Tokenizer, path)
+    sizes = {name: getattr(backbone, name) for name in _SIZES}
+    sizes["layer_norm_epsilon"] = getattr(backbone, "layer_norm_epsilon", _KERAS_HUB_EPSILON)
+    if getattr(backbone, "position_embeddings", "absolute") != "absolute":
+        raise MismatchError(
+            f"{path}: has SegaBERT's positions, which no other project's format can hold"
+        )
+    if lowercase not in (None, tokenizer.lowercase):
+        raise MismatchError(f"{path}: its tokenizer has lowercase={tokenizer.lowercase}")
+    parameters = encoder_parameters(backbone) + pooler_parameters(backbone)
+    parameters += _head_parameters(path, backbone)
+    arrays = {parameter.name: parameter.to_array() for parameter in parameters}
+    return Checkpoint(path, sizes, arrays, tokenizer.get_vocabulary(), tokenizer.lowercase)
+
+
+def _head_parameters(path: str, backbone: keras_hub.models.Backbone) -> list[Parameter]:
+    """Those of the heads that lie in a preset."""
+    width = backbone.hidden_dim
+    if not isinstance(backbone, SpanBertBackbone):
+        kind = keras_hub.models.BertMaskedLM
+        if not is_task_preset(path, kind):
+            return []
+        head = load_preset(kind, path, preprocessor=None, dtype="float32").masked_lm_head
+        return masked_lm_parameters(head, width)
+    pretrainer, report = load_pretrainer(path)
+    parameters = []
+    if report[MASKED_LM_HEAD] == LOADED:
+        parameters += masked_lm_parameters(pretrainer.masked_lm_head, width)
+    return parameters + _further_head_parameters(pretrainer)
+
+
+def _further_head_parameters(pretrainer: SpanBertPretrainer) -> list[Parameter]:
+    width, parameters = pretrainer.backbone.hidden_dim, []
+    if pretrainer.span_boundary_head is not None:
+        parameters += span_boundary_parameters(pretrainer.span_boundary_head, width)
+    if pretrainer.next_sentence_head is not None:
+        parameters += next_sentence_parameters(pretrainer.next_sentence_head, width)
+    return parameters
+
+
+def write_keras(checkpoint: Checkpoint, directory: str) -> list[str]:
+    """Writes a preset of this project; of a `SpanBertMaskedLM` if its head is there.
+
+    Args:
+        checkpoint: what to write.
+        directory: of the preset.
+
+    Returns:
+        The parts that the preset does not hold.
+    """
+    found = checkpoint.found_parts()
+    tokenizer = SpanBertTokenizer(checkpoint.vocabulary, lowercase=checkpoint.lowercase)
+    backbone = SpanBertBackbone(**checkpoint.sizes)
+    _assign_encoder(backbone, checkpoint)
+    facts = {"Converted from": checkpoint.path}
+    if MASKED_LM_HEAD not in found:
+        write_preset(backbone, directory, tokenizer=tokenizer, facts=facts)
+        return [part for part in found if part not in (ENCODER, POOLER)]
+    table = checkpoint.arrays.get(SPAN_POSITIONS, np.empty((1, 1)))
+    pretrainer = SpanBertPretrainer(
+        backbone,
+        span_boundary=SPAN_BOUNDARY_HEAD in found,
+        next_sentence=NEXT_SENTENCE_HEAD in found,
+        max_span_targets=table.shape[0],
+        span_position_dim=table.shape[1],
+    )
+    parameters = masked_lm_parameters(pretrainer.masked_lm_head, backbone.hidden_dim)
+    assign_parameters(parameters + _further_head_parameters(pretrainer), checkpoint.arrays)
+    save_pretraining_preset(
+        pretrainer,
+        tokenizer,
+        directory,
+        sequence_length=backbone.max_sequence_length,
+        facts=facts,
+    )
+    return []
+
+
+def write_keras_bert(checkpoint: Checkpoint, directory: str) -> list[str]:
+    """Writes a preset of KerasHub's own BERT, which loads without this project.
+
+    Prints how far its outputs are from those of the exact encoder: KerasHub's BERT has the tanh
+    approximation of the GELU.
+
+    Args:
+        checkpoint: what to write.
+        directory: of the preset.
+
+    Returns:
+        The parts that the preset does not hold.
+
+    Raises:
+        MismatchError: LayerNorm's epsilon is not the one that KerasHub's BERT has.
+    """
+    if checkpoint.sizes["layer_norm_epsilon"] != _KERAS_HUB_EPSILON:
+        raise MismatchError(
+            f"{checkpoint.path}: layer_norm_epsilon is {checkpoint.sizes['layer_norm_epsilon']}; "
+            f"KerasHub's BERT knows only {_KERAS_HUB_EPSILON}"
+        )
+    found = checkpoint.found_parts()
+    sizes = {name: checkpoint.sizes[name] for name in _SIZES}
+    backbone = keras_hub.models.BertBackbone(**sizes)
+    _assign_encoder(backbone, checkpoint)
+    tokenizer = keras_hub.models.BertTokenizer(
+        checkpoint.vocabulary, lowercase=checkpoint.lowercase
+    )
+    facts = {"Converted from": checkpoint.path}
+    if MASKED_LM_HEAD in found:
+        length = backbone.max_sequence_length
+        preprocessor = keras_hub.models.BertMaskedLMPreprocessor(tokenizer, sequence_length=length)
+        masked_lm = keras_hub.models.BertMaskedLM(backbone, preprocessor)
+        parameters = masked_lm_parameters(masked_lm.masked_lm_head, backbone.hidden_dim)
+        assign_parameters(parameters, checkpoint.arrays)
+        write_preset(masked_lm, directory, facts=facts)
+    else:
+        write_preset(backbone, directory, tokenizer=tokenizer, facts=facts)
+    _print_gelu_difference(checkpoint, backbone)
+    return [part for part in found if part not in (ENCODER, POOLER, MASKED_LM_HEAD)]
+
+
+def _assign_encoder(backbone: keras_hub.models.Backbone, checkpoint: Checkpoint) -> None:
+    parameters = encoder_parameters(backbone)
+    if POOLER in checkpoint.found_parts():
+        parameters += pooler_parameters(backbone)
+    assign_parameters(parameters, checkpoint.arrays)
+
+
+def _print_gelu_difference(checkpoint: Checkpoint, tanh_encoder: keras_hub.models.Backbone) -> None:
+    exact_encoder = SpanBertBackbone(**checkpoint.sizes)
+    _assign_encoder(exact_encoder, checkpoint)
+    tokenizer = SpanBertTokenizer(checkpoint.vocabulary, lowercase=checkpoint.lowercase)
+    rows = golden_rows(tokenizer)
+    pairs = zip(encode_rows(exact_encoder, rows), encode_rows(tanh_encoder, rows), strict=True)
+    difference = max(float(np.abs(exact - approximate).max()) for exact, approximate in pairs)
+    print(
+        f"KerasHub's BERT approximates the GELU: its outputs differ by up to {difference:.1e} from "
+        "those of the exact encoder, on three sentences"
+    )

@@ -1,0 +1,126 @@
+"""Which Keras variable holds which array of a `Checkpoint`.
+
+H width, V vocabulary entries, N heads, D width of a head.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import keras
+import keras_hub
+import numpy as np
+
+from spanbert_tf.conversion.checkpoint import SPAN_POSITIONS, TOKEN_TABLE
+from spanbert_tf.layers import SpanBoundaryHead
+
+
+class Parameter(NamedTuple):
+    """One variable.
+
+    Attributes:
+        name: of the array in a `Checkpoint`.
+        variable: of the Keras model.
+        is_matrix: whether the array is [outputs, inputs] and the variable [inputs, outputs], where
+            Keras' attention has N and D in place of H.
+        num_inputs: of a matrix.
+    """
+
+    name: str
+    variable: keras.Variable
+    is_matrix: bool = False
+    num_inputs: int = 0
+
+    def assign(self, array: np.ndarray) -> None:
+        """Gives the variable an array's values."""
+        values = array.T if self.is_matrix else array
+        self.variable.assign(values.reshape(self.variable.shape))
+
+    def to_array(self) -> np.ndarray:
+        """The variable's values as float32, in the checkpoint's layout."""
+        values = np.asarray(keras.ops.convert_to_numpy(self.variable), "float32")
+        if self.is_matrix:
+            return np.ascontiguousarray(values.reshape(self.num_inputs, -1).T)
+        return values.reshape(-1) if values.ndim == 2 and self.name.endswith("bias") else values
+
+
+def assign_parameters(parameters: list[Parameter], arrays: Mapping[str, np.ndarray]) -> None:
+    """Gives variables the arrays of their names."""
+    for parameter in parameters:
+        parameter.assign(arrays[parameter.name])
+
+
+def encoder_parameters(backbone: keras_hub.models.Backbone) -> list[Parameter]:
+    """Those of a `SpanBertBackbone` or KerasHub's `BertBackbone`, without the pooler."""
+    parameters = [
+        Parameter(TOKEN_TABLE, backbone.token_embedding.embeddings),
+        Parameter(
+            "bert.embeddings.position_embeddings.weight",
+            backbone.position_embedding.position_embeddings,
+        ),
+        Parameter(
+            "bert.embeddings.token_type_embeddings.weight", backbone.segment_embedding.embeddings
+        ),
+        *_layer_norm("bert.embeddings.LayerNorm", backbone.embeddings_layer_norm),
+    ]
+    for number, layer in enumerate(backbone.transformer_layers):
+        parameters += _encoder_layer(f"bert.encoder.layer.{number}", layer, backbone)
+    return parameters
+
+
+def pooler_parameters(backbone: keras_hub.models.Backbone) -> list[Parameter]:
+    """Those of the dense layer over [CLS]."""
+    return list(_dense("bert.pooler.dense", backbone.pooled_dense, backbone.hidden_dim))
+
+
+def masked_lm_parameters(head: keras_hub.layers.MaskedLMHead, width: int) -> list[Parameter]:
+    """Those of a masked-language-model head, the tied token embedding apart."""
+    prefix = "cls.predictions"
+    return [
+        *_dense(f"{prefix}.transform.dense", head._intermediate_dense, width),
+        *_layer_norm(f"{prefix}.transform.LayerNorm", head._intermediate_layer_norm),
+        Parameter(f"{prefix}.bias", head._bias),
+    ]
+
+
+def span_boundary_parameters(head: SpanBoundaryHead, width: int) -> list[Parameter]:
+    """Those of a span boundary head, the tied token embedding apart."""
+    prefix = "cls.pair_target_predictions"
+    num_inputs = (2 * width + head.span_position_dim, width)
+    parameters = [Parameter(SPAN_POSITIONS, head.position_embedding.embeddings)]
+    for number in (0, 1):
+        mlp = f"{prefix}.mlp_layer_norm"
+        dense, norm = head.dense_layers[number], head.layer_norms[number]
+        parameters += _dense(f"{mlp}.linear{number + 1}", dense, num_inputs[number])
+        parameters += _layer_norm(f"{mlp}.layer_norm{number + 1}", norm)
+    return [*parameters, Parameter(f"{prefix}.bias", head.bias)]
+
+
+def next_sentence_parameters(dense: keras.layers.Dense, width: int) -> list[Parameter]:
+    """Those of the next-sentence classifier."""
+    return list(_dense("cls.seq_relationship", dense, width))
+
+
+def _encoder_layer(
+    prefix: str, layer: keras_hub.layers.TransformerEncoder, backbone: keras_hub.models.Backbone
+) -> Iterator[Parameter]:
+    width = backbone.hidden_dim
+    attention = layer._self_attention_layer
+    for name in ("query", "key", "value"):
+        dense = getattr(attention, f"_{name}_dense")
+        yield from _dense(f"{prefix}.attention.self.{name}", dense, width)  # [H, N, D]
+    yield from _dense(f"{prefix}.attention.output.dense", attention._output_dense, width)
+    yield from _layer_norm(f"{prefix}.attention.output.LayerNorm", layer._self_attention_layer_norm)
+    yield from _dense(f"{prefix}.intermediate.dense", layer._feedforward_intermediate_dense, width)
+    output = layer._feedforward_output_dense
+    yield from _dense(f"{prefix}.output.dense", output, backbone.intermediate_dim)
+    yield from _layer_norm(f"{prefix}.output.LayerNorm", layer._feedforward_layer_norm)
+
+
+def _dense(prefix: str, dense: keras.layers.Layer, num_inputs: int) -> Iterator[Parameter]:
+    yield Parameter(f"{prefix}.weight", dense.kernel, is_matrix=True, num_inputs=num_inputs)
+    yield Parameter(f"{prefix}.bias", dense.bias)
+
+
+def _layer_norm(prefix: str, norm: keras.layers.LayerNormalization) -> Iterator[Parameter]:
+    yield Parameter(f"{prefix}.weight", norm.gamma)
+    yield Parameter(f"{prefix}.bias", norm.beta)

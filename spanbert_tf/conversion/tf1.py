@@ -1,0 +1,142 @@
+"""Google's BERT checkpoints for TensorFlow 1: `bert_model.ckpt` and `bert_config.json`."""
+
+import json
+import os
+import re
+
+import numpy as np
+import tensorflow as tf
+
+from spanbert_tf.conversion.archives import opened_source
+from spanbert_tf.conversion.checkpoint import SIZE_NAMES, Checkpoint
+from spanbert_tf.conversion.huggingface import read_sizes
+from spanbert_tf.conversion.vocabularies import find_casing, find_vocabulary, write_vocabulary
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.presets.writing import write_directory
+
+_PREFIX = "bert_model.ckpt"
+_EPSILON = 1e-12
+_PARTS = ("encoder", "pooler", "masked_lm_head", "next_sentence_head")
+_OPTIMIZER = re.compile(r"(/adam_[mv]|^global_step)$")
+# Names that do not follow the rule.
+_NEXT_SENTENCE_MATRIX = ("cls/seq_relationship/output_weights", "cls.seq_relationship.weight")
+_RENAMED = {
+    "cls.predictions.bias": "cls/predictions/output_bias",
+    "cls.seq_relationship.bias": "cls/seq_relationship/output_bias",
+    _NEXT_SENTENCE_MATRIX[1]: _NEXT_SENTENCE_MATRIX[0],
+}
+
+
+def read_tf1(path: str, vocabulary: str | None, lowercase: bool | None) -> Checkpoint:
+    """Reads a directory, or an archive of one; the optimizer's variables are left out.
+
+    Args:
+        path: holds `bert_config.json`, `bert_model.ckpt.*` (or another single checkpoint) and, if
+            `vocabulary` is not given, `vocab.txt`.
+        vocabulary: path of a vocabulary in place of the directory's own.
+        lowercase: casing; these checkpoints do not state it.
+
+    Raises:
+        BadInputError: a file is missing or unusable.
+        ConfigurationError: the casing is not given.
+    """
+    with opened_source(path) as directory:
+        sizes = read_sizes(directory, path)
+        pieces = find_vocabulary(directory, path, vocabulary)
+        is_lowercase = find_casing(directory, path, lowercase)
+        arrays = _read_arrays(directory, path)
+    return Checkpoint(path, sizes, arrays, pieces, is_lowercase)
+
+
+def _read_arrays(directory: str, path: str) -> dict[str, np.ndarray]:
+    indices = sorted(name for name in os.listdir(directory) if name.endswith(".ckpt.index"))
+    if len(indices) != 1:
+        raise BadInputError(f"{path}: holds {len(indices)} *.ckpt.index files, one is needed")
+    prefix = os.path.join(directory, indices[0].removesuffix(".index"))
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        names = [name for name in reader.get_variable_to_shape_map() if not _OPTIMIZER.search(name)]
+        values = {name: np.asarray(reader.get_tensor(name)) for name in names}
+    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInputError(
+            f"{path}: {indices[0]}: is damaged ({reason}); copy it again"
+        ) from error
+    return dict(_to_standard(name, value) for name, value in values.items())
+
+
+def _to_standard(name: str, value: np.ndarray) -> tuple[str, np.ndarray]:
+    for standard, theirs in _RENAMED.items():
+        if name == theirs:
+            return standard, value
+    if name.endswith("/kernel"):
+        value = np.ascontiguousarray(value.T)  # [inputs, outputs] → [outputs, inputs]
+    name = re.sub(r"/layer_(\d+)/", r"/layer/\1/", name)
+    name = re.sub(r"/(kernel|gamma)$", "/weight", name)
+    name = re.sub(r"/beta$", "/bias", name)
+    name = re.sub(r"_embeddings$", "_embeddings/weight", name)
+    return name.replace("/", "."), value
+
+
+def _from_standard(name: str, value: np.ndarray) -> tuple[str, np.ndarray]:
+    if name in _RENAMED:
+        return _RENAMED[name], value
+    stem, last = name.rsplit(".", 1)
+    if stem.endswith("_embeddings"):
+        theirs = stem
+    elif stem.endswith("LayerNorm"):
+        theirs = f"{stem}.{'gamma' if last == 'weight' else 'beta'}"
+    else:
+        theirs = f"{stem}.{'kernel' if last == 'weight' else 'bias'}"
+        value = value.T if last == "weight" else value
+    theirs = re.sub(r"\.layer\.(\d+)\.", r".layer_\1.", theirs)
+    return theirs.replace(".", "/"), np.ascontiguousarray(value)
+
+
+def write_tf1(checkpoint: Checkpoint, directory: str) -> list[str]:
+    """Writes `bert_model.ckpt`, `bert_config.json` and `vocab.txt`.
+
+    Args:
+        checkpoint: what to write.
+        directory: appears whole or not at all.
+
+    Returns:
+        The parts that this format has no place for.
+
+    Raises:
+        MismatchError: LayerNorm's epsilon is not the one that Google's code has.
+    """
+    if checkpoint.sizes["layer_norm_epsilon"] != _EPSILON:
+        raise MismatchError(
+            f"{checkpoint.path}: layer_norm_epsilon is {checkpoint.sizes['layer_norm_epsilon']}; "
+            f"Google's code knows only {_EPSILON}"
+        )
+    found = [part for part in checkpoint.found_parts() if part in _PARTS]
+    parts = checkpoint.parts()
+    names = [name for part in found for name in parts[part]]
+    values = dict(_from_standard(name, checkpoint.arrays[name]) for name in names)
+
+    def write(unfinished: str) -> None:
+        tf.raw_ops.SaveV2(
+            prefix=os.path.join(unfinished, _PREFIX),
+            tensor_names=list(values),
+            shape_and_slices=[""] * len(values),
+            tensors=[tf.constant(value) for value in values.values()],
+        )
+        with open(os.path.join(unfinished, "bert_config.json"), "w", encoding="utf-8") as file:
+            json.dump(_config(checkpoint), file, indent=2)
+        write_vocabulary(unfinished, checkpoint.vocabulary)
+
+    write_directory(directory, write)
+    return [part for part in checkpoint.found_parts() if part not in found]
+
+
+def _config(checkpoint: Checkpoint) -> dict:
+    sizes = checkpoint.sizes
+    return {
+        "attention_probs_dropout_prob": sizes["dropout"],
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": sizes["dropout"],
+        "initializer_range": 0.02,
+        **{theirs: sizes[ours] for ours, theirs in SIZE_NAMES.items()},
+    }

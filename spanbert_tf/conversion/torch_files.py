@@ -1,0 +1,92 @@
+"""Tensors from PyTorch's files, without executing what may lie in them."""
+
+import argparse
+import pickle
+import re
+
+import numpy as np
+
+from spanbert_tf.errors import BadInputError
+
+# Names that mean nothing, and old names of LayerNorm's parameters.
+_BUFFERS = re.compile(r"(^|\.)position_ids$")
+_OLD_NAMES = {"gamma": "weight", "beta": "bias"}
+
+
+def read_safetensors(path: str) -> dict[str, np.ndarray]:
+    """All tensors of a .safetensors file as float32.
+
+    Raises:
+        BadInputError: the file is damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        # "pt" rather than "np", which has no bfloat16.
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name).float().numpy() for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise BadInputError(f"{path}: is damaged ({_first_line(error)}); copy it again") from error
+
+
+def read_pickled(path: str) -> dict[str, np.ndarray]:
+    """All tensors of a .bin or .pt file as float32; of a training checkpoint, those of its model.
+
+    Only tensors and plain containers are read (`weights_only`), and the `argparse.Namespace` in
+    which fairseq keeps its arguments.
+
+    Raises:
+        BadInputError: the file holds anything else, such as code, or is damaged.
+    """
+    import torch
+
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise BadInputError(
+            f"{path}: holds more than tensors ({_reason(error)}), and loading it could run code; "
+            "save its state_dict alone, best as .safetensors"
+        ) from error
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        raise BadInputError(f"{path}: is damaged ({_first_line(error)}); copy it again") from error
+    if isinstance(content, dict) and isinstance(content.get("model"), dict):
+        content = content["model"]
+    if not isinstance(content, dict):
+        raise BadInputError(f"{path}: holds no dict of tensors but {type(content).__name__}")
+    return {
+        name: tensor.float().numpy()
+        for name, tensor in content.items()
+        if isinstance(tensor, torch.Tensor)
+    }
+
+
+def with_standard_names(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays under the names of `BertForPreTraining`.
+
+    Takes off what wraps them (`module.`, fairseq's `decoder.`), adds `bert.` where a bare encoder
+    has none, renames LayerNorm's old `gamma` and `beta`, and drops index buffers.
+    """
+    renamed = {}
+    for name, array in arrays.items():
+        if _BUFFERS.search(name):
+            continue
+        name = re.sub(r"^(module\.|decoder\.(?=bert\.|cls\.))+", "", name)
+        stem, _, last = name.rpartition(".")
+        name = f"{stem}.{_OLD_NAMES.get(last, last)}"
+        if name.split(".")[0] in ("embeddings", "encoder", "pooler"):
+            name = f"bert.{name}"
+        renamed[name] = array
+    return renamed
+
+
+def _reason(error: Exception) -> str:
+    """What torch refused, out of a page of advice."""
+    found = re.search(r"GLOBAL (\S+)", str(error)) or re.search(
+        r"(Unsupported \w+ \S+)", str(error)
+    )
+    return found.group(1) if found else "it is no checkpoint of PyTorch"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

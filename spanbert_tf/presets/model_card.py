@@ -1,0 +1,62 @@
+"""The model card of a preset, `README.md` (Mitchell et al., 2019, in short)."""
+
+import os
+from collections.abc import Mapping
+
+import keras_hub
+
+from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+
+CARD_FILE = "README.md"
+
+
+def write_model_card(
+    directory: str,
+    model: keras_hub.models.Task | keras_hub.models.Backbone,
+    tokenizer: keras_hub.tokenizers.Tokenizer,
+    facts: Mapping[str, str],
+) -> None:
+    """Writes the card of a preset.
+
+    Args:
+        directory: of the preset.
+        model: that was saved.
+        tokenizer: that was saved.
+        facts: what → value: where the weights are from, configuration, data, steps, losses.
+    """
+    backbone = getattr(model, "backbone", model)
+    casing = "lower-cased, accents stripped" if tokenizer.lowercase else "cased"
+    rows = {
+        **facts,
+        "Vocabulary": f"{tokenizer.vocabulary_size():,} word pieces, {casing}",
+        "Parameters of the encoder": f"{backbone.count_params():,}",
+        **{name: str(value) for name, value in backbone.get_config().items() if _is_size(value)},
+    }
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    module = "spanbert_tf.models" if isinstance(backbone, SpanBertBackbone) else "keras_hub.models"
+    text = f"""---
+library_name: keras-hub
+license: other  # fill in: the licence of these weights
+---
+
+# {type(model).__name__}
+
+| | |
+| --- | --- |
+{table}
+
+```python
+import {module.split(".")[0]}.models
+
+model = {module}.{type(model).__name__}.from_preset("path/of/this/directory")
+```
+
+Intended use, limits, and the licence of the text that it was trained on: fill in.
+`golden.json` holds checksums of the weights and the outputs for three sentences.
+"""
+    with open(os.path.join(directory, CARD_FILE), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int | float | str) and not isinstance(value, bool)

