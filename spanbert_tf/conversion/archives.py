@@ -44,4 +44,5 @@ def _extract(path: str, directory: str) -> None:
     except tarfile.FilterError as error:
         raise BadInputError(f"{path}: {error}; such an archive is not opened") from error
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise BadInputError(f"{path}: is no archive, or damaged ({error})") from error
+        reason = str(error).splitlines()[0]
+        raise BadInputError(f"{path}: is no archive, or damaged ({reason})") from error

@@ -57,7 +57,7 @@ def _read_arrays(directory: str, path: str) -> dict[str, np.ndarray]:
         reader = tf.train.load_checkpoint(prefix)
         names = [name for name in reader.get_variable_to_shape_map() if not _OPTIMIZER.search(name)]
         values = {name: np.asarray(reader.get_tensor(name)) for name in names}
-    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+    except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise BadInputError(
             f"{path}: {indices[0]}: is damaged ({reason}); copy it again"

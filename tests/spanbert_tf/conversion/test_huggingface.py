@@ -97,7 +97,8 @@ def old_bin(directory):
     save_torch_model(torch_model(), directory)
     (directory / "model.safetensors").unlink()
     tensors = {
-        "module." + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+        "module."
+        + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
             "LayerNorm.bias", "LayerNorm.beta"
         ): tensor
         for name, tensor in torch_model().state_dict().items()

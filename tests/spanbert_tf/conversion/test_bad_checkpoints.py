@@ -1,0 +1,206 @@
+"""Sources that cannot be converted: one line that names file and key, and nothing written."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+
+import pytest
+import torch
+from torch_models import VOCABULARY, save_torch_model, torch_model
+
+from spanbert_tf.conversion.convert import convert_checkpoint
+from spanbert_tf.errors import SpanBertError
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return save_torch_model(torch_model(), tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture
+def source(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "source")
+
+
+def edit_json(path, **changes):
+    content = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
+
+
+class Intruder:
+    """Runs code when it is unpickled."""
+
+    def __reduce__(self):
+        return os.system, ("touch /tmp/spanbert_tf_intruder",)
+
+
+def no_config(source):
+    (source / "config.json").unlink()
+
+
+def broken_config(source):
+    (source / "config.json").write_text("{")
+
+
+def missing_key(source):
+    edit_json(source / "config.json", hidden_size=...)
+
+
+def wrong_type(source):
+    edit_json(source / "config.json", num_hidden_layers="two")
+
+
+def other_activation(source):
+    edit_json(source / "config.json", hidden_act="gelu_new")
+
+
+def other_model(source):
+    edit_json(source / "config.json", model_type="roberta")
+
+
+def other_shape(source):
+    edit_json(source / "config.json", intermediate_size=36)
+
+
+def one_layer_more(source):
+    edit_json(source / "config.json", num_hidden_layers=3)
+
+
+def no_weights(source):
+    (source / "model.safetensors").unlink()
+
+
+def short_weights(source):
+    file = source / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def code_in_pickle(source):
+    (source / "model.safetensors").unlink()
+    torch.save({"a": Intruder()}, source / "pytorch_model.bin")
+
+
+def no_pickle(source):
+    (source / "model.safetensors").unlink()
+    (source / "pytorch_model.bin").write_bytes(b"PK\x03\x04 not at all")
+
+
+def no_vocabulary(source):
+    (source / "vocab.txt").unlink()
+
+
+def long_vocabulary(source):
+    (source / "vocab.txt").write_text("\n".join([*VOCABULARY, "one", "more"]))
+
+
+def unstated_casing(source):
+    (source / "tokenizer_config.json").unlink()
+
+
+CASES = {
+    no_config: "holds no config.json",
+    broken_config: "config.json: cannot be read as JSON",
+    missing_key: "config.json: lacks hidden_size",
+    wrong_type: 'config.json: num_hidden_layers is "two", no positive integer',
+    other_activation: "hidden_act is 'gelu_new'; only 'gelu'",
+    other_model: "model_type is 'roberta'",
+    other_shape: r"dense.weight has shape \[37, 32\], the configuration says \[36, 32\]",
+    one_layer_more: "lacks bert.encoder.layer.2.attention.self.query.weight",
+    no_weights: "holds no model.safetensors or pytorch_model.bin",
+    short_weights: "model.safetensors: is damaged",
+    code_in_pickle: r"pytorch_model.bin: holds more than tensors \((os|posix).system\)",
+    no_pickle: "pytorch_model.bin: is damaged",
+    no_vocabulary: "holds no vocabulary; give it with --vocabulary",
+    long_vocabulary: "has 20 entries, the token embedding 18",
+    unstated_casing: "does not state whether it is cased; give --cased or --lowercase",
+}
+
+
+def refused(tmp_path, words, *arguments, **options):
+    destination = tmp_path / "destination"
+    with pytest.raises(SpanBertError, match=words) as caught:
+        convert_checkpoint(*arguments, str(destination), **options)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.glob("destination*"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"), CASES.items(), ids=lambda case: getattr(case, "__name__", "")
+)
+def test_one_line_names_the_file_and_the_key(spoil, words, source, tmp_path):
+    spoil(source)
+    refused(tmp_path, words, "huggingface", "keras", str(source))
+    assert not os.path.exists("/tmp/spanbert_tf_intruder")
+
+
+def test_stated_casing_is_not_overruled(source, tmp_path):
+    refused(tmp_path, "states --lowercase", "huggingface", "keras", str(source), lowercase=False)
+
+
+@pytest.mark.parametrize("name", ["../outside.txt", "/tmp/outside.txt", "link"])
+def test_archives_stay_inside(name, tmp_path):
+    path = str(tmp_path / "archive.tar.gz")
+    with tarfile.open(path, "w:gz") as archive:
+        member = tarfile.TarInfo(name)
+        content = b"x"
+        if name == "link":
+            member.type, member.linkname, content = tarfile.SYMTYPE, "/etc/passwd", b""
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    refused(tmp_path, "archive.tar.gz: ", "huggingface", "keras", path)
+    assert not os.path.exists("/tmp/outside.txt")
+    assert not (tmp_path.parent / "outside.txt").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08\x00broken"])
+def test_what_is_no_archive(content, tmp_path):
+    (tmp_path / "archive.tar.gz").write_bytes(content)
+    refused(tmp_path, "archive", "huggingface", "keras", str(tmp_path / "archive.tar.gz"))
+
+
+@pytest.mark.parametrize("source_format", ["huggingface", "fairseq", "tf1", "keras"])
+def test_nothing_there(source_format, tmp_path):
+    refused(tmp_path, "nothing", source_format, "keras", str(tmp_path / "nothing"), lowercase=True)
+
+
+def test_changed_weights_of_a_preset_are_noticed(whole, tmp_path):
+    preset = tmp_path / "preset"
+    convert_checkpoint("huggingface", "keras", str(whole), str(preset))
+    weights = preset / "model.weights.h5"
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    refused(tmp_path, "model.weights.h5 is not the file that", "keras", "tf1", str(preset))
+
+
+def test_changed_computation_of_a_preset_is_noticed(whole, tmp_path):
+    preset = tmp_path / "preset"
+    convert_checkpoint("huggingface", "keras", str(whole), str(preset))
+    config = json.loads((preset / "config.json").read_text())
+    config["config"]["layer_norm_epsilon"] = 0.1
+    (preset / "config.json").write_text(json.dumps(config))
+    refused(tmp_path, r"is [\d.]+% off golden.json", "keras", "tf1", str(preset))
+
+
+def test_sega_bert_has_no_place_elsewhere(tmp_path):
+    from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+
+    backbone = SpanBertBackbone(
+        len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=16, position_embeddings="segment_aware"
+    )
+    backbone.save_to_preset(str(tmp_path / "preset"))
+    SpanBertTokenizer(VOCABULARY).save_to_preset(str(tmp_path / "preset"))
+    refused(tmp_path, "has SegaBERT's positions", "keras", "tf1", str(tmp_path / "preset"))
+
+
+def test_command_line_exits_with_2(source, tmp_path):
+    missing_key(source)
+    command = [sys.executable, "-m", "spanbert_tf.cli", "convert", "--from", "huggingface"]
+    command += ["--to", "keras", str(source), str(tmp_path / "preset")]
+    child = subprocess.run(command, capture_output=True, text=True)
+    assert child.returncode == 2
+    assert child.stderr.splitlines() == [f"spanbert-tf: {source}: config.json: lacks hidden_size"]
