@@ -19,7 +19,8 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.masked_sentences import MaskedSentence, choose_masked_sentences
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertMaskedLMPreprocessor, SpanBertTokenizer
 from spanbert_tf.quickstart_text import write_python_texts
-from spanbert_tf.serving.masked_lm import FillMask, export_masked_lm
+from spanbert_tf.serving.fill_mask import FillMask
+from spanbert_tf.serving.masked_lm import export_masked_lm
 from spanbert_tf.span_lengths import count_span_lengths, plot_span_lengths
 from spanbert_tf.training.callbacks import read_metrics
 from spanbert_tf.training.datasets import configured_dataset

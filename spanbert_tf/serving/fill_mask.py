@@ -1,0 +1,134 @@
+"""What an exported masked-language model computes: texts with [MASK] in, fillings out.
+
+N texts, S positions of a row, M masks, K fillings a mask, V vocabulary entries.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
+
+
+class FillMask(tf.Module):
+    """The graph functions of the export.
+
+    Args:
+        masked_lm: a model with a trained head.
+        top_k: fillings for each mask, K.
+    """
+
+    def __init__(self, masked_lm: SpanBertMaskedLM, top_k: int) -> None:
+        super().__init__()
+        self._model = masked_lm
+        self._top_k = top_k
+        backbone_tokenizer = masked_lm.preprocessor.tokenizer
+        vocabulary = backbone_tokenizer.get_vocabulary()
+        self._tokenizer = SpanBertTokenizer(
+            vocabulary, lowercase=backbone_tokenizer.lowercase, special_tokens_in_strings=True
+        )
+        self._vocabulary = tf.constant(vocabulary)
+        self._max_tokens = masked_lm.backbone.max_sequence_length - 2  # [CLS] and [SEP]
+
+    def fill_texts(self, texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The most probable fillings of each [MASK].
+
+        Args:
+            texts: string [N]; bytes that are no UTF-8 are replaced, and what is beyond the
+                model's longest sequence is cut off.
+
+        Returns:
+            `fillings`, string [N, M, K], and `probabilities`, float32 [N, M, K]; M is the largest
+            number of masks in a text. Masks that a text does not have, and those that were cut
+            off, have empty fillings with probability 0.
+        """
+        tokens = self._tokenize(texts)  # ragged [N, tokens]
+        num_masks = tf.reduce_sum(
+            tf.cast(tokens == self._tokenizer.mask_token_id, tf.int32), axis=1
+        )
+        most_masks = tf.reduce_max(tf.concat([num_masks, [0]], axis=0))  # M
+        packed = self._pack(tokens)
+        token_ids = packed["token_ids"]  # [N, S]
+        is_mask = tf.cast(token_ids == self._tokenizer.mask_token_id, tf.int32)
+        # The m-th mask stands where the running count reaches m.
+        ordinals = tf.tile(tf.range(1, most_masks + 1)[tf.newaxis], [tf.shape(texts)[0], 1])
+        positions = tf.searchsorted(tf.cumsum(is_mask, axis=1), ordinals, side="left")
+        is_there = positions < tf.shape(token_ids)[1]
+        token_choices, probabilities = self._most_probable(
+            token_ids, packed["padding_mask"], tf.where(is_there, positions, 0)
+        )
+        is_there = is_there[:, :, tf.newaxis]
+        return {
+            "fillings": tf.where(is_there, tf.gather(self._vocabulary, token_choices), ""),
+            "probabilities": tf.where(is_there, probabilities, 0.0),
+        }
+
+    def pack_texts(self, texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The rows that `fill_texts` reads: [CLS] text [SEP] and padding.
+
+        Args:
+            texts: string [N], as for `fill_texts`.
+
+        Returns:
+            `token_ids` and `padding_mask`, int32 [N, S]; S is the longest row's length.
+        """
+        return self._pack(self._tokenize(texts))
+
+    def fill_token_ids(
+        self, token_ids: tf.Tensor, padding_mask: tf.Tensor, mask_positions: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """The same as `fill_texts` for rows that are packed already.
+
+        Args:
+            token_ids: int32 [N, S].
+            padding_mask: int32 [N, S], 1 where there is a token.
+            mask_positions: int32 [N, M].
+
+        Returns:
+            `token_ids`, int32 [N, M, K], and `probabilities`, float32 [N, M, K].
+        """
+        choices, probabilities = self._most_probable(token_ids, padding_mask, mask_positions)
+        return {"token_ids": choices, "probabilities": probabilities}
+
+    def signatures(self) -> dict[str, tuple[Callable, list[tf.TensorSpec]]]:
+        """The export's signatures: name → function and its inputs."""
+        texts = [tf.TensorSpec([None], tf.string, name="texts")]
+        packed = [
+            tf.TensorSpec([None, None], tf.int32, name=name)
+            for name in ("token_ids", "padding_mask", "mask_positions")
+        ]
+        return {
+            "serving_default": (self.fill_texts, texts),
+            "pack": (self.pack_texts, texts),
+            "token_ids": (self.fill_token_ids, packed),
+        }
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+        return self._tokenizer.tokenize(texts)
+
+    def _pack(self, tokens: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        def column(token_id: int) -> tf.Tensor:
+            return tf.fill([tokens.nrows(), 1], token_id)
+
+        start, end = self._tokenizer.start_token_id, self._tokenizer.end_token_id
+        rows = tf.concat([column(start), tokens[:, : self._max_tokens], column(end)], axis=1)
+        token_ids = rows.to_tensor(self._tokenizer.pad_token_id)  # [N, S]
+        lengths, width = rows.row_lengths(), tf.shape(token_ids)[1]
+        return {
+            "token_ids": token_ids,
+            "padding_mask": tf.sequence_mask(lengths, width, tf.int32),
+        }
+
+    def _most_probable(
+        self, token_ids: tf.Tensor, padding_mask: tf.Tensor, mask_positions: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        features = {
+            "token_ids": token_ids,
+            "segment_ids": tf.zeros_like(token_ids),
+            "padding_mask": padding_mask,
+            "mask_positions": mask_positions,
+        }
+        logits = tf.cast(self._model(features, training=False), tf.float32)  # [N, M, V]
+        probabilities, choices = tf.math.top_k(tf.nn.softmax(logits), self._top_k)
+        return choices, probabilities

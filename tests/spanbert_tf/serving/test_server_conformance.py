@@ -1,0 +1,229 @@
+"""The export loaded as TF Serving loads it: a Session, signatures by name, requests as protos."""
+
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from spanbert_tf.models import (
+    SpanBertBackbone,
+    SpanBertMaskedLM,
+    SpanBertMaskedLMPreprocessor,
+    SpanBertTokenizer,
+)
+from spanbert_tf.serving.fill_mask import FillMask
+from spanbert_tf.serving.masked_lm import export_masked_lm
+
+WORDS = ["the", "a", "cat", "dog", "sat", "##s", "on", "mat", ".", "mask", "[", "]"]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+TOP_K = 3
+
+# Operations of TensorFlow Text that released servers have. Servers 2.12 to 2.19 have TensorFlow
+# Text 2.12.1 linked in, later ones 2.20.
+TEXT_OPERATIONS = {
+    "FastBertNormalize": "github.com/tensorflow/serving/issues/2064: in the server after 2.11",
+    "FastWordpieceTokenizeWithOffsets": "added to TensorFlow Text together with it; linked since",
+}
+
+# The server's own way in: nothing of Keras or of this project.
+LOADING = """
+import sys
+import numpy as np
+sys.modules.update(dict.fromkeys(("keras_hub", "keras_nlp", "spanbert_tf")))
+import tensorflow as tf
+import tensorflow_text
+from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+
+session = tf.compat.v1.Session(graph=tf.Graph())
+with session.graph.as_default():
+    graph = tf.compat.v1.saved_model.loader.load(session, ["serve"], sys.argv[1])
+signatures = graph.signature_def
+
+def predict(request):
+    signature = signatures[request.model_spec.signature_name or "serving_default"]
+    assert signature.method_name == "tensorflow/serving/predict"
+    assert set(request.inputs) == set(signature.inputs)
+    feeds = {signature.inputs[n].name: tf.make_ndarray(t) for n, t in request.inputs.items()}
+    return session.run({n: info.name for n, info in signature.outputs.items()}, feeds)
+
+def request_of(signature_name="", **inputs):
+    request = predict_pb2.PredictRequest()
+    request.model_spec.signature_name = signature_name
+    for name, value in inputs.items():
+        request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+    return request
+"""
+
+
+def run(program, *arguments):
+    child = subprocess.run(
+        [sys.executable, "-c", LOADING + program, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+    )
+    assert child.returncode == 0, child.stderr[-3000:]
+    return child.stdout
+
+
+@pytest.fixture(scope="module")
+def masked_lm():
+    keras.utils.set_random_seed(1)
+    backbone = SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 37, max_sequence_length=20)
+    tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
+    model = SpanBertMaskedLM(backbone, SpanBertMaskedLMPreprocessor(tokenizer))
+    random = np.random.default_rng(1)
+    model.set_weights([random.normal(0, 0.5, w.shape).astype("float32") for w in model.weights])
+    return model
+
+
+@pytest.fixture(scope="module")
+def export(masked_lm, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("export")
+    masked_lm.save_to_preset(str(directory / "preset"))
+    return export_masked_lm(str(directory / "preset"), str(directory / "served"), top_k=TOP_K)
+
+
+def texts_of_many_lengths():
+    random = np.random.default_rng(0)
+    words = np.array(["the", "cats", "[MASK]", "on", "Zoë", "\ufffd", "mat."])
+    return [" ".join(random.choice(words, size)) for size in [0, 1, 2, 5, 9, 15, 40, 3]]
+
+
+def test_requests_have_the_keras_models_answers(export, masked_lm, tmp_path):
+    texts = [text.encode() for text in texts_of_many_lengths()] + [b"bad \xff\xc3 [MASK]"]
+    np.save(tmp_path / "texts.npy", np.array(texts))
+    run(
+        """
+texts = np.load(sys.argv[2]).astype(object)
+outputs = predict(request_of(texts=texts))
+rows = predict(request_of("pack", texts=texts))
+positions = (rows["token_ids"] == 4).argmax(axis=1)[:, None]
+packed = predict(request_of("token_ids", **rows, mask_positions=positions.astype("int32")))
+np.savez(sys.argv[3], fillings=np.array(outputs["fillings"], "S9"),
+         probabilities=outputs["probabilities"], packed=packed["probabilities"])
+""",
+        export,
+        tmp_path / "texts.npy",
+        tmp_path / "outputs.npz",
+    )
+    served = np.load(tmp_path / "outputs.npz")
+    module = FillMask(masked_lm, TOP_K)
+    expected = tf.function(module.fill_texts)(tf.constant(texts))
+    np.testing.assert_array_equal(served["fillings"], expected["fillings"].numpy().astype("S9"))
+    np.testing.assert_allclose(served["probabilities"], expected["probabilities"], rtol=1e-4)
+    has_mask = np.array([b"[MASK]" in text for text in texts])
+    np.testing.assert_allclose(
+        served["packed"][has_mask, 0], served["probabilities"][has_mask, 0], rtol=1e-4
+    )
+
+
+def test_warm_up_requests_can_be_replayed(export):
+    printed = run(
+        """
+path = sys.argv[1] + "/assets.extra/tf_serving_warmup_requests"
+names = []
+for record in tf.compat.v1.io.tf_record_iterator(path):
+    request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
+    outputs = predict(request)
+    assert all(len(value) == len(outputs[next(iter(outputs))]) for value in outputs.values())
+    names.append(request.model_spec.signature_name)
+print(len(names), *sorted(set(names)))
+""",
+        export,
+    )
+    count, *names = printed.split()
+    assert 10 < int(count) <= 1000
+    assert names == ["pack", "serving_default", "token_ids"]
+
+
+def test_only_operations_that_servers_have(export):
+    printed = run(
+        """
+import subprocess
+names = {node.op for node in graph.graph_def.node}
+names |= {node.op for function in graph.graph_def.library.function for node in function.node_def}
+names -= {function.signature.name for function in graph.graph_def.library.function}
+program = "import sys; import tensorflow; from tensorflow.python.framework import op_def_registry;"
+program += "print(*[name for name in sys.argv[1:] if op_def_registry.get(name) is None])"
+subprocess.run([sys.executable, "-c", program, *sorted(names)], check=True)
+""",
+        export,
+    )
+    assert set(printed.split()) == set(TEXT_OPERATIONS)
+
+
+def test_eight_threads_get_the_answers_of_one_and_memory_stops_growing(export, tmp_path):
+    np.save(tmp_path / "texts.npy", np.array([text.encode() for text in texts_of_many_lengths()]))
+    printed = run(
+        """
+import concurrent.futures, os
+texts = np.load(sys.argv[2]).astype(object)
+requests = [request_of(texts=texts[i : i + size]) for size in (1, 2, 3) for i in range(len(texts))]
+alone = [predict(request) for request in requests]
+
+def work(thread):
+    for number in range(200):
+        which = (thread * 31 + number * 7) % len(requests)
+        outputs = predict(requests[which])
+        for name, expected in alone[which].items():
+            if name == "fillings":
+                assert (outputs[name] == expected).all()
+            else:
+                np.testing.assert_allclose(outputs[name], expected, rtol=1e-4)
+    return True
+
+def resident_mebibytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+memory = []
+for _ in range(4):
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == [True] * 8
+    memory.append(resident_mebibytes())
+print(*memory)
+""",
+        export,
+        tmp_path / "texts.npy",
+    )
+    memory = [float(value) for value in printed.split()]
+    assert memory[-1] - memory[1] < 8, memory
+
+
+def test_files_for_the_server(export):
+    directory = os.path.dirname(export)
+    name = os.path.basename(directory)
+    assert sorted(os.listdir(directory)) == [
+        "1", "README.md", "batching_parameters.txt", "models.config",
+    ]  # fmt: skip
+    with open(os.path.join(directory, "README.md"), encoding="utf-8") as file:
+        text = file.read()
+    assert f'-v "$PWD:/models/{name}" tensorflow/serving:2.20.0' in text
+    from google.protobuf import text_format
+    from tensorflow_serving.config import model_server_config_pb2
+
+    with open(os.path.join(directory, "models.config"), encoding="utf-8") as file:
+        config = text_format.Parse(file.read(), model_server_config_pb2.ModelServerConfig())
+    assert config.model_config_list.config[0].base_path == f"/models/{name}"
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("bfloat16", 0.05), ("int8", 0.1)])
+def test_other_precisions(precision, tolerance, masked_lm, tmp_path, capsys):
+    masked_lm.save_to_preset(str(tmp_path / "preset"))
+    path = export_masked_lm(
+        str(tmp_path / "preset"), str(tmp_path / "served"), top_k=TOP_K, precision=precision
+    )
+    assert f"{precision}: probabilities differ by up to " in capsys.readouterr().out
+    served = tf.saved_model.load(path).signatures["serving_default"]
+    text = tf.constant(["the [MASK] sat on a mat"])
+    expected = tf.function(FillMask(masked_lm, TOP_K).fill_texts)(text)
+    actual = served(texts=text)
+    assert actual["probabilities"].dtype == tf.float32
+    np.testing.assert_allclose(
+        actual["probabilities"], expected["probabilities"], atol=tolerance, rtol=0
+    )
+    assert (actual["probabilities"].numpy() != expected["probabilities"].numpy()).any()
