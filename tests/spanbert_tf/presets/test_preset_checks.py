@@ -1,0 +1,126 @@
+"""What a preset says of itself, and that the commands notice when it is not true."""
+
+import json
+import os
+
+import keras
+import keras_hub
+import numpy as np
+import pytest
+
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+from spanbert_tf.presets.loading import load_backbone, load_preset
+from spanbert_tf.presets.writing import write_directory, write_preset
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "span", "a", "."]
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    keras.utils.set_random_seed(1)
+    return SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 37, max_sequence_length=40)
+
+
+def write(backbone, directory, **options):
+    write_preset(backbone, str(directory), tokenizer=SpanBertTokenizer(VOCABULARY), **options)
+    return str(directory)
+
+
+def check_same_weights(preset, backbone):
+    for load in (load_backbone, keras_hub.models.Backbone.from_preset):
+        loaded = load(preset)
+        for expected, actual in zip(backbone.get_weights(), loaded.get_weights(), strict=True):
+            np.testing.assert_array_equal(actual, expected)
+
+
+def test_sharded_weights_load_and_are_checked(backbone, tmp_path):
+    preset = write(backbone, tmp_path / "preset", max_shard_size=50e3 / 2**30)
+    shards = sorted(name for name in os.listdir(preset) if name.endswith(".weights.h5"))
+    assert len(shards) > 1
+    check_same_weights(preset, backbone)
+    os.remove(os.path.join(preset, shards[1]))
+    with pytest.raises(BadInputError, match=rf"{shards[1]} is missing"):
+        load_backbone(preset)
+
+
+def test_every_file_of_weights_has_its_checksum(backbone, tmp_path):
+    preset = write(backbone, tmp_path / "preset")
+    with open(os.path.join(preset, "golden.json"), encoding="utf-8") as file:
+        golden = json.load(file)
+    assert set(golden["weights"]) == {"model.weights.h5"}
+    assert len(golden["sentences"]) == 3
+    check_same_weights(preset, backbone)
+    # Without it nothing is checked: KerasHub writes none.
+    os.remove(os.path.join(preset, "golden.json"))
+    check_same_weights(preset, backbone)
+
+
+@pytest.mark.parametrize("change", ["token_ids", "first_and_last_output"])
+def test_other_results_are_noticed(change, backbone, tmp_path):
+    preset = write(backbone, tmp_path / "preset")
+    path = os.path.join(preset, "golden.json")
+    with open(path, encoding="utf-8") as file:
+        golden = json.load(file)
+    first = golden["sentences"][2]
+    if change == "token_ids":
+        first["token_ids"][1] += 1
+    else:
+        first["first_and_last_output"][1][7] += 0.1
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(golden, file)
+    with pytest.raises(BadInputError, match="Short") as caught:
+        load_backbone(preset)
+    assert "\n" not in str(caught.value)
+
+
+def test_segabert_is_checked_too(tmp_path):
+    backbone = SpanBertBackbone(
+        len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=40, position_embeddings="segment_aware"
+    )
+    check_same_weights(write(backbone, tmp_path / "preset"), backbone)
+
+
+def test_model_card_says_what_it_was_told(backbone, tmp_path):
+    preset = write(backbone, tmp_path / "preset", facts={"Data": "40 records"})
+    with open(os.path.join(preset, "README.md"), encoding="utf-8") as file:
+        card = file.read()
+    assert card.startswith("---\nlibrary_name: keras-hub\nlicense: ")
+    assert "| Data | 40 records |" in card
+    assert "| num_layers | 2 |" in card
+    assert f"{backbone.count_params():,}" in card
+
+
+def test_pretraining_run_fills_the_card(tiny_records, tiny_overrides, tmp_path):
+    from spanbert_tf.config import load_config
+    from spanbert_tf.training.pretraining import run_pretraining
+
+    config = load_config("spanbert_base", [*tiny_overrides, "training.steps=2"])
+    run_pretraining(config, tiny_records, str(tmp_path / "run"))
+    card = (tmp_path / "run" / "preset" / "README.md").read_text()
+    assert "geometric_spans masking, 2 steps of 4 rows of 24 positions" in card
+    assert "| Objectives | masked LM, span boundary |" in card
+    assert "| Data | 40 records, " in card
+    assert "| Held-out losses in nats | masked lm 4." in card
+
+
+def test_what_is_no_preset_is_named(backbone, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name in ("nothing", "empty"):
+        with pytest.raises(BadInputError, match=name) as caught:
+            load_preset(SpanBertBackbone, str(tmp_path / name))
+        assert "\n" not in str(caught.value)
+
+
+def test_failure_leaves_the_earlier_directory(tmp_path):
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "old").touch()
+
+    def fail(directory):
+        with open(os.path.join(directory, "new"), "w"):
+            pass
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(BadInputError, match=r"target: cannot be written \(No space left"):
+        write_directory(str(tmp_path / "target"), fail)
+    assert [path.name for path in tmp_path.rglob("*")] == ["target", "old"]
