@@ -231,7 +231,7 @@ def convert(
 
 
 @cli.command()
-@click.option("--preset", required=True, type=_EXISTING_DIRECTORY)
+@click.option("--preset", required=True, metavar="PRESET", help="Directory, hf://, gs:// …")
 @click.option("--output", required=True, metavar="DIR", help="The model goes to DIR/<version>/.")
 @click.option("--version", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--top-k", type=click.IntRange(min=1), default=5, show_default=True)

@@ -25,8 +25,15 @@ def load_preset(
         check_weights(preset)
         return kind.from_preset(preset, **options)
     except (ValueError, OSError, KeyError, TypeError, ImportError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BadInputError(f"{preset}: no preset of a {kind.__name__} ({reason})") from error
+        raise BadInputError(
+            f"{preset}: no preset of a {kind.__name__} ({_first_line(error)})"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    """What is wrong, out of the page that Keras writes about it."""
+    reason = str(error).rpartition("Exception encountered: ")[2] or type(error).__name__
+    return reason.splitlines()[0]
 
 
 def load_backbone(preset: str) -> keras_hub.models.Backbone:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import keras
 import numpy as np
+from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
@@ -77,7 +78,7 @@ def load_pretrainer(preset: str) -> tuple[SpanBertPretrainer, dict[str, str]]:
     Raises:
         BadInputError: a file of the preset is missing or damaged.
     """
-    saved = _read_heads(os.path.join(preset, HEADS_FILE))
+    saved = _read_heads(preset)
     table = saved.get(_SPAN_POSITIONS, np.empty((1, 1)))
     pretrainer = SpanBertPretrainer(
         load_backbone(preset),
@@ -148,11 +149,11 @@ def _load_all_heads(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, st
         head = load_preset(SpanBertMaskedLM, preset, preprocessor=None).masked_lm_head
         pretrainer.masked_lm_head.set_weights(head.get_weights())
         report = {"masked_lm_head": LOADED}
-    return report | _load_further_heads(pretrainer, os.path.join(preset, HEADS_FILE))
+    return report | _load_further_heads(pretrainer, preset)
 
 
-def _load_further_heads(pretrainer: SpanBertPretrainer, path: str) -> dict[str, str]:
-    saved = _read_heads(path)
+def _load_further_heads(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, str]:
+    saved = _read_heads(preset)
     variables = _head_variables(pretrainer)
     report = {}
     for head in _heads(pretrainer):
@@ -170,12 +171,14 @@ def _load_further_heads(pretrainer: SpanBertPretrainer, path: str) -> dict[str, 
     return report
 
 
-def _read_heads(path: str) -> dict[str, np.ndarray]:
-    if not os.path.exists(path):
+def _read_heads(preset: str) -> dict[str, np.ndarray]:
+    if not preset_utils.check_file_exists(preset, HEADS_FILE):
         return {}
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(preset_utils.get_file(preset, HEADS_FILE), allow_pickle=False) as file:
             return dict(file)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         reason = str(error).splitlines()[0]
-        raise BadInputError(f"{path}: is damaged ({reason}); copy the preset again") from error
+        raise BadInputError(
+            f"{preset}: {HEADS_FILE} is damaged ({reason}); copy the preset again"
+        ) from error

@@ -7,10 +7,12 @@ import keras
 import keras_hub
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.loading import load_backbone, load_preset
+from spanbert_tf.presets.pretraining import load_pretrainer
 from spanbert_tf.presets.writing import write_directory, write_preset
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "span", "a", "."]
@@ -124,3 +126,42 @@ def test_failure_leaves_the_earlier_directory(tmp_path):
     with pytest.raises(BadInputError, match=r"target: cannot be written \(No space left"):
         write_directory(str(tmp_path / "target"), fail)
     assert [path.name for path in tmp_path.rglob("*")] == ["target", "old"]
+
+
+def test_presets_of_other_file_systems(backbone, tmp_path):
+    """As gs://; TensorFlow's ram:// is on every machine."""
+    local = write(backbone, tmp_path / "preset")
+    remote = "ram://presets/test_presets_of_other_file_systems"
+    for directory, _, names in os.walk(local):
+        for name in names:
+            path = os.path.join(directory, name)
+            target = f"{remote}/{os.path.relpath(path, local)}"
+            tf.io.gfile.makedirs(os.path.dirname(target))
+            tf.io.gfile.copy(path, target)
+    check_same_weights(remote, backbone)
+    assert load_pretrainer(remote)[1]["encoder"] == "taken over"
+
+
+def test_configuration_without_a_key_is_named(backbone, tmp_path):
+    preset = write(backbone, tmp_path / "preset")
+    path = os.path.join(preset, "config.json")
+    with open(path, encoding="utf-8") as file:
+        config = json.load(file)
+    del config["config"]["hidden_dim"]
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(config, file)
+    with pytest.raises(BadInputError, match=r"no preset of a Backbone .*hidden_dim") as caught:
+        load_backbone(preset)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_of_another_shape_are_named(backbone, tmp_path):
+    preset = write(backbone, tmp_path / "preset")
+    path = os.path.join(preset, "config.json")
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text.replace('"intermediate_dim": 37', '"intermediate_dim": 36'))
+    with pytest.raises(BadInputError, match="preset: no preset of a Backbone") as caught:
+        load_backbone(preset)
+    assert "\n" not in str(caught.value)
