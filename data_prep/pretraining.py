@@ -32,8 +32,8 @@ from spanbert_tf.data.schema import (
     ShardInfo,
     vocabulary_hash,
 )
-from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.vocabulary import SPECIAL_TOKENS, load_vocabulary
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.vocabulary import check_case, load_vocabulary
 
 _TEXT_BYTES_PER_SHARD = 32 * 2**20
 _GZIP_RATIO = 3  # bytes of English text in a byte of gzip, about
@@ -121,28 +121,6 @@ def write_pretraining_records(
         job.directory.remove()
     print(_summary(info, output, time.monotonic() - start), flush=True)
     return info
-
-
-def check_case(vocabulary: Sequence[str], path: str, lowercase: bool) -> None:
-    """Refuses a cased vocabulary for lower-cased text, and the other way round.
-
-    Raises:
-        MismatchError: they do not go together.
-    """
-    words = [
-        piece
-        for piece in vocabulary
-        if piece not in SPECIAL_TOKENS and not piece.startswith("[unused")
-    ]
-    is_cased = any(piece != piece.lower() for piece in words)
-    if lowercase and is_cased:
-        raise MismatchError(
-            f"{path}: has entries with upper-case letters, but --lowercase was given; leave it out"
-        )
-    if words and not lowercase and not is_cased:
-        raise MismatchError(
-            f"{path}: has no entry with an upper-case letter; give --lowercase with it"
-        )
 
 
 def _is_gzip(file: InputFile) -> bool:

@@ -7,7 +7,7 @@ TensorFlow and Keras are imported by the function that a command calls, never he
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -121,6 +121,65 @@ def prepare_pretraining(
     )
 
 
+def _question_options(command: Callable) -> Callable:
+    """The options that `prepare squad` and `prepare mrqa` share."""
+    options = (
+        click.option("--input", "input_path", required=True, metavar="FILE"),
+        click.option("--vocabulary", required=True, metavar="FILE"),
+        click.option("--output", required=True, metavar="DIR"),
+        _case_option,
+        click.option("--sequence-length", type=click.IntRange(32, 65535), default=512),
+        click.option("--stride", type=click.IntRange(min=1), default=128, show_default=True),
+        click.option("--question-first", is_flag=True, help="[CLS] question [SEP] passage [SEP]"),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@prepare.command("squad")
+@_question_options
+@click.option("--version-2", is_flag=True, help="SQuAD 2.0: some questions have no answer.")
+def prepare_squad(
+    input_path: str, output: str, vocabulary: str, lowercase: bool, version_2: bool, **options: int
+) -> None:
+    """Write records of SQuAD 1.1 or 2.0, or of a file in their format."""
+    from data_prep.question_answering import QuestionOptions, write_questions
+    from data_prep.squad import read_squad
+
+    write_questions(
+        read_squad(input_path),
+        output,
+        vocabulary=vocabulary,
+        lowercase=lowercase,
+        options=QuestionOptions(has_unanswerable=version_2, **options),
+    )
+
+
+@prepare.command("mrqa")
+@_question_options
+@click.option("--allow-missing-header", is_flag=True, help="As in the samples of the task.")
+def prepare_mrqa(
+    input_path: str,
+    output: str,
+    vocabulary: str,
+    lowercase: bool,
+    allow_missing_header: bool,
+    **options: int,
+) -> None:
+    """Write records of one of the MRQA shared task's sets."""
+    from data_prep.mrqa import read_mrqa
+    from data_prep.question_answering import QuestionOptions, write_questions
+
+    write_questions(
+        read_mrqa(input_path, allow_missing_header=allow_missing_header),
+        output,
+        vocabulary=vocabulary,
+        lowercase=lowercase,
+        options=QuestionOptions(**options),
+    )
+
+
 @cli.command()
 @click.argument("data", type=_EXISTING_DIRECTORY)
 @click.option("--config", default="spanbert_base", show_default=True, metavar="NAME|FILE")
@@ -161,6 +220,52 @@ def pretrain(
     from spanbert_tf.training.pretraining import run_pretraining
 
     run_pretraining(settings, data, output, initial_preset, num_devices=devices)
+
+
+@cli.command()
+@click.option("--config", required=True, metavar="NAME|FILE")
+@click.option("--preset", required=True, metavar="PRESET")
+@click.option("--data", required=True, type=_EXISTING_DIRECTORY)
+@click.option("--validation-data", type=_EXISTING_DIRECTORY, help="Scored at the end.")
+@click.option("--output", required=True, metavar="RUN")
+@_set_option
+def finetune(
+    config: str,
+    preset: str,
+    data: str,
+    validation_data: str | None,
+    output: str,
+    overrides: Sequence[str],
+) -> None:
+    """Fine-tune an encoder for question answering; run again, it resumes."""
+    from spanbert_tf.finetuning_config import load_finetuning_config
+    from spanbert_tf.training.question_answering import run_question_answering
+
+    settings = load_finetuning_config(config, overrides)
+    run_question_answering(settings, preset, data, output, validation_data)
+
+
+@cli.command()
+@click.option("--preset", required=True, metavar="PRESET")
+@click.option("--data", required=True, type=_EXISTING_DIRECTORY)
+@click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
+def evaluate(preset: str, data: str, batch_size: int) -> None:
+    """Score a question answerer by the official rules."""
+    from spanbert_tf.question_answering.prediction import run_evaluation
+
+    run_evaluation(preset, data, batch_size=batch_size)
+
+
+@cli.command()
+@click.option("--preset", required=True, metavar="PRESET")
+@click.option("--data", required=True, type=_EXISTING_DIRECTORY)
+@click.option("--output", required=True, metavar="DIR")
+@click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
+def predict(preset: str, data: str, output: str, batch_size: int) -> None:
+    """Write the answers to questions in SQuAD's official layout."""
+    from spanbert_tf.question_answering.prediction import run_prediction
+
+    run_prediction(preset, data, output, batch_size=batch_size)
 
 
 class _SeveralValues(click.Command):

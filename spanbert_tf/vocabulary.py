@@ -1,8 +1,9 @@
 """Reads and checks a WordPiece vocabulary. Nothing here needs TensorFlow."""
 
 import os
+from collections.abc import Sequence
 
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, MismatchError
 
 PAD_TOKEN, UNKNOWN_TOKEN = "[PAD]", "[UNK]"
 START_TOKEN, END_TOKEN, MASK_TOKEN = "[CLS]", "[SEP]", "[MASK]"
@@ -45,6 +46,28 @@ def check_vocabulary(vocabulary: list[str], path: str | os.PathLike) -> None:
     missing = [token for token in SPECIAL_TOKENS if token not in first_line]
     if missing:
         raise BadInputError(f"{path}: lacks {', '.join(missing)}; add a line for each")
+
+
+def check_case(vocabulary: Sequence[str], path: str, lowercase: bool) -> None:
+    """Refuses a cased vocabulary for lower-cased text, and the other way round.
+
+    Raises:
+        MismatchError: they do not go together.
+    """
+    words = [
+        piece
+        for piece in vocabulary
+        if piece not in SPECIAL_TOKENS and not piece.startswith("[unused")
+    ]
+    is_cased = any(piece != piece.lower() for piece in words)
+    if lowercase and is_cased:
+        raise MismatchError(
+            f"{path}: has entries with upper-case letters, but --lowercase was given; leave it out"
+        )
+    if words and not lowercase and not is_cased:
+        raise MismatchError(
+            f"{path}: has no entry with an upper-case letter; give --lowercase with it"
+        )
 
 
 def is_continuation(piece: str) -> bool:

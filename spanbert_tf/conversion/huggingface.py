@@ -19,8 +19,8 @@ from spanbert_tf.conversion.vocabularies import (
     write_vocabulary,
 )
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.presets.writing import write_directory
 from spanbert_tf.vocabulary import PAD_TOKEN
+from spanbert_tf.whole_directory import write_directory
 
 _CONFIG_NAMES = ("config.json", "bert_config.json")
 _INDEX_NAMES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")

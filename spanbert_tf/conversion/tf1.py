@@ -12,7 +12,7 @@ from spanbert_tf.conversion.checkpoint import SIZE_NAMES, Checkpoint
 from spanbert_tf.conversion.huggingface import read_sizes
 from spanbert_tf.conversion.vocabularies import find_casing, find_vocabulary, write_vocabulary
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.presets.writing import write_directory
+from spanbert_tf.whole_directory import write_directory
 
 _PREFIX = "bert_model.ckpt"
 _EPSILON = 1e-12

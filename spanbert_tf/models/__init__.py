@@ -4,6 +4,10 @@ from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
 from spanbert_tf.models.span_bert_masked_lm_preprocessor import SpanBertMaskedLMPreprocessor
 from spanbert_tf.models.span_bert_pretrainer import SpanBertPretrainer
+from spanbert_tf.models.span_bert_question_answerer import SpanBertQuestionAnswerer
+from spanbert_tf.models.span_bert_question_answerer_preprocessor import (
+    SpanBertQuestionAnswererPreprocessor,
+)
 from spanbert_tf.models.span_bert_text_classifier import SpanBertTextClassifier
 from spanbert_tf.models.span_bert_text_classifier_preprocessor import (
     SpanBertTextClassifierPreprocessor,
@@ -15,6 +19,8 @@ __all__ = [
     "SpanBertMaskedLM",
     "SpanBertMaskedLMPreprocessor",
     "SpanBertPretrainer",
+    "SpanBertQuestionAnswerer",
+    "SpanBertQuestionAnswererPreprocessor",
     "SpanBertTextClassifier",
     "SpanBertTextClassifierPreprocessor",
     "SpanBertTokenizer",

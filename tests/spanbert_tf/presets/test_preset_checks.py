@@ -13,7 +13,8 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.loading import load_backbone, load_preset
 from spanbert_tf.presets.pretraining import load_pretrainer
-from spanbert_tf.presets.writing import write_directory, write_preset
+from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.whole_directory import write_directory
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "span", "a", "."]
 

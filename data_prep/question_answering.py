@@ -1,0 +1,290 @@
+"""Writes questions as packed rows: what `prepare squad` and `prepare mrqa` share.
+
+`[CLS] passage [SEP] question [SEP]` (SpanBERT, section 4.1), or the question first. Offsets are
+those of the project's one tokenizer.
+"""
+
+import collections
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from data_prep.answers import Outcome, locate_answer, token_span
+from data_prep.passage_windows import has_most_context, window_starts
+from data_prep.questions import Question, QuestionSet, checked_questions
+from spanbert_tf.data import question_answering_schema as schema
+from spanbert_tf.data.schema import VOCABULARY_FILE, token_id_dtype, vocabulary_hash
+from spanbert_tf.data.tokenization import word_piece_tokenizer
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.vocabulary import END_TOKEN, START_TOKEN, check_case, load_vocabulary
+from spanbert_tf.whole_directory import write_directory
+
+_TEXTS_AT_ONCE = 4096
+_SHOWN_LOST = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionOptions:
+    """How questions become rows.
+
+    Attributes:
+        sequence_length: positions of a row at most (SpanBERT, appendix B: 512).
+        stride: tokens from one window to the next (appendix B: 128).
+        max_question_tokens: tokens of a question at most; the rest is cut off and counted.
+        question_first: `[CLS] question [SEP] passage [SEP]`, for checkpoints fine-tuned so.
+        has_unanswerable: whether questions without an answer belong to the task (SQuAD 2.0).
+    """
+
+    sequence_length: int = 512
+    stride: int = 128
+    max_question_tokens: int = 64
+    question_first: bool = False
+    has_unanswerable: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizedText:
+    """Word pieces of a text and where they stand in it.
+
+    Attributes:
+        token_ids: int32 [T].
+        starts: int64 [T], first character of each.
+        ends: int64 [T], the character behind each.
+    """
+
+    token_ids: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+
+
+def write_questions(
+    questions: QuestionSet,
+    output: str,
+    *,
+    vocabulary: str,
+    lowercase: bool,
+    options: QuestionOptions,
+) -> schema.QuestionAnsweringInfo:
+    """Writes a directory of rows, questions and contexts; it appears whole or not at all.
+
+    Args:
+        questions: of one file.
+        output: directory that does not exist.
+        vocabulary: path of a WordPiece vocabulary.
+        lowercase: lower-case the text and strip accents; must suit the vocabulary.
+        options: of the rows.
+
+    Returns:
+        The description that was written. Its `counts` tell `questions`, `contexts`, `windows`,
+        `tokens` in them, `cut_questions`, and of the answers `answers`, `found`, `repaired`,
+        `lost`, `round_trips` (those whose tokens give back the same text), and
+        `untrained_questions`, whose answers are all lost.
+
+    Raises:
+        BadInputError: the questions cannot be used, or the output exists or cannot be written.
+        MismatchError: the vocabulary is not of the stated case.
+    """
+    started = time.monotonic()
+    checked_questions(questions)
+    if os.path.exists(output):
+        raise BadInputError(f"{output}: exists already; name another --output")
+    pieces = load_vocabulary(vocabulary)
+    check_case(pieces, vocabulary, lowercase)
+    writer = _Writer(questions, pieces, lowercase, options)
+    infos = []
+
+    def write(unfinished: str) -> None:
+        writer.write(unfinished)
+        info = schema.QuestionAnsweringInfo(
+            vocabulary_hash=vocabulary_hash(pieces),
+            vocabulary_size=len(pieces),
+            lowercase=lowercase,
+            sequence_length=options.sequence_length,
+            stride=options.stride,
+            question_first=options.question_first,
+            has_unanswerable=options.has_unanswerable,
+            counts=dict(writer.counts),
+        )
+        infos.append(info)
+        _write_text(unfinished, VOCABULARY_FILE, "".join(f"{piece}\n" for piece in pieces))
+        _write_text(unfinished, schema.INFO_FILE, info.to_json())
+
+    write_directory(output, write)
+    _print_summary(output, writer, time.monotonic() - started)
+    return infos[0]
+
+
+class _Writer:
+    """Writes the rows of a set of questions and counts what became of them."""
+
+    def __init__(
+        self,
+        questions: QuestionSet,
+        pieces: Sequence[str],
+        lowercase: bool,
+        options: QuestionOptions,
+    ) -> None:
+        self.counts = collections.Counter(
+            dict.fromkeys(("cut_questions", "found", "repaired", "lost", "round_trips"), 0)
+        )
+        self.lost: list[str] = []  # the first ones, for people
+        self._questions = questions
+        self._options = options
+        self._tokenizer = word_piece_tokenizer(pieces, lowercase=lowercase)
+        self._start, self._end = pieces.index(START_TOKEN), pieces.index(END_TOKEN)
+        self._id_dtype = f"<{np.dtype(token_id_dtype(len(pieces))).str[1:]}"
+
+    def write(self, directory: str) -> None:
+        contexts, questions = self._questions.contexts, self._questions.questions
+        self.counts.update(contexts=len(contexts), questions=len(questions))
+        passages = list(self._tokenized(contexts))
+        texts = self._tokenized([question.text for question in questions])
+        path = os.path.join(directory, schema.WINDOWS_FILE)
+        with tf.io.TFRecordWriter(path) as writer:
+            for number, (question, text) in enumerate(zip(questions, texts, strict=True)):
+                passage = passages[question.context_index]
+                if not len(passage.token_ids):
+                    raise BadInputError(
+                        f"{self._questions.path}: question {question.id!r}: its context has no "
+                        "tokens"
+                    )
+                for example in self._windows(number, question, text.token_ids, passage):
+                    writer.write(example)
+                    self.counts["windows"] += 1
+        lines = (json.dumps(_question_line(question)) for question in questions)
+        _write_text(directory, schema.QUESTIONS_FILE, "".join(f"{line}\n" for line in lines))
+        lines = (json.dumps(context) for context in contexts)
+        _write_text(directory, schema.CONTEXTS_FILE, "".join(f"{line}\n" for line in lines))
+
+    def _tokenized(self, texts: Sequence[str]) -> Iterator[TokenizedText]:
+        for first in range(0, len(texts), _TEXTS_AT_ONCE):
+            some = texts[first : first + _TEXTS_AT_ONCE]
+            batch = [text.encode("utf-8", "surrogatepass") for text in some]
+            ids, starts, ends = self._tokenizer.tokenize_with_offsets(batch)
+            splits = ids.row_splits.numpy()[1:-1]
+            parts = (np.split(values.flat_values.numpy(), splits) for values in (ids, starts, ends))
+            for raw, *row in zip(batch, *parts, strict=True):
+                yield _in_characters(raw, *row)
+
+    def _windows(
+        self, number: int, question: Question, question_ids: np.ndarray, passage: TokenizedText
+    ) -> Iterator[bytes]:
+        options, num_tokens = self._options, len(passage.token_ids)
+        self.counts["cut_questions"] += len(question_ids) > options.max_question_tokens
+        question_ids = question_ids[: options.max_question_tokens]
+        length = options.sequence_length - 3 - len(question_ids)  # [CLS], [SEP], [SEP]
+        starts = window_starts(num_tokens, length, options.stride)
+        most = has_most_context(starts, num_tokens, length)  # [W, T]
+        answer = self._answer_tokens(question, passage)
+        for start, is_best in zip(starts.tolist(), most, strict=True):
+            part = slice(start, min(start + length, num_tokens))
+            row, passage_start, second_start = self._pack(passage.token_ids[part], question_ids)
+            first, last = answer or (-1, -1)
+            is_inside = part.start <= first and last < part.stop
+            shift = passage_start - part.start
+            self.counts["tokens"] += len(row)
+            numbers = {
+                schema.QUESTION_INDEX: number,
+                schema.PASSAGE_START: passage_start,
+                schema.SECOND_START: second_start,
+                schema.START_POSITION: first + shift if is_inside else 0,
+                schema.END_POSITION: last + shift if is_inside else 0,
+            }
+            lists = {
+                schema.WINDOW_TOKEN_IDS: row.astype(self._id_dtype),
+                schema.OFFSET_STARTS: passage.starts[part].astype(schema.OFFSET_DTYPE),
+                schema.OFFSET_ENDS: passage.ends[part].astype(schema.OFFSET_DTYPE),
+                schema.HAS_MOST_CONTEXT: is_best[part].astype(schema.FLAG_DTYPE),
+            }
+            yield _serialize(numbers, lists)
+
+    def _pack(
+        self, passage_ids: np.ndarray, question_ids: np.ndarray
+    ) -> tuple[np.ndarray, int, int]:
+        """The row, where the passage begins in it, and where the second segment does."""
+        is_question_first = self._options.question_first
+        parts = [question_ids, passage_ids] if is_question_first else [passage_ids, question_ids]
+        row = np.concatenate([[self._start], parts[0], [self._end], parts[1], [self._end]])
+        second_start = 2 + len(parts[0])
+        return row, second_start if is_question_first else 1, second_start
+
+    def _answer_tokens(self, question: Question, passage: TokenizedText) -> tuple[int, int] | None:
+        """Tokens of the first answer that can be found; counts all of them."""
+        context, spans = self._questions.contexts[question.context_index], []
+        for answer in question.answers:
+            outcome, location = locate_answer(context, answer)
+            span = location and token_span(location, passage.starts, passage.ends)
+            if span is None:
+                outcome = Outcome.LOST
+                if len(self.lost) < _SHOWN_LOST:
+                    self.lost.append(
+                        f"{self._questions.path}: question {question.id!r}: {answer.text!r} is not "
+                        f"at character {answer.start} of its context"
+                    )
+            else:
+                text = context[passage.starts[span[0]] : passage.ends[span[1]]]
+                self.counts["round_trips"] += text == answer.text.strip()
+                spans.append(span)
+            self.counts[outcome.value] += 1
+            self.counts["answers"] += 1
+        if question.answers and not spans:
+            self.counts["untrained_questions"] += 1
+        return spans[0] if spans else None
+
+
+def _in_characters(
+    raw: bytes, token_ids: np.ndarray, starts: np.ndarray, ends: np.ndarray
+) -> TokenizedText:
+    """Offsets in bytes of UTF-8 as offsets in characters."""
+    is_first_byte = (np.frombuffer(raw, np.uint8) & 0xC0) != 0x80
+    characters = np.concatenate([[0], np.cumsum(is_first_byte)])  # before each byte
+    return TokenizedText(token_ids, characters[starts], characters[ends])
+
+
+def _question_line(question: Question) -> dict:
+    return {
+        "id": question.id,
+        "question": question.text,
+        "context_index": question.context_index,
+        "gold_texts": list(question.gold_texts),
+        "is_impossible": question.is_impossible,
+    }
+
+
+def _serialize(numbers: dict[str, int], lists: dict[str, np.ndarray]) -> bytes:
+    example = tf.train.Example()
+    features = example.features.feature
+    for name, value in numbers.items():
+        features[name].int64_list.value.append(value)
+    for name, values in lists.items():
+        features[name].bytes_list.value.append(values.tobytes())
+    return example.SerializeToString(deterministic=True)
+
+
+def _write_text(directory: str, name: str, text: str) -> None:
+    with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _print_summary(output: str, writer: _Writer, seconds: float) -> None:
+    counts = writer.counts
+    print(
+        f"{output}: {counts['questions']:,} questions about {counts['contexts']:,} contexts in "
+        f"{counts['windows']:,} windows, in {seconds:.1f} s"
+    )
+    if counts["answers"]:
+        kept = counts["found"] + counts["repaired"]
+        share = counts["round_trips"] / counts["answers"]
+        print(
+            f"answers: {counts['answers']:,}, of which {counts['found']:,} found, "
+            f"{counts['repaired']:,} repaired, {counts['lost']:,} lost; {share:.2%} come back as "
+            f"the same text from their tokens ({kept - counts['round_trips']:,} begin or end "
+            "inside a token)"
+        )
+    for line in writer.lost:
+        print(f"  {line}")

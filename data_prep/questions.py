@@ -1,0 +1,75 @@
+"""Questions about passages, as the readers of the task formats hand them on."""
+
+import collections
+import dataclasses
+
+from spanbert_tf.errors import BadInputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """A gold answer.
+
+    Attributes:
+        text: as the file has it.
+        start: its first character in the context, by the file.
+    """
+
+    text: str
+    start: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A question about a passage.
+
+    Attributes:
+        id: unique in a file.
+        text: of the question.
+        context_index: of its passage.
+        answers: where several annotators found one; none for a question without an answer.
+        gold_texts: what the official scorer compares a prediction with.
+        is_impossible: whether the passage does not answer it.
+    """
+
+    id: str
+    text: str
+    context_index: int
+    answers: tuple[Answer, ...]
+    gold_texts: tuple[str, ...]
+    is_impossible: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionSet:
+    """What a file holds.
+
+    Attributes:
+        path: of the file.
+        contexts: passages.
+        questions: about them.
+    """
+
+    path: str
+    contexts: list[str]
+    questions: list[Question]
+
+
+def checked_questions(questions: QuestionSet) -> QuestionSet:
+    """The same questions.
+
+    Raises:
+        BadInputError: there are none, two have one id, or one is about an empty passage.
+    """
+    path = questions.path
+    if not questions.questions:
+        raise BadInputError(f"{path}: holds no questions")
+    counts = collections.Counter(question.id for question in questions.questions)
+    if twice := [identifier for identifier, count in counts.items() if count > 1]:
+        raise BadInputError(f"{path}: question id {twice[0]!r} is there {counts[twice[0]]} times")
+    for question in questions.questions:
+        if not questions.contexts[question.context_index].strip():
+            raise BadInputError(f"{path}: question {question.id!r}: its context is empty")
+        if not question.text.strip():
+            raise BadInputError(f"{path}: question {question.id!r}: its text is empty")
+    return questions

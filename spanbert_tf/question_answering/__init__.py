@@ -1,0 +1,1 @@
+"""From logits to answers, scores and reports."""

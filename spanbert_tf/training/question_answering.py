@@ -1,0 +1,228 @@
+"""One fine-tuning run for question answering: `model.fit`, checkpoints, scores, and the preset."""
+
+import json
+import os
+import sys
+
+import keras
+
+from spanbert_tf.data.question_answering import question_answering_dataset
+from spanbert_tf.data.question_answering_schema import QuestionAnsweringInfo
+from spanbert_tf.data.schema import vocabulary_hash
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.finetuning_config import QuestionAnsweringConfig, load_finetuning_config
+from spanbert_tf.models import (
+    SpanBertBackbone,
+    SpanBertQuestionAnswerer,
+    SpanBertQuestionAnswererPreprocessor,
+    SpanBertTokenizer,
+)
+from spanbert_tf.presets.loading import load_backbone, load_preset
+from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.question_answering.prediction import SETTINGS_FILE, AnsweringSettings, evaluate
+from spanbert_tf.strict_yaml import flat_values
+from spanbert_tf.training.callbacks import (
+    MetricsLog,
+    PeriodicCheckpoint,
+    RunInterrupted,
+    StopOnSignal,
+)
+from spanbert_tf.training.checkpoints import Checkpoints
+from spanbert_tf.training.optimizers import WarmupLinearDecay, adamw
+from spanbert_tf.training.run_directory import CHECKPOINTS, CONFIG_FILE, PRESET
+from spanbert_tf.training.strategies import choose_precision
+
+SCORES_FILE = "scores.json"
+
+
+def run_question_answering(
+    config: QuestionAnsweringConfig,
+    preset: str,
+    data: str,
+    output: str,
+    validation_data: str | None = None,
+) -> dict[str, float] | None:
+    """Fine-tunes an encoder, or goes on with a run that was stopped or killed.
+
+    Args:
+        config: of the run.
+        preset: whose encoder the run begins with.
+        data: directory of the training questions.
+        output: directory of the run.
+        validation_data: directory of questions to score the model on at the end; for SQuAD 2.0
+            they also decide from when on a question counts as unanswerable.
+
+    Returns:
+        The scores; empty without `validation_data`; `None` if SIGTERM ended the run.
+
+    Raises:
+        BadInputError: a file or directory cannot be used.
+        MismatchError: preset, questions, configuration and earlier run do not fit together.
+    """
+    info = QuestionAnsweringInfo.load(data)
+    for directory in filter(None, (data, validation_data)):
+        _check_questions(config, QuestionAnsweringInfo.load(directory), directory)
+    _check_run(config, output)
+    keras.utils.set_random_seed(config.training.seed)
+    model, preprocessor = _new_model(config, preset, info, data)
+    num_steps = config.training.epochs * -(-info.counts["windows"] // config.training.batch_size)
+    warmup_steps = int(config.optimizer.warmup_fraction * num_steps)
+    _compile(model, config, warmup_steps, num_steps)
+    training = config.training
+    checkpoints = Checkpoints(
+        os.path.join(output, CHECKPOINTS), model, max_to_keep=training.max_checkpoints
+    )
+    first_step = checkpoints.restore()
+    os.makedirs(output, exist_ok=True)
+    with open(os.path.join(output, CONFIG_FILE), "w", encoding="utf-8") as file:
+        file.write(config.to_yaml())
+    if first_step:
+        print(f"{output}: going on after step {first_step} of {num_steps}", flush=True)
+    log = MetricsLog(
+        output,
+        first_step,
+        every=training.log_every,
+        schedule=WarmupLinearDecay(config.optimizer.learning_rate, warmup_steps, num_steps),
+        tokens_per_step=training.batch_size * info.counts["tokens"] / info.counts["windows"],
+    )
+    periodic = PeriodicCheckpoint(checkpoints, first_step, every=training.checkpoint_every_steps)
+    try:
+        with StopOnSignal(checkpoints, first_step) as stop:
+            if first_step < num_steps:
+                model.fit(
+                    question_answering_dataset(
+                        data,
+                        batch_size=training.batch_size,
+                        training=True,
+                        seed=training.seed,
+                        first_batch=first_step,
+                    ),
+                    steps_per_epoch=num_steps - first_step,
+                    callbacks=[log, periodic, stop],
+                    shuffle=False,  # the data set is shuffled
+                    verbose=1 if sys.stdout.isatty() else 2,
+                )
+    except RunInterrupted as stop:
+        print(
+            f"{output}: SIGTERM: saved step {stop.step} of {num_steps}; run the same command again "
+            "to go on",
+            flush=True,
+        )
+        return None
+    checkpoints.save(num_steps)
+    model.preprocessor = preprocessor  # only now: `fit` would pack the rows again
+    return _finish(model, config, preset, data, output, validation_data)
+
+
+def _check_questions(
+    config: QuestionAnsweringConfig, info: QuestionAnsweringInfo, directory: str
+) -> None:
+    for name, wanted in config.data.as_dict().items():
+        if getattr(info, name) != wanted:
+            raise MismatchError(
+                f"{directory}: data.{name} of these questions is {getattr(info, name)}, of the "
+                f"configuration {wanted}; write them again, or --set data.{name}="
+                f"{getattr(info, name)}"
+            )
+
+
+def _check_run(config: QuestionAnsweringConfig, output: str) -> None:
+    path = os.path.join(output, CONFIG_FILE)
+    if not os.path.exists(path):
+        if os.path.isdir(output) and os.listdir(output):
+            raise BadInputError(f"{output}: exists and is no run; name another --output")
+        return
+    before = flat_values(load_finetuning_config(path))
+    for key, value in flat_values(config).items():
+        if value != before[key]:
+            raise MismatchError(
+                f"{output}: {key} is {before[key]} in this run and {value} now; name another "
+                "--output"
+            )
+
+
+def _new_model(
+    config: QuestionAnsweringConfig, preset: str, info: QuestionAnsweringInfo, data: str
+) -> tuple[SpanBertQuestionAnswerer, SpanBertQuestionAnswererPreprocessor]:
+    backbone = load_backbone(preset)
+    if not isinstance(backbone, SpanBertBackbone) or backbone.position_embeddings != "absolute":
+        raise MismatchError(f"{preset}: no encoder of this project with BERT's positions")
+    if backbone.max_sequence_length < info.sequence_length:
+        raise MismatchError(
+            f"{preset}: has {backbone.max_sequence_length} positions, the rows in {data} up to "
+            f"{info.sequence_length}; write them with --sequence-length"
+        )
+    tokenizer = load_preset(SpanBertTokenizer, preset)
+    if vocabulary_hash(tokenizer.get_vocabulary()) != info.vocabulary_hash:
+        raise MismatchError(
+            f"{preset}: its vocabulary is not that of the questions in {data} (vocabulary_hash)"
+        )
+    if tokenizer.lowercase != info.lowercase:
+        raise MismatchError(f"{preset}: lowercase is {tokenizer.lowercase}, in {data} otherwise")
+    precision = choose_precision(config.training.precision)
+    if precision != "float32":
+        backbone = load_preset(SpanBertBackbone, preset, dtype=precision)
+    preprocessor = SpanBertQuestionAnswererPreprocessor(
+        tokenizer, sequence_length=info.sequence_length, question_first=info.question_first
+    )
+    return SpanBertQuestionAnswerer(backbone), preprocessor
+
+
+def _compile(
+    model: SpanBertQuestionAnswerer,
+    config: QuestionAnsweringConfig,
+    warmup_steps: int,
+    num_steps: int,
+) -> None:
+    optimizer = config.optimizer
+    model.compile(
+        optimizer=adamw(
+            learning_rate=optimizer.learning_rate,
+            warmup_steps=warmup_steps,
+            total_steps=num_steps,
+            weight_decay=optimizer.weight_decay,
+            epsilon=optimizer.epsilon,
+            global_clipnorm=optimizer.global_clipnorm,
+            dynamic_loss_scale=model.backbone.compute_dtype == "float16",
+        ),
+        auto_scale_loss=False,
+        jit_compile=False,  # rows are as long as the longest of their batch
+    )
+    model.optimizer.build(model.trainable_variables)
+
+
+def _finish(
+    model: SpanBertQuestionAnswerer,
+    config: QuestionAnsweringConfig,
+    preset: str,
+    data: str,
+    output: str,
+    validation_data: str | None,
+) -> dict[str, float]:
+    settings = AnsweringSettings(
+        max_answer_tokens=config.prediction.max_answer_tokens,
+        num_candidates=config.prediction.num_candidates,
+        stride=config.data.stride,
+        has_unanswerable=config.data.has_unanswerable,
+    )
+    scores = {}
+    if validation_data:
+        scores = evaluate(model, validation_data, settings, batch_size=config.prediction.batch_size)
+        settings = settings.with_threshold(scores)
+        with open(os.path.join(output, SCORES_FILE), "w", encoding="utf-8") as file:
+            json.dump(scores, file, indent=1)
+        shown = ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
+        print(f"{validation_data}: {shown}")
+
+    def write_settings(directory: str) -> None:
+        with open(os.path.join(directory, SETTINGS_FILE), "w", encoding="utf-8") as file:
+            file.write(settings.to_json())
+
+    facts = {
+        "Fine-tuned from": preset,
+        "Data": data,
+        "Scores": ", ".join(f"{name} {value:.2f}" for name, value in scores.items()) or "none",
+    }
+    write_preset(model, os.path.join(output, PRESET), write_more=write_settings, facts=facts)
+    print(f"{output}: {PRESET}/, {CHECKPOINTS}/, metrics.jsonl, {CONFIG_FILE}", flush=True)
+    return scores
