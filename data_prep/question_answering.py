@@ -156,10 +156,9 @@ class _Writer:
                 for example in self._windows(number, question, text.token_ids, passage):
                     writer.write(example)
                     self.counts["windows"] += 1
-        lines = (json.dumps(_question_line(question)) for question in questions)
-        _write_text(directory, schema.QUESTIONS_FILE, "".join(f"{line}\n" for line in lines))
-        lines = (json.dumps(context) for context in contexts)
-        _write_text(directory, schema.CONTEXTS_FILE, "".join(f"{line}\n" for line in lines))
+        lines = [_line(question, contexts[question.context_index]) for question in questions]
+        for name, values in ((schema.QUESTIONS_FILE, lines), (schema.CONTEXTS_FILE, contexts)):
+            _write_text(directory, name, "".join(f"{json.dumps(value)}\n" for value in values))
 
     def _tokenized(self, texts: Sequence[str]) -> Iterator[TokenizedText]:
         for first in range(0, len(texts), _TEXTS_AT_ONCE):
@@ -246,12 +245,15 @@ def _in_characters(
     return TokenizedText(token_ids, characters[starts], characters[ends])
 
 
-def _question_line(question: Question) -> dict:
+def _line(question: Question, context: str) -> dict:
+    """A line of `questions.jsonl`."""
+    found = (locate_answer(context, answer)[1] for answer in question.answers)
     return {
         "id": question.id,
         "question": question.text,
         "context_index": question.context_index,
         "gold_texts": list(question.gold_texts),
+        "gold_spans": sorted({location for location in found if location}),
         "is_impossible": question.is_impossible,
     }
 

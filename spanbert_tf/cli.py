@@ -228,6 +228,7 @@ def pretrain(
 @click.option("--data", required=True, type=_EXISTING_DIRECTORY)
 @click.option("--validation-data", type=_EXISTING_DIRECTORY, help="Scored at the end.")
 @click.option("--output", required=True, metavar="RUN")
+@click.option("--grid", is_flag=True, help="Try the configuration's grid; show the best.")
 @_set_option
 def finetune(
     config: str,
@@ -235,25 +236,33 @@ def finetune(
     data: str,
     validation_data: str | None,
     output: str,
+    grid: bool,
     overrides: Sequence[str],
 ) -> None:
     """Fine-tune an encoder for question answering; run again, it resumes."""
     from spanbert_tf.finetuning_config import load_finetuning_config
+    from spanbert_tf.training.grid import run_grid
     from spanbert_tf.training.question_answering import run_question_answering
 
+    if grid and not validation_data:
+        raise click.UsageError("--grid needs --validation-data")
     settings = load_finetuning_config(config, overrides)
+    if grid:
+        run_grid(settings, preset, data, output, validation_data)
+        return
     run_question_answering(settings, preset, data, output, validation_data)
 
 
 @cli.command()
 @click.option("--preset", required=True, metavar="PRESET")
 @click.option("--data", required=True, type=_EXISTING_DIRECTORY)
+@click.option("--report", metavar="FILE", help="Write a page that shows questions and answers.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
-def evaluate(preset: str, data: str, batch_size: int) -> None:
+def evaluate(preset: str, data: str, report: str | None, batch_size: int) -> None:
     """Score a question answerer by the official rules."""
     from spanbert_tf.question_answering.prediction import run_evaluation
 
-    run_evaluation(preset, data, batch_size=batch_size)
+    run_evaluation(preset, data, report=report, batch_size=batch_size)
 
 
 @cli.command()

@@ -97,6 +97,21 @@ class PredictionConfig(base_config.Config):
 
 
 @dataclasses.dataclass
+class GridConfig(base_config.Config):
+    """What `finetune --grid` tries, in all combinations (SpanBERT, appendix B).
+
+    Attributes:
+        learning_rates: in place of `optimizer.learning_rate`.
+        batch_sizes: in place of `training.batch_size`.
+    """
+
+    learning_rates: list[float] = dataclasses.field(
+        default_factory=lambda: [5e-6, 1e-5, 2e-5, 3e-5, 5e-5]
+    )
+    batch_sizes: list[int] = dataclasses.field(default_factory=lambda: [16, 32])
+
+
+@dataclasses.dataclass
 class QuestionAnsweringConfig(base_config.Config):
     """A fine-tuning run for extractive question answering.
 
@@ -105,6 +120,7 @@ class QuestionAnsweringConfig(base_config.Config):
         training: how long, and what is kept.
         data: what the records must be.
         prediction: how answers are chosen.
+        grid: what `finetune --grid` tries.
     """
 
     optimizer: FinetuningOptimizerConfig = dataclasses.field(
@@ -113,6 +129,7 @@ class QuestionAnsweringConfig(base_config.Config):
     training: FinetuningTrainingConfig = dataclasses.field(default_factory=FinetuningTrainingConfig)
     data: QuestionDataConfig = dataclasses.field(default_factory=QuestionDataConfig)
     prediction: PredictionConfig = dataclasses.field(default_factory=PredictionConfig)
+    grid: GridConfig = dataclasses.field(default_factory=GridConfig)
 
     def to_yaml(self) -> str:
         """The whole configuration as the text of a file that `load_finetuning_config` reads."""

@@ -159,6 +159,10 @@ def _checked(setting: Setting, key: str, annotation: Any) -> Any:
             # A bool is an int in Python, and nan passes every range check: neither is a number.
             if type(value) in (int, float) and math.isfinite(value):
                 return float(value)
+        elif typing.get_origin(option) is list:
+            if isinstance(value, list) and value:
+                (item,) = typing.get_args(option)
+                return [_checked(Setting(part, setting.place), key, item) for part in value]
         elif type(value) is option:
             return value
     wanted = " or ".join(_describe(option) for option in _options(annotation))
@@ -174,6 +178,8 @@ def _options(annotation: Any) -> tuple[Any, ...]:
 def _describe(option: Any) -> str:
     if typing.get_origin(option) is typing.Literal:
         return " or ".join(typing.get_args(option))
+    if typing.get_origin(option) is list:
+        return f"a list, each of it {_describe(*typing.get_args(option))}"
     return {
         int: "a whole number",
         float: "a number",

@@ -41,6 +41,26 @@ def score_answers(
     }
 
 
+def score_each(questions: Sequence[dict], answers: Sequence[str]) -> list[dict[str, float]]:
+    """Exact match and F1 of each question, in percent, by SQuAD's official script.
+
+    Args:
+        questions: lines of `questions.jsonl`.
+        answers: in the same order; empty for no answer, which is right where there is none.
+    """
+    scores = []
+    for question, answer in zip(questions, answers, strict=True):
+        golds = question["gold_texts"] or [""]
+        one = [{**question, "gold_texts": golds, "is_impossible": False}]
+        found = squad_evaluate_v1_1.evaluate(_dataset(one), {question["id"]: answer})
+        scores.append(
+            {"exact_match": 100.0 * found["exact_match"], "f1": 100.0 * found["final_f1"]}
+            if answer or golds != [""]
+            else {"exact_match": 100.0, "f1": 100.0}
+        )
+    return scores
+
+
 def _dataset(questions: Sequence[dict]) -> list[dict]:
     """The questions in the scripts' layout."""
     qas = [

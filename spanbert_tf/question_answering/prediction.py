@@ -8,14 +8,19 @@ from collections.abc import Mapping, Sequence
 import keras
 from keras_hub.src.utils import preset_utils
 
-from spanbert_tf.data.question_answering import load_questions, question_answering_dataset
+from spanbert_tf.data.question_answering import (
+    load_contexts,
+    load_questions,
+    question_answering_dataset,
+)
 from spanbert_tf.data.question_answering_schema import QuestionAnsweringInfo
 from spanbert_tf.data.schema import vocabulary_hash
-from spanbert_tf.errors import MismatchError
+from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertQuestionAnswerer
 from spanbert_tf.presets.loading import load_preset
 from spanbert_tf.question_answering.answers import AnsweredQuestion, answer_questions
-from spanbert_tf.question_answering.evaluation import score_answers
+from spanbert_tf.question_answering.evaluation import score_answers, score_each
+from spanbert_tf.question_answering.report import report_page
 from spanbert_tf.whole_directory import write_directory
 
 SETTINGS_FILE = "question_answering.json"
@@ -57,22 +62,38 @@ def evaluate(
     return score_answers(load_questions(data), answered, has_unanswerable=settings.has_unanswerable)
 
 
-def run_evaluation(preset: str, data: str, *, batch_size: int = 32) -> dict[str, float]:
+def run_evaluation(
+    preset: str, data: str, *, report: str | None = None, batch_size: int = 32
+) -> dict[str, float]:
     """Prints the scores of a preset on a directory of questions.
 
     Args:
         preset: of a `SpanBertQuestionAnswerer`.
         data: what `prepare squad` or `prepare mrqa` wrote.
+        report: path of an HTML page that shows each question, its passage and the answers.
         batch_size: rows of a batch.
 
     Raises:
-        BadInputError: a file cannot be used.
+        BadInputError: a file cannot be used, or the report cannot be written.
         MismatchError: the questions were written for another model.
     """
     model, settings = load_answerer(preset, data)
-    scores = evaluate(model, data, settings, batch_size=batch_size)
+    questions, answered = load_questions(data), _answer(model, data, settings, batch_size)
+    scores = score_answers(questions, answered, has_unanswerable=settings.has_unanswerable)
     for name, value in scores.items():
         print(f"{name}: {value:.2f}")
+    if report:
+        answers = [_final_text(item, settings) for item in answered]
+        each = score_each(questions, answers)
+        page = report_page(
+            f"{preset} on {data}", questions, load_contexts(data), answered, answers, each
+        )
+        try:
+            with open(report, "w", encoding="utf-8") as file:
+                file.write(page)
+        except OSError as error:
+            raise BadInputError(f"{report}: cannot be written ({error})") from error
+        print(f"{report}: all questions", flush=True)
     return scores
 
 
@@ -136,15 +157,17 @@ def _answer(
     )
 
 
+def _final_text(item: AnsweredQuestion, settings: AnsweringSettings) -> str:
+    """The answer that counts, empty for none."""
+    is_null = settings.has_unanswerable and item.null_odds > settings.null_threshold
+    return "" if is_null else item.candidates[0].text
+
+
 def _write_predictions(
     directory: str, answered: Sequence[AnsweredQuestion], settings: AnsweringSettings
 ) -> None:
-    def text(item: AnsweredQuestion) -> str:
-        is_null = settings.has_unanswerable and item.null_odds > settings.null_threshold
-        return "" if is_null else item.candidates[0].text
-
     files = {
-        "predictions.json": {item.id: text(item) for item in answered},
+        "predictions.json": {item.id: _final_text(item, settings) for item in answered},
         "nbest_predictions.json": {
             item.id: [dataclasses.asdict(candidate) for candidate in item.candidates]
             for item in answered

@@ -3,7 +3,7 @@
 import pytest
 
 from spanbert_tf.question_answering.answers import AnsweredQuestion, Candidate
-from spanbert_tf.question_answering.evaluation import score_answers
+from spanbert_tf.question_answering.evaluation import score_answers, score_each
 
 
 def question(identifier, *golds):
@@ -23,6 +23,13 @@ def test_articles_case_and_the_best_of_several_golds():
         "exact_match": pytest.approx(100 / 3),
         "f1": pytest.approx(100 * (1 + 2 / 3) / 3),
     }
+
+
+def test_scores_of_each_question():
+    questions = [question("1", "the cat"), question("2"), question("3"), question("4", "red mat")]
+    scores = score_each(questions, ["Cat", "", "dog", ""])
+    assert [score["f1"] for score in scores] == [100.0, 100.0, 0.0, 0.0]
+    assert [score["exact_match"] for score in scores] == [100.0, 100.0, 0.0, 0.0]
 
 
 def test_threshold_for_no_answer_is_the_best_one():

@@ -1,8 +1,10 @@
 """Fine-tuning for question answering, from records to answers."""
 
+import html
 import json
 import os
 import random
+import re
 import signal
 
 import keras
@@ -15,13 +17,14 @@ from torch_models import keras_inputs, largest_difference, rows_of, torch_model,
 from data_prep.question_answering import QuestionOptions, write_questions
 from data_prep.questions import Answer, Question, QuestionSet
 from spanbert_tf.conversion.parameters import encoder_parameters
-from spanbert_tf.data.question_answering import load_questions
-from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.data.question_answering import load_contexts, load_questions
+from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.finetuning_config import load_finetuning_config
 from spanbert_tf.models import SpanBertBackbone, SpanBertQuestionAnswerer, SpanBertTokenizer
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.question_answering.prediction import run_evaluation, run_prediction
 from spanbert_tf.training.callbacks import MetricsLog
+from spanbert_tf.training.grid import run_grid
 from spanbert_tf.training.question_answering import run_question_answering
 
 NAMES = ["ann", "bob", "cid", "dan", "eve", "fay"]
@@ -142,6 +145,24 @@ def test_run_leaves_a_preset_that_scores_the_same(finished, directory):
         assert len(set(texts)) == len(texts)
 
 
+def test_report_shows_each_question(finished, directory, tmp_path):
+    page = tmp_path / "report.html"
+    preset, data = str(finished[0] / "preset"), str(directory / "dev")
+    run_evaluation(preset, data, report=str(page))
+    text = page.read_text(encoding="utf-8")
+    articles = re.findall(r"<article.*?</article>", text, flags=re.DOTALL)
+    questions, contexts = load_questions(data), load_contexts(data)
+    assert len(articles) == len(questions)
+    for article, question in zip(articles, questions, strict=True):
+        passage = re.search(r"<p>(.*)</p>", article, flags=re.DOTALL).group(1)
+        context = contexts[question["context_index"]]
+        assert html.unescape(re.sub(r"</?mark[^>]*>", "", passage)) == context
+        # What is marked as gold, by itself or as the model's answer too, is the gold answer.
+        marked = re.findall(r'<mark class="(?:gold|both)">([^<]*)</mark>', passage)
+        assert "".join(marked) == question["gold_texts"][0]
+    assert text.count('data-kinds=""') == round(len(questions) * finished[1]["exact_match"] / 100)
+
+
 def test_answers_are_learned(directory, tmp_path):
     settings = config(**{"training.epochs": 40, "optimizer.learning_rate": 0.002})
     scores = run(directory, tmp_path / "run", settings, validation_data=str(directory / "train"))
@@ -168,6 +189,53 @@ def test_stopped_run_goes_on_to_the_same_weights(finished, directory, tmp_path, 
     )
     for expected, actual in zip(straight.get_weights(), stopped.get_weights(), strict=True):
         np.testing.assert_array_equal(actual, expected)
+
+
+def test_grid_finds_the_best_run(directory, tmp_path, capfd):
+    settings = config(
+        **{
+            "training.epochs": 10,
+            "grid.learning_rates": "[1.0e-9, 0.002]",
+            "grid.batch_sizes": "[16]",
+        }
+    )
+    data = str(directory / "train")
+    best = run_grid(settings, str(directory / "preset"), data, str(tmp_path), data)
+    assert best == str(tmp_path / "learning-rate-0.002-batch-16")
+    assert sorted(os.listdir(tmp_path)) == [
+        "learning-rate-0.002-batch-16",
+        "learning-rate-1e-09-batch-16",
+    ]
+    printed = capfd.readouterr().out
+    rows = [line.split("│") for line in printed.splitlines() if line.count("│") == 5]
+    scores = {row[1].strip(): float(row[4]) for row in rows}
+    assert scores["0.002"] > scores["1e-09"]
+    assert f"{best}, F1 {scores['0.002']:.2f}" in printed
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("grid.batch_sizes=[16, a]", "grid.batch_sizes must be"),
+        ("grid.batch_sizes=16", "a list, each of it a whole number, not 16"),
+        ("training.epochs=0", "training.epochs: 0 is less than 1"),
+        ("optimizer.warmup_fraction=1.0", "is not from 0 to below 1"),
+        ("training.epoch=1", "unknown key training.epoch; the nearest is training.epochs"),
+    ],
+)
+def test_wrong_configurations_are_refused(override, words):
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        load_finetuning_config("squad_v1", [override])
+
+
+@pytest.mark.parametrize("name", ["squad_v1", "squad_v2"])
+def test_shipped_configurations_have_the_values_of_appendix_b(name):
+    shipped = load_finetuning_config(name)
+    assert (shipped.data.sequence_length, shipped.data.stride) == (512, 128)
+    assert shipped.training.epochs == 4
+    assert list(shipped.grid.learning_rates) == [5e-6, 1e-5, 2e-5, 3e-5, 5e-5]
+    assert list(shipped.grid.batch_sizes) == [16, 32]
+    assert shipped.data.has_unanswerable is (name == "squad_v2")
 
 
 def test_what_does_not_fit_is_refused(directory, finished, tmp_path):
