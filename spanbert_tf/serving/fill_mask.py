@@ -5,9 +5,25 @@ N texts, S positions of a row, M masks, K fillings a mask, V vocabulary entries.
 
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
+from spanbert_tf.serving.server_files import Manual
+from spanbert_tf.serving.warmup import Request
+
+_SIGNATURES = """| signature | inputs |
+| --- | --- |
+| `serving_default` | `texts`, string [N] |
+| `pack` | `texts`, string [N] |
+| `token_ids` | `token_ids`, `padding_mask`, int32 [N, S]; `mask_positions`, int32 [N, masks] |
+
+`serving_default` returns `fillings` and `probabilities` [N, masks, top k], `token_ids` the same
+with ids in place of strings, and `pack` the rows that `token_ids` takes.
+
+Where requests are put together, a text has as many slots as the text with the most masks; those
+that it does not need are empty, with probability 0. Requests for `token_ids` are put together only
+where their shapes agree: send rows of a few fixed lengths."""
 
 
 class FillMask(tf.Module):
@@ -102,6 +118,33 @@ class FillMask(tf.Module):
             "pack": (self.pack_texts, texts),
             "token_ids": (self.fill_token_ids, packed),
         }
+
+    def warmup_requests(self) -> list[Request]:
+        """Requests for each signature, short and long, single and in batches."""
+        requests, pack_texts = [], tf.function(self.pack_texts)
+        for batch_size in (1, 8):
+            for text in ("The [MASK] of the function.", "", "[MASK] and [MASK]. " * 50):
+                texts = tf.fill([batch_size], text)
+                rows = {name: value.numpy() for name, value in pack_texts(texts).items()}
+                rows["mask_positions"] = np.ones([batch_size, 1], "int32")
+                requests += [
+                    ("serving_default", {"texts": texts}),
+                    ("pack", {"texts": texts}),
+                    ("token_ids", rows),
+                ]
+        return requests
+
+    def manual(self) -> Manual:
+        """What the export's README says."""
+        return Manual(
+            description="A masked-language model: texts with `[MASK]` in, the most probable "
+            "fillings and their\nprobabilities out; what is beyond "
+            f"{self._max_tokens} word pieces is cut off.",
+            inputs={"texts": ["The [MASK] of the function."]},
+            output="fillings",
+            output_shape="[texts, masks, top k]",
+            signatures=_SIGNATURES,
+        )
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")

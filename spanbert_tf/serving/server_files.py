@@ -1,8 +1,8 @@
 """What TF Serving is started with, and a README for the people who start it."""
 
+import dataclasses
+import json
 import os
-
-import keras_hub
 
 _MODELS_CONFIG = """model_config_list {{
   config {{
@@ -24,9 +24,7 @@ pad_variable_length_inputs: false
 """
 _README = """# {name}
 
-A masked-language model for TensorFlow Serving 2.20 (2.12 and later have its operations). Texts
-with `[MASK]` in, the most probable fillings and their probabilities out; longer texts than
-{max_tokens} word pieces are cut off.
+{description} For TensorFlow Serving 2.20; 2.12 and later have its operations.
 
 ```bash
 docker run --rm -p 8500:8500 -p 8501:8501 -v "$PWD:/models/{name}" tensorflow/serving:2.20.0 \\
@@ -37,7 +35,7 @@ docker run --rm -p 8500:8500 -p 8501:8501 -v "$PWD:/models/{name}" tensorflow/se
 REST:
 
 ```bash
-curl -d '{{"inputs": {{"texts": ["The [MASK] of the function."]}}}}' \\
+curl -d '{rest}' \\
   http://localhost:8501/v1/models/{name}:predict
 ```
 
@@ -50,41 +48,62 @@ from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 request = predict_pb2.PredictRequest()
 request.model_spec.name = "{name}"
-request.inputs["texts"].CopyFrom(tf.make_tensor_proto(["The [MASK] of the function."]))
+{assignments}
 stub = prediction_service_pb2_grpc.PredictionServiceStub(grpc.insecure_channel("localhost:8500"))
 response = stub.Predict(request, timeout=10)
-tf.make_ndarray(response.outputs["fillings"])  # [texts, masks, top k]
+tf.make_ndarray(response.outputs["{output}"])  # {output_shape}
 ```
 
-| signature | inputs |
-| --- | --- |
-| `serving_default` | `texts`, string [N] |
-| `pack` | `texts`, string [N] |
-| `token_ids` | `token_ids`, `padding_mask`, int32 [N, S]; `mask_positions`, int32 [N, masks] |
-
-`serving_default` returns `fillings` and `probabilities` [N, masks, top k], `token_ids` the same
-with ids in place of strings, and `pack` the rows that `token_ids` takes.
-
-Where requests are put together, a text has as many slots as the text with the most masks; those
-that it does not need are empty, with probability 0. Requests for `token_ids` are put together only
-where their shapes agree: send rows of a few fixed lengths.
+{signatures}
 """
 
 
-def write_server_files(directory: str, name: str, backbone: keras_hub.models.Backbone) -> None:
+@dataclasses.dataclass(frozen=True)
+class Manual:
+    """What a README says of a task.
+
+    Attributes:
+        description: of the model, in a sentence or two.
+        inputs: of an example request for `serving_default`: name → texts.
+        output: one that the example reads.
+        output_shape: of it.
+        signatures: the signatures, their inputs and outputs, in Markdown.
+    """
+
+    description: str
+    inputs: dict[str, list[str]]
+    output: str
+    output_shape: str
+    signatures: str
+
+
+def write_server_files(directory: str, name: str, manual: Manual) -> None:
     """Writes `models.config`, `batching_parameters.txt` and `README.md`.
 
     Args:
         directory: is made.
         name: of the model.
-        backbone: of the model.
+        manual: what the README says of the task.
     """
     os.makedirs(directory)
     allowed = "\n".join(f"allowed_batch_sizes: {size}" for size in _BATCH_SIZES)
+    assignments = "\n".join(
+        f'request.inputs["{key}"].CopyFrom(tf.make_tensor_proto({json.dumps(texts)}))'
+        for key, texts in manual.inputs.items()
+    )
+    readme = _README.format(
+        name=name,
+        description=manual.description,
+        rest=json.dumps({"inputs": manual.inputs}),
+        assignments=assignments,
+        output=manual.output,
+        output_shape=manual.output_shape,
+        signatures=manual.signatures,
+    )
     contents = {
         "models.config": _MODELS_CONFIG.format(name=name),
         "batching_parameters.txt": _BATCHING.format(largest=_BATCH_SIZES[-1], allowed=allowed),
-        "README.md": _README.format(name=name, max_tokens=backbone.max_sequence_length - 2),
+        "README.md": readme,
     }
     for file_name, content in contents.items():
         with open(os.path.join(directory, file_name), "w", encoding="utf-8") as file:

@@ -4,28 +4,22 @@ The file is a TFRecord of `PredictionLog` messages; TF Serving reads at most 1,0
 """
 
 import os
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 WARMUP_FILE = "tf_serving_warmup_requests"
-_TEXTS = ("The [MASK] of the function.", "", "[MASK] and [MASK]. " * 50)
-_BATCH_SIZES = (1, 8)
+
+Request = tuple[str, Mapping[str, np.ndarray]]  # signature, inputs
 
 
-class ExportedModule(Protocol):
-    """A module whose texts can be packed."""
-
-    def pack_texts(self, texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Rows of token ids."""
-
-
-def write_warmup_requests(directory: str, module: ExportedModule) -> None:
-    """Writes requests for each signature, short and long, single and in batches.
+def write_warmup_requests(directory: str, requests: Sequence[Request]) -> None:
+    """Writes requests as TF Serving reads them.
 
     Args:
         directory: `assets.extra` of the export.
-        module: whose `pack_texts` makes the rows for the signature that takes token ids.
+        requests: signature and inputs of each.
 
     Without `tensorflow-serving-api` nothing is written, and a line says so.
     """
@@ -35,7 +29,7 @@ def write_warmup_requests(directory: str, module: ExportedModule) -> None:
         print("no warm-up requests: pip install 'spanbert_tf[serving]'", flush=True)
         return
     with tf.io.TFRecordWriter(os.path.join(directory, WARMUP_FILE)) as writer:
-        for signature_name, inputs in _requests(module):
+        for signature_name, inputs in requests:
             request = predict_pb2.PredictRequest()
             request.model_spec.signature_name = signature_name
             for name, value in inputs.items():
@@ -44,18 +38,3 @@ def write_warmup_requests(directory: str, module: ExportedModule) -> None:
                 predict_log=prediction_log_pb2.PredictLog(request=request)
             )
             writer.write(log.SerializeToString())
-
-
-def _requests(module: ExportedModule) -> list[tuple[str, dict]]:
-    requests, pack_texts = [], tf.function(module.pack_texts)
-    for batch_size in _BATCH_SIZES:
-        for text in _TEXTS:
-            texts = tf.fill([batch_size], text)
-            rows = {name: value.numpy() for name, value in pack_texts(texts).items()}
-            rows["mask_positions"] = tf.ones([batch_size, 1], tf.int32)
-            requests += [
-                ("serving_default", {"texts": texts}),
-                ("pack", {"texts": texts}),
-                ("token_ids", rows),
-            ]
-    return requests
