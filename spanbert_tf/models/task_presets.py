@@ -11,9 +11,16 @@ def is_task_preset(preset: str, kind: type) -> bool:
     Args:
         preset: what `from_preset` takes.
         kind: class of the task.
+
+    Raises:
+        BadInputError: there is no preset of that name.
     """
-    if not preset_utils.check_file_exists(preset, preset_utils.TASK_CONFIG_FILE):
-        return False
+    try:
+        if not preset_utils.check_file_exists(preset, preset_utils.TASK_CONFIG_FILE):
+            return False
+    except ValueError as error:  # no directory, and no name that KerasHub knows
+        reason = str(error).splitlines()[0]
+        raise BadInputError(f"{preset}: no preset ({reason})") from error
     task = preset_utils.load_json(preset, preset_utils.TASK_CONFIG_FILE)
     has_weights = preset_utils.check_file_exists(preset, preset_utils.TASK_WEIGHTS_FILE)
     return has_weights and task.get("class_name") == kind.__name__

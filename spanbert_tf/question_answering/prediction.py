@@ -118,6 +118,13 @@ def run_prediction(preset: str, data: str, output: str, *, batch_size: int = 32)
     print(f"{output}: answers to {len(answered):,} questions", flush=True)
 
 
+def load_settings(preset: str) -> AnsweringSettings:
+    """How the answers of a preset are chosen; the defaults if it does not say."""
+    if not preset_utils.check_file_exists(preset, SETTINGS_FILE):
+        return AnsweringSettings()
+    return AnsweringSettings(**preset_utils.load_json(preset, SETTINGS_FILE))
+
+
 def load_answerer(preset: str, data: str) -> tuple[SpanBertQuestionAnswerer, AnsweringSettings]:
     """Loads a preset and checks that questions were written for it.
 
@@ -126,9 +133,7 @@ def load_answerer(preset: str, data: str) -> tuple[SpanBertQuestionAnswerer, Ans
         MismatchError: vocabulary, casing or order of the segments differ.
     """
     model = load_preset(SpanBertQuestionAnswerer, preset)
-    settings = AnsweringSettings()
-    if preset_utils.check_file_exists(preset, SETTINGS_FILE):
-        settings = AnsweringSettings(**preset_utils.load_json(preset, SETTINGS_FILE))
+    settings = load_settings(preset)
     info, preprocessor = QuestionAnsweringInfo.load(data), model.preprocessor
     tokenizer = preprocessor.tokenizer
     for name, found, wanted in (

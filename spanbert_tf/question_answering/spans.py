@@ -17,7 +17,7 @@ class Spans(NamedTuple):
     Attributes:
         scores: float32 [B, K], start logit plus end logit; `NO_SPAN` or less where a row has fewer.
         starts: int32 [B, K], positions in the row.
-        ends: int32 [B, K], inclusive.
+        ends: int32 [B, K], inclusive; may lie behind the row where the score is `NO_SPAN` or less.
         null_scores: float32 [B], of no answer: both logits of [CLS].
     """
 
@@ -53,8 +53,10 @@ def best_spans(
     positions = ops.arange(length)[:, None] + ops.arange(max_answer_tokens)[None]  # [S, L]
     scores = starts[:, :, None] + ops.take(padded, positions, axis=1)  # [B, S, L]
     flat = ops.reshape(scores, (-1, length * max_answer_tokens))
+    # However short the rows, there are K to choose from.
+    flat = ops.pad(flat, ((0, 0), (0, num_spans)), constant_values=2 * NO_SPAN)
     best, indices = ops.top_k(flat, num_spans)  # [B, K]
-    best_starts = indices // max_answer_tokens
+    best_starts = ops.minimum(indices // max_answer_tokens, length - 1)
     best_ends = best_starts + indices % max_answer_tokens
     null_scores = start_logits[:, 0] + end_logits[:, 0]
     return Spans(best, best_starts, best_ends, null_scores)

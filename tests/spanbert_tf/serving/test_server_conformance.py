@@ -1,13 +1,12 @@
 """The export loaded as TF Serving loads it: a Session, signatures by name, requests as protos."""
 
 import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from server_process import TEXT_OPERATIONS, operations_beyond_tensorflow, run
 
 from spanbert_tf.models import (
     SpanBertBackbone,
@@ -21,52 +20,6 @@ from spanbert_tf.serving.masked_lm import export_masked_lm
 WORDS = ["the", "a", "cat", "dog", "sat", "##s", "on", "mat", ".", "mask", "[", "]"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 TOP_K = 3
-
-# Operations of TensorFlow Text that released servers have. Servers 2.12 to 2.19 have TensorFlow
-# Text 2.12.1 linked in, later ones 2.20.
-TEXT_OPERATIONS = {
-    "FastBertNormalize": "github.com/tensorflow/serving/issues/2064: in the server after 2.11",
-    "FastWordpieceTokenizeWithOffsets": "added to TensorFlow Text together with it; linked since",
-}
-
-# The server's own way in: nothing of Keras or of this project.
-LOADING = """
-import sys
-import numpy as np
-sys.modules.update(dict.fromkeys(("keras_hub", "keras_nlp", "spanbert_tf")))
-import tensorflow as tf
-import tensorflow_text
-from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
-
-session = tf.compat.v1.Session(graph=tf.Graph())
-with session.graph.as_default():
-    graph = tf.compat.v1.saved_model.loader.load(session, ["serve"], sys.argv[1])
-signatures = graph.signature_def
-
-def predict(request):
-    signature = signatures[request.model_spec.signature_name or "serving_default"]
-    assert signature.method_name == "tensorflow/serving/predict"
-    assert set(request.inputs) == set(signature.inputs)
-    feeds = {signature.inputs[n].name: tf.make_ndarray(t) for n, t in request.inputs.items()}
-    return session.run({n: info.name for n, info in signature.outputs.items()}, feeds)
-
-def request_of(signature_name="", **inputs):
-    request = predict_pb2.PredictRequest()
-    request.model_spec.signature_name = signature_name
-    for name, value in inputs.items():
-        request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
-    return request
-"""
-
-
-def run(program, *arguments):
-    child = subprocess.run(
-        [sys.executable, "-c", LOADING + program, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-    )
-    assert child.returncode == 0, child.stderr[-3000:]
-    return child.stdout
 
 
 @pytest.fixture(scope="module")
@@ -141,19 +94,7 @@ print(len(names), *sorted(set(names)))
 
 
 def test_only_operations_that_servers_have(export):
-    printed = run(
-        """
-import subprocess
-names = {node.op for node in graph.graph_def.node}
-names |= {node.op for function in graph.graph_def.library.function for node in function.node_def}
-names -= {function.signature.name for function in graph.graph_def.library.function}
-program = "import sys; import tensorflow; from tensorflow.python.framework import op_def_registry;"
-program += "print(*[name for name in sys.argv[1:] if op_def_registry.get(name) is None])"
-subprocess.run([sys.executable, "-c", program, *sorted(names)], check=True)
-""",
-        export,
-    )
-    assert set(printed.split()) == set(TEXT_OPERATIONS)
+    assert operations_beyond_tensorflow(export) == set(TEXT_OPERATIONS)
 
 
 def test_eight_threads_get_the_answers_of_one_and_memory_stops_growing(export, tmp_path):

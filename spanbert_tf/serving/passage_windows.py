@@ -1,0 +1,135 @@
+"""Windows over passages, in a graph: the rows that `prepare squad` writes, for any texts.
+
+N questions, W windows of all of them, S positions of the longest row.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+
+class Windows(NamedTuple):
+    """Packed rows and where they are from.
+
+    Attributes:
+        token_ids: int32 [W, S].
+        segment_ids: int32 [W, S].
+        padding_mask: int32 [W, S].
+        question_index: int32 [W].
+        passage_tokens: int32 [W, S], which token of its passage stands there; -1 for none.
+        has_most_context: bool [W, S], whether no other window has more text around that token.
+    """
+
+    token_ids: tf.Tensor
+    segment_ids: tf.Tensor
+    padding_mask: tf.Tensor
+    question_index: tf.Tensor
+    passage_tokens: tf.Tensor
+    has_most_context: tf.Tensor
+
+
+class WindowPacker:
+    """Cuts passages into windows and packs each with its question.
+
+    Args:
+        start_id: of [CLS].
+        end_id: of [SEP].
+        pad_id: of [PAD].
+        sequence_length: positions of a row at most.
+        stride: tokens from one window to the next.
+        max_question_tokens: what is beyond is cut off.
+        question_first: `[CLS] question [SEP] passage [SEP]`.
+    """
+
+    def __init__(
+        self,
+        start_id: int,
+        end_id: int,
+        pad_id: int,
+        *,
+        sequence_length: int,
+        stride: int,
+        max_question_tokens: int = 64,
+        question_first: bool = False,
+    ) -> None:
+        self._start_id, self._end_id, self._pad_id = start_id, end_id, pad_id
+        self._sequence_length = sequence_length
+        self._stride = stride
+        self._max_question_tokens = max_question_tokens
+        self._question_first = question_first
+
+    def __call__(self, questions: tf.RaggedTensor, passages: tf.RaggedTensor) -> Windows:
+        """Packs all windows.
+
+        Args:
+            questions: int32 [N, tokens].
+            passages: int32 [N, tokens]; an empty one has one window.
+        """
+        questions = questions[:, : self._max_question_tokens]
+        question_sizes = tf.cast(questions.row_lengths(), tf.int32)  # [N]
+        passage_sizes = tf.cast(passages.row_lengths(), tf.int32)
+        lengths = self._sequence_length - 3 - question_sizes  # [N] [CLS], [SEP], [SEP]
+        too_long = tf.maximum(passage_sizes - lengths, 0)
+        num_windows = 1 + (too_long + self._stride - 1) // self._stride  # [N]
+        index = tf.repeat(tf.range(tf.size(num_windows)), num_windows)  # [W]
+        number = tf.range(tf.size(index)) - tf.gather(tf.cumsum(num_windows, exclusive=True), index)
+        firsts = number * self._stride  # [W] tokens of the passage before the window
+        sizes = tf.minimum(tf.gather(passage_sizes, index) - firsts, tf.gather(lengths, index))
+        parts = [
+            tf.gather(questions, index),
+            tf.gather(passages, index),
+        ]  # ragged [W, tokens]
+        shown = tf.ragged.range(firsts, firsts + sizes)  # ragged [W, tokens in the window]
+        parts[1] = tf.gather(parts[1], shown, batch_dims=1)
+        ids = parts if self._question_first else parts[::-1]
+        nothing = [tf.fill(tf.shape(part.flat_values), -1) for part in ids]
+        tokens = [part.with_flat_values(none) for part, none in zip(ids, nothing, strict=True)]
+        tokens[int(self._question_first)] = shown
+        token_ids, padding_mask = self._joined(ids, self._start_id, self._end_id, self._pad_id)
+        passage_tokens, _ = self._joined(tokens, -1, -1, -1)
+        second = 2 + tf.cast(ids[0].row_lengths(), tf.int32)[:, tf.newaxis]  # [W, 1]
+        positions = tf.range(tf.shape(token_ids)[1])[tf.newaxis]
+        segment_ids = tf.cast(positions >= second, tf.int32) * padding_mask
+        most = _has_most_context(passage_tokens, index, firsts, sizes, passage_sizes)
+        return Windows(token_ids, segment_ids, padding_mask, index, passage_tokens, most)
+
+    def _joined(
+        self, parts: list[tf.RaggedTensor], start: int, end: int, padding: int
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """`[start] first [end] second [end]`, padded; and where there is no padding."""
+
+        def column(value: int) -> tf.Tensor:
+            return tf.fill([parts[0].nrows(), 1], value)
+
+        rows = tf.concat([column(start), parts[0], column(end), parts[1], column(end)], axis=1)
+        dense = rows.to_tensor(padding)  # [W, S]
+        # No row at all still has the width of the shortest one, which the model reads.
+        missing = tf.maximum(3 - tf.shape(dense)[1], 0)
+        dense = tf.pad(dense, [[0, 0], [0, missing]], constant_values=padding)
+        mask = tf.sequence_mask(rows.row_lengths(), tf.shape(dense)[1], tf.int32)
+        return dense, mask
+
+
+def _has_most_context(
+    passage_tokens: tf.Tensor,
+    index: tf.Tensor,
+    firsts: tf.Tensor,
+    sizes: tf.Tensor,
+    passage_sizes: tf.Tensor,
+) -> tf.Tensor:
+    """The rule of `data_prep.passage_windows.has_most_context`; bool [W, S]."""
+    before = passage_tokens - firsts[:, tf.newaxis]  # [W, S]
+    after = (firsts + sizes - 1)[:, tf.newaxis] - passage_tokens
+    # In hundredths, so that ties are exact.
+    score = 100 * tf.minimum(before, after) + sizes[:, tf.newaxis]
+    is_token = passage_tokens >= 0
+    # A number for each token of each passage; the last one is for what is none.
+    offsets = tf.cumsum(passage_sizes, exclusive=True)
+    total = tf.reduce_sum(passage_sizes)
+    owner = tf.where(is_token, tf.gather(offsets, index)[:, tf.newaxis] + passage_tokens, total)
+    best = tf.math.unsorted_segment_max(score, owner, total + 1)
+    is_best = is_token & (score == tf.gather(best, owner))
+    number = tf.broadcast_to(tf.range(tf.size(index))[:, tf.newaxis], tf.shape(owner))
+    last = tf.size(index)
+    first = tf.math.unsorted_segment_min(tf.where(is_best, number, last), owner, total + 1)
+    return is_best & (number == tf.gather(first, owner))

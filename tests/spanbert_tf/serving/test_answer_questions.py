@@ -1,0 +1,222 @@
+"""The exported question answerer, against preparation and prediction."""
+
+import json
+
+import hypothesis
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import strategies as st
+from server_process import TEXT_OPERATIONS, operations_beyond_tensorflow, run
+
+from data_prep.passage_windows import has_most_context, window_starts
+from data_prep.question_answering import QuestionOptions, write_questions
+from data_prep.questions import Question, QuestionSet
+from spanbert_tf.data import question_answering_dataset
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.models import (
+    SpanBertBackbone,
+    SpanBertQuestionAnswerer,
+    SpanBertQuestionAnswererPreprocessor,
+    SpanBertTokenizer,
+)
+from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.question_answering.answers import answer_questions
+from spanbert_tf.serving.passage_windows import WindowPacker
+from spanbert_tf.serving.question_answering import export_question_answerer
+
+WORDS = ["ann", "bob", "zoe", "has", "the", "cat", "owl", "who", "?", ".", "##s", "中"]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+LENGTH, STRIDE, TOP_K = 24, 7, 4
+START, END, PAD = 101, 102, 0
+TOKENS = st.lists(st.integers(1, 99), max_size=40)
+
+
+@hypothesis.settings(max_examples=60)
+@hypothesis.given(
+    st.lists(st.tuples(st.lists(st.integers(1, 99), max_size=6), TOKENS), min_size=1, max_size=3),
+    st.booleans(),
+)
+def test_windows_are_those_of_preparation(pairs, question_first):
+    packer = WindowPacker(
+        START,
+        END,
+        PAD,
+        sequence_length=LENGTH,
+        stride=STRIDE,
+        max_question_tokens=5,
+        question_first=question_first,
+    )
+    questions, passages = (
+        tf.ragged.constant([pair[number] for pair in pairs], tf.int32, ragged_rank=1)
+        for number in (0, 1)
+    )
+    windows = packer(questions, passages)
+    row = 0
+    for number, (question, passage) in enumerate(pairs):
+        question = question[:5]
+        length = LENGTH - 3 - len(question)
+        starts = window_starts(max(len(passage), 1), length, STRIDE)
+        most = has_most_context(starts, len(passage), length)
+        for start, best in zip(starts.tolist(), most, strict=True):
+            part = passage[start : start + length]
+            segments = [question, part] if question_first else [part, question]
+            expected = [START, *segments[0], END, *segments[1], END]
+            second = 2 + len(segments[0])
+            size = len(expected)
+            assert windows.question_index[row] == number
+            assert windows.token_ids[row, :size].numpy().tolist() == expected
+            assert not windows.token_ids[row, size:].numpy().any()
+            assert windows.padding_mask[row].numpy().sum() == size
+            segment_ids = windows.segment_ids[row].numpy()
+            assert segment_ids[:size].tolist() == [0] * second + [1] * (size - second)
+            tokens = windows.passage_tokens[row].numpy()
+            where = np.flatnonzero(tokens >= 0)
+            assert tokens[where].tolist() == list(range(start, start + len(part)))
+            first = second if question_first else 1
+            assert where.tolist() == list(range(first, first + len(part)))
+            found = windows.has_most_context[row].numpy()[where]
+            assert found.tolist() == best[start : start + length].tolist()
+            row += 1
+    assert row == len(windows.token_ids)
+
+
+CONTEXTS = [
+    "Ann has the cat. Bob has the owl.",
+    " Zoë  has 中 the owls. " * 7 + "BOB",
+    "the cat",
+    "",
+    "unknown words only",
+    "Ann has the \ud83d\ude00 cat. ".encode("utf-16", "surrogatepass").decode("utf-16") * 5,
+]
+
+
+@pytest.fixture(scope="module")
+def preset(tmp_path_factory):
+    keras.utils.set_random_seed(3)
+    backbone = SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 37, max_sequence_length=LENGTH)
+    tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
+    preprocessor = SpanBertQuestionAnswererPreprocessor(tokenizer, sequence_length=LENGTH)
+    answerer = SpanBertQuestionAnswerer(backbone, preprocessor)
+    random = np.random.default_rng(1)
+    answerer.set_weights([random.normal(0, 0.5, w.shape) for w in answerer.get_weights()])
+    settings = {"max_answer_tokens": 5, "stride": STRIDE, "has_unanswerable": True}
+    settings["null_threshold"] = -1.0
+
+    def write_settings(directory):
+        with open(f"{directory}/question_answering.json", "w") as file:
+            json.dump(settings, file)
+
+    path = str(tmp_path_factory.mktemp("presets") / "preset")
+    write_preset(answerer, path, write_more=write_settings)
+    return path
+
+
+@pytest.fixture(scope="module")
+def export(preset, tmp_path_factory):
+    return export_question_answerer(
+        preset, str(tmp_path_factory.mktemp("served") / "answers"), top_k=TOP_K
+    )
+
+
+@pytest.fixture(scope="module")
+def served(export, tmp_path_factory):
+    """What a server answers: to all at once, and to each alone."""
+    directory = tmp_path_factory.mktemp("outputs")
+    (directory / "contexts.json").write_text(json.dumps(CONTEXTS))
+    run(
+        """
+import json
+contexts = json.load(open(sys.argv[2]))
+answers = []
+for some in (contexts, *[[context] for context in contexts], []):
+    questions = np.array(["Who has the owl?"] * len(some), object)
+    outputs = predict(request_of(question=questions, context=np.array(some, object)))
+    answers.append({name: value.tolist() for name, value in outputs.items()})
+for output in answers:
+    output["answers"] = [[text.decode() for text in row] for row in output["answers"]]
+json.dump(answers, open(sys.argv[3], "w"))
+""",
+        export,
+        directory / "contexts.json",
+        directory / "answers.json",
+    )
+    return json.loads((directory / "answers.json").read_text())
+
+
+def test_answers_are_those_of_predict(served, preset, tmp_path):
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("".join(f"{piece}\n" for piece in VOCABULARY))
+    kept = [number for number, context in enumerate(CONTEXTS) if context]
+    questions = [
+        Question(str(number), "Who has the owl?", place, (), ())
+        for place, number in enumerate(kept)
+    ]
+    contexts = [CONTEXTS[number] for number in kept]
+    write_questions(
+        QuestionSet("x", contexts, questions),
+        str(tmp_path / "data"),
+        vocabulary=str(vocabulary),
+        lowercase=True,
+        options=QuestionOptions(sequence_length=LENGTH, stride=STRIDE),
+    )
+    model = SpanBertQuestionAnswerer.from_preset(preset)
+    data = str(tmp_path / "data")
+    dataset = question_answering_dataset(data, batch_size=3, training=False)
+    expected = answer_questions(model, dataset, data, max_answer_tokens=5)
+    for number, item in zip(kept, expected, strict=True):
+        best = item.candidates[0]
+        everything = served[0]
+        assert everything["answers"][number][0] == best.text
+        assert everything["starts"][number][0] == best.start
+        assert everything["ends"][number][0] == best.end
+        assert everything["null_odds"][number] == pytest.approx(item.null_odds, abs=1e-4)
+        assert everything["is_answerable"][number] is (item.null_odds <= -1.0)
+
+
+def test_pieces_are_where_the_export_says(served):
+    everything = served[0]
+    for number, context in enumerate(CONTEXTS):
+        probabilities = everything["probabilities"][number]
+        assert sum(probabilities) == pytest.approx(1 if context else 0, abs=1e-5)
+        assert probabilities == sorted(probabilities, reverse=True)
+        for text, start, end, probability in zip(
+            *(everything[name][number] for name in ("answers", "starts", "ends")),
+            probabilities,
+            strict=True,
+        ):
+            assert context[start:end] == text
+            assert bool(text) == (probability > 0)
+
+
+def test_answers_do_not_depend_on_the_batch(served):
+    everything, *alone, nothing = served
+    for number, output in enumerate(alone):
+        assert output["answers"][0] == everything["answers"][number]
+        assert output["starts"][0] == everything["starts"][number]
+        np.testing.assert_allclose(
+            output["probabilities"][0], everything["probabilities"][number], atol=1e-5
+        )
+    assert nothing["answers"] == []
+
+
+def test_warm_up_and_operations(export):
+    printed = run(
+        """
+path = sys.argv[1] + "/assets.extra/tf_serving_warmup_requests"
+for record in tf.compat.v1.io.tf_record_iterator(path):
+    request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
+    predict(request)
+    print(request.model_spec.signature_name)
+""",
+        export,
+    )
+    assert set(printed.split()) == {"serving_default", "token_ids"}
+    assert operations_beyond_tensorflow(export) == set(TEXT_OPERATIONS)
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path):
+    with pytest.raises(BadInputError, match="nothing: "):
+        export_question_answerer(str(tmp_path / "nothing"), str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
