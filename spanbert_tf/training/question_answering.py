@@ -10,7 +10,11 @@ from spanbert_tf.data.question_answering import question_answering_dataset
 from spanbert_tf.data.question_answering_schema import QuestionAnsweringInfo
 from spanbert_tf.data.schema import vocabulary_hash
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.finetuning_config import QuestionAnsweringConfig, load_finetuning_config
+from spanbert_tf.finetuning_config import (
+    FinetuningTrainingConfig,
+    QuestionAnsweringConfig,
+    load_finetuning_config,
+)
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertQuestionAnswerer,
@@ -68,9 +72,8 @@ def run_question_answering(
     num_steps = config.training.epochs * -(-info.counts["windows"] // config.training.batch_size)
     warmup_steps = int(config.optimizer.warmup_fraction * num_steps)
     _compile(model, config, warmup_steps, num_steps)
-    training = config.training
     checkpoints = Checkpoints(
-        os.path.join(output, CHECKPOINTS), model, max_to_keep=training.max_checkpoints
+        os.path.join(output, CHECKPOINTS), model, max_to_keep=config.training.max_checkpoints
     )
     first_step = checkpoints.restore()
     os.makedirs(output, exist_ok=True)
@@ -81,27 +84,12 @@ def run_question_answering(
     log = MetricsLog(
         output,
         first_step,
-        every=training.log_every,
+        every=config.training.log_every,
         schedule=WarmupLinearDecay(config.optimizer.learning_rate, warmup_steps, num_steps),
-        tokens_per_step=training.batch_size * info.counts["tokens"] / info.counts["windows"],
+        tokens_per_step=config.training.batch_size * info.counts["tokens"] / info.counts["windows"],
     )
-    periodic = PeriodicCheckpoint(checkpoints, first_step, every=training.checkpoint_every_steps)
     try:
-        with StopOnSignal(checkpoints, first_step) as stop:
-            if first_step < num_steps:
-                model.fit(
-                    question_answering_dataset(
-                        data,
-                        batch_size=training.batch_size,
-                        training=True,
-                        seed=training.seed,
-                        first_batch=first_step,
-                    ),
-                    steps_per_epoch=num_steps - first_step,
-                    callbacks=[log, periodic, stop],
-                    shuffle=False,  # the data set is shuffled
-                    verbose=1 if sys.stdout.isatty() else 2,
-                )
+        _fit(model, config.training, data, checkpoints, log, range(first_step, num_steps))
     except RunInterrupted as stop:
         print(
             f"{output}: SIGTERM: saved step {stop.step} of {num_steps}; run the same command again "
@@ -109,9 +97,37 @@ def run_question_answering(
             flush=True,
         )
         return None
-    checkpoints.save(num_steps)
     model.preprocessor = preprocessor  # only now: `fit` would pack the rows again
     return _finish(model, config, preset, data, output, validation_data)
+
+
+def _fit(
+    model: SpanBertQuestionAnswerer,
+    training: FinetuningTrainingConfig,
+    data: str,
+    checkpoints: Checkpoints,
+    log: MetricsLog,
+    steps: range,
+) -> None:
+    """Trains the steps that are left, and saves the last one."""
+    first_step = steps.start
+    periodic = PeriodicCheckpoint(checkpoints, first_step, every=training.checkpoint_every_steps)
+    with StopOnSignal(checkpoints, first_step) as stop:
+        if steps:
+            model.fit(
+                question_answering_dataset(
+                    data,
+                    batch_size=training.batch_size,
+                    training=True,
+                    seed=training.seed,
+                    first_batch=first_step,
+                ),
+                steps_per_epoch=len(steps),
+                callbacks=[log, periodic, stop],
+                shuffle=False,  # the data set is shuffled
+                verbose=1 if sys.stdout.isatty() else 2,
+            )
+        checkpoints.save(steps.stop)
 
 
 def _check_questions(
