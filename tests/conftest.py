@@ -1,7 +1,12 @@
+import os
+
 import hypothesis
 import pytest
-import tensorflow as tf
-from record_files import random_records, write_records
+
+# As the command line sets it; TensorFlow's own lines come once a process, in whichever test is first.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import tensorflow as tf  # noqa: E402
+from record_files import random_records, write_records  # noqa: E402
 
 # Two devices, for the tests of replication.
 tf.config.set_logical_device_configuration(
