@@ -3,10 +3,10 @@ import os
 import hypothesis
 import pytest
 
-# As the command line sets it; TensorFlow's own lines come once a process, in whichever test is first.
+# As the command line has it. TensorFlow's own lines come once a process, in any test.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-import tensorflow as tf  # noqa: E402
-from record_files import random_records, write_records  # noqa: E402
+import tensorflow as tf
+from record_files import random_records, write_records
 
 # Two devices, for the tests of replication.
 tf.config.set_logical_device_configuration(
