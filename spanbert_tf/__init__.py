@@ -8,7 +8,19 @@ from types import ModuleType
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("config", "data", "errors", "layers", "masking", "models", "serving", "training")
+_SUBMODULES = (
+    "config",
+    "conversion",
+    "data",
+    "errors",
+    "layers",
+    "masking",
+    "models",
+    "presets",
+    "question_answering",
+    "serving",
+    "training",
+)
 
 
 def __getattr__(name: str) -> ModuleType:
