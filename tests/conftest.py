@@ -17,6 +17,11 @@ hypothesis.settings.register_profile("seeded", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("seeded")
 
 
+def pytest_collection_modifyitems(items):
+    # The longest first, so that neither process ends long before the other.
+    items.sort(key=lambda item: item.path.parent.name != "training")
+
+
 @pytest.fixture(scope="session")
 def tiny_records(tmp_path_factory):
     """Single sequences of 24 positions: 40 training records, 10 held out."""

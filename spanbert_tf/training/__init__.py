@@ -1,4 +1,4 @@
-"""Optimizer, checkpoints and the pre-training run."""
+"""Optimizer, checkpoints and the runs."""
 
 from spanbert_tf.training.optimizers import adamw
 
