@@ -30,7 +30,11 @@ def write_model_card(
         **facts,
         "Vocabulary": f"{tokenizer.vocabulary_size():,} word pieces, {casing}",
         "Parameters of the encoder": f"{backbone.count_params():,}",
-        **{name: str(value) for name, value in backbone.get_config().items() if _is_size(value)},
+        **{
+            name: str(value)
+            for name, value in backbone.get_config().items()
+            if name != "name" and _is_size(value)
+        },
     }
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
     module = "spanbert_tf.models" if isinstance(backbone, SpanBertBackbone) else "keras_hub.models"
