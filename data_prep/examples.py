@@ -1,7 +1,6 @@
 """Serializes records as `tf.train.Example`s."""
 
-import tensorflow as tf
-
+from data_prep.example_features import serialize_features
 from data_prep.pairs import join_blocks
 from data_prep.sequences import Block
 from data_prep.spill import SpilledRecord
@@ -35,14 +34,7 @@ def serialize_record(record: SpilledRecord, annotations: tuple[str, ...] = ()) -
     lists = _lists(block)
     for annotation, spans in zip(annotations, block.spans, strict=True):
         lists |= zip(_SPAN_NAMES[annotation], spans, strict=True)
-    # Filled in place: three times as fast as from messages made one by one.
-    example = tf.train.Example()
-    features = example.features.feature
-    for name, value in numbers.items():
-        features[name].int64_list.value.append(value)
-    for name, raw in lists.items():
-        features[name].bytes_list.value.append(raw)
-    return example.SerializeToString(deterministic=True)
+    return serialize_features(numbers, lists)
 
 
 def _lists(block: Block) -> dict[str, bytes]:

@@ -34,6 +34,8 @@ def read_mrqa(path: str, *, allow_missing_header: bool = False) -> QuestionSet:
             entry = json.loads(line)
         except ValueError as error:
             raise BadInputError(f"{place}: not JSON ({error})") from error
+        if not isinstance(entry, dict):
+            raise BadInputError(f"{place}: is no JSON object")
         if number == 1 and "header" in entry:
             continue
         if number == 1 and not allow_missing_header:

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from data_prep.answers import Outcome, locate_answer, token_span
+from data_prep.answers import Location, Outcome, locate_answer, token_span
+from data_prep.example_features import serialize_features
 from data_prep.passage_windows import has_most_context, window_starts
-from data_prep.questions import Question, QuestionSet, checked_questions
+from data_prep.questions import Answer, Question, QuestionSet, checked_questions
 from spanbert_tf.data import question_answering_schema as schema
 from spanbert_tf.data.schema import VOCABULARY_FILE, token_id_dtype, vocabulary_hash
 from spanbert_tf.data.tokenization import word_piece_tokenizer
@@ -26,6 +27,8 @@ from spanbert_tf.whole_directory import write_directory
 
 _TEXTS_AT_ONCE = 4096
 _SHOWN_LOST = 5
+
+Located = tuple[Answer, Outcome, Location | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +99,6 @@ def write_questions(
     pieces = load_vocabulary(vocabulary)
     check_case(pieces, vocabulary, lowercase)
     writer = _Writer(questions, pieces, lowercase, options)
-    infos = []
 
     def write(unfinished: str) -> None:
         writer.write(unfinished)
@@ -110,13 +112,12 @@ def write_questions(
             has_unanswerable=options.has_unanswerable,
             counts=dict(writer.counts),
         )
-        infos.append(info)
         _write_text(unfinished, VOCABULARY_FILE, "".join(f"{piece}\n" for piece in pieces))
         _write_text(unfinished, schema.INFO_FILE, info.to_json())
 
     write_directory(output, write)
     _print_summary(output, writer, time.monotonic() - started)
-    return infos[0]
+    return schema.QuestionAnsweringInfo.load(output)
 
 
 class _Writer:
@@ -144,7 +145,7 @@ class _Writer:
         self.counts.update(contexts=len(contexts), questions=len(questions))
         passages = list(self._tokenized(contexts))
         texts = self._tokenized([question.text for question in questions])
-        path = os.path.join(directory, schema.WINDOWS_FILE)
+        path, lines = os.path.join(directory, schema.WINDOWS_FILE), []
         with tf.io.TFRecordWriter(path) as writer:
             for number, (question, text) in enumerate(zip(questions, texts, strict=True)):
                 passage = passages[question.context_index]
@@ -153,10 +154,12 @@ class _Writer:
                         f"{self._questions.path}: question {question.id!r}: its context has no "
                         "tokens"
                     )
-                for example in self._windows(number, question, text.token_ids, passage):
+                located = self._located(question)
+                lines.append(_line(question, located))
+                answer = self._answer_tokens(question, located, passage)
+                for example in self._windows(number, question, text.token_ids, passage, answer):
                     writer.write(example)
                     self.counts["windows"] += 1
-        lines = [_line(question, contexts[question.context_index]) for question in questions]
         for name, values in ((schema.QUESTIONS_FILE, lines), (schema.CONTEXTS_FILE, contexts)):
             _write_text(directory, name, "".join(f"{json.dumps(value)}\n" for value in values))
 
@@ -170,16 +173,30 @@ class _Writer:
             for raw, *row in zip(batch, *parts, strict=True):
                 yield _in_characters(raw, *row)
 
+    def _located(self, question: Question) -> list[Located]:
+        context = self._questions.contexts[question.context_index]
+        return [(answer, *locate_answer(context, answer)) for answer in question.answers]
+
     def _windows(
-        self, number: int, question: Question, question_ids: np.ndarray, passage: TokenizedText
+        self,
+        number: int,
+        question: Question,
+        question_ids: np.ndarray,
+        passage: TokenizedText,
+        answer: tuple[int, int] | None,
     ) -> Iterator[bytes]:
         options, num_tokens = self._options, len(passage.token_ids)
         self.counts["cut_questions"] += len(question_ids) > options.max_question_tokens
         question_ids = question_ids[: options.max_question_tokens]
         length = options.sequence_length - 3 - len(question_ids)  # [CLS], [SEP], [SEP]
+        if length < 1 or (num_tokens > length and length < options.stride):
+            raise BadInputError(
+                f"{self._questions.path}: question {question.id!r}: leaves room for "
+                f"{max(length, 0)} tokens of its context in a row, less than --stride "
+                f"({options.stride}); give a larger --sequence-length or a smaller --stride"
+            )
         starts = window_starts(num_tokens, length, options.stride)
         most = has_most_context(starts, num_tokens, length)  # [W, T]
-        answer = self._answer_tokens(question, passage)
         for start, is_best in zip(starts.tolist(), most, strict=True):
             part = slice(start, min(start + length, num_tokens))
             row, passage_start, second_start = self._pack(passage.token_ids[part], question_ids)
@@ -200,7 +217,9 @@ class _Writer:
                 schema.OFFSET_ENDS: passage.ends[part].astype(schema.OFFSET_DTYPE),
                 schema.HAS_MOST_CONTEXT: is_best[part].astype(schema.FLAG_DTYPE),
             }
-            yield _serialize(numbers, lists)
+            yield serialize_features(
+                numbers, {name: values.tobytes() for name, values in lists.items()}
+            )
 
     def _pack(
         self, passage_ids: np.ndarray, question_ids: np.ndarray
@@ -212,11 +231,12 @@ class _Writer:
         second_start = 2 + len(parts[0])
         return row, second_start if is_question_first else 1, second_start
 
-    def _answer_tokens(self, question: Question, passage: TokenizedText) -> tuple[int, int] | None:
+    def _answer_tokens(
+        self, question: Question, located: Sequence[Located], passage: TokenizedText
+    ) -> tuple[int, int] | None:
         """Tokens of the first answer that can be found; counts all of them."""
         context, spans = self._questions.contexts[question.context_index], []
-        for answer in question.answers:
-            outcome, location = locate_answer(context, answer)
+        for answer, outcome, location in located:
             span = location and token_span(location, passage.starts, passage.ends)
             if span is None:
                 outcome = Outcome.LOST
@@ -245,27 +265,16 @@ def _in_characters(
     return TokenizedText(token_ids, characters[starts], characters[ends])
 
 
-def _line(question: Question, context: str) -> dict:
+def _line(question: Question, located: Sequence[Located]) -> dict:
     """A line of `questions.jsonl`."""
-    found = (locate_answer(context, answer)[1] for answer in question.answers)
     return {
         "id": question.id,
         "question": question.text,
         "context_index": question.context_index,
         "gold_texts": list(question.gold_texts),
-        "gold_spans": sorted({location for location in found if location}),
+        "gold_spans": sorted({location for _, _, location in located if location}),
         "is_impossible": question.is_impossible,
     }
-
-
-def _serialize(numbers: dict[str, int], lists: dict[str, np.ndarray]) -> bytes:
-    example = tf.train.Example()
-    features = example.features.feature
-    for name, value in numbers.items():
-        features[name].int64_list.value.append(value)
-    for name, values in lists.items():
-        features[name].bytes_list.value.append(values.tobytes())
-    return example.SerializeToString(deterministic=True)
 
 
 def _write_text(directory: str, name: str, text: str) -> None:

@@ -16,6 +16,7 @@ from official.modeling.hyperparams import base_config
 from spanbert_tf.config_checks import check_values
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.masking.options import MaskingOptions
+from spanbert_tf.shipped_configs import find_config
 from spanbert_tf.strict_yaml import (
     Setting,
     build_config,
@@ -23,6 +24,8 @@ from spanbert_tf.strict_yaml import (
     parse_override,
     read_settings,
 )
+
+_KIND = "pretrain"  # of shipped configuration
 
 
 @dataclasses.dataclass
@@ -232,7 +235,7 @@ def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> Pretraining
     Raises:
         ConfigurationError: a file, a key, a type or a value is wrong.
     """
-    settings = _with_bases(_find(name_or_path, os.getcwd(), "--config"), ())
+    settings = _with_bases(find_config(_KIND, name_or_path, os.getcwd(), "--config"), ())
     settings |= dict(parse_override(text) for text in overrides)
     config = build_config(PretrainingConfig, settings)
     try:
@@ -241,36 +244,6 @@ def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> Pretraining
     except ConfigurationError as error:
         raise ConfigurationError(f"{name_or_path}: {error}") from error
     return config
-
-
-def shipped_directory() -> str:
-    """The directory of the shipped configurations of pre-training."""
-    package = os.path.dirname(os.path.abspath(__file__))
-    installed = os.path.join(package, "configs", "pretrain")  # in a wheel
-    if os.path.isdir(installed):
-        return installed
-    return os.path.join(os.path.dirname(package), "configs", "pretrain")  # in a clone
-
-
-def shipped_names() -> list[str]:
-    """Names of the shipped configurations of pre-training."""
-    return sorted(
-        name.removesuffix(".yaml")
-        for name in os.listdir(shipped_directory())
-        if name.endswith(".yaml")
-    )
-
-
-def _find(name_or_path: str, directory: str, place: str) -> str:
-    """The path of a shipped name, or of a file seen from a directory."""
-    if name_or_path in shipped_names():
-        return os.path.join(shipped_directory(), f"{name_or_path}.yaml")
-    path = os.path.normpath(os.path.join(directory, name_or_path))
-    if not os.path.isfile(path):
-        raise ConfigurationError(
-            f"{place}: {name_or_path} is neither a file nor one of {', '.join(shipped_names())}"
-        )
-    return path
 
 
 def _with_bases(path: str, descendants: tuple[str, ...]) -> dict[str, Setting]:
@@ -283,5 +256,5 @@ def _with_bases(path: str, descendants: tuple[str, ...]) -> dict[str, Setting]:
         return settings
     if not isinstance(base.value, str):
         raise ConfigurationError(f"{base.place}: base must be a name or a path")
-    base_path = _find(base.value, os.path.dirname(path), base.place)
+    base_path = find_config(_KIND, base.value, os.path.dirname(path), base.place)
     return _with_bases(base_path, (*descendants, path)) | settings

@@ -9,6 +9,7 @@ import yaml
 from official.modeling.hyperparams import base_config
 
 from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.shipped_configs import find_config
 from spanbert_tf.strict_yaml import build_config, flat_values, parse_override, read_settings
 
 _AT_LEAST_1 = (
@@ -148,15 +149,7 @@ def load_finetuning_config(
     Raises:
         ConfigurationError: a file, a key, a type or a value is wrong.
     """
-    directory = shipped_directory()
-    names = sorted(name.removesuffix(".yaml") for name in os.listdir(directory))
-    path = (
-        os.path.join(directory, f"{name_or_path}.yaml") if name_or_path in names else name_or_path
-    )
-    if not os.path.isfile(path):
-        raise ConfigurationError(
-            f"--config: {name_or_path} is neither a file nor one of {', '.join(names)}"
-        )
+    path = find_config("finetune", name_or_path, os.getcwd(), "--config")
     settings = read_settings(path) | dict(parse_override(text) for text in overrides)
     config = build_config(QuestionAnsweringConfig, settings)
     values = flat_values(config)
@@ -170,12 +163,3 @@ def load_finetuning_config(
             f"{name_or_path}: optimizer.warmup_fraction: is not from 0 to below 1"
         )
     return config
-
-
-def shipped_directory() -> str:
-    """The directory of the shipped configurations of fine-tuning."""
-    package = os.path.dirname(os.path.abspath(__file__))
-    installed = os.path.join(package, "configs", "finetune")  # in a wheel
-    if os.path.isdir(installed):
-        return installed
-    return os.path.join(os.path.dirname(package), "configs", "finetune")  # in a clone

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, MismatchError
 
 TOKEN_TABLE = "bert.embeddings.word_embeddings.weight"
 SPAN_POSITIONS = "cls.pair_target_predictions.position_embeddings.weight"
 ENCODER, POOLER, MASKED_LM_HEAD = "encoder", "pooler", "masked_lm_head"
 SPAN_BOUNDARY_HEAD, NEXT_SENTENCE_HEAD = "span_boundary_head", "next_sentence_head"
+BERT_EPSILON = 1e-12  # of LayerNorm, in the original code
 # Arguments of SpanBertBackbone and their names in BERT's own configurations.
 SIZE_NAMES = {
     "vocabulary_size": "vocab_size",
@@ -65,6 +66,24 @@ class Checkpoint:
         """Names of arrays that no part knows."""
         known = {name for shapes in self.parts().values() for name in shapes}
         return sorted(self.arrays.keys() - known)
+
+
+def check_epsilon(checkpoint: Checkpoint, reader: str) -> None:
+    """Checks LayerNorm's epsilon for a target that has no choice of it.
+
+    Args:
+        checkpoint: what will be written.
+        reader: what reads it, for the message.
+
+    Raises:
+        MismatchError: it is not 1e-12.
+    """
+    epsilon = checkpoint.sizes["layer_norm_epsilon"]
+    if epsilon != BERT_EPSILON:
+        raise MismatchError(
+            f"{checkpoint.path}: layer_norm_epsilon is {epsilon}; {reader} knows only "
+            f"{BERT_EPSILON}"
+        )
 
 
 def checked_checkpoint(checkpoint: Checkpoint) -> Checkpoint:

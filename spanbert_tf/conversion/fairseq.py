@@ -3,14 +3,14 @@
 import os
 
 from spanbert_tf.conversion.archives import opened_source
-from spanbert_tf.conversion.checkpoint import SIZE_NAMES, TOKEN_TABLE, Checkpoint
+from spanbert_tf.conversion.checkpoint import BERT_EPSILON, SIZE_NAMES, TOKEN_TABLE, Checkpoint
 from spanbert_tf.conversion.huggingface import read_sizes
 from spanbert_tf.conversion.torch_files import read_pickled, with_standard_names
 from spanbert_tf.conversion.vocabularies import find_casing, find_vocabulary
 from spanbert_tf.errors import BadInputError
 
 _HEAD_WIDTH = 64  # of all published BERT models; the weights do not tell
-_DROPOUT, _EPSILON = 0.1, 1e-12  # of the original code
+_DROPOUT = 0.1  # of the original code
 
 
 def read_fairseq(path: str, vocabulary: str | None, lowercase: bool | None) -> Checkpoint:
@@ -76,5 +76,5 @@ def _sizes_of_shapes(path: str, arrays: dict) -> dict[str, int | float]:
         "max_sequence_length": shape("bert.embeddings.position_embeddings.weight")[0],
         "num_segments": shape("bert.embeddings.token_type_embeddings.weight")[0],
         "dropout": _DROPOUT,
-        "layer_norm_epsilon": _EPSILON,
+        "layer_norm_epsilon": BERT_EPSILON,
     }

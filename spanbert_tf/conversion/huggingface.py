@@ -6,7 +6,13 @@ import os
 import numpy as np
 
 from spanbert_tf.conversion.archives import opened_source
-from spanbert_tf.conversion.checkpoint import MASKED_LM_HEAD, SIZE_NAMES, TOKEN_TABLE, Checkpoint
+from spanbert_tf.conversion.checkpoint import (
+    BERT_EPSILON,
+    MASKED_LM_HEAD,
+    SIZE_NAMES,
+    TOKEN_TABLE,
+    Checkpoint,
+)
 from spanbert_tf.conversion.torch_files import (
     read_pickled,
     read_safetensors,
@@ -79,7 +85,7 @@ def read_sizes(directory: str, path: str) -> dict[str, int | float]:
     if sizes["hidden_dim"] % sizes["num_heads"]:
         raise BadInputError(f"{where}: num_attention_heads does not divide hidden_size")
     dropout = config.get("hidden_dropout_prob", 0.1)
-    epsilon = config.get("layer_norm_eps", 1e-12)
+    epsilon = config.get("layer_norm_eps", BERT_EPSILON)
     return {**sizes, "dropout": float(dropout), "layer_norm_epsilon": float(epsilon)}
 
 

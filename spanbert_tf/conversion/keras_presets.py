@@ -4,6 +4,7 @@ import keras_hub
 import numpy as np
 
 from spanbert_tf.conversion.checkpoint import (
+    BERT_EPSILON,
     ENCODER,
     MASKED_LM_HEAD,
     NEXT_SENTENCE_HEAD,
@@ -11,6 +12,7 @@ from spanbert_tf.conversion.checkpoint import (
     SPAN_BOUNDARY_HEAD,
     SPAN_POSITIONS,
     Checkpoint,
+    check_epsilon,
 )
 from spanbert_tf.conversion.parameters import (
     Parameter,
@@ -23,10 +25,13 @@ from spanbert_tf.conversion.parameters import (
 )
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer, SpanBertTokenizer
-from spanbert_tf.models.task_presets import is_task_preset
 from spanbert_tf.presets.golden import encode_rows, golden_rows
-from spanbert_tf.presets.loading import load_backbone, load_preset
-from spanbert_tf.presets.pretraining import LOADED, load_pretrainer, save_pretraining_preset
+from spanbert_tf.presets.loading import load_preset
+from spanbert_tf.presets.pretraining import (
+    add_heads,
+    load_encoder_and_head,
+    save_pretraining_preset,
+)
 from spanbert_tf.presets.writing import write_preset
 
 _SIZES = (
@@ -39,7 +44,6 @@ _SIZES = (
     "num_segments",
     "dropout",
 )
-_KERAS_HUB_EPSILON = 1e-12
 
 
 def read_keras(path: str, vocabulary: None = None, lowercase: bool | None = None) -> Checkpoint:
@@ -56,10 +60,10 @@ def read_keras(path: str, vocabulary: None = None, lowercase: bool | None = None
     """
     if vocabulary:
         raise MismatchError(f"{path}: has a vocabulary of its own; leave out --vocabulary")
-    backbone = load_backbone(path)
+    backbone, masked_lm_head = load_encoder_and_head(path)
     tokenizer = load_preset(keras_hub.models.Tokenizer, path)
     sizes = {name: getattr(backbone, name) for name in _SIZES}
-    sizes["layer_norm_epsilon"] = getattr(backbone, "layer_norm_epsilon", _KERAS_HUB_EPSILON)
+    sizes["layer_norm_epsilon"] = getattr(backbone, "layer_norm_epsilon", BERT_EPSILON)
     if getattr(backbone, "position_embeddings", "absolute") != "absolute":
         raise MismatchError(
             f"{path}: has SegaBERT's positions, which no other project's format can hold"
@@ -67,25 +71,12 @@ def read_keras(path: str, vocabulary: None = None, lowercase: bool | None = None
     if lowercase not in (None, tokenizer.lowercase):
         raise MismatchError(f"{path}: its tokenizer has lowercase={tokenizer.lowercase}")
     parameters = encoder_parameters(backbone) + pooler_parameters(backbone)
-    parameters += _head_parameters(path, backbone)
+    if masked_lm_head is not None:
+        parameters += masked_lm_parameters(masked_lm_head, backbone.hidden_dim)
+    if isinstance(backbone, SpanBertBackbone):
+        parameters += _further_head_parameters(add_heads(path, backbone, masked_lm_head)[0])
     arrays = {parameter.name: parameter.to_array() for parameter in parameters}
     return Checkpoint(path, sizes, arrays, tokenizer.get_vocabulary(), tokenizer.lowercase)
-
-
-def _head_parameters(path: str, backbone: keras_hub.models.Backbone) -> list[Parameter]:
-    """Those of the heads that lie in a preset."""
-    width = backbone.hidden_dim
-    if not isinstance(backbone, SpanBertBackbone):
-        kind = keras_hub.models.BertMaskedLM
-        if not is_task_preset(path, kind):
-            return []
-        head = load_preset(kind, path, preprocessor=None, dtype="float32").masked_lm_head
-        return masked_lm_parameters(head, width)
-    pretrainer, report = load_pretrainer(path)
-    parameters = []
-    if report[MASKED_LM_HEAD] == LOADED:
-        parameters += masked_lm_parameters(pretrainer.masked_lm_head, width)
-    return parameters + _further_head_parameters(pretrainer)
 
 
 def _further_head_parameters(pretrainer: SpanBertPretrainer) -> list[Parameter]:
@@ -151,11 +142,7 @@ def write_keras_bert(checkpoint: Checkpoint, directory: str) -> list[str]:
     Raises:
         MismatchError: LayerNorm's epsilon is not the one that KerasHub's BERT has.
     """
-    if checkpoint.sizes["layer_norm_epsilon"] != _KERAS_HUB_EPSILON:
-        raise MismatchError(
-            f"{checkpoint.path}: layer_norm_epsilon is {checkpoint.sizes['layer_norm_epsilon']}; "
-            f"KerasHub's BERT knows only {_KERAS_HUB_EPSILON}"
-        )
+    check_epsilon(checkpoint, "KerasHub's BERT")
     found = checkpoint.found_parts()
     sizes = {name: checkpoint.sizes[name] for name in _SIZES}
     backbone = keras_hub.models.BertBackbone(**sizes)

@@ -8,14 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.conversion.archives import opened_source
-from spanbert_tf.conversion.checkpoint import SIZE_NAMES, Checkpoint
+from spanbert_tf.conversion.checkpoint import SIZE_NAMES, Checkpoint, check_epsilon
 from spanbert_tf.conversion.huggingface import read_sizes
 from spanbert_tf.conversion.vocabularies import find_casing, find_vocabulary, write_vocabulary
-from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.whole_directory import write_directory
 
 _PREFIX = "bert_model.ckpt"
-_EPSILON = 1e-12
 _PARTS = ("encoder", "pooler", "masked_lm_head", "next_sentence_head")
 _OPTIMIZER = re.compile(r"(/adam_[mv]|^global_step)$")
 # Names that do not follow the rule.
@@ -106,11 +105,7 @@ def write_tf1(checkpoint: Checkpoint, directory: str) -> list[str]:
     Raises:
         MismatchError: LayerNorm's epsilon is not the one that Google's code has.
     """
-    if checkpoint.sizes["layer_norm_epsilon"] != _EPSILON:
-        raise MismatchError(
-            f"{checkpoint.path}: layer_norm_epsilon is {checkpoint.sizes['layer_norm_epsilon']}; "
-            f"Google's code knows only {_EPSILON}"
-        )
+    check_epsilon(checkpoint, "Google's code")
     found = [part for part in checkpoint.found_parts() if part in _PARTS]
     parts = checkpoint.parts()
     names = [name for part in found for name in parts[part]]

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data import schema
+from spanbert_tf.data.unsigned_lists import decode_unsigned
 from spanbert_tf.masking import AnnotatedSpans, Blocks
 from spanbert_tf.vocabulary import END_TOKEN, PAD_TOKEN, START_TOKEN
 
@@ -93,7 +94,7 @@ def _decode_list(raw: tf.Tensor, dtype: str, width: int) -> tuple[tf.Tensor, tf.
         lengths, width, message="a record is longer than dataset_info.json says"
     )
     with tf.control_dependencies([check]):
-        values = tf.io.decode_raw(raw, tf.as_dtype(dtype), fixed_length=width * item_size)
+        values = decode_unsigned(raw, dtype, fixed_length=width * item_size)
     return values, tf.cast(lengths, tf.int64)  # [B, width], [B]
 
 

@@ -12,6 +12,7 @@ from spanbert_tf.data import question_answering_schema as schema
 from spanbert_tf.data.question_answering_schema import QuestionAnsweringInfo
 from spanbert_tf.data.records import training_windows
 from spanbert_tf.data.schema import VOCABULARY_FILE, token_id_dtype
+from spanbert_tf.data.unsigned_lists import decode_unsigned
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.vocabulary import PAD_TOKEN, load_vocabulary
 
@@ -86,7 +87,7 @@ def _parse(serialized: tf.Tensor, info: QuestionAnsweringInfo) -> tuple[dict, di
     record = tf.io.parse_single_example(serialized, features)
     numbers = {name: tf.cast(record[name], tf.int32) for name in _NUMBERS}
     dtype = token_id_dtype(info.vocabulary_size)
-    token_ids = _decode(record[schema.WINDOW_TOKEN_IDS], dtype)  # [S]
+    token_ids = tf.cast(decode_unsigned(record[schema.WINDOW_TOKEN_IDS], dtype), tf.int32)  # [S]
     positions = tf.range(tf.size(token_ids))
     x = {
         "token_ids": token_ids,
@@ -96,7 +97,7 @@ def _parse(serialized: tf.Tensor, info: QuestionAnsweringInfo) -> tuple[dict, di
         "passage_start": numbers[schema.PASSAGE_START],
     }
     for name, list_dtype in _PASSAGE_LISTS.items():
-        values = _decode(record[name], list_dtype)  # [tokens of the passage]
+        values = tf.cast(decode_unsigned(record[name], list_dtype), tf.int32)  # [passage tokens]
         before = numbers[schema.PASSAGE_START]
         after = tf.size(token_ids) - before - tf.size(values)
         x[name] = tf.pad(values, [[before, after]])  # [S]
@@ -105,12 +106,6 @@ def _parse(serialized: tf.Tensor, info: QuestionAnsweringInfo) -> tuple[dict, di
         "end_positions": numbers[schema.END_POSITION],
     }
     return x, y
-
-
-def _decode(raw: tf.Tensor, dtype: str) -> tf.Tensor:
-    # TensorFlow decodes no uint32; the values are far below 2³¹.
-    decoded = tf.io.decode_raw(raw, {"uint32": "int32"}.get(dtype, dtype))
-    return tf.cast(decoded, tf.int32)
 
 
 def load_questions(directory: str) -> list[dict]:

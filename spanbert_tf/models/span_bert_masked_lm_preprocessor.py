@@ -14,6 +14,7 @@ from spanbert_tf.data.packing import ANNOTATION_LISTS
 from spanbert_tf.masking import Blocks, MaskingOptions, SpanMasker
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+from spanbert_tf.models.text_packer import text_packer
 from spanbert_tf.vocabulary import SPECIAL_TOKENS
 
 # KerasHub's arguments that `masking` replaces.
@@ -80,16 +81,9 @@ class SpanBertMaskedLMPreprocessor(keras_hub.models.MaskedLMPreprocessor):
         self.seed = seed
 
     def build(self, input_shape: tuple) -> None:
-        # In place of the base class's packer and masker: both in TensorFlow, eagerly as well.
+        # In place of the base class's packer and masker.
         vocabulary = self.tokenizer.get_vocabulary()
-        self.packer = keras_hub.layers.MultiSegmentPacker(
-            sequence_length=self.sequence_length,
-            start_value=self.tokenizer.start_token_id,
-            end_value=self.tokenizer.end_token_id,
-            pad_value=self.tokenizer.pad_token_id,
-            truncate=self.truncate,
-            _allow_python_workflow=False,
-        )
+        self.packer = text_packer(self.tokenizer, self.sequence_length, self.truncate)
         counts = [int(piece not in SPECIAL_TOKENS) for piece in vocabulary]
         with tf.init_scope():  # Keras may build while it traces one of several graphs
             self.masker = SpanMasker.from_vocabulary(vocabulary, counts, self.masking)

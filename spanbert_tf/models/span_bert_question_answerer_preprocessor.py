@@ -7,6 +7,7 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+from spanbert_tf.models.text_packer import text_packer
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -48,14 +49,7 @@ class SpanBertQuestionAnswererPreprocessor(keras_hub.models.Preprocessor):
 
     def build(self, input_shape: tuple) -> None:
         # "waterfall" gives the first segment its room first: it must be the question's.
-        self.packer = keras_hub.layers.MultiSegmentPacker(
-            sequence_length=self.sequence_length,
-            start_value=self.tokenizer.start_token_id,
-            end_value=self.tokenizer.end_token_id,
-            pad_value=self.tokenizer.pad_token_id,
-            truncate="waterfall",
-            _allow_python_workflow=False,
-        )
+        self.packer = text_packer(self.tokenizer, self.sequence_length, truncate="waterfall")
 
     def call(
         self, x: tuple, y: tf.Tensor | None = None, sample_weight: tf.Tensor | None = None

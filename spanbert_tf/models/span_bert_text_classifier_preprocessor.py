@@ -7,6 +7,7 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+from spanbert_tf.models.text_packer import text_packer
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -31,15 +32,8 @@ class SpanBertTextClassifierPreprocessor(keras_hub.models.TextClassifierPreproce
     tokenizer_cls = SpanBertTokenizer
 
     def build(self, input_shape: tuple) -> None:
-        # In place of the base class's packer, which runs Python code when called eagerly.
-        self.packer = keras_hub.layers.MultiSegmentPacker(
-            sequence_length=self.sequence_length,
-            start_value=self.tokenizer.start_token_id,
-            end_value=self.tokenizer.end_token_id,
-            pad_value=self.tokenizer.pad_token_id,
-            truncate=self.truncate,
-            _allow_python_workflow=False,
-        )
+        # In place of the base class's.
+        self.packer = text_packer(self.tokenizer, self.sequence_length, self.truncate)
 
     def call(
         self,

@@ -4,7 +4,6 @@ import keras_hub
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
-from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 from spanbert_tf.presets.golden import check_outputs, check_weights
 
 
@@ -22,7 +21,8 @@ def load_preset(
         BadInputError: the preset is none of that class, or a file of it is missing or damaged.
     """
     try:
-        check_weights(preset)
+        if not issubclass(kind, keras_hub.models.Tokenizer):  # it reads none
+            check_weights(preset)
         return kind.from_preset(preset, **options)
     except (ValueError, OSError, KeyError, TypeError, ImportError) as error:
         raise BadInputError(
@@ -36,36 +36,35 @@ def _first_line(error: Exception) -> str:
     return reason.splitlines()[0]
 
 
-def load_backbone(preset: str) -> keras_hub.models.Backbone:
-    """The encoder of a preset, this project's or KerasHub's, in float32 and checked.
-
-    Raises:
-        BadInputError: as `load_preset`, or it does not compute what it was saved with.
-    """
-    backbone = load_preset(keras_hub.models.Backbone, preset, dtype="float32")
-    check_outputs(preset, backbone, load_preset(keras_hub.models.Tokenizer, preset))
-    return backbone
-
-
-def load_masked_lm(preset: str, dtype: str = "float32") -> SpanBertMaskedLM:
-    """A masked-language model with its trained head, checked.
+def load_checked(
+    kind: type, preset: str, **options: object
+) -> keras_hub.models.Backbone | keras_hub.models.Task:
+    """A model in float32 whose encoder computes what the preset was saved with.
 
     Args:
+        kind: class of a backbone or a task, this project's or KerasHub's.
         preset: directory, or another name that `from_preset` takes.
-        dtype: of the weights and computations; only `"float32"` is compared with the outputs that
-            the preset was saved with.
+        **options: of `from_preset`.
 
     Raises:
-        BadInputError: as `load_preset`; or the head was never trained, or the encoder does not
-            compute what it was saved with.
+        BadInputError: as `load_preset`; or token ids or outputs are not those of `golden.json`.
     """
-    masked_lm = load_preset(SpanBertMaskedLM, preset, dtype=dtype)
+    model = load_preset(kind, preset, dtype="float32", **options)
+    backbone = getattr(model, "backbone", model)
+    check_outputs(preset, backbone, load_preset(keras_hub.models.Tokenizer, preset))
+    return model
+
+
+def load_masked_lm(preset: str) -> SpanBertMaskedLM:
+    """A masked-language model with its trained head, checked.
+
+    Raises:
+        BadInputError: as `load_checked`; or the head was never trained.
+    """
+    masked_lm = load_checked(SpanBertMaskedLM, preset)
     if not masked_lm.is_head_trained:
         raise BadInputError(
             f"{preset}: its masked-language-model head was never trained; use the preset of a "
             "pre-training run"
         )
-    if dtype == "float32":
-        tokenizer = load_preset(SpanBertTokenizer, preset)
-        check_outputs(preset, masked_lm.backbone, tokenizer)
     return masked_lm

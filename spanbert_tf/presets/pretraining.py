@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Mapping
 
 import keras
+import keras_hub
 import numpy as np
 from keras_hub.src.utils import preset_utils
 
@@ -19,7 +20,7 @@ from spanbert_tf.models.span_bert_masked_lm_preprocessor import SpanBertMaskedLM
 from spanbert_tf.models.span_bert_pretrainer import SpanBertPretrainer
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 from spanbert_tf.models.task_presets import is_task_preset
-from spanbert_tf.presets.loading import load_backbone, load_preset
+from spanbert_tf.presets.loading import load_checked
 from spanbert_tf.presets.writing import write_preset
 
 HEADS_FILE = "pretraining_heads.npz"
@@ -78,16 +79,37 @@ def load_pretrainer(preset: str) -> tuple[SpanBertPretrainer, dict[str, str]]:
     Raises:
         BadInputError: a file of the preset is missing or damaged.
     """
+    return add_heads(preset, *load_encoder_and_head(preset))
+
+
+def add_heads(
+    preset: str,
+    backbone: SpanBertBackbone,
+    masked_lm_head: keras_hub.layers.MaskedLMHead | None,
+) -> tuple[SpanBertPretrainer, dict[str, str]]:
+    """The heads of a preset on its encoder, which is loaded already.
+
+    Args:
+        preset: what `from_preset` takes.
+        backbone: of the preset.
+        masked_lm_head: of the preset, if it has one.
+
+    Returns:
+        As `load_pretrainer`.
+
+    Raises:
+        BadInputError: the file of the further heads is damaged.
+    """
     saved = _read_heads(preset)
     table = saved.get(_SPAN_POSITIONS, np.empty((1, 1)))
     pretrainer = SpanBertPretrainer(
-        load_backbone(preset),
+        backbone,
         span_boundary=_SPAN_POSITIONS in saved,
         next_sentence=_NEXT_SENTENCE in saved,
         max_span_targets=table.shape[0],
         span_position_dim=table.shape[1],
     )
-    return pretrainer, {"encoder": LOADED, **_load_all_heads(pretrainer, preset)}
+    return pretrainer, _load_heads(pretrainer, masked_lm_head, saved)
 
 
 def load_preset_into(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, str]:
@@ -104,7 +126,7 @@ def load_preset_into(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, s
         BadInputError: the preset is none of a `SpanBertBackbone`, or a file of it is damaged.
         MismatchError: its encoder has another shape; the message names the first difference.
     """
-    backbone = load_backbone(preset)
+    backbone, masked_lm_head = load_encoder_and_head(preset)
     if not isinstance(backbone, SpanBertBackbone):
         raise BadInputError(
             f"{preset}: no preset of a SpanBertBackbone but of a {type(backbone).__name__}; "
@@ -112,7 +134,7 @@ def load_preset_into(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, s
         )
     _check_shapes(preset, backbone, pretrainer.backbone)
     pretrainer.backbone.set_weights(backbone.get_weights())
-    return {"encoder": LOADED, **_load_all_heads(pretrainer, preset)}
+    return _load_heads(pretrainer, masked_lm_head, _read_heads(preset))
 
 
 def _check_shapes(preset: str, found: SpanBertBackbone, wanted: SpanBertBackbone) -> None:
@@ -142,20 +164,37 @@ def _head_variables(pretrainer: SpanBertPretrainer) -> dict[str, keras.Variable]
     }
 
 
-def _load_all_heads(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, str]:
-    if not is_task_preset(preset, SpanBertMaskedLM):
-        report = {"masked_lm_head": f"{FRESH}: the preset has none"}
-    else:
-        head = load_preset(SpanBertMaskedLM, preset, preprocessor=None).masked_lm_head
-        pretrainer.masked_lm_head.set_weights(head.get_weights())
-        report = {"masked_lm_head": LOADED}
-    return report | _load_further_heads(pretrainer, preset)
+def load_encoder_and_head(
+    preset: str,
+) -> tuple[keras_hub.models.Backbone, keras_hub.layers.MaskedLMHead | None]:
+    """The encoder and the masked-language-model head of a preset, in one reading.
+
+    Args:
+        preset: this project's, or one of KerasHub's BERT.
+
+    Returns:
+        The encoder, and the head, or `None` where the preset was saved without one.
+
+    Raises:
+        BadInputError: as `load_checked`.
+    """
+    for kind in (SpanBertMaskedLM, keras_hub.models.BertMaskedLM):
+        if is_task_preset(preset, kind):
+            masked_lm = load_checked(kind, preset, preprocessor=None)
+            return masked_lm.backbone, masked_lm.masked_lm_head
+    return load_checked(keras_hub.models.Backbone, preset), None
 
 
-def _load_further_heads(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, str]:
-    saved = _read_heads(preset)
+def _load_heads(
+    pretrainer: SpanBertPretrainer,
+    masked_lm_head: keras_hub.layers.MaskedLMHead | None,
+    saved: dict[str, np.ndarray],
+) -> dict[str, str]:
+    report = {"encoder": LOADED, "masked_lm_head": f"{FRESH}: the preset has none"}
+    if masked_lm_head is not None:
+        pretrainer.masked_lm_head.set_weights(masked_lm_head.get_weights())
+        report["masked_lm_head"] = LOADED
     variables = _head_variables(pretrainer)
-    report = {}
     for head in _heads(pretrainer):
         own = {name: variable for name, variable in variables.items() if f"{head.name}/" in name}
         missing = [name for name in own if name not in saved]

@@ -17,7 +17,7 @@ from spanbert_tf.data.question_answering_schema import QuestionAnsweringInfo
 from spanbert_tf.data.schema import vocabulary_hash
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertQuestionAnswerer
-from spanbert_tf.presets.loading import load_preset
+from spanbert_tf.presets.loading import load_checked
 from spanbert_tf.question_answering.answers import AnsweredQuestion, answer_questions
 from spanbert_tf.question_answering.evaluation import score_answers, score_each
 from spanbert_tf.question_answering.report import report_page
@@ -132,7 +132,7 @@ def load_answerer(preset: str, data: str) -> tuple[SpanBertQuestionAnswerer, Ans
         BadInputError: the preset cannot be used.
         MismatchError: vocabulary, casing or order of the segments differ.
     """
-    model = load_preset(SpanBertQuestionAnswerer, preset)
+    model = load_checked(SpanBertQuestionAnswerer, preset)
     settings = load_settings(preset)
     info, preprocessor = QuestionAnsweringInfo.load(data), model.preprocessor
     tokenizer = preprocessor.tokenizer

@@ -76,7 +76,7 @@ class AnswerQuestions(tf.Module):
         )
         passages, byte_starts, byte_ends = self._tokenizer.tokenize_with_offsets(contexts)
         windows = self._pack(self._tokenizer.tokenize(questions), passages)
-        logits = self._logits(windows.token_ids, windows.segment_ids, windows.padding_mask)
+        logits = self.logits_of_rows(windows.token_ids, windows.segment_ids, windows.padding_mask)
         spans = best_spans(
             logits["start_logits"],
             logits["end_logits"],
@@ -104,7 +104,12 @@ class AnswerQuestions(tf.Module):
         self, token_ids: tf.Tensor, segment_ids: tf.Tensor, padding_mask: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         """`start_logits` and `end_logits`, float32 [N, S], of rows that are packed already."""
-        return self._logits(token_ids, segment_ids, padding_mask)
+        features = {
+            "token_ids": token_ids,
+            "segment_ids": segment_ids,
+            "padding_mask": padding_mask,
+        }
+        return self._model(features, training=False)
 
     def signatures(self) -> dict[str, tuple[Callable, list[tf.TensorSpec]]]:
         """The export's signatures: name → function and its inputs."""
@@ -135,7 +140,7 @@ class AnswerQuestions(tf.Module):
         """What the export's README says."""
         return Manual(
             description="An extractive question answerer: a question and a context in, the parts "
-            "of the context\\nthat answer it out.",
+            "of the context\nthat answer it out.",
             inputs={
                 "question": ["Who has the owl?"],
                 "context": ["Ann has the cat. Bob has the owl."],
@@ -144,16 +149,6 @@ class AnswerQuestions(tf.Module):
             output_shape="[questions, top k]",
             signatures=_SIGNATURES,
         )
-
-    def _logits(
-        self, token_ids: tf.Tensor, segment_ids: tf.Tensor, padding_mask: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        features = {
-            "token_ids": token_ids,
-            "segment_ids": segment_ids,
-            "padding_mask": padding_mask,
-        }
-        return self._model(features, training=False)
 
     def _best_of_all_windows(
         self,

@@ -75,39 +75,37 @@ class WindowPacker:
         number = tf.range(tf.size(index)) - tf.gather(tf.cumsum(num_windows, exclusive=True), index)
         firsts = number * self._stride  # [W] tokens of the passage before the window
         sizes = tf.minimum(tf.gather(passage_sizes, index) - firsts, tf.gather(lengths, index))
-        parts = [
-            tf.gather(questions, index),
-            tf.gather(passages, index),
-        ]  # ragged [W, tokens]
         shown = tf.ragged.range(firsts, firsts + sizes)  # ragged [W, tokens in the window]
-        parts[1] = tf.gather(parts[1], shown, batch_dims=1)
-        ids = parts if self._question_first else parts[::-1]
-        nothing = [tf.fill(tf.shape(part.flat_values), -1) for part in ids]
-        tokens = [part.with_flat_values(none) for part, none in zip(ids, nothing, strict=True)]
-        tokens[int(self._question_first)] = shown
-        token_ids, padding_mask = self._joined(ids, self._start_id, self._end_id, self._pad_id)
-        passage_tokens, _ = self._joined(tokens, -1, -1, -1)
+        passage_ids = tf.gather(tf.gather(passages, index), shown, batch_dims=1)
+        question_ids = tf.gather(questions, index)  # ragged [W, tokens]
+        no_passage = question_ids.with_flat_values(tf.fill(tf.shape(question_ids.flat_values), -1))
+        ids, tokens = [passage_ids, question_ids], [shown, no_passage]
+        if self._question_first:
+            ids, tokens = ids[::-1], tokens[::-1]
+        token_ids, padding_mask = _joined(ids, self._start_id, self._end_id, self._pad_id)
+        passage_tokens, _ = _joined(tokens, -1, -1, -1)
         second = 2 + tf.cast(ids[0].row_lengths(), tf.int32)[:, tf.newaxis]  # [W, 1]
         positions = tf.range(tf.shape(token_ids)[1])[tf.newaxis]
         segment_ids = tf.cast(positions >= second, tf.int32) * padding_mask
         most = _has_most_context(passage_tokens, index, firsts, sizes, passage_sizes)
         return Windows(token_ids, segment_ids, padding_mask, index, passage_tokens, most)
 
-    def _joined(
-        self, parts: list[tf.RaggedTensor], start: int, end: int, padding: int
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """`[start] first [end] second [end]`, padded; and where there is no padding."""
 
-        def column(value: int) -> tf.Tensor:
-            return tf.fill([parts[0].nrows(), 1], value)
+def _joined(
+    parts: list[tf.RaggedTensor], start: int, end: int, padding: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """`[start] first [end] second [end]`, padded; and where there is no padding."""
 
-        rows = tf.concat([column(start), parts[0], column(end), parts[1], column(end)], axis=1)
-        dense = rows.to_tensor(padding)  # [W, S]
-        # No row at all still has the width of the shortest one, which the model reads.
-        missing = tf.maximum(3 - tf.shape(dense)[1], 0)
-        dense = tf.pad(dense, [[0, 0], [0, missing]], constant_values=padding)
-        mask = tf.sequence_mask(rows.row_lengths(), tf.shape(dense)[1], tf.int32)
-        return dense, mask
+    def column(value: int) -> tf.Tensor:
+        return tf.fill([parts[0].nrows(), 1], value)
+
+    rows = tf.concat([column(start), parts[0], column(end), parts[1], column(end)], axis=1)
+    dense = rows.to_tensor(padding)  # [W, S]
+    # No row at all still has the width of the shortest one, which the model reads.
+    missing = tf.maximum(3 - tf.shape(dense)[1], 0)
+    dense = tf.pad(dense, [[0, 0], [0, missing]], constant_values=padding)
+    mask = tf.sequence_mask(rows.row_lengths(), tf.shape(dense)[1], tf.int32)
+    return dense, mask
 
 
 def _has_most_context(

@@ -5,7 +5,7 @@ import numpy as np
 
 from spanbert_tf.models import SpanBertMaskedLM
 from spanbert_tf.presets.golden import golden_rows
-from spanbert_tf.presets.loading import load_masked_lm
+from spanbert_tf.presets.loading import load_masked_lm, load_preset
 
 
 def in_precision(preset: str, precision: str) -> SpanBertMaskedLM:
@@ -20,7 +20,7 @@ def in_precision(preset: str, precision: str) -> SpanBertMaskedLM:
         BadInputError: the preset cannot be used.
     """
     if precision == "bfloat16":
-        return load_masked_lm(preset, dtype="bfloat16")
+        return load_preset(SpanBertMaskedLM, preset, dtype="bfloat16")
     masked_lm = load_masked_lm(preset)
     masked_lm.quantize("int8", filters=_is_dense)
     return masked_lm

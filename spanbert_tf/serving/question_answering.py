@@ -1,7 +1,7 @@
 """`spanbert-tf export` of a question answerer."""
 
 from spanbert_tf.models import SpanBertQuestionAnswerer
-from spanbert_tf.presets.loading import load_preset
+from spanbert_tf.presets.loading import load_checked
 from spanbert_tf.question_answering.prediction import load_settings
 from spanbert_tf.serving.answer_questions import AnswerQuestions
 from spanbert_tf.serving.exporting import check_new_version, check_reads_text, export_module
@@ -26,7 +26,7 @@ def export_question_answerer(preset: str, output: str, *, version: int = 1, top_
         BadInputError: the preset cannot be used, the version exists, or it cannot be written.
     """
     path = check_new_version(output, version)
-    answerer = load_preset(SpanBertQuestionAnswerer, preset)
+    answerer = load_checked(SpanBertQuestionAnswerer, preset)
     check_reads_text(answerer.backbone, preset)
     module = AnswerQuestions(answerer, load_settings(preset), top_k)
     export_module(module, answerer, answerer.preprocessor.tokenizer, path)

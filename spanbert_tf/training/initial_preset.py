@@ -2,6 +2,7 @@
 
 import os
 
+from spanbert_tf.data.question_answering_schema import QuestionAnsweringInfo
 from spanbert_tf.data.schema import VOCABULARY_FILE, DatasetInfo, vocabulary_hash
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
@@ -22,7 +23,7 @@ def begin_with_preset(model: SpanBertPretrainer, preset: str, data: str, info: D
         BadInputError: the preset cannot be read.
         MismatchError: its vocabulary, its casing or its shape is not that of the run.
     """
-    check_tokenizer(preset, data, info)
+    checked_tokenizer(preset, data, info)
     report = load_preset_into(model, preset)
     print(f"{preset}:")
     for part, outcome in report.items():
@@ -30,8 +31,10 @@ def begin_with_preset(model: SpanBertPretrainer, preset: str, data: str, info: D
     print("  optimizer and schedule: starts fresh", flush=True)
 
 
-def check_tokenizer(preset: str, data: str, info: DatasetInfo) -> None:
-    """Checks that a preset reads text as the records were written.
+def checked_tokenizer(
+    preset: str, data: str, info: DatasetInfo | QuestionAnsweringInfo
+) -> SpanBertTokenizer:
+    """The tokenizer of a preset, which reads text as the records were written.
 
     Raises:
         BadInputError: the preset has no tokenizer of ours.
@@ -52,3 +55,4 @@ def check_tokenizer(preset: str, data: str, info: DatasetInfo) -> None:
             f"{os.path.join(preset, 'assets', 'tokenizer', 'vocabulary.txt')}, not "
             f"{os.path.join(data, VOCABULARY_FILE)}"
         )
+    return tokenizer

@@ -5,10 +5,10 @@ import os
 import sys
 
 import keras
+import keras_hub
 
 from spanbert_tf.data.question_answering import question_answering_dataset
 from spanbert_tf.data.question_answering_schema import QuestionAnsweringInfo
-from spanbert_tf.data.schema import vocabulary_hash
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.finetuning_config import (
     FinetuningTrainingConfig,
@@ -19,9 +19,8 @@ from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertQuestionAnswerer,
     SpanBertQuestionAnswererPreprocessor,
-    SpanBertTokenizer,
 )
-from spanbert_tf.presets.loading import load_backbone, load_preset
+from spanbert_tf.presets.loading import load_checked, load_preset
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.question_answering.prediction import SETTINGS_FILE, AnsweringSettings, evaluate
 from spanbert_tf.strict_yaml import flat_values
@@ -32,6 +31,7 @@ from spanbert_tf.training.callbacks import (
     StopOnSignal,
 )
 from spanbert_tf.training.checkpoints import Checkpoints
+from spanbert_tf.training.initial_preset import checked_tokenizer
 from spanbert_tf.training.optimizers import WarmupLinearDecay, adamw
 from spanbert_tf.training.run_directory import CHECKPOINTS, CONFIG_FILE, PRESET
 from spanbert_tf.training.strategies import choose_precision
@@ -160,7 +160,7 @@ def _check_run(config: QuestionAnsweringConfig, output: str) -> None:
 def _new_model(
     config: QuestionAnsweringConfig, preset: str, info: QuestionAnsweringInfo, data: str
 ) -> tuple[SpanBertQuestionAnswerer, SpanBertQuestionAnswererPreprocessor]:
-    backbone = load_backbone(preset)
+    backbone = load_checked(keras_hub.models.Backbone, preset)
     if not isinstance(backbone, SpanBertBackbone) or backbone.position_embeddings != "absolute":
         raise MismatchError(f"{preset}: no encoder of this project with BERT's positions")
     if backbone.max_sequence_length < info.sequence_length:
@@ -168,13 +168,7 @@ def _new_model(
             f"{preset}: has {backbone.max_sequence_length} positions, the rows in {data} up to "
             f"{info.sequence_length}; write them with --sequence-length"
         )
-    tokenizer = load_preset(SpanBertTokenizer, preset)
-    if vocabulary_hash(tokenizer.get_vocabulary()) != info.vocabulary_hash:
-        raise MismatchError(
-            f"{preset}: its vocabulary is not that of the questions in {data} (vocabulary_hash)"
-        )
-    if tokenizer.lowercase != info.lowercase:
-        raise MismatchError(f"{preset}: lowercase is {tokenizer.lowercase}, in {data} otherwise")
+    tokenizer = checked_tokenizer(preset, data, info)
     precision = choose_precision(config.training.precision)
     if precision != "float32":
         backbone = load_preset(SpanBertBackbone, preset, dtype=precision)

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pathlib
+import re
 
 import hypothesis
 import numpy as np
@@ -248,6 +249,22 @@ def test_mrqa_compressed_with_its_header(tmp_path, vocabulary_file):
     assert load_questions(output)[0]["gold_texts"] == ["cats", "a cat"]
 
 
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["3"], "line 1: is no JSON object"),
+        (['{"header": {}}', "[]"], "line 2: is no JSON object"),
+        (['{"header": {}}', "{"], "line 2: not JSON"),
+        (['{"header": {}}', '{"context": "x"}'], "line 2: lacks a key .*qas"),
+    ],
+)
+def test_bad_mrqa_lines(lines, words, tmp_path):
+    path = tmp_path / "mrqa.jsonl"
+    path.write_text("\n".join(lines))
+    with pytest.raises(BadInputError, match=words):
+        read_mrqa(str(path))
+
+
 def test_mrqa_sample_without_header(tmp_path):
     path = tmp_path / "mrqa.jsonl"
     path.write_text("\n".join(mrqa_lines(header=False)))
@@ -292,6 +309,21 @@ def test_bad_squad_files(content, words, tmp_path, vocabulary_file):
 def test_bad_questions(paragraphs, words, tmp_path, vocabulary_file):
     with pytest.raises(BadInputError, match=words):
         prepared(tmp_path, vocabulary_file, squad_file(tmp_path, paragraphs))
+    assert not (tmp_path / "output").exists()
+
+
+@pytest.mark.parametrize(
+    ("length", "stride", "words"),
+    [
+        (14, 2, "question '1': leaves room for 1 tokens of its context in a row, less than"),
+        (13, 1, "question '1': leaves room for 0 tokens"),
+        (30, 20, "question '1': leaves room for 17 tokens"),
+    ],
+)
+def test_rows_without_room_for_the_context(length, stride, words, tmp_path, vocabulary_file):
+    path = squad_file(tmp_path, {"the cat sat. " * 20: [entry("1", "who ? " * 5)]})  # 10 pieces
+    with pytest.raises(BadInputError, match=re.escape(words)):
+        prepared(tmp_path, vocabulary_file, path, sequence_length=length, stride=stride)
     assert not (tmp_path / "output").exists()
 
 

@@ -10,12 +10,13 @@ from spanbert_tf.config import (
     MaskingConfig,
     PretrainingConfig,
     load_config,
-    shipped_directory,
-    shipped_names,
 )
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.masking import MaskingOptions
+from spanbert_tf.shipped_configs import shipped_directory, shipped_names
 from spanbert_tf.strict_yaml import flat_values
+
+NAMES = shipped_names("pretrain")
 
 
 def _write(directory, text, name="mine.yaml"):
@@ -54,7 +55,7 @@ def test_twin_differs_from_its_base_in_what_it_says_and_nothing_else():
     }
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_shipped_configuration_survives_being_written_and_read(name, tmp_path):
     config = load_config(name)
     copy = load_config(_write(tmp_path, config.to_yaml()))
@@ -271,12 +272,13 @@ def test_systems_of_the_segabert_paper(name):
 
 def test_every_shipped_configuration_is_tested_against_its_source():
     sized_like_the_paper = {"spanbert_large", "spanbert_base", "spanbert_tiny"}
-    assert {*SYSTEMS, *SEGMENT_AWARE_SYSTEMS, *sized_like_the_paper} == set(shipped_names())
+    assert {*SYSTEMS, *SEGMENT_AWARE_SYSTEMS, *sized_like_the_paper} == set(NAMES)
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_shipped_configuration_opens_with_its_source_and_command(name):
-    with open(os.path.join(shipped_directory(), f"{name}.yaml"), encoding="utf-8") as file:
+    path = os.path.join(shipped_directory("pretrain"), f"{name}.yaml")
+    with open(path, encoding="utf-8") as file:
         text = file.read()
     comment = "".join(itertools.takewhile(lambda line: line[0] == "#", text.splitlines(True)))
     assert f"--config {name} " in comment

@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-from spanbert_tf.presets.loading import load_backbone, load_preset
-from spanbert_tf.presets.pretraining import load_pretrainer
+from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer, SpanBertTokenizer
+from spanbert_tf.presets.loading import load_checked, load_preset
+from spanbert_tf.presets.pretraining import load_pretrainer, save_pretraining_preset
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.whole_directory import write_directory
 
@@ -31,8 +31,10 @@ def write(backbone, directory, **options):
 
 
 def check_same_weights(preset, backbone):
-    for load in (load_backbone, keras_hub.models.Backbone.from_preset):
-        loaded = load(preset)
+    for loaded in (
+        load_checked(keras_hub.models.Backbone, preset),
+        keras_hub.models.Backbone.from_preset(preset),
+    ):
         for expected, actual in zip(backbone.get_weights(), loaded.get_weights(), strict=True):
             np.testing.assert_array_equal(actual, expected)
 
@@ -44,7 +46,7 @@ def test_sharded_weights_load_and_are_checked(backbone, tmp_path):
     check_same_weights(preset, backbone)
     os.remove(os.path.join(preset, shards[1]))
     with pytest.raises(BadInputError, match=rf"{shards[1]} is missing"):
-        load_backbone(preset)
+        load_checked(keras_hub.models.Backbone, preset)
 
 
 def test_every_file_of_weights_has_its_checksum(backbone, tmp_path):
@@ -73,7 +75,7 @@ def test_other_results_are_noticed(change, backbone, tmp_path):
     with open(path, "w", encoding="utf-8") as file:
         json.dump(golden, file)
     with pytest.raises(BadInputError, match="Short") as caught:
-        load_backbone(preset)
+        load_checked(keras_hub.models.Backbone, preset)
     assert "\n" not in str(caught.value)
 
 
@@ -131,7 +133,9 @@ def test_failure_leaves_the_earlier_directory(tmp_path):
 
 def test_presets_of_other_file_systems(backbone, tmp_path):
     """As gs://; TensorFlow's ram:// is on every machine."""
-    local = write(backbone, tmp_path / "preset")
+    local = str(tmp_path / "preset")
+    pretrainer = SpanBertPretrainer(backbone, max_span_targets=4, span_position_dim=8)
+    save_pretraining_preset(pretrainer, SpanBertTokenizer(VOCABULARY), local, sequence_length=40)
     remote = "ram://presets/test_presets_of_other_file_systems"
     for directory, _, names in os.walk(local):
         for name in names:
@@ -140,7 +144,11 @@ def test_presets_of_other_file_systems(backbone, tmp_path):
             tf.io.gfile.makedirs(os.path.dirname(target))
             tf.io.gfile.copy(path, target)
     check_same_weights(remote, backbone)
-    assert load_pretrainer(remote)[1]["encoder"] == "taken over"
+    assert load_pretrainer(remote)[1] == {
+        "encoder": "taken over",
+        "masked_lm_head": "taken over",
+        "span_boundary_head": "taken over",
+    }
 
 
 def test_configuration_without_a_key_is_named(backbone, tmp_path):
@@ -152,7 +160,7 @@ def test_configuration_without_a_key_is_named(backbone, tmp_path):
     with open(path, "w", encoding="utf-8") as file:
         json.dump(config, file)
     with pytest.raises(BadInputError, match=r"no preset of a Backbone .*hidden_dim") as caught:
-        load_backbone(preset)
+        load_checked(keras_hub.models.Backbone, preset)
     assert "\n" not in str(caught.value)
 
 
@@ -164,5 +172,12 @@ def test_weights_of_another_shape_are_named(backbone, tmp_path):
     with open(path, "w", encoding="utf-8") as file:
         file.write(text.replace('"intermediate_dim": 37', '"intermediate_dim": 36'))
     with pytest.raises(BadInputError, match="preset: no preset of a Backbone") as caught:
-        load_backbone(preset)
+        load_checked(keras_hub.models.Backbone, preset)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_presets_of_mixed_precision_are_checked_in_float32(policy, tmp_path):
+    keras.utils.set_random_seed(1)
+    mixed = SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 37, max_sequence_length=40, dtype=policy)
+    check_same_weights(write(mixed, tmp_path / "preset"), mixed)

@@ -1,6 +1,7 @@
 """The exported question answerer, against preparation and prediction."""
 
 import json
+import os
 
 import hypothesis
 import keras
@@ -214,6 +215,18 @@ for record in tf.compat.v1.io.tf_record_iterator(path):
     )
     assert set(printed.split()) == {"serving_default", "token_ids"}
     assert operations_beyond_tensorflow(export) == set(TEXT_OPERATIONS)
+
+
+def test_readme_has_a_request_for_this_model(export):
+    with open(os.path.join(os.path.dirname(export), "README.md"), encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    assert not [line for line in lines if "\\n" in line]
+    (request,) = (line for line in lines if line.startswith("curl -d '"))
+    inputs = json.loads(request.removeprefix("curl -d '").removesuffix("' \\"))["inputs"]
+    signature = tf.saved_model.load(export).signatures["serving_default"]
+    outputs = signature(**{name: tf.constant(texts) for name, texts in inputs.items()})
+    (read,) = (line for line in lines if line.startswith("tf.make_ndarray("))
+    assert outputs[read.split('"')[1]].shape == (1, TOP_K)
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path):

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 
 import keras
@@ -23,6 +24,7 @@ from spanbert_tf.finetuning_config import load_finetuning_config
 from spanbert_tf.models import SpanBertBackbone, SpanBertQuestionAnswerer, SpanBertTokenizer
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.question_answering.prediction import run_evaluation, run_prediction
+from spanbert_tf.serving.question_answering import export_question_answerer
 from spanbert_tf.training.callbacks import MetricsLog
 from spanbert_tf.training.grid import run_grid
 from spanbert_tf.training.question_answering import run_question_answering
@@ -143,6 +145,22 @@ def test_run_leaves_a_preset_that_scores_the_same(finished, directory):
         assert sum(candidate["probability"] for candidate in candidates) == pytest.approx(1)
         texts = [candidate["text"] for candidate in candidates]
         assert len(set(texts)) == len(texts)
+
+
+def test_changed_preset_is_noticed(finished, directory, tmp_path):
+    preset = shutil.copytree(finished[0] / "preset", tmp_path / "preset")
+    for name in ("config.json", "task.json"):
+        text = (preset / name).read_text().replace("1e-12", "0.1")
+        (preset / name).write_text(text)
+    data = str(directory / "dev")
+    for use in (
+        lambda: run_evaluation(str(preset), data),
+        lambda: run_prediction(str(preset), data, str(tmp_path / "predictions")),
+        lambda: export_question_answerer(str(preset), str(tmp_path / "served")),
+    ):
+        with pytest.raises(BadInputError, match=r"off golden.json"):
+            use()
+    assert os.listdir(tmp_path) == ["preset"]
 
 
 def test_report_shows_each_question(finished, directory, tmp_path):

@@ -4,13 +4,15 @@ import keras
 import numpy as np
 import pytest
 
-from spanbert_tf.config import load_config, shipped_names
+from spanbert_tf.config import load_config
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
 from spanbert_tf.presets.pretraining import load_preset_into, save_pretraining_preset
+from spanbert_tf.shipped_configs import shipped_names
 from spanbert_tf.training.datasets import configured_dataset
 from spanbert_tf.training.pretrainer import build_pretrainer, compiled_pretrainer
 from spanbert_tf.vocabulary import load_vocabulary
 
+NAMES = shipped_names("pretrain")
 VOCABULARY_SIZE, BATCH_SIZE, LENGTH = 60, 4, 24
 
 # One of each kind of model: the others differ from these in their masks only.
@@ -71,7 +73,7 @@ def _block_lengths(batch):
     return [text - second - 2, second - 1]
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_batch_keeps_its_contract(name, small, one_batch):
     config = small(name)
     dataset = one_batch(name)
@@ -105,7 +107,7 @@ def test_batch_keeps_its_contract(name, small, one_batch):
         assert not np.isin([0, 4], text).any()  # no [PAD]; no [MASK] once all is restored
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_twenty_steps_lower_the_loss_on_one_batch(name, new_model, one_batch):
     model, batch = new_model(name), one_batch(name).cache().repeat()
     before = model.evaluate(batch, steps=1, return_dict=True, verbose=0)
@@ -145,4 +147,4 @@ def test_kinds_of_model_are_complete(small):
         objectives = config.objectives
         return config.model.position_embeddings, objectives.span_boundary, objectives.next_sentence
 
-    assert {kind(name) for name in shipped_names()} == {kind(name) for name in KINDS_OF_MODEL}
+    assert {kind(name) for name in NAMES} == {kind(name) for name in KINDS_OF_MODEL}

