@@ -4,6 +4,7 @@ JSON lines, a passage each, after a header line that names the set; answers are 
 ends inclusive, and one answer can be detected several times in a passage.
 """
 
+import hashlib
 import json
 import sys
 
@@ -11,13 +12,19 @@ from data_prep.questions import Answer, Question, QuestionSet
 from data_prep.squad import read_text_file
 from spanbert_tf.errors import BadInputError
 
+DEVELOPMENT, TEST = "development", "test"
 
-def read_mrqa(path: str, *, allow_missing_header: bool = False) -> QuestionSet:
+
+def read_mrqa(
+    path: str, *, allow_missing_header: bool = False, half: str | None = None
+) -> QuestionSet:
     """Reads a .jsonl or .jsonl.gz file.
 
     Args:
         path: of the file.
         allow_missing_header: whether the first line may be a passage already, as in samples.
+        half: `"development"` or `"test"`, of a development set whose test set was not published
+            (SpanBERT, section 4.1); `None`: all. See `half_of`.
 
     Raises:
         BadInputError: a line is not JSON, lacks a key, or the header is missing; the message names
@@ -44,11 +51,24 @@ def read_mrqa(path: str, *, allow_missing_header: bool = False) -> QuestionSet:
                 "(--allow-missing-header)"
             )
         try:
+            if half and half_of(entry["context"]) != half:
+                continue
             contexts.append(entry["context"])
             questions += [_read_question(qa, len(contexts) - 1) for qa in entry["qas"]]
         except (KeyError, TypeError, IndexError) as error:
             raise BadInputError(f"{place}: lacks a key of MRQA's format ({error!r})") from error
     return QuestionSet(path, contexts, questions)
+
+
+def half_of(context: str) -> str:
+    """The half that a passage and its questions belong to.
+
+    The paper halves the development sets and does not say how. Here the first byte of the SHA-256
+    of the passage's UTF-8 decides: even is `"development"`, odd `"test"`. Questions about one
+    passage stay together, wherever it stands.
+    """
+    first_byte = hashlib.sha256(context.encode("utf-8", "surrogatepass")).digest()[0]
+    return TEST if first_byte % 2 else DEVELOPMENT
 
 
 def _read_question(entry: dict, context_index: int) -> Question:

@@ -18,14 +18,13 @@ from data_prep.answers import Location, Outcome, locate_answer, token_span
 from data_prep.example_features import serialize_features
 from data_prep.passage_windows import has_most_context, window_starts
 from data_prep.questions import Answer, Question, QuestionSet, checked_questions
+from data_prep.tokenized_text import TextTokenizer, TokenizedText
 from spanbert_tf.data import question_answering_schema as schema
 from spanbert_tf.data.schema import VOCABULARY_FILE, token_id_dtype, vocabulary_hash
-from spanbert_tf.data.tokenization import word_piece_tokenizer
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.vocabulary import END_TOKEN, START_TOKEN, check_case, load_vocabulary
 from spanbert_tf.whole_directory import write_directory
 
-_TEXTS_AT_ONCE = 4096
 _SHOWN_LOST = 5
 
 Located = tuple[Answer, Outcome, Location | None]
@@ -41,6 +40,8 @@ class QuestionOptions:
         max_question_tokens: tokens of a question at most; the rest is cut off and counted.
         question_first: `[CLS] question [SEP] passage [SEP]`, for checkpoints fine-tuned so.
         has_unanswerable: whether questions without an answer belong to the task (SQuAD 2.0).
+        segment_aware: whether rows tell SegaBERT's positions: the question is paragraph 0, the
+            passage begins with paragraph 1. Needs `question_first`.
     """
 
     sequence_length: int = 512
@@ -48,21 +49,7 @@ class QuestionOptions:
     max_question_tokens: int = 64
     question_first: bool = False
     has_unanswerable: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenizedText:
-    """Word pieces of a text and where they stand in it.
-
-    Attributes:
-        token_ids: int32 [T].
-        starts: int64 [T], first character of each.
-        ends: int64 [T], the character behind each.
-    """
-
-    token_ids: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
+    segment_aware: bool = False
 
 
 def write_questions(
@@ -93,6 +80,8 @@ def write_questions(
         MismatchError: the vocabulary is not of the stated case.
     """
     started = time.monotonic()
+    if options.segment_aware and not options.question_first:
+        raise BadInputError("--segment-aware: the question is paragraph 0; add --question-first")
     checked_questions(questions)
     if os.path.exists(output):
         raise BadInputError(f"{output}: exists already; name another --output")
@@ -110,6 +99,7 @@ def write_questions(
             stride=options.stride,
             question_first=options.question_first,
             has_unanswerable=options.has_unanswerable,
+            segment_aware=options.segment_aware,
             counts=dict(writer.counts),
         )
         _write_text(unfinished, VOCABULARY_FILE, "".join(f"{piece}\n" for piece in pieces))
@@ -136,15 +126,17 @@ class _Writer:
         self.lost: list[str] = []  # the first ones, for people
         self._questions = questions
         self._options = options
-        self._tokenizer = word_piece_tokenizer(pieces, lowercase=lowercase)
+        self._tokenize = TextTokenizer(
+            pieces, lowercase=lowercase, segment_aware=options.segment_aware
+        )
         self._start, self._end = pieces.index(START_TOKEN), pieces.index(END_TOKEN)
         self._id_dtype = f"<{np.dtype(token_id_dtype(len(pieces))).str[1:]}"
 
     def write(self, directory: str) -> None:
         contexts, questions = self._questions.contexts, self._questions.questions
         self.counts.update(contexts=len(contexts), questions=len(questions))
-        passages = list(self._tokenized(contexts))
-        texts = self._tokenized([question.text for question in questions])
+        passages = list(self._tokenize(contexts, first_paragraph=1))
+        texts = self._tokenize([question.text.replace("\n", " ") for question in questions])
         path, lines = os.path.join(directory, schema.WINDOWS_FILE), []
         with tf.io.TFRecordWriter(path) as writer:
             for number, (question, text) in enumerate(zip(questions, texts, strict=True)):
@@ -157,21 +149,11 @@ class _Writer:
                 located = self._located(question)
                 lines.append(_line(question, located))
                 answer = self._answer_tokens(question, located, passage)
-                for example in self._windows(number, question, text.token_ids, passage, answer):
+                for example in self._windows(number, question, text, passage, answer):
                     writer.write(example)
                     self.counts["windows"] += 1
         for name, values in ((schema.QUESTIONS_FILE, lines), (schema.CONTEXTS_FILE, contexts)):
             _write_text(directory, name, "".join(f"{json.dumps(value)}\n" for value in values))
-
-    def _tokenized(self, texts: Sequence[str]) -> Iterator[TokenizedText]:
-        for first in range(0, len(texts), _TEXTS_AT_ONCE):
-            some = texts[first : first + _TEXTS_AT_ONCE]
-            batch = [text.encode("utf-8", "surrogatepass") for text in some]
-            ids, starts, ends = self._tokenizer.tokenize_with_offsets(batch)
-            splits = ids.row_splits.numpy()[1:-1]
-            parts = (np.split(values.flat_values.numpy(), splits) for values in (ids, starts, ends))
-            for raw, *row in zip(batch, *parts, strict=True):
-                yield _in_characters(raw, *row)
 
     def _located(self, question: Question) -> list[Located]:
         context = self._questions.contexts[question.context_index]
@@ -181,13 +163,13 @@ class _Writer:
         self,
         number: int,
         question: Question,
-        question_ids: np.ndarray,
+        text: TokenizedText,
         passage: TokenizedText,
         answer: tuple[int, int] | None,
     ) -> Iterator[bytes]:
         options, num_tokens = self._options, len(passage.token_ids)
-        self.counts["cut_questions"] += len(question_ids) > options.max_question_tokens
-        question_ids = question_ids[: options.max_question_tokens]
+        self.counts["cut_questions"] += len(text.token_ids) > options.max_question_tokens
+        question_ids = text.token_ids[: options.max_question_tokens]
         length = options.sequence_length - 3 - len(question_ids)  # [CLS], [SEP], [SEP]
         if length < 1 or (num_tokens > length and length < options.stride):
             raise BadInputError(
@@ -217,6 +199,9 @@ class _Writer:
                 schema.OFFSET_ENDS: passage.ends[part].astype(schema.OFFSET_DTYPE),
                 schema.HAS_MOST_CONTEXT: is_best[part].astype(schema.FLAG_DTYPE),
             }
+            if options.segment_aware:
+                asked = text.positions[: len(question_ids)]
+                lists |= _position_lists(asked, passage.positions[part])
             yield serialize_features(
                 numbers, {name: values.tobytes() for name, values in lists.items()}
             )
@@ -256,13 +241,18 @@ class _Writer:
         return spans[0] if spans else None
 
 
-def _in_characters(
-    raw: bytes, token_ids: np.ndarray, starts: np.ndarray, ends: np.ndarray
-) -> TokenizedText:
-    """Offsets in bytes of UTF-8 as offsets in characters."""
-    is_first_byte = (np.frombuffer(raw, np.uint8) & 0xC0) != 0x80
-    characters = np.concatenate([[0], np.cumsum(is_first_byte)])  # before each byte
-    return TokenizedText(token_ids, characters[starts], characters[ends])
+def _position_lists(question: np.ndarray, passage: np.ndarray) -> dict[str, np.ndarray]:
+    """SegaBERT's positions of a row with the question first, from those of its parts [tokens, 3].
+
+    [CLS] is where the question begins; each [SEP] goes on counting the tokens of the sentence
+    before it (as in `packing.segment_aware_indices`).
+    """
+    rows = [np.zeros([1, 3], "int32")]
+    for part in (question, passage):
+        end = part[-1:] + np.array([[0, 0, 1]]) if len(part) else np.zeros([1, 3], "int32")
+        rows += [part, end]
+    columns = np.concatenate(rows).astype(schema.POSITION_DTYPE).T  # [3, S]
+    return dict(zip(schema.SEGMENT_POSITIONS, columns, strict=True))
 
 
 def _line(question: Question, located: Sequence[Located]) -> dict:

@@ -94,6 +94,7 @@ def _question_options(command: Callable) -> Callable:
         click.option("--sequence-length", type=click.IntRange(32, 65535), default=512),
         click.option("--stride", type=click.IntRange(min=1), default=128, show_default=True),
         click.option("--question-first", is_flag=True, help="[CLS] question [SEP] passage [SEP]"),
+        click.option("--segment-aware", is_flag=True, help="With SegaBERT's positions."),
     )
     for option in reversed(options):
         command = option(command)
@@ -122,12 +123,18 @@ def prepare_squad(
 @prepare.command("mrqa")
 @_question_options
 @click.option("--allow-missing-header", is_flag=True, help="As in the samples of the task.")
+@click.option(
+    "--half",
+    type=click.Choice(["development", "test"]),
+    help="Of a development set, where there is no test set.",
+)
 def prepare_mrqa(
     input_path: str,
     output: str,
     vocabulary: str,
     lowercase: bool,
     allow_missing_header: bool,
+    half: str | None,
     **options: int,
 ) -> None:
     """Write records of one of the MRQA shared task's sets."""
@@ -135,7 +142,7 @@ def prepare_mrqa(
     from data_prep.question_answering import QuestionOptions, write_questions
 
     write_questions(
-        read_mrqa(input_path, allow_missing_header=allow_missing_header),
+        read_mrqa(input_path, allow_missing_header=allow_missing_header, half=half),
         output,
         vocabulary=vocabulary,
         lowercase=lowercase,

@@ -40,13 +40,21 @@ def finetune(
 
 @click.command()
 @click.option("--preset", required=True, metavar="PRESET")
-@click.option("--data", required=True, type=EXISTING_DIRECTORY)
+@click.option(
+    "--data",
+    required=True,
+    multiple=True,
+    type=EXISTING_DIRECTORY,
+    help="Give it again for more sets; then their mean is printed, too.",
+)
 @click.option("--report", metavar="FILE", help="Write a page that shows questions and answers.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
-def evaluate(preset: str, data: str, report: str | None, batch_size: int) -> None:
+def evaluate(preset: str, data: Sequence[str], report: str | None, batch_size: int) -> None:
     """Score a question answerer by the official rules."""
     from spanbert_tf.question_answering.prediction import run_evaluation
 
+    if report and len(data) > 1:
+        raise click.UsageError("--report shows the questions of one --data")
     run_evaluation(preset, data, report=report, batch_size=batch_size)
 
 

@@ -74,12 +74,14 @@ class QuestionDataConfig(base_config.Config):
         stride: tokens from one window of a passage to the next (appendix B: 128).
         question_first: whether the question stands before the passage.
         has_unanswerable: whether questions may have no answer.
+        segment_aware: whether rows tell SegaBERT's positions, for an encoder that reads them.
     """
 
     sequence_length: int = 512
     stride: int = 128
     question_first: bool = False
     has_unanswerable: bool = False
+    segment_aware: bool = False
 
 
 @dataclasses.dataclass

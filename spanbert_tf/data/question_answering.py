@@ -52,8 +52,9 @@ def question_answering_dataset(
         A data set of `(x, y)`: `x` has `token_ids`, `segment_ids`, `padding_mask` (int32 [B, S]),
         `question_index`, `passage_start` (int32 [B]), and in each position of the passage its
         characters in the context, `offset_starts` and `offset_ends`, and `has_most_context` (int32
-        [B, S]); `y` has `start_positions` and `end_positions`, int32 [B], 0 where there is no
-        answer.
+        [B, S]); if the records tell them, `paragraph_indices`, `sentence_indices` and
+        `token_indices` (int32 [B, S]). `y` has `start_positions` and `end_positions`, int32 [B], 0
+        where there is no answer.
 
     Raises:
         BadInputError: the directory or one of its files is missing or unusable.
@@ -83,7 +84,10 @@ def question_answering_dataset(
 def _parse(serialized: tf.Tensor, info: QuestionAnsweringInfo) -> tuple[dict, dict]:
     features = {name: tf.io.FixedLenFeature([], tf.int64) for name in _NUMBERS}
     names = (schema.WINDOW_TOKEN_IDS, *_PASSAGE_LISTS)
-    features |= {name: tf.io.FixedLenFeature([], tf.string) for name in names}
+    positions_of_rows = schema.SEGMENT_POSITIONS if info.segment_aware else ()
+    features |= {
+        name: tf.io.FixedLenFeature([], tf.string) for name in (*names, *positions_of_rows)
+    }
     record = tf.io.parse_single_example(serialized, features)
     numbers = {name: tf.cast(record[name], tf.int32) for name in _NUMBERS}
     dtype = token_id_dtype(info.vocabulary_size)
@@ -101,6 +105,8 @@ def _parse(serialized: tf.Tensor, info: QuestionAnsweringInfo) -> tuple[dict, di
         before = numbers[schema.PASSAGE_START]
         after = tf.size(token_ids) - before - tf.size(values)
         x[name] = tf.pad(values, [[before, after]])  # [S]
+    for name in positions_of_rows:
+        x[name] = tf.cast(decode_unsigned(record[name], schema.POSITION_DTYPE), tf.int32)  # [S]
     y = {
         "start_positions": numbers[schema.START_POSITION],
         "end_positions": numbers[schema.END_POSITION],

@@ -30,6 +30,9 @@ QUESTION_INDEX = "question_index"  # int64; line of questions.jsonl, from 0
 OFFSET_STARTS, OFFSET_ENDS = "offset_starts", "offset_ends"
 HAS_MOST_CONTEXT = "has_most_context"
 OFFSET_DTYPE, FLAG_DTYPE = "uint32", "uint8"
+# With `segment_aware`, for each position of the row.
+SEGMENT_POSITIONS = ("paragraph_indices", "sentence_indices", "token_indices")
+POSITION_DTYPE = "uint32"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +48,7 @@ class QuestionAnsweringInfo:
         question_first: whether rows are `[CLS] question [SEP] passage [SEP]`.
         has_unanswerable: whether questions without an answer belong to the task (SQuAD 2.0).
         counts: what was read and what became of it.
+        segment_aware: whether rows tell SegaBERT's positions.
     """
 
     vocabulary_hash: str
@@ -55,6 +59,7 @@ class QuestionAnsweringInfo:
     question_first: bool
     has_unanswerable: bool
     counts: dict[str, int]
+    segment_aware: bool = False
     version: int = QUESTION_ANSWERING_VERSION
 
     def to_json(self) -> str:

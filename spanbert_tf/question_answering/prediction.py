@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 import keras
-from keras_hub.src.utils import preset_utils
+import numpy as np
 
 from spanbert_tf.data.question_answering import (
     load_contexts,
@@ -21,37 +21,8 @@ from spanbert_tf.presets.loading import load_checked
 from spanbert_tf.question_answering.answers import AnsweredQuestion, answer_questions
 from spanbert_tf.question_answering.evaluation import score_answers, score_each
 from spanbert_tf.question_answering.report import report_page
+from spanbert_tf.question_answering.settings import AnsweringSettings, load_settings
 from spanbert_tf.whole_directory import write_directory
-
-SETTINGS_FILE = "question_answering.json"
-
-
-@dataclasses.dataclass(frozen=True)
-class AnsweringSettings:
-    """What a preset says of how its answers are chosen.
-
-    Attributes:
-        max_answer_tokens: longest answer.
-        num_candidates: possible answers that are kept for each question.
-        stride: tokens from one window of a passage to the next.
-        has_unanswerable: whether questions may have no answer.
-        null_threshold: null odds above which a question counts as unanswerable.
-    """
-
-    max_answer_tokens: int = 30
-    num_candidates: int = 20
-    stride: int = 128
-    has_unanswerable: bool = False
-    null_threshold: float = 0.0
-
-    def with_threshold(self, scores: Mapping[str, float]) -> "AnsweringSettings":
-        """The same with the threshold that `score_answers` found, if it looked for one."""
-        threshold = scores.get("null_threshold", self.null_threshold)
-        return dataclasses.replace(self, null_threshold=threshold)
-
-    def to_json(self) -> str:
-        """The text of `question_answering.json` in a preset."""
-        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
 
 def evaluate(
@@ -63,38 +34,64 @@ def evaluate(
 
 
 def run_evaluation(
-    preset: str, data: str, *, report: str | None = None, batch_size: int = 32
-) -> dict[str, float]:
-    """Prints the scores of a preset on a directory of questions.
+    preset: str, data: Sequence[str], *, report: str | None = None, batch_size: int = 32
+) -> list[dict[str, float]]:
+    """Prints the scores of a preset on sets of questions, and their mean over the sets.
 
     Args:
         preset: of a `SpanBertQuestionAnswerer`.
-        data: what `prepare squad` or `prepare mrqa` wrote.
-        report: path of an HTML page that shows each question, its passage and the answers.
+        data: directories that `prepare squad` or `prepare mrqa` wrote.
+        report: path of an HTML page that shows each question of the first set, its passage and
+            the answers.
         batch_size: rows of a batch.
+
+    Returns:
+        The scores of each set, as `score_answers`.
 
     Raises:
         BadInputError: a file cannot be used, or the report cannot be written.
         MismatchError: the questions were written for another model.
     """
     model, settings = load_answerer(preset, data)
-    questions, answered = load_questions(data), _answer(model, data, settings, batch_size)
-    scores = score_answers(questions, answered, has_unanswerable=settings.has_unanswerable)
-    for name, value in scores.items():
-        print(f"{name}: {value:.2f}")
-    if report:
-        answers = [_final_text(item, settings) for item in answered]
-        each = score_each(questions, answers)
-        page = report_page(
-            f"{preset} on {data}", questions, load_contexts(data), answered, answers, each
+    scores = []
+    for directory in data:
+        questions = load_questions(directory)
+        answered = _answer(model, directory, settings, batch_size)
+        scores.append(
+            score_answers(questions, answered, has_unanswerable=settings.has_unanswerable)
         )
-        try:
-            with open(report, "w", encoding="utf-8") as file:
-                file.write(page)
-        except OSError as error:
-            raise BadInputError(f"{report}: cannot be written ({error})") from error
-        print(f"{report}: all questions", flush=True)
+        print(f"{directory}: {shown_scores(scores[-1])}", flush=True)
+        if report and directory == data[0]:
+            title = f"{preset} on {directory}"
+            _write_report(report, title, directory, questions, answered, settings)
+    if len(data) > 1:  # MRQA's overall score (Fisch et al., 2019; SpanBERT, table 2: "Avg.")
+        means = {name: np.mean([one[name] for one in scores]) for name in ("exact_match", "f1")}
+        print(f"overall, the mean of {len(data)} sets: {shown_scores(means)}", flush=True)
     return scores
+
+
+def shown_scores(scores: Mapping[str, float]) -> str:
+    """Scores as a line for people."""
+    return ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
+
+
+def _write_report(
+    path: str,
+    title: str,
+    data: str,
+    questions: Sequence[dict],
+    answered: Sequence[AnsweredQuestion],
+    settings: AnsweringSettings,
+) -> None:
+    answers = [_final_text(item, settings) for item in answered]
+    each = score_each(questions, answers)
+    page = report_page(title, questions, load_contexts(data), answered, answers, each)
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(page)
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be written ({error})") from error
+    print(f"{path}: all questions of {data}", flush=True)
 
 
 def run_prediction(preset: str, data: str, output: str, *, batch_size: int = 32) -> None:
@@ -112,34 +109,42 @@ def run_prediction(preset: str, data: str, output: str, *, batch_size: int = 32)
         BadInputError: a file cannot be used, or the output cannot be written.
         MismatchError: the questions were written for another model.
     """
-    model, settings = load_answerer(preset, data)
+    model, settings = load_answerer(preset, [data])
     answered = _answer(model, data, settings, batch_size)
     write_directory(output, lambda directory: _write_predictions(directory, answered, settings))
     print(f"{output}: answers to {len(answered):,} questions", flush=True)
 
 
-def load_settings(preset: str) -> AnsweringSettings:
-    """How the answers of a preset are chosen; the defaults if it does not say."""
-    if not preset_utils.check_file_exists(preset, SETTINGS_FILE):
-        return AnsweringSettings()
-    return AnsweringSettings(**preset_utils.load_json(preset, SETTINGS_FILE))
-
-
-def load_answerer(preset: str, data: str) -> tuple[SpanBertQuestionAnswerer, AnsweringSettings]:
+def load_answerer(
+    preset: str, data: Sequence[str]
+) -> tuple[SpanBertQuestionAnswerer, AnsweringSettings]:
     """Loads a preset and checks that questions were written for it.
+
+    Args:
+        preset: of a `SpanBertQuestionAnswerer`.
+        data: directories of questions.
 
     Raises:
         BadInputError: the preset cannot be used.
-        MismatchError: vocabulary, casing or order of the segments differ.
+        MismatchError: vocabulary, casing or the layout of the rows differ.
     """
     model = load_checked(SpanBertQuestionAnswerer, preset)
     settings = load_settings(preset)
+    for directory in data:
+        _check_questions(model, settings, directory, preset)
+    return model, settings
+
+
+def _check_questions(
+    model: SpanBertQuestionAnswerer, settings: AnsweringSettings, data: str, preset: str
+) -> None:
     info, preprocessor = QuestionAnsweringInfo.load(data), model.preprocessor
     tokenizer = preprocessor.tokenizer
     for name, found, wanted in (
         ("vocabulary_hash", info.vocabulary_hash, vocabulary_hash(tokenizer.get_vocabulary())),
         ("lowercase", info.lowercase, tokenizer.lowercase),
         ("question_first", info.question_first, preprocessor.question_first),
+        ("segment_aware", info.segment_aware, preprocessor.segment_aware),
         ("has_unanswerable", info.has_unanswerable, settings.has_unanswerable),
     ):
         if found != wanted:
@@ -147,7 +152,6 @@ def load_answerer(preset: str, data: str) -> tuple[SpanBertQuestionAnswerer, Ans
                 f"{data}: {name} of these questions is {found}, of {preset} {wanted}; write them "
                 "again for this model"
             )
-    return model, settings
 
 
 def _answer(

@@ -8,18 +8,20 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from spanbert_tf.data.passage_windows import WindowPacker
+from spanbert_tf.data.segment_positions import SegmentPositions, pair_positions
 from spanbert_tf.data.tokenization import word_piece_tokenizer
 from spanbert_tf.models import SpanBertQuestionAnswerer
-from spanbert_tf.question_answering.prediction import AnsweringSettings
+from spanbert_tf.question_answering.settings import AnsweringSettings
 from spanbert_tf.question_answering.spans import NO_SPAN, best_spans
-from spanbert_tf.serving.passage_windows import WindowPacker
 from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.serving.warmup import Request
 
+_ROW = ("token_ids", "segment_ids", "padding_mask")
 _SIGNATURES = """| signature | inputs |
 | --- | --- |
 | `serving_default` | `question`, `context`, string [N] |
-| `token_ids` | `token_ids`, `segment_ids`, `padding_mask`, int32 [N, S] |
+| `token_ids` | {row}, int32 [N, S] |
 
 `serving_default` returns the best answers of each question: `answers` (texts of the context),
 `starts` and `ends` (characters of the context, the end exclusive) and `probabilities`, all
@@ -45,6 +47,8 @@ class AnswerQuestions(tf.Module):
         self._settings = settings
         self._top_k = top_k
         preprocessor = answerer.preprocessor
+        self._segment_aware = preprocessor.segment_aware
+        self._row_names = (*_ROW, *(SegmentPositions._fields if self._segment_aware else ()))
         tokenizer = preprocessor.tokenizer
         vocabulary = tokenizer.get_vocabulary()
         self._tokenizer = word_piece_tokenizer(vocabulary, lowercase=tokenizer.lowercase)
@@ -74,9 +78,13 @@ class AnswerQuestions(tf.Module):
             tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
             for texts in (question, context)
         )
+        asked, question_starts, _ = self._tokenizer.tokenize_with_offsets(questions)
         passages, byte_starts, byte_ends = self._tokenizer.tokenize_with_offsets(contexts)
-        windows = self._pack(self._tokenizer.tokenize(questions), passages)
-        logits = self.logits_of_rows(windows.token_ids, windows.segment_ids, windows.padding_mask)
+        positions = None
+        if self._segment_aware:
+            positions = pair_positions(questions, contexts, question_starts, byte_starts)
+        windows = self._pack(asked, passages, positions)
+        logits = self._model(windows.features(), training=False)
         spans = best_spans(
             logits["start_logits"],
             logits["end_logits"],
@@ -104,24 +112,29 @@ class AnswerQuestions(tf.Module):
         self, token_ids: tf.Tensor, segment_ids: tf.Tensor, padding_mask: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         """`start_logits` and `end_logits`, float32 [N, S], of rows that are packed already."""
-        features = {
-            "token_ids": token_ids,
-            "segment_ids": segment_ids,
-            "padding_mask": padding_mask,
-        }
-        return self._model(features, training=False)
+        row = dict(zip(_ROW, (token_ids, segment_ids, padding_mask), strict=True))
+        return self._model(row, training=False)
+
+    def logits_of_segment_aware_rows(
+        self,
+        token_ids: tf.Tensor,
+        segment_ids: tf.Tensor,
+        padding_mask: tf.Tensor,
+        paragraph_indices: tf.Tensor,
+        sentence_indices: tf.Tensor,
+        token_indices: tf.Tensor,
+    ) -> dict[str, tf.Tensor]:
+        """The same for a model that reads SegaBERT's positions."""
+        positions = SegmentPositions(paragraph_indices, sentence_indices, token_indices)
+        row = dict(zip(_ROW, (token_ids, segment_ids, padding_mask), strict=True))
+        return self._model(row | positions._asdict(), training=False)
 
     def signatures(self) -> dict[str, tuple[Callable, list[tf.TensorSpec]]]:
         """The export's signatures: name → function and its inputs."""
         texts = [tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context")]
-        packed = [
-            tf.TensorSpec([None, None], tf.int32, name=name)
-            for name in ("token_ids", "segment_ids", "padding_mask")
-        ]
-        return {
-            "serving_default": (self.answer, texts),
-            "token_ids": (self.logits_of_rows, packed),
-        }
+        packed = [tf.TensorSpec([None, None], tf.int32, name=name) for name in self._row_names]
+        of_rows = self.logits_of_segment_aware_rows if self._segment_aware else self.logits_of_rows
+        return {"serving_default": (self.answer, texts), "token_ids": (of_rows, packed)}
 
     def warmup_requests(self) -> list[Request]:
         """Requests for each signature, short and long, single and in batches."""
@@ -132,8 +145,7 @@ class AnswerQuestions(tf.Module):
                 inputs = {name: np.full([batch_size], text) for name, text in texts.items()}
                 requests.append(("serving_default", inputs))
             rows = np.ones([batch_size, 16], "int32")
-            names = ("token_ids", "segment_ids", "padding_mask")
-            requests.append(("token_ids", dict.fromkeys(names, rows)))
+            requests.append(("token_ids", dict.fromkeys(self._row_names, rows)))
         return requests
 
     def manual(self) -> Manual:
@@ -147,7 +159,7 @@ class AnswerQuestions(tf.Module):
             },
             output="answers",
             output_shape="[questions, top k]",
-            signatures=_SIGNATURES,
+            signatures=_SIGNATURES.format(row=", ".join(f"`{name}`" for name in self._row_names)),
         )
 
     def _best_of_all_windows(

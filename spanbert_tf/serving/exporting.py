@@ -40,15 +40,6 @@ def check_new_version(output: str, version: int) -> str:
     return path
 
 
-def check_reads_text(backbone: keras_hub.models.Backbone, preset: str) -> None:
-    """Raises `BadInputError` for a model with SegaBERT's positions."""
-    if backbone.position_embeddings != "absolute":
-        raise BadInputError(
-            f"{preset}: reads positions of sentences and paragraphs, which a text alone does not "
-            "tell; only models with BERT's positions can be exported"
-        )
-
-
 def export_module(
     module: ServedModule,
     model: keras.Model,

@@ -3,7 +3,7 @@
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertMaskedLM
 from spanbert_tf.presets.loading import load_masked_lm
-from spanbert_tf.serving.exporting import check_new_version, check_reads_text, export_module
+from spanbert_tf.serving.exporting import check_new_version, export_module
 from spanbert_tf.serving.fill_mask import FillMask
 from spanbert_tf.serving.precision import describe_change, in_precision
 from spanbert_tf.vocabulary import MASK_TOKEN
@@ -47,4 +47,8 @@ def _check(masked_lm: SpanBertMaskedLM, preset: str, top_k: int) -> None:
     vocabulary_size = masked_lm.preprocessor.tokenizer.vocabulary_size()
     if top_k > vocabulary_size:
         raise BadInputError(f"--top-k {top_k}: the vocabulary has {vocabulary_size} entries only")
-    check_reads_text(masked_lm.backbone, preset)
+    if masked_lm.backbone.position_embeddings != "absolute":
+        raise BadInputError(
+            f"{preset}: reads positions of sentences and paragraphs, which a text alone does not "
+            "tell; only models with BERT's positions can be exported"
+        )

@@ -2,9 +2,9 @@
 
 from spanbert_tf.models import SpanBertQuestionAnswerer
 from spanbert_tf.presets.loading import load_checked
-from spanbert_tf.question_answering.prediction import load_settings
+from spanbert_tf.question_answering.settings import load_settings
 from spanbert_tf.serving.answer_questions import AnswerQuestions
-from spanbert_tf.serving.exporting import check_new_version, check_reads_text, export_module
+from spanbert_tf.serving.exporting import check_new_version, export_module
 
 
 def export_question_answerer(preset: str, output: str, *, version: int = 1, top_k: int = 5) -> str:
@@ -27,7 +27,6 @@ def export_question_answerer(preset: str, output: str, *, version: int = 1, top_
     """
     path = check_new_version(output, version)
     answerer = load_checked(SpanBertQuestionAnswerer, preset)
-    check_reads_text(answerer.backbone, preset)
     module = AnswerQuestions(answerer, load_settings(preset), top_k)
     export_module(module, answerer, answerer.preprocessor.tokenizer, path)
     print(f"{path}: questions and contexts in, the {top_k} best answers out", flush=True)

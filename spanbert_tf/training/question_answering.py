@@ -22,7 +22,8 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.presets.loading import load_checked, load_preset
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.question_answering.prediction import SETTINGS_FILE, AnsweringSettings, evaluate
+from spanbert_tf.question_answering.prediction import evaluate, shown_scores
+from spanbert_tf.question_answering.settings import SETTINGS_FILE, AnsweringSettings
 from spanbert_tf.strict_yaml import flat_values
 from spanbert_tf.training.callbacks import (
     MetricsLog,
@@ -161,9 +162,17 @@ def _new_model(
     config: QuestionAnsweringConfig, preset: str, info: QuestionAnsweringInfo, data: str
 ) -> tuple[SpanBertQuestionAnswerer, SpanBertQuestionAnswererPreprocessor]:
     backbone = load_checked(keras_hub.models.Backbone, preset)
-    if not isinstance(backbone, SpanBertBackbone) or backbone.position_embeddings != "absolute":
-        raise MismatchError(f"{preset}: no encoder of this project with BERT's positions")
-    if backbone.max_sequence_length < info.sequence_length:
+    if not isinstance(backbone, SpanBertBackbone):
+        raise MismatchError(
+            f"{preset}: no encoder of this project; `spanbert-tf convert` makes one"
+        )
+    if info.segment_aware != (backbone.position_embeddings != "absolute"):
+        reads = "BERT's positions" if info.segment_aware else "SegaBERT's positions"
+        raise MismatchError(
+            f"{preset}: reads {reads}, which is not what {data} was written for; write the "
+            f"questions {'without' if info.segment_aware else 'with'} --segment-aware"
+        )
+    if backbone.position_embedding and backbone.max_sequence_length < info.sequence_length:
         raise MismatchError(
             f"{preset}: has {backbone.max_sequence_length} positions, the rows in {data} up to "
             f"{info.sequence_length}; write them with --sequence-length"
@@ -173,7 +182,10 @@ def _new_model(
     if precision != "float32":
         backbone = load_preset(SpanBertBackbone, preset, dtype=precision)
     preprocessor = SpanBertQuestionAnswererPreprocessor(
-        tokenizer, sequence_length=info.sequence_length, question_first=info.question_first
+        tokenizer,
+        sequence_length=info.sequence_length,
+        question_first=info.question_first,
+        segment_aware=info.segment_aware,
     )
     return SpanBertQuestionAnswerer(backbone), preprocessor
 
@@ -221,8 +233,7 @@ def _finish(
         settings = settings.with_threshold(scores)
         with open(os.path.join(output, SCORES_FILE), "w", encoding="utf-8") as file:
             json.dump(scores, file, indent=1)
-        shown = ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
-        print(f"{validation_data}: {shown}")
+        print(f"{validation_data}: {shown_scores(scores)}")
 
     def write_settings(directory: str) -> None:
         with open(os.path.join(directory, SETTINGS_FILE), "w", encoding="utf-8") as file:
@@ -231,7 +242,7 @@ def _finish(
     facts = {
         "Fine-tuned from": preset,
         "Data": data,
-        "Scores": ", ".join(f"{name} {value:.2f}" for name, value in scores.items()) or "none",
+        "Scores": shown_scores(scores) or "none",
     }
     write_preset(model, os.path.join(output, PRESET), write_more=write_settings, facts=facts)
     print(f"{output}: {PRESET}/, {CHECKPOINTS}/, metrics.jsonl, {CONFIG_FILE}", flush=True)

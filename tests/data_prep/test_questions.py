@@ -249,6 +249,38 @@ def test_mrqa_compressed_with_its_header(tmp_path, vocabulary_file):
     assert load_questions(output)[0]["gold_texts"] == ["cats", "a cat"]
 
 
+def test_halves_of_mrqa(tmp_path):
+    contexts = [f"passage {number}" for number in range(200)]
+    entries = [
+        {
+            "context": context,
+            "qas": [
+                {"qid": f"{number}-{which}", "question": "?", "answers": [], "detected_answers": []}
+                for which in range(2)
+            ],
+        }
+        for number, context in enumerate(contexts)
+    ]
+    path = tmp_path / "mrqa.jsonl"
+    ids = {}
+    for half in ("development", "test", "reversed"):
+        lines = entries[::-1] if half == "reversed" else entries
+        path.write_text("\n".join(map(json.dumps, [{"header": {}}, *lines])))
+        questions = read_mrqa(str(path), half="test" if half == "reversed" else half)
+        assert len(questions.questions) == 2 * len(questions.contexts)
+        for question in questions.questions:
+            number = question.id.split("-")[0]
+            assert questions.contexts[question.context_index] == f"passage {number}"
+        ids[half] = {question.id for question in questions.questions}
+    assert ids["reversed"] == ids["test"]
+    assert not ids["development"] & ids["test"]
+    assert len(ids["development"] | ids["test"]) == 400
+    # By `sha256sum`, whose first bytes are 5f, c5, f9 and f2, 28.
+    assert {"0-0", "1-0", "4-0"} <= ids["test"]
+    assert {"5-0", "6-0"} <= ids["development"]
+    assert 150 < len(ids["test"]) < 250
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [

@@ -15,6 +15,7 @@ from data_prep.passage_windows import has_most_context, window_starts
 from data_prep.question_answering import QuestionOptions, write_questions
 from data_prep.questions import Question, QuestionSet
 from spanbert_tf.data import question_answering_dataset
+from spanbert_tf.data.passage_windows import WindowPacker
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import (
     SpanBertBackbone,
@@ -24,7 +25,6 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.question_answering.answers import answer_questions
-from spanbert_tf.serving.passage_windows import WindowPacker
 from spanbert_tf.serving.question_answering import export_question_answerer
 
 WORDS = ["ann", "bob", "zoe", "has", "the", "cat", "owl", "who", "?", ".", "##s", "中"]
@@ -91,6 +91,19 @@ CONTEXTS = [
     "unknown words only",
     "Ann has the \ud83d\ude00 cat. ".encode("utf-16", "surrogatepass").decode("utf-16") * 5,
 ]
+
+
+@pytest.mark.parametrize("question_size", [LENGTH - 4, LENGTH - 3, 200])
+def test_a_question_that_fills_the_row_leaves_room_for_each_token(question_size):
+    packer = WindowPacker(
+        START, END, PAD, sequence_length=LENGTH, stride=STRIDE, max_question_tokens=500
+    )
+    question = tf.ragged.constant([[7] * question_size], tf.int32)
+    windows = packer(question, tf.ragged.constant([[1, 2, 3]], tf.int32))
+    shown = windows.passage_tokens.numpy()
+    assert shown[shown >= 0].tolist() == [0, 1, 2]
+    assert windows.has_most_context.numpy().sum() == 3
+    assert windows.token_ids.shape[1] == LENGTH
 
 
 @pytest.fixture(scope="module")

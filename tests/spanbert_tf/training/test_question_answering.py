@@ -25,6 +25,7 @@ from spanbert_tf.models import SpanBertBackbone, SpanBertQuestionAnswerer, SpanB
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.question_answering.prediction import run_evaluation, run_prediction
 from spanbert_tf.serving.question_answering import export_question_answerer
+from spanbert_tf.shipped_configs import shipped_directory, shipped_names
 from spanbert_tf.training.callbacks import MetricsLog
 from spanbert_tf.training.grid import run_grid
 from spanbert_tf.training.question_answering import run_question_answering
@@ -132,7 +133,7 @@ def test_run_leaves_a_preset_that_scores_the_same(finished, directory):
         os.listdir(output)
     )
     preset = str(output / "preset")
-    again = run_evaluation(preset, str(directory / "dev"), batch_size=5)
+    (again,) = run_evaluation(preset, [str(directory / "dev")], batch_size=5)
     assert again == pytest.approx(scores)
     run_prediction(preset, str(directory / "dev"), str(output / "predictions"))
     predictions = json.loads((output / "predictions" / "predictions.json").read_text())
@@ -147,6 +148,26 @@ def test_run_leaves_a_preset_that_scores_the_same(finished, directory):
         assert len(set(texts)) == len(texts)
 
 
+def test_several_sets_have_a_mean(finished, directory, capfd):
+    sets = [str(directory / name) for name in ("dev", "train")]
+    first, second = run_evaluation(str(finished[0] / "preset"), sets)
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines[:2]] == sets
+    means = [(first[name] + second[name]) / 2 for name in ("exact_match", "f1")]
+    assert lines[2] == (
+        f"overall, the mean of 2 sets: exact_match {means[0]:.2f}, f1 {means[1]:.2f}"
+    )
+
+
+@pytest.mark.parametrize("content", ["{", '{"max_tokens": 3}', "[1]"])
+def test_damaged_settings_are_named(content, finished, directory, tmp_path):
+    preset = shutil.copytree(finished[0] / "preset", tmp_path / "preset")
+    (preset / "question_answering.json").write_text(content)
+    with pytest.raises(BadInputError, match=r"question_answering\.json is damaged") as caught:
+        run_evaluation(str(preset), [str(directory / "dev")])
+    assert "\n" not in str(caught.value)
+
+
 def test_changed_preset_is_noticed(finished, directory, tmp_path):
     preset = shutil.copytree(finished[0] / "preset", tmp_path / "preset")
     for name in ("config.json", "task.json"):
@@ -154,7 +175,7 @@ def test_changed_preset_is_noticed(finished, directory, tmp_path):
         (preset / name).write_text(text)
     data = str(directory / "dev")
     for use in (
-        lambda: run_evaluation(str(preset), data),
+        lambda: run_evaluation(str(preset), [data]),
         lambda: run_prediction(str(preset), data, str(tmp_path / "predictions")),
         lambda: export_question_answerer(str(preset), str(tmp_path / "served")),
     ):
@@ -166,7 +187,7 @@ def test_changed_preset_is_noticed(finished, directory, tmp_path):
 def test_report_shows_each_question(finished, directory, tmp_path):
     page = tmp_path / "report.html"
     preset, data = str(finished[0] / "preset"), str(directory / "dev")
-    run_evaluation(preset, data, report=str(page))
+    run_evaluation(preset, [data], report=str(page))
     text = page.read_text(encoding="utf-8")
     articles = re.findall(r"<article.*?</article>", text, flags=re.DOTALL)
     questions, contexts = load_questions(data), load_contexts(data)
@@ -246,7 +267,10 @@ def test_wrong_configurations_are_refused(override, words):
         load_finetuning_config("squad_v1", [override])
 
 
-@pytest.mark.parametrize("name", ["squad_v1", "squad_v2"])
+MRQA = ["hotpotqa", "natural_questions", "newsqa", "searchqa", "triviaqa"]
+
+
+@pytest.mark.parametrize("name", ["squad_v1", "squad_v2", *MRQA])
 def test_shipped_configurations_have_the_values_of_appendix_b(name):
     shipped = load_finetuning_config(name)
     assert (shipped.data.sequence_length, shipped.data.stride) == (512, 128)
@@ -254,6 +278,18 @@ def test_shipped_configurations_have_the_values_of_appendix_b(name):
     assert list(shipped.grid.learning_rates) == [5e-6, 1e-5, 2e-5, 3e-5, 5e-5]
     assert list(shipped.grid.batch_sizes) == [16, 32]
     assert shipped.data.has_unanswerable is (name == "squad_v2")
+    path = os.path.join(shipped_directory("finetune"), f"{name}.yaml")
+    with open(path, encoding="utf-8") as file:
+        assert f"--config {name} " in file.read()
+
+
+def test_segabert_has_its_own_values():
+    shipped = load_finetuning_config("segabert_squad_v1")
+    assert (shipped.training.epochs, shipped.training.batch_size) == (4, 128)
+    assert shipped.optimizer.learning_rate == 3e-5
+    assert shipped.data.question_first and shipped.data.segment_aware
+    names = {"squad_v1", "squad_v2", "segabert_squad_v1", *MRQA}
+    assert set(shipped_names("finetune")) == names
 
 
 def test_what_does_not_fit_is_refused(directory, finished, tmp_path):
@@ -266,5 +302,5 @@ def test_what_does_not_fit_is_refused(directory, finished, tmp_path):
     with pytest.raises(BadInputError, match="exists and is no run"):
         run(directory, tmp_path / "thesis")
     with pytest.raises(BadInputError, match="no trained head"):
-        run_evaluation(str(directory / "preset"), str(directory / "dev"))
+        run_evaluation(str(directory / "preset"), [str(directory / "dev")])
     assert not (tmp_path / "run").exists()

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from spanbert_tf.data.segment_positions import SegmentPositions
+
 
 class Windows(NamedTuple):
     """Packed rows and where they are from.
@@ -18,6 +20,8 @@ class Windows(NamedTuple):
         question_index: int32 [W].
         passage_tokens: int32 [W, S], which token of its passage stands there; -1 for none.
         has_most_context: bool [W, S], whether no other window has more text around that token.
+        segment_positions: `paragraph_indices`, `sentence_indices`, `token_indices`, int32 [W, S];
+            empty where they are not wanted.
     """
 
     token_ids: tf.Tensor
@@ -26,6 +30,16 @@ class Windows(NamedTuple):
     question_index: tf.Tensor
     passage_tokens: tf.Tensor
     has_most_context: tf.Tensor
+    segment_positions: dict[str, tf.Tensor]
+
+    def features(self) -> dict[str, tf.Tensor]:
+        """What a model reads."""
+        return {
+            "token_ids": self.token_ids,
+            "segment_ids": self.segment_ids,
+            "padding_mask": self.padding_mask,
+            **self.segment_positions,
+        }
 
 
 class WindowPacker:
@@ -37,7 +51,7 @@ class WindowPacker:
         pad_id: of [PAD].
         sequence_length: positions of a row at most.
         stride: tokens from one window to the next.
-        max_question_tokens: what is beyond is cut off.
+        max_question_tokens: what is beyond is cut off, and what leaves no room for the passage.
         question_first: `[CLS] question [SEP] passage [SEP]`.
     """
 
@@ -55,40 +69,70 @@ class WindowPacker:
         self._start_id, self._end_id, self._pad_id = start_id, end_id, pad_id
         self._sequence_length = sequence_length
         self._stride = stride
-        self._max_question_tokens = max_question_tokens
+        self._max_question_tokens = min(max_question_tokens, sequence_length - 4)
         self._question_first = question_first
 
-    def __call__(self, questions: tf.RaggedTensor, passages: tf.RaggedTensor) -> Windows:
+    def __call__(
+        self,
+        questions: tf.RaggedTensor,
+        passages: tf.RaggedTensor,
+        positions: tuple[SegmentPositions, SegmentPositions] | None = None,
+    ) -> Windows:
         """Packs all windows.
 
         Args:
             questions: int32 [N, tokens].
             passages: int32 [N, tokens]; an empty one has one window.
+            positions: of the questions and of the passages, where rows have the question first.
         """
         questions = questions[:, : self._max_question_tokens]
-        question_sizes = tf.cast(questions.row_lengths(), tf.int32)  # [N]
-        passage_sizes = tf.cast(passages.row_lengths(), tf.int32)
-        lengths = self._sequence_length - 3 - question_sizes  # [N] [CLS], [SEP], [SEP]
-        too_long = tf.maximum(passage_sizes - lengths, 0)
-        num_windows = 1 + (too_long + self._stride - 1) // self._stride  # [N]
-        index = tf.repeat(tf.range(tf.size(num_windows)), num_windows)  # [W]
-        number = tf.range(tf.size(index)) - tf.gather(tf.cumsum(num_windows, exclusive=True), index)
-        firsts = number * self._stride  # [W] tokens of the passage before the window
-        sizes = tf.minimum(tf.gather(passage_sizes, index) - firsts, tf.gather(lengths, index))
+        passage_sizes = tf.cast(passages.row_lengths(), tf.int32)  # [N]
+        index, firsts, sizes = self._places(
+            tf.cast(questions.row_lengths(), tf.int32), passage_sizes
+        )
         shown = tf.ragged.range(firsts, firsts + sizes)  # ragged [W, tokens in the window]
-        passage_ids = tf.gather(tf.gather(passages, index), shown, batch_dims=1)
-        question_ids = tf.gather(questions, index)  # ragged [W, tokens]
-        no_passage = question_ids.with_flat_values(tf.fill(tf.shape(question_ids.flat_values), -1))
-        ids, tokens = [passage_ids, question_ids], [shown, no_passage]
-        if self._question_first:
+
+        def of_windows(question: tf.RaggedTensor, passage: tf.RaggedTensor) -> list:
+            asked = tf.gather(question[:, : self._max_question_tokens], index)
+            return [asked, tf.gather(tf.gather(passage, index), shown, batch_dims=1)]
+
+        ids = of_windows(questions, passages)  # ragged [W, tokens] each
+        no_passage = ids[0].with_flat_values(tf.fill(tf.shape(ids[0].flat_values), -1))
+        tokens = [no_passage, shown]
+        if not self._question_first:
             ids, tokens = ids[::-1], tokens[::-1]
         token_ids, padding_mask = _joined(ids, self._start_id, self._end_id, self._pad_id)
         passage_tokens, _ = _joined(tokens, -1, -1, -1)
+        width = tf.shape(token_ids)[1]
         second = 2 + tf.cast(ids[0].row_lengths(), tf.int32)[:, tf.newaxis]  # [W, 1]
-        positions = tf.range(tf.shape(token_ids)[1])[tf.newaxis]
-        segment_ids = tf.cast(positions >= second, tf.int32) * padding_mask
-        most = _has_most_context(passage_tokens, index, firsts, sizes, passage_sizes)
-        return Windows(token_ids, segment_ids, padding_mask, index, passage_tokens, most)
+        segment_ids = tf.cast(tf.range(width)[tf.newaxis] >= second, tf.int32) * padding_mask
+        segment_positions = {}
+        for name, *parts in zip(SegmentPositions._fields, *(positions or ((), ())), strict=False):
+            is_token = name == "token_indices"
+            segment_positions[name] = _joined_positions(of_windows(*parts), int(is_token), width)
+        return Windows(
+            token_ids,
+            segment_ids,
+            padding_mask,
+            index,
+            passage_tokens,
+            _has_most_context(passage_tokens, index, firsts, sizes, passage_sizes),
+            segment_positions,
+        )
+
+    def _places(
+        self, question_sizes: tf.Tensor, passage_sizes: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Of each window its question, its first token in the passage, and its tokens; [W] each."""
+        lengths = self._sequence_length - 3 - question_sizes  # [N] [CLS], [SEP], [SEP]
+        strides = tf.minimum(self._stride, lengths)  # no token is passed over
+        too_long = tf.maximum(passage_sizes - lengths, 0)
+        num_windows = 1 + (too_long + strides - 1) // strides  # [N]
+        index = tf.repeat(tf.range(tf.size(num_windows)), num_windows)  # [W]
+        number = tf.range(tf.size(index)) - tf.gather(tf.cumsum(num_windows, exclusive=True), index)
+        firsts = number * tf.gather(strides, index)
+        sizes = tf.minimum(tf.gather(passage_sizes, index) - firsts, tf.gather(lengths, index))
+        return index, firsts, sizes
 
 
 def _joined(
@@ -106,6 +150,16 @@ def _joined(
     dense = tf.pad(dense, [[0, 0], [0, missing]], constant_values=padding)
     mask = tf.sequence_mask(rows.row_lengths(), tf.shape(dense)[1], tf.int32)
     return dense, mask
+
+
+def _joined_positions(parts: list[tf.RaggedTensor], step: int, width: tf.Tensor) -> tf.Tensor:
+    """Positions of rows, int32 [W, S]: 0 for [CLS]; a [SEP] is a step behind the token before."""
+    rows = [tf.zeros([parts[0].nrows(), 1], tf.int32)]
+    for part in parts:
+        last = part[:, -1:].to_tensor(-step, shape=[None, 1])
+        rows += [part, last + step]
+    dense = tf.concat(rows, axis=1).to_tensor(0)
+    return tf.pad(dense, [[0, 0], [0, width - tf.shape(dense)[1]]])
 
 
 def _has_most_context(
