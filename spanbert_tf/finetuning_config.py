@@ -48,6 +48,7 @@ class FinetuningTrainingConfig(base_config.Config):
 
     Attributes:
         seed: of the new layers, dropout and the order of the rows.
+        random_weights: begin with new weights of the preset's shape, to see what its own are worth.
         epochs: over all rows.
         batch_size: rows of a batch.
         precision: `auto` is bfloat16 or float16 on a GPU that has it, and float32 elsewhere.
@@ -57,6 +58,7 @@ class FinetuningTrainingConfig(base_config.Config):
     """
 
     seed: int = 0
+    random_weights: bool = False
     epochs: int = 4
     batch_size: int = 32
     precision: Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"] = "auto"

@@ -3,7 +3,12 @@
 import keras
 import keras_hub
 
-from spanbert_tf.layers import SegmentAwareEmbedding, TiedEmbedding, bert_initializer
+from spanbert_tf.layers import (
+    SegmentAwareEmbedding,
+    TiedEmbedding,
+    TransformerEncoder,
+    bert_initializer,
+)
 
 # Which indices have embeddings, beside the position in the row where it says "absolute".
 POSITION_EMBEDDINGS = {
@@ -124,7 +129,7 @@ class SpanBertBackbone(keras_hub.models.Backbone):
             dropout, dtype=dtype, name="embeddings_dropout"
         )
         self.transformer_layers = [
-            keras_hub.layers.TransformerEncoder(
+            TransformerEncoder(
                 num_heads=num_heads,
                 intermediate_dim=intermediate_dim,
                 activation="gelu",  # Keras' default is the exact one (erf)

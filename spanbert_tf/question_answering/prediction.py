@@ -159,7 +159,9 @@ def _answer(
 ) -> list[AnsweredQuestion]:
     return answer_questions(
         model,
-        question_answering_dataset(data, batch_size=batch_size, training=False),
+        question_answering_dataset(
+            data, batch_size=batch_size, training=False, sort_by_length=True
+        ),
         data,
         max_answer_tokens=settings.max_answer_tokens,
         num_candidates=settings.num_candidates,

@@ -66,8 +66,8 @@ class AdamW(keras.optimizers.AdamW):
       an index for every occurrence of a token; Keras squares those occurrences one by one in
       Adam's second moment and in the global norm, where the square of their sum is meant;
     - gradients are added up over the replicas before they are clipped, not after;
-    - gradients that are not finite, on whichever replica, change nothing. How many updates were
-      left out since the last one is in `skipped_in_a_row`;
+    - gradients whose global norm is not finite, on whichever replica, change nothing. How many
+      updates were left out since the last one is in `skipped_in_a_row`;
     - with `dynamic_loss_scale`, for float16, the scale is halved then, and doubled after 2,000
       finite updates. (`keras.optimizers.LossScaleOptimizer` looks at the first replica only.)
 
@@ -124,35 +124,48 @@ class AdamW(keras.optimizers.AdamW):
         context = tf.distribute.get_replica_context()
         if context.num_replicas_in_sync > 1:
             sums = context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
-        is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(grad)) for grad in sums])
+        # One pass over the gradients says how long they are and whether all are finite.
+        norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(grad) for grad in sums]))
         if tf.__internal__.distribute.strategy_supports_no_merge_call():
-            tf.cond(is_finite, lambda: self._update(sums, variables), self._skip)
+            is_finite = tf.math.is_finite(norm)
+            tf.cond(is_finite, lambda: self._update(sums, norm, variables), self._skip)
         else:
-            context.merge_call(self._update_all_or_skip, args=(is_finite, sums, variables))
+            context.merge_call(self._update_all_or_skip, args=(sums, norm, variables))
 
     def _update_all_or_skip(
         self,
         strategy: tf.distribute.Strategy,
-        is_finite: tf.Tensor,
         sums: list[tf.Tensor],
+        norm: tf.Tensor,
         variables: list[keras.Variable],
     ) -> None:
         """One decision for all replicas: updates may not stand in a replica's own `tf.cond`."""
         update = strategy.extended.call_for_each_replica
         tf.cond(
-            strategy.experimental_local_results(is_finite)[0],
-            lambda: update(self._update, args=(sums, variables)),
+            tf.math.is_finite(strategy.experimental_local_results(norm)[0]),
+            lambda: update(self._update, args=(sums, norm, variables)),
             lambda: update(self._skip),
         )
 
-    def _update(self, sums: list[tf.Tensor], variables: list[keras.Variable]) -> None:
+    def _update(
+        self, sums: list[tf.Tensor], norm: tf.Tensor, variables: list[keras.Variable]
+    ) -> None:
+        scale = 1.0
         if self.dynamic_loss_scale:
-            sums = [grad / self.loss_scale.value for grad in sums]
+            scale = self.loss_scale.value
             grows = tf.equal(self.updates_at_scale.value, _UPDATES_AT_SCALE - 1)
-            self.assign(self.loss_scale, self.loss_scale.value * tf.where(grows, 2.0, 1.0))
+            self.assign(self.loss_scale, scale * tf.where(grows, 2.0, 1.0))
             self.assign(self.updates_at_scale, tf.where(grows, 0, self.updates_at_scale.value + 1))
         self.assign(self.skipped_in_a_row, 0)
+        limit = self.global_clipnorm
+        factor = limit / tf.maximum(norm / scale, limit) if limit else 1.0
+        if limit or self.dynamic_loss_scale:
+            sums = [grad * (factor / scale) for grad in sums]
         super().apply(sums, variables)
+
+    def _clip_gradients(self, grads: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Keras' clipping, where it is not by the global norm: `_update` has done that."""
+        return grads if self.global_clipnorm else super()._clip_gradients(grads)
 
     def _skip(self) -> None:
         self.assign_add(self.skipped_in_a_row, 1)
@@ -163,6 +176,27 @@ class AdamW(keras.optimizers.AdamW):
     def _all_reduce_sum_gradients(self, grads_and_vars: list[tuple]) -> list[tuple]:
         """Keras' sum over the replicas, which `apply` has done already."""
         return grads_and_vars
+
+    def update_step(
+        self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
+    ) -> None:
+        """Keras' step in one operation: twice as fast on a CPU, where memory is the limit."""
+        if self.amsgrad:
+            return super().update_step(gradient, variable, learning_rate)
+        number = self._get_variable_index(variable)
+        step = tf.cast(self.iterations.value + 1, variable.dtype)
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=self._momentums[number].value.handle,
+            v=self._velocities[number].value.handle,
+            beta1_power=self.beta_1**step,
+            beta2_power=self.beta_2**step,
+            lr=tf.cast(learning_rate, variable.dtype),
+            beta1=self.beta_1,
+            beta2=self.beta_2,
+            epsilon=self.epsilon,
+            grad=tf.cast(gradient, variable.dtype),
+        )
 
     def get_config(self) -> dict:
         """The arguments of the constructor."""

@@ -179,8 +179,13 @@ def _new_model(
         )
     tokenizer = checked_tokenizer(preset, data, info)
     precision = choose_precision(config.training.precision)
-    if precision != "float32":
-        backbone = load_preset(SpanBertBackbone, preset, dtype=precision)
+    if config.training.random_weights or precision != "float32":
+        backbone = load_preset(
+            SpanBertBackbone,
+            preset,
+            dtype=precision,
+            load_weights=not config.training.random_weights,
+        )
     preprocessor = SpanBertQuestionAnswererPreprocessor(
         tokenizer,
         sequence_length=info.sequence_length,
@@ -240,7 +245,9 @@ def _finish(
             file.write(settings.to_json())
 
     facts = {
-        "Fine-tuned from": preset,
+        "Fine-tuned from": f"random weights of the shape of {preset}"
+        if config.training.random_weights
+        else preset,
         "Data": data,
         "Scores": shown_scores(scores) or "none",
     }

@@ -148,6 +148,21 @@ def test_run_leaves_a_preset_that_scores_the_same(finished, directory):
         assert len(set(texts)) == len(texts)
 
 
+def test_random_weights_are_none_of_the_preset(directory, tmp_path):
+    settings = {"training.epochs": 1, "optimizer.learning_rate": 1e-12}
+    kernels = {}
+    for random_weights in (False, True):
+        output = tmp_path / str(random_weights)
+        run(directory, output, config(**settings, **{"training.random_weights": random_weights}))
+        trained = SpanBertQuestionAnswerer.from_preset(str(output / "preset"))
+        kernels[random_weights] = trained.backbone.token_embedding.embeddings.numpy()
+    preset = SpanBertBackbone.from_preset(str(directory / "preset"))
+    expected = preset.token_embedding.embeddings.numpy()
+    np.testing.assert_allclose(kernels[False], expected, atol=1e-6)
+    assert abs(np.corrcoef(kernels[True].ravel(), expected.ravel())[0, 1]) < 0.2
+    assert kernels[True].std() == pytest.approx(0.02, rel=0.2)
+
+
 def test_several_sets_have_a_mean(finished, directory, capfd):
     sets = [str(directory / name) for name in ("dev", "train")]
     first, second = run_evaluation(str(finished[0] / "preset"), sets)

@@ -1,0 +1,92 @@
+"""KerasHub's transformer layer with fewer and larger operations.
+
+B rows, S positions, N heads, D width of a head, H = N · D.
+"""
+
+import keras
+import keras_hub
+from keras import ops
+
+_MASKED = -1e9  # added to the scores of padding; float16 has its own
+_MASKED_FLOAT16 = -3e4
+
+
+@keras.saving.register_keras_serializable(package="spanbert_tf")
+class TransformerEncoder(keras_hub.layers.TransformerEncoder):
+    """The same computation, weights and names as `keras_hub.layers.TransformerEncoder`.
+
+    What differs, measured on a CPU (`python -m benchmarks.question_answering`):
+
+    - queries, keys and values are one matrix product;
+    - all products with weights are of matrices [B · S, H], with which TensorFlow puts bias and
+      GELU into the product at inference;
+    - padding is added to the attention's scores in place of a selection over [B, N, S, S].
+
+    The class keeps its name because Keras has it in the paths of files of weights.
+
+    Only BERT's variant: normalisation after the residual, and a padding mask alone.
+
+    Call arguments:
+        inputs: float tensor [B, S, H].
+        padding_mask: int or bool tensor [B, S], 0 for padding.
+        training: bool. Whether to drop out.
+
+    Returns:
+        A float tensor [B, S, H].
+    """
+
+    def call(
+        self,
+        inputs: keras.KerasTensor,
+        padding_mask: keras.KerasTensor,
+        training: bool | None = None,
+    ) -> keras.KerasTensor:
+        attention = self._self_attention_layer
+        if attention.query_dense.quantization_mode is not None:  # its kernels are no matrices
+            return super().call(inputs, padding_mask=padding_mask, training=training)
+        batch_size, length = ops.shape(inputs)[:2]
+        hidden_dim = inputs.shape[-1]
+        x = ops.reshape(inputs, (-1, hidden_dim))  # [B · S, H]
+        heads = self._attend(attention, x, padding_mask, batch_size, length, training)
+        kernel = ops.reshape(attention.output_dense.kernel, (hidden_dim, hidden_dim))
+        attended = ops.add(ops.matmul(heads, kernel), attention.output_dense.bias)
+        attended = self._self_attention_dropout(attended, training=training)
+        x = self._self_attention_layer_norm(attended + x)
+        fed_forward = self._feedforward_intermediate_dense(x)
+        fed_forward = self._feedforward_output_dense(fed_forward)
+        fed_forward = self._feedforward_dropout(fed_forward, training=training)
+        x = self._feedforward_layer_norm(fed_forward + x)
+        return ops.reshape(x, (batch_size, length, hidden_dim))
+
+    def _attend(
+        self,
+        attention: keras.layers.MultiHeadAttention,
+        x: keras.KerasTensor,
+        padding_mask: keras.KerasTensor,
+        batch_size: int | keras.KerasTensor,
+        length: int | keras.KerasTensor,
+        training: bool | None,
+    ) -> keras.KerasTensor:
+        """What each position takes from the others, [B · S, H]."""
+        hidden_dim = x.shape[-1]
+        head_dim = hidden_dim // self.num_heads
+        parts = (attention.query_dense, attention.key_dense, attention.value_dense)
+        kernels = [ops.reshape(part.kernel, (hidden_dim, hidden_dim)) for part in parts]
+        biases = [ops.reshape(part.bias, (hidden_dim,)) for part in parts]
+        projected = ops.matmul(x, ops.concatenate(kernels, axis=1))  # [B · S, 3 H]
+        projected = ops.add(projected, ops.concatenate(biases, axis=0))
+        by_head = (batch_size, length, self.num_heads, head_dim)
+        query, key, value = (
+            ops.transpose(ops.reshape(part, by_head), (0, 2, 1, 3))  # [B, N, S, D]
+            for part in ops.split(projected, 3, axis=-1)
+        )
+        query = ops.multiply(query, ops.cast(head_dim**-0.5, query.dtype))
+        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, S, S]
+        is_half = keras.backend.standardize_dtype(scores.dtype) == "float16"
+        is_padding = 1 - ops.cast(padding_mask, scores.dtype)  # [B, S]
+        scores += (is_padding * (_MASKED_FLOAT16 if is_half else _MASKED))[:, None, None, :]
+        weights = ops.softmax(scores, axis=-1)
+        if self.dropout:
+            weights = attention._dropout_layer(weights, training=training)
+        heads = ops.transpose(ops.matmul(weights, value), (0, 2, 1, 3))  # [B, S, N, D]
+        return ops.reshape(heads, (-1, hidden_dim))
