@@ -163,19 +163,16 @@ def convert(
     show_default=True,
     help="bfloat16: half the size. int8: dense layers in a quarter, slower on a processor.",
 )
-def export(preset: str, output: str, precision: str, **options: int) -> None:
+def export(preset: str, output: str, **options: object) -> None:
     """Write a SavedModel for TF Serving: texts in, fillings or answers out."""
     from spanbert_tf.models import SpanBertQuestionAnswerer
     from spanbert_tf.models.task_presets import is_task_preset
     from spanbert_tf.serving.masked_lm import export_masked_lm
     from spanbert_tf.serving.question_answering import export_question_answerer
 
-    if not is_task_preset(preset, SpanBertQuestionAnswerer):
-        export_masked_lm(preset, output, precision=precision, **options)
-    elif precision == "float32":
-        export_question_answerer(preset, output, **options)
-    else:
-        raise click.UsageError(f"--precision {precision}: only masked-language models have it yet")
+    is_answerer = is_task_preset(preset, SpanBertQuestionAnswerer)
+    export_model = export_question_answerer if is_answerer else export_masked_lm
+    export_model(preset, output, **options)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -16,6 +16,7 @@ TOKEN_TABLE = "bert.embeddings.word_embeddings.weight"
 SPAN_POSITIONS = "cls.pair_target_predictions.position_embeddings.weight"
 ENCODER, POOLER, MASKED_LM_HEAD = "encoder", "pooler", "masked_lm_head"
 SPAN_BOUNDARY_HEAD, NEXT_SENTENCE_HEAD = "span_boundary_head", "next_sentence_head"
+SPAN_CLASSIFIERS = "span_classifiers"  # of `BertForQuestionAnswering`
 BERT_EPSILON = 1e-12  # of LayerNorm, in the original code
 # Arguments of SpanBertBackbone and their names in BERT's own configurations.
 SIZE_NAMES = {
@@ -157,6 +158,7 @@ def expected_shapes(
             f"{boundary}.bias": (vocabulary_size,),
         },
         NEXT_SENTENCE_HEAD: _dense("cls.seq_relationship", width, 2),
+        SPAN_CLASSIFIERS: _dense("qa_outputs", width, 2),
     }
 
 

@@ -10,6 +10,7 @@ from spanbert_tf.conversion.checkpoint import (
     BERT_EPSILON,
     MASKED_LM_HEAD,
     SIZE_NAMES,
+    SPAN_CLASSIFIERS,
     TOKEN_TABLE,
     Checkpoint,
 )
@@ -31,7 +32,7 @@ from spanbert_tf.whole_directory import write_directory
 _CONFIG_NAMES = ("config.json", "bert_config.json")
 _INDEX_NAMES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _WEIGHT_NAMES = ("model.safetensors", "pytorch_model.bin")
-_HEAD_PARTS = ("encoder", "pooler", MASKED_LM_HEAD, "next_sentence_head")
+_HEAD_PARTS = ("encoder", "pooler", MASKED_LM_HEAD, "next_sentence_head", SPAN_CLASSIFIERS)
 
 
 def read_huggingface(path: str, vocabulary: str | None, lowercase: bool | None) -> Checkpoint:
@@ -113,8 +114,8 @@ def _read_weights(directory: str, path: str) -> dict[str, np.ndarray]:
 def write_huggingface(checkpoint: Checkpoint, directory: str) -> list[str]:
     """Writes a directory that `transformers` loads.
 
-    As `BertForPreTraining`, `BertForMaskedLM` or `BertModel`, by the heads that are there; the
-    classes of other tasks load its encoder.
+    As `BertForPreTraining`, `BertForMaskedLM`, `BertForQuestionAnswering` or `BertModel`, by the
+    heads that are there; the classes of other tasks load its encoder.
 
     Args:
         checkpoint: what to write.
@@ -169,6 +170,8 @@ def _config(checkpoint: Checkpoint, found: list[str]) -> dict:
 
 
 def _architecture(parts: list[str]) -> str:
+    if SPAN_CLASSIFIERS in parts:
+        return "BertForQuestionAnswering"
     if "next_sentence_head" in parts and MASKED_LM_HEAD in parts:
         return "BertForPreTraining"
     return "BertForMaskedLM" if MASKED_LM_HEAD in parts else "BertModel"

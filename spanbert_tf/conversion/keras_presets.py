@@ -1,5 +1,7 @@
 """Presets of this project and of KerasHub's BERT, in and out."""
 
+import os
+
 import keras_hub
 import numpy as np
 
@@ -10,6 +12,7 @@ from spanbert_tf.conversion.checkpoint import (
     NEXT_SENTENCE_HEAD,
     POOLER,
     SPAN_BOUNDARY_HEAD,
+    SPAN_CLASSIFIERS,
     SPAN_POSITIONS,
     Checkpoint,
     check_epsilon,
@@ -22,17 +25,26 @@ from spanbert_tf.conversion.parameters import (
     next_sentence_parameters,
     pooler_parameters,
     span_boundary_parameters,
+    span_classifier_parameters,
 )
 from spanbert_tf.errors import MismatchError
-from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer, SpanBertTokenizer
+from spanbert_tf.models import (
+    SpanBertBackbone,
+    SpanBertPretrainer,
+    SpanBertQuestionAnswerer,
+    SpanBertQuestionAnswererPreprocessor,
+    SpanBertTokenizer,
+)
+from spanbert_tf.models.task_presets import is_task_preset
 from spanbert_tf.presets.golden import encode_rows, golden_rows
-from spanbert_tf.presets.loading import load_preset
+from spanbert_tf.presets.loading import load_checked, load_preset
 from spanbert_tf.presets.pretraining import (
     add_heads,
     load_encoder_and_head,
     save_pretraining_preset,
 )
 from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.question_answering.settings import SETTINGS_FILE, AnsweringSettings
 
 _SIZES = (
     "vocabulary_size",
@@ -56,11 +68,12 @@ def read_keras(path: str, vocabulary: None = None, lowercase: bool | None = None
 
     Raises:
         BadInputError: the preset cannot be used.
-        MismatchError: it has SegaBERT's positions, or another casing.
+        MismatchError: it has SegaBERT's positions, or another casing, or it answers questions and
+            reads the passage first, as no other project's classes do.
     """
     if vocabulary:
         raise MismatchError(f"{path}: has a vocabulary of its own; leave out --vocabulary")
-    backbone, masked_lm_head = load_encoder_and_head(path)
+    backbone, heads = _load(path)
     tokenizer = load_preset(keras_hub.models.Tokenizer, path)
     sizes = {name: getattr(backbone, name) for name in _SIZES}
     sizes["layer_norm_epsilon"] = getattr(backbone, "layer_norm_epsilon", BERT_EPSILON)
@@ -70,13 +83,29 @@ def read_keras(path: str, vocabulary: None = None, lowercase: bool | None = None
         )
     if lowercase not in (None, tokenizer.lowercase):
         raise MismatchError(f"{path}: its tokenizer has lowercase={tokenizer.lowercase}")
-    parameters = encoder_parameters(backbone) + pooler_parameters(backbone)
-    if masked_lm_head is not None:
-        parameters += masked_lm_parameters(masked_lm_head, backbone.hidden_dim)
-    if isinstance(backbone, SpanBertBackbone):
-        parameters += _further_head_parameters(add_heads(path, backbone, masked_lm_head)[0])
+    parameters = encoder_parameters(backbone) + pooler_parameters(backbone) + heads
     arrays = {parameter.name: parameter.to_array() for parameter in parameters}
     return Checkpoint(path, sizes, arrays, tokenizer.get_vocabulary(), tokenizer.lowercase)
+
+
+def _load(path: str) -> tuple[keras_hub.models.Backbone, list[Parameter]]:
+    """The encoder of a preset, and the parameters of the heads that lie in it."""
+    if is_task_preset(path, SpanBertQuestionAnswerer):
+        answerer = load_checked(SpanBertQuestionAnswerer, path)
+        if not answerer.preprocessor.question_first:
+            raise MismatchError(
+                f"{path}: reads the passage first, which other projects' question answerers do "
+                "not; fine-tune with records of --question-first"
+            )
+        width = answerer.backbone.hidden_dim
+        return answerer.backbone, span_classifier_parameters(answerer.span_classifiers, width)
+    backbone, masked_lm_head = load_encoder_and_head(path)
+    heads = []
+    if masked_lm_head is not None:
+        heads += masked_lm_parameters(masked_lm_head, backbone.hidden_dim)
+    if isinstance(backbone, SpanBertBackbone):
+        heads += _further_head_parameters(add_heads(path, backbone, masked_lm_head)[0])
+    return backbone, heads
 
 
 def _further_head_parameters(pretrainer: SpanBertPretrainer) -> list[Parameter]:
@@ -89,7 +118,10 @@ def _further_head_parameters(pretrainer: SpanBertPretrainer) -> list[Parameter]:
 
 
 def write_keras(checkpoint: Checkpoint, directory: str) -> list[str]:
-    """Writes a preset of this project; of a `SpanBertMaskedLM` if its head is there.
+    """Writes a preset of this project.
+
+    Of a `SpanBertQuestionAnswerer` with the question first or of a `SpanBertMaskedLM`, if their
+    heads are there, else of the encoder.
 
     Args:
         checkpoint: what to write.
@@ -103,6 +135,9 @@ def write_keras(checkpoint: Checkpoint, directory: str) -> list[str]:
     backbone = SpanBertBackbone(**checkpoint.sizes)
     _assign_encoder(backbone, checkpoint)
     facts = {"Converted from": checkpoint.path}
+    if SPAN_CLASSIFIERS in found:
+        _write_question_answerer(checkpoint, backbone, tokenizer, directory)
+        return [part for part in found if part not in (ENCODER, POOLER, SPAN_CLASSIFIERS)]
     if MASKED_LM_HEAD not in found:
         write_preset(backbone, directory, tokenizer=tokenizer, facts=facts)
         return [part for part in found if part not in (ENCODER, POOLER)]
@@ -124,6 +159,27 @@ def write_keras(checkpoint: Checkpoint, directory: str) -> list[str]:
         facts=facts,
     )
     return []
+
+
+def _write_question_answerer(
+    checkpoint: Checkpoint,
+    backbone: SpanBertBackbone,
+    tokenizer: SpanBertTokenizer,
+    directory: str,
+) -> None:
+    preprocessor = SpanBertQuestionAnswererPreprocessor(
+        tokenizer, sequence_length=backbone.max_sequence_length, question_first=True
+    )
+    answerer = SpanBertQuestionAnswerer(backbone, preprocessor)
+    parameters = span_classifier_parameters(answerer.span_classifiers, backbone.hidden_dim)
+    assign_parameters(parameters, checkpoint.arrays)
+
+    def write_settings(unfinished: str) -> None:
+        with open(os.path.join(unfinished, SETTINGS_FILE), "w", encoding="utf-8") as file:
+            file.write(AnsweringSettings().to_json())
+
+    facts = {"Converted from": checkpoint.path}
+    write_preset(answerer, directory, write_more=write_settings, facts=facts)
 
 
 def write_keras_bert(checkpoint: Checkpoint, directory: str) -> list[str]:

@@ -100,6 +100,11 @@ def next_sentence_parameters(dense: keras.layers.Dense, width: int) -> list[Para
     return list(_dense("cls.seq_relationship", dense, width))
 
 
+def span_classifier_parameters(dense: keras.layers.Dense, width: int) -> list[Parameter]:
+    """Those of a question answerer's classifiers of starts and ends."""
+    return list(_dense("qa_outputs", dense, width))
+
+
 def _encoder_layer(
     prefix: str, layer: keras_hub.layers.TransformerEncoder, backbone: keras_hub.models.Backbone
 ) -> Iterator[Parameter]:

@@ -15,7 +15,7 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.whole_directory import write_directory
 
 _PREFIX = "bert_model.ckpt"
-_PARTS = ("encoder", "pooler", "masked_lm_head", "next_sentence_head")
+_PARTS = ("encoder", "pooler", "masked_lm_head", "next_sentence_head", "span_classifiers")
 _OPTIMIZER = re.compile(r"(/adam_[mv]|^global_step)$")
 # Names that do not follow the rule.
 _NEXT_SENTENCE_MATRIX = ("cls/seq_relationship/output_weights", "cls.seq_relationship.weight")
@@ -23,6 +23,8 @@ _RENAMED = {
     "cls.predictions.bias": "cls/predictions/output_bias",
     "cls.seq_relationship.bias": "cls/seq_relationship/output_bias",
     _NEXT_SENTENCE_MATRIX[1]: _NEXT_SENTENCE_MATRIX[0],
+    "qa_outputs.weight": "cls/squad/output_weights",
+    "qa_outputs.bias": "cls/squad/output_bias",
 }
 
 

@@ -5,7 +5,7 @@ from spanbert_tf.models import SpanBertMaskedLM
 from spanbert_tf.presets.loading import load_masked_lm
 from spanbert_tf.serving.exporting import check_new_version, export_module
 from spanbert_tf.serving.fill_mask import FillMask
-from spanbert_tf.serving.precision import describe_change, in_precision
+from spanbert_tf.serving.precision import describe_fillings, in_precision
 from spanbert_tf.vocabulary import MASK_TOKEN
 
 
@@ -36,8 +36,8 @@ def export_masked_lm(
     masked_lm = load_masked_lm(preset)
     _check(masked_lm, preset, top_k)
     if precision != "float32":
-        exact, masked_lm = masked_lm, in_precision(preset, precision)
-        print(f"{precision}: {describe_change(exact, masked_lm)}", flush=True)
+        exact, masked_lm = masked_lm, in_precision(SpanBertMaskedLM, preset, precision)
+        print(f"{precision}: {describe_fillings(exact, masked_lm)}", flush=True)
     export_module(FillMask(masked_lm, top_k), masked_lm, masked_lm.preprocessor.tokenizer, path)
     print(f"{path}: texts with {MASK_TOKEN} in, the {top_k} most probable fillings out", flush=True)
     return path

@@ -143,7 +143,7 @@ def test_released_archive_without_heads_and_vocabulary(source, model, rows, tmp_
         for name, tensor in model.state_dict().items()
         if "pooler" not in name and not name.startswith("cls")
     }
-    torch.save({**tensors, "qa_outputs.weight": torch.ones(2, 32)}, inner / "pytorch_model.bin")
+    torch.save({**tensors, "classifier.weight": torch.ones(2, 32)}, inner / "pytorch_model.bin")
     archive = str(tmp_path / "spanbert.tar.gz")
     with tarfile.open(archive, "w:gz") as file:
         file.add(inner, "spanbert")
@@ -165,7 +165,7 @@ def test_released_archive_without_heads_and_vocabulary(source, model, rows, tmp_
              if line.count("│") > 3}  # fmt: skip
     assert "missing: a new one, untrained" in lines["pooler"]
     assert "missing" in lines["masked_lm_head"]
-    assert "unused: qa_outputs.weight" in lines["others"]
+    assert "unused: classifier.weight" in lines["others"]
     with pytest.raises(BadInputError, match="no trained head"):
         SpanBertMaskedLM.from_preset(destination)
 

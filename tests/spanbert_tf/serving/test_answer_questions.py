@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import hypothesis
 import keras
@@ -246,3 +247,27 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
     with pytest.raises(BadInputError, match="nothing: "):
         export_question_answerer(str(tmp_path / "nothing"), str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_other_precisions(precision, preset, export, tmp_path, capsys):
+    path = export_question_answerer(
+        preset, str(tmp_path / "served"), top_k=TOP_K, precision=precision
+    )
+    printed = re.search(
+        rf"{precision}: probabilities differ by up to (\S+); (\d+) of 18 starts and ends",
+        capsys.readouterr().out,
+    )
+    assert 0 < float(printed[1]) < 0.5
+    texts = {
+        "question": tf.constant(["Who has the owl?"] * len(CONTEXTS)),
+        "context": tf.constant(CONTEXTS),
+    }
+    exact, other = (
+        tf.saved_model.load(place).signatures["serving_default"] for place in (export, path)
+    )
+    expected, actual = exact(**texts), other(**texts)
+    # The weights are drawn with a deviation of 0.5, far more than trained ones: odds are large.
+    spread = np.ptp(expected["null_odds"].numpy())
+    difference = actual["null_odds"] - expected["null_odds"]
+    assert 0 < np.abs(difference).max() < 0.2 * spread
