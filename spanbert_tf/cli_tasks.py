@@ -39,7 +39,8 @@ def finetune(
 
 
 @click.command()
-@click.option("--preset", required=True, metavar="PRESET")
+@click.option("--preset", metavar="PRESET")
+@click.option("--baseline", is_flag=True, help="Words beside shared ones, in place of a preset.")
 @click.option(
     "--data",
     required=True,
@@ -49,13 +50,20 @@ def finetune(
 )
 @click.option("--report", metavar="FILE", help="Write a page that shows questions and answers.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
-def evaluate(preset: str, data: Sequence[str], report: str | None, batch_size: int) -> None:
+def evaluate(
+    preset: str | None, baseline: bool, data: Sequence[str], report: str | None, batch_size: int
+) -> None:
     """Score a question answerer by the official rules."""
-    from spanbert_tf.question_answering.prediction import run_evaluation
+    from spanbert_tf.question_answering.prediction import run_baseline_evaluation, run_evaluation
 
+    if baseline == bool(preset):
+        raise click.UsageError("give either --preset or --baseline")
     if report and len(data) > 1:
         raise click.UsageError("--report shows the questions of one --data")
-    run_evaluation(preset, data, report=report, batch_size=batch_size)
+    if baseline:
+        run_baseline_evaluation(data, report=report)
+    else:
+        run_evaluation(preset, data, report=report, batch_size=batch_size)
 
 
 @click.command()

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -20,6 +20,7 @@ from spanbert_tf.models import SpanBertQuestionAnswerer
 from spanbert_tf.presets.loading import load_checked
 from spanbert_tf.question_answering.answers import AnsweredQuestion, answer_questions
 from spanbert_tf.question_answering.evaluation import score_answers, score_each
+from spanbert_tf.question_answering.overlap_baseline import answer_by_overlap
 from spanbert_tf.question_answering.report import report_page
 from spanbert_tf.question_answering.settings import AnsweringSettings, load_settings
 from spanbert_tf.whole_directory import write_directory
@@ -53,16 +54,46 @@ def run_evaluation(
         MismatchError: the questions were written for another model.
     """
     model, settings = load_answerer(preset, data)
+
+    def answer(directory: str) -> list[AnsweredQuestion]:
+        return _answer(model, directory, settings, batch_size)
+
+    return _print_scores(preset, answer, settings, data, report)
+
+
+def run_baseline_evaluation(
+    data: Sequence[str], *, report: str | None = None
+) -> list[dict[str, float]]:
+    """Prints the scores of `answer_by_overlap`, which was never trained.
+
+    Args:
+        data: as `run_evaluation`.
+        report: as `run_evaluation`.
+
+    Raises:
+        BadInputError: a file cannot be used, or the report cannot be written.
+    """
+    has_unanswerable = QuestionAnsweringInfo.load(data[0]).has_unanswerable
+    settings = AnsweringSettings(has_unanswerable=has_unanswerable)
+    return _print_scores("the baseline", answer_by_overlap, settings, data, report)
+
+
+def _print_scores(
+    name: str,
+    answer: Callable[[str], list[AnsweredQuestion]],
+    settings: AnsweringSettings,
+    data: Sequence[str],
+    report: str | None,
+) -> list[dict[str, float]]:
     scores = []
     for directory in data:
-        questions = load_questions(directory)
-        answered = _answer(model, directory, settings, batch_size)
+        questions, answered = load_questions(directory), answer(directory)
         scores.append(
             score_answers(questions, answered, has_unanswerable=settings.has_unanswerable)
         )
         print(f"{directory}: {shown_scores(scores[-1])}", flush=True)
         if report and directory == data[0]:
-            title = f"{preset} on {directory}"
+            title = f"{name} on {directory}"
             _write_report(report, title, directory, questions, answered, settings)
     if len(data) > 1:  # MRQA's overall score (Fisch et al., 2019; SpanBERT, table 2: "Avg.")
         means = {name: np.mean([one[name] for one in scores]) for name in ("exact_match", "f1")}
