@@ -130,3 +130,40 @@ def test_optimizer_survives_its_configuration():
     # Gradients of zero leave the decay alone: a first step at a third of the peak of 0.2.
     np.testing.assert_allclose(layer.kernel.numpy(), kernel * (1 - 0.3 * 0.2 / 3), rtol=1e-6)
     np.testing.assert_array_equal(layer.bias.numpy(), [1.0, 1.0])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
+def test_gradients_without_a_finite_norm_change_nothing(bad):
+    layer = keras.layers.Dense(2)
+    layer.build((None, 3))
+    optimizer = spanbert_tf.training.adamw(0.1, warmup_steps=0, total_steps=9)
+    before = layer.get_weights()
+    gradients = [tf.fill((3, 2), np.float32(bad)), tf.ones((2,))]
+    for skipped in (1, 2):
+        optimizer.apply(gradients, layer.trainable_variables)
+        assert int(optimizer.skipped_in_a_row) == skipped
+    for old, new in zip(before, layer.get_weights(), strict=True):
+        np.testing.assert_array_equal(new, old)
+    optimizer.apply([tf.ones((3, 2)), tf.ones((2,))], layer.trainable_variables)
+    assert int(optimizer.skipped_in_a_row) == 0
+    assert int(optimizer.iterations) == 1
+    assert not np.allclose(layer.get_weights()[0], before[0])
+
+
+def test_loss_scale_does_not_change_the_step():
+    """Scaled gradients are clipped by the norm of the unscaled ones."""
+    steps = []
+    for dynamic_loss_scale in (False, True):
+        layer = keras.layers.Dense(2, kernel_initializer="ones")
+        layer.build((None, 3))
+        optimizer = spanbert_tf.training.adamw(
+            0.1, 0, 9, epsilon=1e-3, dynamic_loss_scale=dynamic_loss_scale
+        )
+        optimizer.build(layer.trainable_variables)
+        for size in (0.1, 5.0, 0.01):  # below, above and far below the limit of 1
+            scale = float(optimizer.scale_loss(tf.constant(1.0)))
+            gradients = [tf.fill((3, 2), size * scale), tf.fill((2,), -size * scale)]
+            optimizer.apply(gradients, layer.trainable_variables)
+        steps.append(layer.get_weights())
+    for plain, scaled in zip(*steps, strict=True):
+        np.testing.assert_allclose(scaled, plain, rtol=1e-6)

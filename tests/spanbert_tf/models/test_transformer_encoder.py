@@ -1,0 +1,119 @@
+"""The transformer layer, against KerasHub's with the same weights."""
+
+import keras
+import keras_hub
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from spanbert_tf.layers import TransformerEncoder
+
+OPTIONS = {
+    "intermediate_dim": 37,
+    "num_heads": 4,
+    "activation": "gelu",
+    "layer_norm_epsilon": 1e-12,
+}
+WIDTH = 32
+LENGTHS = [9, 4, 1, 0]  # the last row is padding alone
+
+
+def pair_of_layers(dtype="float32", dropout=0.0):
+    """Ours and KerasHub's."""
+    layers = [
+        kind(**OPTIONS, dropout=dropout, dtype=dtype)
+        for kind in (TransformerEncoder, keras_hub.layers.TransformerEncoder)
+    ]
+    random = np.random.default_rng(1)
+    for layer in layers:
+        layer.build((None, None, WIDTH))
+    weights = [random.normal(0, 0.3, weight.shape) for weight in layers[0].get_weights()]
+    for layer in layers:
+        layer.set_weights(weights)
+    return layers
+
+
+def rows():
+    random = np.random.default_rng(2)
+    inputs = random.normal(size=(len(LENGTHS), max(LENGTHS), WIDTH)).astype("float32")
+    mask = np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, np.newaxis]
+    return tf.constant(inputs), tf.constant(mask.astype("int32"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [("float32", 1e-5), ("mixed_bfloat16", 0.1), ("mixed_float16", 0.02), ("bfloat16", 0.1)],
+)
+def test_outputs_and_gradients_are_those_of_keras_hub(dtype, tolerance):
+    inputs, mask = rows()
+    outputs, gradients = [], []
+    for layer in pair_of_layers(dtype):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            output = tf.cast(layer(inputs, padding_mask=mask, training=True), tf.float32)
+            loss = tf.reduce_mean(tf.cast(mask, tf.float32)[:, :, tf.newaxis] * output**3)
+        outputs.append(output.numpy())
+        gradients.append(tape.gradient(loss, [inputs, *layer.trainable_variables]))
+    is_token = mask.numpy().astype(bool)
+    np.testing.assert_allclose(
+        outputs[0][is_token], outputs[1][is_token], atol=tolerance, rtol=tolerance
+    )
+    for ours, theirs in zip(*gradients, strict=True):
+        scale = np.abs(theirs).max()
+        np.testing.assert_allclose(ours, theirs, atol=tolerance * max(scale, 1e-3), rtol=0)
+
+
+@pytest.mark.parametrize("is_quantized", [False, True])
+def test_padding_does_not_reach_tokens(is_quantized):
+    layer = pair_of_layers()[0]
+    if is_quantized:
+        for part in layer._flatten_layers(include_self=False):
+            if isinstance(part, keras.layers.Dense | keras.layers.EinsumDense):
+                part.quantize("int8")
+    inputs, mask = rows()
+    is_token = mask.numpy().astype(bool)
+    noise = tf.where(mask[:, :, tf.newaxis] > 0, inputs, 100.0)
+    results = [layer(values, padding_mask=mask).numpy()[is_token] for values in (inputs, noise)]
+    np.testing.assert_allclose(*results, atol=1e-5)
+
+
+def test_quantized_layers_compute_what_keras_hubs_do():
+    inputs, mask = rows()
+    outputs = []
+    for layer in pair_of_layers():
+        for part in layer._flatten_layers(include_self=False):
+            if isinstance(part, keras.layers.Dense | keras.layers.EinsumDense):
+                part.quantize("int8")
+        outputs.append(layer(inputs, padding_mask=mask).numpy())
+    np.testing.assert_array_equal(*outputs)
+
+
+def test_dropout_is_where_keras_hub_has_it():
+    """Attention's weights, its output and that of the feed-forward layers: three masks."""
+    layer = TransformerEncoder(**OPTIONS, dropout=0.5)
+    inputs, mask = rows()
+    inference = layer(inputs, padding_mask=mask, training=False)
+    draws = [layer(inputs, padding_mask=mask, training=True).numpy() for _ in range(2)]
+    assert not np.allclose(*draws)
+    assert not np.allclose(draws[0], inference)
+    np.testing.assert_array_equal(layer(inputs, padding_mask=mask, training=False), inference)
+    attention = layer._self_attention_layer
+    dropouts = (
+        attention._dropout_layer,
+        layer._self_attention_dropout,
+        layer._feedforward_dropout,
+    )
+    for alone in dropouts:
+        for dropout in dropouts:
+            dropout.rate = 0.5 if dropout is alone else 0.0
+        assert not np.allclose(layer(inputs, padding_mask=mask, training=True), inference)
+
+
+def test_length_and_batch_may_be_unknown():
+    layer = pair_of_layers()[0]
+    inputs, mask = rows()
+    signature = [tf.TensorSpec([None, None, WIDTH]), tf.TensorSpec([None, None], tf.int32)]
+    graph = tf.function(lambda x, m: layer(x, padding_mask=m), input_signature=signature)
+    expected = layer(inputs, padding_mask=mask)
+    np.testing.assert_allclose(graph(inputs, mask), expected, atol=1e-5)
+    np.testing.assert_allclose(graph(inputs[:1, :4], mask[:1, :4]).shape, (1, 4, WIDTH))
