@@ -170,13 +170,7 @@ class _Writer:
         options, num_tokens = self._options, len(passage.token_ids)
         self.counts["cut_questions"] += len(text.token_ids) > options.max_question_tokens
         question_ids = text.token_ids[: options.max_question_tokens]
-        length = options.sequence_length - 3 - len(question_ids)  # [CLS], [SEP], [SEP]
-        if length < 1 or (num_tokens > length and length < options.stride):
-            raise BadInputError(
-                f"{self._questions.path}: question {question.id!r}: leaves room for "
-                f"{max(length, 0)} tokens of its context in a row, less than --stride "
-                f"({options.stride}); give a larger --sequence-length or a smaller --stride"
-            )
+        length = self._room(question, len(question_ids), num_tokens)
         starts = window_starts(num_tokens, length, options.stride)
         most = has_most_context(starts, num_tokens, length)  # [W, T]
         for start, is_best in zip(starts.tolist(), most, strict=True):
@@ -205,6 +199,18 @@ class _Writer:
             yield serialize_features(
                 numbers, {name: values.tobytes() for name, values in lists.items()}
             )
+
+    def _room(self, question: Question, num_question_tokens: int, num_tokens: int) -> int:
+        """How many tokens of a passage a row with this question shows."""
+        options = self._options
+        room = options.sequence_length - 3 - num_question_tokens  # [CLS], [SEP], [SEP]
+        if room < 1 or (num_tokens > room and room < options.stride):
+            raise BadInputError(
+                f"{self._questions.path}: question {question.id!r}: leaves room for "
+                f"{max(room, 0)} tokens of its context in a row, less than --stride "
+                f"({options.stride}); give a larger --sequence-length or a smaller --stride"
+            )
+        return room
 
     def _pack(
         self, passage_ids: np.ndarray, question_ids: np.ndarray
