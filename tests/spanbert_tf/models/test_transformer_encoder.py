@@ -117,3 +117,22 @@ def test_length_and_batch_may_be_unknown():
     expected = layer(inputs, padding_mask=mask)
     np.testing.assert_allclose(graph(inputs, mask), expected, atol=1e-5)
     np.testing.assert_allclose(graph(inputs[:1, :4], mask[:1, :4]).shape, (1, 4, WIDTH))
+
+
+def test_low_rank_adaptation_is_part_of_the_layer():
+    inputs, mask = rows()
+    results = []
+    for layer in pair_of_layers():
+        random = np.random.default_rng(3)
+        query = layer._self_attention_layer.query_dense
+        query.enable_lora(4)
+        for weight in (query.lora_kernel_a, query.lora_kernel_b):
+            weight.assign(random.normal(0, 0.2, weight.shape))
+        with tf.GradientTape() as tape:
+            output = layer(inputs, padding_mask=mask)
+            loss = tf.reduce_sum(tf.cast(mask, tf.float32)[:, :, tf.newaxis] * output**3)
+        results.append((loss, tape.gradient(loss, query.lora_kernel_a)))
+    (loss, gradient), (expected_loss, expected_gradient) = results
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+    scale = np.abs(expected_gradient).max()
+    np.testing.assert_allclose(gradient, expected_gradient, atol=1e-5 * scale)
