@@ -1,7 +1,5 @@
 """Presets of this project and of KerasHub's BERT, in and out."""
 
-import os
-
 import keras_hub
 import numpy as np
 
@@ -44,7 +42,7 @@ from spanbert_tf.presets.pretraining import (
     save_pretraining_preset,
 )
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.question_answering.settings import SETTINGS_FILE, AnsweringSettings
+from spanbert_tf.question_answering.settings import AnsweringSettings
 
 _SIZES = (
     "vocabulary_size",
@@ -174,12 +172,8 @@ def _write_question_answerer(
     parameters = span_classifier_parameters(answerer.span_classifiers, backbone.hidden_dim)
     assign_parameters(parameters, checkpoint.arrays)
 
-    def write_settings(unfinished: str) -> None:
-        with open(os.path.join(unfinished, SETTINGS_FILE), "w", encoding="utf-8") as file:
-            file.write(AnsweringSettings().to_json())
-
     facts = {"Converted from": checkpoint.path}
-    write_preset(answerer, directory, write_more=write_settings, facts=facts)
+    write_preset(answerer, directory, write_more=AnsweringSettings().save, facts=facts)
 
 
 def write_keras_bert(checkpoint: Checkpoint, directory: str) -> list[str]:

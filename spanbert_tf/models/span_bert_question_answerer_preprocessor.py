@@ -68,9 +68,10 @@ class SpanBertQuestionAnswererPreprocessor(keras_hub.models.Preprocessor):
             max_question_tokens=self.sequence_length,
             question_first=self.question_first,
         )
-        self._word_piece = word_piece_tokenizer(
-            self.tokenizer.get_vocabulary(), lowercase=self.tokenizer.lowercase
-        )
+        if self.segment_aware:  # positions need offsets, which the tokenizer does not give
+            self._word_piece = word_piece_tokenizer(
+                self.tokenizer.get_vocabulary(), lowercase=self.tokenizer.lowercase
+            )
 
     def call(
         self, x: tuple, y: tf.Tensor | None = None, sample_weight: tf.Tensor | None = None

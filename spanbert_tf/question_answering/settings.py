@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 
 from keras_hub.src.utils import preset_utils
@@ -34,9 +35,10 @@ class AnsweringSettings:
         threshold = scores.get("null_threshold", self.null_threshold)
         return dataclasses.replace(self, null_threshold=threshold)
 
-    def to_json(self) -> str:
-        """The text of `question_answering.json` in a preset."""
-        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+    def save(self, directory: str) -> None:
+        """Writes `question_answering.json` into the directory of a preset."""
+        with open(os.path.join(directory, SETTINGS_FILE), "w", encoding="utf-8") as file:
+            file.write(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
 
 
 def load_settings(preset: str) -> AnsweringSettings:

@@ -23,7 +23,7 @@ from spanbert_tf.models import (
 from spanbert_tf.presets.loading import load_checked, load_preset
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.question_answering.prediction import evaluate, shown_scores
-from spanbert_tf.question_answering.settings import SETTINGS_FILE, AnsweringSettings
+from spanbert_tf.question_answering.settings import AnsweringSettings
 from spanbert_tf.strict_yaml import flat_values
 from spanbert_tf.training.callbacks import (
     MetricsLog,
@@ -240,10 +240,6 @@ def _finish(
             json.dump(scores, file, indent=1)
         print(f"{validation_data}: {shown_scores(scores)}")
 
-    def write_settings(directory: str) -> None:
-        with open(os.path.join(directory, SETTINGS_FILE), "w", encoding="utf-8") as file:
-            file.write(settings.to_json())
-
     facts = {
         "Fine-tuned from": f"random weights of the shape of {preset}"
         if config.training.random_weights
@@ -251,6 +247,6 @@ def _finish(
         "Data": data,
         "Scores": shown_scores(scores) or "none",
     }
-    write_preset(model, os.path.join(output, PRESET), write_more=write_settings, facts=facts)
+    write_preset(model, os.path.join(output, PRESET), write_more=settings.save, facts=facts)
     print(f"{output}: {PRESET}/, {CHECKPOINTS}/, metrics.jsonl, {CONFIG_FILE}", flush=True)
     return scores
