@@ -42,7 +42,6 @@ def check_new_version(output: str, version: int) -> str:
 
 def export_module(
     module: ServedModule,
-    model: keras.Model,
     tokenizer: keras_hub.tokenizers.Tokenizer,
     path: str,
 ) -> None:
@@ -50,7 +49,6 @@ def export_module(
 
     Args:
         module: what is computed.
-        model: whose variables it uses.
         tokenizer: travels with the export, for people and for clients.
         path: `output/version`, which does not exist; the name of `output` is the model's.
 
@@ -63,7 +61,7 @@ def export_module(
     for directory in (unfinished, server_files):
         shutil.rmtree(directory, ignore_errors=True)
     try:
-        _write(module, model, tokenizer, unfinished)
+        _write(module, tokenizer, unfinished)
         name = os.path.basename(os.path.abspath(output))
         write_server_files(server_files, name, module.manual())
         os.rename(unfinished, path)
@@ -79,12 +77,11 @@ def export_module(
 
 def _write(
     module: ServedModule,
-    model: keras.Model,
     tokenizer: keras_hub.tokenizers.Tokenizer,
     path: str,
 ) -> None:
+    # The endpoints bring the variables they use; a model that Keras 3.15 `track`s is written twice.
     archive = keras.export.ExportArchive()
-    archive.track(model)
     for name, (function, input_signature) in module.signatures().items():
         archive.add_endpoint(name, function, input_signature=input_signature)
     archive.write_out(path, verbose=False)

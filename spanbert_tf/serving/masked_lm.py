@@ -38,7 +38,7 @@ def export_masked_lm(
     if precision != "float32":
         exact, masked_lm = masked_lm, in_precision(SpanBertMaskedLM, preset, precision)
         print(f"{precision}: {describe_fillings(exact, masked_lm)}", flush=True)
-    export_module(FillMask(masked_lm, top_k), masked_lm, masked_lm.preprocessor.tokenizer, path)
+    export_module(FillMask(masked_lm, top_k), masked_lm.preprocessor.tokenizer, path)
     print(f"{path}: texts with {MASK_TOKEN} in, the {top_k} most probable fillings out", flush=True)
     return path
 

@@ -36,6 +36,6 @@ def export_question_answerer(
         exact, answerer = answerer, in_precision(SpanBertQuestionAnswerer, preset, precision)
         print(f"{precision}: {describe_answers(exact, answerer)}", flush=True)
     module = AnswerQuestions(answerer, load_settings(preset), top_k)
-    export_module(module, answerer, answerer.preprocessor.tokenizer, path)
+    export_module(module, answerer.preprocessor.tokenizer, path)
     print(f"{path}: questions and contexts in, the {top_k} best answers out", flush=True)
     return path
