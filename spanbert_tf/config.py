@@ -6,7 +6,6 @@ not set has the default here. Keys are those of the classes, and nothing else is
 """
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from typing import Literal
 
@@ -14,18 +13,10 @@ import yaml
 from official.modeling.hyperparams import base_config
 
 from spanbert_tf.config_checks import check_values
+from spanbert_tf.config_files import load_settings
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.masking.options import MaskingOptions
-from spanbert_tf.shipped_configs import find_config
-from spanbert_tf.strict_yaml import (
-    Setting,
-    build_config,
-    flat_values,
-    parse_override,
-    read_settings,
-)
-
-_KIND = "pretrain"  # of shipped configuration
+from spanbert_tf.strict_yaml import build_config, flat_values
 
 
 @dataclasses.dataclass
@@ -235,26 +226,10 @@ def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> Pretraining
     Raises:
         ConfigurationError: a file, a key, a type or a value is wrong.
     """
-    settings = _with_bases(find_config(_KIND, name_or_path, os.getcwd(), "--config"), ())
-    settings |= dict(parse_override(text) for text in overrides)
-    config = build_config(PretrainingConfig, settings)
+    config = build_config(PretrainingConfig, load_settings("pretrain", name_or_path, overrides))
     try:
         config.masking_options()  # checks the section
         check_values(flat_values(config))
     except ConfigurationError as error:
         raise ConfigurationError(f"{name_or_path}: {error}") from error
     return config
-
-
-def _with_bases(path: str, descendants: tuple[str, ...]) -> dict[str, Setting]:
-    """The settings of a file laid over those of its bases."""
-    if path in descendants:
-        raise ConfigurationError(f"{path}: is its own base; change `base`")
-    settings = read_settings(path)
-    base = settings.pop("base", None)
-    if base is None:
-        return settings
-    if not isinstance(base.value, str):
-        raise ConfigurationError(f"{base.place}: base must be a name or a path")
-    base_path = find_config(_KIND, base.value, os.path.dirname(path), base.place)
-    return _with_bases(base_path, (*descendants, path)) | settings

@@ -1,16 +1,15 @@
-"""Configurations of fine-tuning, `configs/finetune/*.yaml`."""
+"""Configurations of fine-tuning, `configs/finetune/*.yaml`; `base: NAME` as in pre-training."""
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from typing import Literal
 
 import yaml
 from official.modeling.hyperparams import base_config
 
+from spanbert_tf.config_files import load_settings
 from spanbert_tf.errors import ConfigurationError
-from spanbert_tf.shipped_configs import find_config
-from spanbert_tf.strict_yaml import build_config, flat_values, parse_override, read_settings
+from spanbert_tf.strict_yaml import build_config, flat_values
 
 _AT_LEAST_1 = (
     "training.epochs",
@@ -153,8 +152,7 @@ def load_finetuning_config(
     Raises:
         ConfigurationError: a file, a key, a type or a value is wrong.
     """
-    path = find_config("finetune", name_or_path, os.getcwd(), "--config")
-    settings = read_settings(path) | dict(parse_override(text) for text in overrides)
+    settings = load_settings("finetune", name_or_path, overrides)
     config = build_config(QuestionAnsweringConfig, settings)
     values = flat_values(config)
     for key in _AT_LEAST_1:

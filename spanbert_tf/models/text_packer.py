@@ -1,4 +1,4 @@
-"""The packer of all preprocessors."""
+"""The packer of the preprocessors of texts; questions and passages have `WindowPacker`."""
 
 import keras_hub
 

@@ -108,33 +108,23 @@ class AnswerQuestions(tf.Module):
         ends = _gather_tokens(byte_ends, tf.where(is_answer, lasts, 0), is_answer)
         return {**self._texts(contexts, starts, ends), **self._odds(scores, null_scores)}
 
-    def logits_of_rows(
-        self, token_ids: tf.Tensor, segment_ids: tf.Tensor, padding_mask: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        """`start_logits` and `end_logits`, float32 [N, S], of rows that are packed already."""
-        row = dict(zip(_ROW, (token_ids, segment_ids, padding_mask), strict=True))
-        return self._model(row, training=False)
+    def logits_of_rows(self, *row: tf.Tensor) -> dict[str, tf.Tensor]:
+        """`start_logits` and `end_logits`, float32 [N, S], of rows that are packed already.
 
-    def logits_of_segment_aware_rows(
-        self,
-        token_ids: tf.Tensor,
-        segment_ids: tf.Tensor,
-        padding_mask: tf.Tensor,
-        paragraph_indices: tf.Tensor,
-        sentence_indices: tf.Tensor,
-        token_indices: tf.Tensor,
-    ) -> dict[str, tf.Tensor]:
-        """The same for a model that reads SegaBERT's positions."""
-        positions = SegmentPositions(paragraph_indices, sentence_indices, token_indices)
-        row = dict(zip(_ROW, (token_ids, segment_ids, padding_mask), strict=True))
-        return self._model(row | positions._asdict(), training=False)
+        Args:
+            *row: `token_ids`, `segment_ids`, `padding_mask` and, for a model that reads SegaBERT's
+                positions, `paragraph_indices`, `sentence_indices`, `token_indices`; int32 [N, S].
+        """
+        return self._model(dict(zip(self._row_names, row, strict=True)), training=False)
 
     def signatures(self) -> dict[str, tuple[Callable, list[tf.TensorSpec]]]:
         """The export's signatures: name → function and its inputs."""
         texts = [tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context")]
         packed = [tf.TensorSpec([None, None], tf.int32, name=name) for name in self._row_names]
-        of_rows = self.logits_of_segment_aware_rows if self._segment_aware else self.logits_of_rows
-        return {"serving_default": (self.answer, texts), "token_ids": (of_rows, packed)}
+        return {
+            "serving_default": (self.answer, texts),
+            "token_ids": (self.logits_of_rows, packed),
+        }
 
     def warmup_requests(self) -> list[Request]:
         """Requests for each signature, short and long, single and in batches."""

@@ -180,7 +180,7 @@ class AdamW(keras.optimizers.AdamW):
     def update_step(
         self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
     ) -> None:
-        """Keras' step in one operation: twice as fast on a CPU, where memory is the limit."""
+        """Keras' step in one operation, which goes through the memory once."""
         if self.amsgrad:
             return super().update_step(gradient, variable, learning_rate)
         number = self._get_variable_index(variable)

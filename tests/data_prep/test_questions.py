@@ -249,6 +249,25 @@ def test_mrqa_compressed_with_its_header(tmp_path, vocabulary_file):
     assert load_questions(output)[0]["gold_texts"] == ["cats", "a cat"]
 
 
+def test_rows_of_similar_length_come_together(tmp_path, vocabulary_file):
+    contexts = {"the cat sat. " * count: [entry(str(count), "who?")] for count in (2, 9, 1, 30, 4)}
+    path = squad_file(tmp_path, contexts)
+    _, output, _ = prepared(tmp_path, vocabulary_file, path, sequence_length=64, stride=8)
+    owners = []
+    for is_sorted in (False, True):
+        rows = question_answering_dataset(
+            output, batch_size=1, training=False, sort_by_length=is_sorted
+        )
+        lengths = [int(x["padding_mask"].numpy().sum()) for x, _ in rows]
+        assert (lengths == sorted(lengths, reverse=True)) is is_sorted
+        owners.append(
+            sorted(
+                (int(x["question_index"][0]), n) for (x, _), n in zip(rows, lengths, strict=True)
+            )
+        )
+    assert owners[0] == owners[1]
+
+
 def test_halves_of_mrqa(tmp_path):
     contexts = [f"passage {number}" for number in range(200)]
     entries = [

@@ -60,6 +60,21 @@ def test_help_exits_with_status_0():
         ["pretrain"],
         ["pretrain", "--config", "spanbert_tiny", "--data", "no/such/directory", "--output", "run"],
         ["prepare", "vocabulary", "--input", "x", "--vocabulary-size", "many"],
+        [
+            "prepare",
+            "mrqa",
+            "--input",
+            "x",
+            "--vocabulary",
+            "x",
+            "--output",
+            "x",
+            "--half",
+            "first",
+        ],
+        ["evaluate", "--data", "."],
+        ["evaluate", "--data", ".", "--preset", "x", "--baseline"],
+        ["evaluate", "--data", ".", "--data", ".", "--baseline", "--report", "x"],
     ],
 )
 def test_wrong_command_lines_exit_with_status_2(arguments, capsys):
