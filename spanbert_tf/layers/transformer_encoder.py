@@ -17,7 +17,7 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
 
     What differs, measured on a CPU (`python -m benchmarks.question_answering`):
 
-    - queries, keys and values are one matrix product;
+    - queries, keys and values are one matrix product and one transposition;
     - all products with weights are of matrices [B · S, H], with which TensorFlow puts bias and
       GELU into the product at inference;
     - padding is added to the attention's scores in place of a selection over [B, N, S, S].
@@ -75,11 +75,9 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         biases = [ops.reshape(part.bias, (hidden_dim,)) for part in parts]
         projected = ops.matmul(x, ops.concatenate(kernels, axis=1))  # [B · S, 3 H]
         projected = ops.add(projected, ops.concatenate(biases, axis=0))
-        by_head = (batch_size, length, self.num_heads, head_dim)
-        query, key, value = (
-            ops.transpose(ops.reshape(part, by_head), (0, 2, 1, 3))  # [B, N, S, D]
-            for part in ops.split(projected, 3, axis=-1)
-        )
+        by_head = ops.reshape(projected, (batch_size, length, 3, self.num_heads, head_dim))
+        by_part = ops.transpose(by_head, (2, 0, 3, 1, 4))  # [3, B, N, S, D]
+        query, key, value = ops.unstack(by_part, 3, axis=0)
         query = ops.multiply(query, ops.cast(head_dim**-0.5, query.dtype))
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, S, S]
         is_half = keras.backend.standardize_dtype(scores.dtype) == "float16"
