@@ -60,7 +60,8 @@ def _show_preparation(directory: str, input_path: str, preset: str) -> None:
     from official.nlp.tools import tokenization
 
     from data_prep.question_answering import QuestionOptions, write_questions
-    from data_prep.squad import read_squad, read_text_file
+    from data_prep.squad import read_squad
+    from data_prep.text_file import read_text_file
     from spanbert_tf.models import SpanBertTokenizer
 
     tokenizer = SpanBertTokenizer.from_preset(preset)

@@ -9,7 +9,7 @@ import json
 import sys
 
 from data_prep.questions import Answer, Question, QuestionSet
-from data_prep.squad import read_text_file
+from data_prep.text_file import read_text_file
 from spanbert_tf.errors import BadInputError
 
 DEVELOPMENT, TEST = "development", "test"

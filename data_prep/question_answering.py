@@ -17,7 +17,7 @@ import tensorflow as tf
 from data_prep.answers import Location, Outcome, locate_answer, token_span
 from data_prep.example_features import serialize_features
 from data_prep.passage_windows import has_most_context, window_starts
-from data_prep.questions import Answer, Question, QuestionSet, checked_questions
+from data_prep.questions import Answer, Question, QuestionSet, check_questions
 from data_prep.tokenized_text import TextTokenizer, TokenizedText
 from spanbert_tf.data import question_answering_schema as schema
 from spanbert_tf.data.schema import VOCABULARY_FILE, token_id_dtype, vocabulary_hash
@@ -82,7 +82,7 @@ def write_questions(
     started = time.monotonic()
     if options.segment_aware and not options.question_first:
         raise BadInputError("--segment-aware: the question is paragraph 0; add --question-first")
-    checked_questions(questions)
+    check_questions(questions)
     if os.path.exists(output):
         raise BadInputError(f"{output}: exists already; name another --output")
     pieces = load_vocabulary(vocabulary)

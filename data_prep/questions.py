@@ -55,8 +55,8 @@ class QuestionSet:
     questions: list[Question]
 
 
-def checked_questions(questions: QuestionSet) -> QuestionSet:
-    """The same questions.
+def check_questions(questions: QuestionSet) -> None:
+    """Refuses questions that no row can be made of.
 
     Raises:
         BadInputError: there are none, two have one id, or one is about an empty passage.
@@ -72,4 +72,3 @@ def checked_questions(questions: QuestionSet) -> QuestionSet:
             raise BadInputError(f"{path}: question {question.id!r}: its context is empty")
         if not question.text.strip():
             raise BadInputError(f"{path}: question {question.id!r}: its text is empty")
-    return questions

@@ -1,31 +1,12 @@
 """Questions of SQuAD 1.1 and 2.0: `spanbert-tf prepare squad`."""
 
-import gzip
 import json
 import sys
-import zlib
 from typing import Any
 
 from data_prep.questions import Answer, Question, QuestionSet
+from data_prep.text_file import read_text_file
 from spanbert_tf.errors import BadInputError
-
-_GZIP_MAGIC = b"\x1f\x8b"
-
-
-def read_text_file(path: str) -> str:
-    """The text of a UTF-8 file, compressed by gzip or not.
-
-    Raises:
-        BadInputError: the file cannot be read.
-    """
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-        if content.startswith(_GZIP_MAGIC):
-            content = gzip.decompress(content)
-        return content.decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise BadInputError(f"{path}: cannot be read as UTF-8 text ({error})") from error
 
 
 def read_squad(path: str) -> QuestionSet:
