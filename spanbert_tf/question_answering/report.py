@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from spanbert_tf.question_answering.answers import AnsweredQuestion
 
 _PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width"><title>{title}</title>
 <style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
+  padding: 0 1rem; overflow-wrap: break-word }}
 article {{ border-top: 1px solid #ccc; padding: .8rem 0 }}
 h2 {{ font-size: 1rem; margin: 0 }}
 .score {{ float: right; font-variant-numeric: tabular-nums }}
@@ -21,7 +23,7 @@ nav label {{ margin-right: 1.2rem }}
 <p>{summary}. <mark class="gold">Gold answers</mark>, <mark class="model">the model's answer</mark>,
 <mark class="both">both</mark>.</p>
 <nav>
-<label><input type="radio" name="show" value="all" checked> all {total}</label>
+<label><input type="radio" name="show" value="all" checked> all ({total})</label>
 <label><input type="radio" name="show" value="inexact"> no exact match ({inexact})</label>
 <label><input type="radio" name="show" value="wrong"> F1 of 0 ({wrong})</label>
 <label>with the words <input type="search"></label>
@@ -80,9 +82,9 @@ def report_page(
     return _PAGE.format(
         title=html.escape(title),
         summary=f"{len(scores):,} questions: exact match {exact:.2f}, F1 {f1:.2f}",
-        total=len(scores),
-        inexact=sum("inexact" in kind for kind in kinds),
-        wrong=sum("wrong" in kind for kind in kinds),
+        total=f"{len(scores):,}",
+        inexact=f"{sum('inexact' in kind for kind in kinds):,}",
+        wrong=f"{sum('wrong' in kind for kind in kinds):,}",
         articles="\n".join(articles),
     )
 
