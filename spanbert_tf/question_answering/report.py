@@ -23,9 +23,9 @@ nav label {{ margin-right: 1.2rem }}
 <p>{summary}. <mark class="gold">Gold answers</mark>, <mark class="model">the model's answer</mark>,
 <mark class="both">both</mark>.</p>
 <nav>
-<label><input type="radio" name="show" value="all" checked> all ({total})</label>
-<label><input type="radio" name="show" value="inexact"> no exact match ({inexact})</label>
-<label><input type="radio" name="show" value="wrong"> F1 of 0 ({wrong})</label>
+<label><input type="radio" name="show" value="all" checked> all ({total:,})</label>
+<label><input type="radio" name="show" value="inexact"> no exact match ({inexact:,})</label>
+<label><input type="radio" name="show" value="wrong"> F1 of 0 ({wrong:,})</label>
 <label>with the words <input type="search"></label>
 </nav>
 {articles}
@@ -82,9 +82,9 @@ def report_page(
     return _PAGE.format(
         title=html.escape(title),
         summary=f"{len(scores):,} questions: exact match {exact:.2f}, F1 {f1:.2f}",
-        total=f"{len(scores):,}",
-        inexact=f"{sum('inexact' in kind for kind in kinds):,}",
-        wrong=f"{sum('wrong' in kind for kind in kinds):,}",
+        total=len(scores),
+        inexact=sum("inexact" in kind for kind in kinds),
+        wrong=sum("wrong" in kind for kind in kinds),
         articles="\n".join(articles),
     )
 

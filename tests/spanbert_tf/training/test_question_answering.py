@@ -215,6 +215,11 @@ def test_report_shows_each_question(finished, directory, tmp_path):
         marked = re.findall(r'<mark class="(?:gold|both)">([^<]*)</mark>', passage)
         assert "".join(marked) == question["gold_texts"][0]
     assert text.count('data-kinds=""') == round(len(questions) * finished[1]["exact_match"] / 100)
+    # The filters say how many questions each of them shows.
+    shown = re.findall(r'value="(\w+)"[^>]*> [^<(]*\(([\d,]+)\)', text)
+    kinds = [kind.split() for kind in re.findall(r'data-kinds="([^"]*)"', text)]
+    counts = {name: sum(name in kind for kind in kinds) for name in ("inexact", "wrong")}
+    assert dict(shown) == {name: f"{n:,}" for name, n in {"all": len(kinds), **counts}.items()}
 
 
 def test_answers_are_learned(directory, tmp_path):
