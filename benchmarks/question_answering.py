@@ -164,17 +164,22 @@ def _child(name: str, directory: str, preset: str) -> None:
         files = sorted(file for file in os.listdir(directory) if file.startswith(kind or name))
         batches = [dict(np.load(os.path.join(directory, file))) for file in files]
         step, passes = (train, 1) if part == "train" else (predict, PREDICTION_PASSES)
-        seconds[part] = [_time_all(step, batches) for _ in range(passes)]
+        seconds[part] = _time_passes(step, batches, passes)
     print(json.dumps(seconds))
 
 
-def _time_all(step: Callable[[dict], object], batches: Sequence[dict]) -> float:
+def _time_passes(
+    step: Callable[[dict], object], batches: Sequence[dict], count: int
+) -> list[float]:
     for batch in (batches[0], batches[len(batches) // 2], batches[-1]):
         step(batch)
-    start = time.perf_counter()
-    for batch in batches:
-        step(batch)
-    return time.perf_counter() - start
+    seconds = []
+    for _ in range(count):
+        start = time.perf_counter()
+        for batch in batches:
+            step(batch)
+        seconds.append(time.perf_counter() - start)
+    return seconds
 
 
 def _our_steps(preset: str) -> tuple[Callable, Callable]:

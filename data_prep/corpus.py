@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 
 from data_prep.storage import is_remote, match_files, open_to_read
+from data_prep.text_file import GZIP_MAGIC
 from data_prep.text_formats import (
     TextPart,
     json_lines_parts,
@@ -24,7 +25,6 @@ from spanbert_tf.errors import BadInputError
 
 READ_SIZE = 2**20  # bytes
 _BYTE_ORDER_MARK = "\ufeff"
-_GZIP_MAGIC = b"\x1f\x8b"
 _WIKIPEDIA_START = re.compile(r"\s*<doc [^\n]*>")
 _JSON_LINES_START = re.compile(r'\s*\{\s*"')
 
@@ -126,7 +126,7 @@ class DocumentReader:
     def _read(self) -> Iterator[bytes]:
         try:
             with open_to_read(self.path) as raw:
-                is_compressed = raw.read(2) == _GZIP_MAGIC
+                is_compressed = raw.read(2) == GZIP_MAGIC
                 raw.seek(0)
                 file: io.BufferedIOBase = gzip.GzipFile(fileobj=raw) if is_compressed else raw
                 while data := file.read(READ_SIZE):

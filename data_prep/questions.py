@@ -59,7 +59,7 @@ def check_questions(questions: QuestionSet) -> None:
     """Refuses questions that no row can be made of.
 
     Raises:
-        BadInputError: there are none, two have one id, or one is about an empty passage.
+        BadInputError: there are none, two have one id, or one is empty or about an empty passage.
     """
     path = questions.path
     if not questions.questions:

@@ -5,7 +5,7 @@ import zlib
 
 from spanbert_tf.errors import BadInputError
 
-_GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC = b"\x1f\x8b"
 
 
 def read_text_file(path: str) -> str:
@@ -17,7 +17,7 @@ def read_text_file(path: str) -> str:
     try:
         with open(path, "rb") as file:
             content = file.read()
-        if content.startswith(_GZIP_MAGIC):
+        if content.startswith(GZIP_MAGIC):
             content = gzip.decompress(content)
         return content.decode("utf-8-sig")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
