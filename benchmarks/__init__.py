@@ -1,1 +1,1 @@
-"""One script for each figure that README quotes; each measures a peer in the same run."""
+"""One script for each figure in docs/benchmarks.md; each measures a peer in the same run."""

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import click
 
 from benchmarks.machine import describe_machine
-from data_prep.corpus import DocumentReader, find_files
+from data_prep.text.corpus import DocumentReader, find_files
 
 ROUNDS = 3
 LARGE_BYTES = 60_000_000  # of text; smaller inputs are taken several times
@@ -65,7 +65,7 @@ def main(input_pattern: str | None, vocabulary: str | None) -> None:
             with open(input_pattern, "w", encoding="utf-8") as file:
                 file.write("\n\n".join(pydoc_data.topics.topics.values()))
         if vocabulary is None:
-            from data_prep.vocabulary import write_vocabulary
+            from data_prep.text.vocabulary import write_vocabulary
 
             vocabulary = os.path.join(directory, "vocab.txt")
             write_vocabulary(input_pattern, vocabulary, vocabulary_size=_PYTHON_VOCABULARY_SIZE)
@@ -186,7 +186,7 @@ def _prepare(patterns: tuple[str, str], vocabulary: str, num_processes: int) -> 
 
 
 def _prepare_one(pattern: str, vocabulary: str, num_processes: int) -> Cost:
-    from data_prep.pretraining import write_pretraining_records
+    from data_prep.beam.writing import write_pretraining_records
 
     num_bytes = _num_bytes(list(_documents(pattern)))
     with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):
@@ -223,7 +223,7 @@ def _model_garden(documents: list[Paragraphs], vocabulary: str) -> Cost:
     """One copy (dupe_factor 1) of sequences of 512."""
     from official.nlp.data import create_pretraining_data
 
-    from data_prep.sentences import split_sentences
+    from data_prep.text.sentences import split_sentences
 
     texts = ["\n".join(split_sentences(document)[0]) for document in documents]
     with tempfile.TemporaryDirectory() as directory:

@@ -26,9 +26,9 @@ WARM_UP_STEPS = 10  # of each fit: until the first window of records is read
 @click.option("--steps", default=100, show_default=True, help="Steps that are timed in a round.")
 def main(rounds: int, steps: int) -> None:
     from spanbert_tf.config import load_config
-    from spanbert_tf.quickstart import CONFIG
-    from spanbert_tf.training.datasets import configured_dataset
-    from spanbert_tf.training.pretrainer import compiled_pretrainer
+    from spanbert_tf.pretraining.datasets import configured_dataset
+    from spanbert_tf.pretraining.model import compiled_pretrainer
+    from spanbert_tf.quickstart.steps import CONFIG
 
     print(describe_machine())
     config = load_config(CONFIG)
@@ -56,10 +56,10 @@ def main(rounds: int, steps: int) -> None:
 
 def write_records(directory: str, sequence_length: int) -> str:
     """Writes the quickstart's text, vocabulary and records; returns the directory of the last."""
-    from data_prep.pretraining import write_pretraining_records
-    from data_prep.vocabulary import write_vocabulary
-    from spanbert_tf.quickstart import VOCABULARY_SIZE
-    from spanbert_tf.quickstart_text import write_python_texts
+    from data_prep.beam.writing import write_pretraining_records
+    from data_prep.text.vocabulary import write_vocabulary
+    from spanbert_tf.quickstart.steps import VOCABULARY_SIZE
+    from spanbert_tf.quickstart.text import write_python_texts
 
     text, vocabulary, records = (
         os.path.join(directory, name) for name in ("text", "vocab.txt", "records")

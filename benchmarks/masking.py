@@ -36,7 +36,7 @@ from spanbert_tf.data.packing import (
     parse_records,
 )
 from spanbert_tf.data.pretraining import pretraining_dataset
-from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
 from spanbert_tf.data.schema import RECORD_ID
 from spanbert_tf.masking import MaskingOptions, SpanMasker
 from spanbert_tf.vocabulary import SPECIAL_TOKENS, is_continuation, load_vocabulary
@@ -76,7 +76,9 @@ def _compare(records: str) -> None:
         "this masker, geometric_spans": _masking_run(records, spans, threads=1),
         "KerasHub MaskedLMMaskGenerator": _keras_hub_run(packed, vocabulary),
         "TensorFlow Text whole words": _tf_text_run(packed, vocabulary),
-        "plain-Python definition": _oracle_run(packed, vocabulary, info.unigram_counts),
+        "plain-Python definition": _oracle_run(
+            packed, vocabulary, load_unigram_counts(records, info)
+        ),
         "reading to masking": _dataset_run(
             pretraining_dataset(records, batch_size=BATCH_SIZE), threads=1
         ),
@@ -117,7 +119,7 @@ def _masking_run(records: str, options: MaskingOptions, threads: int) -> Callabl
     parsed = parse_records(_full_records(records), info, lists)
     _, blocks = pack_single(parsed, SpecialTokenIds.from_vocabulary(vocabulary))
     annotated = pack_annotations(parsed, options.scheme, 1) if lists else None
-    masker = SpanMasker.from_vocabulary(vocabulary, info.unigram_counts, options)
+    masker = SpanMasker.from_vocabulary(vocabulary, load_unigram_counts(records, info), options)
     num_slots = options.num_slots(info.sequence_length, info.sequences)
     record_ids = parsed.scalars[RECORD_ID]
 

@@ -96,9 +96,9 @@ def keras_step(
     """A training step of this project, as `spanbert-tf pretrain` runs it."""
     import tensorflow as tf
 
-    from spanbert_tf.models import SpanBertBackbone
+    from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
     from spanbert_tf.training.optimizers import adamw
-    from spanbert_tf.training.replicated_pretrainer import ReplicatedPretrainer
+    from spanbert_tf.training.replicated_model import ReplicatedModel
 
     backbone = SpanBertBackbone(
         vocabulary_size=VOCABULARY_SIZE,
@@ -108,7 +108,7 @@ def keras_step(
         intermediate_dim=dimensions["inner"],
         position_embeddings=positions,
     )
-    model = ReplicatedPretrainer(backbone, span_boundary=span_boundary)
+    model = ReplicatedModel(SpanBertPretrainer(backbone, span_boundary=span_boundary))
     model.compile(optimizer=adamw(), jit_compile=jit_compile)
     batches = iter(tf.data.Dataset.from_tensors(batch).repeat())
     model.make_train_function()

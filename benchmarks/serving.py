@@ -28,8 +28,8 @@ _THEIRS = "transformers"
 
 @click.command()
 @click.option("--vocabulary", required=True, type=click.Path(exists=True, dir_okay=False))
-@click.option("--requests", default=40, show_default=True, help="Of each length in each round.")
-@click.option("--all-precisions", is_flag=True, help="Of the export; float32 alone by default.")
+@click.option("--requests", default=40, show_default=True, help="For each length, in each round.")
+@click.option("--all-precisions", is_flag=True, help="Export bfloat16 and int8, too.")
 def main(vocabulary: str, requests: int, all_precisions: bool) -> None:
     precisions = _PRECISIONS if all_precisions else _PRECISIONS[:1]
     print(describe_machine())
@@ -66,7 +66,7 @@ def _write_models(directory: str, pieces: list[str], precisions: Sequence[str]) 
     torch.manual_seed(0)
     config = transformers.BertConfig(vocab_size=len(pieces))
     model = transformers.BertForMaskedLM(config)
-    torch.nn.init.normal_(model.cls.predictions.bias, std=0.02)  # as of a trained head
+    torch.nn.init.normal_(model.cls.predictions.bias, std=0.02)  # as in a trained head
     source, preset = os.path.join(directory, "theirs"), os.path.join(directory, "preset")
     model.save_pretrained(source)
     with open(os.path.join(source, "vocab.txt"), "w", encoding="utf-8") as file:

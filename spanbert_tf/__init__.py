@@ -5,6 +5,7 @@ Importing this package is cheap: its parts are loaded when they are first used.
 
 import importlib
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
@@ -17,10 +18,33 @@ _SUBMODULES = (
     "masking",
     "models",
     "presets",
-    "question_answering",
     "serving",
+    "tasks",
     "training",
 )
+if TYPE_CHECKING:
+    from spanbert_tf.tasks.predictor import Predictor
+
+
+def predictor(preset: str) -> "Predictor":
+    """Predictions for raw inputs, as the `transformers` pipeline of the preset's task gives them.
+
+    Args:
+        preset: name of the preset of a fine-tuned model, or of a pre-trained one, which fills in
+            masks.
+
+    Raises:
+        BadInputError: the preset cannot be used, or has no trained head.
+
+    Example:
+    ```python
+    answer = spanbert_tf.predictor("runs/squad/preset")
+    answer([{"question": "Who sat?", "context": "The cat sat on the mat."}])
+    ```
+    """
+    from spanbert_tf.tasks.predictor import Predictor
+
+    return Predictor(preset)
 
 
 def __getattr__(name: str) -> ModuleType:

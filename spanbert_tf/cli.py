@@ -4,63 +4,89 @@ TensorFlow and Keras are imported by the function that a command calls, never he
 `--help` answers at once.
 """
 
-import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 import click
 
-from spanbert_tf.cli_options import EXISTING_DIRECTORY, set_option
-from spanbert_tf.cli_prepare import prepare
-from spanbert_tf.cli_tasks import evaluate, finetune, predict
-from spanbert_tf.errors import SpanBertError, TrainingError
+from data_prep.cli import prepare
+from spanbert_tf.command_line import (
+    EXISTING_DIRECTORY,
+    OUTPUT_PATH,
+    SeveralValues,
+    overwrite_option,
+    quiet_libraries,
+    run_command,
+    set_option,
+)
+from spanbert_tf.process.signals import hand_signals_on
+from spanbert_tf.tasks.cli import evaluate, finetune, glue, predict
 
-EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
 
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--debug", is_flag=True, help="Show tracebacks and TensorFlow's own log.")
+@click.group()
+@click.option("--debug", is_flag=True, help="Show tracebacks, warnings and TensorFlow's own log.")
 @click.version_option(package_name="spanbert_tf")
 def cli(debug: bool) -> None:
     """Pre-train, fine-tune and serve SpanBERT with TensorFlow and Keras."""
     if not debug:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        quiet_libraries()
 
 
-for command in (prepare, finetune, evaluate, predict):
+for command in (prepare, finetune, evaluate, predict, glue):
     cli.add_command(command)
 
 
 @cli.command()
-@click.option("--output", default="spanbert_quickstart", show_default=True, metavar="DIR")
+@click.option(
+    "--output",
+    default="spanbert_quickstart",
+    show_default=True,
+    type=OUTPUT_PATH,
+    metavar="DIR",
+)
 @click.option("--input", "input_pattern", metavar="GLOB", help="Default: text shipped with Python.")
 def quickstart(output: str, input_pattern: str | None) -> None:
     """The whole way from text to a served model, in a few minutes on a CPU."""
-    from spanbert_tf.quickstart import run_quickstart
+    from spanbert_tf.quickstart.steps import run_quickstart
 
     run_quickstart(output, input_pattern)
 
 
-@cli.command()
+@cli.command(cls=SeveralValues)
 @click.argument("data", type=EXISTING_DIRECTORY)
 @click.option("--config", default="spanbert_base", show_default=True, metavar="NAME|FILE")
 @set_option
-@click.option("--png", metavar="FILE", help="Write the histogram of span lengths as a picture.")
+@click.option(
+    "--png",
+    type=OUTPUT_PATH,
+    metavar="FILE",
+    help="Write the histogram of span lengths as a picture.",
+)
 @click.option("--num-examples", type=click.IntRange(min=0), default=3, show_default=True)
+@overwrite_option
 def inspect(
-    data: str, config: str, overrides: Sequence[str], png: str | None, num_examples: int
+    data: str,
+    config: str,
+    overrides: Sequence[str],
+    png: str | None,
+    num_examples: int,
+    overwrite: bool,
 ) -> None:
     """Show masked examples, span lengths and counts of a set of records."""
-    from spanbert_tf.inspection import inspect_records
+    from spanbert_tf.config import load_config
 
-    inspect_records(data, config, overrides, png=png, num_examples=num_examples)
+    load_config(config, overrides)  # a mistake is reported before TensorFlow is imported
+    from spanbert_tf.inspection.records import inspect_records
+
+    inspect_records(
+        data, config, overrides, png=png, num_examples=num_examples, overwrite=overwrite
+    )
 
 
-@cli.command()
+@cli.command(cls=SeveralValues)
 @click.option("--config", required=True, metavar="NAME|FILE")
 @click.option("--data", required=True, type=EXISTING_DIRECTORY)
-@click.option("--output", required=True, metavar="RUN")
+@click.option("--output", required=True, type=OUTPUT_PATH, metavar="RUN")
 @click.option("--initial-preset", metavar="PRESET", help="Continue from an existing encoder.")
 @click.option("--devices", type=click.IntRange(min=1), help="Devices of this machine. [all]")
 @set_option
@@ -74,38 +100,22 @@ def pretrain(
 ) -> None:
     """Pre-train a model; run again with the same RUN, it resumes."""
     from spanbert_tf.config import load_config
+
+    settings = load_config(config, overrides)  # before TensorFlow is imported
     from spanbert_tf.training.supervision import is_supervised, run_supervised
 
-    settings = load_config(config, overrides)
     if settings.training.strategy == "multi_worker" and not is_supervised():
+        hand_signals_on()
         sys.exit(run_supervised(sys.argv[1:]))
-    from spanbert_tf.training.pretraining import run_pretraining
+    from spanbert_tf.pretraining.run import run_pretraining
 
     run_pretraining(settings, data, output, initial_preset, num_devices=devices)
 
 
-class _SeveralValues(click.Command):
-    """A command whose repeatable options take several values after one flag: `--seeds 1 2 3`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Repeats the flag before each value, as click wants it: `--seeds 1 --seeds 2 …`."""
-        options = [param for param in self.params if isinstance(param, click.Option)]
-        repeatable = {flag for option in options if option.multiple for flag in option.opts}
-        repeated, flag = [], None
-        for argument in args:
-            if argument.startswith("-"):
-                flag = argument if argument in repeatable else None
-                if flag is None:
-                    repeated.append(argument)
-            else:
-                repeated += [argument] if flag is None else [flag, argument]
-        return super().parse_args(ctx, repeated)
-
-
-@cli.command(cls=_SeveralValues)
+@cli.command(cls=SeveralValues)
 @click.option("--configs", required=True, multiple=True, metavar="NAME|FILE ...")
 @click.option("--data", required=True, type=EXISTING_DIRECTORY)
-@click.option("--output", default="comparison", show_default=True, metavar="DIR")
+@click.option("--output", default="comparison", show_default=True, type=OUTPUT_PATH, metavar="DIR")
 @click.option("--steps", required=True, type=click.IntRange(min=1))
 @click.option("--seeds", multiple=True, type=click.IntRange(min=0), default=[1], metavar="N ...")
 @set_option
@@ -118,7 +128,7 @@ def compare(
     overrides: Sequence[str],
 ) -> None:
     """Train small versions of several systems and compare what they reach."""
-    from spanbert_tf.comparison import compare_systems
+    from spanbert_tf.studies.comparison import compare_systems
 
     compare_systems(configs, data, output, steps=steps, seeds=seeds, overrides=overrides)
 
@@ -140,8 +150,20 @@ def compare(
 @click.option(
     "--lowercase/--cased", default=None, help="For a source that does not state its casing."
 )
+@click.option(
+    "--keep-accents",
+    "strip_accents",
+    flag_value=False,
+    default=None,
+    type=bool,
+    help="With --lowercase: the source's text keeps its accents.",
+)
+@click.option(
+    "--pairs", "is_pair", is_flag=True, help="A text classifier's source reads pairs of texts."
+)
 @click.argument("source", metavar="SRC")
-@click.argument("destination", metavar="DST")
+@click.argument("destination", type=OUTPUT_PATH, metavar="DST")
+@overwrite_option
 def convert(
     source_format: str, target_format: str, source: str, destination: str, **options: object
 ) -> None:
@@ -153,7 +175,13 @@ def convert(
 
 @cli.command()
 @click.option("--preset", required=True, metavar="PRESET", help="Directory, hf://, gs:// …")
-@click.option("--output", required=True, metavar="DIR", help="The model goes to DIR/<version>/.")
+@click.option(
+    "--output",
+    required=True,
+    type=OUTPUT_PATH,
+    metavar="DIR",
+    help="The model goes to DIR/<version>/.",
+)
 @click.option("--version", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--top-k", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option(
@@ -163,35 +191,27 @@ def convert(
     show_default=True,
     help="bfloat16: half the size. int8: dense layers in a quarter, slower on a processor.",
 )
+@overwrite_option
 def export(preset: str, output: str, **options: object) -> None:
-    """Write a SavedModel for TF Serving: texts in, fillings or answers out."""
-    from spanbert_tf.models import SpanBertQuestionAnswerer
-    from spanbert_tf.models.task_presets import is_task_preset
-    from spanbert_tf.serving.masked_lm import export_masked_lm
-    from spanbert_tf.serving.question_answering import export_question_answerer
+    """Write a SavedModel for TF Serving: texts in, predictions out."""
+    from spanbert_tf.tasks.exporting import export_preset
 
-    is_answerer = is_task_preset(preset, SpanBertQuestionAnswerer)
-    export_model = export_question_answerer if is_answerer else export_masked_lm
-    export_model(preset, output, **options)
+    export_preset(preset, output, **options)
+
+
+@cli.command()
+@click.option("--show", "name", metavar="NAME", help="Print all values of one, as YAML.")
+def configs(name: str | None) -> None:
+    """List the configurations that are shipped."""
+    from spanbert_tf.config.shipped import resolved_text, shipped_table
+
+    click.echo(resolved_text(name) if name else shipped_table(), nl=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line and exits the process with the status that the design fixes."""
+    """Runs the command line and exits the process."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        cli.main(arguments, prog_name="spanbert-tf", standalone_mode=False)
-    except click.ClickException as error:
-        click.echo(f"spanbert-tf: {' '.join(error.format_message().split())}", err=True)
-        sys.exit(EXIT_BAD_INPUT)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("spanbert-tf: interrupted", err=True)
-        sys.exit(EXIT_FAILED)
-    except SpanBertError as error:
-        if "--debug" in arguments:
-            traceback.print_exc()
-        click.echo(f"spanbert-tf: {error}", err=True)
-        sys.exit(EXIT_FAILED if isinstance(error, TrainingError) else EXIT_BAD_INPUT)
-    sys.exit(EXIT_DONE)
+    run_command(cli, "spanbert-tf", arguments, debug="--debug" in arguments)
 
 
 if __name__ == "__main__":

@@ -23,3 +23,9 @@ class MismatchError(SpanBertError):
 
 class TrainingError(SpanBertError):
     """A run cannot go on, though nothing that the user gave it is wrong; exit status 1."""
+
+
+def reason(error: BaseException) -> str:
+    """What an error says in its first line, without its path; its name if it says nothing."""
+    text = getattr(error, "strerror", None) or str(error)
+    return (text.splitlines() or [type(error).__name__])[0]

@@ -1,7 +1,9 @@
 """Reads and checks a WordPiece vocabulary. Nothing here needs TensorFlow."""
 
 import os
+import unicodedata
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from spanbert_tf.errors import BadInputError, MismatchError
 
@@ -9,6 +11,41 @@ PAD_TOKEN, UNKNOWN_TOKEN = "[PAD]", "[UNK]"
 START_TOKEN, END_TOKEN, MASK_TOKEN = "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_TOKENS = (PAD_TOKEN, UNKNOWN_TOKEN, START_TOKEN, END_TOKEN, MASK_TOKEN)
 CONTINUATION_PREFIX = "##"
+
+
+class Casing(NamedTuple):
+    """What is done to text before it is split into word pieces.
+
+    Attributes:
+        lowercase: whether it is lower-cased.
+        strip_accents: whether accents are stripped; only where it is lower-cased.
+    """
+
+    lowercase: bool
+    strip_accents: bool
+
+    @classmethod
+    def of(cls, lowercase: bool, strip_accents: bool | None = None) -> "Casing":
+        """Casing with HuggingFace's default: accents are stripped if text is lower-cased.
+
+        Raises:
+            ValueError: accents would be stripped from cased text.
+        """
+        if strip_accents and not lowercase:
+            raise ValueError("strip_accents=True needs lowercase=True")
+        return cls(lowercase, lowercase if strip_accents is None else strip_accents)
+
+    def describe(self) -> str:
+        """The casing in words."""
+        if not self.lowercase:
+            return "cased"
+        return f"lower-cased, accents {'stripped' if self.strip_accents else 'kept'}"
+
+    def options(self) -> str:
+        """The options of `spanbert-tf prepare` and `convert` for it."""
+        if not self.lowercase:
+            return "--cased"
+        return "--lowercase" if self.strip_accents else "--lowercase --keep-accents"
 
 
 def load_vocabulary(path: str | os.PathLike) -> list[str]:
@@ -48,11 +85,11 @@ def check_vocabulary(vocabulary: list[str], path: str | os.PathLike) -> None:
         raise BadInputError(f"{path}: lacks {', '.join(missing)}; add a line for each")
 
 
-def check_case(vocabulary: Sequence[str], path: str, lowercase: bool) -> None:
-    """Refuses a cased vocabulary for lower-cased text, and the other way round.
+def check_case(vocabulary: Sequence[str], path: str, casing: Casing) -> None:
+    """Refuses a vocabulary whose entries do not fit text of this casing.
 
     Raises:
-        MismatchError: they do not go together.
+        MismatchError: vocabulary and casing do not fit.
     """
     words = [
         piece
@@ -60,14 +97,26 @@ def check_case(vocabulary: Sequence[str], path: str, lowercase: bool) -> None:
         if piece not in SPECIAL_TOKENS and not piece.startswith("[unused")
     ]
     is_cased = any(piece != piece.lower() for piece in words)
-    if lowercase and is_cased:
+    if casing.lowercase and is_cased:
         raise MismatchError(
             f"{path}: has entries with upper-case letters, but --lowercase was given; leave it out"
         )
-    if words and not lowercase and not is_cased:
+    if words and not casing.lowercase and not is_cased:
         raise MismatchError(
             f"{path}: has no entry with an upper-case letter; give --lowercase with it"
         )
+    accented = next(filter(has_accents, words), None) if casing.strip_accents else None
+    if accented:
+        raise MismatchError(
+            f"{path}: has entries with accents ({accented}), which --lowercase strips from the "
+            "text; give --keep-accents, too"
+        )
+
+
+def has_accents(piece: str) -> bool:
+    """Whether stripping accents, as BERT does, changes a piece."""
+    decomposed = unicodedata.normalize("NFD", piece)
+    return any(unicodedata.category(character) == "Mn" for character in decomposed)
 
 
 def is_continuation(piece: str) -> bool:

@@ -1,4 +1,5 @@
 import os
+import pathlib
 import zlib
 
 import hypothesis
@@ -9,6 +10,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import tensorflow as tf
 from record_files import random_records, write_records
+
+pytest.register_assert_rewrite("task_tests")
 
 # Two devices, for the tests of replication.
 tf.config.set_logical_device_configuration(
@@ -21,13 +24,36 @@ hypothesis.settings.load_profile("seeded")
 
 def pytest_collection_modifyitems(items):
     # The longest first, so that neither process ends long before the other.
-    items.sort(key=lambda item: item.path.parent.name != "training")
+    items.sort(key=lambda item: item.path.parent.name not in ("pretraining", "training"))
 
 
 @pytest.hookimpl(tryfirst=True)  # before any fixture
 def pytest_runtest_setup(item):
     # The same weights in each run, whichever process runs the file and after which other.
     keras.utils.set_random_seed(zlib.crc32(item.path.name.encode()))
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """The developers' real data; tests that need it are skipped where it is not."""
+    default = pathlib.Path(__file__).parents[2] / "shared" / "data"
+    directory = pathlib.Path(os.environ.get("SPANBERT_TF_DATA", default))
+    if not directory.is_dir():
+        pytest.skip(f"{directory}: no developers' data; set SPANBERT_TF_DATA")
+    return directory
+
+
+@pytest.fixture
+def without_toy(monkeypatch):
+    """KerasHub takes any registered class on a preset's backbone, and the toy task has one."""
+    monkeypatch.delitem(keras.saving.get_custom_objects(), "toy>ToyClassifier", raising=False)
+
+
+@pytest.fixture(scope="session")
+def two_devices():
+    """One for all tests: TensorFlow counts the collectives of each strategy from the same number,
+    and would take those of a second one for the first one's."""
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 
 from spanbert_tf.errors import BadInputError
 
+# Endings of files that people give in place of the directory.
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".index", ".ckpt", ".json")
+
 
 @contextlib.contextmanager
 def opened_source(path: str) -> Iterator[str]:
@@ -28,7 +31,13 @@ def opened_source(path: str) -> Iterator[str]:
         yield path
         return
     if not os.path.isfile(path):
-        raise BadInputError(f"{path}: no such directory or archive")
+        raise BadInputError(f"{path}: no such directory or archive; download the model first")
+    if path.endswith(_WEIGHTS):
+        directory = os.path.dirname(path) or "."
+        raise BadInputError(
+            f"{path}: is a file of weights; name the directory that holds it with its "
+            f"configuration: {directory}"
+        )
     with tempfile.TemporaryDirectory() as directory:
         _extract(path, directory)
         entries = os.listdir(directory)

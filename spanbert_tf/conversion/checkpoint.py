@@ -10,13 +10,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from spanbert_tf.conversion.coreference_variables import expected_coreference_shapes
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.vocabulary import Casing
 
 TOKEN_TABLE = "bert.embeddings.word_embeddings.weight"
 SPAN_POSITIONS = "cls.pair_target_predictions.position_embeddings.weight"
 ENCODER, POOLER, MASKED_LM_HEAD = "encoder", "pooler", "masked_lm_head"
 SPAN_BOUNDARY_HEAD, NEXT_SENTENCE_HEAD = "span_boundary_head", "next_sentence_head"
 SPAN_CLASSIFIERS = "span_classifiers"  # of `BertForQuestionAnswering`
+# Of `BertForSequenceClassification`, whose own name, `classifier`, other classes give theirs, too.
+TEXT_CLASSIFIER = "text_classifier"
+TOKEN_CLASSIFIER = "token_classifier"  # of `BertForTokenClassification`, as well
+COREFERENCE = "coreference"  # of the original's resolver
 BERT_EPSILON = 1e-12  # of LayerNorm, in the original code
 # Arguments of SpanBertBackbone and their names in BERT's own configurations.
 SIZE_NAMES = {
@@ -44,14 +50,18 @@ class Checkpoint:
         sizes: arguments of `SpanBertBackbone`, by name.
         arrays: name → float32 array.
         vocabulary: entries in order of their ids.
-        lowercase: whether text is lower-cased and stripped of accents.
+        casing: what is done to text.
+        labels: names of the classes of a classifier of texts or tokens; empty without one.
+        is_pair: whether a text classifier reads pairs of texts.
     """
 
     path: str
     sizes: Mapping[str, int | float]
     arrays: Mapping[str, np.ndarray]
     vocabulary: list[str]
-    lowercase: bool
+    casing: Casing
+    labels: tuple[str, ...] = ()
+    is_pair: bool = False
 
     def parts(self) -> dict[str, Shapes]:
         """What each part of this checkpoint must hold: part → name → shape."""
@@ -70,7 +80,7 @@ class Checkpoint:
 
 
 def check_epsilon(checkpoint: Checkpoint, reader: str) -> None:
-    """Checks LayerNorm's epsilon for a target that has no choice of it.
+    """Checks LayerNorm's epsilon for a target that fixes it.
 
     Args:
         checkpoint: what will be written.
@@ -128,7 +138,8 @@ def expected_shapes(
 
     Args:
         sizes: arguments of `SpanBertBackbone`.
-        arrays: of the checkpoint; its table of span positions, if any, tells its own size.
+        arrays: arrays of the checkpoint; a table of span positions, a classifier and a resolver
+            tell their own sizes.
     """
     width, vocabulary_size = sizes["hidden_dim"], sizes["vocabulary_size"]
     encoder = {
@@ -159,6 +170,11 @@ def expected_shapes(
         },
         NEXT_SENTENCE_HEAD: _dense("cls.seq_relationship", width, 2),
         SPAN_CLASSIFIERS: _dense("qa_outputs", width, 2),
+        **{
+            name: _dense(name, width, len(arrays.get(f"{name}.weight", ())))
+            for name in (TEXT_CLASSIFIER, TOKEN_CLASSIFIER)
+        },
+        COREFERENCE: expected_coreference_shapes(width, arrays),
     }
 
 

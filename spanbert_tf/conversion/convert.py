@@ -1,15 +1,24 @@
 """`spanbert-tf convert`: reads one format, checks, writes another."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
 import keras
-import rich.console
 import rich.table
 
-from spanbert_tf.conversion.checkpoint import ENCODER, POOLER, Checkpoint, checked_checkpoint
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.conversion.checkpoint import (
+    ENCODER,
+    POOLER,
+    TEXT_CLASSIFIER,
+    Checkpoint,
+    checked_checkpoint,
+)
+from spanbert_tf.conversion.output_kinds import OUTPUT_KINDS
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.files.outputs import check_output
+from spanbert_tf.process.console import table_console
 
 # Format: module and function. Modules are imported when they are needed: some want PyTorch.
 READERS = {
@@ -36,6 +45,9 @@ def convert_checkpoint(
     *,
     vocabulary: str | None = None,
     lowercase: bool | None = None,
+    overwrite: bool = False,
+    strip_accents: bool | None = None,
+    is_pair: bool = False,
 ) -> None:
     """Converts a checkpoint and prints what was found, what is missing and what is not used.
 
@@ -43,21 +55,29 @@ def convert_checkpoint(
         source_format: one of `READERS`.
         target_format: one of `WRITERS`.
         source: directory, archive or preset.
-        destination: directory that does not exist.
+        destination: directory, new or empty.
         vocabulary: path of `vocab.txt` for a source that holds none.
         lowercase: casing for a source that does not state it.
+        overwrite: whether an earlier output of the target's format may be replaced.
+        strip_accents: `False`: accents are kept, for a source that does not state it.
+        is_pair: a text classifier reads pairs of texts, for a source that does not state it.
 
     Raises:
         BadInputError: the source cannot be used, or the destination exists or cannot be written.
         ConfigurationError: the casing is neither stated nor given.
         MismatchError: source and options, or source and target, do not fit together.
     """
-    if os.path.exists(destination):
-        raise BadInputError(f"{destination}: exists already; name a new directory")
+    destination = check_output(destination, OUTPUT_KINDS[target_format], overwrite=overwrite)
+    if os.path.realpath(source) == os.path.realpath(destination):
+        raise BadInputError(f"{destination}: is SRC and DST at once; name another directory")
     keras.utils.set_random_seed(0)  # of a pooler that the source lacks
     read, write = _function(READERS[source_format]), _function(WRITERS[target_format])
-    checkpoint = checked_checkpoint(read(source, vocabulary, lowercase))
-    left_out = write(checkpoint, destination)
+    checkpoint = checked_checkpoint(read(source, vocabulary, lowercase, strip_accents))
+    if is_pair:
+        if TEXT_CLASSIFIER not in checkpoint.found_parts():
+            raise MismatchError(f"{source}: holds no text classifier; leave out --pairs")
+        checkpoint = dataclasses.replace(checkpoint, is_pair=True)
+    left_out = write(checkpoint, destination, overwrite=overwrite)
     _print_table(checkpoint, left_out)
     print(f"{destination}: {target_format}, from {source}", flush=True)
 
@@ -85,7 +105,7 @@ def _print_table(checkpoint: Checkpoint, left_out: list[str]) -> None:
     unused = checkpoint.unused()
     shown = ", ".join(unused[:_SHOWN_UNUSED]) + ", …" * (len(unused) > _SHOWN_UNUSED)
     table.add_row("others", f"unused: {shown}" if unused else "none", *_counts(checkpoint, unused))
-    rich.console.Console(width=None if os.isatty(1) else 120).print(table)
+    table_console().print(table)
 
 
 def _outcome(part: str, shapes: Mapping, present: list[str], left_out: list[str]) -> str:

@@ -3,27 +3,38 @@
 import os
 
 from spanbert_tf.conversion.archives import opened_source
-from spanbert_tf.conversion.checkpoint import BERT_EPSILON, SIZE_NAMES, TOKEN_TABLE, Checkpoint
+from spanbert_tf.conversion.checkpoint import (
+    BERT_EPSILON,
+    SIZE_NAMES,
+    SPAN_POSITIONS,
+    TOKEN_TABLE,
+    Checkpoint,
+)
 from spanbert_tf.conversion.huggingface import read_sizes
-from spanbert_tf.conversion.torch_files import read_pickled, with_standard_names
-from spanbert_tf.conversion.vocabularies import find_casing, find_vocabulary
+from spanbert_tf.conversion.torch_files import read_fairseq_file, with_standard_names
+from spanbert_tf.conversion.vocabularies import find_casing, find_vocabulary, read_json
 from spanbert_tf.errors import BadInputError
 
 _HEAD_WIDTH = 64  # of all published BERT models; the weights do not tell
 _DROPOUT = 0.1  # of the original code
+_BERT_HF_EPSILON = 1e-5  # pretraining/fairseq/models/hf_bert.py of the original code
+_MASKED_LM_BIAS = "cls.predictions.bias"
 
 
-def read_fairseq(path: str, vocabulary: str | None, lowercase: bool | None) -> Checkpoint:
+def read_fairseq(
+    path: str, vocabulary: str | None, lowercase: bool | None, strip_accents: bool | None = None
+) -> Checkpoint:
     """Reads a .pt file, a directory with one, or an archive of a directory.
 
     A `config.json` beside it is used; without one, sizes are read from the shapes, and heads are 64
     wide.
 
     Args:
-        path: of the file, the directory or the archive; `spanbert_large_with_head.tar.gz`, for
+        path: path of the file, the directory or the archive; `spanbert_large_with_head.tar.gz`, for
             example.
-        vocabulary: path of the vocabulary, if there is none beside the file.
+        vocabulary: path of the vocabulary, if it does not lie beside the file.
         lowercase: casing, where nothing states it.
+        strip_accents: `False`: accents are kept, where nothing states it.
 
     Raises:
         BadInputError: a file is missing or unusable.
@@ -32,26 +43,55 @@ def read_fairseq(path: str, vocabulary: str | None, lowercase: bool | None) -> C
     """
     if path.endswith(".pt"):
         return _read(
-            os.path.dirname(path) or ".", os.path.basename(path), path, vocabulary, lowercase
+            os.path.dirname(path) or ".",
+            os.path.basename(path),
+            path,
+            vocabulary,
+            lowercase,
+            strip_accents,
         )
     with opened_source(path) as directory:
         files = sorted(name for name in os.listdir(directory) if name.endswith(".pt"))
         if len(files) != 1:
             raise BadInputError(f"{path}: holds {len(files)} .pt files; give the path of one")
-        return _read(directory, files[0], path, vocabulary, lowercase)
+        return _read(directory, files[0], path, vocabulary, lowercase, strip_accents)
 
 
 def _read(
-    directory: str, file: str, path: str, vocabulary: str | None, lowercase: bool | None
+    directory: str,
+    file: str,
+    path: str,
+    vocabulary: str | None,
+    lowercase: bool | None,
+    strip_accents: bool | None,
 ) -> Checkpoint:
     pieces = find_vocabulary(directory, path, vocabulary)
-    is_lowercase = find_casing(directory, path, lowercase)
-    arrays = with_standard_names(read_pickled(os.path.join(directory, file)))
-    if os.path.isfile(os.path.join(directory, "config.json")):
+    casing = find_casing(directory, path, lowercase, strip_accents)
+    arrays, architecture = read_fairseq_file(os.path.join(directory, file))
+    arrays = with_standard_names(arrays)
+    epsilon = _epsilon(arrays, architecture)
+    config = os.path.join(directory, "config.json")
+    if os.path.isfile(config):
         sizes = read_sizes(directory, path)
+        if "layer_norm_eps" not in read_json(config):
+            sizes["layer_norm_epsilon"] = epsilon
     else:
-        sizes = _sizes_of_shapes(path, arrays)
-    return Checkpoint(path, sizes, arrays, pieces, is_lowercase)
+        sizes = {**_sizes_of_shapes(path, arrays), "layer_norm_epsilon": epsilon}
+    return Checkpoint(path, sizes, arrays, pieces, casing)
+
+
+def _epsilon(arrays: dict, architecture: str | None) -> float:
+    """LayerNorm's epsilon: 1e-5 in the original code's `bert_hf`, 1e-12 in its `bert_pair`.
+
+    Where no architecture is stated, the heads tell: `bert_pair` has that of the span boundary
+    objective beside the masked-language-model's, `bert_hf` does not. An encoder alone counts as
+    one of the released ones, which `bert_pair` trained.
+    """
+    if architecture is None:
+        is_plain = _MASKED_LM_BIAS in arrays and SPAN_POSITIONS not in arrays
+    else:
+        is_plain = "bert_hf" in architecture
+    return _BERT_HF_EPSILON if is_plain else BERT_EPSILON
 
 
 def _sizes_of_shapes(path: str, arrays: dict) -> dict[str, int | float]:
@@ -76,5 +116,4 @@ def _sizes_of_shapes(path: str, arrays: dict) -> dict[str, int | float]:
         "max_sequence_length": shape("bert.embeddings.position_embeddings.weight")[0],
         "num_segments": shape("bert.embeddings.token_type_embeddings.weight")[0],
         "dropout": _DROPOUT,
-        "layer_norm_epsilon": BERT_EPSILON,
     }

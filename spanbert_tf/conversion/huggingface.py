@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -11,9 +12,12 @@ from spanbert_tf.conversion.checkpoint import (
     MASKED_LM_HEAD,
     SIZE_NAMES,
     SPAN_CLASSIFIERS,
+    TEXT_CLASSIFIER,
+    TOKEN_CLASSIFIER,
     TOKEN_TABLE,
     Checkpoint,
 )
+from spanbert_tf.conversion.output_kinds import HUGGINGFACE_KIND
 from spanbert_tf.conversion.torch_files import (
     read_pickled,
     read_safetensors,
@@ -23,19 +27,25 @@ from spanbert_tf.conversion.vocabularies import (
     find_casing,
     find_vocabulary,
     read_json,
-    write_vocabulary,
+    save_vocabulary,
 )
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.writing import write_directory
 from spanbert_tf.vocabulary import PAD_TOKEN
-from spanbert_tf.whole_directory import write_directory
 
 _CONFIG_NAMES = ("config.json", "bert_config.json")
 _INDEX_NAMES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _WEIGHT_NAMES = ("model.safetensors", "pytorch_model.bin")
-_HEAD_PARTS = ("encoder", "pooler", MASKED_LM_HEAD, "next_sentence_head", SPAN_CLASSIFIERS)
+_HEAD_PARTS = (
+    *("encoder", "pooler", MASKED_LM_HEAD, "next_sentence_head"),
+    *(SPAN_CLASSIFIERS, TEXT_CLASSIFIER, TOKEN_CLASSIFIER),
+)
+_CLASSIFIER = "classifier"  # the name of the head of several of their classes
 
 
-def read_huggingface(path: str, vocabulary: str | None, lowercase: bool | None) -> Checkpoint:
+def read_huggingface(
+    path: str, vocabulary: str | None, lowercase: bool | None, strip_accents: bool | None = None
+) -> Checkpoint:
     """Reads a directory, or a .tar.gz archive of one.
 
     Args:
@@ -43,37 +53,94 @@ def read_huggingface(path: str, vocabulary: str | None, lowercase: bool | None) 
             `pytorch_model.bin`, or shards of one of them with their index.
         vocabulary: path of a vocabulary in place of the directory's own.
         lowercase: casing, where the directory does not state it.
+        strip_accents: `False`: accents are kept, where nothing states it.
 
     Raises:
-        BadInputError: a file is missing or unusable, or the model is no plain BERT.
+        BadInputError: a file is missing or unusable, or the model is not a plain BERT.
         ConfigurationError: the casing is not stated.
         MismatchError: the casing is stated otherwise.
     """
     with opened_source(path) as directory:
         sizes = read_sizes(directory, path)
         pieces = find_vocabulary(directory, path, vocabulary)
-        is_lowercase = find_casing(directory, path, lowercase)
+        casing = find_casing(directory, path, lowercase, strip_accents)
         arrays = with_standard_names(_read_weights(directory, path))
-    return Checkpoint(path, sizes, arrays, pieces, is_lowercase)
+        config, where = _read_config(directory, path)
+    part = _classifier_part(config, arrays)
+    if part is None:
+        return Checkpoint(path, sizes, arrays, pieces, casing)
+    arrays = _renamed(arrays, _CLASSIFIER, part)
+    num_classes = len(arrays[f"{part}.weight"])
+    labels = _read_labels(config, num_classes, where)
+    return Checkpoint(path, sizes, arrays, pieces, casing, labels)
+
+
+def _read_config(directory: str, path: str) -> tuple[dict, str]:
+    """BERT's configuration, and what to call it in errors."""
+    names = [name for name in _CONFIG_NAMES if os.path.isfile(os.path.join(directory, name))]
+    if not names:
+        raise BadInputError(f"{path}: holds no {' or '.join(_CONFIG_NAMES)}")
+    return read_json(os.path.join(directory, names[0])), f"{path}: {names[0]}"
+
+
+def _classifier_part(config: dict, arrays: Mapping[str, np.ndarray]) -> str | None:
+    """The part that the head called `classifier` is; `None`: another one, or none."""
+    if not all(f"{_CLASSIFIER}.{name}" in arrays for name in ("weight", "bias")):
+        return None
+    classes = config.get("architectures") or ["BertForSequenceClassification"]
+    if classes == ["BertForTokenClassification"]:
+        return TOKEN_CLASSIFIER
+    # A classifier of tokens has no pooler.
+    has_pooler = "bert.pooler.dense.weight" in arrays
+    is_of_texts = classes == ["BertForSequenceClassification"]
+    return TEXT_CLASSIFIER if has_pooler and is_of_texts else None
+
+
+def _renamed(arrays: Mapping[str, np.ndarray], old: str, new: str) -> dict[str, np.ndarray]:
+    """The arrays with a head of another name."""
+    return {
+        f"{new}{name.removeprefix(old)}" if name.startswith(f"{old}.") else name: array
+        for name, array in arrays.items()
+    }
+
+
+def _read_labels(config: dict, num_classes: int, where: str) -> tuple[str, ...]:
+    """Names of the classes; `transformers`' own if they are missing.
+
+    Raises:
+        BadInputError: they are not as many as the classes, or several may hold at once.
+    """
+    kind = config.get("problem_type")
+    if kind == "multi_label_classification" or (kind == "regression" and num_classes > 1):
+        raise BadInputError(
+            f"{where}: problem_type is {kind} of {num_classes}; one class of several, or one "
+            "number, is converted"
+        )
+    keys = [str(number) for number in range(num_classes)]
+    named = config.get("id2label") or {key: f"LABEL_{key}" for key in keys}
+    if (
+        not isinstance(named, dict)
+        or set(named) != set(keys)
+        or not all(isinstance(label, str) for label in named.values())
+        or len(set(named.values())) < num_classes
+    ):
+        raise BadInputError(f"{where}: id2label does not name {num_classes} different classes")
+    return tuple(named[key] for key in keys)
 
 
 def read_sizes(directory: str, path: str) -> dict[str, int | float]:
     """Arguments of `SpanBertBackbone` from BERT's configuration.
 
     Raises:
-        BadInputError: there is none, it lacks a key, or says what this encoder cannot do.
+        BadInputError: the file is missing, lacks a key, or asks for what this encoder cannot do.
     """
-    names = [name for name in _CONFIG_NAMES if os.path.isfile(os.path.join(directory, name))]
-    if not names:
-        raise BadInputError(f"{path}: holds no {' or '.join(_CONFIG_NAMES)}")
-    config = read_json(os.path.join(directory, names[0]))
-    where = f"{path}: {names[0]}"
+    config, where = _read_config(directory, path)
     sizes = {}
     for ours, theirs in SIZE_NAMES.items():
         if theirs not in config:
             raise BadInputError(f"{where}: lacks {theirs}")
         value = config[theirs]
-        if not isinstance(value, int) or value < 1:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
             raise BadInputError(f"{where}: {theirs} is {json.dumps(value)}, no positive integer")
         sizes[ours] = value
     for key, known in (
@@ -85,16 +152,29 @@ def read_sizes(directory: str, path: str) -> dict[str, int | float]:
             raise BadInputError(f"{where}: {key} is {config[key]!r}; only {known!r} is converted")
     if sizes["hidden_dim"] % sizes["num_heads"]:
         raise BadInputError(f"{where}: num_attention_heads does not divide hidden_size")
-    dropout = config.get("hidden_dropout_prob", 0.1)
-    epsilon = config.get("layer_norm_eps", BERT_EPSILON)
-    return {**sizes, "dropout": float(dropout), "layer_norm_epsilon": float(epsilon)}
+    dropout = _share(config, "hidden_dropout_prob", 0.1, where)
+    epsilon = _share(config, "layer_norm_eps", BERT_EPSILON, where)
+    return {**sizes, "dropout": dropout, "layer_norm_epsilon": epsilon}
+
+
+def _share(config: dict, key: str, default: float, where: str) -> float:
+    """A number from 0 to below 1."""
+    value = config.get(key, default)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
+        raise BadInputError(f"{where}: {key} is {json.dumps(value)}, no number from 0 to 1")
+    return float(value)
 
 
 def _read_weights(directory: str, path: str) -> dict[str, np.ndarray]:
     for name in _INDEX_NAMES:
         index = os.path.join(directory, name)
         if os.path.isfile(index):
-            shards = sorted(set(read_json(index).get("weight_map", {}).values()))
+            names = read_json(index).get("weight_map")
+            if not isinstance(names, dict) or not all(
+                isinstance(file, str) for file in names.values()
+            ):
+                raise BadInputError(f"{path}: {name}: weight_map: maps no names to files")
+            shards = sorted(set(names.values()))
             break
     else:
         shards = [name for name in _WEIGHT_NAMES if os.path.isfile(os.path.join(directory, name))]
@@ -111,15 +191,19 @@ def _read_weights(directory: str, path: str) -> dict[str, np.ndarray]:
     return arrays
 
 
-def write_huggingface(checkpoint: Checkpoint, directory: str) -> list[str]:
+def write_huggingface(
+    checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
+) -> list[str]:
     """Writes a directory that `transformers` loads.
 
-    As `BertForPreTraining`, `BertForMaskedLM`, `BertForQuestionAnswering` or `BertModel`, by the
-    heads that are there; the classes of other tasks load its encoder.
+    As `BertForPreTraining`, `BertForMaskedLM`, `BertForQuestionAnswering`,
+    `BertForSequenceClassification`, `BertForTokenClassification` or `BertModel`, by the heads that
+    are there; the classes of other tasks load its encoder.
 
     Args:
         checkpoint: what to write.
         directory: appears whole or not at all.
+        overwrite: whether an earlier output of this format may be replaced.
 
     Returns:
         The parts that this format has no place for.
@@ -131,13 +215,14 @@ def write_huggingface(checkpoint: Checkpoint, directory: str) -> list[str]:
         _write_json(unfinished, "config.json", _config(checkpoint, found))
         tokenizer = {
             "tokenizer_class": "BertTokenizer",
-            "do_lower_case": checkpoint.lowercase,
+            "do_lower_case": checkpoint.casing.lowercase,
+            "strip_accents": checkpoint.casing.strip_accents,
             "model_max_length": checkpoint.sizes["max_sequence_length"],
         }
         _write_json(unfinished, "tokenizer_config.json", tokenizer)
-        write_vocabulary(unfinished, checkpoint.vocabulary)
+        save_vocabulary(unfinished, checkpoint.vocabulary)
 
-    write_directory(directory, write)
+    write_directory(directory, write, HUGGINGFACE_KIND, overwrite=overwrite)
     return [part for part in checkpoint.found_parts() if part not in found]
 
 
@@ -150,6 +235,8 @@ def _write_weights(checkpoint: Checkpoint, found: list[str], directory: str) -> 
     if MASKED_LM_HEAD in found:  # older releases of transformers want to see the tied ones, too
         arrays["cls.predictions.decoder.weight"] = checkpoint.arrays[TOKEN_TABLE].copy()
         arrays["cls.predictions.decoder.bias"] = arrays["cls.predictions.bias"].copy()
+    for part in (TEXT_CLASSIFIER, TOKEN_CLASSIFIER):
+        arrays = _renamed(arrays, part, _CLASSIFIER)
     save_file(arrays, os.path.join(directory, "model.safetensors"), metadata={"format": "pt"})
 
 
@@ -166,12 +253,33 @@ def _config(checkpoint: Checkpoint, found: list[str]) -> dict:
         "position_embedding_type": "absolute",
         "pad_token_id": checkpoint.vocabulary.index(PAD_TOKEN),
         **{theirs: sizes[ours] for ours, theirs in SIZE_NAMES.items()},
+        **(_label_settings(checkpoint.labels) if TEXT_CLASSIFIER in found else {}),
+        **(_label_names(checkpoint.labels) if TOKEN_CLASSIFIER in found else {}),
+    }
+
+
+def _label_names(labels: tuple[str, ...]) -> dict:
+    return {
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }
+
+
+def _label_settings(labels: tuple[str, ...]) -> dict:
+    """The names of the classes, and what is made of the outputs."""
+    return {
+        **_label_names(labels),
+        "problem_type": "regression" if len(labels) == 1 else "single_label_classification",
     }
 
 
 def _architecture(parts: list[str]) -> str:
     if SPAN_CLASSIFIERS in parts:
         return "BertForQuestionAnswering"
+    if TEXT_CLASSIFIER in parts:
+        return "BertForSequenceClassification"
+    if TOKEN_CLASSIFIER in parts:
+        return "BertForTokenClassification"
     if "next_sentence_head" in parts and MASKED_LM_HEAD in parts:
         return "BertForPreTraining"
     return "BertForMaskedLM" if MASKED_LM_HEAD in parts else "BertModel"

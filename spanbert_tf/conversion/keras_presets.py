@@ -1,10 +1,12 @@
 """Presets of this project and of KerasHub's BERT, in and out."""
 
+import keras
 import keras_hub
 import numpy as np
 
 from spanbert_tf.conversion.checkpoint import (
     BERT_EPSILON,
+    COREFERENCE,
     ENCODER,
     MASKED_LM_HEAD,
     NEXT_SENTENCE_HEAD,
@@ -12,9 +14,13 @@ from spanbert_tf.conversion.checkpoint import (
     SPAN_BOUNDARY_HEAD,
     SPAN_CLASSIFIERS,
     SPAN_POSITIONS,
+    TEXT_CLASSIFIER,
+    TOKEN_CLASSIFIER,
     Checkpoint,
     check_epsilon,
 )
+from spanbert_tf.conversion.coreference import coreference_parameters
+from spanbert_tf.conversion.coreference_variables import head_settings
 from spanbert_tf.conversion.parameters import (
     Parameter,
     assign_parameters,
@@ -24,13 +30,21 @@ from spanbert_tf.conversion.parameters import (
     pooler_parameters,
     span_boundary_parameters,
     span_classifier_parameters,
+    text_classifier_parameters,
+    token_classifier_parameters,
 )
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import (
     SpanBertBackbone,
+    SpanBertCoreferenceResolver,
+    SpanBertCoreferenceResolverPreprocessor,
     SpanBertPretrainer,
     SpanBertQuestionAnswerer,
     SpanBertQuestionAnswererPreprocessor,
+    SpanBertTextClassifier,
+    SpanBertTextClassifierPreprocessor,
+    SpanBertTokenClassifier,
+    SpanBertTokenClassifierPreprocessor,
     SpanBertTokenizer,
 )
 from spanbert_tf.models.task_presets import is_task_preset
@@ -42,8 +56,9 @@ from spanbert_tf.presets.pretraining import (
     save_pretraining_preset,
 )
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.question_answering.settings import AnsweringSettings
+from spanbert_tf.vocabulary import Casing, has_accents
 
+_WIDTH_OF_LARGE = 1024
 _SIZES = (
     "vocabulary_size",
     "num_layers",
@@ -56,13 +71,19 @@ _SIZES = (
 )
 
 
-def read_keras(path: str, vocabulary: None = None, lowercase: bool | None = None) -> Checkpoint:
+def read_keras(
+    path: str,
+    vocabulary: None = None,
+    lowercase: bool | None = None,
+    strip_accents: bool | None = None,
+) -> Checkpoint:
     """Reads a preset of a `SpanBertBackbone` or of KerasHub's `BertBackbone`, heads included.
 
     Args:
         path: what `from_preset` takes.
         vocabulary: must be `None`: a preset has its own.
         lowercase: checked against the preset, if given.
+        strip_accents: checked as well.
 
     Raises:
         BadInputError: the preset cannot be used.
@@ -71,7 +92,21 @@ def read_keras(path: str, vocabulary: None = None, lowercase: bool | None = None
     """
     if vocabulary:
         raise MismatchError(f"{path}: has a vocabulary of its own; leave out --vocabulary")
-    backbone, heads = _load(path)
+    if is_task_preset(path, SpanBertTextClassifier):
+        classifier = _load_text_classifier(path)
+        backbone, width = classifier.backbone, classifier.backbone.hidden_dim
+        heads = text_classifier_parameters(classifier.output_dense, width)
+        labels = {
+            "labels": tuple(classifier.labels),
+            "is_pair": classifier.preprocessor.is_pair,
+        }
+    elif is_task_preset(path, SpanBertTokenClassifier):
+        classifier = load_checked(SpanBertTokenClassifier, path)
+        backbone, width = classifier.backbone, classifier.backbone.hidden_dim
+        heads = token_classifier_parameters(classifier.output_dense, width)
+        labels = {"labels": tuple(classifier.labels)}
+    else:
+        (backbone, heads), labels = _load(path), {}
     tokenizer = load_preset(keras_hub.models.Tokenizer, path)
     sizes = {name: getattr(backbone, name) for name in _SIZES}
     sizes["layer_norm_epsilon"] = getattr(backbone, "layer_norm_epsilon", BERT_EPSILON)
@@ -79,11 +114,39 @@ def read_keras(path: str, vocabulary: None = None, lowercase: bool | None = None
         raise MismatchError(
             f"{path}: has SegaBERT's positions, which no other project's format can hold"
         )
-    if lowercase not in (None, tokenizer.lowercase):
-        raise MismatchError(f"{path}: its tokenizer has lowercase={tokenizer.lowercase}")
+    casing = _casing(tokenizer)
+    if lowercase not in (None, casing.lowercase) or strip_accents not in (
+        None,
+        casing.strip_accents,
+    ):
+        raise MismatchError(f"{path}: its text is {casing.describe()}")
     parameters = encoder_parameters(backbone) + pooler_parameters(backbone) + heads
     arrays = {parameter.name: parameter.to_array() for parameter in parameters}
-    return Checkpoint(path, sizes, arrays, tokenizer.get_vocabulary(), tokenizer.lowercase)
+    return Checkpoint(path, sizes, arrays, tokenizer.get_vocabulary(), casing, **labels)
+
+
+def _casing(tokenizer: keras_hub.tokenizers.WordPieceTokenizer) -> Casing:
+    """What a tokenizer of ours or of KerasHub does to text.
+
+    KerasHub's own presets say that accents are kept where their models were trained without; so
+    there entries with accents tell.
+    """
+    if isinstance(tokenizer, SpanBertTokenizer):
+        return tokenizer.casing
+    keeps_accents = not tokenizer.strip_accents and any(
+        map(has_accents, tokenizer.get_vocabulary())
+    )
+    return Casing(tokenizer.lowercase, tokenizer.lowercase and not keeps_accents)
+
+
+def _load_text_classifier(path: str) -> SpanBertTextClassifier:
+    classifier = load_checked(SpanBertTextClassifier, path)
+    if classifier.activation is not keras.activations.linear:
+        raise MismatchError(
+            f"{path}: its classifier has an activation, which other projects' have not; set "
+            "activation to null"
+        )
+    return classifier
 
 
 def _load(path: str) -> tuple[keras_hub.models.Backbone, list[Parameter]]:
@@ -97,6 +160,9 @@ def _load(path: str) -> tuple[keras_hub.models.Backbone, list[Parameter]]:
             )
         width = answerer.backbone.hidden_dim
         return answerer.backbone, span_classifier_parameters(answerer.span_classifiers, width)
+    if is_task_preset(path, SpanBertCoreferenceResolver):
+        resolver = load_checked(SpanBertCoreferenceResolver, path)
+        return resolver.backbone, coreference_parameters(resolver.head)
     backbone, masked_lm_head = load_encoder_and_head(path)
     heads = []
     if masked_lm_head is not None:
@@ -115,29 +181,35 @@ def _further_head_parameters(pretrainer: SpanBertPretrainer) -> list[Parameter]:
     return parameters
 
 
-def write_keras(checkpoint: Checkpoint, directory: str) -> list[str]:
+def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False) -> list[str]:
     """Writes a preset of this project.
 
-    Of a `SpanBertQuestionAnswerer` with the question first or of a `SpanBertMaskedLM`, if their
-    heads are there, else of the encoder.
+    Of a `SpanBertQuestionAnswerer` with the question first, of a `SpanBertTextClassifier`, of a
+    `SpanBertTokenClassifier`, of a `SpanBertCoreferenceResolver` or of a `SpanBertMaskedLM`, if
+    their heads are there, else of the encoder.
 
     Args:
         checkpoint: what to write.
-        directory: of the preset.
+        directory: directory of the preset.
+        overwrite: whether an earlier preset may be replaced.
 
     Returns:
         The parts that the preset does not hold.
     """
     found = checkpoint.found_parts()
-    tokenizer = SpanBertTokenizer(checkpoint.vocabulary, lowercase=checkpoint.lowercase)
+    tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
     backbone = SpanBertBackbone(**checkpoint.sizes)
     _assign_encoder(backbone, checkpoint)
     facts = {"Converted from": checkpoint.path}
-    if SPAN_CLASSIFIERS in found:
-        _write_question_answerer(checkpoint, backbone, tokenizer, directory)
-        return [part for part in found if part not in (ENCODER, POOLER, SPAN_CLASSIFIERS)]
+    for part, make_task in _TASKS.items():
+        if part in found:
+            task, parameters = make_task(checkpoint, backbone, tokenizer)
+            assign_parameters(parameters, checkpoint.arrays)
+            task.is_head_trained = True
+            write_preset(task, directory, facts=facts, overwrite=overwrite)
+            return [name for name in found if name not in (ENCODER, POOLER, part)]
     if MASKED_LM_HEAD not in found:
-        write_preset(backbone, directory, tokenizer=tokenizer, facts=facts)
+        write_preset(backbone, directory, tokenizer=tokenizer, facts=facts, overwrite=overwrite)
         return [part for part in found if part not in (ENCODER, POOLER)]
     table = checkpoint.arrays.get(SPAN_POSITIONS, np.empty((1, 1)))
     pretrainer = SpanBertPretrainer(
@@ -149,34 +221,82 @@ def write_keras(checkpoint: Checkpoint, directory: str) -> list[str]:
     )
     parameters = masked_lm_parameters(pretrainer.masked_lm_head, backbone.hidden_dim)
     assign_parameters(parameters + _further_head_parameters(pretrainer), checkpoint.arrays)
+    pretrainer.is_head_trained = True
     save_pretraining_preset(
         pretrainer,
         tokenizer,
         directory,
         sequence_length=backbone.max_sequence_length,
         facts=facts,
+        overwrite=overwrite,
     )
     return []
 
 
-def _write_question_answerer(
-    checkpoint: Checkpoint,
-    backbone: SpanBertBackbone,
-    tokenizer: SpanBertTokenizer,
-    directory: str,
-) -> None:
+def _question_answerer(
+    checkpoint: Checkpoint, backbone: SpanBertBackbone, tokenizer: SpanBertTokenizer
+) -> tuple[SpanBertQuestionAnswerer, list[Parameter]]:
     preprocessor = SpanBertQuestionAnswererPreprocessor(
         tokenizer, sequence_length=backbone.max_sequence_length, question_first=True
     )
     answerer = SpanBertQuestionAnswerer(backbone, preprocessor)
-    parameters = span_classifier_parameters(answerer.span_classifiers, backbone.hidden_dim)
-    assign_parameters(parameters, checkpoint.arrays)
-
-    facts = {"Converted from": checkpoint.path}
-    write_preset(answerer, directory, write_more=AnsweringSettings().save, facts=facts)
+    return answerer, span_classifier_parameters(answerer.span_classifiers, backbone.hidden_dim)
 
 
-def write_keras_bert(checkpoint: Checkpoint, directory: str) -> list[str]:
+def _coreference_resolver(
+    checkpoint: Checkpoint, backbone: SpanBertBackbone, tokenizer: SpanBertTokenizer
+) -> tuple[SpanBertCoreferenceResolver, list[Parameter]]:
+    """A resolver with the original's settings, as far as shapes do not tell them."""
+    width = backbone.hidden_dim
+    settings = head_settings(width, checkpoint.arrays)
+    # Of 3 segments SpanBERT large has 512 positions, all others 384 (experiments.conf).
+    longest = 512 if width >= _WIDTH_OF_LARGE else 384
+    length = {11: 128, 5: 256}.get(settings["max_segments"], longest)
+    preprocessor = SpanBertCoreferenceResolverPreprocessor(
+        tokenizer, min(length, backbone.max_sequence_length)
+    )
+    resolver = SpanBertCoreferenceResolver(backbone, preprocessor, **settings)
+    return resolver, coreference_parameters(resolver.head)
+
+
+def _text_classifier(
+    checkpoint: Checkpoint, backbone: SpanBertBackbone, tokenizer: SpanBertTokenizer
+) -> tuple[SpanBertTextClassifier, list[Parameter]]:
+    preprocessor = SpanBertTextClassifierPreprocessor(
+        tokenizer, backbone.max_sequence_length, is_pair=checkpoint.is_pair
+    )
+    classifier = SpanBertTextClassifier(
+        backbone,
+        len(checkpoint.labels),
+        preprocessor,
+        dropout=backbone.dropout,
+        labels=checkpoint.labels,
+    )
+    return classifier, text_classifier_parameters(classifier.output_dense, backbone.hidden_dim)
+
+
+def _token_classifier(
+    checkpoint: Checkpoint, backbone: SpanBertBackbone, tokenizer: SpanBertTokenizer
+) -> tuple[SpanBertTokenClassifier, list[Parameter]]:
+    preprocessor = SpanBertTokenClassifierPreprocessor(tokenizer, backbone.max_sequence_length)
+    classifier = SpanBertTokenClassifier(
+        backbone, checkpoint.labels, preprocessor, dropout=backbone.dropout
+    )
+    return classifier, token_classifier_parameters(classifier.output_dense, backbone.hidden_dim)
+
+
+# Part of a checkpoint → the task that it is the head of, and its parameters.
+_TASKS = {
+    SPAN_CLASSIFIERS: _question_answerer,
+    TEXT_CLASSIFIER: _text_classifier,
+    TOKEN_CLASSIFIER: _token_classifier,
+    COREFERENCE: _coreference_resolver,
+}
+
+
+def write_keras_bert(
+    checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
+) -> list[str]:
     """Writes a preset of KerasHub's own BERT, which loads without this project.
 
     Prints how far its outputs are from those of the exact encoder: KerasHub's BERT has the tanh
@@ -184,7 +304,8 @@ def write_keras_bert(checkpoint: Checkpoint, directory: str) -> list[str]:
 
     Args:
         checkpoint: what to write.
-        directory: of the preset.
+        directory: directory of the preset.
+        overwrite: whether an earlier preset may be replaced.
 
     Returns:
         The parts that the preset does not hold.
@@ -197,9 +318,7 @@ def write_keras_bert(checkpoint: Checkpoint, directory: str) -> list[str]:
     sizes = {name: checkpoint.sizes[name] for name in _SIZES}
     backbone = keras_hub.models.BertBackbone(**sizes)
     _assign_encoder(backbone, checkpoint)
-    tokenizer = keras_hub.models.BertTokenizer(
-        checkpoint.vocabulary, lowercase=checkpoint.lowercase
-    )
+    tokenizer = keras_hub.models.BertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
     facts = {"Converted from": checkpoint.path}
     if MASKED_LM_HEAD in found:
         length = backbone.max_sequence_length
@@ -207,9 +326,9 @@ def write_keras_bert(checkpoint: Checkpoint, directory: str) -> list[str]:
         masked_lm = keras_hub.models.BertMaskedLM(backbone, preprocessor)
         parameters = masked_lm_parameters(masked_lm.masked_lm_head, backbone.hidden_dim)
         assign_parameters(parameters, checkpoint.arrays)
-        write_preset(masked_lm, directory, facts=facts)
+        write_preset(masked_lm, directory, facts=facts, overwrite=overwrite)
     else:
-        write_preset(backbone, directory, tokenizer=tokenizer, facts=facts)
+        write_preset(backbone, directory, tokenizer=tokenizer, facts=facts, overwrite=overwrite)
     _print_gelu_difference(checkpoint, backbone)
     return [part for part in found if part not in (ENCODER, POOLER, MASKED_LM_HEAD)]
 
@@ -224,7 +343,7 @@ def _assign_encoder(backbone: keras_hub.models.Backbone, checkpoint: Checkpoint)
 def _print_gelu_difference(checkpoint: Checkpoint, tanh_encoder: keras_hub.models.Backbone) -> None:
     exact_encoder = SpanBertBackbone(**checkpoint.sizes)
     _assign_encoder(exact_encoder, checkpoint)
-    tokenizer = SpanBertTokenizer(checkpoint.vocabulary, lowercase=checkpoint.lowercase)
+    tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
     rows = golden_rows(tokenizer)
     pairs = zip(encode_rows(exact_encoder, rows), encode_rows(tanh_encoder, rows), strict=True)
     difference = max(float(np.abs(exact - approximate).max()) for exact, approximate in pairs)

@@ -10,7 +10,12 @@ import keras
 import keras_hub
 import numpy as np
 
-from spanbert_tf.conversion.checkpoint import SPAN_POSITIONS, TOKEN_TABLE
+from spanbert_tf.conversion.checkpoint import (
+    SPAN_POSITIONS,
+    TEXT_CLASSIFIER,
+    TOKEN_CLASSIFIER,
+    TOKEN_TABLE,
+)
 from spanbert_tf.layers import SpanBoundaryHead
 
 
@@ -18,11 +23,11 @@ class Parameter(NamedTuple):
     """One variable.
 
     Attributes:
-        name: of the array in a `Checkpoint`.
-        variable: of the Keras model.
+        name: name of the array in a `Checkpoint`.
+        variable: variable of the Keras model.
         is_matrix: whether the array is [outputs, inputs] and the variable [inputs, outputs], where
             Keras' attention has N and D in place of H.
-        num_inputs: of a matrix.
+        num_inputs: inputs of a matrix.
     """
 
     name: str
@@ -50,7 +55,7 @@ def assign_parameters(parameters: list[Parameter], arrays: Mapping[str, np.ndarr
 
 
 def encoder_parameters(backbone: keras_hub.models.Backbone) -> list[Parameter]:
-    """Those of a `SpanBertBackbone` or KerasHub's `BertBackbone`, without the pooler."""
+    """The parameters of a `SpanBertBackbone` or KerasHub's `BertBackbone`, without the pooler."""
     parameters = [
         Parameter(TOKEN_TABLE, backbone.token_embedding.embeddings),
         Parameter(
@@ -68,12 +73,12 @@ def encoder_parameters(backbone: keras_hub.models.Backbone) -> list[Parameter]:
 
 
 def pooler_parameters(backbone: keras_hub.models.Backbone) -> list[Parameter]:
-    """Those of the dense layer over [CLS]."""
+    """The parameters of the dense layer over [CLS]."""
     return list(_dense("bert.pooler.dense", backbone.pooled_dense, backbone.hidden_dim))
 
 
 def masked_lm_parameters(head: keras_hub.layers.MaskedLMHead, width: int) -> list[Parameter]:
-    """Those of a masked-language-model head, the tied token embedding apart."""
+    """The parameters of a masked-language-model head, without the tied token embedding."""
     prefix = "cls.predictions"
     return [
         *_dense(f"{prefix}.transform.dense", head._intermediate_dense, width),
@@ -83,7 +88,7 @@ def masked_lm_parameters(head: keras_hub.layers.MaskedLMHead, width: int) -> lis
 
 
 def span_boundary_parameters(head: SpanBoundaryHead, width: int) -> list[Parameter]:
-    """Those of a span boundary head, the tied token embedding apart."""
+    """The parameters of a span boundary head, without the tied token embedding."""
     prefix = "cls.pair_target_predictions"
     num_inputs = (2 * width + head.span_position_dim, width)
     parameters = [Parameter(SPAN_POSITIONS, head.position_embedding.embeddings)]
@@ -96,13 +101,23 @@ def span_boundary_parameters(head: SpanBoundaryHead, width: int) -> list[Paramet
 
 
 def next_sentence_parameters(dense: keras.layers.Dense, width: int) -> list[Parameter]:
-    """Those of the next-sentence classifier."""
+    """The parameters of the next-sentence classifier."""
     return list(_dense("cls.seq_relationship", dense, width))
 
 
 def span_classifier_parameters(dense: keras.layers.Dense, width: int) -> list[Parameter]:
-    """Those of a question answerer's classifiers of starts and ends."""
+    """The parameters of a question answerer's classifiers of starts and ends."""
     return list(_dense("qa_outputs", dense, width))
+
+
+def text_classifier_parameters(dense: keras.layers.Dense, width: int) -> list[Parameter]:
+    """Those of a classifier of texts, or of a regression."""
+    return list(_dense(TEXT_CLASSIFIER, dense, width))
+
+
+def token_classifier_parameters(dense: keras.layers.Dense, width: int) -> list[Parameter]:
+    """Those of a classifier of tokens."""
+    return list(_dense(TOKEN_CLASSIFIER, dense, width))
 
 
 def _encoder_layer(

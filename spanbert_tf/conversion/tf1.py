@@ -1,4 +1,7 @@
-"""Google's BERT checkpoints for TensorFlow 1: `bert_model.ckpt` and `bert_config.json`."""
+"""Google's BERT checkpoints for TensorFlow 1: `bert_model.ckpt` and `bert_config.json`.
+
+The original SpanBERT code's coreference resolvers have that form, too.
+"""
 
 import json
 import os
@@ -8,15 +11,20 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.conversion.archives import opened_source
-from spanbert_tf.conversion.checkpoint import SIZE_NAMES, Checkpoint, check_epsilon
+from spanbert_tf.conversion.checkpoint import COREFERENCE, SIZE_NAMES, Checkpoint, check_epsilon
+from spanbert_tf.conversion.coreference_variables import VARIABLES, standard_name, variable_name
 from spanbert_tf.conversion.huggingface import read_sizes
-from spanbert_tf.conversion.vocabularies import find_casing, find_vocabulary, write_vocabulary
+from spanbert_tf.conversion.output_kinds import TF1_KIND
+from spanbert_tf.conversion.vocabularies import find_casing, find_vocabulary, save_vocabulary
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.whole_directory import write_directory
+from spanbert_tf.files.writing import write_directory
 
 _PREFIX = "bert_model.ckpt"
-_PARTS = ("encoder", "pooler", "masked_lm_head", "next_sentence_head", "span_classifiers")
-_OPTIMIZER = re.compile(r"(/adam_[mv]|^global_step)$")
+_PARTS = (
+    *("encoder", "pooler", "masked_lm_head", "next_sentence_head", "span_classifiers"),
+    COREFERENCE,
+)
+_OPTIMIZER = re.compile(r"(/adam_[mv]|/Adam(_1)?|^global_step|beta[12]_power)$")
 # Names that do not follow the rule.
 _NEXT_SENTENCE_MATRIX = ("cls/seq_relationship/output_weights", "cls.seq_relationship.weight")
 _RENAMED = {
@@ -28,7 +36,9 @@ _RENAMED = {
 }
 
 
-def read_tf1(path: str, vocabulary: str | None, lowercase: bool | None) -> Checkpoint:
+def read_tf1(
+    path: str, vocabulary: str | None, lowercase: bool | None, strip_accents: bool | None = None
+) -> Checkpoint:
     """Reads a directory, or an archive of one; the optimizer's variables are left out.
 
     Args:
@@ -36,6 +46,7 @@ def read_tf1(path: str, vocabulary: str | None, lowercase: bool | None) -> Check
             `vocabulary` is not given, `vocab.txt`.
         vocabulary: path of a vocabulary in place of the directory's own.
         lowercase: casing; these checkpoints do not state it.
+        strip_accents: `False`: accents are kept, where nothing states it.
 
     Raises:
         BadInputError: a file is missing or unusable.
@@ -44,9 +55,9 @@ def read_tf1(path: str, vocabulary: str | None, lowercase: bool | None) -> Check
     with opened_source(path) as directory:
         sizes = read_sizes(directory, path)
         pieces = find_vocabulary(directory, path, vocabulary)
-        is_lowercase = find_casing(directory, path, lowercase)
+        casing = find_casing(directory, path, lowercase, strip_accents)
         arrays = _read_arrays(directory, path)
-    return Checkpoint(path, sizes, arrays, pieces, is_lowercase)
+    return Checkpoint(path, sizes, arrays, pieces, casing)
 
 
 def _read_arrays(directory: str, path: str) -> dict[str, np.ndarray]:
@@ -70,6 +81,8 @@ def _to_standard(name: str, value: np.ndarray) -> tuple[str, np.ndarray]:
     for standard, theirs in _RENAMED.items():
         if name == theirs:
             return standard, value
+    if name in VARIABLES:
+        return standard_name(name), value
     if name.endswith("/kernel"):
         value = np.ascontiguousarray(value.T)  # [inputs, outputs] → [outputs, inputs]
     name = re.sub(r"/layer_(\d+)/", r"/layer/\1/", name)
@@ -82,6 +95,8 @@ def _to_standard(name: str, value: np.ndarray) -> tuple[str, np.ndarray]:
 def _from_standard(name: str, value: np.ndarray) -> tuple[str, np.ndarray]:
     if name in _RENAMED:
         return _RENAMED[name], value
+    if theirs := variable_name(name):
+        return theirs, value
     stem, last = name.rsplit(".", 1)
     if stem.endswith("_embeddings"):
         theirs = stem
@@ -94,12 +109,13 @@ def _from_standard(name: str, value: np.ndarray) -> tuple[str, np.ndarray]:
     return theirs.replace(".", "/"), np.ascontiguousarray(value)
 
 
-def write_tf1(checkpoint: Checkpoint, directory: str) -> list[str]:
+def write_tf1(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False) -> list[str]:
     """Writes `bert_model.ckpt`, `bert_config.json` and `vocab.txt`.
 
     Args:
         checkpoint: what to write.
         directory: appears whole or not at all.
+        overwrite: whether an earlier output of this format may be replaced.
 
     Returns:
         The parts that this format has no place for.
@@ -122,9 +138,9 @@ def write_tf1(checkpoint: Checkpoint, directory: str) -> list[str]:
         )
         with open(os.path.join(unfinished, "bert_config.json"), "w", encoding="utf-8") as file:
             json.dump(_config(checkpoint), file, indent=2)
-        write_vocabulary(unfinished, checkpoint.vocabulary)
+        save_vocabulary(unfinished, checkpoint.vocabulary)
 
-    write_directory(directory, write)
+    write_directory(directory, write, TF1_KIND, overwrite=overwrite)
     return [part for part in checkpoint.found_parts() if part not in found]
 
 

@@ -1,4 +1,4 @@
-"""Tensors from PyTorch's files, without executing what may lie in them."""
+"""Tensors from PyTorch's files, read without executing code that may be in them."""
 
 import argparse
 import pickle
@@ -30,7 +30,12 @@ def read_safetensors(path: str) -> dict[str, np.ndarray]:
 
 
 def read_pickled(path: str) -> dict[str, np.ndarray]:
-    """All tensors of a .bin or .pt file as float32; of a training checkpoint, those of its model.
+    """All tensors of a .bin or .pt file as float32; as `read_fairseq_file`."""
+    return read_fairseq_file(path)[0]
+
+
+def read_fairseq_file(path: str) -> tuple[dict[str, np.ndarray], str | None]:
+    """All tensors as float32 (a training checkpoint's are those of its model), and `args.arch`.
 
     Only tensors and plain containers are read (`weights_only`), and the `argparse.Namespace` in
     which fairseq keeps its arguments.
@@ -50,15 +55,18 @@ def read_pickled(path: str) -> dict[str, np.ndarray]:
         ) from error
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise BadInputError(f"{path}: is damaged ({_first_line(error)}); copy it again") from error
+    architecture = None
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
+        architecture = getattr(content.get("args"), "arch", None)
         content = content["model"]
     if not isinstance(content, dict):
         raise BadInputError(f"{path}: holds no dict of tensors but {type(content).__name__}")
-    return {
+    arrays = {
         name: tensor.float().numpy()
         for name, tensor in content.items()
         if isinstance(tensor, torch.Tensor)
     }
+    return arrays, architecture
 
 
 def with_standard_names(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

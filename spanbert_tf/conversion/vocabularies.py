@@ -4,7 +4,7 @@ import json
 import os
 
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
-from spanbert_tf.vocabulary import check_vocabulary, load_vocabulary
+from spanbert_tf.vocabulary import Casing, check_vocabulary, load_vocabulary
 
 VOCABULARY_NAMES = ("vocab.txt", "vocabulary.txt")
 _TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -19,7 +19,7 @@ def read_json(path: str) -> dict:
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInputError(f"{path}: cannot be read as JSON ({error})") from error
     if not isinstance(content, dict):
         raise BadInputError(f"{path}: holds no JSON object")
@@ -30,12 +30,12 @@ def find_vocabulary(directory: str, path: str, given: str | None) -> list[str]:
     """The vocabulary of a checkpoint.
 
     Args:
-        directory: of the checkpoint.
-        path: the user's name of it, for messages.
+        directory: directory of the checkpoint.
+        path: what the user called it, for messages.
         given: `--vocabulary`, which goes before the checkpoint's own.
 
     Raises:
-        BadInputError: there is none, or it cannot be used.
+        BadInputError: the vocabulary is missing, or cannot be used.
     """
     if given:
         return load_vocabulary(given)
@@ -45,42 +45,87 @@ def find_vocabulary(directory: str, path: str, given: str | None) -> list[str]:
             return load_vocabulary(found)
     tokenizer = os.path.join(directory, _TOKENIZER)
     if os.path.isfile(tokenizer):
-        pieces = read_json(tokenizer).get("model", {}).get("vocab")
+        model = read_json(tokenizer).get("model")
+        pieces = model.get("vocab") if isinstance(model, dict) else None
         if isinstance(pieces, dict):
+            if not all(type(number) is int for number in pieces.values()):
+                raise BadInputError(f"{tokenizer}: model.vocab: its ids are not 0, 1, 2 …")
+            _check_ids(pieces, tokenizer)
             vocabulary = sorted(pieces, key=pieces.get)
             check_vocabulary(vocabulary, tokenizer)
             return vocabulary
     raise BadInputError(f"{path}: holds no vocabulary; give it with --vocabulary vocab.txt")
 
 
-def write_vocabulary(directory: str, vocabulary: list[str]) -> None:
+def _check_ids(pieces: dict[str, int], path: str) -> None:
+    """Refuses ids that are not 0, 1, 2 …: in a list of pieces they would become others."""
+    numbers = {number: piece for piece, number in pieces.items()}
+    for number in range(len(pieces)):
+        if number not in numbers:
+            raise BadInputError(
+                f"{path}: no piece has the id {number}, and {len(pieces)} pieces need the ids from "
+                f"0 to {len(pieces) - 1}; give a vocabulary with --vocabulary vocab.txt"
+            )
+
+
+def save_vocabulary(directory: str, vocabulary: list[str]) -> None:
     """Writes `vocab.txt`, one entry a line."""
     with open(os.path.join(directory, VOCABULARY_NAMES[0]), "w", encoding="utf-8") as file:
         file.writelines(f"{piece}\n" for piece in vocabulary)
 
 
-def find_casing(directory: str, path: str, given: bool | None) -> bool:
-    """Whether text is lower-cased.
+def find_casing(
+    directory: str, path: str, lowercase: bool | None, strip_accents: bool | None = None
+) -> Casing:
+    """What is done to text. By default accents are stripped if text is lower-cased.
 
     Args:
-        directory: of the checkpoint.
-        path: the user's name of it, for messages.
-        given: `--lowercase` or `--cased`, if the user gave one.
+        directory: directory of the checkpoint.
+        path: what the user called it, for messages.
+        lowercase: `--lowercase` or `--cased`, if the user gave one.
+        strip_accents: `False` for `--keep-accents`, if the user gave it.
 
     Raises:
         ConfigurationError: neither the checkpoint nor the user says.
         MismatchError: they say different things.
     """
-    stated = None
-    if os.path.isfile(config := os.path.join(directory, _TOKENIZER_CONFIG)):
-        stated = read_json(config).get("do_lower_case")
-    if stated is None and os.path.isfile(tokenizer := os.path.join(directory, _TOKENIZER)):
-        stated = (read_json(tokenizer).get("normalizer") or {}).get("lowercase")
-    if stated is None and given is None:
+    stated_lowercase = _stated(directory, "do_lower_case", "lowercase")
+    stated_strip_accents = _stated(directory, "strip_accents", "strip_accents")
+    for stated, given, options in (
+        (stated_lowercase, lowercase, ("--cased", "--lowercase")),
+        (stated_strip_accents, strip_accents, ("--keep-accents", "that accents are stripped")),
+    ):
+        if stated is not None and given is not None and stated != given:
+            raise MismatchError(f"{path}: states {options[stated]}, not {options[given]}")
+    lowercase = stated_lowercase if lowercase is None else lowercase
+    if lowercase is None:
         raise ConfigurationError(
             f"{path}: does not state whether it is cased; give --cased or --lowercase"
         )
-    if stated is not None and given is not None and stated != given:
-        words = {True: "--lowercase", False: "--cased"}
-        raise MismatchError(f"{path}: states {words[stated]}, not {words[given]}")
-    return bool(stated if given is None else given)
+    strip_accents = stated_strip_accents if strip_accents is None else strip_accents
+    if strip_accents and not lowercase:
+        raise MismatchError(
+            f"{path}: states that accents are stripped and text is cased (strip_accents), which "
+            "this project's tokenizer cannot"
+        )
+    return Casing.of(lowercase, strip_accents)
+
+
+def _stated(directory: str, key: str, normalizer_key: str) -> bool | None:
+    """What `tokenizer_config.json` says or, where it does not, `tokenizer.json`."""
+    stated = None
+    config, tokenizer = (os.path.join(directory, name) for name in (_TOKENIZER_CONFIG, _TOKENIZER))
+    if os.path.isfile(config):
+        stated = _truth(read_json(config), key, config)
+    if stated is None and os.path.isfile(tokenizer):
+        normalizer = read_json(tokenizer).get("normalizer")
+        if isinstance(normalizer, dict):
+            stated = _truth(normalizer, normalizer_key, tokenizer)
+    return stated
+
+
+def _truth(values: dict, key: str, path: str) -> bool | None:
+    value = values.get(key)
+    if not isinstance(value, bool | None):
+        raise BadInputError(f"{path}: {key} is {json.dumps(value)}, neither true, false nor null")
+    return value

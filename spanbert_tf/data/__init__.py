@@ -7,12 +7,19 @@ from collections.abc import Callable
 from importlib import import_module
 
 _MODULES = {
-    "pretraining_dataset": "pretraining",
-    "question_answering_dataset": "question_answering",
+    "named_entities_dataset": "spanbert_tf.tasks.named_entities.dataset",
+    "pretraining_dataset": "spanbert_tf.data.pretraining",
+    "question_answering_dataset": "spanbert_tf.tasks.question_answering.dataset",
+    "relation_extraction_dataset": "spanbert_tf.tasks.relation_extraction.dataset",
+    "text_classification_dataset": "spanbert_tf.tasks.text_classification.dataset",
 }
 
 
 def __getattr__(name: str) -> Callable:
     if name in _MODULES:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES])

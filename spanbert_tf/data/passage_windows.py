@@ -21,7 +21,7 @@ class Windows(NamedTuple):
         passage_tokens: int32 [W, S], which token of its passage stands there; -1 for none.
         has_most_context: bool [W, S], whether no other window has more text around that token.
         segment_positions: `paragraph_indices`, `sentence_indices`, `token_indices`, int32 [W, S];
-            empty where they are not wanted.
+            empty unless asked for.
     """
 
     token_ids: tf.Tensor
@@ -46,12 +46,13 @@ class WindowPacker:
     """Cuts passages into windows and packs each with its question.
 
     Args:
-        start_id: of [CLS].
-        end_id: of [SEP].
-        pad_id: of [PAD].
+        start_id: id of [CLS].
+        end_id: id of [SEP].
+        pad_id: id of [PAD].
         sequence_length: positions of a row at most.
         stride: tokens from one window to the next.
-        max_question_tokens: what is beyond is cut off, and what leaves no room for the passage.
+        max_question_tokens: tokens of a question at most; fewer where the passage would have no
+            room.
         question_first: `[CLS] question [SEP] passage [SEP]`.
     """
 
@@ -83,7 +84,8 @@ class WindowPacker:
         Args:
             questions: int32 [N, tokens].
             passages: int32 [N, tokens]; an empty one has one window.
-            positions: of the questions and of the passages, where rows have the question first.
+            positions: SegaBERT's positions of the questions and of the passages, to be given only
+                where rows have the question first.
         """
         questions = questions[:, : self._max_question_tokens]
         passage_sizes = tf.cast(passages.row_lengths(), tf.int32)  # [N]
@@ -107,9 +109,12 @@ class WindowPacker:
         second = 2 + tf.cast(ids[0].row_lengths(), tf.int32)[:, tf.newaxis]  # [W, 1]
         segment_ids = tf.cast(tf.range(width)[tf.newaxis] >= second, tf.int32) * padding_mask
         segment_positions = {}
-        for name, *parts in zip(SegmentPositions._fields, *(positions or ((), ())), strict=False):
-            is_token = name == "token_indices"
-            segment_positions[name] = _joined_positions(of_windows(*parts), int(is_token), width)
+        if positions is not None:
+            of_questions, of_passages = positions
+            for name in SegmentPositions._fields:
+                parts = of_windows(getattr(of_questions, name), getattr(of_passages, name))
+                is_token = name == "token_indices"
+                segment_positions[name] = _joined_positions(parts, int(is_token), width)
         return Windows(
             token_ids,
             segment_ids,
@@ -123,7 +128,7 @@ class WindowPacker:
     def _places(
         self, question_sizes: tf.Tensor, passage_sizes: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Of each window its question, its first token in the passage, and its tokens; [W] each."""
+        """For each window its question, its first token in the passage, and its size; [W] each."""
         lengths = self._sequence_length - 3 - question_sizes  # [N] [CLS], [SEP], [SEP]
         strides = tf.minimum(self._stride, lengths)  # no token is passed over
         too_long = tf.maximum(passage_sizes - lengths, 0)
@@ -153,7 +158,7 @@ def _joined(
 
 
 def _joined_positions(parts: list[tf.RaggedTensor], step: int, width: tf.Tensor) -> tf.Tensor:
-    """Positions of rows, int32 [W, S]: 0 for [CLS]; a [SEP] is a step behind the token before."""
+    """Positions of rows, int32 [W, S]: 0 for [CLS]; a [SEP] is a step after the token before."""
     rows = [tf.zeros([parts[0].nrows(), 1], tf.int32)]
     for part in parts:
         last = part[:, -1:].to_tensor(-step, shape=[None, 1])
@@ -169,13 +174,13 @@ def _has_most_context(
     sizes: tf.Tensor,
     passage_sizes: tf.Tensor,
 ) -> tf.Tensor:
-    """The rule of `data_prep.passage_windows.has_most_context`; bool [W, S]."""
+    """The rule of `data_prep.examples.passage_windows.has_most_context`; bool [W, S]."""
     before = passage_tokens - firsts[:, tf.newaxis]  # [W, S]
     after = (firsts + sizes - 1)[:, tf.newaxis] - passage_tokens
     # In hundredths, so that ties are exact.
     score = 100 * tf.minimum(before, after) + sizes[:, tf.newaxis]
     is_token = passage_tokens >= 0
-    # A number for each token of each passage; the last one is for what is none.
+    # A number for each token of each passage; the last one stands for all other positions.
     offsets = tf.cumsum(passage_sizes, exclusive=True)
     total = tf.reduce_sum(passage_sizes)
     owner = tf.where(is_token, tf.gather(offsets, index)[:, tf.newaxis] + passage_tokens, total)

@@ -20,7 +20,12 @@ from spanbert_tf.data.packing import (
     scalar_names,
     segment_aware_indices,
 )
-from spanbert_tf.data.records import evaluation_windows, load_dataset_info, training_windows
+from spanbert_tf.data.records import (
+    evaluation_chunks,
+    load_dataset_info,
+    load_unigram_counts,
+    training_chunks,
+)
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.masking import MaskingOptions, SpanMasker
 from spanbert_tf.vocabulary import load_vocabulary
@@ -48,7 +53,7 @@ def pretraining_dataset(
         batch_size: B, rows of the global batch.
         masking: a scheme's name, or all parameters of one.
         split: `"train"` or `"validation"`.
-        seed: of the order and of the masks.
+        seed: seed of the order and of the masks.
         first_batch: how many batches of the training stream to pass over, to resume.
         segment_aware: whether to add SegaBERT's three indices.
 
@@ -71,13 +76,13 @@ def pretraining_dataset(
     files = info.files(directory, split)
     if split == "train":
         first_record = first_batch * batch_size
-        windows = training_windows(files, info.num_records(split), seed, first_record)
+        chunks = training_chunks(files, info.num_records(split), seed, first_record)
     else:
         missing = -info.num_records(split) % batch_size
         fill = tf.data.Dataset.from_tensors(empty_record(info)).repeat(missing)
-        windows = evaluation_windows(files, fill)
+        chunks = evaluation_chunks(files, fill)
     pipeline = PretrainingPipeline(directory, info, options, seed=seed, segment_aware=segment_aware)
-    batches = windows.map(pipeline.parse).prefetch(1).rebatch(batch_size, drop_remainder=True)
+    batches = chunks.map(pipeline.parse).prefetch(1).rebatch(batch_size, drop_remainder=True)
     batches = batches.map(pipeline.mask, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     return batches.prefetch(tf.data.AUTOTUNE)
 
@@ -88,8 +93,8 @@ class PretrainingPipeline:
     Args:
         directory: where the vocabulary of the records lies.
         info: description of the records.
-        options: of the masking.
-        seed: of the masks.
+        options: options of the masking.
+        seed: seed of the masks.
         segment_aware: whether to add SegaBERT's three indices.
     """
 
@@ -107,13 +112,14 @@ class PretrainingPipeline:
         self._options = options
         self._segment_aware = segment_aware
         self._special = SpecialTokenIds.from_vocabulary(vocabulary)
-        self._masker = SpanMasker.from_vocabulary(vocabulary, info.unigram_counts, options, seed)
+        unigram_counts = load_unigram_counts(directory, info)
+        self._masker = SpanMasker.from_vocabulary(vocabulary, unigram_counts, options, seed)
         self._annotated_lists = ANNOTATION_LISTS.get(options.scheme, ())
         self._num_slots = options.num_slots(info.sequence_length, info.sequences)
 
     @tf.autograph.experimental.do_not_convert  # plain operations; conversion only costs time
     def parse(self, serialized: tf.Tensor, epochs: tf.Tensor) -> tuple[ParsedRecords, tf.Tensor]:
-        """Parses records, string [W], and hands their epochs, int64 [W], through."""
+        """Parses records, string [W]; their epochs, int64 [W], are returned as they are."""
         position_lists = POSITION_LISTS if self._segment_aware else ()
         list_names = (*self._annotated_lists, *position_lists)
         return parse_records(serialized, self._info, list_names), epochs
@@ -134,7 +140,7 @@ class PretrainingPipeline:
 
 
 def empty_record(info: schema.DatasetInfo) -> bytes:
-    """A serialized record without tokens, which fills a batch up."""
+    """A serialized record without tokens, to fill up a batch."""
     names = (schema.TOKEN_IDS, *POSITION_LISTS)
     for annotation in info.annotations:
         names += ANNOTATION_LISTS[annotation]
@@ -154,7 +160,7 @@ def _check_fit(
     segment_aware: bool,
 ) -> None:
     if split not in schema.SPLITS:
-        raise BadInputError(f"split: {split!r} is none of {', '.join(schema.SPLITS)}")
+        raise BadInputError(f"split: {split!r} is not one of {', '.join(schema.SPLITS)}")
     if not info.num_records(split):
         raise BadInputError(
             f"{directory}: the {split} split has no records; write more text, or another "

@@ -1,14 +1,15 @@
 """The stream of records: every epoch a permutation of all of them, a function of (seed, epoch).
 
 The stream is one infinite sequence of records, epoch after epoch; a global batch is a slice of it.
-Every worker reads the whole stream and takes its rows of it: a batch of 256 is 0.3 MB, so batches
-are the same for any number of workers without cutting the files among them. Resuming skips records
-undecoded.
+Every worker reads the whole stream and takes its own rows (a batch of 256 is 0.3 MB), so batches
+are the same for any number of workers, and no file is cut. Resuming skips records without decoding
+them.
 
-Records travel in windows of thousands, so that reading and parsing them costs a tenth of masking
+Records travel in chunks of thousands, so that reading and parsing them costs a tenth of masking
 them: one by one, unbatching and batching alone would cost as much as parsing.
 """
 
+import hashlib
 import os
 from collections.abc import Sequence
 
@@ -16,28 +17,36 @@ import tensorflow as tf
 
 from spanbert_tf.data.schema import (
     DATASET_INFO_FILE,
+    RECORD_FOOTER_BYTES,
+    RECORD_HEADER_BYTES,
     RECORD_ID,
+    RECORD_LENGTH,
+    UNIGRAM_COUNTS_FILE,
     VOCABULARY_FILE,
     DatasetInfo,
+    ShardInfo,
     vocabulary_hash,
 )
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.masking.random_bits import Stream, random_bits, row_keys
 from spanbert_tf.vocabulary import load_vocabulary
 
 # Records that are permuted together; with files that `prepare` wrote in a global random order,
 # and files in a new order in each epoch, more would not mix better. 8 MB at 512 tokens.
-SHUFFLE_WINDOW = 8_192
+SHUFFLE_CHUNK = 8_192
 _FILES_AT_ONCE = 16
 _FILE_BLOCK = 16  # records read from one file before the next has its turn
-_FILE_ORDER = -1  # in place of a window number
+_FILE_ORDER = _END = -1  # in place of a chunk number
 
 
-def load_dataset_info(directory: str | os.PathLike) -> DatasetInfo:
+def load_dataset_info(directory: str | os.PathLike, *, check_sizes: bool = True) -> DatasetInfo:
     """Reads and checks the description of a set of records.
 
     Args:
         directory: what `spanbert-tf prepare` wrote.
+        check_sizes: whether each shard must be as long as it was when it was written. TensorFlow
+            reads one that was cut between two records without a word.
 
     Raises:
         BadInputError: the directory, its description or one of its files is missing or unusable.
@@ -53,13 +62,15 @@ def load_dataset_info(directory: str | os.PathLike) -> DatasetInfo:
             f"{path}: cannot be read; write records with `spanbert-tf prepare pretraining`"
         ) from error
     for shard in info.shards:
-        if not tf.io.gfile.exists(os.path.join(directory, shard.file)):
-            raise BadInputError(
-                f"{os.path.join(directory, shard.file)}: named in {DATASET_INFO_FILE}, but missing;"
-                " copy it or write the records again"
-            )
+        _check_shard(os.path.join(directory, shard.file), shard, check_sizes)
     vocabulary_path = os.path.join(directory, VOCABULARY_FILE)
-    if vocabulary_hash(load_vocabulary(vocabulary_path)) != info.vocabulary_hash:
+    vocabulary = load_vocabulary(vocabulary_path)
+    if len(vocabulary) != info.vocabulary_size:
+        raise MismatchError(
+            f"{vocabulary_path}: has {len(vocabulary)} entries, and {DATASET_INFO_FILE} states "
+            f"{info.vocabulary_size} (vocabulary_size, vocabulary_hash); write the records again"
+        )
+    if vocabulary_hash(vocabulary) != info.vocabulary_hash:
         raise MismatchError(
             f"{vocabulary_path}: not the vocabulary that the records were written with "
             f"({DATASET_INFO_FILE}: vocabulary_hash); write the records again"
@@ -67,7 +78,78 @@ def load_dataset_info(directory: str | os.PathLike) -> DatasetInfo:
     return info
 
 
-def training_windows(
+def load_unigram_counts(directory: str | os.PathLike, info: DatasetInfo) -> tuple[int, ...]:
+    """Occurrences of each vocabulary entry in the training split.
+
+    Args:
+        directory: directory of the records.
+        info: their description.
+
+    Raises:
+        BadInputError: they are missing, or not those of these records.
+    """
+    path, advice = (
+        os.path.join(os.fspath(directory), UNIGRAM_COUNTS_FILE),
+        "write the records again",
+    )
+    if info.unigram_counts is not None:
+        counts, path = info.unigram_counts, os.path.join(os.fspath(directory), DATASET_INFO_FILE)
+    else:
+        try:
+            with tf.io.gfile.GFile(path, "rb") as file:
+                text = file.read()
+        except (tf.errors.OpError, OSError) as error:
+            raise BadInputError(f"{path}: cannot be read; {advice}") from error
+        if hashlib.sha256(text).hexdigest() != info.unigram_counts_hash:
+            raise BadInputError(
+                f"{path}: not the counts that {DATASET_INFO_FILE} states (unigram_counts_hash); "
+                f"copy it again or {advice}"
+            )
+        counts = tuple(parse_json(text, list[int], path, advice))
+    if len(counts) != info.vocabulary_size:
+        raise BadInputError(
+            f"{path}: has {len(counts)} unigram counts for {info.vocabulary_size} entries of the "
+            f"vocabulary; {advice}"
+        )
+    return counts
+
+
+def _check_shard(path: str, shard: ShardInfo, check_size: bool) -> None:
+    """Compares a shard's size with its description; in older ones, its number of records."""
+    try:
+        num_bytes = tf.io.gfile.stat(path).length
+        if not check_size or num_bytes == shard.num_bytes:
+            return
+        found, stated, unit = num_bytes, shard.num_bytes, "bytes"
+        if shard.num_bytes is None:
+            found, stated, unit = _count_records(path, num_bytes), shard.num_records, "records"
+    except tf.errors.OpError as error:
+        raise BadInputError(
+            f"{path}: named in {DATASET_INFO_FILE}, but missing or unreadable; copy it or write "
+            "the records again"
+        ) from error
+    if found != stated:
+        raise BadInputError(
+            f"{path}: has {found} whole {unit}, and {DATASET_INFO_FILE} states {stated}; copy the "
+            "file again or write the records again"
+        )
+
+
+def _count_records(path: str, num_bytes: int) -> int:
+    """The whole records of a TFRecord file, from their lengths alone."""
+    num_records = position = 0
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while len(header := file.read(RECORD_LENGTH.size)) == RECORD_LENGTH.size:
+            (length,) = RECORD_LENGTH.unpack(header)
+            position += RECORD_HEADER_BYTES + length + RECORD_FOOTER_BYTES
+            if position > num_bytes:
+                break
+            num_records += 1
+            file.seek(position)
+    return num_records
+
+
+def training_chunks(
     files: list[str], num_records: int, seed: int, first_record: int
 ) -> tf.data.Dataset:
     """All records, epoch after epoch without end, each epoch in an order of its own.
@@ -79,61 +161,92 @@ def training_windows(
         first_record: how many records of the stream to pass over.
 
     Returns:
-        A data set of windows (string [W] serialized records, int64 [W] their epochs).
+        A data set of chunks (string [C] serialized records, int64 [C] their epochs). Reading it
+        raises `InvalidArgumentError` at the end of an epoch that has another number of records:
+        TensorFlow reads a file that was cut to nothing as one without records, and would go
+        round without end.
     """
     first_epoch, first_in_epoch = divmod(first_record, num_records)
-    first_window, first_in_window = divmod(first_in_epoch, SHUFFLE_WINDOW)
+    first_chunk, first_in_chunk = divmod(first_in_epoch, SHUFFLE_CHUNK)
 
-    def epoch_windows(epoch: tf.Tensor) -> tf.data.Dataset:
+    def epoch_chunks(epoch: tf.Tensor) -> tf.data.Dataset:
         names = _permute(tf.constant(files), seed, epoch, tf.constant(_FILE_ORDER, tf.int64))
         records = tf.data.Dataset.from_tensor_slices(names).interleave(
             tf.data.TFRecordDataset, cycle_length=_FILES_AT_ONCE, block_length=_FILE_BLOCK
         )
         is_first = epoch == first_epoch
-        windows = records.batch(SHUFFLE_WINDOW).enumerate()
-        return windows.skip(tf.where(is_first, tf.constant(first_window, tf.int64), 0)).map(
-            lambda window, serialized: permute_window(epoch, window, serialized)
+        chunks = _counted(records.batch(SHUFFLE_CHUNK).enumerate(), num_records)
+        return chunks.skip(tf.where(is_first, tf.constant(first_chunk, tf.int64), 0)).map(
+            lambda chunk, serialized: permute_chunk(epoch, chunk, serialized)
         )
 
-    def permute_window(
-        epoch: tf.Tensor, window: tf.Tensor, serialized: tf.Tensor
+    def permute_chunk(
+        epoch: tf.Tensor, chunk: tf.Tensor, serialized: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        serialized = _permute(serialized, seed, epoch, window)  # [W]
-        is_first = (epoch == first_epoch) & (window == first_window)
-        serialized = serialized[tf.where(is_first, first_in_window, 0) :]
+        serialized = _permute(serialized, seed, epoch, chunk)  # [C]
+        is_first = (epoch == first_epoch) & (chunk == first_chunk)
+        serialized = serialized[tf.where(is_first, first_in_chunk, 0) :]
         return serialized, tf.fill(tf.shape(serialized), epoch)
 
-    return tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(epoch_windows)
+    return tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(epoch_chunks)
 
 
-def _permute(values: tf.Tensor, seed: int, epoch: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    keys = row_keys(seed, epoch, window)[tf.newaxis]  # [1]
-    bits = random_bits(keys, Stream.ORDER, tf.range(tf.size(values))[tf.newaxis])[0]  # [W]
+def _counted(chunks: tf.data.Dataset, num_records: int) -> tf.data.Dataset:
+    """Windows with their numbers, as they are, and an error at the end if records are missing."""
+
+    def count(
+        before: tf.Tensor, element: tuple[tf.Tensor, tf.Tensor]
+    ) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
+        chunk, serialized = element
+        total = before + tf.size(serialized, tf.int64)
+        is_complete = (chunk >= 0) | (total == num_records)
+        message = f"records of an epoch, not the {num_records} that the description states"
+        with tf.control_dependencies([tf.debugging.Assert(is_complete, [total, message])]):
+            return total, (tf.identity(chunk), serialized)
+
+    end = tf.data.Dataset.from_tensors((tf.constant(_END, tf.int64), tf.constant([], tf.string)))
+    chunks = chunks.concatenate(end).scan(tf.constant(0, tf.int64), count)
+    return chunks.filter(lambda chunk, serialized: chunk >= 0)
+
+
+def _permute(values: tf.Tensor, seed: int, epoch: tf.Tensor, chunk: tf.Tensor) -> tf.Tensor:
+    keys = row_keys(seed, epoch, chunk)[tf.newaxis]  # [1]
+    bits = random_bits(keys, Stream.ORDER, tf.range(tf.size(values))[tf.newaxis])[0]  # [C]
     # A bit less, so that the order of unsigned numbers is that of signed ones.
     halved = tf.cast(tf.bitwise.right_shift(bits, tf.constant(1, tf.uint64)), tf.int64)
     return tf.gather(values, tf.argsort(halved, stable=True))
 
 
-def evaluation_windows(files: list[str], fill: tf.data.Dataset) -> tf.data.Dataset:
-    """All records once, in the order of the files, then those of `fill`; windows of epoch 0."""
-    windows = tf.data.TFRecordDataset(files).concatenate(fill).batch(SHUFFLE_WINDOW)
-    return windows.map(lambda serialized: (serialized, tf.zeros(tf.shape(serialized), tf.int64)))
+def evaluation_chunks(files: list[str], fill: tf.data.Dataset) -> tf.data.Dataset:
+    """All records once, in the order of the files, then those of `fill`; chunks of epoch 0."""
+    chunks = tf.data.TFRecordDataset(files).concatenate(fill).batch(SHUFFLE_CHUNK)
+    return chunks.map(lambda serialized: (serialized, tf.zeros(tf.shape(serialized), tf.int64)))
 
 
-def find_damage(files: list[str]) -> BadInputError | None:
-    """Reads files to the end and says which record of which file is damaged, if one is."""
-    for path in files:
+def find_damage(files: list[str], num_records: Sequence[int] | None = None) -> BadInputError | None:
+    """Reads files to the end and says which record of which file is damaged, if one is.
+
+    Args:
+        files: to read.
+        num_records: how many records each must have, if that is known.
+    """
+    for number, path in enumerate(files):
         records_read = 0
         try:
             for serialized in tf.data.TFRecordDataset(path):
                 tf.train.Example.FromString(serialized.numpy())
                 records_read += 1
         except (tf.errors.OpError, ValueError) as error:
-            # TensorFlow puts the name of a graph node before and of an operation behind.
+            # TensorFlow puts the name of a graph node before it, and that of an operation after it.
             reason = str(error).splitlines()[0].split("}} ")[-1].split(" [Op:")[0]
             return BadInputError(
                 f"{path}: record {records_read} (from 0) is damaged ({reason}); copy the file "
                 "again or write the records again"
+            )
+        if num_records is not None and records_read != num_records[number]:
+            return BadInputError(
+                f"{path}: has {records_read} records, and {DATASET_INFO_FILE} states "
+                f"{num_records[number]}; copy the file again or write the records again"
             )
     return None
 

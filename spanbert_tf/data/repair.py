@@ -1,26 +1,24 @@
-"""Leaves damaged records out: whole ones are copied, shard by shard, into another directory.
+"""Leaves out damaged records: the whole ones are copied, shard by shard, to another directory.
 
-A TFRecord file holds for each record its length (uint64), a checksum of the length, the bytes and a
-checksum of the bytes. Where the bytes are damaged, the next record still begins where the length
-says; where the length itself is, the rest of the file is lost.
+Where a record's bytes are damaged, the next record still begins where the length says; where the
+length itself is, the rest of the file is lost.
 """
 
 import dataclasses
-import hashlib
 import os
 import shutil
 import struct
-import tempfile
 from collections.abc import Callable, Iterator
 
+import google_crc32c
 import tensorflow as tf
 
 from spanbert_tf.data import schema
 from spanbert_tf.data.packing import parse_records
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.checksums import sha256
 
-_LENGTH = struct.Struct("<Q")
-_HEADER_BYTES, _FOOTER_BYTES = 12, 4  # length and its checksum; checksum of the bytes
+_LENGTH, _CHECKSUM = schema.RECORD_LENGTH, struct.Struct("<I")
 
 
 def repaired_records(
@@ -34,9 +32,9 @@ def repaired_records(
     Every shard is read once to compare its checksum. Shards that are whole are linked.
 
     Args:
-        directory: of the records.
+        directory: directory of the records.
         info: their description.
-        output: directory that takes the repaired records; made anew where there is damage.
+        output: directory for the repaired records; written anew if there is damage.
         report: takes one line of text for each damaged shard.
 
     Returns:
@@ -48,7 +46,7 @@ def repaired_records(
     damaged = {
         shard.file
         for shard in info.shards
-        if _checksum(os.path.join(directory, shard.file)) != shard.sha256
+        if sha256(os.path.join(directory, shard.file)) != shard.sha256
     }
     if not damaged:
         return directory, info
@@ -66,8 +64,9 @@ def repaired_records(
         else:
             os.symlink(source, target)
         shards.append(shard)
-    vocabulary = os.path.join(directory, schema.VOCABULARY_FILE)
-    shutil.copyfile(vocabulary, os.path.join(output, schema.VOCABULARY_FILE))
+    for name in (schema.VOCABULARY_FILE, schema.UNIGRAM_COUNTS_FILE):
+        if os.path.exists(os.path.join(directory, name)):  # older records have no file of counts
+            shutil.copyfile(os.path.join(directory, name), os.path.join(output, name))
     info = dataclasses.replace(info, shards=tuple(shards))
     for split in schema.SPLITS:
         if not info.num_records(split):
@@ -91,49 +90,28 @@ def _copy_whole_records(
             num_records += 1
             num_tokens += int(lengths[0])
     return dataclasses.replace(
-        shard, num_records=num_records, num_tokens=num_tokens, sha256=_checksum(target)
+        shard,
+        num_records=num_records,
+        num_tokens=num_tokens,
+        sha256=sha256(target),
+        num_bytes=os.path.getsize(target),
     )
 
 
 def _whole_records(path: str) -> Iterator[bytes]:
-    """The records whose checksums are right, each checked by TensorFlow in a file of its own."""
-    size = os.path.getsize(path)
-    with open(path, "rb") as file, tempfile.TemporaryDirectory() as directory:
-        alone = os.path.join(directory, "record")
-        start = 0
-        while start + _HEADER_BYTES + _FOOTER_BYTES <= size:
-            file.seek(start)
-            (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
-            total = _HEADER_BYTES + length + _FOOTER_BYTES
-            if start + total > size:
+    """The records whose checksums are right, up to the first wrong length."""
+    with open(path, "rb") as file:
+        while len(header := file.read(schema.RECORD_HEADER_BYTES)) == schema.RECORD_HEADER_BYTES:
+            length, checksum = header[: _LENGTH.size], header[_LENGTH.size :]
+            if _masked_checksum(length) != checksum:
                 return
-            file.seek(start)
-            with open(alone, "wb") as copy:
-                copy.write(file.read(total))
-            try:
-                yield from tf.data.TFRecordDataset(alone).as_numpy_iterator()
-            except tf.errors.DataLossError as error:
-                if "corrupted record at 0" in str(error) and not _length_is_right(alone):
-                    return
-            start += total
+            record = file.read(*_LENGTH.unpack(length))
+            if file.read(schema.RECORD_FOOTER_BYTES) == _masked_checksum(record):
+                yield record
 
 
-def _length_is_right(path: str) -> bool:
-    """Whether the length of a file's only record is right: TensorFlow says which checksum is not.
-
-    With the bytes cut off, a right length gives a truncated record, a wrong one a corrupted one.
-    """
-    with open(path, "rb") as file:
-        header = file.read(_HEADER_BYTES)
-    with open(path, "wb") as file:
-        file.write(header)
-    try:
-        list(tf.data.TFRecordDataset(path))
-    except tf.errors.DataLossError as error:
-        return "truncated" in str(error)
-    return False
-
-
-def _checksum(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _masked_checksum(content: bytes) -> bytes:
+    """CRC-32C as TFRecord files have it: turned by 15 bits, plus a constant, little-endian."""
+    checksum = google_crc32c.value(content)
+    turned = (checksum >> 15) | (checksum << 17) & 0xFFFFFFFF
+    return _CHECKSUM.pack((turned + 0xA282EAD8) & 0xFFFFFFFF)

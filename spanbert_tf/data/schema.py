@@ -8,12 +8,19 @@ import dataclasses
 import hashlib
 import json
 import os
+import struct
 from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Lt
 
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.vocabulary import Casing
 
 SCHEMA_VERSION = 1
 DATASET_INFO_FILE = "dataset_info.json"
+UNIGRAM_COUNTS_FILE = "unigram_counts.json"
 VOCABULARY_FILE = "vocab.txt"
 
 # Features of a pre-training record (a tf.train.Example). Lists are little-endian unsigned
@@ -33,6 +40,11 @@ SECOND_FIRST_TOKEN_INDEX = "second_first_token_index"  # int64; as FIRST_TOKEN_I
 ENTITY_STARTS, ENTITY_ENDS = "entity_starts", "entity_ends"
 NOUN_PHRASE_STARTS, NOUN_PHRASE_ENDS = "noun_phrase_starts", "noun_phrase_ends"
 
+# A TFRecord file holds for each record its length (uint64), a checksum of the length, the bytes and
+# a checksum of the bytes.
+RECORD_LENGTH = struct.Struct("<Q")
+RECORD_HEADER_BYTES, RECORD_FOOTER_BYTES = 12, 4
+
 LIST_DTYPE = "uint16"
 LIST_MAXIMUM = 2**16 - 1  # larger indices are stored as this; every index table is far smaller
 
@@ -40,9 +52,12 @@ SEQUENCE_KINDS = {"single": 2, "pair": 3}  # kind: number of special tokens in t
 ANNOTATIONS = ("entities", "noun_phrases")
 SPLITS = ("train", "validation")
 
+_Count = Annotated[int, Ge(0), Lt(2**63)]
+_ADVICE = "write the records again with this version of spanbert-tf"
+
 
 def token_id_dtype(vocabulary_size: int) -> str:
-    """The unsigned type in which `token_ids` of a vocabulary of that size are stored."""
+    """The unsigned type that stores `token_ids` of a vocabulary of that size."""
     return "uint16" if vocabulary_size <= 2**16 else "uint32"
 
 
@@ -56,13 +71,17 @@ class ShardInfo:
         num_records: records in the file.
         num_tokens: word pieces in the file.
         sha256: hexadecimal digest of the whole file.
+        num_bytes: size of the file; `None` in descriptions that were written without.
     """
 
     file: str
-    split: str
-    num_records: int
-    num_tokens: int
+    split: Literal["train", "validation"]
+    num_records: _Count
+    num_tokens: _Count
     sha256: str
+    num_bytes: _Count | None = None
+
+    __pydantic_config__: ClassVar[dict] = {"extra": "forbid"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,25 +91,38 @@ class DatasetInfo:
     Attributes:
         vocabulary_hash: `vocabulary_hash` of `vocab.txt`.
         vocabulary_size: entries of the vocabulary.
-        lowercase: whether text was lower-cased and stripped of accents.
+        lowercase: whether text was lower-cased.
         sequence_length: positions of a packed row, special tokens included.
         sequences: `"single"` or `"pair"`.
         annotations: subset of `ANNOTATIONS`.
-        unigram_counts: occurrences of each vocabulary entry in the training split.
-        counts: what was read and what became of it (documents, title_only_documents, …).
+        counts: numbers of what was read and written (documents, title_only_documents, …).
         shards: the files of both splits.
+        strip_accents: whether accents were stripped; `None`, in older descriptions: where text was
+            lower-cased.
+        unigram_counts_hash: SHA-256 of `unigram_counts.json`, which holds the occurrences of each
+            vocabulary entry in the training split.
+        unigram_counts: the same numbers, in older descriptions.
     """
 
     vocabulary_hash: str
-    vocabulary_size: int
+    vocabulary_size: Annotated[int, Gt(0), Lt(2**31)]
     lowercase: bool
-    sequence_length: int
-    sequences: str
-    annotations: tuple[str, ...]
-    unigram_counts: tuple[int, ...]
-    counts: dict[str, int]
+    sequence_length: Annotated[int, Ge(8), Lt(2**16)]
+    sequences: Literal["single", "pair"]
+    annotations: tuple[Literal["entities", "noun_phrases"], ...]
+    counts: dict[str, _Count]
     shards: tuple[ShardInfo, ...]
+    strip_accents: bool | None = None
+    unigram_counts_hash: str | None = None
+    unigram_counts: tuple[_Count, ...] | None = None
     schema_version: int = SCHEMA_VERSION
+
+    __pydantic_config__: ClassVar[dict] = {"extra": "forbid"}
+
+    @property
+    def casing(self) -> Casing:
+        """What was done to the text."""
+        return Casing.of(self.lowercase, self.strip_accents)
 
     def num_records(self, split: str) -> int:
         """Records in a split."""
@@ -108,32 +140,38 @@ class DatasetInfo:
 
     def to_json(self) -> str:
         """The text of `dataset_info.json`."""
-        values = dataclasses.asdict(self).items()
-        lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in values]
-        return "{\n" + ",\n".join(lines) + "\n}\n"  # a line a field: lists are long
+        values = {
+            name: value for name, value in dataclasses.asdict(self).items() if value is not None
+        }
+        lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in values.items()]
+        shards = ",\n  ".join(map(json.dumps, values["shards"]))
+        lines[list(values).index("shards")] = f'"shards": [\n  {shards}\n ]'
+        return "{\n " + ",\n ".join(lines) + "\n}\n"
 
     @classmethod
     def from_json(cls, text: str, path: str) -> "DatasetInfo":
         """Reads the text of `dataset_info.json`; `path` is named in errors.
 
         Raises:
-            BadInputError: the text is not JSON, or not of this schema version.
+            BadInputError: the text is not JSON, no such description, or of another schema version.
         """
-        try:
-            values = json.loads(text)
-            if values.get("schema_version") != SCHEMA_VERSION:
-                raise BadInputError(
-                    f"{path}: schema_version is not {SCHEMA_VERSION}; write the records again "
-                    "with this version of spanbert-tf"
-                )
-            values["shards"] = tuple(ShardInfo(**shard) for shard in values["shards"])
-            values["annotations"] = tuple(values["annotations"])
-            values["unigram_counts"] = tuple(values["unigram_counts"])
-            return cls(**values)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise BadInputError(
-                f"{path}: not a description of records ({error}); write the records again"
-            ) from error
+        version = parse_json(text, _Versioned, path, _ADVICE).schema_version
+        if version != SCHEMA_VERSION:
+            raise BadInputError(f"{path}: schema_version is not {SCHEMA_VERSION}; {_ADVICE}")
+        info = parse_json(text, cls, path, _ADVICE)
+        if info.strip_accents and not info.lowercase:
+            raise BadInputError(f"{path}: strip_accents: is true, and text is cased; {_ADVICE}")
+        for number, shard in enumerate(info.shards):
+            if shard.file != os.path.basename(shard.file) or shard.file in ("", ".", ".."):
+                raise BadInputError(f"{path}: shards[{number}].file: is no file's name; {_ADVICE}")
+        return info
+
+
+@dataclasses.dataclass(frozen=True)
+class _Versioned:
+    """What each version has."""
+
+    schema_version: int
 
 
 def vocabulary_hash(vocabulary: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""SegaBERT's paragraph, sentence and token of each word piece, from the text alone, in a graph.
+"""SegaBERT's paragraph, sentence and token index of each word piece, from text, in a graph.
 
 Preparation and serving of question answering call this one rule. Records for
 pre-training are split by a library in Python, which cannot stand in a SavedModel.
@@ -70,7 +70,7 @@ def pair_positions(
     question_starts: tf.RaggedTensor,
     passage_starts: tf.RaggedTensor,
 ) -> tuple[SegmentPositions, SegmentPositions]:
-    """Those of questions, which are paragraph 0, and of passages, which begin with paragraph 1.
+    """Positions of questions, which are paragraph 0, and of passages, which begin with paragraph 1.
 
     Args:
         questions: string [N], UTF-8.

@@ -1,31 +1,157 @@
-"""The one tokenizer of the project: preparation, presets and exports all call it."""
+"""The one tokenizer of the project: preparation, presets and exports all call it.
 
+N texts, T word pieces of all texts.
+"""
+
+import functools
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from spanbert_tf.vocabulary import CONTINUATION_PREFIX, UNKNOWN_TOKEN
+from spanbert_tf.vocabulary import CONTINUATION_PREFIX, UNKNOWN_TOKEN, Casing
+
+_UTF8 = "UTF-8"
+# Traced once: operation by operation, offsets take a fifth of a second a call. A method in a graph
+# has no hold on its object, so the public ones, which have, call it.
+_in_graph = tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+_LETTERS = 0x20000  # no letter beyond has a lower case of its own
+_DOTTED_CAPITAL_I, _DOT_ABOVE = 0x130, 0x307  # the one letter whose lower case is two characters
 
 
-def word_piece_tokenizer(
-    vocabulary: Sequence[str], *, lowercase: bool
-) -> tf_text.FastBertTokenizer:
-    """BERT's text normalisation and WordPiece as two TensorFlow Text operations.
+class WordPieceTokenizer(tf.Module):
+    """BERT's text normalisation and WordPiece in TensorFlow Text operations.
 
     Special tokens in the text are text: `[MASK]` becomes `[`, `MASK` (or its pieces), `]`.
 
     Args:
         vocabulary: entries in order of their ids.
-        lowercase: lower-case the text and strip accents first (uncased vocabularies).
+        casing: what is done to the text first. With accents kept, each character is lower-cased
+            alone, as HuggingFace does with `strip_accents: false`, and nothing else is changed.
+    """
+
+    def __init__(self, vocabulary: Sequence[str], casing: Casing) -> None:
+        super().__init__()
+        self._casing = casing
+        # It cleans what is normalised already without changing it.
+        self._word_pieces = tf_text.FastBertTokenizer(
+            list(vocabulary),
+            suffix_indicator=CONTINUATION_PREFIX,
+            unknown_token=UNKNOWN_TOKEN,
+            token_out_type=tf.int32,
+            lower_case_nfd_strip_accents=False,
+        )
+        self._stripper = tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=True)
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Ids of the word pieces of texts, string [N]; ragged int32 [N, pieces]."""
+        return self._tokenize(texts)
+
+    @_in_graph
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return self._word_pieces.tokenize(self._normalize(texts)[0])
+
+    def tokenize_with_offsets(
+        self, texts: tf.Tensor
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """Word pieces and where they stand.
+
+        A piece covers each character that it came from, whole: the `f` and the `i` of a ligature
+        `ﬁ` both cover it.
+
+        Args:
+            texts: string [N], UTF-8.
+
+        Returns:
+            Ids (int32), first bytes and ends (int64, exclusive); each ragged [N, pieces].
+        """
+        return self._tokenize_with_offsets(texts)
+
+    @_in_graph
+    def _tokenize_with_offsets(
+        self, texts: tf.Tensor
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        normalized, origins = self._normalize(texts)
+        ids, starts, ends = self._word_pieces.tokenize_with_offsets(normalized)
+        if origins is None:
+            return ids, starts, ends
+        rows = tf.gather(origins.row_starts(), starts.value_rowids())  # [T]
+        first_bytes, last_bytes = rows + starts.flat_values, rows + ends.flat_values - 1
+        return (
+            ids,
+            starts.with_flat_values(tf.gather(origins.flat_values, first_bytes)),
+            ends.with_flat_values(tf.gather(_character_ends(origins), last_bytes)),
+        )
+
+    def _normalize(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.RaggedTensor | None]:
+        """Normalised texts, and for each of their bytes and their ends where it came from.
+
+        The places are bytes of the original, ragged int64 [N, bytes + 1]; `None`: they stay.
+        """
+        if not self._casing.lowercase:
+            return texts, None
+        if self._casing.strip_accents:
+            return self._stripper.normalize_with_offsets(texts)
+        return _lower_case(texts)
+
+
+def characters_before(texts: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """Places in texts, in bytes, as places in characters.
+
+    Args:
+        texts: string, of the places' shape.
+        places: int, where a character begins or the text ends.
 
     Returns:
-        A tokenizer whose `tokenize(strings [N])` gives a ragged int32 tensor [N, pieces].
+        int32 of the same shape.
     """
-    return tf_text.FastBertTokenizer(
-        list(vocabulary),
-        suffix_indicator=CONTINUATION_PREFIX,
-        unknown_token=UNKNOWN_TOKEN,
-        token_out_type=tf.int32,
-        lower_case_nfd_strip_accents=lowercase,
+    before = tf.strings.substr(texts, tf.zeros_like(places), places)
+    return tf.strings.length(before, unit="UTF8_CHAR")
+
+
+def _character_ends(origins: tf.RaggedTensor) -> tf.Tensor:
+    """For each byte of normalised texts, the end of the character that it came from [bytes].
+
+    That is the next larger place; the bytes of one character have its first byte's.
+    """
+    places = origins.flat_values
+    is_end = tf.scatter_nd(
+        origins.row_limits()[:, tf.newaxis] - 1,
+        tf.ones_like(origins.row_limits()),
+        tf.shape(places, tf.int64),
+    )  # the ends of the texts
+    begins = (tf.concat([[-1], places[:-1]], axis=0) != places) | (is_end == 1)
+    characters = tf.cumsum(tf.cast(begins, tf.int32)) - 1
+    firsts = tf.boolean_mask(places, begins)
+    return tf.gather(tf.concat([firsts[1:], [0]], axis=0), characters)
+
+
+def _lower_case(texts: tf.Tensor) -> tuple[tf.Tensor, tf.RaggedTensor]:
+    """Texts with each character in lower case, and the origin of each byte; see `_normalize`.
+
+    (`tf.strings.lower` would go by the machine's language, and has no offsets.)
+    """
+    characters, starts = tf.strings.unicode_decode_with_offsets(texts, _UTF8)  # ragged [N, …]
+    flat = characters.flat_values
+    lowered = tf.gather(_lower_case_table(), tf.minimum(flat, _LETTERS - 1))
+    lowered = tf.where(flat < _LETTERS, lowered, flat)
+    lengths = tf.where(flat == _DOTTED_CAPITAL_I, 2, 1)
+    which = tf.repeat(tf.range(tf.size(flat)), lengths)
+    is_second = tf.concat([[False], which[1:] == which[:-1]], axis=0)[: tf.size(which)]
+    lowered = tf.where(is_second, _DOT_ABOVE, tf.gather(lowered, which))
+    rows = tf.repeat(characters.value_rowids(), lengths)
+    places = tf.repeat(starts.flat_values, lengths)
+    ragged = tf.RaggedTensor.from_value_rowids(lowered, rows, characters.nrows())
+    sizes = 1 + sum(tf.cast(lowered >= bound, tf.int32) for bound in (0x80, 0x800, 0x10000))
+    origins = tf.RaggedTensor.from_value_rowids(
+        tf.repeat(places, sizes), tf.repeat(rows, sizes), characters.nrows()
     )
+    ends = tf.cast(tf.strings.length(texts), tf.int64)[:, tf.newaxis]
+    return tf.strings.unicode_encode(ragged, _UTF8), tf.concat([origins, ends], axis=1)
+
+
+@functools.cache
+def _lower_case_table() -> np.ndarray:
+    """The lower case of each character, int32; of `İ`, the first of its two."""
+    return np.array([ord(chr(number).lower()[0]) for number in range(_LETTERS)], np.int32)

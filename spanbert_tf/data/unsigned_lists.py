@@ -6,12 +6,14 @@ import tensorflow as tf
 _DECODED_AS = {"uint32": "int32"}
 
 
-def decode_unsigned(raw: tf.Tensor, dtype: str, fixed_length: int | None = None) -> tf.Tensor:
+def decode_unsigned(
+    raw: tf.Tensor, dtype: str, fixed_length: int | tf.Tensor | None = None
+) -> tf.Tensor:
     """The numbers in bytes.
 
     Args:
         raw: string [...].
-        dtype: as which they were written: `"uint8"`, `"uint16"` or `"uint32"`.
+        dtype: the type that they were written in: `"uint8"`, `"uint16"` or `"uint32"`.
         fixed_length: bytes of each list after cutting and padding with 0; without it, all lists
             must be equally long.
 

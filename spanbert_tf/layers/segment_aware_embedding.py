@@ -9,7 +9,7 @@ TABLE_SIZES = {"paragraph_indices": 50, "sentence_indices": 100, "token_indices"
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class SegmentAwareEmbedding(keras.layers.Layer):
-    """The sum of embeddings of a token's paragraph, sentence and place in its sentence.
+    """Sums the embeddings of a token's paragraph, sentence and place in its sentence.
 
     Where BERT says that a token is the 300th of its sequence, SegaBERT (Bai et al., 2020,
     section 2) says that it is the 7th token of the 4th sentence of the 2nd paragraph. An index
@@ -19,13 +19,21 @@ class SegmentAwareEmbedding(keras.layers.Layer):
         index_names: tuple of strings. Which of `"paragraph_indices"`, `"sentence_indices"` and
             `"token_indices"` have a table.
         hidden_dim: int. Width of the embeddings.
-        initializer: of the tables.
+        initializer: initializer of the tables.
 
     Call arguments:
         indices: dict of int32 tensors [B, S], one for each of `index_names`.
 
     Returns:
         A float tensor [B, S, hidden_dim].
+
+    Example:
+    ```python
+    embedding = spanbert_tf.layers.SegmentAwareEmbedding(
+        ("paragraph_indices", "sentence_indices", "token_indices"), hidden_dim=768
+    )
+    embedding(dict.fromkeys(embedding.index_names, np.zeros((1, 12), "int32")))  # [1, 12, 768]
+    ```
     """
 
     def __init__(

@@ -23,7 +23,7 @@ class SpanBoundaryHead(keras.layers.Layer):
         max_span_targets: int. Rows of the position table: targets of a span.
         span_position_dim: int. Width of the position embeddings (section 4.2: 200).
         layer_norm_epsilon: float.
-        initializer: of kernels and the table.
+        initializer: initializer of the kernels and of the table.
 
     Call arguments:
         sequence_output: float [B, S, H], the encoder's output.
@@ -33,6 +33,15 @@ class SpanBoundaryHead(keras.layers.Layer):
 
     Returns:
         Logits, float32 [B, K, V].
+
+    Example:
+    ```python
+    backbone = spanbert_tf.models.SpanBertBackbone(28996, 12, 12, 768, 3072)
+    head = spanbert_tf.layers.SpanBoundaryHead(backbone.token_embedding)
+    outputs = np.ones((1, 12, 768), "float32")
+    # The tokens at 3 and 4 are one span, between those at 2 and 5.
+    head(outputs, np.array([[2, 2]]), np.array([[5, 5]]), np.array([[0, 1]]))  # [1, 2, 28996]
+    ```
     """
 
     def __init__(

@@ -22,14 +22,14 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
       GELU into the product at inference;
     - padding is added to the attention's scores in place of a selection over [B, N, S, S].
 
-    The class keeps its name because Keras has it in the paths of files of weights.
+    The class keeps KerasHub's name, which is part of the paths in files of weights.
 
-    Only BERT's variant: normalisation after the residual, and a padding mask alone.
+    It supports BERT's variant alone: normalisation after the residual, and a padding mask.
 
     Call arguments:
         inputs: float tensor [B, S, H].
         padding_mask: int or bool tensor [B, S], 0 for padding.
-        training: bool. Whether to drop out.
+        training: bool. Whether to apply dropout.
 
     Returns:
         A float tensor [B, S, H].
@@ -67,7 +67,7 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         length: int | keras.KerasTensor,
         training: bool | None,
     ) -> keras.KerasTensor:
-        """What each position takes from the others, [B · S, H]."""
+        """Self-attention, [B · S, H]."""
         hidden_dim = x.shape[-1]
         head_dim = hidden_dim // self.num_heads
         parts = (attention.query_dense, attention.key_dense, attention.value_dense)

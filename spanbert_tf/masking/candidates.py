@@ -142,7 +142,7 @@ def draw_candidates(
 
     Args:
         blocks: the packed rows.
-        words: of the same rows.
+        words: words of the same rows.
         keys: uint64 [B], from `row_keys`.
         draws: int64 [C], numbers of the draws.
         options: the scheme and its parameters.

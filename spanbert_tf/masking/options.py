@@ -1,25 +1,29 @@
 """What to mask, how much of it, and what to put in its place."""
 
-import dataclasses
 import math
 from fractions import Fraction
+from typing import Annotated, ClassVar, Literal
 
-from spanbert_tf.errors import ConfigurationError
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
-# scheme: its default unit of replacement, one draw of 80/10/10 for each.
-SCHEMES = {
+from spanbert_tf.validation import InvalidValueError, PositiveInt, Section
+
+Scheme = Literal["subwords", "whole_words", "geometric_spans", "entities", "noun_phrases"]
+ReplacementUnit = Literal["token", "word", "span"]
+
+# One draw of 80/10/10 for each of these, where the options do not say otherwise.
+_UNITS: dict[Scheme, ReplacementUnit] = {
     "subwords": "token",
     "whole_words": "word",
     "geometric_spans": "span",
     "entities": "span",
     "noun_phrases": "span",
 }
-REPLACEMENT_UNITS = ("token", "word", "span")
-SPAN_STARTS = ("anchor_token", "word")
 
 
-@dataclasses.dataclass(frozen=True)
-class MaskingOptions:
+@dataclass(frozen=True)
+class MaskingOptions(Section):
     """The parameters of dynamic masking; the defaults are SpanBERT's (paper, section 3.1).
 
     Attributes:
@@ -39,50 +43,37 @@ class MaskingOptions:
         boundary_at_special_tokens: whether [CLS] and [SEP] may be the boundary of a span.
 
     Raises:
-        ConfigurationError: a value is outside its range.
+        ConfigurationError: a value has the wrong type or is outside its range.
     """
 
-    scheme: str = "geometric_spans"
-    rate: float = 0.15
-    geometric_p: float = 0.2
-    max_span_length: int = 10
-    mask_token_rate: float = 0.8
-    random_token_rate: float = 0.1
-    replacement_unit: str | None = None
-    span_start: str = "anchor_token"
-    max_span_targets: int = 20
+    section: ClassVar[str] = "masking"
+
+    scheme: Scheme = "geometric_spans"
+    rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    geometric_p: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    max_span_length: PositiveInt = 10
+    mask_token_rate: Annotated[float, Field(ge=0, le=1)] = 0.8
+    random_token_rate: Annotated[float, Field(ge=0, le=1)] = 0.1
+    replacement_unit: ReplacementUnit | None = None
+    span_start: Literal["anchor_token", "word"] = "anchor_token"
+    max_span_targets: PositiveInt = 20
     boundary_at_special_tokens: bool = False
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("scheme", tuple(SCHEMES)),
-            ("replacement_unit", (None, *REPLACEMENT_UNITS)),
-            ("span_start", SPAN_STARTS),
-        ):
-            if getattr(self, name) not in allowed:
-                options = ", ".join(str(value) for value in allowed if value)
-                raise ConfigurationError(
-                    f"masking.{name}: {getattr(self, name)!r} is none of {options}"
-                )
-        for name, holds, wanted in (
-            ("rate", 0 < self.rate < 1, "between 0 and 1"),
-            ("geometric_p", 0 < self.geometric_p < 1, "between 0 and 1"),
-            ("max_span_length", self.max_span_length >= 1, "1 or more"),
-            ("max_span_targets", self.max_span_targets >= 1, "1 or more"),
-            ("mask_token_rate", 0 <= self.mask_token_rate <= 1, "from 0 to 1"),
-            (
+        rest = 1 - self.mask_token_rate
+        if self.random_token_rate > rest + 1e-12:
+            raise InvalidValueError(
                 "random_token_rate",
-                0 <= self.random_token_rate <= 1 - self.mask_token_rate + 1e-12,
-                "from 0 to 1 - mask_token_rate",
-            ),
-        ):
-            if not holds:
-                raise ConfigurationError(f"masking.{name}: {getattr(self, name)} is not {wanted}")
+                f": {self.random_token_rate} is not from 0 to 1 - mask_token_rate",
+                section=self.section,
+                beside=["mask_token_rate"],
+                fix=f"masking.random_token_rate={rest:.12g}",
+            )
 
     @property
-    def unit(self) -> str:
+    def unit(self) -> ReplacementUnit:
         """The unit of replacement: what was asked for, or the scheme's own."""
-        return self.replacement_unit or SCHEMES[self.scheme]
+        return self.replacement_unit or _UNITS[self.scheme]
 
     @property
     def exact_rate(self) -> Fraction:
@@ -96,7 +87,7 @@ class MaskingOptions:
     def num_slots(self, sequence_length: int, sequences: str) -> int:
         """Prediction slots K of a packed row: the largest budget that a row can have.
 
-        Two blocks of a pair round up apart, so a pair can need one slot more.
+        Each block of a pair is rounded up, so a pair can need one slot more.
         """
         if sequences == "single":
             return self.budget(sequence_length - 2)  # [CLS] block [SEP]

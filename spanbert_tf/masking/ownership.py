@@ -22,13 +22,13 @@ _LAYER_BITS = 32
 def find_owners(
     candidates: Candidates, blocks: Blocks, masked: tf.Tensor | None, scheme: str
 ) -> tf.Tensor:
-    """The number of the candidate that would mask each position were there no budget.
+    """The number of the candidate that would mask each position if there were no budget.
 
     Args:
         candidates: one round of draws.
         blocks: the packed rows.
-        masked: bool [B, S], what earlier rounds masked; `None` is nothing.
-        scheme: that the candidates come from.
+        masked: bool [B, S], what earlier rounds masked; `None`: nothing.
+        scheme: the scheme that the candidates come from.
 
     Returns:
         int32 [B, S], from 0 to C - 1; negative for none.

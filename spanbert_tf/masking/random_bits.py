@@ -23,13 +23,14 @@ class Stream(enum.IntEnum):
     REPLACEMENT = 1
     RANDOM_TOKEN = 2
     ORDER = 3
+    SEGMENTS = 4  # which segments of a document are trained
 
 
 def row_keys(seed: int, epochs: tf.Tensor, record_ids: tf.Tensor) -> tf.Tensor:
     """The key of each row's numbers.
 
     Args:
-        seed: of the run.
+        seed: seed of the run.
         epochs: int64 [B], the pass over the data that each row belongs to.
         record_ids: int64 [B].
 

@@ -62,7 +62,7 @@ def replace_tokens(
     Args:
         spans: the masked tokens.
         blocks: the packed rows.
-        words: of the same rows.
+        words: words of the same rows.
         keys: uint64 [B], from `row_keys`.
         unigrams: where random tokens come from.
         mask_token_id: id of [MASK].

@@ -57,7 +57,7 @@ def select_tokens(
 
     Args:
         blocks: the packed rows.
-        words: of the same rows.
+        words: words of the same rows.
         is_word_start: bool [V], whether a vocabulary entry begins a word.
         keys: uint64 [B], from `row_keys`.
         num_slots: K, the largest number of masked tokens a row.
@@ -121,7 +121,7 @@ def _mask_round(
     Args:
         rows: R rows.
         first_draw: int64 [], number of the round's first draw.
-        masked: bool [R, S], what is masked so far; `None` is nothing.
+        masked: bool [R, S], what is masked so far; `None`: nothing.
         remaining: int64 [R, G], tokens still to mask.
         round_size: C.
         options: the scheme and its parameters.

@@ -26,7 +26,7 @@ class SpanMasker:
         is_word_start: bool [V], whether an entry begins a word.
         unigrams: where random tokens come from.
         mask_token_id: id of [MASK].
-        seed: of the run.
+        seed: seed of the run.
     """
 
     options: MaskingOptions

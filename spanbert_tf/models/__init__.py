@@ -1,6 +1,10 @@
 """Models in KerasHub's conventions; importing this package registers them."""
 
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+from spanbert_tf.models.span_bert_coreference_resolver import SpanBertCoreferenceResolver
+from spanbert_tf.models.span_bert_coreference_resolver_preprocessor import (
+    SpanBertCoreferenceResolverPreprocessor,
+)
 from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
 from spanbert_tf.models.span_bert_masked_lm_preprocessor import SpanBertMaskedLMPreprocessor
 from spanbert_tf.models.span_bert_pretrainer import SpanBertPretrainer
@@ -8,20 +12,34 @@ from spanbert_tf.models.span_bert_question_answerer import SpanBertQuestionAnswe
 from spanbert_tf.models.span_bert_question_answerer_preprocessor import (
     SpanBertQuestionAnswererPreprocessor,
 )
+from spanbert_tf.models.span_bert_relation_classifier import SpanBertRelationClassifier
+from spanbert_tf.models.span_bert_relation_classifier_preprocessor import (
+    SpanBertRelationClassifierPreprocessor,
+)
 from spanbert_tf.models.span_bert_text_classifier import SpanBertTextClassifier
 from spanbert_tf.models.span_bert_text_classifier_preprocessor import (
     SpanBertTextClassifierPreprocessor,
+)
+from spanbert_tf.models.span_bert_token_classifier import SpanBertTokenClassifier
+from spanbert_tf.models.span_bert_token_classifier_preprocessor import (
+    SpanBertTokenClassifierPreprocessor,
 )
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 
 __all__ = [
     "SpanBertBackbone",
+    "SpanBertCoreferenceResolver",
+    "SpanBertCoreferenceResolverPreprocessor",
     "SpanBertMaskedLM",
     "SpanBertMaskedLMPreprocessor",
     "SpanBertPretrainer",
     "SpanBertQuestionAnswerer",
     "SpanBertQuestionAnswererPreprocessor",
+    "SpanBertRelationClassifier",
+    "SpanBertRelationClassifierPreprocessor",
     "SpanBertTextClassifier",
     "SpanBertTextClassifierPreprocessor",
+    "SpanBertTokenClassifier",
+    "SpanBertTokenClassifierPreprocessor",
     "SpanBertTokenizer",
 ]

@@ -2,6 +2,7 @@
 
 import keras
 import keras_hub
+import numpy as np
 
 from spanbert_tf.layers import (
     SegmentAwareEmbedding,
@@ -36,7 +37,7 @@ class SpanBertBackbone(keras_hub.models.Backbone):
         dropout: float. Dropout rate, also of attention weights.
         max_sequence_length: int. Rows of the table of absolute positions.
         num_segments: int. Rows of the table of segments.
-        layer_norm_epsilon: float. Of every LayerNorm.
+        layer_norm_epsilon: float. Epsilon of every LayerNorm.
         position_embeddings: string. `"absolute"`: BERT's. `"segment_aware"`: SegaBERT's
             embeddings of paragraph, sentence and token in place of positions and segments
             (SegaBERT, section 2). `"absolute_with_paragraph_and_sentence"`: BERT's positions and
@@ -187,6 +188,15 @@ class SpanBertBackbone(keras_hub.models.Backbone):
         self.num_segments = num_segments
         self.layer_norm_epsilon = layer_norm_epsilon
         self.position_embeddings = position_embeddings
+
+    @property
+    def is_pooler_trained(self) -> bool:
+        """Whether anything has ever trained the pooler.
+
+        Pre-training on single sequences does not: no objective reads it, and the bias of a new
+        pooler, which nothing but a gradient changes, is 0.
+        """
+        return bool(np.any(keras.ops.convert_to_numpy(self.pooled_dense.bias)))
 
     def get_config(self) -> dict:
         config = super().get_config()

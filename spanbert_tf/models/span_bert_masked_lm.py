@@ -2,16 +2,16 @@
 
 import keras
 import keras_hub
-from keras import ops
 
 from spanbert_tf.layers import masked_lm_head
+from spanbert_tf.models.mean_crossentropy import MeanCrossentropy
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_masked_lm_preprocessor import SpanBertMaskedLMPreprocessor
-from spanbert_tf.models.task_presets import check_task_preset
+from spanbert_tf.models.span_bert_task import SpanBertTask
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertMaskedLM(keras_hub.models.MaskedLM):
+class SpanBertMaskedLM(SpanBertTask, keras_hub.models.MaskedLM):
     """An encoder with the head of the masked-language model.
 
     Args:
@@ -49,25 +49,20 @@ class SpanBertMaskedLM(keras_hub.models.MaskedLM):
             **kwargs,
         )
 
-    @property
-    def is_head_trained(self) -> bool:
-        """Whether the head differs from a new one, whose biases are all 0.
+    def compile(
+        self,
+        optimizer: str | keras.Optimizer = "auto",
+        loss: str | keras.losses.Loss = "auto",
+        **kwargs,
+    ) -> None:
+        """Configures the model for training.
 
-        The first step of training moves each of them, so weights tell, however they were loaded.
+        Args:
+            optimizer: `"auto"` (Adam, 5e-5), a name, or a `keras.Optimizer`.
+            loss: `"auto"` (the mean over the masked tokens of the batch), a name, or a
+                `keras.losses.Loss`.
+            **kwargs: as for `keras_hub.models.MaskedLM.compile`.
         """
-        biases = [w for w in self.masked_lm_head.weights if w.path.endswith("output_bias")]
-        return any(bool(ops.any(ops.not_equal(bias, 0))) for bias in biases)
-
-    @classmethod
-    def from_preset(cls, preset: str, load_weights: bool = True, **kwargs) -> "SpanBertMaskedLM":
-        """Loads a preset; with weights, only one that has those of the head.
-
-        For a new head on an encoder, construct the class. (`keras_hub.models.MaskedLM.from_preset`
-        returns this class too, but passes this check by.)
-
-        Raises:
-            BadInputError: the preset has no masked-language-model head.
-        """
-        if load_weights:
-            check_task_preset(preset, cls)
-        return super().from_preset(preset, load_weights=load_weights, **kwargs)
+        if loss == "auto":
+            loss = MeanCrossentropy()
+        super().compile(optimizer=optimizer, loss=loss, **kwargs)

@@ -12,6 +12,7 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.data.packing import ANNOTATION_LISTS
 from spanbert_tf.masking import Blocks, MaskingOptions, SpanMasker
+from spanbert_tf.models.preset_lengths import LengthOfPreset
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 from spanbert_tf.models.text_packer import text_packer
@@ -27,33 +28,44 @@ _REPLACED = (
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertMaskedLMPreprocessor(keras_hub.models.MaskedLMPreprocessor):
+class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPreprocessor):
     """Tokenizes, packs and masks strings, or pairs of strings, with SpanBERT's masks.
 
     For pre-training at scale use records and `spanbert_tf.data.pretraining_dataset`, whose masks
     can be reproduced; here a text has no number of its own, and each call draws new masks. Random
-    tokens are drawn from the vocabulary uniformly, for want of a corpus.
+    tokens are drawn uniformly from the vocabulary, since there is no corpus to count in.
 
     Args:
         tokenizer: a `SpanBertTokenizer`.
-        sequence_length: int. Positions of a packed row.
+        sequence_length: int. Positions of a packed row; a new preprocessor of a preset has the
+            length of the preset's own, or of its encoder.
         truncate: string. How texts are cut to fit, as for `keras_hub.layers.MultiSegmentPacker`.
         masking: a scheme's name, a dict of the fields of `MaskingOptions`, or `MaskingOptions`.
-        seed: int or `None`. Of the random numbers.
+        seed: int or `None`. Seed of the random numbers.
 
     Raises:
         ValueError: a scheme that needs annotations, or one of KerasHub's masking rates, which
             `masking` replaces.
 
     Call arguments:
-        x: string, string tensor [B], or a tuple of two for pairs. KerasHub takes a tuple of two
-            that is given alone for inputs and labels: write `preprocessor(x=(first, second))`.
+        x: string, string tensor [B], or a tuple of two for pairs. KerasHub reads a single
+            tuple of two as inputs and labels, so write `preprocessor(x=(first, second))`.
         y, sample_weight: must be `None`; masking makes them.
 
     Returns:
         `(x, y, sample_weight)`: a dict of `token_ids`, `segment_ids`, `padding_mask` (int32
         [B, S]) and `mask_positions` (int32 [B, K]); the original tokens, int32 [B, K]; and
         float32 [B, K].
+
+    Example:
+    ```python
+    tokenizer = spanbert_tf.models.SpanBertTokenizer("records/vocab.txt", lowercase=True)
+    preprocessor = spanbert_tf.models.SpanBertMaskedLMPreprocessor(
+        tokenizer, 128, masking="whole_words", seed=1
+    )
+    x, y, sample_weight = preprocessor(["The quick brown fox jumped."])
+    x["mask_positions"]  # [1, 19]: the slots of rows of 128
+    ```
     """
 
     backbone_cls = SpanBertBackbone
@@ -106,7 +118,7 @@ class SpanBertMaskedLMPreprocessor(keras_hub.models.MaskedLMPreprocessor):
         is_text = token_ids != self.tokenizer.pad_token_id
         blocks = _blocks(token_ids, segment_ids, is_text, len(segments))
         batch_size = tf.shape(token_ids)[0]
-        # No record has a number here: a random one takes its place.
+        # Texts have no record number here; a random one takes its place.
         numbers = tf.random.uniform(
             [batch_size], maxval=tf.int64.max, dtype=tf.int64, seed=self.seed
         )

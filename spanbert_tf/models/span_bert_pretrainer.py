@@ -3,53 +3,55 @@
 B examples, S positions, K prediction slots, H width, V vocabulary entries.
 """
 
-from typing import NamedTuple
-
 import keras
 import keras_hub
 from keras import ops
 
 from spanbert_tf.layers import SpanBoundaryHead, bert_initializer, masked_lm_head
+from spanbert_tf.models.objective_sums import ObjectiveSums
+from spanbert_tf.models.pretraining_heads import (
+    head_arrays,
+    head_options,
+    load_heads,
+    read_heads,
+    write_heads,
+)
 from spanbert_tf.models.replicas import global_mean_share
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
+from spanbert_tf.models.span_bert_masked_lm_preprocessor import SpanBertMaskedLMPreprocessor
+from spanbert_tf.models.span_bert_task import SpanBertTask
+from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 
 _SLOT_INPUTS = {
     "masked_lm": ("mask_positions",),
     "span_boundary": ("span_left_positions", "span_right_positions", "span_offsets"),
 }
-# Objective: (labels, weights) in the batch; no weights: every example counts once.
+# Objective: (labels, weights) in the batch.
 _TARGETS = {
     "masked_lm": ("mask_ids", "mask_weights"),
     "span_boundary": ("mask_ids", "span_weights"),
-    "next_sentence": ("next_sentence_labels", None),
+    "next_sentence": ("next_sentence_labels", "mask_weights"),
 }
 
 
-def _targets(batch: dict, objective: str) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+def _targets(
+    batch: dict, objective: str, row_weights: keras.KerasTensor | None = None
+) -> tuple[keras.KerasTensor, keras.KerasTensor]:
     """Labels and float32 weights of an objective, both [B, K], or [B] for next sentences."""
     labels_name, weights_name = _TARGETS[objective]
-    labels = batch[labels_name]
-    if weights_name is None:
-        return labels, ops.ones_like(labels, "float32")
-    return labels, ops.cast(batch[weights_name], "float32")
-
-
-class ObjectiveSums(NamedTuple):
-    """What one objective contributes before it is divided by the number of its targets.
-
-    Attributes:
-        loss: float32 [], sum of the cross-entropies in nats.
-        num_correct: float32 [], targets whose most likely label is right.
-        num_targets: float32 [].
-    """
-
-    loss: keras.KerasTensor
-    num_correct: keras.KerasTensor
-    num_targets: keras.KerasTensor
+    weights = ops.cast(batch[weights_name], "float32")
+    if objective == "next_sentence":
+        # Every text has a masked token; the empty rows that fill a held-out batch up have none.
+        weights = ops.cast(ops.any(weights > 0, axis=1), "float32")
+    if row_weights is not None:
+        row_weights = ops.cast(row_weights, "float32")
+        weights *= ops.reshape(row_weights, (-1, *[1] * (len(weights.shape) - 1)))
+    return batch[labels_name], weights
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertPretrainer(keras_hub.models.Task):
+class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
     """An encoder with the heads of SpanBERT's objectives (SpanBERT, sections 3.1 to 3.3).
 
     `fit` takes the batches of `spanbert_tf.data.pretraining_dataset` as they are: one dict of
@@ -73,8 +75,9 @@ class SpanBertPretrainer(keras_hub.models.Task):
     ```python
     dataset = spanbert_tf.data.pretraining_dataset("records/", batch_size=32, seed=1)
     model = spanbert_tf.models.SpanBertPretrainer(backbone)
-    model.compile(optimizer=spanbert_tf.training.adamw())
+    model.compile(optimizer=spanbert_tf.training.adamw(1e-4, warmup_steps=100, total_steps=1000))
     model.fit(dataset, steps_per_epoch=1000)
+    model.save_to_preset("preset", tokenizer=tokenizer)  # of a `SpanBertMaskedLM`
     ```
     """
 
@@ -95,8 +98,6 @@ class SpanBertPretrainer(keras_hub.models.Task):
         self.backbone = backbone
         self.preprocessor = preprocessor
         self.masked_lm_head = masked_lm_head(backbone)
-        # Only next sentence prediction reads the pooler: without it there is no gradient.
-        backbone.pooled_dense.trainable = next_sentence
         self.span_boundary_head = self.next_sentence_head = None
         if span_boundary:
             self.span_boundary_head = SpanBoundaryHead(
@@ -135,6 +136,7 @@ class SpanBertPretrainer(keras_hub.models.Task):
         # === Config ===
         self.span_boundary = span_boundary
         self.next_sentence = next_sentence
+        self._reads_pooler = next_sentence
         self.max_span_targets = max_span_targets
         self.span_position_dim = span_position_dim
         self._feature_names = (*backbone.input, *slots)
@@ -156,25 +158,96 @@ class SpanBertPretrainer(keras_hub.models.Task):
             optimizer = keras.optimizers.Adam(1e-4)
         super().compile(optimizer=optimizer, **kwargs)
 
+    def to_masked_lm(
+        self, tokenizer: SpanBertTokenizer, sequence_length: int | None = None
+    ) -> SpanBertMaskedLM:
+        """The masked-language model in this one, to predict with, to save and to export.
+
+        Args:
+            tokenizer: tokenizer of the records that this model was trained on.
+            sequence_length: positions of a row that its preprocessor packs; as many as the
+                encoder reads by default.
+
+        Returns:
+            A `SpanBertMaskedLM` with this model's encoder and a copy of its head.
+        """
+        length = sequence_length or self.backbone.max_sequence_length
+        preprocessor = SpanBertMaskedLMPreprocessor(tokenizer, sequence_length=length)
+        masked_lm = SpanBertMaskedLM(self.backbone, preprocessor)
+        masked_lm.masked_lm_head.set_weights(self.masked_lm_head.get_weights())
+        masked_lm.is_head_trained = self.is_head_trained
+        return masked_lm
+
+    def save_to_preset(
+        self, preset_dir: str, max_shard_size: float = 10, *, tokenizer: SpanBertTokenizer
+    ) -> None:
+        """Writes the preset of a `SpanBertMaskedLM`, with this model's further heads beside it.
+
+        `spanbert-tf export`, `--initial-preset` and `--preset` take it, and so does `from_preset`
+        of every task class here.
+
+        Args:
+            preset_dir: directory of the preset.
+            max_shard_size: in GB; larger encoders are saved in several files.
+            tokenizer: tokenizer of the records that this model was trained on.
+        """
+        self.to_masked_lm(tokenizer).save_to_preset(preset_dir, max_shard_size=max_shard_size)
+        write_heads(head_arrays(self), preset_dir)
+
+    @classmethod
+    def from_preset(cls, preset: str, load_weights: bool = True, **kwargs) -> "SpanBertPretrainer":
+        """Loads the encoder of a preset with the pre-training heads that it holds.
+
+        Args:
+            preset: directory, or another name that KerasHub knows.
+            load_weights: whether to load weights; all are random otherwise.
+            **kwargs: arguments of the class, in place of what the preset holds; `dtype`.
+        """
+        saved = read_heads(preset)
+        options = {name: kwargs.pop(name, value) for name, value in head_options(saved).items()}
+        loaded = SpanBertMaskedLM.from_preset(
+            preset, load_weights=load_weights, preprocessor=None, **kwargs
+        )
+        pretrainer = cls(loaded.backbone, **options)
+        if load_weights:
+            load_heads(pretrainer, loaded.masked_lm_head, saved)
+            pretrainer.is_head_trained = loaded.is_head_trained
+        return pretrainer
+
     def call(self, inputs: dict, training: bool | None = None, mask: None = None) -> dict:
         """Logits of each objective; features that the model does not know are ignored."""
         # A functional model would bind a dict with further keys to its inputs in their order.
         features = {name: inputs[name] for name in self._feature_names}
         return super().call(features, training=training, mask=mask)
 
-    def objective_sums(self, batch: dict, logits: dict) -> dict[str, ObjectiveSums]:
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """Names of the objectives that the model has heads of."""
+        return tuple(self.output)
+
+    def objective_sums(
+        self,
+        batch: dict,
+        logits: dict,
+        y: None = None,
+        sample_weight: keras.KerasTensor | None = None,
+    ) -> dict[str, ObjectiveSums]:
         """Sums over the targets of a batch, and how many there are, for each objective.
 
         Args:
             batch: dict of the data set's features.
             logits: what the model returned for it.
+            y: must be `None`: labels are among the features.
+            sample_weight: float [B], of all targets of a row; 1 by default.
 
         Returns:
             A dict of `"masked_lm"`, `"span_boundary"`, `"next_sentence"` to their sums.
         """
         sums = {}
         for objective, values in logits.items():
-            labels, weights = _targets(batch, objective)  # [B, K]; [B] for next sentences
+            labels, weights = _targets(
+                batch, objective, sample_weight
+            )  # [B, K]; [B] for next sentences
             values = ops.cast(values, "float32")
             losses = keras.losses.sparse_categorical_crossentropy(labels, values, from_logits=True)
             is_correct = ops.equal(ops.argmax(values, axis=-1), ops.cast(labels, "int32"))
@@ -185,36 +258,38 @@ class SpanBertPretrainer(keras_hub.models.Task):
             )
         return sums
 
-    def target_counts(self, batch: dict) -> dict[str, keras.KerasTensor]:
+    def target_counts(
+        self, batch: dict, y: None = None, sample_weight: keras.KerasTensor | None = None
+    ) -> dict[str, keras.KerasTensor]:
         """How many targets each objective has in a batch, float32 []."""
-        return {name: ops.sum(_targets(batch, name)[1]) for name in self.output}
+        return {name: ops.sum(_targets(batch, name, sample_weight)[1]) for name in self.objectives}
 
     def compute_loss(
         self,
         x: dict | None = None,
         y: None = None,
         y_pred: dict | None = None,
-        sample_weight: None = None,
+        sample_weight: keras.KerasTensor | None = None,
         training: bool = True,
     ) -> keras.KerasTensor:
         """The sum of the objectives' means over the global batch; 0 for one without targets."""
-        sums = self.objective_sums(x, y_pred)
+        sums = self.objective_sums(x, y_pred, y, sample_weight)
         return sum(global_mean_share(part.loss, part.num_targets) for part in sums.values())
 
     def compute_metrics(
-        self, x: dict, y: None, y_pred: dict, sample_weight: None = None
+        self, x: dict, y: None, y_pred: dict, sample_weight: keras.KerasTensor | None = None
     ) -> dict[str, keras.KerasTensor]:
         """Updates the metrics with a batch and returns all of them."""
-        self.update_metrics(self.objective_sums(x, y_pred))
+        self.update_metrics(self.objective_sums(x, y_pred, y, sample_weight))
         return self.get_metrics_result()
 
     def update_metrics(self, sums: dict[str, ObjectiveSums]) -> None:
         """Updates the metrics with what `objective_sums` returned."""
         for objective, part in sums.items():
-            num_targets = ops.maximum(part.num_targets, 1.0)
             for kind, total in (("loss", part.loss), ("accuracy", part.num_correct)):
                 metric = self._objective_metrics[f"{objective}_{kind}"]
-                metric.update_state(total / num_targets, sample_weight=part.num_targets)
+                mean = ops.divide_no_nan(total, part.num_targets)
+                metric.update_state(mean, sample_weight=part.num_targets)
 
     def get_metrics_result(self) -> dict[str, keras.KerasTensor]:
         """The metrics' values; `loss` is the sum of the objectives' mean losses."""

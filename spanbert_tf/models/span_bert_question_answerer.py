@@ -3,32 +3,67 @@
 B rows, S positions, H width.
 """
 
+from typing import Annotated
+
 import keras
 import keras_hub
+from annotated_types import Gt
 from keras import ops
+from keras_hub.src.utils import preset_utils
+from pydantic import ConfigDict
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.layers import bert_initializer
+from spanbert_tf.models.objective_sums import ObjectiveSums
+from spanbert_tf.models.own_objective import OwnObjective
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_question_answerer_preprocessor import (
     SpanBertQuestionAnswererPreprocessor,
 )
-from spanbert_tf.models.task_presets import check_task_preset
+from spanbert_tf.models.span_bert_task import SpanBertTask
 
+_SETTINGS = (
+    "max_answer_tokens",
+    "num_candidates",
+    "stride",
+    "has_unanswerable",
+    "null_threshold",
+)
+_FORMER_SETTINGS_FILE = "question_answering.json"
 _NO_POSITION = -1e9  # in place of the logit of padding
 
 
+class _FormerSettings(TypedDict, total=False, closed=True):
+    __pydantic_config__ = ConfigDict(allow_inf_nan=False)  # type: ignore[misc]
+
+    max_answer_tokens: Annotated[int, Gt(0)]
+    num_candidates: Annotated[int, Gt(0)]
+    stride: Annotated[int, Gt(0)]
+    has_unanswerable: bool
+    null_threshold: float
+
+
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertQuestionAnswerer(keras_hub.models.Task):
+class SpanBertQuestionAnswerer(OwnObjective, SpanBertTask, keras_hub.models.Task):
     """Two linear classifiers over the encoder: where the answer starts, and where it ends.
 
     A question without an answer starts and ends at [CLS], position 0 (SpanBERT, section 4.1). The
-    loss of a row is the mean of the two cross-entropies. `fit` takes the batches of
-    `spanbert_tf.data.question_answering_dataset`; `compile()` needs no loss.
+    loss of a row is the mean of the two cross-entropies; `compile()` needs no other. With a
+    preprocessor `fit` takes questions, passages and answers as texts (see there), without one the
+    batches of `spanbert_tf.data.question_answering_dataset`.
 
     Args:
         backbone: a `SpanBertBackbone`.
         preprocessor: a `SpanBertQuestionAnswererPreprocessor`, or `None` for rows that are packed
             already.
+        max_answer_tokens: int. The longest answer that is predicted.
+        num_candidates: int. Possible answers that are kept for each question.
+        stride: int. Tokens from one window of a long passage to the next.
+        has_unanswerable: bool. Whether questions may have no answer (SQuAD 2.0).
+        null_threshold: float. How much better "no answer" must be than the best one to count;
+            `finetune` chooses it on the validation data.
 
     Returns:
         A dict of `start_logits` and `end_logits`, float32 [B, S]; those of padding are -1e9.
@@ -37,9 +72,14 @@ class SpanBertQuestionAnswerer(keras_hub.models.Task):
     ```python
     answerer = spanbert_tf.models.SpanBertQuestionAnswerer.from_preset("run/preset")
     logits = answerer.predict((["Who sat?"], ["The cat sat on the mat."]))
+
+    answerer.compile()
+    questions, passages = ["Who sat?", "Who ran?"], ["The cat sat.", "The dog sat."]
+    answerer.fit(x=(questions, passages), y=["The cat", ""])  # the second one has no answer
     ```
     """
 
+    _objective = "answer_span"
     backbone_cls = SpanBertBackbone
     preprocessor_cls = SpanBertQuestionAnswererPreprocessor
 
@@ -47,12 +87,16 @@ class SpanBertQuestionAnswerer(keras_hub.models.Task):
         self,
         backbone: SpanBertBackbone,
         preprocessor: SpanBertQuestionAnswererPreprocessor | None = None,
+        max_answer_tokens: int = 30,
+        num_candidates: int = 20,
+        stride: int = 128,
+        has_unanswerable: bool = False,
+        null_threshold: float = 0.0,
         **kwargs,
     ) -> None:
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = preprocessor
-        backbone.pooled_dense.trainable = False  # it has no gradient here
         self.span_classifiers = keras.layers.Dense(
             2,
             kernel_initializer=bert_initializer(),
@@ -71,52 +115,91 @@ class SpanBertQuestionAnswerer(keras_hub.models.Task):
         super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
 
         # === Config ===
-        self._feature_names = tuple(backbone.input)
+        self.max_answer_tokens = max_answer_tokens
+        self.num_candidates = num_candidates
+        self.stride = stride
+        self.has_unanswerable = has_unanswerable
+        self.null_threshold = null_threshold
 
     @classmethod
     def from_preset(
         cls, preset: str, load_weights: bool = True, **kwargs
     ) -> "SpanBertQuestionAnswerer":
-        """Loads a preset; with weights, only one that was saved from a question answerer.
-
-        For new classifiers on an encoder, construct the class.
+        """Loads a preset; new classifiers are put on the encoder of another one.
 
         Raises:
-            BadInputError: the preset has no such classifiers.
+            BadInputError: the settings of an older preset are damaged.
         """
-        if load_weights:
-            check_task_preset(preset, cls)
-        return super().from_preset(preset, load_weights=load_weights, **kwargs)
+        answerer = super().from_preset(preset, load_weights=load_weights, **kwargs)
+        for name, value in _read_former_settings(preset).items():
+            setattr(answerer, name, value)
+        return answerer
 
-    def compile(self, optimizer: str | keras.Optimizer = "auto", **kwargs) -> None:
-        """Configures the model for training; the loss is the model's own.
+    def objective_sums(
+        self,
+        x: dict,
+        outputs: dict,
+        y: dict,
+        sample_weight: keras.KerasTensor | None = None,
+    ) -> dict[str, ObjectiveSums]:
+        """Sums over the rows of a batch; an answer is right where both of its ends are.
 
         Args:
-            optimizer: `"auto"` (Adam, 3e-5), a name, or a `keras.Optimizer`.
-            **kwargs: as for `keras.Model.compile`.
+            x: as for `call`; unused.
+            outputs: what `call` returned.
+            y: `start_positions` and `end_positions`, int [B].
+            sample_weight: float [B]; 1 by default.
         """
-        if optimizer == "auto":
-            optimizer = keras.optimizers.Adam(3e-5)
-        super().compile(optimizer=optimizer, **kwargs)
-
-    def call(self, inputs: dict, training: bool | None = None, mask: None = None) -> dict:
-        """Logits; features that the model does not know are ignored."""
-        features = {name: inputs[name] for name in self._feature_names}
-        return super().call(features, training=training, mask=mask)
-
-    def compute_loss(
-        self,
-        x: dict | None = None,
-        y: dict | None = None,
-        y_pred: dict | None = None,
-        sample_weight: None = None,
-        training: bool = True,
-    ) -> keras.KerasTensor:
-        """The mean over the rows of a batch; `y` has `start_positions` and `end_positions` [B]."""
-        losses = [
-            keras.losses.sparse_categorical_crossentropy(
-                y[f"{end}_positions"], y_pred[f"{end}_logits"], from_logits=True
+        weights = self._target_weights(y, sample_weight)  # [B]
+        is_right = [
+            ops.equal(
+                ops.argmax(outputs[f"{end}_logits"], axis=-1),
+                ops.cast(y[f"{end}_positions"], "int32"),
             )
             for end in ("start", "end")
-        ]  # [B] each
-        return ops.mean(losses[0] + losses[1]) / 2
+        ]
+        num_right = ops.sum(weights * ops.cast(ops.logical_and(*is_right), "float32"))
+        loss = ops.sum(weights * _row_losses(y, outputs))
+        return {self._objective: ObjectiveSums(loss, num_right, ops.sum(weights))}
+
+    def _target_weights(
+        self, y: dict, sample_weight: keras.KerasTensor | None
+    ) -> keras.KerasTensor:
+        """Weights of the rows, float32 [B]."""
+        if sample_weight is None:
+            return ops.ones_like(y["start_positions"], dtype="float32")
+        return ops.reshape(ops.cast(sample_weight, "float32"), (-1,))
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        config.update({name: getattr(self, name) for name in _SETTINGS})
+        return config
+
+
+def _read_former_settings(preset: str) -> dict:
+    """The settings of a preset that was written before they stood in `task.json`.
+
+    Raises:
+        BadInputError: the file is damaged.
+    """
+    if not preset_utils.check_file_exists(preset, _FORMER_SETTINGS_FILE):
+        return {}
+    path, place = preset_utils.get_file(preset, _FORMER_SETTINGS_FILE), f"{preset}: "
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except OSError as error:
+        raise BadInputError(f"{place}{_FORMER_SETTINGS_FILE} cannot be read ({error})") from error
+    place += f"{_FORMER_SETTINGS_FILE} is damaged"
+    return dict(parse_json(text, _FormerSettings, place, "copy the preset again"))
+
+
+def _row_losses(y: dict, outputs: dict) -> keras.KerasTensor:
+    """The mean of the cross-entropies of start and end, float32 [B]."""
+    losses = [
+        keras.losses.sparse_categorical_crossentropy(
+            y[f"{end}_positions"], outputs[f"{end}_logits"], from_logits=True
+        )
+        for end in ("start", "end")
+    ]  # [B] each
+    return (losses[0] + losses[1]) / 2

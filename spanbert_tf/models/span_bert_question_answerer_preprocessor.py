@@ -1,19 +1,25 @@
-"""Packs questions and passages for `SpanBertQuestionAnswerer`."""
+"""Packs questions and passages for `SpanBertQuestionAnswerer`.
+
+B rows, S positions, T tokens of a passage.
+"""
 
 import keras
 import keras_hub
 import tensorflow as tf
+from keras_hub.src.utils import preset_utils
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.data.passage_windows import WindowPacker
 from spanbert_tf.data.segment_positions import pair_positions
-from spanbert_tf.data.tokenization import word_piece_tokenizer
+from spanbert_tf.data.tokenization import WordPieceTokenizer
+from spanbert_tf.models.answer_tokens import tokens_of_answers
+from spanbert_tf.models.preset_lengths import LengthOfPreset
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertQuestionAnswererPreprocessor(keras_hub.models.Preprocessor):
+class SpanBertQuestionAnswererPreprocessor(LengthOfPreset, keras_hub.models.Preprocessor):
     """Packs one row a question: `[CLS] passage [SEP] question [SEP]` (SpanBERT, section 4.1).
 
     What does not fit is cut off the passage; for passages of any length write records with
@@ -21,21 +27,35 @@ class SpanBertQuestionAnswererPreprocessor(keras_hub.models.Preprocessor):
 
     Args:
         tokenizer: a `SpanBertTokenizer`.
-        sequence_length: int. Positions of a packed row.
+        sequence_length: int. Positions of a packed row; a new preprocessor of a preset has the
+            length of the preset's own, or of its encoder.
         question_first: bool. `[CLS] question [SEP] passage [SEP]`.
         segment_aware: bool. Tell SegaBERT's positions as well; needs `question_first`.
 
     Call arguments:
         x: tuple of questions and passages, string tensors [B].
-        y, sample_weight: handed through.
+        y: the answers, to train: strings [B], which are looked for in the passages, the first
+            occurrence counts; or a tuple of such and of the characters where they begin, int [B];
+            or a dict, which is handed through. An empty string is no answer.
+        sample_weight: handed through.
 
     Returns:
         `x`, `(x, y)` or `(x, y, sample_weight)`, where `x` is a dict of `token_ids`, `segment_ids`
         and `padding_mask`, and if `segment_aware` of `paragraph_indices`, `sentence_indices` and
-        `token_indices`, int32 [B, sequence_length].
+        `token_indices`, int32 [B, sequence_length]; and `y` of `start_positions` and
+        `end_positions`, int32 [B], the end inclusive. They are 0, [CLS], where there is no answer
+        or it does not stand in that place of the passage or in the row.
 
     Raises:
         ValueError: `segment_aware` without `question_first`.
+
+    Example:
+    ```python
+    tokenizer = spanbert_tf.models.SpanBertTokenizer("records/vocab.txt", lowercase=True)
+    preprocessor = spanbert_tf.models.SpanBertQuestionAnswererPreprocessor(tokenizer, 16)
+    x, y = preprocessor(x=(["Who sat?"], ["The cat sat."]), y=["cat"])
+    y["start_positions"]  # [2], after [CLS] and `the`
+    ```
     """
 
     backbone_cls = SpanBertBackbone
@@ -58,6 +78,14 @@ class SpanBertQuestionAnswererPreprocessor(keras_hub.models.Preprocessor):
         self.segment_aware = segment_aware
         self.packer = None
 
+    @classmethod
+    def _add_missing_kwargs(cls, loader: preset_utils.PresetLoader, kwargs: dict) -> dict:
+        """KerasHub's hook for a preset that was saved without this preprocessor."""
+        kwargs = super()._add_missing_kwargs(loader, kwargs)
+        positions = loader.config.get("config", {}).get("position_embeddings", "absolute")
+        is_aware = positions != "absolute"
+        return {"segment_aware": is_aware, "question_first": is_aware, **kwargs}
+
     def build(self, input_shape: tuple) -> None:
         self.packer = WindowPacker(
             self.tokenizer.start_token_id,
@@ -68,26 +96,37 @@ class SpanBertQuestionAnswererPreprocessor(keras_hub.models.Preprocessor):
             max_question_tokens=self.sequence_length,
             question_first=self.question_first,
         )
-        if self.segment_aware:  # positions need offsets, which the tokenizer does not give
-            self._word_piece = word_piece_tokenizer(
-                self.tokenizer.get_vocabulary(), lowercase=self.tokenizer.lowercase
+        with tf.init_scope():  # the first call may be in a graph, which the constants outlive
+            self._word_piece = WordPieceTokenizer(  # with offsets, unlike the tokenizer
+                self.tokenizer.get_vocabulary(), self.tokenizer.casing
             )
 
     def call(
-        self, x: tuple, y: tf.Tensor | None = None, sample_weight: tf.Tensor | None = None
+        self,
+        x: tuple,
+        y: tf.Tensor | tuple | dict | None = None,
+        sample_weight: tf.Tensor | None = None,
     ) -> dict | tuple:
         return self._pack(x, y, sample_weight)
 
     @preprocessing_function
-    def _pack(self, x: tuple, y: tf.Tensor | None, sample_weight: tf.Tensor | None) -> dict | tuple:
+    def _pack(
+        self,
+        x: tuple,
+        y: tf.Tensor | tuple | dict | None,
+        sample_weight: tf.Tensor | None,
+    ) -> dict | tuple:
         texts = [tf.reshape(text, [-1]) for text in x]  # [B] each
-        if self.segment_aware:
-            (questions, starts), (passages, passage_starts) = (
-                self._word_piece.tokenize_with_offsets(text)[:2] for text in texts
+        has_answers = y is not None and not isinstance(y, dict)
+        positions = None
+        if self.segment_aware or has_answers:
+            (questions, question_starts, _), (passages, starts, ends) = (
+                self._word_piece.tokenize_with_offsets(text) for text in texts
             )
-            positions = pair_positions(*texts, starts, passage_starts)
+            if self.segment_aware:
+                positions = pair_positions(*texts, question_starts, starts)
         else:
-            (questions, passages), positions = map(self.tokenizer, texts), None
+            questions, passages = map(self.tokenizer, texts)
         windows = self.packer(questions, passages, positions)
         # The first window of each passage.
         firsts = tf.searchsorted(windows.question_index, tf.range(questions.nrows(tf.int32)))
@@ -97,6 +136,9 @@ class SpanBertQuestionAnswererPreprocessor(keras_hub.models.Preprocessor):
             name: tf.pad(tf.gather(values, firsts), room, constant_values=padding.get(name, 0))
             for name, values in windows.features().items()
         }  # [B, sequence_length]
+        if has_answers:
+            tokens = tokens_of_answers(texts[1], y, starts, ends)
+            y = _positions_in_rows(*tokens, tf.gather(windows.passage_tokens, firsts))
         return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
 
     def get_config(self) -> dict:
@@ -109,3 +151,17 @@ class SpanBertQuestionAnswererPreprocessor(keras_hub.models.Preprocessor):
             }
         )
         return config
+
+
+def _positions_in_rows(
+    first: tf.Tensor, last: tf.Tensor, passage_tokens: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Positions of the tokens [B] in rows [B, S]; 0 for both where one is not there."""
+    is_token = [passage_tokens == token[:, tf.newaxis] for token in (first, last)]
+    is_inside = tf.reduce_all([tf.reduce_any(where, axis=1) for where in is_token], axis=0)
+    is_inside &= first >= 0
+    start, end = (
+        tf.where(is_inside, tf.argmax(tf.cast(where, tf.int32), axis=1, output_type=tf.int32), 0)
+        for where in is_token
+    )
+    return {"start_positions": start, "end_positions": end}

@@ -1,34 +1,48 @@
-"""The classifier of texts and pairs of texts, for GLUE and the like."""
+"""The classifier of texts and pairs of texts, for tasks such as GLUE's.
+
+B rows, C classes.
+"""
+
+from collections.abc import Sequence
 
 import keras
 import keras_hub
 
 from spanbert_tf.layers import bert_initializer
+from spanbert_tf.models.mean_crossentropy import MeanCrossentropy
+from spanbert_tf.models.mean_loss import MeanLoss
+from spanbert_tf.models.mean_squared_error import MeanSquaredError
+from spanbert_tf.models.objective_sums import ObjectiveSums
+from spanbert_tf.models.replicas import weights_of
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.models.span_bert_text_classifier_preprocessor import (
     SpanBertTextClassifierPreprocessor,
 )
-from spanbert_tf.models.task_presets import check_task_preset
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertTextClassifier(keras_hub.models.TextClassifier):
+class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
     """An encoder with a linear classifier over the pooled [CLS] (SpanBERT, section 4.1, GLUE).
 
+    With one class it is a regression: its output is the number, in float32 whatever the precision.
+
     `from_preset(preset, num_classes=…)` puts a new classifier on the encoder of any preset of this
-    project; without `num_classes` the preset must have been saved from a classifier.
+    project; only one that was saved from a classifier needs no `num_classes`.
 
     Args:
         backbone: a `SpanBertBackbone`.
-        num_classes: int. Logits of an example.
+        num_classes: int. Number of classes, C; 1 for a regression.
         preprocessor: a `SpanBertTextClassifierPreprocessor`, or `None` for rows that are packed
             already.
-        activation: of the logits; none by default.
+        activation: activation of the logits; the identity by default.
         dropout: float. Rate before the classifier.
+        labels: names of the classes in the order of their numbers, of a regression the name of
+            its number; `LABEL_0` and so on by default.
 
     Raises:
-        ValueError: a preprocessor is given, and the backbone reads SegaBERT's indices, which
-            strings alone do not tell.
+        ValueError: `labels` are not `num_classes` different names; or one of backbone and
+            preprocessor has SegaBERT's positions and the other has not.
 
     Example:
     ```python
@@ -37,6 +51,7 @@ class SpanBertTextClassifier(keras_hub.models.TextClassifier):
     ```
     """
 
+    _reads_pooler = True
     backbone_cls = SpanBertBackbone
     preprocessor_cls = SpanBertTextClassifierPreprocessor
 
@@ -47,49 +62,121 @@ class SpanBertTextClassifier(keras_hub.models.TextClassifier):
         preprocessor: SpanBertTextClassifierPreprocessor | None = None,
         activation: str | None = None,
         dropout: float = 0.1,
+        labels: Sequence[str] | None = None,
         **kwargs,
     ) -> None:
-        if preprocessor is not None and backbone.position_embeddings != "absolute":
+        if labels is None:
+            labels = [f"LABEL_{number}" for number in range(num_classes)]
+        if len(set(labels)) != num_classes or len(labels) != num_classes:
             raise ValueError(
-                "Strings do not tell the paragraph and sentence indices of a backbone with "
-                f"position_embeddings={backbone.position_embeddings!r}; use preprocessor=None"
+                f"labels must be {num_classes} different names. Received: {list(labels)}"
             )
+        is_aware = backbone.position_embeddings != "absolute"
+        if preprocessor is not None and preprocessor.segment_aware != is_aware:
+            raise ValueError(
+                f"segment_aware of the preprocessor must be {is_aware}: the backbone has "
+                f"position_embeddings={backbone.position_embeddings!r}"
+            )
+        # Of a regression, 8 bits are too few digits.
+        dtype = "float32" if num_classes == 1 else backbone.dtype_policy
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = preprocessor
-        self.output_dropout = keras.layers.Dropout(
-            dropout, dtype=backbone.dtype_policy, name="classifier_dropout"
-        )
+        self.output_dropout = keras.layers.Dropout(dropout, dtype=dtype, name="classifier_dropout")
         self.output_dense = keras.layers.Dense(
             num_classes,
             activation=activation,
             kernel_initializer=bert_initializer(),
-            dtype=backbone.dtype_policy,
+            dtype=dtype,
             name="logits",
         )
 
         # === Functional Model ===
         pooled_output = backbone(backbone.input)["pooled_output"]  # [B, H]
-        logits = self.output_dense(self.output_dropout(pooled_output))  # [B, num_classes]
+        logits = self.output_dense(self.output_dropout(pooled_output))  # [B, C]
         super().__init__(inputs=backbone.input, outputs=logits, **kwargs)
 
         # === Config ===
         self.num_classes = num_classes
         self.activation = keras.activations.get(activation)
         self.dropout = dropout
+        self.labels = list(labels)
 
     @classmethod
     def from_preset(
         cls, preset: str, load_weights: bool = True, **kwargs
     ) -> "SpanBertTextClassifier":
-        """Loads a preset; a new classifier is put on its encoder only where `num_classes` asks.
-
-        Raises:
-            BadInputError: no `num_classes`, and the preset was saved from no classifier.
-        """
-        if load_weights and "num_classes" not in kwargs:
-            check_task_preset(preset, cls)
+        """Loads a preset; with `num_classes` with a new classifier, whose labels are new."""
+        if "num_classes" in kwargs:
+            kwargs.setdefault("labels", None)
         return super().from_preset(preset, load_weights=load_weights, **kwargs)
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the output is a number, not the logits of classes."""
+        return self.output_dense.units == 1
+
+    def compile(
+        self,
+        optimizer: str | keras.Optimizer = "auto",
+        loss: str | keras.losses.Loss = "auto",
+        **kwargs,
+    ) -> None:
+        """Configures the model for training.
+
+        Args:
+            optimizer: `"auto"` (Adam, 5e-5), a name, or a `keras.Optimizer`.
+            loss: `"auto"` (the mean over the batch, by sample weights: of the cross-entropy, or of
+                the squared error), a name, or a `keras.losses.Loss`.
+            **kwargs: as for `keras_hub.models.TextClassifier.compile`.
+        """
+        if loss == "auto":
+            loss = self._mean_loss()
+        if self.is_regression and kwargs.get("metrics", "auto") == "auto":
+            kwargs["metrics"] = [keras.metrics.MeanSquaredError()]
+        super().compile(optimizer=optimizer, loss=loss, **kwargs)
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """The one objective."""
+        return ("regression" if self.is_regression else "classification",)
+
+    @property
+    def has_accuracy(self) -> bool:
+        """Whether targets are right or wrong."""
+        return not self.is_regression
+
+    def objective_sums(
+        self,
+        x: dict,
+        outputs: keras.KerasTensor,
+        y: keras.KerasTensor,
+        sample_weight: keras.KerasTensor | None = None,
+    ) -> dict[str, ObjectiveSums]:
+        """Sums over the rows of a batch.
+
+        Args:
+            x: as for `call`; unused.
+            outputs: what `call` returned.
+            y: classes, int [B]; of a regression numbers, float [B].
+            sample_weight: float [B]; 1 by default.
+        """
+        return {self.objectives[0]: self._mean_loss().sums(y, outputs, sample_weight)}
+
+    def target_counts(
+        self,
+        x: dict,
+        y: keras.KerasTensor,
+        sample_weight: keras.KerasTensor | None = None,
+    ) -> dict[str, keras.KerasTensor]:
+        """The sum of the weights of the rows of a batch, float32 []."""
+        return {self.objectives[0]: keras.ops.sum(weights_of(y, sample_weight))}
+
+    def _mean_loss(self) -> MeanLoss:
+        if self.is_regression:
+            return MeanSquaredError()
+        is_linear = self.output_dense.activation == keras.activations.linear
+        return MeanCrossentropy(from_logits=is_linear)
 
     def get_config(self) -> dict:
         config = super().get_config()
@@ -98,6 +185,7 @@ class SpanBertTextClassifier(keras_hub.models.TextClassifier):
                 "num_classes": self.num_classes,
                 "activation": keras.activations.serialize(self.activation),
                 "dropout": self.dropout,
+                "labels": self.labels,
             }
         )
         return config

@@ -1,39 +1,86 @@
-"""Packs texts, or pairs of texts, for `SpanBertTextClassifier`."""
+"""Packs texts, or pairs of texts, for `SpanBertTextClassifier`.
+
+B rows.
+"""
 
 import keras
 import keras_hub
 import tensorflow as tf
+from keras_hub.src.utils import preset_utils
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
+from spanbert_tf.data.packing import SpecialTokenIds
+from spanbert_tf.data.text_rows import TextRowPacker
+from spanbert_tf.models.preset_lengths import LengthOfPreset
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
-from spanbert_tf.models.text_packer import text_packer
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertTextClassifierPreprocessor(keras_hub.models.TextClassifierPreprocessor):
+class SpanBertTextClassifierPreprocessor(
+    LengthOfPreset, keras_hub.models.TextClassifierPreprocessor
+):
     """Tokenizes and packs: `[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]`.
 
     Args:
         tokenizer: a `SpanBertTokenizer`.
-        sequence_length: int. Positions of a packed row.
-        truncate: string. How texts are cut to fit, as for `keras_hub.layers.MultiSegmentPacker`.
+        sequence_length: int. Positions of a packed row; a new preprocessor of a preset has the
+            length of the preset's own, or of its encoder.
+        truncate: string. How pairs are cut to fit: `"round_robin"`: the longer text first;
+            `"waterfall"`: the second.
+        segment_aware: bool. Tell SegaBERT's positions as well: each text is one paragraph of one
+            sentence (`spanbert_tf.data.text_rows`).
+        is_pair: bool. Whether predictors and exports take pairs of texts. (Calls take both.)
 
     Call arguments:
-        x: string, string tensor [B], or a tuple of two for pairs.
+        x: string, strings [B], or a tuple of two such for pairs, of which the second may be empty.
         y, sample_weight: handed through.
 
     Returns:
         `x`, `(x, y)` or `(x, y, sample_weight)`, where `x` is a dict of `token_ids`, `segment_ids`
-        and `padding_mask`, int32 [B, sequence_length].
+        and `padding_mask`, and if `segment_aware` of `paragraph_indices`, `sentence_indices` and
+        `token_indices`, int32 [B, sequence_length].
+
+    Example:
+    ```python
+    tokenizer = spanbert_tf.models.SpanBertTokenizer("records/vocab.txt", lowercase=True)
+    preprocessor = spanbert_tf.models.SpanBertTextClassifierPreprocessor(tokenizer, 16)
+    preprocessor(["All fine.", "Not at all."])["token_ids"]  # [2, 16]
+    preprocessor(x=(["A premise."], ["A hypothesis."]))["segment_ids"]  # [1, 16]
+    ```
     """
 
     backbone_cls = SpanBertBackbone
     tokenizer_cls = SpanBertTokenizer
 
-    def build(self, input_shape: tuple) -> None:
+    def __init__(
+        self,
+        tokenizer: SpanBertTokenizer,
+        sequence_length: int = 512,
+        truncate: str = "round_robin",
+        segment_aware: bool = False,
+        is_pair: bool = False,
+        **kwargs,
+    ) -> None:
+        super().__init__(tokenizer, sequence_length, truncate, **kwargs)
+        self.segment_aware = segment_aware
+        self.is_pair = is_pair
+
+    @classmethod
+    def _add_missing_kwargs(cls, loader: preset_utils.PresetLoader, kwargs: dict) -> dict:
+        """KerasHub's hook for a preset that was saved without this preprocessor."""
+        kwargs = super()._add_missing_kwargs(loader, kwargs)
+        positions = loader.config.get("config", {}).get("position_embeddings", "absolute")
+        return {"segment_aware": positions != "absolute", **kwargs}
+
+    def build(self, input_shape: tuple | None = None) -> None:
         # In place of the base class's.
-        self.packer = text_packer(self.tokenizer, self.sequence_length, self.truncate)
+        special = SpecialTokenIds(
+            self.tokenizer.start_token_id,
+            self.tokenizer.end_token_id,
+            self.tokenizer.pad_token_id,
+        )
+        self.packer = TextRowPacker(special, self.sequence_length, self.truncate)
 
     def call(
         self,
@@ -47,11 +94,25 @@ class SpanBertTextClassifierPreprocessor(keras_hub.models.TextClassifierPreproce
     def _pack(
         self, x: tf.Tensor | tuple, y: tf.Tensor | None, sample_weight: tf.Tensor | None
     ) -> dict | tuple:
-        segments = x if isinstance(x, tuple) else (x,)
-        token_ids, segment_ids = self.packer(tuple(map(self.tokenizer, segments)))  # [B, S]
-        features = {
-            "token_ids": token_ids,
-            "segment_ids": segment_ids,
-            "padding_mask": tf.cast(token_ids != self.tokenizer.pad_token_id, tf.int32),
-        }
+        texts = x if isinstance(x, tuple) else (x,)
+        features = self.pack_texts(*(tf.reshape(text, [-1]) for text in texts), pads_to_limit=True)
+        if texts[0].shape.rank == 0:
+            features = {name: values[0] for name, values in features.items()}
         return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
+
+    def pack_texts(self, *texts: tf.Tensor, pads_to_limit: bool = False) -> dict[str, tf.Tensor]:
+        """What the model reads, int32 [B, S].
+
+        Args:
+            *texts: string [B], one or two.
+            pads_to_limit: whether S is `sequence_length`, not the length of the longest row.
+        """
+        if self.packer is None:
+            self.build()
+        rows = self.packer(*map(self.tokenizer, texts), pads_to_limit=pads_to_limit)
+        return rows.features(segment_aware=self.segment_aware)
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        config.update({"segment_aware": self.segment_aware, "is_pair": self.is_pair})
+        return config

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras.src.saving.serialization_lib import in_safe_mode
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from spanbert_tf.data.tokenization import word_piece_tokenizer
+from spanbert_tf.data.tokenization import WordPieceTokenizer
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.vocabulary import (
     END_TOKEN,
@@ -20,6 +20,7 @@ from spanbert_tf.vocabulary import (
     PAD_TOKEN,
     START_TOKEN,
     UNKNOWN_TOKEN,
+    Casing,
     check_vocabulary,
     load_vocabulary,
 )
@@ -36,7 +37,7 @@ _SPECIAL_TOKENS = {
 }
 _SEPARATOR = "\x00"  # ends a word and is no part of one, wherever it stands in a text
 # What KerasHub's class lets choose and BERT's text normalisation decides.
-_DECIDED = ("strip_accents", "split", "split_on_cjk", "suffix_indicator", "oov_token")
+_DECIDED = ("split", "split_on_cjk", "suffix_indicator", "oov_token")
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -56,22 +57,24 @@ class SpanBertTokenizer(keras_hub.tokenizers.WordPieceTokenizer):
       there they vanish. Bytes that are not UTF-8 count as U+FFFD; there they cannot be given.
     * Punctuation and ideographs are those of a newer Unicode version and of the original BERT's
       table: U+2B820 to U+2B91F are ideographs (HuggingFace's table begins at U+2B920).
-    * `lowercase` folds case and compatibility forms as well (NFKC_Casefold): `ß` becomes `ss`,
-      `ﬁ` `fi`, `²` `2`, a final sigma a plain one; there they stay.
+    * Where accents are stripped, case and compatibility forms are folded as well (NFKC_Casefold):
+      `ß` becomes `ss`, `ﬁ` `fi`, `²` `2`, a final sigma a plain one; there they stay.
     * A word of more than 100 bytes is `[UNK]`; there, of more than 100 characters.
     * `[MASK]` and the like in a text are text, unless `special_tokens_in_strings`.
 
     Args:
         vocabulary: path of a vocabulary, or its entries in order of their ids.
-        lowercase: bool. Whether to lower-case the text and strip accents (uncased vocabularies).
+        lowercase: bool. Whether to lower-case the text (uncased vocabularies).
+        strip_accents: bool or `None`. Whether to strip accents as well; `None`: where the text is
+            lower-cased, as in HuggingFace.
         special_tokens_in_strings: bool. Whether `[MASK]` and the other special tokens in a text
             stand for themselves; otherwise they are text and become `[`, `MASK`, `]`.
         sequence_length: int or `None`. Cuts and pads to so many ids, without special tokens.
 
     Raises:
         BadInputError: the vocabulary cannot be used.
-        ValueError: an option that BERT's text normalisation leaves no choice of, or a dtype other
-            than int32.
+        ValueError: an option that BERT's text normalisation leaves no choice of, accents stripped
+            from cased text, or a dtype other than int32.
 
     Example:
     ```python
@@ -86,6 +89,7 @@ class SpanBertTokenizer(keras_hub.tokenizers.WordPieceTokenizer):
         self,
         vocabulary: str | os.PathLike | Iterable[str] | None = None,
         lowercase: bool = False,
+        strip_accents: bool | None = None,
         special_tokens_in_strings: bool = False,
         sequence_length: int | None = None,
         **kwargs,
@@ -97,12 +101,18 @@ class SpanBertTokenizer(keras_hub.tokenizers.WordPieceTokenizer):
         super().__init__(
             vocabulary=vocabulary,
             lowercase=lowercase,
+            strip_accents=Casing.of(lowercase, strip_accents).strip_accents,
             special_tokens_in_strings=special_tokens_in_strings,
             sequence_length=sequence_length,
             **kwargs,
         )
         if self.compute_dtype != "int32":
             raise ValueError(f"The dtype must be int32. Received: {self.compute_dtype}")
+
+    @property
+    def casing(self) -> Casing:
+        """What is done to the text."""
+        return Casing(self.lowercase, self.strip_accents)
 
     def set_vocabulary(self, vocabulary: str | os.PathLike | Iterable[str] | None) -> None:
         """Sets and checks the vocabulary: a file's path, its entries, or `None` for later."""
@@ -119,7 +129,7 @@ class SpanBertTokenizer(keras_hub.tokenizers.WordPieceTokenizer):
 
     def _set_vocabulary_tf(self) -> None:
         super()._set_vocabulary_tf()  # for `detokenize`
-        self._word_piece = word_piece_tokenizer(self.vocabulary, lowercase=self.lowercase)
+        self._word_piece = WordPieceTokenizer(self.vocabulary, self.casing)
 
     def tokenize(self, inputs: tf.Tensor) -> tf.RaggedTensor | tf.Tensor:
         """Ids of the texts' word pieces.

@@ -1,8 +1,8 @@
-"""From which task a preset was saved: heads must never be random without a word."""
+"""Which task a preset was saved from."""
 
 from keras_hub.src.utils import preset_utils
 
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, reason
 
 
 def is_task_preset(preset: str, kind: type) -> bool:
@@ -18,25 +18,19 @@ def is_task_preset(preset: str, kind: type) -> bool:
     try:
         if not preset_utils.check_file_exists(preset, preset_utils.TASK_CONFIG_FILE):
             return False
-    except ValueError as error:  # no directory, and no name that KerasHub knows
-        reason = str(error).splitlines()[0]
-        raise BadInputError(f"{preset}: no preset ({reason})") from error
+    except (ValueError, OSError) as error:  # no directory, and no name that KerasHub can load
+        raise BadInputError(describe_missing(preset, error)) from error
     task = preset_utils.load_json(preset, preset_utils.TASK_CONFIG_FILE)
     has_weights = preset_utils.check_file_exists(preset, preset_utils.TASK_WEIGHTS_FILE)
     return has_weights and task.get("class_name") == kind.__name__
 
 
-def check_task_preset(preset: str, kind: type) -> None:
-    """Raises `BadInputError` unless a preset holds the head of a task.
-
-    KerasHub gives a task that is loaded from another task's preset a random head, silently.
-
-    Args:
-        preset: what `from_preset` takes.
-        kind: class of the task.
-    """
-    if not is_task_preset(preset, kind):
-        raise BadInputError(
-            f"{preset}: has no trained head ({preset_utils.TASK_WEIGHTS_FILE} of a "
-            f"{kind.__name__}); use the preset of such a model"
-        )
+def describe_missing(preset: str, error: Exception) -> str:
+    """What to tell the user about a preset that is not there."""
+    if "://" in preset:
+        return f"{preset}: no preset ({reason(error)}); check the name and the network"
+    return (
+        f"{preset}: no preset: no such directory, and no name that KerasHub can load; download a "
+        "model of the HuggingFace Hub, and `spanbert-tf convert --from huggingface --to keras` it "
+        "first"
+    )

@@ -1,4 +1,4 @@
-"""The packer of the preprocessors of texts; questions and passages have `WindowPacker`."""
+"""The packer of texts; questions and passages have `WindowPacker`."""
 
 import keras_hub
 
@@ -8,12 +8,12 @@ from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 def text_packer(
     tokenizer: SpanBertTokenizer, sequence_length: int, truncate: str
 ) -> keras_hub.layers.MultiSegmentPacker:
-    """KerasHub's packer with BERT's special tokens, in TensorFlow when called eagerly as well.
+    """KerasHub's packer with BERT's special tokens; in TensorFlow even when called eagerly.
 
-    Its own preprocessors make one that runs Python code then, which takes no TensorFlow tokens.
+    The packer that KerasHub's preprocessors make runs Python code then, and takes no tensors.
 
     Args:
-        tokenizer: whose special tokens it adds.
+        tokenizer: tokenizer whose special tokens it adds.
         sequence_length: positions of a packed row.
         truncate: `"round_robin"` or `"waterfall"`.
     """

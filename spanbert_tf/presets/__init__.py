@@ -1,1 +1,1 @@
-"""Presets as this project writes and reads them: whole, described and checked."""
+"""Presets as this project writes and reads them: complete, described and checked."""

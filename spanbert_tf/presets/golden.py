@@ -1,11 +1,13 @@
-"""`golden.json`: how a preset is known again after it was copied, uploaded or loaded elsewhere.
+"""`golden.json`: tells whether a preset that was copied or uploaded is still what was saved.
 
-It holds the SHA-256 of each file of weights, and what the encoder makes of three sentences.
+It holds the SHA-256 of each file of weights, and the encoder's outputs for three sentences.
 """
 
-import hashlib
+import dataclasses
 import json
 import os
+import re
+from typing import ClassVar
 
 import keras
 import keras_hub
@@ -13,9 +15,12 @@ import numpy as np
 from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.checksums import sha256
+from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.vocabulary import END_TOKEN, START_TOKEN
 
 GOLDEN_FILE = "golden.json"
+_ADVICE = f"copy the preset again, or remove {GOLDEN_FILE}"
 SENTENCES = (
     "The span boundary objective predicts a span from the two tokens beside it.",
     "In 1876, Zoë paid 3.50 for an Übersetzung (unabridged).",
@@ -27,13 +32,31 @@ _TOLERANCE = 1e-3
 _WEIGHT_ENDINGS = (".weights.h5", ".weights.json", ".npz")
 
 
+@dataclasses.dataclass(frozen=True)
+class _Sentence:
+    text: str
+    token_ids: list[int]
+    # First and last position; as many values of each.
+    first_and_last_output: tuple[list[float], list[float]]
+
+    __pydantic_config__: ClassVar[dict] = {"allow_inf_nan": False}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Golden:
+    """The content of the file: checksums of the weights, and what they compute."""
+
+    weights: dict[str, str]
+    sentences: list[_Sentence]
+
+
 def write_golden(
     directory: str, backbone: keras_hub.models.Backbone, tokenizer: keras_hub.tokenizers.Tokenizer
 ) -> None:
     """Writes `golden.json` into a preset whose weights are there.
 
     Args:
-        directory: of the preset.
+        directory: directory of the preset.
         backbone: the encoder that was saved.
         tokenizer: the one that was saved.
     """
@@ -41,7 +64,7 @@ def write_golden(
         backbone = keras_hub.models.Backbone.from_preset(directory, dtype="float32")
     content = {
         "weights": {
-            name: _sha256(os.path.join(directory, name))
+            name: sha256(os.path.join(directory, name))
             for name in sorted(os.listdir(directory))
             if name.endswith(_WEIGHT_ENDINGS)
         },
@@ -63,10 +86,12 @@ def check_weights(preset: str) -> None:
     Raises:
         BadInputError: a file differs or is missing.
     """
-    for name, expected in _read(preset).get("weights", {}).items():
+    for name, expected in _read(preset).weights.items():
+        if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name):
+            raise BadInputError(f"{preset}: {GOLDEN_FILE}: {name!r} is no file's name; {_ADVICE}")
         if not preset_utils.check_file_exists(preset, name):
             raise BadInputError(f"{preset}: {name} is missing; copy the preset again")
-        if _sha256(preset_utils.get_file(preset, name)) != expected:
+        if sha256(preset_utils.get_file(preset, name)) != expected:
             raise BadInputError(
                 f"{preset}: {name} is not the file that {GOLDEN_FILE} describes; copy the preset "
                 f"again, or remove {GOLDEN_FILE} if the change was meant"
@@ -86,13 +111,15 @@ def check_outputs(
     Raises:
         BadInputError: token ids or outputs differ.
     """
-    sentences = _read(preset).get("sentences", [])
+    sentences = _read(preset).sentences
     for saved, (text, ids, outputs) in zip(
         sentences, _run_sentences(backbone, tokenizer), strict=False
     ):
-        if ids != saved["token_ids"]:
+        if ids != saved.token_ids:
             raise BadInputError(f"{preset}: {text!r} has other token ids than in {GOLDEN_FILE}")
-        expected = np.array(saved["first_and_last_output"])
+        if list(map(len, saved.first_and_last_output)) != list(map(len, outputs)):
+            raise BadInputError(f"{preset}: {GOLDEN_FILE} has outputs of another shape; {_ADVICE}")
+        expected = np.array(saved.first_and_last_output)
         difference = np.abs(outputs - expected).max() / np.abs(expected).max()
         if not difference <= _TOLERANCE:
             raise BadInputError(
@@ -135,12 +162,8 @@ def _run_sentences(
     return list(zip(SENTENCES, rows, ends, strict=True))
 
 
-def _read(preset: str) -> dict:
+def _read(preset: str) -> _Golden:
     if not preset_utils.check_file_exists(preset, GOLDEN_FILE):
-        return {}
-    return preset_utils.load_json(preset, GOLDEN_FILE)
-
-
-def _sha256(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return _Golden({}, [])
+    with open(preset_utils.get_file(preset, GOLDEN_FILE), "rb") as file:
+        return parse_json(file.read(), _Golden, f"{preset}: {GOLDEN_FILE}", _ADVICE)

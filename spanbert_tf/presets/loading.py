@@ -1,10 +1,27 @@
 """Loads presets for the commands, and checks them."""
 
-import keras_hub
+import hashlib
+import os
+import warnings
+from typing import Protocol
 
-from spanbert_tf.errors import BadInputError
-from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
+import keras_hub
+import numpy as np
+from keras_hub.src.utils import preset_utils
+
+from spanbert_tf.data.schema import VOCABULARY_FILE, vocabulary_hash
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.models import SpanBertTokenizer
+from spanbert_tf.models.task_presets import describe_missing, is_task_preset
 from spanbert_tf.presets.golden import check_outputs, check_weights
+from spanbert_tf.vocabulary import Casing
+
+
+class RecordsInfo(Protocol):
+    """What the descriptions of all kinds of records tell."""
+
+    vocabulary_hash: str
+    casing: Casing
 
 
 def load_preset(
@@ -15,23 +32,25 @@ def load_preset(
     Args:
         kind: a class with `from_preset`.
         preset: directory, or another name that `from_preset` takes.
-        **options: of `from_preset`.
+        **options: as for `from_preset`.
 
     Raises:
-        BadInputError: the preset is none of that class, or a file of it is missing or damaged.
+        BadInputError: the preset is of another class, or one of its files is missing or damaged.
     """
     try:
         if not issubclass(kind, keras_hub.models.Tokenizer):  # it reads none
             check_weights(preset)
         return kind.from_preset(preset, **options)
     except (ValueError, OSError, KeyError, TypeError, ImportError) as error:
+        if not os.path.isdir(preset):
+            raise BadInputError(describe_missing(preset, error)) from error
         raise BadInputError(
             f"{preset}: no preset of a {kind.__name__} ({_first_line(error)})"
         ) from error
 
 
 def _first_line(error: Exception) -> str:
-    """What is wrong, out of the page that Keras writes about it."""
+    """What is wrong, out of the long message that Keras writes."""
     reason = str(error).rpartition("Exception encountered: ")[2] or type(error).__name__
     return reason.splitlines()[0]
 
@@ -44,7 +63,7 @@ def load_checked(
     Args:
         kind: class of a backbone or a task, this project's or KerasHub's.
         preset: directory, or another name that `from_preset` takes.
-        **options: of `from_preset`.
+        **options: as for `from_preset`.
 
     Raises:
         BadInputError: as `load_preset`; or token ids or outputs are not those of `golden.json`.
@@ -55,16 +74,66 @@ def load_checked(
     return model
 
 
-def load_masked_lm(preset: str) -> SpanBertMaskedLM:
-    """A masked-language model with its trained head, checked.
+def load_trained(kind: type, preset: str) -> keras_hub.models.Task:
+    """Loads a task to predict with, whose head must have been trained.
+
+    (`from_preset` puts a new head on an encoder that has none, for fine-tuning.)
+
+    Args:
+        kind: class of the task, this project's.
+        preset: directory, or another name that `from_preset` takes.
 
     Raises:
-        BadInputError: as `load_checked`; or the head was never trained.
+        BadInputError: as `load_checked`; or the preset has no head of that class, or one that was
+            never trained.
     """
-    masked_lm = load_checked(SpanBertMaskedLM, preset)
-    if not masked_lm.is_head_trained:
+    if not is_task_preset(preset, kind):
         raise BadInputError(
-            f"{preset}: its masked-language-model head was never trained; use the preset of a "
-            "pre-training run"
+            f"{preset}: has no trained head ({preset_utils.TASK_WEIGHTS_FILE} of a "
+            f"{kind.__name__}); use the preset of such a model"
         )
-    return masked_lm
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*no trained head")  # it is an error here
+        task = load_checked(kind, preset)
+    if not task.is_head_trained:
+        raise BadInputError(
+            f"{preset}: the head of its {kind.__name__} was never trained; use the preset of a "
+            "training run"
+        )
+    return task
+
+
+def weights_digest(backbone: keras_hub.models.Backbone) -> str:
+    """A hexadecimal digest of an encoder's weights, wherever and however they were stored.
+
+    Args:
+        backbone: the encoder.
+    """
+    digest = hashlib.sha256()
+    for values in backbone.get_weights():
+        digest.update(np.ascontiguousarray(values, "float32").tobytes())
+    return digest.hexdigest()
+
+
+def checked_tokenizer(preset: str, data: str, info: RecordsInfo) -> SpanBertTokenizer:
+    """The tokenizer of a preset, which reads text as the records were written.
+
+    Raises:
+        BadInputError: the preset has no tokenizer of ours.
+        MismatchError: vocabulary or casing differ.
+    """
+    tokenizer = load_preset(SpanBertTokenizer, preset)
+    if tokenizer.casing != info.casing:
+        raise MismatchError(
+            f"{preset}: its text is {tokenizer.casing.describe()}, that of the records in {data} "
+            f"{info.casing.describe()} (lowercase, strip_accents); write the records again with "
+            f"{tokenizer.casing.options()}"
+        )
+    if vocabulary_hash(tokenizer.get_vocabulary()) != info.vocabulary_hash:
+        raise MismatchError(
+            f"{preset}: its vocabulary is not that of the records in {data} (vocabulary_hash); "
+            "write the records again with --vocabulary "
+            f"{os.path.join(preset, 'assets', 'tokenizer', 'vocabulary.txt')}, not "
+            f"{os.path.join(data, VOCABULARY_FILE)}"
+        )
+    return tokenizer

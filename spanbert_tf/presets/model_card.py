@@ -1,11 +1,13 @@
 """The model card of a preset, `README.md` (Mitchell et al., 2019, in short)."""
 
+import math
 import os
 from collections.abc import Mapping
 
 import keras_hub
 
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+from spanbert_tf.vocabulary import Casing
 
 CARD_FILE = "README.md"
 
@@ -19,17 +21,18 @@ def write_model_card(
     """Writes the card of a preset.
 
     Args:
-        directory: of the preset.
-        model: that was saved.
-        tokenizer: that was saved.
+        directory: directory of the preset.
+        model: the model that was saved.
+        tokenizer: the tokenizer that was saved.
         facts: what → value: where the weights are from, configuration, data, steps, losses.
     """
     backbone = getattr(model, "backbone", model)
-    casing = "lower-cased, accents stripped" if tokenizer.lowercase else "cased"
+    casing = Casing(tokenizer.lowercase, tokenizer.strip_accents).describe()
     rows = {
         **facts,
+        **_pooler(backbone),
         "Vocabulary": f"{tokenizer.vocabulary_size():,} word pieces, {casing}",
-        "Parameters of the encoder": f"{backbone.count_params():,}",
+        "Parameters of the encoder": f"{_count_saved(backbone):,}",
         **{
             name: str(value)
             for name, value in backbone.get_config().items()
@@ -60,6 +63,22 @@ Intended use, limits, and the licence of the text that it was trained on: fill i
 """
     with open(os.path.join(directory, CARD_FILE), "w", encoding="utf-8") as file:
         file.write(text)
+
+
+def _pooler(backbone: keras_hub.models.Backbone) -> dict[str, str]:
+    """What there is to say of the pooler: that nothing has trained it."""
+    if not isinstance(backbone, SpanBertBackbone) or backbone.is_pooler_trained:
+        return {}
+    return {
+        "Pooler": "never trained (pre-training on single sequences does not): random until a task "
+        "that reads it is fine-tuned"
+    }
+
+
+def _count_saved(backbone: keras_hub.models.Backbone) -> int:
+    """Parameters in the file: adapters are part of the kernels there."""
+    saved = [weight for weight in backbone.weights if "lora" not in weight.name]
+    return sum(math.prod(weight.shape) for weight in saved)
 
 
 def _is_size(value: object) -> bool:

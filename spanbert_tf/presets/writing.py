@@ -1,17 +1,31 @@
-"""Writes a preset directory whole or not at all, described and with what checks it later."""
+"""Writes a preset directory, whole or not at all, with its description and its checks."""
 
 import math
 from collections.abc import Callable, Mapping
 
 import keras_hub
 
-from spanbert_tf.disk_space import check_space
-from spanbert_tf.presets.golden import write_golden
-from spanbert_tf.presets.model_card import write_model_card
-from spanbert_tf.whole_directory import write_directory
+from spanbert_tf.files.outputs import OutputKind
+from spanbert_tf.files.writing import check_space, write_directory
+from spanbert_tf.presets.golden import GOLDEN_FILE, write_golden
+from spanbert_tf.presets.model_card import CARD_FILE, write_model_card
 
-# Bytes beside the numbers: of each variable in HDF5 (2,500 to 5,000 measured), of the vocabulary
-# and the configurations.
+PRESET_KIND = OutputKind(
+    "a preset",
+    GOLDEN_FILE,
+    (
+        CARD_FILE,
+        *(f"{name}.json" for name in ("config", "metadata", "task", "tokenizer", "preprocessor")),
+        "question_answering.json",
+        "pretraining_heads.npz",
+        "*.weights.h5",
+        "*.weights.json",
+        "assets/tokenizer/vocabulary.txt",
+    ),
+)
+
+# Bytes besides the numbers: for each variable in HDF5 (2,500 to 5,000 measured), and for the
+# vocabulary and the configurations.
 _HDF5_ENTRY, _TEXT_FILES = 8192, 4 << 20
 
 
@@ -24,20 +38,24 @@ def write_preset(
     more_bytes: int = 0,
     facts: Mapping[str, str] | None = None,
     max_shard_size: float = 10,
+    of_run: bool = False,
+    overwrite: bool = False,
 ) -> None:
-    """Writes a preset, its model card and its golden outputs; an earlier preset is replaced.
+    """Writes a preset, its model card and its golden outputs.
 
     Args:
         model: a task with its preprocessor, or a backbone.
-        directory: of the preset.
-        tokenizer: of a backbone.
+        directory: directory of the preset.
+        tokenizer: tokenizer to save with a backbone; a task brings its own.
         write_more: is called with the unfinished directory.
-        more_bytes: that `write_more` writes at most.
+        more_bytes: bytes that `write_more` writes at most.
         facts: lines of the model card: what → value.
         max_shard_size: in GiB; larger encoders are saved in several files.
+        of_run: whether the directory belongs to a run, which replaces what lies there.
+        overwrite: whether an earlier preset may be replaced.
 
     Raises:
-        BadInputError: the directory cannot be written; an earlier preset is there as it was.
+        BadInputError: the directory exists or cannot be written; what was there is as it was.
     """
 
     def write(unfinished: str) -> None:
@@ -53,4 +71,5 @@ def write_preset(
         write_golden(unfinished, getattr(model, "backbone", model), read_by)
         write_model_card(unfinished, model, read_by, facts or {})
 
-    write_directory(directory, write)
+    kind = None if of_run else PRESET_KIND
+    write_directory(directory, write, kind, overwrite=overwrite)

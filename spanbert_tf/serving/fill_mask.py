@@ -41,7 +41,7 @@ class FillMask(tf.Module):
         backbone_tokenizer = masked_lm.preprocessor.tokenizer
         vocabulary = backbone_tokenizer.get_vocabulary()
         self._tokenizer = SpanBertTokenizer(
-            vocabulary, lowercase=backbone_tokenizer.lowercase, special_tokens_in_strings=True
+            vocabulary, **backbone_tokenizer.casing._asdict(), special_tokens_in_strings=True
         )
         self._vocabulary = tf.constant(vocabulary)
         self._max_tokens = masked_lm.backbone.max_sequence_length - 2  # [CLS] and [SEP]
@@ -50,7 +50,7 @@ class FillMask(tf.Module):
         """The most probable fillings of each [MASK].
 
         Args:
-            texts: string [N]; bytes that are no UTF-8 are replaced, and what is beyond the
+            texts: string [N]; bytes that are not UTF-8 are replaced, and what exceeds the
                 model's longest sequence is cut off.
 
         Returns:
@@ -93,7 +93,7 @@ class FillMask(tf.Module):
     def fill_token_ids(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor, mask_positions: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """The same as `fill_texts` for rows that are packed already.
+        """Does the same as `fill_texts` for rows that are packed already.
 
         Args:
             token_ids: int32 [N, S].
@@ -173,5 +173,6 @@ class FillMask(tf.Module):
             "mask_positions": mask_positions,
         }
         logits = tf.cast(self._model(features, training=False), tf.float32)  # [N, M, V]
+        logits = logits[..., : self._vocabulary.shape[0]]  # rows beyond it have no entry
         probabilities, choices = tf.math.top_k(tf.nn.softmax(logits), self._top_k)
         return choices, probabilities

@@ -1,17 +1,15 @@
 """`spanbert-tf export` of a masked-language model."""
 
+import numpy as np
+
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertMaskedLM
-from spanbert_tf.presets.loading import load_masked_lm
-from spanbert_tf.serving.exporting import check_new_version, export_module
+from spanbert_tf.presets.golden import golden_rows
+from spanbert_tf.serving.exporting import export_model
 from spanbert_tf.serving.fill_mask import FillMask
-from spanbert_tf.serving.precision import describe_fillings, in_precision
-from spanbert_tf.vocabulary import MASK_TOKEN
 
 
-def export_masked_lm(
-    preset: str, output: str, *, version: int = 1, top_k: int = 5, precision: str = "float32"
-) -> str:
+def export_masked_lm(preset: str, output: str, *, top_k: int = 5, **options: object) -> str:
     """Writes `output/version/`, a SavedModel that TF Serving loads.
 
     Its signatures are methods of `FillMask`: `serving_default` is `fill_texts`, `pack` is
@@ -21,10 +19,8 @@ def export_masked_lm(
     Args:
         preset: a preset with a trained masked-language-model head.
         output: the model's directory for TF Serving; its name is the model's.
-        version: of the model; the name of the directory.
         top_k: fillings for each mask.
-        precision: `"float32"`, `"bfloat16"` or `"int8"`; prints what another one than float32
-            changes in the outputs.
+        **options: `version`, `precision`, `overwrite`; as for `export_model`.
 
     Returns:
         The path of the SavedModel.
@@ -32,15 +28,12 @@ def export_masked_lm(
     Raises:
         BadInputError: the preset has no trained head, the version exists, or it cannot be written.
     """
-    path = check_new_version(output, version)
-    masked_lm = load_masked_lm(preset)
-    _check(masked_lm, preset, top_k)
-    if precision != "float32":
-        exact, masked_lm = masked_lm, in_precision(SpanBertMaskedLM, preset, precision)
-        print(f"{precision}: {describe_fillings(exact, masked_lm)}", flush=True)
-    export_module(FillMask(masked_lm, top_k), masked_lm.preprocessor.tokenizer, path)
-    print(f"{path}: texts with {MASK_TOKEN} in, the {top_k} most probable fillings out", flush=True)
-    return path
+
+    def served(masked_lm: SpanBertMaskedLM) -> FillMask:
+        _check(masked_lm, preset, top_k)
+        return FillMask(masked_lm, top_k)
+
+    return export_model(SpanBertMaskedLM, preset, output, served, _sample_logits, **options)
 
 
 def _check(masked_lm: SpanBertMaskedLM, preset: str, top_k: int) -> None:
@@ -52,3 +45,25 @@ def _check(masked_lm: SpanBertMaskedLM, preset: str, top_k: int) -> None:
             f"{preset}: reads positions of sentences and paragraphs, which a text alone does not "
             "tell; only models with BERT's positions can be exported"
         )
+
+
+def _sample_logits(masked_lm: SpanBertMaskedLM) -> list:
+    """Logits [masks, V] of three sentences, each token of which is masked in turn."""
+    tokenizer, logits = masked_lm.preprocessor.tokenizer, []
+    for row in golden_rows(tokenizer):
+        row = row[: masked_lm.backbone.max_sequence_length]
+        features = _masked_one_by_one(row, tokenizer.mask_token_id)
+        logits.append(masked_lm(features, training=False)[:, 0])
+    return logits
+
+
+def _masked_one_by_one(row: list[int], mask_id: int) -> dict[str, np.ndarray]:
+    positions = np.arange(1, len(row) - 1)[:, np.newaxis]  # [masks, 1]: all but [CLS] and [SEP]
+    token_ids = np.tile(np.array(row, "int32"), (len(positions), 1))  # [masks, S]
+    np.put_along_axis(token_ids, positions, mask_id, axis=1)
+    return {
+        "token_ids": token_ids,
+        "segment_ids": np.zeros_like(token_ids),
+        "padding_mask": np.ones_like(token_ids),
+        "mask_positions": positions.astype("int32"),
+    }

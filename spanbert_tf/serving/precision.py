@@ -1,11 +1,9 @@
-"""Exports in less than float32, and what that changes."""
+"""Exports in less than float32, and how that changes the outputs."""
 
 import keras
 import keras_hub
 import numpy as np
 
-from spanbert_tf.models import SpanBertMaskedLM, SpanBertQuestionAnswerer
-from spanbert_tf.presets.golden import SENTENCES, golden_rows
 from spanbert_tf.presets.loading import load_checked, load_preset
 
 
@@ -32,40 +30,15 @@ def _is_dense(layer: keras.layers.Layer) -> bool:
     return isinstance(layer, keras.layers.Dense | keras.layers.EinsumDense)
 
 
-def describe_fillings(exact: SpanBertMaskedLM, other: SpanBertMaskedLM) -> str:
-    """How far the fillings of two models differ when each token of three sentences is masked.
+def describe_difference(exact: list, other: list) -> str:
+    """How far the outputs of two models differ for the same sentences.
 
     Args:
-        exact: the model in float32.
-        other: the same model in another precision.
+        exact: logits [N, classes] of the model in float32.
+        other: logits of the same model in another precision.
     """
-    pairs = []
-    for row in golden_rows(exact.preprocessor.tokenizer):
-        row = row[: exact.backbone.max_sequence_length]
-        features = _masked_one_by_one(row, exact.preprocessor.tokenizer.mask_token_id)
-        pairs.append([model(features, training=False)[:, 0] for model in (exact, other)])
-    return _describe(pairs, "masked tokens have the same most probable filling")
-
-
-def describe_answers(exact: SpanBertQuestionAnswerer, other: SpanBertQuestionAnswerer) -> str:
-    """How far starts and ends of answers differ, where each of three sentences asks each.
-
-    Args:
-        exact: the model in float32.
-        other: the same model in another precision.
-    """
-    count = len(SENTENCES)
-    texts = (np.repeat(SENTENCES, count), np.tile(SENTENCES, count))
-    features = exact.preprocessor(x=texts)
-    outputs = [model(features, training=False) for model in (exact, other)]
-    pairs = [[logits[name] for logits in outputs] for name in ("start_logits", "end_logits")]
-    return _describe(pairs, "starts and ends of answers are at the same token")
-
-
-def _describe(pairs: list[list], what: str) -> str:
-    """Compares pairs of logits [N, classes]."""
     difference, num_same, num_all = 0.0, 0, 0
-    for logits in pairs:
+    for logits in zip(exact, other, strict=True):
         expected, actual = (
             keras.ops.convert_to_numpy(keras.ops.softmax(keras.ops.cast(values, "float32")))
             for values in logits
@@ -73,16 +46,7 @@ def _describe(pairs: list[list], what: str) -> str:
         difference = max(difference, float(np.abs(expected - actual).max()))
         num_same += int((expected.argmax(-1) == actual.argmax(-1)).sum())
         num_all += len(expected)
-    return f"probabilities differ by up to {difference:.1e}; {num_same} of {num_all} {what}"
-
-
-def _masked_one_by_one(row: list[int], mask_id: int) -> dict[str, np.ndarray]:
-    positions = np.arange(1, len(row) - 1)[:, np.newaxis]  # [masks, 1]: all but [CLS] and [SEP]
-    token_ids = np.tile(np.array(row, "int32"), (len(positions), 1))  # [masks, S]
-    np.put_along_axis(token_ids, positions, mask_id, axis=1)
-    return {
-        "token_ids": token_ids,
-        "segment_ids": np.zeros_like(token_ids),
-        "padding_mask": np.ones_like(token_ids),
-        "mask_positions": positions.astype("int32"),
-    }
+    return (
+        f"probabilities differ by up to {difference:.1e}; {num_same} of {num_all} most probable "
+        "outputs are the same"
+    )

@@ -1,6 +1,7 @@
 """What TF Serving is started with, and a README for the people who start it."""
 
 import dataclasses
+import hashlib
 import json
 import os
 
@@ -58,15 +59,23 @@ tf.make_ndarray(response.outputs["{output}"])  # {output_shape}
 """
 
 
+# The last line of each file: a file may be replaced as long as nobody has changed it.
+_SIGNATURES = {
+    "models.config": "# Written by spanbert-tf export; sha256 {}",
+    "batching_parameters.txt": "# Written by spanbert-tf export; sha256 {}",
+    "README.md": "<!-- Written by spanbert-tf export; sha256 {} -->",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Manual:
-    """What a README says of a task.
+    """What the README of an export says about its task.
 
     Attributes:
-        description: of the model, in a sentence or two.
-        inputs: of an example request for `serving_default`: name → texts.
-        output: one that the example reads.
-        output_shape: of it.
+        description: description of the model, in a sentence or two.
+        inputs: inputs of an example request for `serving_default`: name → texts.
+        output: name of the output that the example reads.
+        output_shape: shape of that output.
         signatures: the signatures, their inputs and outputs, in Markdown.
     """
 
@@ -81,11 +90,10 @@ def write_server_files(directory: str, name: str, manual: Manual) -> None:
     """Writes `models.config`, `batching_parameters.txt` and `README.md`.
 
     Args:
-        directory: is made.
-        name: of the model.
-        manual: what the README says of the task.
+        directory: exists.
+        name: name of the model.
+        manual: what the README says about the task.
     """
-    os.makedirs(directory)
     allowed = "\n".join(f"allowed_batch_sizes: {size}" for size in _BATCH_SIZES)
     assignments = "\n".join(
         f'request.inputs["{key}"].CopyFrom(tf.make_tensor_proto({json.dumps(texts)}))'
@@ -107,4 +115,36 @@ def write_server_files(directory: str, name: str, manual: Manual) -> None:
     }
     for file_name, content in contents.items():
         with open(os.path.join(directory, file_name), "w", encoding="utf-8") as file:
-            file.write(content)
+            file.write(f"{content}{_signature(file_name, content)}\n")
+
+
+def replace_server_files(source: str, output: str) -> list[str]:
+    """Moves the files to their place, where an earlier export may have left such files.
+
+    Args:
+        source: where `write_server_files` wrote them.
+        output: directory of the model.
+
+    Returns:
+        The paths of files that stay, since someone else wrote or changed them.
+    """
+    kept = []
+    for name in _SIGNATURES:
+        path = os.path.join(output, name)
+        if os.path.lexists(path) and not _is_ours(path, name):
+            kept.append(path)
+        else:
+            os.replace(os.path.join(source, name), path)
+    return kept
+
+
+def _is_ours(path: str, name: str) -> bool:
+    if os.path.islink(path) or not os.path.isfile(path):
+        return False
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        content, separator, last = file.read().removesuffix("\n").rpartition("\n")
+    return last == _signature(name, content + separator)
+
+
+def _signature(name: str, content: str) -> str:
+    return _SIGNATURES[name].format(hashlib.sha256(content.encode()).hexdigest())

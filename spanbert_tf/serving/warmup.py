@@ -21,7 +21,7 @@ def write_warmup_requests(directory: str, requests: Sequence[Request]) -> None:
         directory: `assets.extra` of the export.
         requests: signature and inputs of each.
 
-    Without `tensorflow-serving-api` nothing is written, and a line says so.
+    Without `tensorflow-serving-api` nothing is written, and a line is printed that says so.
     """
     try:
         from tensorflow_serving.apis import predict_pb2, prediction_log_pb2

@@ -1,4 +1,4 @@
-"""Optimizer, checkpoints and the runs."""
+"""Training: the loop, optimizer, checkpoints, callbacks and strategies."""
 
 from spanbert_tf.training.optimizers import adamw
 

@@ -1,27 +1,41 @@
-"""Checkpoints of a training run: whole or not there, checked when they are read.
+"""Checkpoints of a training run: complete or absent, and checked when they are read.
 
 A checkpoint is a directory `step-00001000` of a TensorFlow checkpoint and `checkpoint.json`, which
-holds the step and a checksum of each file. `best.json` names the one with the lowest held-out loss,
-where that is kept. It is written under another name and renamed, so a
+holds the step and a checksum of each file. It is written under another name and renamed, so a
 process that is killed leaves no half of one; damage that comes later is seen by the checksums.
+`best.json` names the one with the best value of a metric, where that is kept.
 """
 
-import hashlib
+import itertools
 import json
 import math
 import os
 import shutil
 from collections.abc import Callable
+from typing import Annotated
 
 import keras
 import tensorflow as tf
+from annotated_types import Ge
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.checksums import sha256
+from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.writing import write_text
 
 _DESCRIPTION_FILE = "checkpoint.json"
 _STATE_PREFIX = "state"
 _BEST_FILE = "best.json"
 _PREFIX, _UNFINISHED, _DAMAGED = "step-", ".unfinished", "damaged-"
+
+
+class _Best(TypedDict, extra_items=float):  # beside the step, the value of a metric by its name
+    step: Annotated[int, Ge(0)]
+
+
+class _Description(TypedDict):
+    sha256: dict[str, str]
 
 
 class Checkpoints:
@@ -56,7 +70,7 @@ class Checkpoints:
             model=[variable.value for variable in model.variables],
             optimizer=[variable.value for variable in model.optimizer.variables],
         )
-        for name in self._names():  # what a killed process left behind
+        for name in self._names():  # what a killed process has left
             if writes and name.endswith(_UNFINISHED):
                 _delete(os.path.join(directory, name))
 
@@ -86,26 +100,46 @@ class Checkpoints:
         except (OSError, tf.errors.OpError) as error:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise BadInputError(
-                f"{final}: cannot be written ({_first_line(error)}); free some space and run the "
+                f"{final}: cannot be written ({reason(error)}); free some space and run the "
                 "same command again, it goes on from the checkpoint before"
             ) from error
         self._remove_old()
 
-    def keep_if_best(self, step: int, loss: float) -> None:
-        """Saves the checkpoint of a step and keeps it until another one has a lower loss.
+    def keep_if_best(self, step: int, metric: str, value: float, *, higher_is_better: bool) -> None:
+        """Saves the checkpoint of a step and keeps it until another one has a better value.
+
+        Args:
+            step: step that the model has reached.
+            metric: name of what is compared.
+            value: value of the metric; one that is not finite is never the best.
+            higher_is_better: whether a higher value is better.
 
         Raises:
             BadInputError: it cannot be written (a full disk); earlier ones are untouched.
         """
-        best = self._best()
-        if not self._writes or not loss < best.get("loss", math.inf):
+        best = self._best().get(metric)
+        is_better = best is None or (value > best if higher_is_better else value < best)
+        if not self._writes or not is_better or not math.isfinite(value):
             return
         self.save(step)
-        path = os.path.join(self._directory, _BEST_FILE)
-        with open(path + _UNFINISHED, "w", encoding="utf-8") as file:
-            json.dump({"step": step, "loss": loss}, file)
-        os.replace(path + _UNFINISHED, path)
+        write_text(
+            os.path.join(self._directory, _BEST_FILE), json.dumps({"step": step, metric: value})
+        )
         self._remove_old()
+
+    def restore_best(self) -> int | None:
+        """Restores the checkpoint that `keep_if_best` has kept; returns its step, `None` for none.
+
+        A damaged one is reported and left alone; the model stays as it is.
+        """
+        step = self._best().get("step")
+        if step is None or step not in self.steps():
+            return None
+        if damage := _find_damage(self._path(step)):
+            self._report(f"{self._path(step)} is damaged ({damage}); the last step is used")
+            return None
+        self._read(step)
+        return step
 
     def restore(self) -> int:
         """Restores the newest checkpoint that is not damaged.
@@ -123,24 +157,41 @@ class Checkpoints:
             path = self._path(step)
             damage = _find_damage(path)
             if not damage:
-                self._checkpoint.read(os.path.join(path, _STATE_PREFIX)).assert_consumed()
+                self._read(step)
                 return step
             if self._writes:
                 self._report(f"{path} is damaged ({damage}); using the checkpoint before it")
-                new_name = f"{_DAMAGED}{os.path.basename(path)}"
-                os.rename(path, os.path.join(self._directory, new_name))
+                os.rename(path, self._unused_name(f"{_DAMAGED}{os.path.basename(path)}"))
         if steps:
             raise BadInputError(
                 f"{self._directory}: every checkpoint is damaged; delete the run and start it again"
             )
         return 0
 
+    def _read(self, step: int) -> None:
+        path = self._path(step)
+        try:
+            self._checkpoint.read(os.path.join(path, _STATE_PREFIX)).assert_consumed()
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
+            raise BadInputError(
+                f"{path}: does not hold the variables of this model ({reason(error)}); it was "
+                "written by another version or for another model: start a new run"
+            ) from error
+
+    def _unused_name(self, name: str) -> str:
+        """A path in the directory that is not there yet: the same step can be damaged again."""
+        path = os.path.join(self._directory, name)
+        for number in itertools.count(2):
+            if not os.path.exists(path):
+                return path
+            path = os.path.join(self._directory, f"{name}-{number}")
+
     def _best(self) -> dict[str, float]:
-        """Step and loss of the best checkpoint; empty if there is none."""
+        """Step and value of the best checkpoint; empty without one."""
         try:
             with open(os.path.join(self._directory, _BEST_FILE), encoding="utf-8") as file:
-                return json.load(file)
-        except (OSError, ValueError):
+                return parse_json(file.read(), _Best, file.name)
+        except (OSError, UnicodeDecodeError, BadInputError):
             return {}
 
     def _remove_old(self) -> None:
@@ -167,7 +218,7 @@ def _delete(path: str) -> None:
 
 
 def _write_description(directory: str, step: int) -> None:
-    checksums = {name: _checksum(os.path.join(directory, name)) for name in os.listdir(directory)}
+    checksums = {name: sha256(os.path.join(directory, name)) for name in os.listdir(directory)}
     with open(os.path.join(directory, _DESCRIPTION_FILE), "w", encoding="utf-8") as file:
         json.dump({"step": step, "sha256": checksums}, file, indent=1)
         file.flush()
@@ -178,19 +229,10 @@ def _find_damage(directory: str) -> str | None:
     """What is wrong with the files of a checkpoint, or None."""
     try:
         with open(os.path.join(directory, _DESCRIPTION_FILE), encoding="utf-8") as file:
-            checksums = json.load(file)["sha256"]
+            checksums = parse_json(file.read(), _Description, _DESCRIPTION_FILE)["sha256"]
         for name, checksum in checksums.items():
-            if _checksum(os.path.join(directory, name)) != checksum:
+            if sha256(os.path.join(directory, name)) != checksum:
                 return f"{name} has changed"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return _first_line(error)
+    except (OSError, ValueError, BadInputError) as error:
+        return reason(error)
     return None
-
-
-def _checksum(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

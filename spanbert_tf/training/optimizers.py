@@ -1,57 +1,18 @@
-"""AdamW with BERT's schedule and BERT's exceptions from weight decay."""
+"""AdamW with BERT's schedule, BERT's exceptions from weight decay, and groups of variables."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 
 import keras
 import tensorflow as tf
+
+from spanbert_tf.training.schedule import WarmupLinearDecay
+from spanbert_tf.training.variable_groups import VariableGroup
 
 # Biases and LayerNorm scales and shifts are never decayed (BERT, `optimization.py`). The rule goes
 # by name: KerasHub's attention biases are 2-D, so the number of dimensions does not tell.
 _NOT_DECAYED = (r"(^|[/_])(bias|gamma|beta)(/replica_\d+)?(:\d+)?$",)
 _FIRST_LOSS_SCALE, _UPDATES_AT_SCALE = 2.0**15, 2_000  # Keras' own
-
-
-@keras.saving.register_keras_serializable(package="spanbert_tf")
-class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up to the peak, then linear decay to 0 (SpanBERT 4.2).
-
-    Steps count from 0. The rate grows from `learning_rate / warmup_steps` in the first step to
-    `learning_rate` in step `warmup_steps - 1`, falls from step `warmup_steps` on, and would be 0
-    in step `total_steps`, the first that is not trained: no step is spent on a rate of 0.
-
-    Args:
-        learning_rate: the peak.
-        warmup_steps: steps of the warm-up; 0 begins at the peak.
-        total_steps: steps of the whole schedule, more than `warmup_steps`.
-    """
-
-    def __init__(self, learning_rate: float, warmup_steps: int, total_steps: int) -> None:
-        if not 0 <= warmup_steps < total_steps:
-            raise ValueError(
-                f"warmup_steps ({warmup_steps}) must be at least 0 and less than total_steps "
-                f"({total_steps})"
-            )
-        self.learning_rate = learning_rate
-        self.warmup_steps = warmup_steps
-        self.total_steps = total_steps
-
-    def __call__(self, step: keras.KerasTensor) -> keras.KerasTensor:
-        """The float32 learning rate of a step (a scalar, any integer or float type)."""
-        # float32 holds every step below 2**24 = 16.8 M exactly.
-        step = keras.ops.cast(step, "float32")
-        decay = (self.total_steps - step) / (self.total_steps - self.warmup_steps)
-        factor = keras.ops.maximum(decay, 0.0)
-        if self.warmup_steps:
-            factor = keras.ops.minimum(factor, (step + 1.0) / self.warmup_steps)
-        return self.learning_rate * factor
-
-    def get_config(self) -> dict:
-        """The arguments of the constructor."""
-        return {
-            "learning_rate": self.learning_rate,
-            "warmup_steps": self.warmup_steps,
-            "total_steps": self.total_steps,
-        }
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -68,23 +29,49 @@ class AdamW(keras.optimizers.AdamW):
     - gradients are added up over the replicas before they are clipped, not after;
     - gradients whose global norm is not finite, on whichever replica, change nothing. How many
       updates were left out since the last one is in `skipped_in_a_row`;
+    - the gradients' global norm before clipping, of the last update, is in `gradient_norm`;
     - with `dynamic_loss_scale`, for float16, the scale is halved then, and doubled after 2,000
       finite updates. (`keras.optimizers.LossScaleOptimizer` looks at the first replica only.)
 
     Args:
         dynamic_loss_scale: whether `scale_loss` scales.
+        groups: variables with values of their own; all others have the optimizer's.
+        learning_rate_factors: path of a variable → what its learning rate is multiplied with.
         **kwargs: as for `keras.optimizers.AdamW`.
+
+    Raises:
+        ValueError: an option that does not work here, or `build` gets other variables than those
+            of the groups, or one that two of them name.
     """
 
-    def __init__(self, *args: object, dynamic_loss_scale: bool = False, **kwargs: object) -> None:
+    def __init__(
+        self,
+        *args: object,
+        dynamic_loss_scale: bool = False,
+        groups: Sequence[VariableGroup | Mapping] = (),
+        learning_rate_factors: Mapping[str, float] | None = None,
+        **kwargs: object,
+    ) -> None:
         if kwargs.get("gradient_accumulation_steps"):
             raise ValueError(
                 "gradient_accumulation_steps fails under replication; use the configuration's "
                 "training.accumulation_steps"
             )
+        if kwargs.get("amsgrad") and groups:
+            raise ValueError("amsgrad knows no groups: Keras' step has one epsilon for all")
         super().__init__(*args, **kwargs)
         self.dynamic_loss_scale = dynamic_loss_scale
+        self.groups = tuple(
+            group if isinstance(group, VariableGroup) else VariableGroup.from_config(group)
+            for group in groups
+        )
+        self.learning_rate_factors = dict(learning_rate_factors or {})
         self.exclude_from_weight_decay(var_names=_NOT_DECAYED)
+
+    @property
+    def schedule(self) -> keras.optimizers.schedules.LearningRateSchedule | float:
+        """The learning rate as it was given; `learning_rate` is that of the current step."""
+        return self._learning_rate
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         """Adds the variables that the updates need."""
@@ -96,10 +83,36 @@ class AdamW(keras.optimizers.AdamW):
             return self.add_variable((), initializer, dtype, aggregation="none", name=name)
 
         self.skipped_in_a_row = scalar("skipped_in_a_row", "int32", 0)
+        self.gradient_norm = scalar("gradient_norm", "float32", 0.0)
         if self.dynamic_loss_scale:
             self.loss_scale = scalar("loss_scale", "float32", _FIRST_LOSS_SCALE)
             self.updates_at_scale = scalar("updates_at_scale", "int32", 0)
         super().build(variables)
+        group_of_path = self._group_of_path({variable.path for variable in variables})
+        self._values = [self._values_of(v, group_of_path.get(v.path)) for v in variables]
+
+    def _group_of_path(self, known: set[str]) -> dict[str, VariableGroup]:
+        found: dict[str, VariableGroup] = {}
+        for group in self.groups:
+            for path in group.paths:
+                if path not in known or path in found:
+                    what = "in two groups" if path in found else "no variable that is trained"
+                    raise ValueError(f"groups: {path!r} is {what}")
+                found[path] = group
+        return found
+
+    def _values_of(self, variable: keras.Variable, group: VariableGroup | None) -> "_Values":
+        own = group is not None
+        decay = (group.weight_decay if own else self.weight_decay) or 0.0
+        is_clipped_apart = own and group.global_clipnorm is not None
+        return _Values(
+            group=group,
+            learning_rate_factor=self.learning_rate_factors.get(variable.path, 1.0),
+            weight_decay=decay if self._use_weight_decay(variable) else 0.0,
+            epsilon=group.epsilon if own else self.epsilon,
+            # Clip 0 is that of all variables without one of their own.
+            clip=1 + self.groups.index(group) if is_clipped_apart else 0,
+        )
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
         """The loss to take gradients of, for `apply`."""
@@ -124,31 +137,41 @@ class AdamW(keras.optimizers.AdamW):
         context = tf.distribute.get_replica_context()
         if context.num_replicas_in_sync > 1:
             sums = context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
-        # One pass over the gradients says how long they are and whether all are finite.
-        norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(grad) for grad in sums]))
+        norms = self._norms(sums, variables)  # [clips]
         if tf.__internal__.distribute.strategy_supports_no_merge_call():
-            is_finite = tf.math.is_finite(norm)
-            tf.cond(is_finite, lambda: self._update(sums, norm, variables), self._skip)
+            is_finite = tf.reduce_all(tf.math.is_finite(norms))
+            tf.cond(is_finite, lambda: self._update(sums, norms, variables), self._skip)
         else:
-            context.merge_call(self._update_all_or_skip, args=(sums, norm, variables))
+            context.merge_call(self._update_all_or_skip, args=(sums, norms, variables))
+
+    def _norms(self, sums: list[tf.Tensor], variables: list[keras.Variable]) -> tf.Tensor:
+        """The norm of the gradients of each clip, float32 [clips]; 0 for a clip without gradients.
+
+        One pass over the gradients says how long they are and whether all are finite.
+        """
+        squares: list[list[tf.Tensor]] = [[] for _ in range(1 + len(self.groups))]
+        for gradient, variable in zip(sums, variables, strict=True):
+            values = self._values[self._get_variable_index(variable)]
+            squares[values.clip].append(tf.nn.l2_loss(gradient))
+        return tf.sqrt(2.0 * tf.stack([tf.add_n(part) if part else 0.0 for part in squares]))
 
     def _update_all_or_skip(
         self,
         strategy: tf.distribute.Strategy,
         sums: list[tf.Tensor],
-        norm: tf.Tensor,
+        norms: tf.Tensor,
         variables: list[keras.Variable],
     ) -> None:
         """One decision for all replicas: updates may not stand in a replica's own `tf.cond`."""
         update = strategy.extended.call_for_each_replica
         tf.cond(
-            tf.math.is_finite(strategy.experimental_local_results(norm)[0]),
-            lambda: update(self._update, args=(sums, norm, variables)),
+            tf.reduce_all(tf.math.is_finite(strategy.experimental_local_results(norms)[0])),
+            lambda: update(self._update, args=(sums, norms, variables)),
             lambda: update(self._skip),
         )
 
     def _update(
-        self, sums: list[tf.Tensor], norm: tf.Tensor, variables: list[keras.Variable]
+        self, sums: list[tf.Tensor], norms: tf.Tensor, variables: list[keras.Variable]
     ) -> None:
         scale = 1.0
         if self.dynamic_loss_scale:
@@ -157,10 +180,15 @@ class AdamW(keras.optimizers.AdamW):
             self.assign(self.loss_scale, scale * tf.where(grows, 2.0, 1.0))
             self.assign(self.updates_at_scale, tf.where(grows, 0, self.updates_at_scale.value + 1))
         self.assign(self.skipped_in_a_row, 0)
-        limit = self.global_clipnorm
-        factor = limit / tf.maximum(norm / scale, limit) if limit else 1.0
-        if limit or self.dynamic_loss_scale:
-            sums = [grad * (factor / scale) for grad in sums]
+        self.assign(self.gradient_norm, tf.norm(norms) / scale)
+        limits = [self.global_clipnorm, *(group.global_clipnorm for group in self.groups)]
+        if any(limits) or self.dynamic_loss_scale:
+            factors = [
+                limit / tf.maximum(norm / scale, limit) if limit else 1.0
+                for limit, norm in zip(limits, tf.unstack(norms), strict=True)
+            ]
+            clips = [self._values[self._get_variable_index(v)].clip for v in variables]
+            sums = [g * (factors[clip] / scale) for g, clip in zip(sums, clips, strict=True)]
         super().apply(sums, variables)
 
     def _clip_gradients(self, grads: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -177,13 +205,22 @@ class AdamW(keras.optimizers.AdamW):
         """Keras' sum over the replicas, which `apply` has done already."""
         return grads_and_vars
 
+    def _apply_weight_decay(self, variables: list[keras.Variable]) -> None:
+        """Nothing: `update_step` decays."""
+
     def update_step(
         self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
     ) -> None:
-        """Keras' step in one operation, which goes through the memory once."""
+        """Keras' step in one operation, which goes through the memory once, after the decay."""
+        number = self._get_variable_index(variable)
+        values = self._values[number]
+        if values.group is not None:
+            learning_rate = values.group.learning_rate(self.iterations.value)
+        learning_rate = tf.cast(learning_rate, variable.dtype) * values.learning_rate_factor
+        if values.weight_decay:
+            variable.assign_sub(variable * values.weight_decay * learning_rate)
         if self.amsgrad:
             return super().update_step(gradient, variable, learning_rate)
-        number = self._get_variable_index(variable)
         step = tf.cast(self.iterations.value + 1, variable.dtype)
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
@@ -191,16 +228,32 @@ class AdamW(keras.optimizers.AdamW):
             v=self._velocities[number].value.handle,
             beta1_power=self.beta_1**step,
             beta2_power=self.beta_2**step,
-            lr=tf.cast(learning_rate, variable.dtype),
+            lr=learning_rate,
             beta1=self.beta_1,
             beta2=self.beta_2,
-            epsilon=self.epsilon,
+            epsilon=values.epsilon,
             grad=tf.cast(gradient, variable.dtype),
         )
 
     def get_config(self) -> dict:
         """The arguments of the constructor."""
-        return {**super().get_config(), "dynamic_loss_scale": self.dynamic_loss_scale}
+        return {
+            **super().get_config(),
+            "dynamic_loss_scale": self.dynamic_loss_scale,
+            "groups": [group.to_config() for group in self.groups],
+            "learning_rate_factors": self.learning_rate_factors,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Values:
+    """What one variable is trained with."""
+
+    group: VariableGroup | None
+    learning_rate_factor: float
+    weight_decay: float
+    epsilon: float
+    clip: int
 
 
 def adamw(
@@ -216,11 +269,14 @@ def adamw(
 ) -> AdamW:
     """The optimizer of SpanBERT's pre-training; the defaults are the paper's (4.2).
 
+    They are made for 2.4 M steps: a shorter training needs `warmup_steps` and `total_steps` of its
+    own, or it ends before the rate has reached its peak.
+
     One step, with the gradient g clipped to a global norm and the learning rate r of the schedule:
     `w -= r * weight_decay * w` (kernels and embeddings only), then
     `w -= r * sqrt(1 - beta_2**t) / (1 - beta_1**t) * m / (sqrt(v) + epsilon)`.
     Epsilon is added before the bias correction of v, as in fairseq and in the original BERT;
-    PyTorch adds it after, which at t = 1 is an epsilon 32 times as large. Where the gradients are
+    PyTorch adds it after, which at t = 1 is an epsilon 32 times smaller. Where the gradients are
     well above 1e-8 the two agree.
 
     Args:

@@ -1,15 +1,18 @@
 """The directory of a training run, and whether a command may go on with it."""
 
 import dataclasses
+import json
 import os
+from collections.abc import Mapping
+from typing import Any
 
-from spanbert_tf.config import PretrainingConfig, load_config
+from spanbert_tf.config import PretrainingConfig, flat_values, load_config
 from spanbert_tf.data.schema import DATASET_INFO_FILE, DatasetInfo
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.strict_yaml import flat_values
+from spanbert_tf.files.writing import write_text
 
-CONFIG_FILE = "config.yaml"
-CHECKPOINTS, PRESET, METRICS_FILE = "checkpoints", "preset", "metrics.jsonl"
+CONFIG_FILE, INPUTS_FILE = "config.yaml", "inputs.json"
+CHECKPOINTS, PRESET = "checkpoints", "preset"
 REPAIRED_RECORDS = "records-of-worker-"
 
 # When to stop, to look and to save, and on which devices: these may change in the middle of a run.
@@ -28,8 +31,12 @@ _CHANGEABLE = frozenset(
         "training.deterministic",
         "data.on_corrupt",
         "data.service_address",
+        "prediction.batch_size",
     }
 )
+# The learning rate has followed them already; a longer run is another one that begins with its
+# weights. Key: the option that names these.
+_SCHEDULE = {"training.schedule_steps": "--initial-preset", "training.epochs": "--preset"}
 
 
 def check_directory(directory: str) -> None:
@@ -47,17 +54,16 @@ def check_directory(directory: str) -> None:
 
 
 def check_run(directory: str, config: PretrainingConfig, info: DatasetInfo) -> None:
-    """Checks that a directory is new, empty, or of the same run.
+    """Checks that a directory is new, empty, or of the same pre-training run.
 
     Raises:
         BadInputError: the directory holds something else.
         MismatchError: it is a run with another configuration or other records.
     """
+    check_directory(directory)
     config_path = os.path.join(directory, CONFIG_FILE)
     if os.path.exists(config_path):
-        _check_config(directory, load_config(config_path), config)
-    else:
-        check_directory(directory)
+        check_same_config(directory, flat_values(load_config(config_path)), flat_values(config))
     info_path = os.path.join(directory, DATASET_INFO_FILE)
     if os.path.exists(info_path):
         with open(info_path, encoding="utf-8") as file:
@@ -68,25 +74,75 @@ def write_run(directory: str, config: PretrainingConfig, info: DatasetInfo) -> N
     """Writes `config.yaml` and a copy of the records' `dataset_info.json`."""
     os.makedirs(directory, exist_ok=True)
     # The configuration last: a directory that has one is a run.
-    _write_whole(os.path.join(directory, DATASET_INFO_FILE), info.to_json())
-    _write_whole(os.path.join(directory, CONFIG_FILE), config.to_yaml())
+    write_text(os.path.join(directory, DATASET_INFO_FILE), info.to_json())
+    write_text(os.path.join(directory, CONFIG_FILE), config.to_yaml())
 
 
-def _write_whole(path: str, text: str) -> None:
-    """Writes a text file so that it is there whole or, after a kill, as it was before."""
-    with open(f"{path}.new", "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(f"{path}.new", path)
+def check_same_config(directory: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Checks that a run goes on with the configuration that it was begun with.
 
+    Args:
+        directory: directory of the run, for errors.
+        before: its flat values.
+        now: the flat values of the command.
 
-def _check_config(directory: str, before: PretrainingConfig, now: PretrainingConfig) -> None:
-    values_before = flat_values(before)
-    for key, value in flat_values(now).items():
-        if key not in _CHANGEABLE and value != values_before[key]:
-            raise MismatchError(
-                f"{directory}: {key} is {values_before[key]} in this run and {value} now; name "
-                "another --output, or leave the value as it is"
+    Raises:
+        MismatchError: a value differs that may not change in the middle of a run.
+    """
+    for key, value in now.items():
+        if key in _CHANGEABLE or key not in before or value == before[key]:
+            continue
+        advice = "name another --output, or leave the value as it is"
+        if key in _SCHEDULE:
+            advice = (
+                "its learning rate has followed that schedule; to train longer, begin another "
+                f"--output with {_SCHEDULE[key]} {os.path.join(directory, PRESET)}"
             )
+        raise MismatchError(
+            f"{directory}: {key} is {before[key]} in this run and {value} now; {advice}"
+        )
+
+
+def check_same_inputs(directory: str, now: Mapping[str, str | None]) -> None:
+    """Checks that a run goes on with the files that it was begun with, wherever they are now.
+
+    Args:
+        directory: directory of the run.
+        now: option → digest of the content, `None` where the option is not given.
+
+    Raises:
+        BadInputError: the description is damaged.
+        MismatchError: a content differs.
+    """
+    path = os.path.join(directory, INPUTS_FILE)
+    if not os.path.exists(path):
+        return
+    try:
+        with open(path, encoding="utf-8") as file:
+            before = dict(json.load(file))
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInputError(f"{path}: is damaged ({error}); name another --output") from error
+    for option, digest in now.items():
+        if before.get(option) != digest:
+            raise MismatchError(
+                f"{directory}: this run was begun with another {option}; name another --output, or "
+                "give what the run was begun with"
+            )
+
+
+def write_finetuning_run(
+    directory: str, config_text: str, inputs: Mapping[str, str | None]
+) -> None:
+    """Writes `inputs.json` and `config.yaml` of a fine-tuning run.
+
+    Args:
+        directory: directory of the run; made where it is missing.
+        config_text: the resolved configuration.
+        inputs: as for `check_same_inputs`.
+    """
+    os.makedirs(directory, exist_ok=True)
+    write_text(os.path.join(directory, INPUTS_FILE), json.dumps(dict(inputs), indent=1) + "\n")
+    write_text(os.path.join(directory, CONFIG_FILE), config_text)
 
 
 def _check_records(directory: str, before: DatasetInfo, now: DatasetInfo) -> None:

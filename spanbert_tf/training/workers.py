@@ -9,7 +9,7 @@ class Workers:
     """The processes of a run: one, or those of a `MultiWorkerMirroredStrategy`.
 
     Args:
-        strategy: of the run.
+        strategy: distribution strategy of the run.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:

@@ -1,18 +1,6 @@
-import os
-import pathlib
 import random
 
 import pytest
-
-
-@pytest.fixture(scope="session")
-def shared_data():
-    """The developers' real data; tests that need it are skipped where it is not."""
-    default = pathlib.Path(__file__).parents[3] / "shared" / "data"
-    directory = pathlib.Path(os.environ.get("SPANBERT_TF_DATA", default))
-    if not directory.is_dir():
-        pytest.skip(f"{directory}: no developers' data; set SPANBERT_TF_DATA")
-    return directory
 
 
 @pytest.fixture(scope="session")

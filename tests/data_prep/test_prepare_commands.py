@@ -1,5 +1,6 @@
 """The commands as a user runs them: one-line errors, and outputs whole or not at all."""
 
+import os
 import runpy
 import signal
 import subprocess
@@ -139,3 +140,14 @@ def test_the_modules_are_the_commands(command, monkeypatch, capfd):
         texts.append(capfd.readouterr().out)
     assert texts[0] == texts[1]
     assert f"spanbert-tf prepare {command}" in texts[0]
+
+
+def test_a_module_shows_nothing_of_tensorflow():
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    result = subprocess.run(
+        [sys.executable, "-m", "data_prep.pretraining", "--help"],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    assert (result.returncode, result.stderr) == (0, "")

@@ -1,3 +1,7 @@
+import configparser
+import os
+import pathlib
+import re
 import subprocess
 import sys
 import types
@@ -5,7 +9,10 @@ import types
 import click
 import pytest
 
+import spanbert_tf.data
 from spanbert_tf.cli import cli, main
+from spanbert_tf.config import load_config, load_finetuning_config
+from spanbert_tf.config.shipped import shipped_names
 
 HEAVY = ("tensorflow", "keras", "keras_hub", "tf_keras", "apache_beam", "official", "matplotlib")
 
@@ -121,9 +128,9 @@ def test_defects_exit_with_status_1(tmp_path):
 
 def test_options_of_compare_take_several_values(monkeypatch, tmp_path):
     calls = []
-    module = types.ModuleType("spanbert_tf.comparison")
+    module = types.ModuleType("spanbert_tf.studies.comparison")
     module.compare_systems = lambda *arguments, **options: calls.append((arguments, options))
-    monkeypatch.setitem(sys.modules, "spanbert_tf.comparison", module)
+    monkeypatch.setitem(sys.modules, "spanbert_tf.studies.comparison", module)
     data = str(tmp_path)
     arguments = ["--configs", "a", "b", "--data", data, "--seeds", "1", "2", "--steps", "5"]
     with pytest.raises(SystemExit) as stop:
@@ -142,3 +149,118 @@ def test_interrupt_exits_with_status_1(monkeypatch, capsys):
         main(["quickstart"])
     assert stop.value.code == 1
     assert capsys.readouterr().err == "spanbert-tf: interrupted\n"
+
+
+def test_set_takes_several_values_and_leaves_arguments_alone(monkeypatch, tmp_path):
+    calls = []
+    module = types.ModuleType("spanbert_tf.inspection.records")
+    module.inspect_records = lambda *arguments, **options: calls.append(arguments)
+    monkeypatch.setitem(sys.modules, "spanbert_tf.inspection.records", module)
+    data = str(tmp_path)
+    for arguments in (
+        ["--set", "training.seed=1", "data.service_address=x y", data],
+        [data, "--set", "training.seed=1", "--set", "data.service_address=x y"],
+        ["--set", "training.seed=1", data, "--set=data.service_address=x y"],
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(["inspect", "--config", "spanbert_tiny", *arguments])
+        assert stop.value.code == 0
+    overrides = ("training.seed=1", "data.service_address=x y")
+    assert calls == [(data, "spanbert_tiny", overrides)] * 3
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["vocabulary", "--vocabulary-size", "100"], ["pretraining", "--vocabulary", "vocab.txt"]],
+)
+def test_a_pattern_that_the_shell_opened_is_named(command, tmp_path, capsys):
+    files = [tmp_path / "a.txt", tmp_path / "b.txt", tmp_path / "c.txt"]
+    for file in files:
+        file.write_text("Some words.")
+    with pytest.raises(SystemExit) as stop:
+        main(["prepare", *command, "--input", *map(str, files), "--output", str(tmp_path / "out")])
+    assert stop.value.code == 2
+    assert "quote the pattern" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_configs_lists_each_shipped_one_in_a_line(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")  # lines are cut at the terminal's width
+    with pytest.raises(SystemExit) as stop:
+        main(["configs"])
+    assert stop.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    shown = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines if line.startswith("  ")}
+    names = {"pretrain": shipped_names("pretrain"), "finetune": shipped_names("finetune")}
+    assert sorted(shown) == sorted(names["pretrain"] + names["finetune"])
+    assert shown["squad_v1"].startswith("SQuAD 1.1 with SpanBERT")
+    assert shown["masking_geometric_spans"].endswith("SpanBERT's spans, without SBO.")
+
+
+@pytest.mark.parametrize(
+    ("name", "load"), [("spanbert_base", load_config), ("squad_v2", load_finetuning_config)]
+)
+def test_a_shown_configuration_is_the_whole_one(name, load, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["configs", "--show", name])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith("# S")
+    (tmp_path / "copy.yaml").write_text(text)
+    assert load(str(tmp_path / "copy.yaml")).as_dict() == load(name).as_dict()
+    assert "base:" not in text
+
+
+def test_a_configuration_that_is_not_shipped_is_named(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["configs", "--show", "spanbert_bsae"])
+    assert stop.value.code == 2
+    assert "--show spanbert_bsae: is not one of bert_1seq, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
+def test_only_debugging_shows_what_libraries_warn_of(debug):
+    """Python's warnings, in this process and its children, and TensorFlow's lines at its start."""
+    program = (
+        "import os, subprocess, sys, warnings\n"
+        "import spanbert_tf.config.shipped, spanbert_tf.cli\n"
+        "def show(name):\n"
+        "    warnings.warn('of a library')\n"
+        "    code = 'import warnings; warnings.warn(\"of a child\")'\n"
+        "    subprocess.run([sys.executable, '-c', code])\n"
+        "    print(os.environ.get('TF_CPP_MIN_LOG_LEVEL'), file=sys.stderr)\n"
+        "    return ''\n"
+        "spanbert_tf.config.shipped.resolved_text = show\n"
+        f"spanbert_tf.cli.main({[*debug, 'configs', '--show', 'x']!r})\n"
+    )
+    silent = ("TF_CPP_MIN_LOG_LEVEL", "PYTHONWARNINGS")
+    environment = {name: value for name, value in os.environ.items() if name not in silent}
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment
+    )
+    assert result.returncode == 0
+    if debug:
+        assert "of a library" in result.stderr and "of a child" in result.stderr
+    else:
+        assert result.stderr == "3\n"
+
+
+def test_names_that_load_lazily_are_listed():
+    for package in (spanbert_tf, spanbert_tf.data):
+        assert all(hasattr(package, name) for name in dir(package))
+    assert {"pretraining_dataset", "question_answering_dataset"} <= set(dir(spanbert_tf.data))
+
+
+def test_the_default_model_of_spacy_is_what_the_extra_installs():
+    path = pathlib.Path(__file__).parents[2] / "setup.cfg"
+    settings = configparser.ConfigParser()
+    settings.read(path)
+    extra = settings["options.extras_require"]["annotate"].split()
+    packages = [re.split("[<>=]", line)[0].replace("-", "_") for line in extra]
+    (option,) = (
+        option
+        for option in cli.commands["prepare"].commands["pretraining"].params
+        if option.name == "spacy_model"
+    )
+    assert option.default in packages

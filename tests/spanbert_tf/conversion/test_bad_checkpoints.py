@@ -101,7 +101,14 @@ def unstated_casing(source):
     (source / "tokenizer_config.json").unlink()
 
 
+def ids_with_a_gap(source):
+    (source / "vocab.txt").unlink()
+    ids = {piece: number + (number > 4) for number, piece in enumerate(VOCABULARY)}
+    (source / "tokenizer.json").write_text(json.dumps({"model": {"vocab": ids}}))
+
+
 CASES = {
+    ids_with_a_gap: r"tokenizer.json: no piece has the id 5, and 18 pieces need the ids from 0 to",
     no_config: "holds no config.json",
     broken_config: "config.json: cannot be read as JSON",
     missing_key: "config.json: lacks hidden_size",
@@ -204,3 +211,16 @@ def test_command_line_exits_with_2(source, tmp_path):
     child = subprocess.run(command, capture_output=True, text=True)
     assert child.returncode == 2
     assert child.stderr.splitlines() == [f"spanbert-tf: {source}: config.json: lacks hidden_size"]
+
+
+def test_a_file_of_weights_is_no_directory(source, tmp_path):
+    path = str(source / "model.safetensors")
+    words = f"is a file of weights; name the directory that holds it .*{source}$"
+    refused(tmp_path, words, "huggingface", "keras", path)
+
+
+def test_a_source_is_not_written_over(whole, tmp_path):
+    preset = str(tmp_path / "preset")
+    convert_checkpoint("huggingface", "keras", str(whole), preset)
+    with pytest.raises(SpanBertError, match="SRC and DST at once"):
+        convert_checkpoint("keras", "keras", preset, f"{preset}/", overwrite=True)

@@ -1,6 +1,7 @@
 """Checkpoints of the original SpanBERT code, with the span boundary head as that code has it."""
 
 import argparse
+import json
 import tarfile
 
 import numpy as np
@@ -15,7 +16,9 @@ from torch_models import (
     torch_outputs,
 )
 
+from spanbert_tf.conversion.checkpoint import SIZE_NAMES
 from spanbert_tf.conversion.convert import convert_checkpoint
+from spanbert_tf.conversion.fairseq import read_fairseq
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.presets.pretraining import load_pretrainer
 
@@ -146,3 +149,31 @@ def test_heads_of_other_tables_are_refused(models, vocabulary_file, tmp_path):
             lowercase=False,
         )
     assert not (tmp_path / "preset").exists()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "has_boundary_head", "epsilon"),
+    [
+        ("cased_bert_hf_large", False, 1e-5),
+        ("cased_bert_pair", True, 1e-12),
+        ("cased_bert_pair", False, 1e-12),  # the head was taken off
+        (None, True, 1e-12),
+        (None, False, 1e-5),  # a masked-language model of the code that has no other head
+    ],
+)
+def test_epsilon_is_that_of_the_architecture(
+    architecture, has_boundary_head, epsilon, models, vocabulary_file, tmp_path
+):
+    """hf_bert.py and pair_bert.py of the original code differ in LayerNorm's epsilon."""
+    state = state_of(models)
+    if not has_boundary_head:
+        state = {name: t for name, t in state.items() if "pair_target_predictions" not in name}
+    args = {"args": argparse.Namespace(arch=architecture)} if architecture else {}
+    torch.save({**args, "model": state}, tmp_path / "checkpoint.pt")
+    checkpoint = read_fairseq(str(tmp_path / "checkpoint.pt"), vocabulary_file, lowercase=False)
+    assert checkpoint.sizes["layer_norm_epsilon"] == epsilon
+    config = {theirs: checkpoint.sizes[ours] for ours, theirs in SIZE_NAMES.items()}
+    for stated in ({}, {"layer_norm_eps": 1e-7}):
+        (tmp_path / "config.json").write_text(json.dumps(config | stated))
+        checkpoint = read_fairseq(str(tmp_path / "checkpoint.pt"), vocabulary_file, lowercase=False)
+        assert checkpoint.sizes["layer_norm_epsilon"] == stated.get("layer_norm_eps", epsilon)

@@ -71,6 +71,7 @@ def presets(model, tmp_path_factory):
     return directory
 
 
+@pytest.mark.slow
 def test_fine_tunes_without_this_project(presets):
     child = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(presets / "theirs")], capture_output=True, text=True

@@ -22,7 +22,6 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.question_answering.settings import AnsweringSettings, load_settings
 
 NAMES = ("start_logits", "end_logits")
 
@@ -43,7 +42,7 @@ def preset(model, tmp_path_factory):
 def test_logits_are_those_of_transformers(model, preset):
     answerer = SpanBertQuestionAnswerer.from_preset(preset)
     assert answerer.preprocessor.question_first
-    assert load_settings(preset) == AnsweringSettings()
+    assert (answerer.max_answer_tokens, answerer.has_unanswerable) == (30, False)
     rows = rows_of(VOCABULARY)
     actual, expected = answerer(keras_inputs(rows), training=False), torch_outputs(model, rows)
     for name in NAMES:

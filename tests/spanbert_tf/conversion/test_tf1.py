@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import pathlib
 
 import numpy as np
@@ -117,12 +116,8 @@ def test_variables_have_googles_names(tmp_path):
     assert len(shapes) == 5 + 2 * 16 + 2 + 5 + 2
 
 
-def test_published_layout(tmp_path):
-    default = pathlib.Path(__file__).parents[4] / "shared" / "data"
-    data = pathlib.Path(os.environ.get("SPANBERT_TF_DATA", default))
-    if not data.is_dir():
-        pytest.skip(f"{data}: no developers' data; set SPANBERT_TF_DATA")
-    source = str(data / "checkpoints" / "keras_bert_tiny_tf1")  # with Adam's variables
+def test_published_layout(shared_data, tmp_path):
+    source = str(shared_data / "checkpoints" / "keras_bert_tiny_tf1")  # with Adam's variables
     convert_checkpoint("tf1", "keras", source, str(tmp_path / "preset"), lowercase=False)
     random = np.random.default_rng(0)
     rows = {

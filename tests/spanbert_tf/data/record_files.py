@@ -1,6 +1,7 @@
 """Writes small sets of records for tests, straight from the schema, without data_prep."""
 
 import hashlib
+import json
 import pathlib
 import random
 
@@ -79,12 +80,15 @@ def write_records(
             with tf.io.TFRecordWriter(str(directory / name)) as writer:
                 for record in part:
                     writer.write(to_example(record))
-            digest = hashlib.sha256((directory / name).read_bytes()).hexdigest()
+            content = (directory / name).read_bytes()
+            digest = hashlib.sha256(content).hexdigest()
             tokens = sum(len(record["token_ids"]) for record in part)
-            shards.append(schema.ShardInfo(name, split, len(part), tokens, digest))
+            shards.append(schema.ShardInfo(name, split, len(part), tokens, digest, len(content)))
     counts = np.bincount(
         [token for record in train for token in record["token_ids"]], minlength=len(VOCABULARY)
     )
+    unigram_counts = json.dumps(counts.tolist())
+    (directory / "unigram_counts.json").write_text(unigram_counts)
     info = schema.DatasetInfo(
         vocabulary_hash=schema.vocabulary_hash(VOCABULARY),
         vocabulary_size=len(VOCABULARY),
@@ -92,7 +96,7 @@ def write_records(
         sequence_length=sequence_length,
         sequences=sequences,
         annotations=tuple(annotations),
-        unigram_counts=tuple(counts.tolist()),
+        unigram_counts_hash=hashlib.sha256(unigram_counts.encode()).hexdigest(),
         counts={},
         shards=tuple(shards),
     )

@@ -77,8 +77,8 @@ def pack(record):
 def read_stream(directory, seed, first_record, count):
     info = records.load_dataset_info(directory)
     files = info.files(str(directory), "train")
-    windows = records.training_windows(files, info.num_records("train"), seed, first_record)
-    stream = windows.unbatch()
+    chunks = records.training_chunks(files, info.num_records("train"), seed, first_record)
+    stream = chunks.unbatch()
     return [
         (tf.train.Example.FromString(serialized.numpy()).features.feature["record_id"]
          .int64_list.value[0], int(epoch))
@@ -113,7 +113,7 @@ def test_the_stream_resumes_anywhere(single, first_record):
 
 
 def test_windows_smaller_than_an_epoch_still_give_permutations(single, single_records, monkeypatch):
-    monkeypatch.setattr(records, "SHUFFLE_WINDOW", 7)
+    monkeypatch.setattr(records, "SHUFFLE_CHUNK", 7)
     expected = sorted(record["record_id"] for record in single_records[:38])
     whole = read_stream(single, 5, 0, 120)
     assert sorted(number for number, _ in whole[:38]) == expected
@@ -261,7 +261,7 @@ def test_missing_description_is_named(tmp_path):
 
 def test_damaged_description_is_named(tmp_path):
     (tmp_path / "dataset_info.json").write_text('{"schema_version": 1, "shards": 3}')
-    with pytest.raises(BadInputError, match=r"dataset_info.json: not a description"):
+    with pytest.raises(BadInputError, match=r"dataset_info.json: vocabulary_hash: is missing"):
         pretraining_dataset(tmp_path, batch_size=2)
 
 
@@ -304,6 +304,7 @@ def test_schemes_and_positions_that_the_records_lack_are_refused(single, pair):
 @pytest.mark.parametrize("damage", ["truncated", "flipped"])
 def test_damaged_shard_is_found_with_its_record(single_records, tmp_path, damage):
     directory = copy_records(single_records, tmp_path)
+    files = records.load_dataset_info(directory).files(str(directory), "train")
     shard = directory / "train-00000-of-00002.tfrecord"
     content = bytearray(shard.read_bytes())
     if damage == "truncated":
@@ -311,12 +312,141 @@ def test_damaged_shard_is_found_with_its_record(single_records, tmp_path, damage
     else:
         content[len(content) - 20] ^= 4
     shard.write_bytes(content)
-    files = records.load_dataset_info(directory).files(str(directory), "train")
     with pytest.raises(tf.errors.DataLossError):
         list(tf.data.TFRecordDataset(files))
     assert "train-00000-of-00002.tfrecord: record 2 (from 0)" in str(records.find_damage(files))
 
 
+def forget_sizes(directory):
+    """Makes a description one of those that were written without sizes."""
+    path = directory / "dataset_info.json"
+    values = json.loads(path.read_text())
+    for shard in values["shards"]:
+        del shard["num_bytes"]
+    path.write_text(json.dumps(values))
+
+
+def record_bounds(content):
+    """Where each record of a TFRecord file ends, with 0 first, by its format."""
+    bounds = [0]
+    while bounds[-1] < len(content):
+        length = int.from_bytes(content[bounds[-1] :][:8], "little")
+        bounds.append(bounds[-1] + 8 + 4 + length + 4)
+    return bounds
+
+
+@pytest.mark.parametrize("has_sizes", [True, False])
+@pytest.mark.parametrize("cut", ["to nothing", "in the header", "between records", "in the end"])
+def test_a_shard_that_was_cut_is_refused_before_the_first_step(
+    single_records, tmp_path, cut, has_sizes
+):
+    directory = copy_records(single_records, tmp_path)
+    shard = directory / "train-00000-of-00002.tfrecord"
+    content = shard.read_bytes()
+    ends = {"to nothing": 0, "in the header": 9, "in the end": len(content) - 2}
+    end = ends.get(cut, record_bounds(content)[2])
+    if not has_sizes:
+        forget_sizes(directory)
+    assert records.load_dataset_info(directory).num_records("train") == 6
+    shard.write_bytes(content[:end])
+    counts = {"to nothing": 0, "in the header": 0, "between records": 2, "in the end": 2}
+    found, stated, unit = (end, len(content), "bytes") if has_sizes else (counts[cut], 3, "records")
+    message = f"00000-of-00002.tfrecord: has {found} whole {unit}, and .* states {stated};"
+    with pytest.raises(BadInputError, match=message):
+        pretraining_dataset(directory, batch_size=2)
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+def test_an_epoch_that_lacks_records_ends_the_stream(single_records, tmp_path, kept):
+    """Files can be cut while they are read; without a record the stream would never end."""
+    directory = copy_records(single_records, tmp_path, num_shards=1)
+    files = records.load_dataset_info(directory).files(str(directory), "train")
+    stream = pretraining_dataset(directory, batch_size=2).as_numpy_iterator()
+    with open(files[0], "r+b") as file:
+        file.truncate(record_bounds(file.read())[kept])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not the 6 that the description"):
+        for _ in range(4):
+            next(stream)
+    damage = records.find_damage(files, [6])
+    assert f"tfrecord: has {kept} records, and dataset_info.json states 6" in str(damage)
+
+
 def test_no_damage_is_found_in_whole_files(single):
     info = records.load_dataset_info(single)
     assert records.find_damage(info.files(str(single), "train")) is None
+
+
+def older(directory):
+    """Makes records as they were described before: counts inline, no sizes, nothing of accents."""
+    forget_sizes(directory)
+    path = directory / "dataset_info.json"
+    values = json.loads(path.read_text())
+    del values["unigram_counts_hash"]
+    counts = directory / "unigram_counts.json"
+    values["unigram_counts"] = json.loads(counts.read_text())
+    counts.unlink()
+    path.write_text(json.dumps(values))
+
+
+def test_older_records_give_the_same_batches(single_records, tmp_path):
+    directory = copy_records(single_records, tmp_path)
+    (now,) = pretraining_dataset(directory, batch_size=6).take(1).as_numpy_iterator()
+    counts = records.load_unigram_counts(directory, records.load_dataset_info(directory))
+    older(directory)
+    info = records.load_dataset_info(directory)
+    assert info.casing == (False, False)
+    assert records.load_unigram_counts(directory, info) == counts
+    (before,) = pretraining_dataset(directory, batch_size=6).take(1).as_numpy_iterator()
+    np.testing.assert_array_equal(before["token_ids"], now["token_ids"])
+
+
+def test_the_description_is_for_people(single):
+    lines = (single / "dataset_info.json").read_text().splitlines()
+    assert max(map(len, lines)) < 250
+    assert sum("tfrecord" in line for line in lines) == 4  # a line a shard
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda path: path.unlink(), "cannot be read"),
+        (lambda path: path.write_text(path.read_text().replace("0", "1")), "unigram_counts_hash"),
+    ],
+)
+def test_other_unigram_counts_are_refused(change, message, single_records, tmp_path):
+    directory = copy_records(single_records, tmp_path)
+    change(directory / "unigram_counts.json")
+    with pytest.raises(BadInputError, match=rf"unigram_counts\.json: .*{message}"):
+        pretraining_dataset(directory, batch_size=2)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("sequence_length", {}, "sequence_length: should be a valid integer"),
+        ("sequence_length", 3, "sequence_length: should be greater than or equal to 8"),
+        ("sequences", "triple", "sequences: should be 'single' or 'pair'"),
+        ("vocabulary_size", 61, "vocab.txt: has 60 entries, .* states 61"),
+        ("shards", [3], r"shards\[0\]: "),
+        ("counts", {"files": "many"}, "counts.files: should be a valid integer"),
+        ("lowercase", 1, "lowercase: should be a valid boolean"),
+        ("strip_accents", True, "strip_accents: is true, and text is cased"),
+        ("surprise", 1, "surprise: unexpected keyword argument"),
+    ],
+)
+def test_a_description_of_another_shape_is_one_line(key, value, message, single_records, tmp_path):
+    path = copy_records(single_records, tmp_path) / "dataset_info.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises((BadInputError, MismatchError), match=message) as caught:
+        pretraining_dataset(path.parent, batch_size=2)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "..", "../train-00000-of-00002.tfrecord", "a/b"])
+def test_shards_lie_in_the_directory(name, single_records, tmp_path):
+    path = copy_records(single_records, tmp_path) / "dataset_info.json"
+    values = json.loads(path.read_text())
+    values["shards"][1]["file"] = name
+    path.write_text(json.dumps(values))
+    with pytest.raises(BadInputError, match=r"shards\[1\]\.file: is no file's name"):
+        records.load_dataset_info(path.parent)

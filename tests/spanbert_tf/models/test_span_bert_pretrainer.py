@@ -188,6 +188,7 @@ def test_twenty_steps_lower_the_loss():
     assert losses[-1] < losses[0] - 0.5
 
 
+@pytest.mark.slow
 def test_xla_gives_the_same_losses():
     plain = fit_losses(make_model(num_layers=1), make_batch(), 2, jit_compile=False)
     compiled = fit_losses(make_model(num_layers=1), make_batch(), 2, jit_compile=True)

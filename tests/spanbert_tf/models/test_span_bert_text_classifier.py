@@ -16,7 +16,6 @@ from torch_models import (
 )
 
 from spanbert_tf.conversion.convert import convert_checkpoint
-from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertTextClassifier,
@@ -31,7 +30,7 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def encoder_preset(model, tmp_path_factory):
+def preset(model, tmp_path_factory):
     directory = tmp_path_factory.mktemp("presets")
     save_torch_model(model, directory / "source")
     source, preset = str(directory / "source"), str(directory / "preset")
@@ -40,13 +39,8 @@ def encoder_preset(model, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def classifier(model, encoder_preset):
-    classifier = SpanBertTextClassifier.from_preset(encoder_preset, num_classes=3)
-    linear = model.classifier
-    classifier.output_dense.set_weights(
-        [linear.weight.detach().numpy().T, linear.bias.detach().numpy()]
-    )
-    return classifier
+def classifier(preset):
+    return SpanBertTextClassifier.from_preset(preset)
 
 
 def test_logits_are_those_of_pytorch(classifier, model):
@@ -71,6 +65,7 @@ def test_strings_and_pairs_are_packed_as_by_huggingface(classifier, model):
             np.testing.assert_array_equal(packed[ours], expected[theirs])
 
 
+@pytest.mark.usefixtures("without_toy")
 def test_fits_on_strings_and_keeps_its_head_in_a_preset(classifier, tmp_path):
     classifier.preprocessor.sequence_length = 16
     classifier.compile(optimizer=keras.optimizers.Adam(1e-3))
@@ -87,19 +82,57 @@ def test_fits_on_strings_and_keeps_its_head_in_a_preset(classifier, tmp_path):
     assert new.predict(list(SENTENCES), verbose=0).shape == (4, 5)
 
 
-def test_head_is_never_random_without_a_word(encoder_preset):
-    with pytest.raises(BadInputError, match="no trained head"):
-        SpanBertTextClassifier.from_preset(encoder_preset)
-
-
-def test_segabert_reads_no_strings():
+def segabert_classifier(num_classes=2, **options):
     backbone = SpanBertBackbone(
         len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=16, position_embeddings="segment_aware"
     )
-    preprocessor = SpanBertTextClassifierPreprocessor(SpanBertTokenizer(VOCABULARY), 16)
-    with pytest.raises(ValueError, match="preprocessor=None"):
-        SpanBertTextClassifier(backbone, 2, preprocessor)
-    names = ("token_ids", "segment_ids", "padding_mask")
-    indices = ("paragraph_indices", "sentence_indices", "token_indices")
-    rows = {name: np.ones((2, 4), "int32") for name in (*names, *indices)}
-    assert SpanBertTextClassifier(backbone, 2)(rows).shape == (2, 2)
+    tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
+    preprocessor = SpanBertTextClassifierPreprocessor(tokenizer, 16, segment_aware=True)
+    return SpanBertTextClassifier(backbone, num_classes, preprocessor, **options)
+
+
+@pytest.mark.usefixtures("without_toy")
+def test_segabert_reads_pairs_of_strings_and_keeps_its_positions(tmp_path):
+    classifier = segabert_classifier(dropout=0.0)
+    classifier.compile(optimizer=keras.optimizers.Adam(1e-3))
+    pairs = (np.array(SENTENCES[:2]), np.array(SENTENCES[2:]))
+    classifier.fit(pairs, np.array([0, 1]), batch_size=2, verbose=0)
+    expected = classifier.predict(pairs, verbose=0)
+    swapped = classifier.predict(pairs[::-1], verbose=0)
+    assert np.abs(expected - swapped).max() > 1e-6
+    classifier.save_to_preset(str(tmp_path / "preset"))
+    loaded = SpanBertTextClassifier.from_preset(str(tmp_path / "preset"))
+    np.testing.assert_allclose(loaded.predict(pairs, verbose=0), expected, atol=1e-6)
+    encoder = str(tmp_path / "encoder")
+    classifier.backbone.save_to_preset(encoder)
+    classifier.preprocessor.tokenizer.save_to_preset(encoder)
+    new = SpanBertTextClassifier.from_preset(encoder, num_classes=3)
+    assert new.preprocessor.segment_aware
+    assert new.predict(pairs, verbose=0).shape == (2, 3)
+
+
+def test_positions_and_labels_must_suit():
+    backbone = segabert_classifier().backbone
+    with pytest.raises(ValueError, match="segment_aware of the preprocessor must be True"):
+        SpanBertTextClassifier(
+            backbone, 2, SpanBertTextClassifierPreprocessor(SpanBertTokenizer(VOCABULARY), 16)
+        )
+    for labels in (["a"], ["a", "a"], ["a", "b", "c"]):
+        with pytest.raises(ValueError, match="2 different names"):
+            segabert_classifier(labels=labels)
+
+
+def test_one_class_is_a_regression_in_float32():
+    backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, dtype="mixed_bfloat16")
+    regressor = SpanBertTextClassifier(backbone, 1)
+    rows = {name: np.ones((3, 4), "int32") for name in backbone.input}
+    assert regressor(rows).dtype == "float32"
+    outputs, numbers = np.array([[4.76], [0.5], [3.0]], "float32"), np.array([4.75, 1.0, 9.0])
+    (sums,) = regressor.objective_sums(rows, outputs, numbers, np.array([1, 1, 0])).values()
+    assert float(sums.loss) == pytest.approx(0.01**2 + 0.5**2, rel=1e-4)
+    assert sums.num_correct is None and float(sums.num_targets) == 2
+    weights = np.array([1, 1, 0])
+    regressor.compile(optimizer="sgd")
+    assert float(regressor.loss(numbers, outputs, weights)) == pytest.approx(
+        (0.01**2 + 0.5**2) / 2, rel=1e-4
+    )

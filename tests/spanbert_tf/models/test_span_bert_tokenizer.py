@@ -2,8 +2,6 @@
 
 import gzip
 import itertools
-import os
-import pathlib
 import unicodedata
 
 import hypothesis
@@ -12,10 +10,10 @@ import tensorflow as tf
 from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
-from spanbert_tf.data.tokenization import word_piece_tokenizer
+from spanbert_tf.data.tokenization import WordPieceTokenizer
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertTokenizer
-from spanbert_tf.vocabulary import SPECIAL_TOKENS
+from spanbert_tf.vocabulary import SPECIAL_TOKENS, Casing
 
 LETTERS = (
     "abcdefgxyzABXéßñ\u03bc\u03c3\u03c2\u0391\u03a3жЖ中文日\uff21\uff22ﬁ²½İ0123.,!?[]#'`~—\u0301"
@@ -25,9 +23,10 @@ CASED = [*SPECIAL_TOKENS, *PIECES, *LETTERS, *("##" + letter for letter in LETTE
 HYPOTHESIS = hypothesis.settings(max_examples=150)
 
 
-def lowered(vocabulary):
+def lowered(vocabulary, strip_accents=True):
     """A vocabulary for lower-cased text, made of a cased one."""
-    pieces = (piece if piece in SPECIAL_TOKENS else folded(piece) for piece in vocabulary)
+    fold = folded if strip_accents else str.lower
+    pieces = (piece if piece in SPECIAL_TOKENS else fold(piece) for piece in vocabulary)
     return [piece for piece in dict.fromkeys(pieces) if piece not in ("", "##")]
 
 
@@ -40,7 +39,7 @@ def without_accents(text):
     return "".join(letter for letter in decomposed if unicodedata.category(letter) != "Mn")
 
 
-def is_read_alike(letter, lowercase):
+def is_read_alike(letter, is_folded):
     """Whether a character is in none of the classes that the tokenizer's docstring names."""
     if letter in "\t\n\r":
         return True
@@ -51,20 +50,23 @@ def is_read_alike(letter, lowercase):
     if is_invisible or not is_old:
         return False
     compatible = without_accents(unicodedata.normalize("NFKC", letter).casefold())
-    return not lowercase or compatible == folded(letter)
+    return not is_folded or compatible == folded(letter)
 
 
 class Pair:
     """Our tokenizer and HuggingFace's, of one vocabulary."""
 
-    def __init__(self, vocabulary, lowercase):
-        self.vocabulary, self.lowercase = vocabulary, lowercase
-        self.ours = SpanBertTokenizer(vocabulary, lowercase=lowercase)
+    def __init__(self, vocabulary, lowercase, strip_accents=None):
+        self.vocabulary = vocabulary
+        self.is_folded = lowercase and strip_accents is not False
+        self.ours = SpanBertTokenizer(vocabulary, lowercase, strip_accents)
         text_spec = tf.TensorSpec([None], tf.string)
         self.in_graph = tf.function(self.ours, input_signature=[text_spec])
-        self.prepare = word_piece_tokenizer(vocabulary, lowercase=lowercase)
+        self.prepare = WordPieceTokenizer(vocabulary, Casing.of(lowercase, strip_accents))
         ids = {piece: number for number, piece in enumerate(vocabulary)}
-        self.theirs = BertTokenizerFast(vocab=ids, do_lower_case=lowercase)
+        self.theirs = BertTokenizerFast(
+            vocab=ids, do_lower_case=lowercase, strip_accents=strip_accents
+        )
 
     def their_ids(self, texts):
         return self.theirs(texts, add_special_tokens=False)["input_ids"]
@@ -74,9 +76,13 @@ class Pair:
         return tuple(" ".join(self.vocabulary[number] for number in row) for row in ids)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["cased", "lowercase"])
+@pytest.fixture(scope="module", params=["cased", "lowercase", "accents kept"])
 def pair(request):
-    return Pair(lowered(CASED) if request.param else CASED, request.param)
+    if request.param == "cased":
+        return Pair(CASED, lowercase=False)
+    if request.param == "lowercase":
+        return Pair(lowered(CASED), lowercase=True)
+    return Pair(lowered(CASED, strip_accents=False), lowercase=True, strip_accents=False)
 
 
 @pytest.fixture(scope="module")
@@ -87,15 +93,6 @@ def plain():
 @pytest.fixture(scope="module")
 def reading():
     return SpanBertTokenizer(CASED, special_tokens_in_strings=True)
-
-
-@pytest.fixture(scope="module")
-def shared_data():
-    default = pathlib.Path(__file__).parents[4] / "shared" / "data"
-    directory = pathlib.Path(os.environ.get("SPANBERT_TF_DATA", default))
-    if not directory.is_dir():
-        pytest.skip(f"{directory} is not there; SPANBERT_TF_DATA names the developers' data")
-    return directory
 
 
 def real_lines(directory, number):
@@ -130,19 +127,20 @@ def test_real_lines_have_the_ids_of_huggingface(shared_data, lowercase):
 @hypothesis.given(data=st.data())
 def test_made_up_strings_have_the_ids_of_huggingface(pair, data):
     letters = st.characters(exclude_categories=["C"]) | st.sampled_from(LETTERS + " \t\n")
-    letters = letters.filter(lambda letter: is_read_alike(letter, pair.lowercase))
+    letters = letters.filter(lambda letter: is_read_alike(letter, pair.is_folded))
     words = st.sampled_from(["hello", "unable", "Hello", "##ly", "##", "a" * 99, "b" * 101])
     text = "".join(data.draw(st.lists(letters | words | st.just(" "), max_size=30)))
     # The longest word is measured in bytes here, in characters there.
-    sizes = [(len(word.encode("utf-8")), len(word)) for word in text.split()]
-    hypothesis.assume(all(bytes_ <= 100 or characters > 100 for bytes_, characters in sizes))
+    hypothesis.assume(
+        all(word.isascii() or len(word.encode("utf-8")) <= 100 for word in text.split())
+    )
     ours, theirs = pair.pieces(text)
     assert ours == theirs
 
 
 def test_all_plain_characters_have_the_ids_of_huggingface(pair):
     letters = [chr(code) for code in range(1, 0x20000) if not 0xD800 <= code < 0xE000]
-    letters = [letter for letter in letters if is_read_alike(letter, pair.lowercase)]
+    letters = [letter for letter in letters if is_read_alike(letter, pair.is_folded)]
     assert len(letters) > 30_000
     texts = [f"a{letter}b" for letter in letters]
     for letter, ours, theirs in zip(letters, pair.ours(texts), pair.their_ids(texts), strict=True):
@@ -184,6 +182,53 @@ def test_documented_differences_of_cased_text(text, ours, theirs):
 def test_documented_differences_of_lower_cased_text(text, ours, theirs):
     vocabulary = list(dict.fromkeys([*lowered(CASED), "s", "##s"]))
     assert Pair(vocabulary, lowercase=True).pieces(text) == (ours, theirs)
+
+
+GERMAN = [
+    "Ödön von Horváth schrieb „Geschichten aus dem Wiener Wald“.",
+    "Die Straße nach ÄHRENFELD führt über Grünstraße 12 zum Café Größenwahn.",
+    "ÜBERGRÖSSE, MASSE und Maße; A\u0308pfel mit zerlegtem Umlaut, İSTANBUL, ΟΔΟΣ.",
+    "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich — 100 €.",
+]
+
+
+def test_german_with_its_accents_has_the_tokens_of_huggingface():
+    letters = sorted(set("".join(GERMAN).lower()) - {" "})
+    pieces = ["straße", "über", "##straße", "größe", "##nwahn", "grün", "maße", "ödön", "zwölf"]
+    vocabulary = [*SPECIAL_TOKENS, *pieces, *letters, *(f"##{letter}" for letter in letters)]
+    kept = Pair(vocabulary, lowercase=True, strip_accents=False)
+    for text in GERMAN:
+        ours, theirs = kept.pieces(text)
+        assert ours == theirs
+        assert "[UNK]" not in ours
+    stripped = Pair(vocabulary, lowercase=True).pieces(GERMAN[1])[0]
+    assert kept.pieces(GERMAN[1])[0].startswith("d ##i ##e straße n")
+    assert not stripped.startswith("d ##i ##e straße n")
+    again = SpanBertTokenizer.from_config(kept.ours.get_config() | {"vocabulary": vocabulary})
+    assert again(GERMAN) == kept.ours(GERMAN)
+    older = kept.ours.get_config() | {"vocabulary": vocabulary}
+    del older["strip_accents"]  # presets that were written before say nothing of accents
+    assert SpanBertTokenizer.from_config(older).strip_accents
+
+
+@pytest.fixture(scope="module")
+def german():
+    vocabulary = lowered([*CASED, *"äöü", "##ä", "##ö", "##ü"], strip_accents=False)
+    return Pair(vocabulary, lowercase=True, strip_accents=False)
+
+
+@HYPOTHESIS
+@hypothesis.given(text=st.text(LETTERS + "ÄÖÜäöüİΣ \U0001d400\U00010400", max_size=30))
+def test_offsets_of_kept_accents_are_those_of_huggingface(german, text):
+    expected = german.theirs(text, add_special_tokens=False, return_offsets_mapping=True)
+    ids, starts, ends = german.prepare.tokenize_with_offsets([text.encode()])
+    assert ids[0].numpy().tolist() == expected["input_ids"]
+    before = [len(text[:number].encode()) for number in range(len(text) + 1)]
+    found = [
+        (before.index(start), before.index(end))
+        for start, end in zip(starts[0].numpy(), ends[0].numpy(), strict=True)
+    ]
+    assert found == expected["offset_mapping"]
 
 
 @HYPOTHESIS
@@ -251,7 +296,9 @@ def test_vocabularies_that_cannot_be_used_are_refused(tmp_path, change, words):
 
 
 def test_options_without_effect_are_refused():
-    with pytest.raises(ValueError, match="strip_accents"):
+    with pytest.raises(ValueError, match="strip_accents=True needs lowercase=True"):
         SpanBertTokenizer(CASED, strip_accents=True)
+    with pytest.raises(ValueError, match="split_on_cjk"):
+        SpanBertTokenizer(CASED, split_on_cjk=False)
     with pytest.raises(ValueError, match="int32"):
         SpanBertTokenizer(CASED, dtype="string")

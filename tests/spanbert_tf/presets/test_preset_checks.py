@@ -10,11 +10,17 @@ import pytest
 import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer, SpanBertTokenizer
+from spanbert_tf.files.writing import write_directory
+from spanbert_tf.models import (
+    SpanBertBackbone,
+    SpanBertMaskedLM,
+    SpanBertPretrainer,
+    SpanBertTokenizer,
+)
+from spanbert_tf.models.task_presets import is_task_preset
 from spanbert_tf.presets.loading import load_checked, load_preset
 from spanbert_tf.presets.pretraining import load_pretrainer, save_pretraining_preset
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.whole_directory import write_directory
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "span", "a", "."]
 
@@ -98,7 +104,7 @@ def test_model_card_says_what_it_was_told(backbone, tmp_path):
 
 def test_pretraining_run_fills_the_card(tiny_records, tiny_overrides, tmp_path):
     from spanbert_tf.config import load_config
-    from spanbert_tf.training.pretraining import run_pretraining
+    from spanbert_tf.pretraining.run import run_pretraining
 
     config = load_config("spanbert_base", [*tiny_overrides, "training.steps=2"])
     run_pretraining(config, tiny_records, str(tmp_path / "run"))
@@ -127,7 +133,7 @@ def test_failure_leaves_the_earlier_directory(tmp_path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(BadInputError, match=r"target: cannot be written \(No space left"):
-        write_directory(str(tmp_path / "target"), fail)
+        write_directory(str(tmp_path / "target"), fail, None)
     assert [path.name for path in tmp_path.rglob("*")] == ["target", "old"]
 
 
@@ -184,3 +190,14 @@ def test_presets_of_mixed_precision_are_checked_in_float32(policy, tmp_path):
     keras.utils.set_random_seed(1)
     mixed = SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 37, max_sequence_length=40, dtype=policy)
     check_same_weights(write(mixed, tmp_path / "preset"), mixed)
+
+
+@pytest.mark.parametrize("name", ["bert-base-cased", "google/bert_uncased_L-2_H-128_A-2"])
+def test_names_of_the_hub_say_what_comes_first(name):
+    for load in (
+        lambda: load_preset(SpanBertBackbone, name),
+        lambda: is_task_preset(name, SpanBertMaskedLM),
+    ):
+        with pytest.raises(BadInputError, match="convert --from huggingface") as caught:
+            load()
+        assert "\n" not in str(caught.value)

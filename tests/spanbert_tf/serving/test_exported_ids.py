@@ -2,8 +2,6 @@
 
 import gzip
 import itertools
-import os
-import pathlib
 
 import hypothesis
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from spanbert_tf.data.tokenization import word_piece_tokenizer
+from spanbert_tf.data.tokenization import WordPieceTokenizer
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertMaskedLM,
@@ -19,15 +17,16 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.masked_lm import export_masked_lm
-from spanbert_tf.vocabulary import SPECIAL_TOKENS, load_vocabulary
+from spanbert_tf.vocabulary import SPECIAL_TOKENS, Casing, load_vocabulary
 
 LENGTH = 64
+CASED = Casing.of(False)
 
 
-def exported_pack(directory, vocabulary, lowercase):
+def exported_pack(directory, vocabulary, casing):
     """The `pack` signature of a model that was exported and loaded."""
     backbone = SpanBertBackbone(len(vocabulary), 1, 2, 8, 8, max_sequence_length=LENGTH)
-    tokenizer = SpanBertTokenizer(vocabulary, lowercase=lowercase)
+    tokenizer = SpanBertTokenizer(vocabulary, **casing._asdict())
     model = SpanBertMaskedLM(backbone, SpanBertMaskedLMPreprocessor(tokenizer))
     model.set_weights([np.ones(weight.shape) for weight in model.weights])
     model.save_to_preset(str(directory / "preset"))
@@ -35,8 +34,8 @@ def exported_pack(directory, vocabulary, lowercase):
     return tf.saved_model.load(path).signatures["pack"]
 
 
-def check_ids(pack, vocabulary, lowercase, texts):
-    prepared = word_piece_tokenizer(vocabulary, lowercase=lowercase).tokenize(texts)
+def check_ids(pack, vocabulary, tokenizer, texts):
+    prepared = tokenizer.tokenize(texts)
     start, end = vocabulary.index("[CLS]"), vocabulary.index("[SEP]")
     expected = [[start, *row[: LENGTH - 2], end] for row in prepared.to_list()]
     rows = pack(texts=texts)
@@ -44,35 +43,36 @@ def check_ids(pack, vocabulary, lowercase, texts):
     assert tf.RaggedTensor.from_tensor(rows["token_ids"], lengths).to_list() == expected
 
 
-def test_real_lines_have_the_ids_of_preparation(tmp_path):
-    default = pathlib.Path(__file__).parents[4] / "shared" / "data"
-    data = pathlib.Path(os.environ.get("SPANBERT_TF_DATA", default))
-    if not data.is_dir():
-        pytest.skip(f"{data}: no developers' data; set SPANBERT_TF_DATA")
-    vocabulary = load_vocabulary(data / "vocab" / "bert-base-cased-vocab.txt")
-    files = sorted((data / "text" / "wikipedia" / "AA").glob("*.gz"))
+def test_real_lines_have_the_ids_of_preparation(shared_data, tmp_path):
+    vocabulary = load_vocabulary(shared_data / "vocab" / "bert-base-cased-vocab.txt")
+    files = sorted((shared_data / "text" / "wikipedia" / "AA").glob("*.gz"))
     found = itertools.chain.from_iterable(
         gzip.decompress(path.read_bytes()).split(b"\n") for path in files
     )
     lines = list(itertools.islice((line for line in found if line.strip()), 10_000))
     assert len(lines) == 10_000
-    pack = exported_pack(tmp_path, vocabulary, lowercase=False)
-    check_ids(pack, vocabulary, False, tf.constant(lines))
+    pack = exported_pack(tmp_path, vocabulary, CASED)
+    check_ids(pack, vocabulary, WordPieceTokenizer(vocabulary, CASED), tf.constant(lines))
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["cased", "lowercase"])
+@pytest.fixture(
+    scope="module", params=[CASED, Casing.of(True), Casing(True, False)], ids=Casing.describe
+)
 def export(request, tmp_path_factory):
-    letters = "abcdefgéß中.,!#[]"
+    letters = "abcdefgiéäß中.,!#[]"
     vocabulary = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
     directory = tmp_path_factory.mktemp("export")
-    return exported_pack(directory, vocabulary, request.param), vocabulary, request.param
+    pack = exported_pack(directory, vocabulary, request.param)
+    return pack, vocabulary, WordPieceTokenizer(vocabulary, request.param)
 
 
 @hypothesis.settings(max_examples=100)
 @hypothesis.given(
-    texts=st.lists(st.text(max_size=20) | st.text("abß中é[]#. \x00\u200b", max_size=80), max_size=4)
+    texts=st.lists(
+        st.text(max_size=20) | st.text("abß中éÉÄİ[]#. \x00\u200b", max_size=80), max_size=4
+    )
 )
 def test_made_up_strings_have_the_ids_of_preparation(export, texts):
-    pack, vocabulary, lowercase = export
+    pack, vocabulary, tokenizer = export
     encoded = tf.constant([text.encode("utf-8") for text in texts], tf.string)
-    check_ids(pack, vocabulary, lowercase, encoded)
+    check_ids(pack, vocabulary, tokenizer, encoded)

@@ -10,6 +10,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import (
@@ -18,6 +19,7 @@ from spanbert_tf.models import (
     SpanBertMaskedLMPreprocessor,
     SpanBertTokenizer,
 )
+from spanbert_tf.serving.fill_mask import FillMask
 from spanbert_tf.serving.masked_lm import export_masked_lm
 
 WORDS = ["the", "a", "cat", "dog", "sat", "##s", "on", "mat", ".", "mask", "[", "]"]
@@ -194,6 +196,23 @@ def refused(preset, output, words, **options):
     assert "\n" not in str(caught.value)
     after = sorted(os.listdir(output)) if os.path.isdir(output) else None
     assert after in (before, []), after
+
+
+def test_rows_of_the_embedding_without_an_entry_are_no_fillings(masked_lm):
+    """An embedding is often padded; here the rows beyond the vocabulary are the most probable."""
+    config = masked_lm.backbone.get_config() | {"vocabulary_size": len(VOCABULARY) + 3}
+    padded = SpanBertMaskedLM(SpanBertBackbone.from_config(config), masked_lm.preprocessor)
+    for own, other in zip(padded.weights, masked_lm.get_weights(), strict=True):
+        values = np.full(own.shape, 0.0, "float32")
+        values[: len(other)] = other
+        if own.shape != other.shape and len(own.shape) == 1:
+            values[len(other) :] = 1000.0
+        own.assign(values)
+    texts = tf.constant(list(TEXTS))
+    modules = [FillMask(model, top_k=len(VOCABULARY)) for model in (masked_lm, padded)]
+    expected, found = (tf.function(module.fill_texts)(texts) for module in modules)
+    np.testing.assert_array_equal(found["fillings"], expected["fillings"])
+    np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=1e-6)
 
 
 def test_existing_version_is_refused(preset, tmp_path):

@@ -97,6 +97,7 @@ def test_only_operations_that_servers_have(export):
     assert operations_beyond_tensorflow(export) == set(TEXT_OPERATIONS)
 
 
+@pytest.mark.slow
 def test_eight_threads_get_the_answers_of_one_and_memory_stops_growing(export, tmp_path):
     np.save(tmp_path / "texts.npy", np.array([text.encode() for text in texts_of_many_lengths()]))
     printed = run(
@@ -152,6 +153,7 @@ def test_files_for_the_server(export):
     assert config.model_config_list.config[0].base_path == f"/models/{name}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "tolerance"), [("bfloat16", 0.05), ("int8", 0.1)])
 def test_other_precisions(precision, tolerance, masked_lm, tmp_path, capsys):
     masked_lm.save_to_preset(str(tmp_path / "preset"))

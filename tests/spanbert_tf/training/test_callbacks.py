@@ -9,14 +9,14 @@ import tensorflow as tf
 
 import spanbert_tf.training
 from spanbert_tf.training.callbacks import (
-    MetricsLog,
+    Evaluation,
     PeriodicCheckpoint,
     RunInterrupted,
     StopOnSignal,
-    read_metrics,
 )
 from spanbert_tf.training.checkpoints import Checkpoints
-from spanbert_tf.training.optimizers import WarmupLinearDecay
+from spanbert_tf.training.metrics_log import MetricsLog, read_metrics
+from spanbert_tf.training.schedule import WarmupLinearDecay
 
 SCHEDULE = WarmupLinearDecay(0.1, 2, 100)
 
@@ -57,16 +57,24 @@ def _log(directory, first_step=0, every=2):
     )
 
 
+def _evaluation(model, log, first_step=0, every=4, first_number=100):
+    """Evaluates on three numbers inside of `fit`, as the training loop does."""
+
+    def evaluate(step):
+        held_out = _numbers(first_number).take(3)
+        log.write_evaluation(step, model.evaluate(held_out, return_dict=True, verbose=0))
+
+    return Evaluation(first_step, is_due=lambda step: step % every == 0, evaluate=evaluate)
+
+
 def test_log_has_the_means_since_the_line_before(tmp_path):
-    model = _make_model()
+    model, log = _make_model(), _log(tmp_path)
     model.fit(
         _numbers(0),
-        epochs=2,
-        steps_per_epoch=4,
+        steps_per_epoch=8,
         verbose=0,
         shuffle=False,
-        callbacks=[_log(tmp_path)],
-        validation_data=_numbers(100).take(3),
+        callbacks=[log, _evaluation(model, log)],
     )
     lines = read_metrics(str(tmp_path / "metrics.jsonl"))
     assert [line["step"] for line in lines] == [2, 4, 4, 6, 8, 8]
@@ -92,6 +100,16 @@ def test_tensorboard_has_the_same_numbers(tmp_path):
     }
 
 
+def _logged_steps(directory):
+    """Steps of the losses in all of TensorBoard's files of a run, in the order of reading."""
+    steps = []
+    for path in sorted(directory.iterdir()):
+        for record in tf.data.TFRecordDataset(str(path)):
+            event = tf.compat.v1.Event.FromString(record.numpy())
+            steps += [event.step for value in event.summary.value if value.tag == "loss"]
+    return steps
+
+
 def test_log_of_a_resumed_run_has_every_line_once(tmp_path):
     path = tmp_path / "metrics.jsonl"
     model = _make_model()
@@ -104,19 +122,26 @@ def test_log_of_a_resumed_run_has_every_line_once(tmp_path):
     )
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [2, 4, 6, 8]
     assert [line["loss"] for line in read_metrics(str(path))] == [0.5, 2.5, 4.5, 6.5]
+    assert _logged_steps(tmp_path / "logs" / "train") == [2, 4, 6, 8]
+
+
+def test_log_has_the_norm_of_the_last_gradient_before_clipping(tmp_path):
+    model = _make_model()  # the loss does not depend on its weight: gradient 0
+    model.fit(_numbers(0), steps_per_epoch=2, verbose=0, shuffle=False, callbacks=[_log(tmp_path)])
+    assert [line["gradient_norm"] for line in read_metrics(str(tmp_path / "metrics.jsonl"))] == [0]
 
 
 def test_log_knows_what_was_evaluated(tmp_path):
-    model = _make_model()
+    model, log = _make_model(), _log(tmp_path)
     model.fit(
         _numbers(0),
         steps_per_epoch=4,
         verbose=0,
         shuffle=False,
-        callbacks=[_log(tmp_path)],
-        validation_data=_numbers(0).take(1),
+        callbacks=[log, _evaluation(model, log, first_number=7)],
     )
     assert _log(tmp_path, 4).evaluated_steps == {4}
+    assert _log(tmp_path, 4).evaluations() == [{"step": 4, "loss": 8.0}]
     assert _log(tmp_path, 3).evaluated_steps == set()
 
 
@@ -131,35 +156,53 @@ def test_checkpoints_are_saved_when_due(tmp_path):
 
 
 class _SignalAt(keras.callbacks.Callback):
-    def __init__(self, batch=None, test_batch=None):
+    def __init__(self, number, batch=None, test_batch=None):
         super().__init__()
-        self.batch, self.test_batch = batch, test_batch
+        self.number, self.batch, self.test_batch = number, batch, test_batch
 
     def on_train_batch_begin(self, batch, logs=None):
         if batch == self.batch:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), self.number)
 
     def on_test_batch_begin(self, batch, logs=None):
         if batch == self.test_batch:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), self.number)
 
 
-@pytest.mark.parametrize(
-    ("signal_at", "step"), [(_SignalAt(batch=2), 13), (_SignalAt(test_batch=0), 15)]
-)
-def test_sigterm_saves_after_the_step_that_is_running(signal_at, step, tmp_path):
+@pytest.fixture
+def handlers():
+    """Handlers of SIGTERM and SIGINT that fail; children of a background shell ignore SIGINT."""
+
+    def fail(number, frame):
+        raise AssertionError(number)
+
+    former = {number: signal.signal(number, fail) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield fail
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("moment", "step"), [({"batch": 2}, 13), ({"test_batch": 0}, 15)])
+def test_signal_saves_after_the_step_that_is_running(number, moment, step, handlers, tmp_path):
     model = _make_model()
     checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=9)
-    handler = signal.getsignal(signal.SIGTERM)
     with StopOnSignal(checkpoints, 10) as stop, pytest.raises(RunInterrupted) as raised:
         model.fit(
             _numbers(0),
             steps_per_epoch=5,
             verbose=0,
             shuffle=False,
-            callbacks=[signal_at, stop],
+            callbacks=[_SignalAt(number, **moment), stop],
             validation_data=_numbers(0).take(3),
         )
     assert raised.value.step == step
     assert checkpoints.steps() == [step]
-    assert signal.getsignal(signal.SIGTERM) is handler
+    assert raised.value.signal_name == number.name
+    assert signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGINT) is handlers
+
+
+def test_ignored_signal_stays_ignored(handlers, tmp_path):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with StopOnSignal(Checkpoints(str(tmp_path), _make_model(), max_to_keep=1), 0):
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

@@ -146,10 +146,48 @@ def test_best_checkpoint_outlives_the_newest(tmp_path):
     checkpoints = Checkpoints(str(tmp_path / "kept"), model, max_to_keep=2)
     for step, loss in ((1, 5.0), (2, 3.0), (3, float("nan")), (4, 3.5), (5, 3.0), (6, 4.0)):
         _train(model, 1)
-        checkpoints.keep_if_best(step, loss)
+        checkpoints.keep_if_best(step, "loss", loss, higher_is_better=False)
         checkpoints.save(step)
     assert checkpoints.steps() == [2, 5, 6]
     again = Checkpoints(str(tmp_path / "kept"), _make_model(seed=1), max_to_keep=2)
     assert again.restore() == 6
-    again.keep_if_best(7, 2.0)
+    again.keep_if_best(7, "loss", 2.0, higher_is_better=False)
     assert again.steps() == [6, 7]
+
+
+def test_best_checkpoint_of_a_score_is_restored(tmp_path):
+    model = _make_model()
+    checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=1)
+    assert checkpoints.restore_best() is None
+    weights = {}
+    for step, score in ((1, 20.0), (2, 70.0), (3, 60.0)):
+        _train(model, 1)
+        checkpoints.keep_if_best(step, "f1", score, higher_is_better=True)
+        checkpoints.save(step)
+        weights[step] = _weights(model)
+    assert checkpoints.restore_best() == 2
+    for expected, actual in zip(weights[2], _weights(model), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_a_step_can_be_damaged_twice(tmp_path):
+    _saved(tmp_path, [2, 4])
+    for _ in range(2):
+        _flip_a_bit(tmp_path / "step-00000004" / "state.data-00000-of-00001")
+        model = _make_model(seed=1)
+        checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=3, report=lambda line: None)
+        assert checkpoints.restore() == 2
+        _train(model, 2)
+        checkpoints.save(4)
+    names = sorted(os.listdir(tmp_path))
+    assert names[:2] == ["damaged-step-00000004", "damaged-step-00000004-2"]
+
+
+def test_checkpoint_of_another_model_is_named(tmp_path):
+    _saved(tmp_path, [2])
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(7)])
+    model.compile(optimizer=spanbert_tf.training.adamw(0.1, 2, 100))
+    model.optimizer.build(model.trainable_variables)
+    checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=3)
+    with pytest.raises(BadInputError, match="step-00000002: does not hold the variables"):
+        checkpoints.restore()

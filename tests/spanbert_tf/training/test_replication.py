@@ -11,19 +11,14 @@ import tensorflow as tf
 import spanbert_tf.training
 from spanbert_tf.config import load_config
 from spanbert_tf.errors import TrainingError
-from spanbert_tf.training.callbacks import MetricsLog
-from spanbert_tf.training.datasets import configured_dataset
+from spanbert_tf.pretraining.datasets import configured_dataset
+from spanbert_tf.pretraining.model import compiled_pretrainer
+from spanbert_tf.pretraining.run import run_pretraining
+from spanbert_tf.training.metrics_log import MetricsLog
 from spanbert_tf.training.optimizers import AdamW
-from spanbert_tf.training.pretrainer import compiled_pretrainer
-from spanbert_tf.training.pretraining import run_pretraining
 
 DEVICES = ["CPU:0", "CPU:1"]
 VOCABULARY_SIZE = 60
-
-
-@pytest.fixture(scope="module")
-def two_devices():
-    return tf.distribute.MirroredStrategy(DEVICES)
 
 
 def _train(config, data, strategy, num_steps):
@@ -58,6 +53,7 @@ def on_one_device(tiny_overrides, tiny_records):
     return _train(config, tiny_records, tf.distribute.get_strategy(), 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "num_devices, overrides",
     [
@@ -78,6 +74,7 @@ def test_twenty_steps_are_the_same_in_parts(
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_whole_step_compiles_with_xla(on_one_device, tiny_overrides, tiny_records):
     """What a TPU needs: static shapes, and no operation of the host inside."""
     overrides = ["training.jit_compile=true", "training.accumulation_steps=2"]
@@ -151,6 +148,7 @@ def test_loss_scale_is_halved_by_an_overflow_on_any_replica_and_grows_again(two_
         assert float(optimizer.loss_scale.numpy()) == expected
 
 
+@pytest.mark.slow
 def test_float16_trains_on_two_devices(two_devices, tiny_overrides, tiny_records):
     overrides = ["training.precision=mixed_float16", "optimizer.warmup_steps=0"]
     config = _without_dropout(tiny_overrides, *overrides)
@@ -223,9 +221,8 @@ def test_gradients_that_stay_infinite_end_the_run_with_their_files_named(
     def spoil_the_weights(self, logs):
         log_step(self, logs)
         if self.step == 4:
-            self.model.backbone.token_embedding.embeddings.assign(
-                np.full(self.model.backbone.token_embedding.embeddings.shape, np.nan)
-            )
+            embeddings = self.model.model.backbone.token_embedding.embeddings
+            embeddings.assign(np.full(embeddings.shape, np.nan))
 
     monkeypatch.setattr(MetricsLog, "on_step_end", spoil_the_weights)
     with pytest.raises(TrainingError) as raised:

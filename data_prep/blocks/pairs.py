@@ -1,0 +1,243 @@
+"""Pairs of segments for next sentence prediction (BERT; SpanBERT, sections 2.3 and 4.3).
+
+A row takes whole sentences: a first segment of at most half of its tokens, and a second one that
+fills the rest. The second is what follows in the document (label 0), or begins somewhere in another
+document (label 1). In the second case the row that comes next begins where the first segment ends,
+so all text is used, once, besides the random segments.
+
+The random segments are drawn when a shard is written (`draw_second_segments`): the records of a
+shard whose label is 1 exchange what follows their first segments, and each takes as many of the
+sentences as fit. So random second segments are distributed as true ones are, and only their
+relation to the first segment tells the label.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from data_prep.beam.spill import SpilledRecord
+from data_prep.blocks.sequences import Block, Sentences, begins_run, cut_blocks
+from spanbert_tf.data.schema import LIST_DTYPE
+
+NEXT, RANDOM = 0, 1
+_LIST_TYPE = np.dtype(LIST_DTYPE).newbyteorder("<")
+_LABEL_BIT = 32  # of the record id; any bit would do
+
+RecordKeys = tuple[int, int, int]  # order key, record id, document key
+
+
+class _Row(NamedTuple):
+    """A record: its segments are the sentences from `first` and from `middle`, up to `stop`.
+
+    With label 1 the second segment is not its own, but the one that it gives to another record; at
+    the end of a document it is empty.
+    """
+
+    keys: RecordKeys
+    label: int
+    first: int
+    middle: int
+    stop: int
+
+
+class PairBuilder:
+    """Decides which sentences of a file's documents make a record.
+
+    Each label is 0 or 1 with even chances. Where the draw says 0 and what is left of the document
+    is less than half a row, that is cut in two; a single sentence gets the label 1 instead, and the
+    next draw of a 1 that can be a 0 becomes one, so that labels are even in the whole.
+
+    Args:
+        limit: tokens of both segments together at most.
+        token_dtype: unsigned type in which token ids are stored.
+        keys: gives the keys of the next record of a document.
+    """
+
+    def __init__(self, limit: int, token_dtype: str, keys: Callable[[int], RecordKeys]) -> None:
+        self._limit = limit
+        self._token_dtype = token_dtype
+        self._keys = keys
+        self._surplus = 0  # labels 1 where 0 was drawn
+
+    def fill(self, sentences: Sentences, *, is_open: bool) -> tuple[list[SpilledRecord], Sentences]:
+        """Makes records of sentences.
+
+        Args:
+            sentences: each at most half as long as the limit.
+            is_open: whether the last document goes on; then its last two rows wait for more.
+
+        Returns:
+            The records in order, and the sentences that wait. `second` of records with label 1 is
+            what they give to others.
+        """
+        rows, waiting = self._rows(sentences, is_open)
+        if not rows:
+            return [], sentences
+        segments = [
+            segment
+            for row in rows
+            for segment in ((row.first, row.middle), (row.middle, row.stop))
+            if segment[0] < segment[1]
+        ]
+        firsts, stops = np.array(segments).T
+        bounds = [0, *np.cumsum(stops - firsts).tolist()]
+        blocks = iter(cut_blocks(sentences.take(firsts, stops), bounds, self._token_dtype))
+        records = [
+            SpilledRecord(
+                *row.keys,
+                next(blocks),
+                next(blocks) if row.middle < row.stop else None,
+                row.label,
+            )
+            for row in rows
+        ]
+        return records, sentences.from_sentence(waiting)
+
+    def _rows(self, sentences: Sentences, is_open: bool) -> tuple[list[_Row], int]:
+        """The rows, and the number of the first sentence that waits."""
+        rows: list[_Row] = []
+        token_ends = np.cumsum(sentences.lengths).tolist()
+        begins = np.flatnonzero(begins_run(sentences.documents)).tolist()
+        first = 0
+        for begin, end in zip(begins, [*begins[1:], len(token_ends)], strict=True):
+            document = int(sentences.documents[begin])
+            least_tokens = 2 * self._limit if is_open and end == len(token_ends) else 1
+            while first < end and token_ends[end - 1] - _before(token_ends, first) >= least_tokens:
+                rows.append(self._row(token_ends, first, end, document))
+                first = rows[-1].stop if rows[-1].label == NEXT else rows[-1].middle
+        return rows, first
+
+    def _row(self, token_ends: list[int], first: int, end: int, document: int) -> _Row:
+        """The row that begins with a sentence of a document that ends before sentence `end`."""
+
+        def fill(start: int, num_tokens: int) -> int:
+            return bisect_right(token_ends, _before(token_ends, start) + num_tokens, start, end)
+
+        keys = self._keys(document)
+        middle = fill(first, self._limit // 2)
+        label = self._draw(keys, can_be_next=end - first > 1)
+        if label == RANDOM:
+            return _Row(keys, label, first, middle, fill(middle, self._limit))
+        start = _before(token_ends, first)
+        if middle == end:
+            center = (start + token_ends[end - 1]) / 2
+            inner = range(first + 1, end)
+            middle = min(inner, key=lambda number: abs(_before(token_ends, number) - center))
+        room = self._limit - (_before(token_ends, middle) - start)
+        return _Row(keys, label, first, middle, fill(middle, room))
+
+    def _draw(self, keys: RecordKeys, *, can_be_next: bool) -> int:
+        label = keys[1] >> _LABEL_BIT & 1
+        if not can_be_next:
+            self._surplus += label == NEXT
+            return RANDOM
+        if label == RANDOM and self._surplus:
+            self._surplus -= 1
+            return NEXT
+        return label
+
+
+def _before(token_ends: list[int], sentence: int) -> int:
+    """Tokens before a sentence."""
+    return token_ends[sentence - 1] if sentence else 0
+
+
+def first_sentences(block: Block, num_tokens: int) -> Block:
+    """As many sentences from the beginning of a block as have at most so many tokens."""
+    if block.num_tokens <= num_tokens:
+        return block
+    sentence_starts, paragraph_starts = map(
+        _numbers, (block.sentence_starts, block.paragraph_starts)
+    )
+    num_sentences = int(np.searchsorted(sentence_starts, num_tokens, side="right")) - 1
+    stop = int(sentence_starts[num_sentences])
+    num_paragraphs = int(np.searchsorted(paragraph_starts, stop))
+    list_size, token_size = _LIST_TYPE.itemsize, len(block.token_ids) // block.num_tokens
+    spans = []
+    for starts, ends in block.spans:
+        inside = _numbers(ends) < stop
+        spans.append((_raw(_numbers(starts)[inside]), _raw(_numbers(ends)[inside])))
+    return block._replace(
+        num_tokens=stop,
+        token_ids=block.token_ids[: stop * token_size],
+        sentence_starts=block.sentence_starts[: num_sentences * list_size],
+        sentence_indices=block.sentence_indices[: num_sentences * list_size],
+        paragraph_starts=block.paragraph_starts[: num_paragraphs * list_size],
+        paragraph_indices=block.paragraph_indices[: num_paragraphs * list_size],
+        spans=tuple(spans),
+    )
+
+
+def join_blocks(first: Block, second: Block) -> Block:
+    """Both segments of a pair as one block; the second keeps its own indices."""
+
+    def shifted(raw: bytes) -> bytes:
+        return _raw(_numbers(raw) + first.num_tokens)
+
+    return first._replace(
+        num_tokens=first.num_tokens + second.num_tokens,
+        token_ids=first.token_ids + second.token_ids,
+        sentence_starts=first.sentence_starts + shifted(second.sentence_starts),
+        sentence_indices=first.sentence_indices + second.sentence_indices,
+        paragraph_starts=first.paragraph_starts + shifted(second.paragraph_starts),
+        paragraph_indices=first.paragraph_indices + second.paragraph_indices,
+        spans=tuple(
+            (a[0] + shifted(b[0]), a[1] + shifted(b[1]))
+            for a, b in zip(first.spans, second.spans, strict=True)
+        ),
+    )
+
+
+def _numbers(raw: bytes) -> np.ndarray:
+    return np.frombuffer(raw, _LIST_TYPE).astype(np.int64)
+
+
+def _raw(numbers: np.ndarray) -> bytes:
+    return numbers.astype(_LIST_TYPE).tobytes()
+
+
+def draw_second_segments(
+    records: list[SpilledRecord], limit: int, others: Callable[[], Iterator[SpilledRecord]]
+) -> list[SpilledRecord]:
+    """Gives each record with label 1 a second segment from another document.
+
+    The segments come from the other records with label 1: what follows their first segment, or,
+    at the end of a document, that segment itself. Each record takes that of the next record, in
+    the order given, that is of another document: as many sentences as it has room for.
+
+    Args:
+        records: records of one split and shard, in random order.
+        limit: tokens of both segments together at most.
+        others: gives records of the same split in other shards; asked only if all records with
+            label 1 are of one document.
+
+    Returns:
+        The same records, in order; each has a second segment.
+    """
+    receivers = [number for number, record in enumerate(records) if record.label == RANDOM]
+    if not receivers:
+        return records
+    donors = [records[number] for number in receivers]
+    if len({record.document_key for record in donors}) == 1:
+        document = donors[0].document_key
+        candidates = (record for part in (records, others()) for record in part)
+        donors.append(next(record for record in candidates if record.document_key != document))
+    drawn = list(records)
+    for number, donor in zip(receivers, _of_other_documents(donors), strict=False):
+        room = limit - records[number].block.num_tokens
+        second = first_sentences(donor.second or donor.block, room)
+        drawn[number] = records[number]._replace(second=second)
+    return drawn
+
+
+def _of_other_documents(records: list[SpilledRecord]) -> list[SpilledRecord]:
+    """For each record, the next one (after the last comes the first) of another document."""
+    num_records = len(records)
+    found: list[SpilledRecord] = [records[0]] * (2 * num_records)
+    for number in reversed(range(2 * num_records - 1)):
+        record, following = records[number % num_records], records[(number + 1) % num_records]
+        is_other = following.document_key != record.document_key
+        found[number] = following if is_other else found[number + 1]
+    return found[:num_records]

@@ -1,0 +1,261 @@
+"""Fills blocks with whole sentences: functions on arrays, many documents at a time.
+
+T tokens, N sentences, E annotated spans.
+"""
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from spanbert_tf.data.schema import LIST_DTYPE, LIST_MAXIMUM
+
+_LIST_TYPE = np.dtype(LIST_DTYPE).newbyteorder("<")
+
+
+class Sentences(NamedTuple):
+    """Consecutive sentences of the documents of a file, or parts of long sentences.
+
+    Attributes:
+        token_ids: int [T], the word pieces of all sentences.
+        lengths: int [N], word pieces of each sentence, at least 1.
+        documents: int [N], number of each sentence's document in the file.
+        paragraph_indices: int [N], index of each sentence's paragraph in its document.
+        sentence_indices: int [N], index of each sentence in its paragraph.
+        token_offsets: int [N], word pieces of the same sentence that come before; 0 but for parts.
+        spans: for each annotation, int [E, 2]: first and last position in `token_ids`, in order.
+    """
+
+    token_ids: np.ndarray
+    lengths: np.ndarray
+    documents: np.ndarray
+    paragraph_indices: np.ndarray
+    sentence_indices: np.ndarray
+    token_offsets: np.ndarray
+    spans: tuple[np.ndarray, ...] = ()
+
+    def join(self, other: "Sentences") -> "Sentences":
+        """These sentences, followed by the others."""
+        *values, spans = zip(self, other, strict=True)
+        shift = len(self.token_ids)
+        return Sentences(
+            *map(np.concatenate, values),
+            tuple(np.concatenate([a, b + shift]) for a, b in zip(*spans, strict=True)),
+        )
+
+    def from_sentence(self, first: int) -> "Sentences":
+        """The sentences from number `first` on."""
+        begin = int(self.lengths[:first].sum())
+        spans = tuple(values[np.searchsorted(values[:, 0], begin) :] for values in self.spans)
+        return self._with(
+            lambda values: values[first:],
+            self.token_ids[begin:],
+            tuple(values - begin for values in spans),
+        )
+
+    def take(self, firsts: np.ndarray, stops: np.ndarray) -> "Sentences":
+        """Runs of sentences, one after the other; they may overlap.
+
+        Args:
+            firsts: int [R], number of the first sentence of each run.
+            stops: int [R], number of the sentence after its last.
+        """
+        token_bounds = np.append(0, np.cumsum(self.lengths))
+        starts, ends = token_bounds[firsts], token_bounds[stops]  # [R], in token_ids
+        shifts = np.cumsum(ends - starts) - ends
+        spans = []
+        for values in self.spans:
+            low, high = np.searchsorted(values[:, 0], [starts, ends])
+            spans.append(values[_ranges(low, high)] + np.repeat(shifts, high - low)[:, np.newaxis])
+        chosen = _ranges(firsts, stops)
+        return self._with(
+            lambda values: values[chosen], self.token_ids[_ranges(starts, ends)], tuple(spans)
+        )
+
+    def _with(
+        self,
+        select: Callable[[np.ndarray], np.ndarray],
+        token_ids: np.ndarray,
+        spans: tuple[np.ndarray, ...],
+    ) -> "Sentences":
+        """Other sentences of these: `select` takes what there is for each sentence."""
+        return Sentences(
+            token_ids,
+            lengths=select(self.lengths),
+            documents=select(self.documents),
+            paragraph_indices=select(self.paragraph_indices),
+            sentence_indices=select(self.sentence_indices),
+            token_offsets=select(self.token_offsets),
+            spans=spans,
+        )
+
+
+class Block(NamedTuple):
+    """The tokens of a record, or of a segment of a pair. Bytes as in `spanbert_tf.data.schema`.
+
+    Attributes:
+        document: number of the document in the file.
+        num_tokens: word pieces.
+        token_ids: the word pieces.
+        sentence_starts, sentence_indices: positions in the block; indices in the paragraph.
+        paragraph_starts, paragraph_indices: positions in the block; indices in the document.
+        first_token_index: index of the first token in its sentence.
+        spans: for each annotation, the starts and the ends.
+    """
+
+    document: int
+    num_tokens: int
+    token_ids: bytes
+    sentence_starts: bytes
+    sentence_indices: bytes
+    paragraph_starts: bytes
+    paragraph_indices: bytes
+    first_token_index: int
+    spans: tuple[tuple[bytes, bytes], ...] = ()
+
+
+def number_sentences(
+    documents: np.ndarray, paragraphs: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Counts paragraphs from 0 in each document and sentences from 0 in each paragraph.
+
+    Args:
+        documents: int [N], number of each sentence's document; equal numbers are neighbours.
+        paragraphs: int [N], number of each sentence's paragraph; equal numbers are neighbours.
+
+    Returns:
+        `paragraph_indices` and `sentence_indices`, int [N].
+    """
+    begins_document = begins_run(documents)
+    begins_paragraph = begins_run(paragraphs) | begins_document
+    paragraph = np.cumsum(begins_paragraph) - 1
+    first_paragraph = paragraph[begins_document]
+    paragraph_indices = paragraph - first_paragraph[np.cumsum(begins_document) - 1]
+    sentence = np.arange(len(documents))
+    return paragraph_indices, sentence - sentence[begins_paragraph][paragraph]
+
+
+def begins_run(numbers: np.ndarray) -> np.ndarray:
+    """Whether a number differs from the one before, bool [N]; the first one does."""
+    return np.concatenate([[True], numbers[1:] != numbers[:-1]])[: len(numbers)]
+
+
+def _ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """The numbers from each start to its stop (exclusive), one range after the other."""
+    sizes = stops - starts
+    ends = np.cumsum(sizes)
+    return np.repeat(starts - (ends - sizes), sizes) + np.arange(ends[-1])
+
+
+def split_long_sentences(sentences: Sentences, limit: int) -> Sentences:
+    """Splits sentences of more than `limit` tokens into parts of `limit` and a rest."""
+    num_parts = -(-sentences.lengths // limit)  # [N]
+    if (num_parts == 1).all():
+        return sentences
+    parts = Sentences(
+        sentences.token_ids,
+        *(np.repeat(values, num_parts) for values in sentences[1:-1]),
+        sentences.spans,
+    )
+    first = np.cumsum(num_parts) - num_parts
+    before = (np.arange(len(parts.lengths)) - np.repeat(first, num_parts)) * limit
+    return parts._replace(
+        lengths=np.minimum(parts.lengths - before, limit),
+        token_offsets=parts.token_offsets + before,
+    )
+
+
+def fill_blocks(
+    sentences: Sentences, limit: int, token_dtype: str, *, is_open: bool
+) -> tuple[list[Block], Sentences]:
+    """Fills blocks greedily with whole sentences up to the end of a document (SpanBERT, 4.2).
+
+    Args:
+        sentences: each of at most `limit` tokens.
+        limit: tokens of a block at most.
+        token_dtype: unsigned type in which token ids are stored.
+        is_open: whether the last document goes on; then its last block waits for more.
+
+    Returns:
+        The blocks in order, and the sentences that wait.
+    """
+    bounds = _block_bounds(sentences, limit)
+    if is_open and len(bounds) > 1:
+        bounds.pop()
+    last = bounds[-1]
+    return cut_blocks(sentences, bounds, token_dtype), sentences.from_sentence(last)
+
+
+def _block_bounds(sentences: Sentences, limit: int) -> list[int]:
+    """The numbers of the sentences that begin a block, and N."""
+    token_ends = np.cumsum(sentences.lengths).tolist()
+    first_of_document = np.flatnonzero(begins_run(sentences.documents)).tolist()
+    bounds = [0]
+    for stop in [*first_of_document[1:], len(token_ends)]:
+        while bounds[-1] < stop:
+            first = bounds[-1]
+            begin = token_ends[first - 1] if first else 0
+            bounds.append(bisect_right(token_ends, begin + limit, first, stop))
+    return bounds
+
+
+def cut_blocks(sentences: Sentences, bounds: Sequence[int], token_dtype: str) -> list[Block]:
+    """Cuts sentences into blocks: out of arrays of bytes, so that a block takes few operations.
+
+    Args:
+        sentences: sentences of all blocks.
+        bounds: 0, and for each block the number of the sentence after its last.
+        token_dtype: unsigned type in which token ids are stored.
+    """
+    num_sentences, num_blocks = bounds[-1], len(bounds) - 1
+    if not num_blocks:
+        return []
+    sizes = np.diff(bounds)
+    first = np.array(bounds[:-1])
+    token_ends = np.cumsum(sentences.lengths[:num_sentences])
+    token_starts = token_ends - sentences.lengths[:num_sentences]
+    token_bounds = np.append(token_starts[first], token_ends[-1])  # [blocks + 1]
+    positions = token_starts - np.repeat(token_bounds[:-1], sizes)  # [N], in the block
+    begins_paragraph = begins_run(sentences.paragraph_indices[:num_sentences])
+    begins_paragraph[first] = True
+    paragraph_bounds = np.append(0, np.cumsum(begins_paragraph))[bounds]  # [blocks + 1]
+    paragraph_indices = sentences.paragraph_indices[:num_sentences][begins_paragraph]
+    columns = (
+        sentences.documents[first].tolist(),
+        np.diff(token_bounds).tolist(),
+        _slices(sentences.token_ids, token_bounds, np.dtype(token_dtype).newbyteorder("<")),
+        _slices(positions, bounds),
+        _slices(sentences.sentence_indices, bounds),
+        _slices(positions[begins_paragraph], paragraph_bounds),
+        _slices(paragraph_indices, paragraph_bounds),
+        sentences.token_offsets[first].tolist(),
+        _cut_spans(sentences.spans, token_bounds),
+    )
+    return [Block(*values) for values in zip(*columns, strict=True)]
+
+
+def _cut_spans(
+    spans: tuple[np.ndarray, ...], token_bounds: np.ndarray
+) -> list[tuple[tuple[bytes, bytes], ...]]:
+    """The spans that lie wholly inside each block."""
+    lists = []  # for each annotation, (starts, ends) of each block
+    for values in spans:
+        block_of_start, block_of_end = np.searchsorted(token_bounds, values.T, side="right") - 1
+        inside = (block_of_start == block_of_end) & (block_of_start < len(token_bounds) - 1)
+        block, values = block_of_start[inside], values[inside]
+        span_bounds = np.searchsorted(block, np.arange(len(token_bounds)))
+        positions = values - token_bounds[block][:, np.newaxis]
+        starts, ends = (_slices(positions[:, side], span_bounds) for side in (0, 1))
+        lists.append(zip(starts, ends, strict=True))
+    return list(zip(*lists, strict=True)) if lists else [()] * (len(token_bounds) - 1)
+
+
+def _slices(values: np.ndarray, bounds: Sequence[int], dtype: np.dtype = _LIST_TYPE) -> list[bytes]:
+    """Values between neighbouring bounds as bytes; list entries beyond the type are its maximum."""
+    if dtype is _LIST_TYPE:
+        values = np.minimum(values, LIST_MAXIMUM)
+    raw = values.astype(dtype).tobytes()
+    byte_bounds = (np.asarray(bounds) * dtype.itemsize).tolist()
+    return [raw[start:stop] for start, stop in itertools.pairwise(byte_bounds)]

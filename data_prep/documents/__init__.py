@@ -1,0 +1,1 @@
+"""Documents with coreferent mentions: their formats, and rows of them."""

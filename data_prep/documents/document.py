@@ -1,0 +1,71 @@
+"""A document with clusters of mentions, as the readers of all formats hand it on."""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.tasks.coreference.cluster_column import Clusters
+
+# What the words of OntoNotes stand for (original `minimize.py`).
+_NORMALISED = {"/.": ".", "/?": "?"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """A document, or a part of one.
+
+    Attributes:
+        name: name of the document, as `#begin document` has it.
+        part: its number.
+        words: all words.
+        sentence_starts: number of the first word of each sentence; `None` where the file does not
+            tell sentences.
+        speakers: speakers of each word; empty for none.
+        clusters: spans of words, both ends inclusive.
+    """
+
+    name: str
+    part: int
+    words: list[str]
+    sentence_starts: list[int] | None
+    speakers: list[str]
+    clusters: Clusters
+
+    @property
+    def key(self) -> str:
+        """Unique among documents: the original's `doc_key`."""
+        return f"{self.name}_{self.part}"
+
+
+def normalise_word(word: str) -> str:
+    """The word that is meant by one of OntoNotes' files."""
+    return _NORMALISED.get(word, word)
+
+
+def clean_clusters(clusters: Iterable[Sequence[Sequence[int]]]) -> Clusters:
+    """Clusters without repeats and empty ones, those that share a mention made one.
+
+    In the order of their first mentions; so are the mentions of each.
+    """
+    cluster_of: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    for spans in clusters:
+        mentions = {(start, end) for start, end in spans}
+        merged = set(mentions).union(*(cluster_of.get(mention, ()) for mention in mentions))
+        for mention in merged:
+            cluster_of[mention] = merged
+    distinct = {id(mentions): mentions for mentions in cluster_of.values()}
+    return sorted(sorted(mentions) for mentions in distinct.values())
+
+
+def check_documents(path: str, documents: Sequence[Document]) -> None:
+    """Refuses documents that no records can be made of.
+
+    Raises:
+        BadInputError: there is no document, or two have the same key.
+    """
+    if not any(document.words for document in documents):
+        raise BadInputError(f"{path}: holds no document with words")
+    counts = collections.Counter(document.key for document in documents)
+    if twice := [key for key, count in counts.items() if count > 1]:
+        raise BadInputError(f"{path}: document {twice[0]!r} is there {counts[twice[0]]} times")

@@ -1,0 +1,59 @@
+"""Finds and reads documents in any of the formats: one file, many, or a directory of them."""
+
+import glob
+import os
+from collections.abc import Sequence
+
+from data_prep.documents.conll import is_conll, read_conll
+from data_prep.documents.document import Document, check_documents
+from data_prep.documents.json_lines import read_json_documents
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.text_files import read_text_file
+
+_ENDINGS = ("_conll", ".conll", ".jsonlines", ".jsonl")
+
+
+def read_documents(patterns: Sequence[str]) -> list[Document]:
+    """The documents of all files, those of a file in its order.
+
+    Args:
+        patterns: paths, or patterns of them; of a directory all files below whose names end in
+            `_conll`, `.conll`, `.jsonlines` or `.jsonl`, compressed by gzip or not.
+
+    Raises:
+        BadInputError: nothing fits a pattern, a file cannot be read, or no records can be made of
+            the documents.
+    """
+    documents: list[Document] = []
+    for path in (path for pattern in patterns for path in _files(pattern)):
+        text = read_text_file(path)
+        if is_conll(text):
+            documents += read_conll(path, text)
+        elif text.lstrip().startswith("{"):
+            documents += read_json_documents(path, text)
+        else:
+            raise BadInputError(
+                f"{path}: is neither CoNLL (`#begin document …`) nor JSON lines with `doc_key`"
+            )
+    check_documents(", ".join(patterns), documents)
+    return documents
+
+
+def _files(pattern: str) -> list[str]:
+    found = sorted(glob.glob(pattern, recursive=True))
+    if not found:
+        raise BadInputError(f"{pattern}: no such file; quote patterns")
+    files = []
+    for path in found:
+        files += _files_below(path) if os.path.isdir(path) else [path]
+    return files
+
+
+def _files_below(directory: str) -> list[str]:
+    paths = (
+        os.path.join(parent, name) for parent, _, names in os.walk(directory) for name in names
+    )
+    found = sorted(path for path in paths if path.removesuffix(".gz").endswith(_ENDINGS))
+    if not found:
+        raise BadInputError(f"{directory}: holds no file that ends in {', '.join(_ENDINGS)}")
+    return found

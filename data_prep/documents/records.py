@@ -1,0 +1,265 @@
+"""From documents to records: word pieces, segments and mentions, with all that is lost counted."""
+
+import bisect
+import collections
+import functools
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from data_prep.documents.document import Document
+from data_prep.examples.features import serialize_features
+from data_prep.examples.row_writer import RowWriter
+from data_prep.examples.task_records import write_task_records
+from data_prep.text.tokenized_text import TextTokenizer, TokenizedText
+from spanbert_tf.data.document_segments import NO_PIECE, SegmentedDocuments, segment_documents
+from spanbert_tf.data.rows_info import ROW_TOKEN_IDS
+from spanbert_tf.data.schema import token_id_dtype
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.json_lines import write_json_lines
+from spanbert_tf.files.outputs import OutputKind
+from spanbert_tf.tasks.coreference import schema
+from spanbert_tf.vocabulary import END_TOKEN, START_TOKEN, Casing, check_case, load_vocabulary
+
+RECORDS = OutputKind(
+    "coreference records",
+    schema.CoreferenceInfo.file_name(),
+    ("rows.*", schema.DOCUMENTS_FILE, "vocab.txt"),
+)
+_DOCUMENTS_AT_ONCE = 64
+
+
+class Pieces(NamedTuple):
+    """The word pieces of a document.
+
+    Attributes:
+        token_ids: int32 [P].
+        words: word of each, ascending, int32 [P].
+        sentences: sentence of each, ascending, int32 [P].
+        sentence_starts: first word of each sentence.
+    """
+
+    token_ids: np.ndarray
+    words: np.ndarray
+    sentences: np.ndarray
+    sentence_starts: list[int]
+
+
+def write_documents(
+    documents: Sequence[Document],
+    output: str,
+    *,
+    vocabulary: str,
+    casing: Casing,
+    sequence_length: int,
+    max_span_width: int,
+    max_training_segments: int | None = None,
+    overwrite: bool = False,
+) -> schema.CoreferenceInfo:
+    """Writes records of documents, in their order.
+
+    Args:
+        documents: checked already.
+        output: directory that appears whole or not at all.
+        vocabulary: path of the vocabulary.
+        casing: what is done to the text.
+        sequence_length: positions of a segment at most.
+        max_span_width: pieces of a mention that the model can represent, for the counts.
+        max_training_segments: segments of a document that are trained at once; by default the
+            original's number for that length.
+        overwrite: whether earlier records may be replaced.
+
+    Returns:
+        The description that was written.
+
+    Raises:
+        BadInputError: a file cannot be used, or a word is longer than a segment.
+        MismatchError: vocabulary and casing do not go together.
+    """
+    pieces = load_vocabulary(vocabulary)
+    check_case(pieces, vocabulary, casing)
+    documents = [document for document in documents if document.words]
+    make = RecordMaker(pieces, casing, sequence_length, max_span_width)
+
+    def write(directory: str) -> Mapping[str, int]:
+        lines = []
+        with RowWriter(os.path.join(directory, schema.CoreferenceInfo.rows_file)) as writer:
+            for document, sentence_starts, serialized, num_tokens in make(documents):
+                writer.write(serialized, num_tokens)
+                lines.append(_document_line(document, sentence_starts))
+        write_json_lines(os.path.join(directory, schema.DOCUMENTS_FILE), lines)
+        return {**writer.counts(), **make.counts}
+
+    describe = functools.partial(
+        schema.CoreferenceInfo,
+        **casing._asdict(),
+        sequence_length=sequence_length,
+        max_training_segments=max_training_segments
+        or schema.default_training_segments(sequence_length),
+    )
+    return write_task_records(output, RECORDS, pieces, write, describe, overwrite=overwrite)
+
+
+class RecordMaker:
+    """Makes records of documents; what was met on the way is in `counts`.
+
+    Args:
+        vocabulary: entries in order of their ids.
+        casing: what is done to the text.
+        sequence_length: positions of a segment at most.
+        max_span_width: pieces of a mention that the model can represent.
+    """
+
+    def __init__(
+        self, vocabulary: Sequence[str], casing: Casing, sequence_length: int, max_span_width: int
+    ) -> None:
+        self._tokenize = TextTokenizer(vocabulary, casing, segment_aware=True)
+        self._max_pieces = sequence_length - 2
+        self._max_span_width = max_span_width
+        self._id_dtype = f"<{np.dtype(token_id_dtype(len(vocabulary))).str[1:]}"
+        specification = tf.RaggedTensorSpec([None, None], tf.int32, 1, tf.int64)
+        self._segment = tf.function(
+            functools.partial(
+                segment_documents,
+                sequence_length=sequence_length,
+                start_id=vocabulary.index(START_TOKEN),
+                end_id=vocabulary.index(END_TOKEN),
+            ),
+            input_signature=[specification] * 3,
+            autograph=False,
+        )
+        names = (
+            *("words", "sentences", "segments", "clusters", "mentions", "singletons"),
+            *("mentions_too_long", "mentions_across_sentences", "mentions_without_pieces"),
+            *("words_without_pieces", "documents_without_clusters", "documents_with_speakers"),
+        )
+        self.counts = collections.Counter(dict.fromkeys(names, 0))
+
+    def __call__(
+        self, documents: Sequence[Document]
+    ) -> Iterator[tuple[Document, list[int], bytes, int]]:
+        """Each document, the first words of its sentences, its record and its positions.
+
+        Raises:
+            BadInputError: a word is longer than a segment.
+        """
+        for first in range(0, len(documents), _DOCUMENTS_AT_ONCE):
+            some = documents[first : first + _DOCUMENTS_AT_ONCE]
+            texts = self._tokenize([" ".join(document.words) for document in some])
+            all_pieces = [_pieces_of(*pair) for pair in zip(some, texts, strict=True)]
+            for document, pieces in zip(some, all_pieces, strict=True):
+                self._check_words(document, pieces)
+            columns = zip(*(pieces[:3] for pieces in all_pieces), strict=True)
+            ids, words, sentences = (
+                tf.RaggedTensor.from_row_lengths(np.concatenate(parts), list(map(len, parts)))
+                for parts in columns
+            )
+            segmented = self._segment(ids, sentences, words)
+            rows = zip(*(values.to_list() for values in segmented), strict=True)
+            for document, pieces, row in zip(some, all_pieces, rows, strict=True):
+                arrays = SegmentedDocuments(*(np.array(values) for values in row))
+                serialized = self._serialize(document, arrays)
+                yield document, pieces.sentence_starts, serialized, len(arrays.token_ids)
+                self._count(document, pieces, arrays)
+
+    def _check_words(self, document: Document, pieces: Pieces) -> None:
+        sizes = np.bincount(pieces.words, minlength=len(document.words))
+        if sizes.max(initial=0) > self._max_pieces:
+            word = int(sizes.argmax())
+            raise BadInputError(
+                f"document {document.key!r}: word {word} (from 0), {document.words[word][:40]!r}, "
+                f"has {sizes[word]} pieces and a segment room for {self._max_pieces}; give a "
+                "larger --sequence-length"
+            )
+
+    def _serialize(self, document: Document, row: SegmentedDocuments) -> bytes:
+        is_special = row.pieces == NO_PIECE
+        starts, ends, clusters = self._mentions(document, row)
+        names = [name for name in dict.fromkeys(document.speakers) if name]
+        ids = {"": schema.NO_SPEAKER}
+        ids |= {name: number for number, name in enumerate(names, schema.SPECIAL_SPEAKER + 1)}
+        speakers = np.array([ids[name] for name in document.speakers])[row.word_indices]
+        numbers = {
+            schema.SENTENCES: row.sentence_indices,
+            schema.WORDS: row.word_indices,
+            schema.SPEAKERS: np.where(is_special, schema.SPECIAL_SPEAKER, speakers),
+            schema.SEGMENT_LENGTHS: row.segment_lengths,
+            schema.MENTION_STARTS: starts,
+            schema.MENTION_ENDS: ends,
+            schema.MENTION_CLUSTERS: clusters,
+        }
+        lists = {
+            name: np.asarray(values).astype(f"<{schema.NUMBER_DTYPE[0]}4").tobytes()
+            for name, values in numbers.items()
+        }
+        lists[schema.IS_SPECIAL] = is_special.astype(schema.FLAG_DTYPE).tobytes()
+        lists[ROW_TOKEN_IDS] = row.token_ids.astype(self._id_dtype).tobytes()
+        return serialize_features({schema.GENRE: schema.genre_id(document.name)}, lists)
+
+    def _mentions(
+        self, document: Document, row: SegmentedDocuments
+    ) -> tuple[list[int], list[int], list[int]]:
+        """First and last position and cluster of the mentions that have pieces."""
+        places = np.flatnonzero(row.pieces != NO_PIECE)
+        words = row.word_indices[places]
+        starts, ends, clusters = [], [], []
+        for number, spans in enumerate(document.clusters, start=1):
+            for first_word, last_word in spans:
+                first = np.searchsorted(words, first_word, side="left")
+                last = np.searchsorted(words, last_word, side="right") - 1
+                if first > last:
+                    self.counts["mentions_without_pieces"] += 1
+                    continue
+                start, end = int(places[first]), int(places[last])
+                across = row.sentence_indices[start] != row.sentence_indices[end]
+                self.counts["mentions_across_sentences"] += int(across)
+                too_long = not across and end - start >= self._max_span_width
+                self.counts["mentions_too_long"] += int(too_long)
+                starts.append(start)
+                ends.append(end)
+                clusters.append(number)
+        return starts, ends, clusters
+
+    def _count(self, document: Document, pieces: Pieces, row: SegmentedDocuments) -> None:
+        self.counts.update(
+            words=len(document.words),
+            sentences=len(pieces.sentence_starts),
+            segments=len(row.segment_lengths),
+            clusters=len(document.clusters),
+            mentions=sum(map(len, document.clusters)),
+            singletons=sum(len(spans) == 1 for spans in document.clusters),
+            words_without_pieces=len(document.words) - len(np.unique(pieces.words)),
+            documents_without_clusters=int(not document.clusters),
+            documents_with_speakers=int(any(document.speakers)),
+        )
+
+
+def _pieces_of(document: Document, text: TokenizedText) -> Pieces:
+    """The pieces of a document, from those of its words with a space between each two."""
+    sizes = [len(word) + 1 for word in document.words]
+    word_starts = np.array(list(itertools.accumulate(sizes, initial=0))[:-1])
+    words = (np.searchsorted(word_starts, text.starts, side="right") - 1).astype("int32")
+    starts = document.sentence_starts
+    if starts is None:
+        # Of a word the first piece counts: none begins a sentence inside of it.
+        is_first = np.append(True, words[1:] != words[:-1])
+        changes = np.append(True, (text.positions[1:, :2] != text.positions[:-1, :2]).any(axis=1))
+        starts = words[is_first & changes].tolist() if len(words) else [0]
+        starts[0] = 0
+    sentences = np.array([bisect.bisect_right(starts, word) - 1 for word in words.tolist()])
+    return Pieces(text.token_ids, words, sentences.astype("int32"), starts)
+
+
+def _document_line(document: Document, sentence_starts: list[int]) -> schema.DocumentLine:
+    return {
+        "name": document.name,
+        "part": document.part,
+        "words": document.words,
+        "sentence_starts": sentence_starts,
+        "speakers": document.speakers,
+        "clusters": [[list(span) for span in spans] for spans in document.clusters],
+    }

@@ -1,0 +1,1 @@
+"""From the examples of a task to packed rows: formats, checks and one writer."""

@@ -1,0 +1,144 @@
+"""Tables of texts: TSV, CSV and JSON lines, checked line by line.
+
+Nothing is guessed and nothing shifted: a row with other columns than its header is refused.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.text_files import read_text_file
+
+FORMATS = ("csv", "tsv", "jsonl")
+_MAX_FIELD = 1 << 27  # characters; the module's own limit is 2 ** 17
+
+
+class Line(NamedTuple):
+    """A row of a table.
+
+    Attributes:
+        number: number of its first line in the file, from 1.
+        cells: text of each column.
+    """
+
+    number: int
+    cells: list[str]
+
+
+class Row(NamedTuple):
+    """A row by the names of its columns.
+
+    Attributes:
+        number: number of its first line in the file, from 1.
+        values: column → text, or in JSON any value.
+    """
+
+    number: int
+    values: Mapping[str, object]
+
+
+def read_tsv(path: str) -> list[Line]:
+    """Lines of tab-separated columns, as they stand: quotes are text, only tabs separate.
+
+    Raises:
+        BadInputError: the file cannot be read or is empty, or a line holds a NUL.
+    """
+    lines = _text(path).split("\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        raise BadInputError(f"{path}: is empty")
+    cells = (line.removesuffix("\r").split("\t") for line in lines)
+    return [Line(number, row) for number, row in enumerate(cells, start=1)]
+
+
+def read_csv(path: str) -> list[Line]:
+    """Rows of comma-separated columns, quoted as in RFC 4180, so that texts may have line ends.
+
+    Raises:
+        BadInputError: as `read_tsv`; or a quote is not closed, or text follows a closing one.
+    """
+    csv.field_size_limit(_MAX_FIELD)
+    reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
+    lines, first = [], 1
+    try:
+        for cells in reader:
+            if cells:
+                lines.append(Line(first, cells))
+            first = reader.line_num + 1
+    except csv.Error as error:
+        raise BadInputError(
+            f"{path}: line {first}: is no CSV ({error}); quote texts that hold quotes, and double "
+            "those"
+        ) from error
+    if not lines:
+        raise BadInputError(f"{path}: is empty")
+    return lines
+
+
+def with_header(path: str, lines: Sequence[Line], names: Iterable[str]) -> list[Row]:
+    """The rows by the names in the first one.
+
+    Args:
+        path: path of the file, for errors.
+        lines: lines of the file.
+        names: columns that must be there.
+
+    Raises:
+        BadInputError: a column is missing or there twice, or a row has another number of columns.
+    """
+    header = lines[0].cells
+    for name in names:
+        if header.count(name) != 1:
+            what = "has no column" if name not in header else "has more than one column"
+            raise BadInputError(
+                f"{path}: line {lines[0].number}: {what} {name!r}; it has {', '.join(header)}"
+            )
+    for line in lines[1:]:
+        check_width(path, line, len(header))
+    return [Row(line.number, dict(zip(header, line.cells, strict=True))) for line in lines[1:]]
+
+
+def check_width(path: str, line: Line, width: int) -> None:
+    """Refuses a row that has another number of columns than it should.
+
+    Raises:
+        BadInputError: it has.
+    """
+    if len(line.cells) != width:
+        raise BadInputError(
+            f"{path}: line {line.number}: has {len(line.cells)} columns, {width} are expected; "
+            "mend the line: its columns would be shifted"
+        )
+
+
+def read_jsonl(path: str, names: Iterable[str]) -> list[Row]:
+    """The objects of a file of JSON lines; empty lines at its end are passed over.
+
+    Args:
+        path: path of the file.
+        names: keys that each object must have.
+
+    Raises:
+        BadInputError: the file cannot be read or is empty, a line is no object, or lacks a key.
+    """
+    rows = []
+    for number, cells in read_tsv(path):
+        place = f"{path}: line {number}"
+        values = parse_json("\t".join(cells), dict[str, object], place)
+        for name in names:
+            if name not in values:
+                raise BadInputError(f"{place}: has no {name!r}; it has {', '.join(values)}")
+        rows.append(Row(number, values))
+    return rows
+
+
+def _text(path: str) -> str:
+    text = read_text_file(path)
+    if (place := text.find("\0")) >= 0:
+        number = text.count("\n", 0, place) + 1
+        raise BadInputError(f"{path}: line {number}: holds a NUL; remove it")
+    return text

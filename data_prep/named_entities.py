@@ -1,0 +1,51 @@
+"""`python -m data_prep.named_entities`, the same as `spanbert-tf prepare named_entities`."""
+
+import sys
+
+import click
+
+from data_prep.options import record_options
+from spanbert_tf.command_line import quiet_libraries, run_command
+
+
+@click.command("named_entities")
+@record_options
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["conll2003", "jsonlines", "crossre"]),
+    required=True,
+    help="Columns in BIO or BIOES; JSON lines with spans of characters; CrossRE's own.",
+)
+def prepare_named_entities(
+    input_path: str,
+    output: str,
+    vocabulary: str,
+    lowercase: bool,
+    overwrite: bool,
+    strip_accents: bool | None,
+    sequence_length: int,
+    file_format: str,
+) -> None:
+    """Write records of sentences with named entities."""
+    from data_prep.examples.entity_files import READERS
+    from data_prep.examples.entity_rows import write_entities
+    from spanbert_tf.vocabulary import Casing
+
+    sentences = READERS[file_format](input_path)
+    write_entities(
+        sentences,
+        output,
+        vocabulary=vocabulary,
+        casing=Casing.of(lowercase, strip_accents),
+        sequence_length=sequence_length,
+        overwrite=overwrite,
+    )
+    for what, count in sentences.repairs.items():
+        if count:
+            click.echo(f"{input_path}: {what}: {count:,}")
+
+
+if __name__ == "__main__":
+    quiet_libraries()
+    run_command(prepare_named_entities, "spanbert-tf prepare named_entities", sys.argv[1:])

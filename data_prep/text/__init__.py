@@ -1,0 +1,1 @@
+"""Files of text: formats, sentences, word pieces and vocabularies."""

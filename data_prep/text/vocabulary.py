@@ -1,0 +1,152 @@
+"""Trains a WordPiece vocabulary: `spanbert-tf prepare vocabulary`."""
+
+import collections
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from data_prep.text.corpus import DocumentReader, find_files
+from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.outputs import OutputKind, check_output_file
+from spanbert_tf.files.writing import write_text
+from spanbert_tf.vocabulary import (
+    CONTINUATION_PREFIX,
+    SPECIAL_TOKENS,
+    UNKNOWN_TOKEN,
+    Casing,
+    load_vocabulary,
+)
+
+_VOCABULARY = OutputKind("a vocabulary", "vocab.txt")
+_LEAST_FREQUENCY = 2
+# Letters, each with two entries; words with rarer ones become [UNK]. A tenth of the vocabulary,
+# within these limits: 400 letters are all but 1 in 30,000 of Wikipedia's.
+_FEWEST_LETTERS, _MOST_LETTERS = 100, 1_000
+
+
+def write_vocabulary(
+    input_pattern: str | Sequence[str],
+    output: str,
+    *,
+    vocabulary_size: int,
+    lowercase: bool = False,
+    strip_accents: bool | None = None,
+    document_separator: str | None = None,
+    overwrite: bool = False,
+) -> int:
+    """Trains a vocabulary with HuggingFace `tokenizers` and writes it, one word piece a line.
+
+    The text is normalised and split as BERT does, so that the pieces are those that the
+    tokenizer of records and models looks up.
+
+    Args:
+        input_pattern: glob of text files, or several (formats: `data_prep.text.corpus`).
+        output: path of the vocabulary, conventionally `vocab.txt`.
+        vocabulary_size: entries, special tokens included; fewer if the text does not give so many.
+        lowercase: lower-case the text.
+        strip_accents: and strip accents; `None`: where it is lower-cased.
+        document_separator: in plain text, a line equal to this begins a new document.
+        overwrite: whether a vocabulary that lies there may be replaced.
+
+    Returns:
+        The number of entries.
+
+    Raises:
+        BadInputError: a file cannot be used, or the vocabulary exists or cannot be written.
+    """
+    output = check_output_file(output, _VOCABULARY, _is_vocabulary, overwrite=overwrite)
+    files = find_files(input_pattern)
+
+    def texts() -> Iterator[str]:
+        for file in files:
+            for part in DocumentReader(file.path, document_separator):
+                yield from part.paragraphs
+
+    casing = Casing.of(lowercase, strip_accents)
+    vocabulary = train_vocabulary(texts, vocabulary_size, casing)
+    _write_lines(vocabulary, output)
+    print(f"{output}: {len(vocabulary):,} entries from {len(files):,} files", flush=True)
+    if len(vocabulary) < vocabulary_size:
+        print(
+            f"{output}: these are fewer than the {vocabulary_size:,} that were asked for: the text "
+            "has no more pieces that occur twice; give more text",
+            flush=True,
+        )
+    return len(vocabulary)
+
+
+def train_vocabulary(
+    texts: Callable[[], Iterable[str]], vocabulary_size: int, casing: Casing
+) -> list[str]:
+    """Trains a vocabulary; the same text always gives the same one.
+
+    The trainer numbers letters inside words as it meets them, in an order that changes from run
+    to run, and breaks ties by these numbers. So letters are counted first, and given to it as if
+    they were special tokens, in order: thus each word of these letters has pieces, too.
+
+    Args:
+        texts: gives the text from its beginning; called twice.
+        vocabulary_size: largest number of entries.
+        casing: what is done to the text.
+
+    Returns:
+        The entries: special tokens, letters, and pieces in order of their making.
+    """
+    tokenizer = Tokenizer(models.WordPiece(unk_token=UNKNOWN_TOKEN))
+    tokenizer.normalizer = normalizers.BertNormalizer(**casing._asdict())
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    room = (vocabulary_size - len(SPECIAL_TOKENS)) // 2
+    most = min(room, max(_FEWEST_LETTERS, min(vocabulary_size // 20, _MOST_LETTERS)))
+    letters = _find_letters(texts(), tokenizer, most)
+    inside = [
+        CONTINUATION_PREFIX + letter for letter in letters if _continues_words(letter, tokenizer)
+    ]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocabulary_size,
+        min_frequency=_LEAST_FREQUENCY,
+        limit_alphabet=len(letters),
+        initial_alphabet=letters,
+        special_tokens=[*SPECIAL_TOKENS, *letters, *inside],
+        continuing_subword_prefix=CONTINUATION_PREFIX,
+        show_progress=sys.stderr.isatty(),
+    )
+    tokenizer.train_from_iterator(texts(), trainer)
+    ids = tokenizer.get_vocab()
+    return sorted(ids, key=ids.__getitem__)
+
+
+def _find_letters(texts: Iterable[str], tokenizer: Tokenizer, limit: int) -> list[str]:
+    """The most frequent characters of normalised text, in order."""
+    characters: collections.Counter = collections.Counter()
+    for text in texts:
+        characters.update(text)
+    letters: collections.Counter = collections.Counter()
+    for character, count in characters.items():
+        for letter in tokenizer.normalizer.normalize_str(character):
+            if not letter.isspace():
+                letters[letter] += count
+    by_frequency = sorted(letters, key=lambda letter: (-letters[letter], letter))
+    return sorted(by_frequency[:limit])
+
+
+def _continues_words(letter: str, tokenizer: Tokenizer) -> bool:
+    """Whether words have the letter inside; punctuation and Chinese characters stand alone."""
+    text = tokenizer.normalizer.normalize_str(f"a{letter}a")
+    return len(tokenizer.pre_tokenizer.pre_tokenize_str(text)) == 1
+
+
+def _write_lines(vocabulary: list[str], output: str) -> None:
+    try:
+        os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
+        write_text(output, "\n".join(vocabulary) + "\n")
+    except OSError as error:
+        raise BadInputError(f"{output}: cannot be written ({reason(error)})") from error
+
+
+def _is_vocabulary(path: str) -> bool:
+    try:
+        return bool(load_vocabulary(path))
+    except BadInputError:
+        return False

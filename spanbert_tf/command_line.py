@@ -1,0 +1,105 @@
+"""How a command runs: options that several share, quiet libraries, and the status at the end."""
+
+import logging
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+
+import click
+
+from spanbert_tf.errors import SpanBertError, TrainingError
+from spanbert_tf.files.outputs import without_slash
+from spanbert_tf.process.signals import second_signal_ends
+
+EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
+_HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_KEY_AND_VALUE = re.compile(r"[\w.]+=")
+EXISTING_DIRECTORY = click.Path(exists=True, file_okay=False)
+
+
+class _OutputPath(click.ParamType):
+    """A path that a command writes; slashes at its end mean nothing."""
+
+    name = "path"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The path without slashes at its end."""
+        if not value:
+            self.fail("is empty; name a path", param, ctx)
+        return without_slash(value)
+
+
+OUTPUT_PATH = _OutputPath()
+
+
+class SeveralValues(click.Command):
+    """A command whose repeatable options take several values after one flag: `--seeds 1 2 3`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Repeats the flag before each value, as click wants it: `--seeds 1 --seeds 2 …`."""
+        options = [param for param in self.params if isinstance(param, click.Option)]
+        repeatable = {flag for option in options if option.multiple for flag in option.opts}
+        repeated, flag, is_first = [], None, False
+        for argument in args:
+            if argument.startswith("-"):
+                flag, is_first = (argument, True) if argument in repeatable else (None, False)
+                if flag is None:
+                    repeated.append(argument)
+                continue
+            # After --set, an argument of the command can follow: the next value has its `=`.
+            takes = flag and (is_first or flag != "--set" or _KEY_AND_VALUE.match(argument))
+            repeated += [flag, argument] if takes else [argument]
+            is_first = False
+        return super().parse_args(ctx, repeated)
+
+
+set_option = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key of the configuration, for example training.steps=1000.",
+)
+overwrite_option = click.option(
+    "--overwrite", is_flag=True, help="Replace an earlier output of the same kind."
+)
+
+
+def quiet_libraries() -> None:
+    """Hides warnings and TensorFlow's own log; before TensorFlow is imported."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # Libraries' warnings do not concern the user; Beam's workers inherit the variable.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    warnings.simplefilter("ignore")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+
+def run_command(
+    command: click.Command, name: str, arguments: Sequence[str], *, debug: bool = False
+) -> None:
+    """Runs a command and exits: 0 done, 2 bad input or configuration, 1 anything else.
+
+    Args:
+        command: to run.
+        name: name of the program, as its help shows it.
+        arguments: arguments of the command.
+        debug: whether to show tracebacks.
+    """
+    try:
+        with second_signal_ends():
+            command.main(list(arguments), name, standalone_mode=False, **_HELP)
+    except click.ClickException as error:
+        click.echo(f"spanbert-tf: {' '.join(error.format_message().split())}", err=True)
+        sys.exit(EXIT_BAD_INPUT)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("spanbert-tf: interrupted", err=True)
+        sys.exit(EXIT_FAILED)
+    except SpanBertError as error:
+        if debug:
+            traceback.print_exc()
+        click.echo(f"spanbert-tf: {error}", err=True)
+        sys.exit(EXIT_FAILED if isinstance(error, TrainingError) else EXIT_BAD_INPUT)
+    sys.exit(EXIT_DONE)

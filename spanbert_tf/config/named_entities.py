@@ -1,0 +1,35 @@
+"""The configuration of named entities."""
+
+from dataclasses import field
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from spanbert_tf.config.finetuning import FinetuningConfig, PredictionConfig
+
+
+@dataclass(frozen=True)
+class EntityPredictionConfig(PredictionConfig):
+    """How entities are made of the labels of word pieces.
+
+    Attributes:
+        batch_size: rows of a batch.
+        aggregation_strategy: as of the `token-classification` pipeline of `transformers`: `simple`
+            takes each piece for itself; `first` lets the first piece of a word, which is the
+            trained one, speak for the others.
+    """
+
+    aggregation_strategy: Literal["simple", "first"] = "simple"
+
+
+@dataclass(frozen=True)
+class NamedEntitiesConfig(FinetuningConfig):
+    """A fine-tuning run for named entities.
+
+    Attributes:
+        task: `named_entities`.
+        prediction: how entities are made of labels.
+    """
+
+    task: Literal["named_entities"] = "named_entities"
+    prediction: EntityPredictionConfig = field(default_factory=EntityPredictionConfig)

@@ -1,0 +1,253 @@
+"""The configuration of a pre-training run: its keys, its files, its checks.
+
+A configuration file is YAML with the sections below. `base: NAME` takes over another file (a
+shipped name, or a path seen from the file) and the rest overrides it key by key. What a file does
+not set has the default here. Keys are those of the classes, and nothing else is accepted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from spanbert_tf.config.loading import build_config, load_settings
+from spanbert_tf.config.runs import AdamWConfig, RunConfig
+from spanbert_tf.config.yaml_files import dump_yaml
+from spanbert_tf.masking.options import MaskingOptions
+from spanbert_tf.validation import (
+    BelowOne,
+    InvalidValueError,
+    NotNegative,
+    NotNegativeInt,
+    Positive,
+    PositiveInt,
+    Section,
+    largest_divisor,
+)
+
+
+@dataclass(frozen=True)
+class ModelConfig(Section):
+    """The encoder. The defaults are BERT's base shape (Devlin et al. 2019, section 3).
+
+    Attributes:
+        num_layers: transformer layers.
+        num_heads: attention heads; must divide `hidden_dim`.
+        hidden_dim: width of the token representations.
+        intermediate_dim: width of the feed-forward layers.
+        dropout: rate on all layers and on attention weights (SpanBERT 4.2: 0.1).
+        max_sequence_length: rows of the position table.
+        layer_norm_epsilon: BERT's TensorFlow code has 1e-12.
+        position_embeddings: which positions are embedded: the place in the row (BERT); paragraph,
+            sentence and token instead (SegaBERT 2); or paragraph and sentence as well
+            (SegaBERT 3.3).
+    """
+
+    num_layers: PositiveInt = 12
+    num_heads: PositiveInt = 12
+    hidden_dim: PositiveInt = 768
+    intermediate_dim: PositiveInt = 3072
+    dropout: BelowOne = 0.1
+    max_sequence_length: PositiveInt = 512
+    layer_norm_epsilon: Positive = 1e-12
+    position_embeddings: Literal[
+        "absolute", "segment_aware", "absolute_with_paragraph_and_sentence"
+    ] = "absolute"
+
+
+@dataclass(frozen=True)
+class ObjectivesConfig(Section):
+    """What is learned besides the masked-language model.
+
+    Attributes:
+        span_boundary: the span boundary objective (SpanBERT 3.2).
+        span_position_dim: width of its position embeddings (4.2: 200).
+        next_sentence: next sentence prediction (BERT), for records of pairs.
+    """
+
+    span_boundary: bool = True
+    span_position_dim: PositiveInt = 200
+    next_sentence: bool = False
+
+
+@dataclass(frozen=True)
+class OptimizerConfig(AdamWConfig):
+    """The defaults are SpanBERT's (4.2); decay and clip of the released command differ.
+
+    Attributes:
+        learning_rate: peak of the schedule.
+        weight_decay: decoupled, on kernels and embeddings (the released command has 0.01).
+        warmup_steps: steps until the peak; the decay ends at `training.schedule_steps`.
+    """
+
+    learning_rate: Positive = 1e-4
+    weight_decay: NotNegative = 0.1
+    warmup_steps: NotNegativeInt = 10_000
+
+
+@dataclass(frozen=True)
+class TrainingConfig(RunConfig):
+    """The course of a pre-training run.
+
+    Attributes:
+        steps: the run stops after this many.
+        schedule_steps: steps of the whole learning-rate schedule (SpanBERT 4.2: 2.4 M).
+        steps_per_execution: steps that run without returning to Python.
+        evaluate_every: steps between evaluations on held-out records.
+        evaluate_batches: batches of an evaluation; null: all held-out records.
+    """
+
+    batch_size: PositiveInt = 256
+    log_every: PositiveInt = 100
+    checkpoint_every_steps: PositiveInt = 1000
+    max_checkpoints: PositiveInt = 3
+    steps: PositiveInt = 2_400_000
+    schedule_steps: PositiveInt = 2_400_000
+    steps_per_execution: PositiveInt = 1
+    evaluate_every: PositiveInt = 10_000
+    evaluate_batches: PositiveInt | None = None
+
+
+@dataclass(frozen=True)
+class DataConfig(Section):
+    """What the records must be; records that are not are refused.
+
+    Attributes:
+        sequence_length: positions of a packed row, special tokens included (SpanBERT 4.2: 512).
+        sequences: one block a row, or two with [SEP] between.
+        vocabulary_size: entries of the records' vocabulary; null: any. The model takes its size
+            from the records.
+        on_corrupt: `error` stops at a damaged record; `skip` reads all shards once, leaves damaged
+            records out, and says how many.
+        service_address: `grpc://HOST:PORT` of a tf.data service of one worker that reads and masks
+            instead of this machine; it sees the records under the same path. null: no service.
+    """
+
+    sequence_length: Annotated[int, Field(ge=8)] = 512
+    sequences: Literal["single", "pair"] = "single"
+    vocabulary_size: PositiveInt | None = None
+    on_corrupt: Literal["error", "skip"] = "error"
+    service_address: str | None = None
+
+
+@dataclass(frozen=True)
+class PretrainingConfig(Section):
+    """A pre-training run.
+
+    Attributes:
+        model: the encoder.
+        masking: what is masked.
+        objectives: what is learned.
+        optimizer: how it is learned.
+        training: how long, and what is kept.
+        data: what the records must be.
+    """
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    masking: MaskingOptions = field(default_factory=MaskingOptions)
+    objectives: ObjectivesConfig = field(default_factory=ObjectivesConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+
+    def __post_init__(self) -> None:
+        _check_model(self.model)
+        _check_rows(self)
+        _check_schedule(self.optimizer, self.training)
+        _check_executions(self.training)
+
+    def to_yaml(self) -> str:
+        """The whole configuration as the text of a file that `load_config` reads."""
+        return dump_yaml(self.as_dict())
+
+
+def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> PretrainingConfig:
+    """Loads, overrides and checks a configuration.
+
+    Args:
+        name_or_path: a shipped name (`spanbert_base`), or the path of a YAML file.
+        overrides: texts `section.key=value`, the values in YAML.
+
+    Returns:
+        The configuration: the file's values over its bases' over the defaults.
+
+    Raises:
+        ConfigurationError: a file, a key, a type or a value is wrong.
+    """
+    settings = load_settings("pretrain", name_or_path, overrides)
+    return build_config(PretrainingConfig, settings, name_or_path)
+
+
+def _check_model(model: ModelConfig) -> None:
+    if model.hidden_dim % model.num_heads:
+        num_heads = largest_divisor(model.hidden_dim, model.num_heads)
+        raise InvalidValueError(
+            "model.hidden_dim",
+            f": {model.hidden_dim} is no multiple of model.num_heads ({model.num_heads})",
+            beside=["model.num_heads"],
+            fix=f"model.num_heads={num_heads}",
+        )
+
+
+def _check_rows(config: PretrainingConfig) -> None:
+    """Checks that model and objectives can read the records' rows."""
+    length, longest = config.data.sequence_length, config.model.max_sequence_length
+    if length > longest:
+        raise InvalidValueError(
+            "data.sequence_length",
+            f": {length} is more than model.max_sequence_length ({longest})",
+            beside=["model.max_sequence_length"],
+            fix=f"model.max_sequence_length={length}",
+        )
+    positions, is_pair = config.model.position_embeddings, config.data.sequences == "pair"
+    next_sentence = config.objectives.next_sentence
+    if positions != "absolute" and (is_pair or next_sentence):
+        raise InvalidValueError(
+            "model.position_embeddings",
+            f": {positions} needs data.sequences=single and objectives.next_sentence=false",
+            beside=["data.sequences", "objectives.next_sentence"],
+            fix="data.sequences=single" if is_pair else "objectives.next_sentence=false",
+        )
+    if next_sentence and not is_pair:
+        raise InvalidValueError(
+            "objectives.next_sentence",
+            ": needs data.sequences=pair",
+            beside=["data.sequences"],
+            fix="data.sequences=pair",
+        )
+
+
+def _check_schedule(optimizer: OptimizerConfig, training: TrainingConfig) -> None:
+    steps, schedule_steps = training.steps, training.schedule_steps
+    if steps > schedule_steps:
+        raise InvalidValueError(
+            "training.steps",
+            f": {steps} is more than training.schedule_steps ({schedule_steps}), where the "
+            "learning rate is 0",
+            beside=["training.schedule_steps"],
+            fix=f"training.schedule_steps={steps}",
+        )
+    if optimizer.warmup_steps >= schedule_steps:
+        raise InvalidValueError(
+            "optimizer.warmup_steps",
+            f": {optimizer.warmup_steps} is not less than training.schedule_steps "
+            f"({schedule_steps})",
+            beside=["training.schedule_steps"],
+            fix=f"optimizer.warmup_steps={schedule_steps // 10}",
+        )
+
+
+def _check_executions(training: TrainingConfig) -> None:
+    """Checks what happens between executions: TensorFlow returns to Python only there."""
+    num_steps = training.steps_per_execution
+    for name in ("steps", "log_every", "evaluate_every", "checkpoint_every_steps"):
+        value = getattr(training, name)
+        if value % num_steps:
+            raise InvalidValueError(
+                f"training.{name}",
+                f": {value} is no multiple of training.steps_per_execution ({num_steps})",
+                beside=["training.steps_per_execution"],
+                fix=f"training.{name}={max(value // num_steps, 1) * num_steps}",
+            )

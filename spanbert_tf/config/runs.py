@@ -1,0 +1,75 @@
+"""What the course of any training run is made of, pre-training or fine-tuning."""
+
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from spanbert_tf.validation import (
+    BelowOne,
+    NotNegative,
+    NotNegativeInt,
+    Positive,
+    PositiveInt,
+    Section,
+)
+
+Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
+Strategy = Literal["one_device", "mirrored", "multi_worker", "tpu"]
+
+
+@dataclass(frozen=True)
+class AdamWConfig(Section):
+    """AdamW with linear warm-up and linear decay to 0.
+
+    Attributes:
+        learning_rate: peak of the schedule.
+        weight_decay: decoupled, on kernels and embeddings.
+        beta_1: decay of the first moment.
+        beta_2: decay of the second moment.
+        epsilon: added to the root of the second moment.
+        global_clipnorm: limit of the gradients' global norm; null: no limit.
+    """
+
+    learning_rate: Positive
+    weight_decay: NotNegative
+    beta_1: BelowOne = 0.9
+    beta_2: BelowOne = 0.999
+    epsilon: Positive = 1e-8
+    global_clipnorm: Positive | None = 1.0
+
+
+@dataclass(frozen=True)
+class RunConfig(Section):
+    """The course of a run.
+
+    Attributes:
+        seed: seed of new weights, dropout, the order of the records and the masks.
+        batch_size: rows of a global batch, all devices together.
+        accumulation_steps: micro-batches that each device's rows of a batch are cut into, to save
+            memory; the result is the same.
+        precision: `auto` is bfloat16 or float16 on a GPU that has it, and float32 elsewhere.
+        strategy: `one_device`; `mirrored` over the devices of this machine; `multi_worker` over
+            the machines that TF_CONFIG or Slurm names; `tpu`.
+        jit_compile: compile the step with XLA.
+        deterministic: the same bits for the same run on a GPU, too; slower there.
+        log_every: steps between lines of `metrics.jsonl`.
+        checkpoint_every_steps: steps between checkpoints.
+        max_checkpoints: checkpoints that are kept, the newest ones.
+        max_skipped_steps: the run stops after so many updates in a row whose gradients were not
+            finite.
+        keep_best: whether to keep the best checkpoint beside them: by the held-out loss in
+            pre-training; by the task's main metric in fine-tuning, whose preset it then is.
+    """
+
+    seed: NotNegativeInt = 0
+    batch_size: PositiveInt = 32
+    accumulation_steps: PositiveInt = 1
+    precision: Precision = "auto"
+    strategy: Strategy = "one_device"
+    jit_compile: bool = False
+    deterministic: bool = False
+    log_every: PositiveInt = 50
+    checkpoint_every_steps: PositiveInt = 500
+    max_checkpoints: PositiveInt = 2
+    max_skipped_steps: PositiveInt = 10
+    keep_best: bool = False

@@ -1,0 +1,130 @@
+"""YAML texts as flat settings, and configurations as YAML.
+
+Settings are kept flat, `{"training.steps": Setting(1000, "my.yaml: line 7")}`, so that files can
+be laid over one another and an error can name the line that a value came from.
+"""
+
+import dataclasses
+import re
+from typing import Any
+
+import yaml
+
+from spanbert_tf.errors import ConfigurationError
+
+_FLOAT_WITHOUT_POINT = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+# PyYAML's own constructors raise ValueError for a date of month 13 and the like.
+_NO_VALUE = (yaml.YAMLError, ValueError, RecursionError)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A value that was written somewhere.
+
+    Attributes:
+        value: as YAML has it.
+        place: for errors: `"my.yaml: line 7"` or `"--set training.steps=5"`.
+        layer: higher ones lie over lower ones: 0 the file that was asked for, -1 its base …,
+            1 an override.
+    """
+
+    value: Any
+    place: str
+    layer: int = 0
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 as PyYAML reads it, but 1e-4 is a number (YAML 1.2), not text."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what `_Loader` reads: the text 1e-4 is quoted."""
+
+
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT_WITHOUT_POINT, "-+.0123456789")
+
+
+def dump_yaml(values: dict[str, Any]) -> str:
+    """Nested values as YAML, in their order."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False)
+
+
+def read_settings(path: str, layer: int) -> dict[str, Setting]:
+    """Reads a YAML file of nested mappings as flat settings, keyed `section.key`.
+
+    Args:
+        path: path of the file.
+        layer: the layer that its settings belong to.
+
+    Raises:
+        ConfigurationError: the file is missing, not UTF-8, not YAML, not a mapping, or has a key
+            twice.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            loader = _Loader(file.read())
+        root = loader.get_single_node()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read as UTF-8 text ({error})") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}: " if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigurationError(f"{path}: {line}not YAML: {problem}") from error
+    if not isinstance(root, yaml.MappingNode):
+        raise ConfigurationError(f"{path}: holds no mapping; write lines like `training:`")
+    settings: dict[str, Setting] = {}
+    _Reader(loader, path, layer, settings).flatten(root, "", ())
+    return settings
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reader:
+    loader: _Loader
+    path: str
+    layer: int
+    settings: dict[str, Setting]
+
+    def flatten(
+        self, node: yaml.MappingNode, prefix: str, outer: tuple[yaml.MappingNode, ...]
+    ) -> None:
+        """Adds what a mapping holds, `outer` being the mappings around it."""
+        seen = set()
+        for key_node, value_node in node.value:
+            place = f"{self.path}: line {key_node.start_mark.line + 1}"
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise ConfigurationError(f"{place}: a key must be text, like `training`")
+            key = f"{prefix}{key_node.value}"
+            if key in seen:  # PyYAML would silently take the last one
+                raise ConfigurationError(f"{place}: {key} is set twice; remove one of them")
+            seen.add(key)
+            if not isinstance(value_node, yaml.MappingNode):
+                self.settings[key] = Setting(self._value(value_node, place), place, self.layer)
+            elif value_node in (*outer, node):
+                raise ConfigurationError(f"{place}: {key} holds itself; write its keys out")
+            else:
+                self.flatten(value_node, f"{key}.", (*outer, node))
+
+    def _value(self, node: yaml.Node, place: str) -> Any:
+        try:
+            return self.loader.construct_object(node, deep=True)
+        except _NO_VALUE as error:
+            problem = " ".join(str(getattr(error, "problem", None) or error).split())
+            raise ConfigurationError(f"{place}: not YAML: {problem}; quote it") from error
+
+
+def parse_override(text: str) -> tuple[str, Setting]:
+    """Parses one `key=value` of `--set`; the value is read as YAML.
+
+    Raises:
+        ConfigurationError: there is no `=`, or the value is not YAML.
+    """
+    key, equals, value = text.partition("=")
+    place = f"--set {' '.join(text.splitlines())}"
+    if not equals or not key.strip():
+        raise ConfigurationError(f"{place}: write KEY=VALUE, for example training.steps=1000")
+    try:
+        return key.strip(), Setting(yaml.load(value, _Loader), place, layer=1)
+    except _NO_VALUE as error:
+        raise ConfigurationError(f"{place}: the value is not YAML; quote it") from error

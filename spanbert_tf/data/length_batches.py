@@ -1,0 +1,159 @@
+"""Which rows make up each batch of an epoch, and how wide it is. Nothing here needs TensorFlow.
+
+Rows of a task have lengths from 20 to 512 tokens, and a batch is as wide as its longest row, so in
+batches of random rows a third of the positions is padding. Here rows of similar length meet:
+
+1. the rows of the epoch are permuted, all of them;
+2. of each window of 64 batches the rows are sorted by their width, which is their length rounded up
+   to one of at most 16 widths; rows of one width stay in their random order;
+3. every B of them are a batch; the order of the batches is permuted again, over the whole epoch.
+
+All this is a function of the lengths, the batch size, the seed and the epoch, and is computed at
+once for an epoch (130,000 rows: 0.1 s). So batch number n of a run can be asked for without those
+before it, on any number of devices and threads.
+
+The last batch of an epoch is filled up to B with `FILLER` rows. A batch that goes on into the next
+epoch would need no filling, but then epochs would not have a whole number of steps.
+
+N rows, B rows of a batch, W widths.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+BATCHES_SORTED = 64
+MAX_WIDTHS = 16  # shapes that XLA compiles a step for
+WIDTH_MULTIPLE = 8  # matrix products of 16-bit numbers are fastest so
+FILLER = -1  # in place of a row's number
+_ROWS, _BATCHES = 0, 1  # what is permuted
+
+
+class Plan(NamedTuple):
+    """Batches in their order.
+
+    Attributes:
+        rows: int64 [batches, B], numbers of rows; `FILLER` only after the others of a batch.
+        widths: int32 [batches], positions that each batch is padded to.
+    """
+
+    rows: np.ndarray
+    widths: np.ndarray
+
+
+class LengthBatches:
+    """Batches of rows of similar length.
+
+    Args:
+        lengths: int [N], tokens of each row; at least one row.
+        batch_size: B.
+        max_length: largest width of a batch, in positions; no row is longer.
+    """
+
+    def __init__(self, lengths: np.ndarray, *, batch_size: int, max_length: int) -> None:
+        if not len(lengths) or batch_size < 1 or np.max(lengths) > max_length:
+            raise ValueError(
+                f"{len(lengths)} rows in batches of {batch_size}, none longer than {max_length}"
+            )
+        self.batch_size = batch_size
+        self.widths = batch_widths(lengths, max_length)  # [W]
+        self._lengths = np.asarray(lengths)
+        self._row_widths = self.widths[np.searchsorted(self.widths, lengths)]  # [N]
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of an epoch."""
+        return -(-len(self._lengths) // self.batch_size)
+
+    def epoch(self, seed: int, epoch: int) -> Plan:
+        """The batches of one epoch of training; each row is in one of them."""
+        rows = self._in_batches(_permutation(len(self._lengths), seed, epoch, _ROWS))
+        num_windows = -(-self.num_batches // BATCHES_SORTED)
+        # Windows of equal size: a small one at the end would have rows of all lengths.
+        window_of_batch = np.arange(self.num_batches) * num_windows // self.num_batches
+        windows = np.repeat(window_of_batch, self.batch_size)
+        row_widths = self._widths_of(rows).ravel()
+        order = np.lexsort((-row_widths, windows))  # stable; the widest rows of a window first
+        rows = rows.ravel()[order].reshape(rows.shape)
+        rows = rows[_permutation(self.num_batches, seed, epoch, _BATCHES)]
+        return Plan(rows, self._widths_of(rows).max(axis=1))
+
+    def longest_first(self, max_positions: int | None = None) -> Plan:
+        """All rows, the longest first; those of one batch in the order of their numbers.
+
+        Args:
+            max_positions: positions of a batch at most, padding counted; a longer row is a batch
+                alone. No limit by default.
+        """
+        order = np.argsort(-self._lengths, kind="stable")
+        rows = self._in_batches(order)
+        if max_positions is not None:
+            rows = self._in_small_batches(order, max_positions)
+        # As unsigned numbers fillers are the largest.
+        rows = np.sort(rows.astype("uint64"), axis=1).astype("int64")
+        return Plan(rows, self._widths_of(rows).max(axis=1))
+
+    def _in_small_batches(self, rows: np.ndarray, max_positions: int) -> np.ndarray:
+        """As `_in_batches`, with fillers in batches that would have too many positions."""
+        batches: list[list[int]] = []
+        room = 0
+        for row in rows.tolist():
+            if not room:
+                batches.append([])
+                width = int(self._row_widths[row])  # the first row of a batch is its longest
+                room = min(max(max_positions // width, 1), self.batch_size)
+            batches[-1].append(row)
+            room -= 1
+        fillers = [[FILLER] * (self.batch_size - len(batch)) for batch in batches]
+        return np.array([[*a, *b] for a, b in zip(batches, fillers, strict=True)], "int64")
+
+    def _in_batches(self, rows: np.ndarray) -> np.ndarray:
+        """Numbers of rows [N], followed by fillers, as [batches, B]."""
+        num_fillers = self.num_batches * self.batch_size - len(rows)
+        return np.append(rows, np.full(num_fillers, FILLER)).reshape(-1, self.batch_size)
+
+    def _widths_of(self, rows: np.ndarray) -> np.ndarray:
+        return np.where(rows == FILLER, 0, self._row_widths[rows])
+
+
+def batch_widths(lengths: np.ndarray, max_length: int) -> np.ndarray:
+    """At most `MAX_WIDTHS` widths that rows are padded to with the fewest positions in all.
+
+    They are multiples of `WIDTH_MULTIPLE`, or `max_length`; exact, by dynamic programming over the
+    histogram of lengths.
+
+    Args:
+        lengths: int [N], tokens of each row.
+        max_length: the largest width that is allowed.
+
+    Returns:
+        int32 [W], ascending; the last is no less than any length.
+    """
+    rounded = np.minimum(-(-np.asarray(lengths) // WIDTH_MULTIPLE) * WIDTH_MULTIPLE, max_length)
+    candidates, counts = np.unique(rounded, return_counts=True)  # [C] each
+    shorter = np.concatenate([[0], np.cumsum(counts)])  # [C + 1] rows below each candidate
+    # positions[i, j]: positions of the rows from candidate i on, all padded to candidate j.
+    positions = (candidates * (shorter[np.newaxis, 1:] - shorter[:, np.newaxis])).astype(float)
+    positions[np.tril_indices_from(positions, k=-1)] = np.inf
+    fewest = np.full(len(candidates) + 1, np.inf)  # of the rows below each candidate
+    fewest[0] = 0
+    choices = []
+    for _ in range(min(MAX_WIDTHS, len(candidates))):
+        sums = fewest[:, np.newaxis] + positions  # [C + 1, C]
+        choices.append(sums.argmin(axis=0))
+        fewest = np.concatenate([[0], sums.min(axis=0)])
+    widths, end = [], len(candidates)
+    for choice in reversed(choices):
+        if end:
+            widths.append(candidates[end - 1])
+            end = choice[end - 1]
+    return np.array(widths[::-1], "int32")
+
+
+def _permutation(size: int, seed: int, epoch: int, purpose: int) -> np.ndarray:
+    """The numbers below `size` in an order that no version of NumPy changes.
+
+    The bits of a generator are promised to stay; what `Generator.permutation` makes of them is not.
+    """
+    sequence = np.random.SeedSequence([seed % 2**64, epoch, purpose])
+    return np.argsort(np.random.PCG64(sequence).random_raw(size), kind="stable")

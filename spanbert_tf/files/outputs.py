@@ -1,0 +1,174 @@
+"""What a command may write to: new, empty, resumable, or an earlier output of the same kind."""
+
+import dataclasses
+import fnmatch
+import os
+from collections.abc import Callable, Collection, Sequence
+
+from spanbert_tf.errors import BadInputError
+
+# An earlier directory is renamed so while the new one takes its name.
+REPLACED = ".replaced"
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputKind:
+    """How an earlier output is told from a directory that holds anything else.
+
+    Attributes:
+        name: for messages: `"predictions"`.
+        marker: a file that every output of the kind has.
+        contents: patterns (for `fnmatch`, a part of a path each) of the files in such a
+            directory, beside the marker; one that holds another file is used for something else,
+            too.
+    """
+
+    name: str
+    marker: str
+    contents: tuple[str, ...] = ()
+
+    def describes(self, directory: str) -> bool:
+        """Whether a directory holds an output of this kind and nothing beside it."""
+        return os.path.isdir(directory) and self.includes(_files_below(directory))
+
+    def includes(self, names: Collection[str]) -> bool:
+        """Whether files are those of an output; `names` are seen from its directory."""
+        patterns = (self.marker, *self.contents)
+        return self.marker in names and all(
+            any(_fits(name, pattern) for pattern in patterns) for name in names
+        )
+
+
+def _files_below(directory: str) -> list[str]:
+    found = []
+    for parent, directories, files in os.walk(directory):
+        paths = [os.path.join(parent, name) for name in (*files, *directories)]
+        found += [path for path in paths if os.path.islink(path) or not os.path.isdir(path)]
+    return [os.path.relpath(path, directory) for path in found]
+
+
+def _fits(name: str, pattern: str) -> bool:
+    parts, patterns = name.split("/"), pattern.split("/")
+    return len(parts) == len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))
+
+
+def check_output(directory: str, kind: OutputKind, *, overwrite: bool = False) -> str:
+    """Checks that an output directory is new, empty, or one that may be replaced.
+
+    Args:
+        directory: as the user wrote it.
+        kind: kind of the output.
+        overwrite: whether an earlier output of that kind may be replaced.
+
+    Returns:
+        The directory without a slash at its end.
+
+    Raises:
+        BadInputError: it is a file, or holds something else, or `overwrite` is not given, or it
+            cannot be made.
+    """
+    directory = without_slash(directory)
+    _undo_replacement(directory)
+    if not os.path.lexists(directory):
+        _check_writable(directory)
+        return directory
+    if os.path.isdir(directory) and not os.listdir(directory):
+        return directory
+    refuse_output(directory, kind, is_earlier=kind.describes(directory), overwrite=overwrite)
+    return directory
+
+
+def refuse_output(path: str, kind: OutputKind, *, is_earlier: bool, overwrite: bool) -> None:
+    """Refuses an output that exists, unless it may be replaced.
+
+    Args:
+        path: path of the file or directory that exists.
+        kind: kind of the output.
+        is_earlier: whether it is an earlier output of that kind and nothing else.
+        overwrite: whether such a one may be replaced.
+
+    Raises:
+        BadInputError: it may not.
+    """
+    if not is_earlier:
+        raise BadInputError(
+            f"{path}: exists already and holds other things than {kind.name}; name another output"
+        )
+    if not overwrite:
+        raise BadInputError(
+            f"{path}: exists already and holds {kind.name}; name another output, or give "
+            "--overwrite"
+        )
+
+
+def check_resumable(directory: str, name: str, contents: Sequence[str]) -> None:
+    """Checks that a directory is new, empty, or one that a command may go on with.
+
+    Args:
+        directory: directory of the output.
+        name: name of the output, for messages.
+        contents: patterns (for `fnmatch`) of the names in it.
+
+    Raises:
+        BadInputError: it is a file, or holds something else.
+    """
+    if not os.path.lexists(directory):
+        return
+    names = os.listdir(directory) if os.path.isdir(directory) else [os.path.basename(directory)]
+    for found in sorted(names):
+        if not any(fnmatch.fnmatchcase(found, pattern) for pattern in contents):
+            raise BadInputError(
+                f"{directory}: exists already and holds other things than {name} ({found}); name "
+                "another output"
+            )
+
+
+def check_output_file(
+    path: str, kind: OutputKind, is_earlier: Callable[[str], bool], *, overwrite: bool = False
+) -> str:
+    """Checks that an output file is new, or one that may be replaced.
+
+    Args:
+        path: as the user wrote it.
+        kind: kind of the output; only its name is used.
+        is_earlier: whether a file is an earlier output of that kind.
+        overwrite: whether such a one may be replaced.
+
+    Returns:
+        The path without a slash at its end.
+
+    Raises:
+        BadInputError: it is a directory, or something else, or `overwrite` is not given, or it
+            cannot be made.
+    """
+    path = without_slash(path)
+    if os.path.isdir(path):
+        raise BadInputError(f"{path}: is a directory; name a file")
+    if os.path.lexists(path):
+        refuse_output(path, kind, is_earlier=is_earlier(path), overwrite=overwrite)
+    else:
+        _check_writable(path)
+    return path
+
+
+def without_slash(path: str) -> str:
+    """A path without slashes at its end; the root stays."""
+    return path.rstrip("/") or path
+
+
+def _check_writable(path: str) -> None:
+    """Refuses a path that could not be made, before hours of work."""
+    parent = os.path.dirname(os.path.abspath(path))
+    while not os.path.lexists(parent):
+        parent = os.path.dirname(parent)
+    if not os.path.isdir(parent):
+        raise BadInputError(f"{path}: cannot be written ({parent} is no directory); name another")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise BadInputError(f"{path}: cannot be written ({parent} is read-only); name another")
+
+
+def _undo_replacement(directory: str) -> None:
+    """Puts an earlier directory back, if a kill came between the two renames."""
+    target = os.path.realpath(directory)
+    if not os.path.lexists(target) and os.path.isdir(f"{target}{REPLACED}"):
+        os.rename(f"{target}{REPLACED}", target)

@@ -1,0 +1,181 @@
+"""`spanbert-tf inspect`: counts, masked examples in colour and span lengths of a set of records."""
+
+import functools
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from spanbert_tf.config import PretrainingConfig, load_config
+from spanbert_tf.data import pretraining_dataset
+from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.schema import SEQUENCE_KINDS, SPLITS, VOCABULARY_FILE, DatasetInfo
+from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.files.outputs import OutputKind, check_output_file
+from spanbert_tf.files.writing import whole_file
+from spanbert_tf.inspection.clipped_indices import count_clipped_indices
+from spanbert_tf.inspection.masked_examples import STYLED_KINDS, masked_example
+from spanbert_tf.inspection.span_lengths import SpanLengths, count_span_lengths, plot_span_lengths
+from spanbert_tf.layers.segment_aware_embedding import TABLE_SIZES
+from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS
+from spanbert_tf.pretraining.datasets import tokens_per_row
+from spanbert_tf.tasks.inspection import inspect_rows
+from spanbert_tf.tasks.task import holds_task_records, task_of_records
+from spanbert_tf.vocabulary import load_vocabulary
+
+PAPER_BATCH_TOKENS = 256 * 512  # tokens of a global batch (SpanBERT, section 4.2)
+_BAR_WIDTH = 40
+_PICTURE = OutputKind("a picture", "span_lengths.png")
+
+
+def inspect_records(
+    data: str,
+    config: str,
+    overrides: Sequence[str] = (),
+    *,
+    png: str | None = None,
+    num_examples: int = 3,
+    overwrite: bool = False,
+    console: Console | None = None,
+) -> None:
+    """Prints what a set of records holds and how a configuration masks it; or a task's records.
+
+    Args:
+        data: directory of the records.
+        config: shipped name or file of the configuration whose masking to show.
+        overrides: texts `section.key=value`.
+        png: where to write the histogram of span lengths as a picture, if anywhere.
+        num_examples: masked examples to print.
+        overwrite: whether an earlier picture may be replaced.
+        console: where to print; standard output by default.
+
+    Raises:
+        SpanBertError: the records or the configuration cannot be used.
+    """
+    console = console or Console()
+    if holds_task_records(data):
+        if png or overrides:
+            raise ConfigurationError(
+                f"{data}: holds records of a task, which no masks are drawn for; leave out --png "
+                "and --set"
+            )
+        task = task_of_records(data)
+        inspect = task.inspect or functools.partial(inspect_rows, task)
+        inspect(data, console, num_examples)
+        return
+    if png:
+        png = check_output_file(png, _PICTURE, _is_picture, overwrite=overwrite)
+    settings = load_config(config, overrides)
+    info = load_dataset_info(data)
+    _print_counts(console, data, info)
+    _print_examples(console, data, settings, num_examples)
+    if index_names := POSITION_EMBEDDINGS[settings.model.position_embeddings]:
+        _print_clipped_indices(console, data, index_names)
+    lengths = count_span_lengths(data, settings.masking, seed=settings.training.seed)
+    title = f"{config}: {settings.masking.scheme}"
+    _print_lengths(console, lengths, title)
+    if png:
+        with whole_file(png) as unfinished:
+            plot_span_lengths(lengths, unfinished, title)
+        console.print(f"wrote {png}")
+
+
+def _is_picture(path: str) -> bool:
+    """Whether a file is a PNG that Matplotlib wrote."""
+    with open(path, "rb") as file:
+        head = file.read(256)
+    return head.startswith(b"\x89PNG") and b"Software\0Matplotlib" in head
+
+
+def fill_rate(info: DatasetInfo, split: str = "train") -> float:
+    """The share of a packed row's places for text that hold text."""
+    places = info.sequence_length - SEQUENCE_KINDS[info.sequences]
+    return info.num_tokens(split) / (places * info.num_records(split))
+
+
+def rows_for_tokens(info: DatasetInfo, num_tokens: int = PAPER_BATCH_TOKENS) -> int:
+    """How many packed rows hold a number of tokens, special tokens counted, on average."""
+    return round(num_tokens / tokens_per_row(info))
+
+
+def _print_counts(console: Console, data: str, info: DatasetInfo) -> None:
+    annotations = ", ".join(info.annotations) or "none"
+    console.print(
+        f"{data}: {info.sequences} sequences of {info.sequence_length}, "
+        f"{info.casing.describe()}, vocabulary of {info.vocabulary_size:,}, "
+        f"annotations: {annotations}"
+    )
+    table = Table("split", "shards", "records", "tokens", "fill rate")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for split in SPLITS:
+        records = info.num_records(split)
+        shards = sum(shard.split == split for shard in info.shards)
+        fill = f"{fill_rate(info, split):.1%}" if records else "-"
+        table.add_row(split, f"{shards:,}", f"{records:,}", f"{info.num_tokens(split):,}", fill)
+    console.print(table)
+    for name, count in info.counts.items():
+        console.print(f"  {name.replace('_', ' ')}: {count:,}")
+    console.print(
+        f"The paper's batch of {PAPER_BATCH_TOKENS:,} tokens is {rows_for_tokens(info):,} rows: "
+        f"--set training.batch_size={rows_for_tokens(info)}"
+    )
+
+
+def _print_examples(
+    console: Console, data: str, settings: PretrainingConfig, num_examples: int
+) -> None:
+    vocabulary = load_vocabulary(os.path.join(data, VOCABULARY_FILE))
+    options = settings.masking
+    batches = pretraining_dataset(
+        data,
+        batch_size=max(num_examples, 1),
+        masking=options,
+        seed=settings.training.seed,
+        segment_aware=settings.model.position_embeddings != "absolute",
+    )
+    (batch,) = batches.take(1).as_numpy_iterator()
+    if num_examples:
+        console.print(
+            Text.assemble(
+                f"\n{options.scheme}, {options.rate:.0%} of the tokens, one draw of "
+                f"80/10/10 a {options.unit}: ",
+                *STYLED_KINDS,
+            )
+        )
+    for row in range(num_examples):
+        console.print(masked_example({k: v[row] for k, v in batch.items()}, vocabulary), "")
+
+
+def _print_clipped_indices(console: Console, data: str, index_names: Sequence[str]) -> None:
+    counted = count_clipped_indices(data, index_names)
+    console.print(
+        f"\nBeyond SegaBERT's tables, whose last row they take, of {counted.num_tokens:,} tokens "
+        f"in {counted.num_records:,} records:"
+    )
+    for name, clipped in counted.clipped.items():
+        console.print(
+            f"  {name.replace('_', ' ')} from {TABLE_SIZES[name]}: {clipped:,} "
+            f"({clipped / max(counted.num_tokens, 1):.1%})"
+        )
+
+
+def _print_lengths(console: Console, lengths: SpanLengths, title: str) -> None:
+    console.print(f"\nSpan lengths in words, {title}")
+    columns = {"drawn": lengths.drawn, "merged": lengths.merged}
+    table = Table("words", *(name for name, counts in columns.items() if counts.any()))
+    if lengths.exact is not None:
+        table.add_column("exact")
+    table.add_column("")
+    longest = max(np.flatnonzero(lengths.merged + lengths.drawn), default=0)
+    for words in range(1, longest + 1):
+        shares = [counts[words] / counts.sum() for counts in columns.values() if counts.any()]
+        if lengths.exact is not None:
+            shares.append(lengths.exact[words])
+        bar = "█" * round(_BAR_WIDTH * shares[0])
+        label = f"{words}+" if words == len(lengths.merged) - 1 else str(words)
+        table.add_row(label, *(f"{share:.2%}" for share in shares), bar)
+    console.print(table)

@@ -1,0 +1,147 @@
+"""Counts the lengths of masked spans in records, and draws them beside the exact distribution."""
+
+import dataclasses
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from spanbert_tf.data import pretraining_dataset
+from spanbert_tf.data.packing import SpecialTokenIds, pack_pair, pack_single, parse_records
+from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.schema import RECORD_ID, VOCABULARY_FILE
+from spanbert_tf.masking import MaskingOptions
+from spanbert_tf.masking.candidates import draw_candidates, find_words
+from spanbert_tf.masking.random_bits import row_keys
+from spanbert_tf.vocabulary import is_continuation, load_vocabulary
+
+_BATCH_SIZE = 64
+_LONGEST_SHOWN = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanLengths:
+    """How many spans have each length: entry n counts those of n words, the last also longer ones.
+
+    Attributes:
+        drawn: int [L + 1], the first draw of each block: draws follow the scheme's distribution
+            except where the end of a block cuts them.
+        merged: int [L + 1], the spans of the batches: touching draws are one, the budget may cut.
+        exact: float [L + 1], the share of each length that the scheme defines, or `None` where
+            it defines none.
+    """
+
+    drawn: np.ndarray
+    merged: np.ndarray
+    exact: np.ndarray | None
+
+
+def count_span_lengths(
+    directory: str | os.PathLike,
+    options: MaskingOptions,
+    *,
+    split: str = "train",
+    seed: int = 0,
+    max_batches: int = 100,
+) -> SpanLengths:
+    """Masks up to `max_batches` batches of 64 records and counts the lengths of their spans.
+
+    Args:
+        directory: what `spanbert-tf prepare pretraining` wrote.
+        options: options of the masking.
+        split: `"train"` or `"validation"`.
+        seed: seed of the masks.
+        max_batches: where to stop.
+    """
+    directory = os.fspath(directory)
+    vocabulary = load_vocabulary(os.path.join(directory, VOCABULARY_FILE))
+    is_word_start = np.array([not is_continuation(piece) for piece in vocabulary])
+    num_batches = -(-load_dataset_info(directory).num_records(split) // _BATCH_SIZE)
+    num_batches = min(num_batches, max_batches)
+    batches = pretraining_dataset(
+        directory, batch_size=_BATCH_SIZE, masking=options, split=split, seed=seed
+    )
+    merged = np.zeros(_LONGEST_SHOWN + 1, np.int64)
+    for batch in batches.take(num_batches).as_numpy_iterator():
+        merged += _histogram(_merged_lengths(batch, is_word_start))
+    drawn = np.zeros_like(merged)
+    exact = None
+    if options.scheme == "geometric_spans":
+        exact = np.zeros(_LONGEST_SHOWN + 1)
+        shares = options.span_length_probabilities()[:_LONGEST_SHOWN]
+        exact[1 : len(shares) + 1] = [float(share) for share in shares]
+        for lengths in _drawn_lengths(directory, options, split, seed, num_batches, is_word_start):
+            drawn += _histogram(lengths)
+    return SpanLengths(drawn, merged, exact)
+
+
+def plot_span_lengths(lengths: SpanLengths, path: str | os.PathLike, title: str) -> None:
+    """Draws the shares of the lengths as bars, and the exact ones as points.
+
+    Args:
+        lengths: from `count_span_lengths`.
+        path: path of the picture; its ending decides the format.
+        title: title of the picture.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 3.5), layout="constrained")
+    axes = figure.subplots()
+    words = np.arange(1, _LONGEST_SHOWN + 1)
+    bars = {"drawn": lengths.drawn, "merged (touching spans are one)": lengths.merged}
+    for number, (label, counts) in enumerate(bars.items()):
+        if counts.any():
+            axes.bar(words + 0.4 * number - 0.2, counts[1:] / counts.sum(), 0.4, label=label)
+    if lengths.exact is not None:
+        shown = lengths.exact[1:] > 0
+        axes.plot(words[shown], lengths.exact[1:][shown], "ko", label="exact")
+    axes.set(title=title, xlabel="length in words", ylabel="share of spans", xticks=words)
+    axes.set_xticklabels([*map(str, words[:-1]), f"{_LONGEST_SHOWN}+"])
+    axes.legend()
+    figure.savefig(path, dpi=120, format="png")
+
+
+def _histogram(lengths: np.ndarray) -> np.ndarray:
+    return np.bincount(np.minimum(lengths, _LONGEST_SHOWN), minlength=_LONGEST_SHOWN + 1)
+
+
+def _merged_lengths(batch: dict[str, np.ndarray], is_word_start: np.ndarray) -> np.ndarray:
+    """Words of each span of a batch; [number of spans]."""
+    positions = batch["mask_positions"]
+    used = batch["mask_weights"] == 1  # [B, K]
+    begins_span = np.ones_like(used)
+    begins_span[:, 1:] = positions[:, 1:] != positions[:, :-1] + 1
+    begins_word = begins_span | is_word_start[batch["mask_ids"]]
+    span_starts = np.flatnonzero(begins_span[used])
+    if not len(span_starts):
+        return span_starts
+    return np.add.reduceat(begins_word[used].astype(np.int64), span_starts)
+
+
+def _drawn_lengths(
+    directory: str,
+    options: MaskingOptions,
+    split: str,
+    seed: int,
+    num_batches: int,
+    is_word_start: np.ndarray,
+) -> list[np.ndarray]:
+    """Words of the first draw of each block, a batch at a time."""
+    info = load_dataset_info(directory)
+    vocabulary = load_vocabulary(os.path.join(directory, VOCABULARY_FILE))
+    special = SpecialTokenIds.from_vocabulary(vocabulary)
+    pack = pack_single if info.sequences == "single" else pack_pair
+
+    @tf.autograph.experimental.do_not_convert
+    def first_draws(serialized: tf.Tensor) -> tf.Tensor:
+        records = parse_records(serialized, info)
+        _, blocks = pack(records, special)
+        words = find_words(blocks, tf.constant(is_word_start))
+        record_ids = records.scalars[RECORD_ID]
+        keys = row_keys(seed, tf.zeros_like(record_ids), record_ids)
+        draws = draw_candidates(blocks, words, keys, tf.zeros([1], tf.int64), options)
+        lengths = words.containing(draws.ends) - words.containing(draws.starts) + 1
+        return lengths[blocks.lengths[:, :, tf.newaxis] > 0]
+
+    batches = tf.data.TFRecordDataset(info.files(directory, split)).batch(_BATCH_SIZE)
+    return list(batches.take(num_batches).map(first_draws).as_numpy_iterator())

@@ -1,0 +1,258 @@
+"""Scores the spans before a span as its antecedents (Lee et al., 2018; SpanBERT, 5.1.2).
+
+B documents, K spans, C antecedents of each, D width of a span's vector, F hidden width, E width of
+the features of a pair, Q spans of a chunk.
+"""
+
+from typing import NamedTuple
+
+import keras
+from keras import ops
+
+from spanbert_tf.layers.chunks import gather_rows, map_chunks
+from spanbert_tf.layers.masked_lm_head import bert_initializer
+from spanbert_tf.layers.mention_scorer import NO_SCORE
+from spanbert_tf.layers.scoring_network import ScoringNetwork
+
+NUM_DISTANCES = 10  # 0, 1, 2, 3, 4, 5-7, 8-15, 16-31, 32-63, 64 and more
+NUM_GENRES = 7
+_BUCKETS = [0, 1, 2, 3, 4, *[5] * 3, *[6] * 8, *[7] * 16, *[8] * 32, 9]  # of distances to 64
+_CHUNK = 64
+
+
+class Spans(NamedTuple):
+    """The chosen spans of documents, in order.
+
+    Attributes:
+        vectors: float [B, K, D].
+        scores: float32 [B, K], as mentions.
+        is_span: bool [B, K].
+        speakers: int32 [B, K], numbers of speakers.
+        segments: int32 [B, K], segments of the document.
+        genres: int32 [B], of the documents.
+    """
+
+    vectors: keras.KerasTensor
+    scores: keras.KerasTensor
+    is_span: keras.KerasTensor
+    speakers: keras.KerasTensor
+    segments: keras.KerasTensor
+    genres: keras.KerasTensor
+
+
+@keras.saving.register_keras_serializable(package="spanbert_tf")
+class AntecedentScorer(keras.layers.Layer):
+    """The best antecedents by a bilinear score, scored again by a network, in one pass or more.
+
+    Between two passes each span's vector is mixed with the mean of its antecedents' by a gate. The
+    refinement after the last pass is not used, so it is not computed: depth 2 refines once.
+
+    Args:
+        span_dim: int. D.
+        max_segments: int. Rows of the embeddings of the distance in segments.
+        max_antecedents: int. C at most.
+        depth: int. Passes.
+        feature_dim: int. Width of each embedding.
+        ffnn_dim: int. F.
+        dropout: float.
+    """
+
+    def __init__(
+        self,
+        span_dim: int,
+        max_segments: int = 3,
+        max_antecedents: int = 50,
+        depth: int = 2,
+        feature_dim: int = 20,
+        ffnn_dim: int = 3000,
+        dropout: float = 0.3,
+        **kwargs,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.span_dim = span_dim
+        self.max_segments = max_segments
+        self.max_antecedents = max_antecedents
+        self.depth = depth
+        self.feature_dim = feature_dim
+        self.ffnn_dim = ffnn_dim
+        self.dropout_rate = dropout
+
+        def table(rows: int, name: str) -> keras.Variable:
+            shape = (rows, feature_dim)
+            return self.add_weight(shape=shape, initializer=bert_initializer(), name=name)
+
+        def dense(units: int, input_dim: int, name: str) -> keras.layers.Dense:
+            layer = keras.layers.Dense(
+                units, kernel_initializer=bert_initializer(), dtype=self.dtype_policy, name=name
+            )
+            layer.build((None, input_dim))
+            return layer
+
+        self.prior_distance_embeddings = table(NUM_DISTANCES, "prior_distance_embeddings")
+        self.distance_embeddings = table(NUM_DISTANCES, "distance_embeddings")
+        self.speaker_embeddings = table(2, "speaker_embeddings")
+        self.genre_embeddings = table(NUM_GENRES, "genre_embeddings")
+        self.segment_embeddings = table(max_segments, "segment_embeddings")
+        self.prior_distance_scores = dense(1, feature_dim, "prior_distance_scores")
+        self.source_projection = dense(span_dim, span_dim, "source_projection")
+        self.pair_network = ScoringNetwork(
+            3 * span_dim + 4 * feature_dim,
+            ffnn_dim,
+            dropout,
+            dtype=self.dtype_policy,
+            name="pair_scores",
+        )
+        if depth > 1:
+            self.gate = dense(span_dim, 2 * span_dim, "gate")
+        self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.built = True
+
+    def call(
+        self, spans: Spans, training: bool | None = None
+    ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+        """Antecedents and their scores.
+
+        Args:
+            spans: spans of documents.
+            training: whether dropout drops.
+
+        Returns:
+            int32 [B, K, C], numbers of spans; and float32 [B, K, 1 + C]: 0 for no antecedent, then
+            the antecedents', `NO_SCORE` without one.
+        """
+        coarse, antecedents = self._best_by_coarse_score(spans, training)
+        vectors = spans.vectors
+        for number in range(self.depth):
+            scores, vectors = self._score(
+                spans._replace(vectors=vectors),
+                coarse,
+                antecedents,
+                refine=number < self.depth - 1,
+                training=training,
+            )
+        scores = ops.where(coarse > NO_SCORE / 2, scores, NO_SCORE)
+        return antecedents, ops.pad(scores, [[0, 0], [0, 0], [1, 0]])
+
+    def _best_by_coarse_score(
+        self, spans: Spans, training: bool | None
+    ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+        """Coarse scores, float32 [B, K, C], and the antecedents that they are of."""
+        source = self.dropout(self.source_projection(spans.vectors), training=training)
+        target = self.dropout(spans.vectors, training=training)
+        pairs = ops.cast(ops.matmul(source, ops.swapaxes(target, 1, 2)), "float32")  # [B, K, K]
+        table = ops.cast(self.prior_distance_embeddings, self.compute_dtype)
+        priors = self.prior_distance_scores(self.dropout(table, training=training))[:, 0]
+        ranks = ops.arange(ops.shape(pairs)[1], dtype="int32")
+        distances = ranks[:, None] - ranks[None]  # [K, K]
+        pairs = pairs + ops.take(ops.cast(priors, "float32"), distance_buckets(distances))[None]
+        pairs = pairs + spans.scores[:, :, None] + spans.scores[:, None]
+        is_pair = spans.is_span[:, :, None] & spans.is_span[:, None] & (distances > 0)[None]
+        pairs = ops.where(is_pair, pairs, NO_SCORE)
+        size = ops.shape(pairs)[1]  # a number, or in a graph of any length a tensor
+        least = min if isinstance(size, int) else ops.minimum
+        count = least(size, self.max_antecedents)
+        coarse, antecedents = ops.top_k(pairs, count)
+        return coarse, ops.cast(antecedents, "int32")
+
+    def _score(
+        self,
+        spans: Spans,
+        coarse: keras.KerasTensor,
+        antecedents: keras.KerasTensor,
+        refine: bool,
+        training: bool | None,
+    ) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
+        """Scores of one pass, float32 [B, K, C], and the vectors of the next one."""
+        # An antecedent's share of the hidden layer, once a span.
+        as_antecedent = self.pair_network.project(spans.vectors, self.span_dim)  # [B, K, F]
+
+        def score_chunk(
+            vectors: keras.KerasTensor,
+            speakers: keras.KerasTensor,
+            segments: keras.KerasTensor,
+            ranks: keras.KerasTensor,
+            coarse: keras.KerasTensor,
+            antecedents: keras.KerasTensor,
+        ) -> tuple[keras.KerasTensor, ...]:
+            others = gather_rows(spans.vectors, antecedents)  # [B, Q, C, D]
+            features = self._features(spans, speakers, segments, ranks, antecedents)
+            features = self.dropout(features, training=training)  # [B, Q, C, E]
+            pairs = ops.concatenate([vectors[:, :, None] * others, features], axis=-1)
+            hidden = self.pair_network.project(pairs, 2 * self.span_dim)  # [B, Q, C, F]
+            hidden = hidden + gather_rows(as_antecedent, antecedents)
+            own = self.pair_network.project(vectors, 0) + self.pair_network.bias()
+            scores = coarse + self.pair_network.score(hidden + own[:, :, None], training)
+            if not refine:
+                return (scores,)
+            return scores, ops.cast(self._refined(vectors, others, coarse, scores), "float32")
+
+        ranks = ops.zeros_like(spans.segments) + ops.arange(
+            ops.shape(coarse)[1], dtype="int32"
+        )  # [B, K]
+        inputs = (spans.vectors, spans.speakers, spans.segments, ranks, coarse, antecedents)
+        if training:
+            results = score_chunk(*inputs)
+        else:
+            widths = [ops.shape(coarse)[2], self.span_dim][: 1 + refine]
+            results = map_chunks(score_chunk, inputs, widths, _CHUNK)
+        refined = ops.cast(results[1], self.compute_dtype) if refine else None
+        return results[0], refined
+
+    def _features(
+        self,
+        spans: Spans,
+        speakers: keras.KerasTensor,
+        segments: keras.KerasTensor,
+        ranks: keras.KerasTensor,
+        antecedents: keras.KerasTensor,
+    ) -> keras.KerasTensor:
+        """The four embeddings of pairs, float [B, Q, C, E]."""
+        same_speaker = speakers[:, :, None] == gather_rows(spans.speakers, antecedents)
+        apart = segments[:, :, None] - gather_rows(spans.segments, antecedents)
+        genres = ops.zeros_like(antecedents) + spans.genres[:, None, None]
+        distances = ops.maximum(ranks[:, :, None] - antecedents, 0)
+        rows = (
+            (self.speaker_embeddings, ops.cast(same_speaker, "int32")),
+            (self.genre_embeddings, genres),
+            (self.distance_embeddings, distance_buckets(distances)),
+            (self.segment_embeddings, ops.clip(apart, 0, self.max_segments - 1)),
+        )
+        return ops.concatenate(
+            [ops.take(ops.cast(table, self.compute_dtype), row, axis=0) for table, row in rows],
+            axis=-1,
+        )
+
+    def _refined(
+        self,
+        vectors: keras.KerasTensor,
+        others: keras.KerasTensor,
+        coarse: keras.KerasTensor,
+        scores: keras.KerasTensor,
+    ) -> keras.KerasTensor:
+        """Vectors [B, Q, D] mixed with the means of their antecedents' [B, Q, C, D]."""
+        scores = ops.where(coarse > NO_SCORE / 2, scores, NO_SCORE)
+        scores = ops.pad(scores, [[0, 0], [0, 0], [1, 0]])
+        shares = ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)  # [B, Q, 1 + C]
+        mean = shares[:, :, :1] * vectors + ops.matmul(shares[:, :, None, 1:], others)[:, :, 0]
+        gate = ops.sigmoid(self.gate(ops.concatenate([vectors, mean], axis=-1)))
+        return gate * mean + (1 - gate) * vectors
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        config.update(
+            {
+                "span_dim": self.span_dim,
+                "max_segments": self.max_segments,
+                "max_antecedents": self.max_antecedents,
+                "depth": self.depth,
+                "feature_dim": self.feature_dim,
+                "ffnn_dim": self.ffnn_dim,
+                "dropout": self.dropout_rate,
+            }
+        )
+        return config
+
+
+def distance_buckets(distances: keras.KerasTensor) -> keras.KerasTensor:
+    """The bucket of each distance, int32: 0, 1, 2, 3, 4, 5-7, 8-15, 16-31, 32-63, 64 and more."""
+    return ops.take(ops.convert_to_tensor(_BUCKETS, "int32"), ops.clip(distances, 0, 64), axis=0)

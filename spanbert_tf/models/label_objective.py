@@ -1,0 +1,87 @@
+"""The training of tasks with one label for each row or each position.
+
+B rows, S positions, C classes.
+"""
+
+from collections.abc import Sequence
+
+import keras
+import keras_hub
+from keras import ops
+from keras_hub.src.utils import preset_utils
+
+from spanbert_tf.models.mean_crossentropy import MeanCrossentropy
+from spanbert_tf.models.objective_sums import ObjectiveSums
+from spanbert_tf.models.own_objective import OwnObjective
+from spanbert_tf.models.replicas import weights_of
+from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+
+
+class LabelObjective(OwnObjective):
+    """The mean cross-entropy of the labels that are there; to be named before `SpanBertTask`.
+
+    A row or position with a negative label is not trained.
+    """
+
+    @classmethod
+    def from_preset(
+        cls, preset: str, load_weights: bool = True, **kwargs
+    ) -> "keras_hub.models.Task":
+        """Loads a preset; with `labels` it gets a new classifier on its encoder.
+
+        Args:
+            preset: directory, or another name that KerasHub knows.
+            load_weights: whether to load weights; all are random otherwise.
+            **kwargs: arguments of the class and of its backbone, in place of the preset's.
+        """
+        if "labels" not in kwargs:
+            return super().from_preset(preset, load_weights=load_weights, **kwargs)
+        # KerasHub itself leaves a saved head out where `num_classes` is given, and only there.
+        loader = preset_utils.get_preset_loader(preset)
+        return loader.load_task(cls, load_weights, load_task_weights=False, **kwargs)
+
+    def objective_sums(
+        self,
+        x: dict,
+        outputs: keras.KerasTensor,
+        y: keras.KerasTensor,
+        sample_weight: keras.KerasTensor | None = None,
+    ) -> dict[str, ObjectiveSums]:
+        """Sums over the labels of a batch.
+
+        Args:
+            x: as for `call`; unused.
+            outputs: logits, [B, C] or [B, S, C].
+            y: classes, int [B] or [B, S]; negative ones are not trained.
+            sample_weight: float [B]; 1 by default.
+        """
+        weights = self._target_weights(y, sample_weight)
+        return {self._objective: MeanCrossentropy().sums(ops.maximum(y, 0), outputs, weights)}
+
+    def _target_weights(
+        self, y: keras.KerasTensor, sample_weight: keras.KerasTensor | None
+    ) -> keras.KerasTensor:
+        """Weights of the labels, float32 as `y`; 0 for negative ones."""
+        return weights_of(y, sample_weight) * ops.cast(y >= 0, "float32")
+
+
+def check_label_task(
+    labels: Sequence[str], backbone: SpanBertBackbone, preprocessor: object | None
+) -> None:
+    """Checks the arguments of such a task's class.
+
+    Args:
+        labels: names of the classes.
+        backbone: of the task.
+        preprocessor: of the task, whose rows have no positions of SegaBERT; or `None`.
+
+    Raises:
+        ValueError: labels are missing or not different, or the backbone reads those positions.
+    """
+    if not labels or len(set(labels)) < len(labels):
+        raise ValueError(f"labels must be different names. Received: {list(labels)}")
+    if preprocessor is not None and backbone.position_embeddings != "absolute":
+        raise ValueError(
+            "The rows of the preprocessor do not tell the positions of a backbone with "
+            f"position_embeddings={backbone.position_embeddings!r}; use preprocessor=None"
+        )

@@ -1,0 +1,140 @@
+"""Makes documents of texts for `SpanBertCoreferenceResolver`.
+
+B texts, N mentions of one.
+"""
+
+from collections.abc import Sequence
+
+import keras
+import keras_hub
+import tensorflow as tf
+from keras_hub.src.utils.tensor_utils import preprocessing_function
+
+from spanbert_tf.data.document_segments import NO_PIECE
+from spanbert_tf.data.text_documents import TextDocuments, TextReader
+from spanbert_tf.models.preset_lengths import LengthOfPreset
+from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+
+_NO_POSITION = -1
+
+
+@keras.saving.register_keras_serializable(package="spanbert_tf")
+class SpanBertCoreferenceResolverPreprocessor(LengthOfPreset, keras_hub.models.Preprocessor):
+    """Cuts texts into words, sentences and segments `[CLS] pieces [SEP]`.
+
+    Args:
+        tokenizer: a `SpanBertTokenizer`.
+        sequence_length: int. Positions of a segment; a new preprocessor of a preset has the length
+            of the preset's own, or of its encoder.
+
+    Call arguments:
+        x: texts, string [B]; or a dict of `text` and `speakers`, string [B] each, the latter one
+            name for each line of the text that has words, with line ends between them.
+        y: clusters, to train: a ragged int tensor [B, clusters, mentions, 2] of first characters
+            and characters after the last (`clusters_tensor` makes it of lists), or a dict, which
+            is handed through.
+        sample_weight: handed through.
+
+    Returns:
+        `x`, `(x, y)` or `(x, y, sample_weight)`, where `x` is a dict of the features of
+        `data.document_batches.pack_documents`, and `y` of `mention_starts`, `mention_ends` and
+        `mention_clusters`, int32 [B, N], padded with clusters of 0. Mentions without a word piece
+        are left out.
+
+    Example:
+    ```python
+    tokenizer = spanbert_tf.models.SpanBertTokenizer("records/vocab.txt", lowercase=True)
+    preprocessor = spanbert_tf.models.SpanBertCoreferenceResolverPreprocessor(tokenizer, 128)
+    preprocessor(["Ann has a cat. She likes it."])["token_ids"]  # [1, 1, 32]
+    ```
+    """
+
+    backbone_cls = SpanBertBackbone
+    tokenizer_cls = SpanBertTokenizer
+
+    def __init__(self, tokenizer: SpanBertTokenizer, sequence_length: int = 384, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.tokenizer = tokenizer
+        self.sequence_length = sequence_length
+
+    def build(self, input_shape: tuple) -> None:
+        with tf.init_scope():  # the first call may be in a graph, which the constants outlive
+            self._reader = TextReader(
+                self.tokenizer.get_vocabulary(), self.tokenizer.casing, self.sequence_length
+            )
+
+    @staticmethod
+    def clusters_tensor(clusters: Sequence) -> tf.RaggedTensor:
+        """Clusters as `y` takes them.
+
+        Args:
+            clusters: for each text lists of mentions `(start, end)`.
+        """
+        return tf.ragged.constant(clusters, tf.int32, ragged_rank=2, inner_shape=(2,))
+
+    def call(
+        self,
+        x: tf.Tensor | dict,
+        y: tf.RaggedTensor | dict | None = None,
+        sample_weight: tf.Tensor | None = None,
+    ) -> dict | tuple:
+        return self._pack(x, y, sample_weight)
+
+    @preprocessing_function
+    def _pack(
+        self, x: tf.Tensor | dict, y: tf.RaggedTensor | dict | None, sample_weight: tf.Tensor | None
+    ) -> dict | tuple:
+        if isinstance(x, dict):
+            texts, speakers = (tf.reshape(x[name], [-1]) for name in ("text", "speakers"))
+        else:
+            texts, speakers = tf.reshape(x, [-1]), None
+        documents = self._reader(texts, speakers)
+        if isinstance(y, tf.RaggedTensor):
+            y = _mention_positions(documents, y)
+        return keras.utils.pack_x_y_sample_weight(documents.features, y, sample_weight)
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        config["sequence_length"] = self.sequence_length
+        return config
+
+
+def _mention_positions(documents: TextDocuments, clusters: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+    """Positions of mentions that are given by characters; see the class."""
+    counts = clusters.row_lengths()  # [B]
+    first = tf.cumsum(counts, exclusive=True)
+    rows = clusters.value_rowids()  # of clusters
+    number = tf.range(tf.size(rows, tf.int64)) - tf.gather(first, rows) + 1
+    mentions = clusters.merge_dims(1, 2)  # ragged [B, mentions, 2]
+    of_mentions = tf.repeat(number, clusters.values.row_lengths())
+    spans = mentions.to_tensor(0, shape=[None, None, 2])  # [B, N, 2]
+    numbers = mentions.with_values(tf.cast(of_mentions, tf.int32)).to_tensor(0)  # [B, N]
+    largest = tf.int32.max
+    starts, ends = (
+        values.to_tensor(largest)[:, tf.newaxis]
+        for values in (documents.piece_starts, documents.piece_ends)
+    )  # [B, 1, P]
+    # Pieces that end in front of the mention, and pieces that begin in front of its end.
+    first_piece = tf.reduce_sum(tf.cast(ends <= spans[:, :, :1], tf.int32), axis=-1)
+    last_piece = tf.reduce_sum(tf.cast(starts < spans[:, :, 1:], tf.int32), axis=-1) - 1
+    is_there = (first_piece <= last_piece) & (numbers > 0)
+    pieces = documents.segmented.pieces
+    is_piece = pieces.with_flat_values(pieces.flat_values != NO_PIECE)
+    places = tf.ragged.boolean_mask(tf.ragged.range(pieces.row_lengths()), is_piece)
+    places = tf.pad(tf.cast(places.to_tensor(0), tf.int32), [[0, 0], [0, 1]])  # [B, P + 1]
+
+    def position(piece: tf.Tensor) -> tf.Tensor:
+        inside = tf.clip_by_value(piece, 0, tf.shape(places)[1] - 1)
+        return tf.where(is_there, tf.gather(places, inside, batch_dims=1), _NO_POSITION)
+
+    y = {
+        "mention_starts": position(first_piece),
+        "mention_ends": position(last_piece),
+        "mention_clusters": tf.where(is_there, numbers, 0),
+    }
+    padding = {"mention_clusters": 0}
+    return {  # at least one column
+        name: tf.pad(values, [[0, 0], [0, 1]], constant_values=padding.get(name, _NO_POSITION))
+        for name, values in y.items()
+    }

@@ -1,0 +1,97 @@
+"""Packs texts with two marked entities for `SpanBertRelationClassifier`.
+
+B texts, S positions.
+"""
+
+from collections.abc import Mapping
+
+import keras
+import keras_hub
+import tensorflow as tf
+from keras_hub.src.utils.tensor_utils import preprocessing_function
+
+from spanbert_tf.data.entity_markers import EntityMode, make_markers
+from spanbert_tf.data.relation_packer import RelationPacker
+from spanbert_tf.models.preset_lengths import LengthOfPreset
+from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+
+
+@keras.saving.register_keras_serializable(package="spanbert_tf")
+class SpanBertRelationClassifierPreprocessor(LengthOfPreset, keras_hub.models.Preprocessor):
+    """Packs `[CLS] before SUBJ=TYPE between OBJ=TYPE after [SEP]` (SpanBERT, section 4.1).
+
+    See `RelationPacker` for what is cut off.
+
+    Args:
+        tokenizer: a `SpanBertTokenizer`.
+        sequence_length: int. Positions of a packed row; a new preprocessor of a preset has the
+            length of the preset's own, or of its encoder.
+        markers: dict. Which entry of the vocabulary stands for which role and type, as
+            `make_markers` maps them; by default, one for each role, whatever the type.
+        entities: `"masked"`: markers in place of the entities, or `"text"`: around their words.
+
+    Call arguments:
+        x: dict of `text`, string [B]; `subject` and `object`, int [B, 2], the first character and
+            the one after the last; and `subject_type` and `object_type`, string [B].
+        y: classes, int [B]; handed through.
+        sample_weight: handed through.
+
+    Returns:
+        `x`, `(x, y)` or `(x, y, sample_weight)`, where `x` is a dict of `token_ids`, `segment_ids`
+        and `padding_mask`, int32 [B, S].
+
+    Raises:
+        BadInputError: the vocabulary has too few entries `[unusedN]`.
+    """
+
+    backbone_cls = SpanBertBackbone
+    tokenizer_cls = SpanBertTokenizer
+
+    def __init__(
+        self,
+        tokenizer: SpanBertTokenizer,
+        sequence_length: int = 128,
+        markers: Mapping[str, str] | None = None,
+        entities: EntityMode = "masked",
+        **kwargs,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.tokenizer = tokenizer
+        self.sequence_length = sequence_length
+        self.markers = dict(markers or make_markers(tokenizer.get_vocabulary()))
+        self.entities = entities
+        self.packer = None
+
+    def build(self, input_shape: tuple) -> None:
+        with tf.init_scope():  # the first call may be in a graph, which the constants outlive
+            self.packer = RelationPacker(
+                self.tokenizer.get_vocabulary(),
+                self.tokenizer.casing,
+                self.markers,
+                entities=self.entities,
+                sequence_length=self.sequence_length,
+            )
+
+    def call(
+        self, x: dict, y: tf.Tensor | None = None, sample_weight: tf.Tensor | None = None
+    ) -> dict | tuple:
+        return self._pack(x, y, sample_weight)
+
+    @preprocessing_function
+    def _pack(self, x: dict, y: tf.Tensor | None, sample_weight: tf.Tensor | None) -> dict | tuple:
+        rows = self.packer(**x)
+        shape = [None, self.sequence_length]
+        token_ids = rows.to_tensor(self.tokenizer.pad_token_id, shape=shape)
+        features = {
+            "token_ids": token_ids,
+            "segment_ids": tf.zeros_like(token_ids),
+            "padding_mask": tf.ones_like(rows).to_tensor(shape=shape),
+        }  # [B, S]
+        return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        for name in ("sequence_length", "markers", "entities"):
+            config[name] = getattr(self, name)
+        return config

@@ -1,0 +1,144 @@
+"""What all task classes share: the state of the head, trained variables, and presets."""
+
+import warnings
+
+import keras
+import keras_hub
+import numpy as np
+
+from spanbert_tf.models.replicas import num_replicas
+
+_HEAD_STATE = "is_head_trained"  # in the file of weights, beside the head's
+
+
+class SpanBertTask:
+    """Base of the tasks on a `SpanBertBackbone`; name it before KerasHub's class.
+
+    A task that does not read the pooler leaves it out of what it trains, and out of its
+    optimizer; the backbone itself, which other tasks may share, stays as it is.
+    """
+
+    _reads_pooler = False
+
+    @property
+    def reads_pooler(self) -> bool:
+        """Whether the task reads the encoder's pooled output."""
+        return self._reads_pooler
+
+    @property
+    def is_head_trained(self) -> bool:
+        """Whether the head was trained, here or before it was saved.
+
+        Files of weights record it, and it can be set for weights from elsewhere. Otherwise, a head
+        counts as trained if one of its biases is not 0, as all are in a new head.
+        """
+        if self._has_optimizer_stepped():
+            return True
+        known = getattr(self, "_is_head_trained", None)
+        return self._has_moved_biases() if known is None else known
+
+    @is_head_trained.setter
+    def is_head_trained(self, value: bool) -> None:
+        self._is_head_trained = value
+
+    def call(self, inputs: dict, training: bool | None = None, mask: None = None) -> object:
+        """The model's outputs; features that it does not know are ignored."""
+        if isinstance(inputs, dict) and isinstance(self.input, dict):
+            inputs = {name: inputs[name] for name in self.input}
+        return super().call(inputs, training=training, mask=mask)
+
+    def compile(self, optimizer: str | keras.Optimizer = "auto", **kwargs) -> None:
+        """Configures the model for training, as `keras.Model.compile`."""
+        if self._has_optimizer_stepped():  # a new optimizer counts from 0
+            self._is_head_trained = True
+        # XLA cannot compile the all-reduce of the losses' weights.
+        if kwargs.get("jit_compile", "auto") == "auto" and num_replicas() > 1:
+            kwargs["jit_compile"] = False
+        super().compile(optimizer=optimizer, **kwargs)
+
+    def _has_optimizer_stepped(self) -> bool:
+        optimizer = getattr(self, "optimizer", None)
+        return optimizer is not None and bool(optimizer.iterations.numpy() > 0)
+
+    def _has_moved_biases(self) -> bool:
+        of_encoder = {id(weight) for weight in self.backbone.weights}
+        biases = [
+            weight
+            for weight in self.weights
+            if id(weight) not in of_encoder and weight.path.endswith(("bias", "beta"))
+        ]
+        return any(np.any(keras.ops.convert_to_numpy(bias)) for bias in biases)
+
+    @property
+    def trainable_variables(self) -> list[keras.Variable]:
+        """All that training changes, without a pooler that the task does not read."""
+        return self._without_unread(super().trainable_variables)
+
+    @property
+    def trainable_weights(self) -> list[keras.Variable]:
+        """All that training changes, without a pooler that the task does not read."""
+        return self._without_unread(super().trainable_weights)
+
+    @property
+    def non_trainable_variables(self) -> list[keras.Variable]:
+        """All others."""
+        trained = {id(variable) for variable in self.trainable_variables}
+        return [variable for variable in self.variables if id(variable) not in trained]
+
+    @property
+    def non_trainable_weights(self) -> list[keras.Variable]:
+        """All others."""
+        trained = {id(weight) for weight in self.trainable_weights}
+        return [weight for weight in self.weights if id(weight) not in trained]
+
+    def _without_unread(self, variables: list[keras.Variable]) -> list[keras.Variable]:
+        if self._reads_pooler or self.backbone is None:
+            return variables
+        pooler = {id(variable) for variable in self.backbone.pooled_dense.variables}
+        return [variable for variable in variables if id(variable) not in pooler]
+
+    @classmethod
+    def from_preset(
+        cls, preset: str, load_weights: bool = True, **kwargs
+    ) -> "keras_hub.models.Task":
+        """Loads a preset; one without a head of this class gets a new head, and a warning.
+
+        Args:
+            preset: directory, or another name that KerasHub knows.
+            load_weights: whether to load weights; all are random otherwise.
+            **kwargs: arguments of the class and of its backbone, in place of the preset's.
+        """
+        task = super().from_preset(preset, load_weights=load_weights, **kwargs)
+        asks_for_new_head = "num_classes" in kwargs or not load_weights
+        if not (asks_for_new_head or task.is_head_trained):
+            warnings.warn(
+                f"{preset}: has no trained head of a {cls.__name__}; a new one was put on its "
+                "encoder: train it before you use it",
+                stacklevel=2,
+            )
+        return task
+
+    def save_own_variables(self, store: dict) -> None:
+        """Writes the model's own variables, and whether the head was trained."""
+        super().save_own_variables(store)
+        store[_HEAD_STATE] = np.array(self.is_head_trained, "uint8")
+
+    def load_own_variables(self, store: dict) -> None:
+        """Reads what `save_own_variables` wrote."""
+        own = {name: store[name] for name in store.keys()}  # noqa: SIM118
+        state = own.pop(_HEAD_STATE, None)
+        self._is_head_trained = None if state is None else bool(np.array(state))
+        super().load_own_variables(own)
+
+    def save_task_weights(self, filepath: str) -> None:
+        """Saves the head alone: neither the encoder nor the optimizer."""
+        keras.saving.save_weights(self, filepath, objects_to_skip=self._beside_head())
+
+    def load_task_weights(self, filepath: str) -> None:
+        """Loads the head alone."""
+        keras.saving.load_weights(self, filepath, objects_to_skip=self._beside_head())
+
+    def _beside_head(self) -> list[object]:
+        optimizer = getattr(self, "optimizer", None)
+        of_training = [*self.metrics, optimizer] if optimizer else self.metrics
+        return [*self.backbone._flatten_layers(), *of_training]

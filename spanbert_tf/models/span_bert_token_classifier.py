@@ -1,0 +1,101 @@
+"""The classifier of tokens, for named entities and the like.
+
+B rows, S positions, H width, C labels.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import keras
+import keras_hub
+
+from spanbert_tf.layers import bert_initializer
+from spanbert_tf.models.label_objective import LabelObjective, check_label_task
+from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+from spanbert_tf.models.span_bert_task import SpanBertTask
+from spanbert_tf.models.span_bert_token_classifier_preprocessor import (
+    SpanBertTokenClassifierPreprocessor,
+)
+
+
+@keras.saving.register_keras_serializable(package="spanbert_tf")
+class SpanBertTokenClassifier(LabelObjective, SpanBertTask, keras_hub.models.Task):
+    """An encoder with a linear classifier over each token (Devlin et al., 2019, section 5.3).
+
+    Positions whose label is negative are not trained: padding, special tokens, and all pieces of a
+    word but its first. `compile()` needs no loss.
+
+    Args:
+        backbone: a `SpanBertBackbone`.
+        labels: names of the classes, such as `["O", "B-PER", "I-PER"]`.
+        preprocessor: a `SpanBertTokenClassifierPreprocessor`, or `None` for rows that are packed
+            already.
+        dropout: float. Rate before the classifier.
+        aggregation_strategy: how entities are made of the predicted labels, as in the
+            `token-classification` pipeline of `transformers`: `"simple"` takes each piece for
+            itself, `"first"` lets the first piece of a word, which is the trained one, speak for
+            the others.
+
+    Returns:
+        Logits, [B, S, C].
+
+    Raises:
+        ValueError: no label, or one twice; or a preprocessor is given, and the backbone reads
+            SegaBERT's positions.
+
+    Example:
+    ```python
+    labels = ["O", "B-PER", "I-PER"]
+    classifier = spanbert_tf.models.SpanBertTokenClassifier.from_preset("preset/", labels=labels)
+    classifier.compile()
+    classifier.fit(tf.ragged.constant([["Ann", "sat"], ["Bob"]]), tf.ragged.constant([[1, 0], [1]]))
+    ```
+    """
+
+    _objective = "token_classification"
+    backbone_cls = SpanBertBackbone
+    preprocessor_cls = SpanBertTokenClassifierPreprocessor
+
+    def __init__(
+        self,
+        backbone: SpanBertBackbone,
+        labels: Sequence[str],
+        preprocessor: SpanBertTokenClassifierPreprocessor | None = None,
+        dropout: float = 0.1,
+        aggregation_strategy: Literal["simple", "first"] = "simple",
+        **kwargs,
+    ) -> None:
+        check_label_task(labels, backbone, preprocessor)
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        self.output_dropout = keras.layers.Dropout(
+            dropout, dtype=backbone.dtype_policy, name="classifier_dropout"
+        )
+        self.output_dense = keras.layers.Dense(
+            len(labels),
+            kernel_initializer=bert_initializer(),
+            dtype=backbone.dtype_policy,
+            name="logits",
+        )
+
+        # === Functional Model ===
+        sequence_output = backbone(backbone.input)["sequence_output"]  # [B, S, H]
+        logits = self.output_dense(self.output_dropout(sequence_output))  # [B, S, C]
+        super().__init__(inputs=backbone.input, outputs=logits, **kwargs)
+
+        # === Config ===
+        self.labels = list(labels)
+        self.dropout = dropout
+        self.aggregation_strategy = aggregation_strategy
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        config.update(
+            {
+                "labels": self.labels,
+                "dropout": self.dropout,
+                "aggregation_strategy": self.aggregation_strategy,
+            }
+        )
+        return config

@@ -1,0 +1,96 @@
+"""Packs texts and labelled words for `SpanBertTokenClassifier`.
+
+B texts, S positions.
+"""
+
+import keras
+import keras_hub
+import tensorflow as tf
+from keras_hub.src.utils.tensor_utils import preprocessing_function
+
+from spanbert_tf.data.packing import SpecialTokenIds
+from spanbert_tf.data.text_rows import TextRowPacker
+from spanbert_tf.models.preset_lengths import LengthOfPreset
+from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+
+_NO_LABEL = -1
+
+
+@keras.saving.register_keras_serializable(package="spanbert_tf")
+class SpanBertTokenClassifierPreprocessor(LengthOfPreset, keras_hub.models.Preprocessor):
+    """Packs `[CLS] text [SEP]`; what does not fit is cut off.
+
+    (`spanbert-tf prepare named_entities` and exports go on with it in further rows.)
+
+    Args:
+        tokenizer: a `SpanBertTokenizer`.
+        sequence_length: int. Positions of a packed row; a new preprocessor of a preset has the
+            length of the preset's own, or of its encoder.
+
+    Call arguments:
+        x: string, string tensor [B], or words, ragged strings [B, words].
+        y: classes of the words, ragged int [B, words]; each is the label of the first piece of its
+            word. Of texts: handed through.
+        sample_weight: handed through.
+
+    Returns:
+        `x`, `(x, y)` or `(x, y, sample_weight)`, where `x` is a dict of `token_ids`, `segment_ids`
+        and `padding_mask`, int32 [B, S], and `y` of words int32 [B, S], -1 where there is no label.
+    """
+
+    backbone_cls = SpanBertBackbone
+    tokenizer_cls = SpanBertTokenizer
+
+    def __init__(self, tokenizer: SpanBertTokenizer, sequence_length: int = 512, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.tokenizer = tokenizer
+        self.sequence_length = sequence_length
+        self.packer = None
+
+    def build(self, input_shape: tuple | None = None) -> None:
+        special = SpecialTokenIds.from_vocabulary(self.tokenizer.get_vocabulary())
+        self.packer = TextRowPacker(special, self.sequence_length)
+
+    def call(
+        self,
+        x: tf.Tensor | tf.RaggedTensor,
+        y: tf.Tensor | tf.RaggedTensor | None = None,
+        sample_weight: tf.Tensor | None = None,
+    ) -> dict | tuple:
+        return self._pack(x, y, sample_weight)
+
+    @preprocessing_function
+    def _pack(
+        self,
+        x: tf.Tensor | tf.RaggedTensor,
+        y: tf.Tensor | tf.RaggedTensor | None,
+        sample_weight: tf.Tensor | None,
+    ) -> dict | tuple:
+        has_words = isinstance(x, tf.RaggedTensor)
+        tokens = self.tokenizer(x if has_words else tf.reshape(x, [-1]))
+        if has_words:
+            if y is not None:
+                y = self._labels_of_pieces(tf.cast(y, tf.int32), tokens)
+            tokens = tokens.merge_dims(1, 2)  # ragged [B, pieces]
+        features = self.packer(tokens, pads_to_limit=True).features(segment_aware=False)
+        if x.shape.rank == 0:
+            features = {name: values[0] for name, values in features.items()}
+        return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
+
+    def _labels_of_pieces(self, labels: tf.RaggedTensor, tokens: tf.RaggedTensor) -> tf.Tensor:
+        """Labels of words [B, words] as those of positions, int32 [B, S].
+
+        Args:
+            labels: labels of the words.
+            tokens: pieces of the words, ragged [B, words, pieces].
+        """
+        lengths = tokens.values.row_lengths()  # [all words]
+        is_first = tf.ragged.range(lengths).flat_values == 0  # [all pieces]
+        of_pieces = tf.where(is_first, tf.repeat(labels.flat_values, lengths), _NO_LABEL)
+        rows = tokens.with_flat_values(of_pieces).merge_dims(1, 2)[:, : self.sequence_length - 2]
+        dense = rows.to_tensor(_NO_LABEL, shape=[None, self.sequence_length - 2])
+        return tf.pad(dense, [[0, 0], [1, 1]], constant_values=_NO_LABEL)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "sequence_length": self.sequence_length}

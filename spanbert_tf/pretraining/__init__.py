@@ -1,0 +1,1 @@
+"""Pre-training: its batches, its model, and a run from records to a preset."""

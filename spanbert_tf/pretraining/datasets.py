@@ -1,0 +1,137 @@
+"""The batches of a run, as its configuration asks for, for the devices of its strategy."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from spanbert_tf.config import PretrainingConfig
+from spanbert_tf.data import pretraining_dataset
+from spanbert_tf.data.packing import parse_records
+from spanbert_tf.data.records import training_chunks
+from spanbert_tf.data.schema import RECORD_ID, SEQUENCE_KINDS, DatasetInfo
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.pretraining.data_service import served_batches
+from spanbert_tf.training.strategies import for_workers
+
+
+def configured_dataset(config: PretrainingConfig, data: str, **options: object) -> tf.data.Dataset:
+    """The records, batched and masked as a configuration says.
+
+    Args:
+        config: configuration of the run.
+        data: directory of the records.
+        **options: `split`, `seed` and `first_batch` of `pretraining_dataset`. Held-out
+            records keep its default seed, so that every run is evaluated under the same masks.
+    """
+    return pretraining_dataset(
+        data,
+        batch_size=config.training.batch_size,
+        masking=config.masking,
+        segment_aware=not _is_absolute(config),
+        **options,
+    )
+
+
+def check_records(config: PretrainingConfig, info: DatasetInfo, data: str) -> None:
+    """Checks that records are what a configuration trains on; `data` is named in errors.
+
+    Raises:
+        MismatchError: a field differs, or annotations are missing.
+        BadInputError: there are fewer records than one batch, or none to evaluate on.
+    """
+    for key, found, wanted in (
+        ("data.sequence_length", info.sequence_length, config.data.sequence_length),
+        ("data.sequences", info.sequences, config.data.sequences),
+        ("data.vocabulary_size", info.vocabulary_size, config.data.vocabulary_size),
+    ):
+        if wanted is not None and found != wanted:
+            settings = " ".join(f"--set {setting}" for setting in _fitting(config, key, found))
+            raise MismatchError(
+                f"{data}: {key} of these records is {found}, of the configuration {wanted}; write "
+                f"other records, or {settings}"
+            )
+    num_records = info.num_records("train")
+    if num_records < config.training.batch_size:
+        raise BadInputError(
+            f"{data}: {num_records} training records are fewer than one batch; write more records, "
+            f"or --set training.batch_size={max(num_records, 1)}"
+        )
+    if not info.num_records("validation"):
+        raise BadInputError(
+            f"{data}: no held-out records to evaluate on; write the records again with a larger "
+            "--validation-fraction"
+        )
+
+
+def _fitting(config: PretrainingConfig, key: str, found: object) -> list[str]:
+    """The settings that make a configuration fit records, with those that must follow."""
+    settings = [f"{key}={found}"]
+    if key == "data.sequence_length" and found > config.model.max_sequence_length:
+        settings.append(f"model.max_sequence_length={found}")
+    if key == "data.sequences" and found == "single" and config.objectives.next_sentence:
+        settings.append("objectives.next_sentence=false")
+    if key == "data.sequences" and found == "pair" and not _is_absolute(config):
+        settings.append("model.position_embeddings=absolute")
+    return settings
+
+
+def _is_absolute(config: PretrainingConfig) -> bool:
+    return config.model.position_embeddings == "absolute"
+
+
+def tokens_per_row(info: DatasetInfo) -> float:
+    """Tokens of a packed training row on average, special tokens counted, padding not."""
+    text = info.num_tokens("train") / info.num_records("train")
+    return text + SEQUENCE_KINDS[info.sequences]
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDatasets:
+    """The data sets of a run.
+
+    Attributes:
+        config: configuration of the run.
+        data: directory of the records.
+        info: description of the records.
+        strategy: distribution strategy of the run.
+    """
+
+    config: PretrainingConfig
+    data: str
+    info: DatasetInfo
+    strategy: tf.distribute.Strategy
+
+    def training(self, first_batch: int) -> tf.data.Dataset:
+        """The endless training batches, from a given one on."""
+        seed = self.config.training.seed
+        batches = configured_dataset(
+            self.config, self.data, split="train", seed=seed, first_batch=first_batch
+        )
+        if self.config.data.service_address:
+            batches = served_batches(batches, self.config.data.service_address)
+        return for_workers(batches, self.strategy)
+
+    def held_out(self) -> tf.data.Dataset:
+        """The batches of an evaluation.
+
+        Their number is stated in the data set. Given as `validation_steps`, Keras 3.15 would run
+        past it with `steps_per_execution`, and past the data under a strategy.
+        """
+        training = self.config.training
+        num_batches = -(-self.info.num_records("validation") // training.batch_size)
+        num_batches = min(num_batches, training.evaluate_batches or num_batches)
+        batches = configured_dataset(self.config, self.data, split="validation").take(num_batches)
+        stated = batches.apply(tf.data.experimental.assert_cardinality(num_batches))
+        return for_workers(stated, self.strategy)
+
+    def record_ids(self, first_batch: int) -> tf.data.Dataset:
+        """The record ids of the global training batches from a given one on, int64 [B]."""
+        info, training = self.info, self.config.training
+        chunks = training_chunks(
+            info.files(self.data, "train"),
+            info.num_records("train"),
+            training.seed,
+            first_batch * training.batch_size,
+        )
+        ids = chunks.map(lambda serialized, _: parse_records(serialized, info).scalars[RECORD_ID])
+        return ids.rebatch(training.batch_size)

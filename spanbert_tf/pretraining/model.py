@@ -1,0 +1,53 @@
+"""Builds the model of a run."""
+
+from spanbert_tf.config import PretrainingConfig
+from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
+from spanbert_tf.training.optimizers import adamw
+from spanbert_tf.training.replicated_model import ReplicatedModel
+from spanbert_tf.training.strategies import choose_precision
+
+
+def build_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBertPretrainer:
+    """A new model with random weights; call it inside the scope of the run's strategy.
+
+    Args:
+        config: configuration of the run.
+        vocabulary_size: entries of the records' vocabulary.
+    """
+    dtype = choose_precision(config.training.precision)
+    backbone = SpanBertBackbone(
+        vocabulary_size=vocabulary_size, **config.model.as_dict(), dtype=dtype
+    )
+    objectives = config.objectives
+    return SpanBertPretrainer(
+        backbone,
+        span_boundary=objectives.span_boundary,
+        next_sentence=objectives.next_sentence,
+        max_span_targets=config.masking.max_span_targets,
+        span_position_dim=objectives.span_position_dim,
+    )
+
+
+def compiled_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> ReplicatedModel:
+    """A new model with its optimizer, both built, so that a checkpoint fits them."""
+    pretrainer = build_pretrainer(config, vocabulary_size)
+    model = ReplicatedModel(pretrainer, config.training.accumulation_steps)
+    optimizer = config.optimizer
+    model.compile(
+        optimizer=adamw(
+            learning_rate=optimizer.learning_rate,
+            warmup_steps=optimizer.warmup_steps,
+            total_steps=config.training.schedule_steps,
+            weight_decay=optimizer.weight_decay,
+            beta_1=optimizer.beta_1,
+            beta_2=optimizer.beta_2,
+            epsilon=optimizer.epsilon,
+            global_clipnorm=optimizer.global_clipnorm,
+            dynamic_loss_scale=pretrainer.backbone.compute_dtype == "float16",
+        ),
+        auto_scale_loss=False,  # the optimizer's own scale looks at all replicas
+        jit_compile=config.training.jit_compile,
+        steps_per_execution=config.training.steps_per_execution,
+    )
+    model.optimizer.build(model.trainable_variables)
+    return model

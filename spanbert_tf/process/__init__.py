@@ -1,0 +1,1 @@
+"""What this process shows while it works, and which signals end it."""

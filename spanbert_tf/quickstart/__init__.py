@@ -1,0 +1,1 @@
+"""The whole way from text to a served model, at a small size."""

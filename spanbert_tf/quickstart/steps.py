@@ -1,0 +1,207 @@
+"""`spanbert-tf quickstart`: the whole way from text to a served model, at a small size.
+
+Each stage calls what the command of the same name calls.
+"""
+
+import os
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from data_prep.beam.writing import write_pretraining_records
+from data_prep.text.vocabulary import write_vocabulary
+from spanbert_tf.config import PretrainingConfig, load_config
+from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
+from spanbert_tf.data.schema import VOCABULARY_FILE
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.outputs import without_slash
+from spanbert_tf.inspection.span_lengths import count_span_lengths, plot_span_lengths
+from spanbert_tf.models import SpanBertMaskedLM, SpanBertMaskedLMPreprocessor, SpanBertTokenizer
+from spanbert_tf.pretraining.datasets import configured_dataset
+from spanbert_tf.pretraining.model import build_pretrainer
+from spanbert_tf.pretraining.run import run_pretraining
+from spanbert_tf.quickstart.masked_sentences import MaskedSentence, choose_masked_sentences
+from spanbert_tf.quickstart.text import write_python_texts
+from spanbert_tf.serving.fill_mask import FillMask
+from spanbert_tf.serving.masked_lm import export_masked_lm
+from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
+from spanbert_tf.training.run_directory import PRESET
+from spanbert_tf.vocabulary import load_vocabulary
+
+CONFIG = "spanbert_tiny"
+VOCABULARY_SIZE = 2000  # small, so that a short run sees each entry often
+VALIDATION_FRACTION = 0.07  # of some hundred documents
+_NUM_SENTENCES, _TOP_K = 4, 3
+
+
+def run_quickstart(output: str, input_pattern: str | None = None) -> None:
+    """Trains a vocabulary and a small model, exports it, and checks what it wrote.
+
+    Args:
+        output: a new or empty directory; gets `vocab.txt`, `records/`, `run/`, `served/`,
+            `losses.png`, `span_lengths.png`, and `text/` if there is no input.
+        input_pattern: text files; by default the text that comes with CPython.
+
+    Raises:
+        BadInputError: the output exists, or the text cannot be used.
+        RuntimeError: preset and SavedModel disagree.
+    """
+    start = time.monotonic()
+    output = without_slash(output)
+    if os.path.lexists(output) and (not os.path.isdir(output) or os.listdir(output)):
+        raise BadInputError(f"{output}: exists already; remove it or name another --output")
+    text, vocabulary, records, run, served = (
+        os.path.join(output, name) for name in ("text", "vocab.txt", "records", "run", "served")
+    )
+    _print_stage("Text and vocabulary")
+    if input_pattern is None:
+        num_files = write_python_texts(text)
+        print(f"{text}: {num_files} texts, Python's language reference and docstrings")
+        input_pattern = os.path.join(text, "*.txt")
+    os.makedirs(output, exist_ok=True)
+    write_vocabulary(input_pattern, vocabulary, vocabulary_size=VOCABULARY_SIZE)
+
+    _print_stage("Records")
+    config = load_config(CONFIG)
+    write_pretraining_records(
+        input_pattern,
+        vocabulary=vocabulary,
+        output=records,
+        sequence_length=config.data.sequence_length,
+        validation_fraction=VALIDATION_FRACTION,
+    )
+
+    _print_stage("Pre-training")
+    sentences = choose_masked_sentences(records, _NUM_SENTENCES)
+    before = _fill(_untrained_model(config, records), sentences)
+    if run_pretraining(config, records, run) is None:  # stopped by SIGTERM
+        return
+
+    _print_stage("Preset and SavedModel")
+    preset = os.path.join(run, PRESET)
+    saved_model = export_masked_lm(preset, served, top_k=_TOP_K)
+    after = _fill(SpanBertMaskedLM.from_preset(preset), sentences)
+    _check_saved_model(saved_model, sentences, after)
+    print("preset and SavedModel, both loaded from disk, fill in the same")
+
+    _print_fillings(sentences, before, after)
+    lines = read_metrics(os.path.join(run, METRICS_FILE))
+    unigrams = unigram_cross_entropy(config, records)
+    _plot_losses(lines, unigrams, os.path.join(output, "losses.png"))
+    options = config.masking
+    plot_span_lengths(
+        count_span_lengths(records, options),
+        os.path.join(output, "span_lengths.png"),
+        f"Lengths of masked spans, beside Geo({options.geometric_p})",
+    )
+    _print_summary(output, unigrams, lines, time.monotonic() - start)
+
+
+def unigram_cross_entropy(config: PretrainingConfig, records: str) -> float:
+    """Loss of the held-out targets, in nats a token, if only the training text's counts are known.
+
+    A model that has learned nothing but how common each entry is reaches this loss. One is added
+    to each count, so that an entry that only the held-out text has gets a probability.
+    """
+    counts = np.array(load_unigram_counts(records, load_dataset_info(records))) + 1.0  # [V]
+    surprisals = -np.log(counts / counts.sum())
+    total = num_targets = 0.0
+    for batch in configured_dataset(config, records, split="validation").as_numpy_iterator():
+        total += float(np.sum(surprisals[batch["mask_ids"]] * batch["mask_weights"]))
+        num_targets += float(np.sum(batch["mask_weights"]))
+    return total / num_targets
+
+
+def _untrained_model(config: PretrainingConfig, records: str) -> SpanBertMaskedLM:
+    """A model with random weights and the tokenizer of the records."""
+    info = load_dataset_info(records)
+    vocabulary = load_vocabulary(os.path.join(records, VOCABULARY_FILE))
+    keras.utils.set_random_seed(config.training.seed)
+    backbone = build_pretrainer(config, info.vocabulary_size).backbone
+    tokenizer = SpanBertTokenizer(vocabulary, **info.casing._asdict())
+    return SpanBertMaskedLM(backbone, SpanBertMaskedLMPreprocessor(tokenizer))
+
+
+def _texts(sentences: list[MaskedSentence]) -> tf.Tensor:
+    return tf.constant([sentence.text for sentence in sentences], tf.string)
+
+
+def _fill(model: SpanBertMaskedLM, sentences: list[MaskedSentence]) -> dict[str, np.ndarray]:
+    """`fillings` and `probabilities`, [sentences, 1, _TOP_K]."""
+    filled = tf.function(FillMask(model, _TOP_K).fill_texts)(_texts(sentences))
+    return {name: values.numpy() for name, values in filled.items()}
+
+
+def _check_saved_model(
+    path: str, sentences: list[MaskedSentence], expected: dict[str, np.ndarray]
+) -> None:
+    served = tf.saved_model.load(path).signatures["serving_default"](texts=_texts(sentences))
+    if not np.array_equal(served["fillings"], expected["fillings"]) or not np.allclose(
+        served["probabilities"], expected["probabilities"], atol=1e-5
+    ):
+        raise RuntimeError(f"{path} fills in other words than the preset it was exported from")
+
+
+def _plot_losses(lines: list[dict[str, float]], unigrams: float, path: str) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 3.5), layout="constrained")
+    axes = figure.subplots()
+    for name, label, style in (
+        ("masked_lm_loss", "masked LM, training", "-"),
+        ("span_boundary_loss", "span boundary, training", "-"),
+        ("validation_masked_lm_loss", "masked LM, held out", "ko-"),
+    ):
+        points = [(line["step"], line[name]) for line in lines if name in line]
+        axes.plot(*zip(*points, strict=True), style, label=label)
+    axes.axhline(unigrams, color="gray", linestyle="--", label="unigrams, held out")
+    axes.set(title="Losses", xlabel="step", ylabel="nats a token")
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def _print_stage(name: str) -> None:
+    print(f"\n== {name}", flush=True)
+
+
+def _print_fillings(
+    sentences: list[MaskedSentence], before: dict[str, np.ndarray], after: dict[str, np.ndarray]
+) -> None:
+    def show(filled: dict[str, np.ndarray], row: int) -> str:
+        words, shares = filled["fillings"][row, 0], filled["probabilities"][row, 0]
+        pairs = zip(words, shares, strict=True)
+        return ", ".join(f"{word.decode()} {share:.1%}" for word, share in pairs)
+
+    _print_stage("What the model fills in")
+    for row, sentence in enumerate(sentences):
+        print(f"{sentence.text}\n  the text has: {sentence.answer}")
+        print(f"  before training: {show(before, row)}\n  after: {show(after, row)}")
+
+
+def _print_summary(
+    output: str, unigrams: float, lines: list[dict[str, float]], seconds: float
+) -> None:
+    loss = [line for line in lines if "validation_loss" in line][-1]["validation_masked_lm_loss"]
+    _print_stage("Summary")
+    print(f"Held-out masked-LM loss:            {loss:.3f} nats a token")
+    print(f"Training unigrams, the same tokens: {unigrams:.3f} nats a token")
+    print(f"The model is {unigrams - loss:.3f} nats better. Took {seconds:.0f} s.\n")
+    for name, content in (
+        ("vocab.txt", "vocabulary"),
+        ("records/", "records, with their own copy of the vocabulary"),
+        ("run/", "configuration, metrics, checkpoints, TensorBoard logs"),
+        ("run/preset/", "model for Keras: SpanBertMaskedLM.from_preset(...)"),
+        ("served/1/", "model for TF Serving: texts with [MASK] in, fillings out"),
+        ("losses.png", "the course of the losses"),
+        ("span_lengths.png", "lengths of the masked spans beside the exact distribution"),
+    ):
+        print(f"  {os.path.join(output, name):<38} {content}")
+    print("\nNext, look at masked examples, train longer, or watch the losses:")
+    print(f"  spanbert-tf inspect {output}/records --config {CONFIG}")
+    print(
+        f"  spanbert-tf pretrain --config {CONFIG} --data {output}/records --output longer "
+        "--set training.steps=5000 --set training.schedule_steps=5000"
+    )
+    print(f"  tensorboard --logdir {output}/run/logs", flush=True)

@@ -1,0 +1,1 @@
+"""Studies: a run for each configuration and seed, and a table of their results."""

@@ -1,0 +1,199 @@
+"""`spanbert-tf compare`: small versions of pre-training systems, side by side."""
+
+import csv
+import dataclasses
+import os
+import statistics
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from spanbert_tf.config import PretrainingConfig, load_config
+from spanbert_tf.data import pretraining_dataset
+from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.schema import DatasetInfo
+from spanbert_tf.errors import SpanBertError
+from spanbert_tf.files.outputs import check_resumable, without_slash
+from spanbert_tf.files.writing import whole_file
+from spanbert_tf.masking import MaskingOptions
+from spanbert_tf.pretraining.datasets import check_records, tokens_per_row
+from spanbert_tf.pretraining.run import run_pretraining
+
+RESULTS_FILE, PLOT_FILE, RUNS = "results.csv", "results.png", "runs"
+_MEASURES = ("masked_lm_loss", "masked_lm_accuracy", "span_boundary_loss")
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What one trained model reaches on the held-out records.
+
+    Attributes:
+        config: name of the configuration.
+        seed: seed of the run.
+        masked_lm_loss: nats a masked token.
+        masked_lm_accuracy: share of the masked tokens whose likeliest filling is right.
+        span_boundary_loss: nats a target of the span boundary objective, or `None` without it.
+    """
+
+    config: str
+    seed: int
+    masked_lm_loss: float
+    masked_lm_accuracy: float
+    span_boundary_loss: float | None
+
+
+def compare_systems(
+    configs: Sequence[str],
+    data: str,
+    output: str,
+    *,
+    steps: int,
+    seeds: Sequence[int],
+    overrides: Sequence[str] = (),
+    console: Console | None = None,
+) -> list[Result]:
+    """Trains each system with each seed on the same records for the same number of tokens.
+
+    All are evaluated on the held-out records under the same masks, those of geometric spans,
+    whatever masks they were trained with. Runs that an earlier call finished are not repeated.
+
+    Args:
+        configs: shipped names or files; each keeps its method and gets the size of
+            `spanbert_tiny`.
+        data: directory of the records.
+        output: directory for the runs, the table as CSV and the plot.
+        steps: steps of each run and of its whole learning-rate schedule.
+        seeds: seeds of weights, order and masks; a run for each.
+        overrides: texts `section.key=value` for every system.
+        console: where to print; standard output by default.
+
+    Returns:
+        The result of each run that ended, which SIGTERM may have prevented.
+
+    Raises:
+        SpanBertError: a configuration cannot be used, or does not fit the records, or the output
+            holds something else.
+    """
+    console = console or Console()
+    output = without_slash(output)
+    check_resumable(output, "a comparison", (RESULTS_FILE, PLOT_FILE, RUNS))
+    info = load_dataset_info(data)
+    # All are checked before the first is trained.
+    runs = [
+        (name, _small_version(name, info, data, [f"training.seed={seed}", *overrides], steps))
+        for name in configs
+        for seed in seeds
+    ]
+    results = []
+    for number, (name, config) in enumerate(runs, start=1):
+        seed = config.training.seed
+        title = f"\n{name}, seed {seed} (run {number} of {len(runs)})"
+        console.print(title, style="bold", markup=False)
+        run_name = f"{os.path.splitext(os.path.basename(name))[0]}-seed{seed}"
+        result = _train(name, config, data, os.path.join(output, RUNS, run_name))
+        if result is None:  # stopped by SIGTERM
+            return results
+        results.append(result)
+    _write_csv(results, os.path.join(output, RESULTS_FILE))
+    _plot(results, os.path.join(output, PLOT_FILE))
+    tokens = steps * runs[0][1].training.batch_size * tokens_per_row(info)
+    console.print(_table(results, f"{steps:,} steps, {tokens:,.0f} tokens a run"))
+    console.print(f"{output}: {RESULTS_FILE}, {PLOT_FILE}, runs/")
+    return results
+
+
+def _small_version(
+    name: str, info: DatasetInfo, data: str, overrides: Sequence[str], steps: int
+) -> PretrainingConfig:
+    """A configuration with the size and the optimizer of `spanbert_tiny`."""
+    tiny = load_config("spanbert_tiny")
+    small = {
+        f"model.{key}": getattr(tiny.model, key)
+        for key in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim", "dropout")
+    }
+    small |= {
+        "model.max_sequence_length": info.sequence_length,
+        "data.sequence_length": info.sequence_length,
+        "objectives.span_position_dim": tiny.objectives.span_position_dim,
+        "optimizer.learning_rate": tiny.optimizer.learning_rate,
+        "optimizer.warmup_steps": steps // 10,
+        "training.batch_size": tiny.training.batch_size,
+        "training.strategy": "one_device",
+        "training.steps": steps,
+        "training.schedule_steps": steps,
+        "training.evaluate_every": steps,
+        "training.checkpoint_every_steps": steps,
+    }
+    config = load_config(name, [*(f"{key}={value}" for key, value in small.items()), *overrides])
+    try:
+        check_records(config, info, data)
+    except SpanBertError as error:
+        raise type(error)(f"{name}: {error}") from error
+    return config
+
+
+def _train(name: str, config: PretrainingConfig, data: str, run: str) -> Result | None:
+    model = run_pretraining(config, data, run, show_next_steps=False)
+    if model is None:
+        return None
+    held_out = pretraining_dataset(
+        data,
+        batch_size=config.training.batch_size,
+        masking=MaskingOptions(),
+        split="validation",
+        segment_aware=config.model.position_embeddings != "absolute",
+    )
+    num_records = load_dataset_info(data).num_records("validation")
+    num_batches = -(-num_records // config.training.batch_size)
+    # Repeated, so that Keras does not warn of the end of the data.
+    measured = model.evaluate(held_out.repeat(), steps=num_batches, return_dict=True, verbose=0)
+    return Result(name, config.training.seed, *(measured.get(key) for key in _MEASURES))
+
+
+def _write_csv(results: Sequence[Result], path: str) -> None:
+    with (
+        whole_file(path) as unfinished,
+        open(unfinished, "w", encoding="utf-8", newline="") as file,
+    ):
+        writer = csv.writer(file)
+        writer.writerow(field.name for field in dataclasses.fields(Result))
+        writer.writerows(dataclasses.astuple(result) for result in results)
+
+
+def _table(results: Sequence[Result], title: str) -> Table:
+    table = Table("system", title=f"Held-out records, masks of geometric spans; {title}")
+    for measure in _MEASURES:
+        table.add_column(measure.replace("_", " "), justify="right")
+    for name in dict.fromkeys(result.config for result in results):
+        row = [
+            [getattr(result, measure) for result in results if result.config == name]
+            for measure in _MEASURES
+        ]
+        table.add_row(name, *map(_mean_and_deviation, row))
+    return table
+
+
+def _mean_and_deviation(values: Sequence[float | None]) -> str:
+    """`1.234 ± 0.056`: the mean and the sample standard deviation over seeds."""
+    if None in values:
+        return "-"
+    mean = f"{statistics.mean(values):.3f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.3f}"
+
+
+def _plot(results: Sequence[Result], path: str) -> None:
+    """Draws the MLM loss of each run as a point and each system's mean as a line."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(result.config for result in results))
+    figure = Figure(figsize=(7, 1.2 + 0.5 * len(names)), layout="constrained")
+    axes = figure.subplots()
+    for row, name in enumerate(names):
+        losses = [result.masked_lm_loss for result in results if result.config == name]
+        axes.plot(losses, [row] * len(losses), "o", color="tab:blue", alpha=0.6)
+        axes.plot([statistics.mean(losses)] * 2, [row - 0.25, row + 0.25], "k-")
+    axes.set(yticks=range(len(names)), yticklabels=names, xlabel="held-out MLM loss (nats a token)")
+    axes.invert_yaxis()
+    with whole_file(path) as unfinished:
+        figure.savefig(unfinished, dpi=120, format="png")

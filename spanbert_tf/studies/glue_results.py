@@ -1,0 +1,137 @@
+"""What a folder of runs holds of GLUE: scores on the development sets, and predicted test sets."""
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from spanbert_tf.config.yaml_files import read_settings
+from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, SCORE_RANGE
+from spanbert_tf.tasks.text_classification.submission import HEADER, submission_file
+
+_CONFIG, _SCORES, _EVALUATION = "config.yaml", "scores.json", "evaluation.json"
+_NOT_SEARCHED = frozenset({"checkpoints", "preset", "logs"})
+_TITLES = {submission_file(name): name for name in GLUE_TASKS}
+
+
+class Result(NamedTuple):
+    """Scores of a run on the development set of a task.
+
+    Attributes:
+        scores: name → percent; `score` is their mean.
+        path: directory that holds them.
+    """
+
+    scores: dict[str, float]
+    path: str
+
+
+def find_results(runs: str) -> dict[str, Result]:
+    """The best scores of each GLUE task below a directory.
+
+    A run of `finetune` has those of its validation data; predictions for a labelled set of `predict
+    --data` have theirs, such as those of a model of MNLI for the mismatched set.
+
+    Args:
+        runs: directory to search.
+
+    Raises:
+        BadInputError: a file cannot be read.
+    """
+    best: dict[str, Result] = {}
+    for directory, names in _directories(runs):
+        for dataset, result in _results_in(directory, names):
+            if dataset not in best or result.scores["score"] > best[dataset].scores["score"]:
+                best[dataset] = result
+    return best
+
+
+def find_predictions(runs: str) -> dict[str, str]:
+    """The file of predictions for each test set below a directory, checked as GLUE would.
+
+    Raises:
+        BadInputError: there are two of a task, or one is not as GLUE wants it.
+    """
+    found: dict[str, str] = {}
+    for directory, names in _directories(runs):
+        for name in sorted(_TITLES.keys() & set(names)):
+            dataset, path = _TITLES[name], os.path.join(directory, name)
+            if dataset in found:
+                raise BadInputError(f"{path}: {found[dataset]} is there, too; remove one of them")
+            _check_predictions(path, dataset)
+            found[dataset] = path
+    return found
+
+
+def _directories(runs: str) -> Iterator[tuple[str, list[str]]]:
+    for directory, subdirectories, names in os.walk(runs):
+        subdirectories[:] = sorted(set(subdirectories) - _NOT_SEARCHED)
+        yield directory, names
+
+
+def _results_in(directory: str, names: list[str]) -> Iterator[tuple[str, Result]]:
+    if _CONFIG in names and _SCORES in names:
+        settings = read_settings(os.path.join(directory, _CONFIG), layer=0)
+        named = settings.get("data.dataset")
+        if named is not None and named.value in GLUE_TASKS:
+            path = os.path.join(directory, _SCORES)
+            yield from _result(named.value, _read(path, dict[str, float]), path)
+    if _EVALUATION in names:
+        path = os.path.join(directory, _EVALUATION)
+        content = _read(path, dict[str, str | dict[str, float] | None])
+        dataset, scores = content.get("dataset"), content.get("scores")
+        if dataset in GLUE_TASKS and isinstance(scores, dict):
+            yield from _result(dataset, scores, path)
+
+
+def _result(dataset: str, scores: dict[str, float], path: str) -> Iterator[tuple[str, Result]]:
+    """None for a run without validation data, which has no scores."""
+    needed = ("score", *GLUE_TASKS[dataset].metrics)
+    if missing := [name for name in needed if scores and name not in scores]:
+        raise BadInputError(f"{path}: has no {missing[0]}; evaluate the run again")
+    if scores:
+        yield dataset, Result(scores, os.path.dirname(path))
+
+
+def _read(path: str, kind: type) -> dict:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parse_json(file.read(), kind, path, "evaluate the run again")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: cannot be read ({reason(error)})") from error
+
+
+def _check_predictions(path: str, dataset: str) -> None:
+    facts = GLUE_TASKS[dataset]
+    try:
+        with open(path, encoding="utf-8") as file:
+            header, *lines = file.read().removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: cannot be read ({reason(error)})") from error
+    if header != HEADER:
+        raise BadInputError(f"{path}: line 1: is not {json.dumps(HEADER)}; predict again")
+    for number, line in enumerate(lines):
+        index, _, prediction = line.partition("\t")
+        if index != str(number) or not _is_prediction(prediction, facts.labels):
+            raise BadInputError(
+                f"{path}: line {number + 2}: {line!r} is no prediction {number} of {facts.title}; "
+                "predict again"
+            )
+    if len(lines) != facts.test_rows:
+        raise BadInputError(
+            f"{path}: holds {len(lines):,} predictions, GLUE's test set of {facts.title} has "
+            f"{facts.test_rows:,} texts; prepare the whole file and predict again"
+        )
+
+
+def _is_prediction(text: str, labels: tuple[str, ...]) -> bool:
+    if labels:
+        return text in labels
+    try:
+        number = float(text)
+    except ValueError:
+        return False
+    return math.isfinite(number) and SCORE_RANGE[0] <= number <= SCORE_RANGE[1]

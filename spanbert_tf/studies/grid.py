@@ -1,0 +1,87 @@
+"""`finetune --grid`: all combinations of its values, and which is best."""
+
+import dataclasses
+import itertools
+import os
+
+import keras
+import rich.console
+import rich.table
+
+from spanbert_tf.config import FinetuningConfig
+from spanbert_tf.files.outputs import check_resumable
+from spanbert_tf.tasks.run import run_finetuning
+from spanbert_tf.tasks.table import load_task
+
+
+def run_grid(
+    config: FinetuningConfig,
+    preset: str,
+    data: str,
+    output: str,
+    validation_data: str,
+    *,
+    num_devices: int | None = None,
+) -> str | None:
+    """Fine-tunes with each combination, and prints the scores as a table.
+
+    Run again after a stop, it resumes: finished runs are scored again, not trained again.
+
+    Args:
+        config: configuration of the runs; its `grid` holds the values to try.
+        preset: preset whose encoder the runs begin with.
+        data: directory of the training records.
+        output: directory that gets one directory for each run, `learning-rate-2e-05-batch-32`,
+            with `-epochs-3` where the grid has several.
+        validation_data: directory of the records that decide.
+        num_devices: devices of each machine to use, all by default.
+
+    Returns:
+        The directory of the run with the best main metric; `None` if a signal ended a run.
+
+    Raises:
+        BadInputError: a file or directory cannot be used.
+        MismatchError: preset, records and configuration do not fit together.
+    """
+    check_resumable(output, "runs of a grid", ("learning-rate-*-batch-*",))
+    metric = load_task(config.task).main_metric
+    results: dict[str, dict[str, float]] = {}
+    points: dict[str, dict[str, str]] = {}
+    grid = config.grid
+    for rate, size, epochs in itertools.product(
+        grid.learning_rates, grid.batch_sizes, grid.epochs or [config.training.epochs]
+    ):
+        point = {"learning rate": f"{rate:g}", "batch size": str(size)}
+        name = f"learning-rate-{rate:g}-batch-{size}"
+        if grid.epochs:
+            point["epochs"], name = str(epochs), f"{name}-epochs-{epochs}"
+        run = os.path.join(output, name)
+        run_config = _with(config, rate, size, epochs)
+        scores = run_finetuning(
+            run_config, preset, data, run, validation_data, num_devices=num_devices
+        )
+        if scores is None:
+            return None
+        results[run], points[run] = scores, point
+        keras.backend.clear_session()
+    rich.console.Console().print(_table(list(points.values()), list(results.values())))
+    best = max(results, key=lambda run: results[run][metric])
+    shown = metric.upper() if metric == "f1" else metric
+    print(f"best on {validation_data}: {best}, {shown} {results[best][metric]:.2f}", flush=True)
+    return best
+
+
+def _table(points: list[dict[str, str]], scores: list[dict[str, float]]) -> rich.table.Table:
+    titles = ["F1" if name == "f1" else name.replace("_", " ") for name in scores[0]]
+    table = rich.table.Table(*points[0], *titles)
+    for point, row in zip(points, scores, strict=True):
+        table.add_row(*point.values(), *(f"{score:.2f}" for score in row.values()))
+    return table
+
+
+def _with(
+    config: FinetuningConfig, learning_rate: float, batch_size: int, epochs: int
+) -> FinetuningConfig:
+    training = dataclasses.replace(config.training, batch_size=batch_size, epochs=epochs)
+    optimizer = dataclasses.replace(config.optimizer, learning_rate=learning_rate)
+    return dataclasses.replace(config, optimizer=optimizer, training=training)

@@ -1,0 +1,130 @@
+"""The commands of tasks: `finetune`, `evaluate`, `predict` and `glue`."""
+
+from collections.abc import Sequence
+
+import click
+
+from spanbert_tf.command_line import (
+    EXISTING_DIRECTORY,
+    OUTPUT_PATH,
+    SeveralValues,
+    overwrite_option,
+    set_option,
+)
+
+
+@click.command(cls=SeveralValues)
+@click.option("--config", required=True, metavar="NAME|FILE")
+@click.option("--preset", required=True, metavar="PRESET")
+@click.option("--data", required=True, type=EXISTING_DIRECTORY)
+@click.option("--validation-data", type=EXISTING_DIRECTORY, help="Scored as configured.")
+@click.option("--output", required=True, type=OUTPUT_PATH, metavar="RUN")
+@click.option("--grid", is_flag=True, help="Try the configuration's grid; show the best.")
+@click.option("--devices", type=click.IntRange(min=1), help="Devices of this machine. [all]")
+@set_option
+def finetune(
+    config: str,
+    preset: str,
+    data: str,
+    validation_data: str | None,
+    output: str,
+    grid: bool,
+    devices: int | None,
+    overrides: Sequence[str],
+) -> None:
+    """Fine-tune an encoder for the configuration's task; run again, it resumes."""
+    if grid and not validation_data:
+        raise click.UsageError("--grid needs --validation-data")
+    from spanbert_tf.tasks.table import load_task_config
+
+    settings = load_task_config(config, overrides)  # before TensorFlow is imported
+    if grid:
+        from spanbert_tf.studies.grid import run_grid
+
+        run_grid(settings, preset, data, output, validation_data, num_devices=devices)
+        return
+    from spanbert_tf.tasks.run import run_finetuning
+
+    run_finetuning(settings, preset, data, output, validation_data, num_devices=devices)
+
+
+@click.command()
+@click.option("--preset", metavar="PRESET")
+@click.option(
+    "--baseline", is_flag=True, help="The task's rule without training, in place of a preset."
+)
+@click.option(
+    "--data",
+    required=True,
+    multiple=True,
+    type=EXISTING_DIRECTORY,
+    help="Give it again for more sets; then their mean is printed, too.",
+)
+@click.option(
+    "--report",
+    type=OUTPUT_PATH,
+    metavar="FILE",
+    help="Write a page that shows each record.",
+)
+@click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
+@overwrite_option
+def evaluate(
+    preset: str | None,
+    baseline: bool,
+    data: Sequence[str],
+    report: str | None,
+    batch_size: int,
+    overwrite: bool,
+) -> None:
+    """Score a fine-tuned model by the official rules of its task."""
+    if baseline == bool(preset):
+        raise click.UsageError("give either --preset or --baseline")
+    if report and len(data) > 1:
+        raise click.UsageError("--report shows the records of one --data")
+    from spanbert_tf.tasks.commands import run_baseline_evaluation, run_evaluation
+
+    if baseline:
+        run_baseline_evaluation(data, report=report, overwrite=overwrite)
+    else:
+        run_evaluation(preset, data, report=report, batch_size=batch_size, overwrite=overwrite)
+
+
+@click.command()
+@click.option("--preset", required=True, metavar="PRESET")
+@click.option("--data", type=EXISTING_DIRECTORY, help="Records: the task's official files.")
+@click.option("--input", "source", metavar="FILE|-", help="JSON lines of the task's fields.")
+@click.option("--output", required=True, type=OUTPUT_PATH, metavar="DIR|FILE|-")
+@click.option("--top-k", type=click.IntRange(min=1), help="Predictions of each input.")
+@click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
+@overwrite_option
+def predict(
+    preset: str,
+    data: str | None,
+    source: str | None,
+    output: str,
+    top_k: int | None,
+    batch_size: int,
+    overwrite: bool,
+) -> None:
+    """Predict for records (--data, official files) or raw inputs (--input, JSON lines)."""
+    if (data is None) == (source is None):
+        raise click.UsageError("give either --data or --input")
+    if source is not None:
+        from spanbert_tf.tasks.predictor import predict_lines
+
+        predict_lines(preset, source, output, top_k=top_k, overwrite=overwrite)
+        return
+    from spanbert_tf.tasks.commands import run_prediction
+
+    run_prediction(preset, data, output, batch_size=batch_size, overwrite=overwrite)
+
+
+@click.command()
+@click.argument("runs", type=EXISTING_DIRECTORY, metavar="RUNS")
+@click.option("--submission", type=OUTPUT_PATH, metavar="ZIP", help="Write GLUE's zip.")
+@overwrite_option
+def glue(runs: str, submission: str | None, overwrite: bool) -> None:
+    """The papers' GLUE tables from a folder of runs, and the submission."""
+    from spanbert_tf.studies.glue import run_glue
+
+    run_glue(runs, submission, overwrite=overwrite)

@@ -1,0 +1,208 @@
+"""`spanbert-tf evaluate` and `predict --data`, for every task."""
+
+import os
+from collections.abc import Callable, Sequence
+
+import keras_hub
+import numpy as np
+
+from spanbert_tf.data.schema import vocabulary_hash
+from spanbert_tf.errors import BadInputError, MismatchError, reason
+from spanbert_tf.files.outputs import OutputKind, check_output, check_output_file
+from spanbert_tf.files.writing import write_directory, write_text
+from spanbert_tf.presets.loading import load_trained
+from spanbert_tf.process.console import table_console
+from spanbert_tf.tasks.report.page import is_report
+from spanbert_tf.tasks.run import check_encoder, check_labelled, shown_scores
+from spanbert_tf.tasks.task import Predictions, Task, task_of_preset, task_of_records
+
+_REPORT = OutputKind("a report page", "report.html")
+
+
+def run_evaluation(
+    preset: str,
+    data: Sequence[str],
+    *,
+    report: str | None = None,
+    batch_size: int = 32,
+    overwrite: bool = False,
+) -> list[dict[str, float]]:
+    """Prints the scores of a preset on sets of records, and their mean over the sets.
+
+    Args:
+        preset: name of the preset of a task's model.
+        data: directories of records.
+        report: path of an HTML page that shows each record of the first set.
+        batch_size: rows of a batch.
+        overwrite: whether an earlier report may be replaced.
+
+    Returns:
+        The scores of each set.
+
+    Raises:
+        BadInputError: a file cannot be used, or the report exists or cannot be written.
+        MismatchError: the records were written for another model.
+    """
+    report = checked_report(report, data[0], overwrite=overwrite)
+    task, model = load_task_model(preset, data)
+    for directory in data:
+        check_labelled(task.load_info(directory), directory)
+
+    def predict(directory: str) -> Predictions:
+        return task.predict(model, directory, batch_size=batch_size)
+
+    return print_scores(task, preset, model, predict, data, report)
+
+
+def run_baseline_evaluation(
+    data: Sequence[str], *, report: str | None = None, overwrite: bool = False
+) -> list[dict[str, float]]:
+    """Prints the scores of the task's baseline, which was never trained.
+
+    Args:
+        data: as for `run_evaluation`.
+        report: as for `run_evaluation`.
+        overwrite: as for `run_evaluation`.
+
+    Raises:
+        BadInputError: a file cannot be used, the report exists or cannot be written, or the task
+            has no baseline.
+    """
+    report = checked_report(report, data[0], overwrite=overwrite)
+    task = task_of_records(data[0])
+    if task.baseline is None:
+        raise BadInputError(f"{data[0]}: {task.name} has no baseline")
+    for directory in data:
+        check_labelled(task.load_info(directory), directory)
+    return print_scores(task, "the baseline", None, task.baseline, data, report)
+
+
+def checked_report(report: str | None, data: str, *, overwrite: bool) -> str | None:
+    """The path of a report without a slash at its end, checked before the work.
+
+    Args:
+        report: as for `run_evaluation`.
+        data: directory of the records that it shows.
+        overwrite: as for `run_evaluation`.
+
+    Raises:
+        BadInputError: it exists, and is not an earlier report that may be replaced; or the
+            records' task has no reports.
+    """
+    if report is None:
+        return None
+    task = task_of_records(data)
+    if task.report is None:
+        raise BadInputError(f"{report}: {task.name} has no report; leave out --report")
+    return check_output_file(report, _REPORT, is_report, overwrite=overwrite)
+
+
+def print_scores(
+    task: Task,
+    name: str,
+    model: keras_hub.models.Task | None,
+    predict: Callable[[str], Predictions],
+    data: Sequence[str],
+    report: str | None,
+) -> list[dict[str, float]]:
+    """Scores predictions for sets of records; prints them, writes the report.
+
+    Args:
+        task: task of the records.
+        name: name of the model or the baseline, for the report.
+        model: what predicts, or `None` for a baseline.
+        predict: directory of records → predictions.
+        data: directories of records.
+        report: as for `run_evaluation`.
+    """
+    scores = []
+    for directory in data:
+        predictions = predict(directory)
+        scores.append(task.score(model, directory, predictions))
+        print(f"{directory}: {shown_scores(scores[-1])}", flush=True)
+        if task.print_details is not None:
+            task.print_details(model, directory, predictions, table_console())
+        if report and directory == data[0]:
+            page = task.report(f"{name} on {directory}", model, directory, predictions)
+            try:
+                os.makedirs(os.path.dirname(os.path.abspath(report)), exist_ok=True)
+                write_text(report, page)
+            except OSError as error:
+                raise BadInputError(f"{report}: cannot be written ({reason(error)})") from error
+            print(f"{report}: all records of {directory}", flush=True)
+    if len(data) > 1:  # MRQA's overall score (Fisch et al., 2019; SpanBERT, table 2: "Avg.")
+        means = {key: float(np.mean([one[key] for one in scores])) for key in scores[0]}
+        print(f"overall, the mean of {len(data)} sets: {shown_scores(means)}", flush=True)
+    return scores
+
+
+def run_prediction(
+    preset: str, data: str, output: str, *, batch_size: int = 32, overwrite: bool = False
+) -> None:
+    """Writes the predictions for some records in the task's official layout.
+
+    Args:
+        preset: name of the preset of a task's model.
+        data: directory of records.
+        output: directory that appears whole or not at all.
+        batch_size: rows of a batch.
+        overwrite: whether earlier predictions may be replaced.
+
+    Raises:
+        BadInputError: a file cannot be used, or the output exists or cannot be written.
+        MismatchError: the records were written for another model.
+    """
+    task = task_of_records(data)
+    kind = OutputKind("predictions", task.written_files[0], task.written_files[1:])
+    output = check_output(output, kind, overwrite=overwrite)
+    task, model = load_task_model(preset, [data])
+    predictions = task.predict(model, data, batch_size=batch_size)
+
+    def write(directory: str) -> None:
+        task.write(model, data, predictions, directory)
+
+    write_directory(output, write, kind, overwrite=overwrite)
+    print(f"{output}: predictions for {len(predictions):,} records", flush=True)
+
+
+def load_task_model(preset: str, data: Sequence[str] = ()) -> tuple[Task, keras_hub.models.Task]:
+    """Loads a fine-tuned model and checks that records were written for it.
+
+    Args:
+        preset: name of the preset of a task's model.
+        data: directories of records.
+
+    Raises:
+        BadInputError: the preset cannot be used, or holds no task's model.
+        MismatchError: vocabulary, casing or the layout of the rows differ.
+    """
+    task = task_of_preset(preset)
+    if task is None:
+        raise BadInputError(
+            f"{preset}: holds no fine-tuned model with a trained head; fine-tune it first, or use "
+            "the preset of a fine-tuning run"
+        )
+    model = load_trained(task.model_class, preset)
+    for directory in data:
+        if task_of_records(directory) is not task:
+            raise MismatchError(f"{directory}: holds no records of {task.name}, as {preset} reads")
+        info = task.load_info(directory)
+        _check_tokenizer(model, info, directory, preset)
+        check_encoder(model.backbone, info, directory, preset)
+        if task.check_model is not None:
+            task.check_model(model, info, directory, preset)
+    return task, model
+
+
+def _check_tokenizer(model: keras_hub.models.Task, info: object, data: str, preset: str) -> None:
+    tokenizer = model.preprocessor.tokenizer
+    for name, found, wanted in (
+        ("vocabulary_hash", info.vocabulary_hash, vocabulary_hash(tokenizer.get_vocabulary())),
+        ("lowercase", info.casing.lowercase, tokenizer.lowercase),
+        ("strip_accents", info.casing.strip_accents, tokenizer.strip_accents),
+    ):
+        if found != wanted:
+            raise MismatchError(
+                f"{data}: {name} of these records is {found}, of {preset} {wanted}; write them "
+                "again for this model"
+            )

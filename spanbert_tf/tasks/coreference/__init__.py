@@ -1,0 +1,1 @@
+"""Coreference resolution (SpanBERT, section 5.1.2)."""

@@ -1,0 +1,177 @@
+"""The data set of documents: all their segments, or to train a random run of them.
+
+B documents, G segments of the longest, L positions of a segment, T positions of a document, N gold
+mentions.
+"""
+
+import functools
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from spanbert_tf.data.document_batches import pack_documents
+from spanbert_tf.data.length_batches import LengthBatches
+from spanbert_tf.data.packed_rows import LIST, NUMBER, open_rows
+from spanbert_tf.data.row_batches import prediction_batches, training_batches
+from spanbert_tf.data.rows_info import ROW_TOKEN_IDS
+from spanbert_tf.data.schema import token_id_dtype
+from spanbert_tf.data.unsigned_lists import decode_unsigned
+from spanbert_tf.files.json_lines import read_json_lines
+from spanbert_tf.masking.random_bits import Stream, high_fraction, random_bits, scale
+from spanbert_tf.tasks.coreference import schema
+from spanbert_tf.tasks.coreference.schema import CoreferenceInfo
+from spanbert_tf.vocabulary import PAD_TOKEN
+
+MAX_BATCH_POSITIONS = 4096  # of a batch to predict, so that short documents go together
+_NUMBERS = (
+    schema.SENTENCES,
+    schema.WORDS,
+    schema.SPEAKERS,
+    schema.SEGMENT_LENGTHS,
+    schema.MENTION_STARTS,
+    schema.MENTION_ENDS,
+    schema.MENTION_CLUSTERS,
+)
+_NO_POSITION = -1
+
+
+def coreference_dataset(
+    directory: str | os.PathLike,
+    *,
+    batch_size: int,
+    training: bool,
+    seed: int = 0,
+    first_batch: int = 0,
+) -> tf.data.Dataset:
+    """Batches of documents for `SpanBertCoreferenceResolver`, those of similar length together.
+
+    T is one of at most 16 widths.
+
+    Args:
+        directory: what `spanbert-tf prepare coreference` wrote.
+        batch_size: B; documents to predict are fewer where they would have more than
+            `MAX_BATCH_POSITIONS` positions.
+        training: endless batches of B documents; of each that has more segments than are
+            trained at once a run of so many, drawn anew at each visit as a function of (seed,
+            epoch, document), with the gold mentions that lie in it. Otherwise each document once,
+            whole, the longest first.
+        seed: seed of the order and the runs.
+        first_batch: how many batches of the training stream to pass over, to resume.
+
+    Returns:
+        A data set of `(x, y)`, for training `(x, y, sample_weight)`: `x` has the features of
+        `pack_documents`, and if not for training `row_index` (int32 [B]), the number of the record.
+        `y` has `mention_starts`, `mention_ends` and `mention_clusters`, int32 [B, N]; clusters of 0
+        are padding. `sample_weight`, float32 [B], is 0 where a copied document fills up the last
+        batch of an epoch.
+
+    Raises:
+        BadInputError: the directory or one of its files is missing, damaged or unusable.
+    """
+    directory = os.fspath(directory)
+    info = CoreferenceInfo.load(directory)
+    records, lengths, vocabulary = open_rows(directory, info, training=training)
+    max_segments = info.max_training_segments if training else None
+    if training:
+        lengths = np.minimum(lengths, max_segments * info.sequence_length)
+    batches = LengthBatches(lengths, batch_size=batch_size, max_length=int(max(lengths)))
+    parse = tf.autograph.experimental.do_not_convert(
+        functools.partial(_parse, info, vocabulary.index(PAD_TOKEN), max_segments)
+    )
+    if training:
+        return training_batches(
+            records, batches, parse, seed=seed, first_batch=first_batch, with_keys=True
+        )
+    return prediction_batches(records, batches, parse, MAX_BATCH_POSITIONS)
+
+
+def load_documents(directory: str) -> list[schema.DocumentLine]:
+    """The lines of `documents.jsonl`, in the order of the records.
+
+    Raises:
+        BadInputError: the file cannot be read.
+    """
+    return read_json_lines(os.path.join(directory, schema.DOCUMENTS_FILE), schema.DocumentLine)
+
+
+def _parse(
+    info: CoreferenceInfo,
+    pad_id: int,
+    max_segments: int | None,
+    serialized: tf.Tensor,
+    width: tf.Tensor,
+    keys: tf.Tensor | None = None,
+) -> tuple[dict, dict]:
+    """Tensors of B documents, padded to a width."""
+    names = (*_NUMBERS, schema.IS_SPECIAL, ROW_TOKEN_IDS)
+    features = dict.fromkeys(names, LIST) | {schema.GENRE: NUMBER}
+    record = tf.io.parse_example(serialized, features)
+    dtypes = {schema.IS_SPECIAL: schema.FLAG_DTYPE}
+    dtypes[ROW_TOKEN_IDS] = token_id_dtype(info.vocabulary_size)
+    lists = {name: _ragged(record[name], dtypes.get(name, schema.NUMBER_DTYPE)) for name in names}
+    if max_segments is not None:
+        lists = _run_of_segments(lists, keys, max_segments)
+    x = pack_documents(
+        lists[schema.SEGMENT_LENGTHS],
+        lists[ROW_TOKEN_IDS],
+        lists[schema.IS_SPECIAL].with_flat_values(lists[schema.IS_SPECIAL].flat_values > 0),
+        lists[schema.SENTENCES],
+        lists[schema.WORDS],
+        lists[schema.SPEAKERS],
+        tf.cast(record[schema.GENRE], tf.int32),
+        pad_id=pad_id,
+        width=width,
+        max_segment_length=info.sequence_length,
+    )
+    x["genre_ids"] = tf.ensure_shape(x["genre_ids"], serialized.shape)
+    padding = {schema.MENTION_CLUSTERS: 0}
+    y = {}
+    for name in (schema.MENTION_STARTS, schema.MENTION_ENDS, schema.MENTION_CLUSTERS):
+        default = padding.get(name, _NO_POSITION)
+        dense = lists[name].to_tensor(default)
+        y[name] = tf.pad(dense, [[0, 0], [0, 1]], constant_values=default)  # at least one column
+    static = serialized.shape[0]
+    return tf.nest.map_structure(
+        lambda values: tf.ensure_shape(values, [static, *values.shape[1:]]), (x, y)
+    )
+
+
+def _ragged(raw: tf.Tensor, dtype: str) -> tf.RaggedTensor:
+    """Lists of unsigned numbers, string [B], as ragged int32 [B, numbers]."""
+    size = np.dtype(dtype).itemsize
+    lengths = tf.strings.length(raw) // size
+    dense = decode_unsigned(raw, dtype, fixed_length=tf.maximum(tf.reduce_max(lengths), 1) * size)
+    return tf.RaggedTensor.from_tensor(tf.cast(dense, tf.int32), lengths=tf.cast(lengths, tf.int64))
+
+
+def _run_of_segments(
+    lists: dict[str, tf.RaggedTensor], keys: tf.Tensor, max_segments: int
+) -> dict[str, tf.RaggedTensor]:
+    """Of each document a random run of segments, and the mentions that lie in it."""
+    sizes = lists[schema.SEGMENT_LENGTHS]
+    counts = tf.cast(sizes.row_lengths(), tf.int64)  # [B]
+    bits = random_bits(keys, Stream.SEGMENTS, tf.zeros([1], tf.int32))
+    first = scale(high_fraction(bits), tf.maximum(counts - max_segments, 0) + 1)  # [B]
+    numbers = tf.ragged.range(sizes.row_lengths())
+    behind = first[:, tf.newaxis] + max_segments
+    in_run = (numbers >= first[:, tf.newaxis]) & (numbers < behind)
+    zero = tf.zeros_like(sizes)
+    start = tf.reduce_sum(tf.where(numbers < first[:, tf.newaxis], sizes, zero), axis=1)[:, None]
+    end = start + tf.reduce_sum(tf.where(in_run, sizes, zero), axis=1)[:, None]  # [B, 1]
+    places = tf.cast(tf.ragged.range(lists[ROW_TOKEN_IDS].row_lengths()), tf.int32)
+    is_inside = (places >= start) & (places < end)
+    mention_starts, mention_ends = lists[schema.MENTION_STARTS], lists[schema.MENTION_ENDS]
+    is_gold = (mention_starts >= start) & (mention_ends < end)
+    moved = {schema.MENTION_STARTS, schema.MENTION_ENDS}
+    taken = {}
+    for name, values in lists.items():
+        if name == schema.SEGMENT_LENGTHS:
+            taken[name] = tf.ragged.boolean_mask(values, in_run)
+        elif name in (*moved, schema.MENTION_CLUSTERS):
+            taken[name] = tf.ragged.boolean_mask(
+                values - start if name in moved else values, is_gold
+            )
+        else:
+            taken[name] = tf.ragged.boolean_mask(values, is_inside)
+    return taken

@@ -1,0 +1,114 @@
+"""From scored antecedents to clusters of words, in a graph, and to lists of spans.
+
+B documents, K spans.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from spanbert_tf.models import SpanBertCoreferenceResolver
+from spanbert_tf.tasks.coreference.cluster_column import Clusters
+
+NO_CLUSTER = -1
+
+
+class LinkedSpans(NamedTuple):
+    """The spans of documents by words, in the order of (start, end); int32 [B, K].
+
+    Attributes:
+        first_words: first word of each span.
+        last_words: inclusive.
+        clusters: from 0 in the order of first mentions; `NO_CLUSTER` for what is no mention.
+    """
+
+    first_words: tf.Tensor
+    last_words: tf.Tensor
+    clusters: tf.Tensor
+
+
+def link_spans(model: SpanBertCoreferenceResolver, x: dict[str, tf.Tensor]) -> LinkedSpans:
+    """The clusters that a model predicts.
+
+    Each span goes with its best antecedent, unless none is better; linked ones are a cluster. Of
+    spans of the same words, as there are without word boundaries, the first in a cluster counts.
+
+    Args:
+        model: the coreference model.
+        x: features of documents.
+    """
+    outputs = model(x, training=False)
+    best = tf.argmax(outputs["scores"], axis=-1, output_type=tf.int32)  # [B, K]; 0: none
+    antecedents = tf.gather(outputs["antecedents"], tf.maximum(best - 1, 0), batch_dims=2)
+    is_span = outputs["is_span"] > 0
+    own = tf.broadcast_to(tf.range(tf.shape(best)[1])[tf.newaxis], tf.shape(best))
+    has_antecedent = (best > 0) & is_span
+    roots = _roots(tf.where(has_antecedent, antecedents, own))
+    words = x["word_indices"]
+    first, last = (
+        tf.gather(words, outputs[name], batch_dims=1) for name in ("span_starts", "span_ends")
+    )
+    is_mention = is_span & (_count_by_root(roots, is_span) > 1)
+    if model.singletons:
+        is_mention |= is_span & (outputs["mention_scores"] > 0)
+    same = (first[:, :, tf.newaxis] == first[:, tf.newaxis]) & (
+        last[:, :, tf.newaxis] == last[:, tf.newaxis]
+    )
+    is_earlier = own[:1, :, tf.newaxis] > own[:1, tf.newaxis]  # [1, K, K]
+    is_mention &= ~tf.reduce_any(same & is_earlier & is_mention[:, tf.newaxis], axis=-1)
+    if not model.singletons:
+        is_mention &= _count_by_root(roots, is_mention) > 1
+    return LinkedSpans(first, last, _numbered(roots, is_mention))
+
+
+def clusters_of(first: np.ndarray, last: np.ndarray, numbers: np.ndarray) -> Clusters:
+    """The clusters of a document as lists of word spans.
+
+    Args:
+        first: int [K], as `LinkedSpans`.
+        last: int [K].
+        numbers: int [K].
+    """
+    clusters: Clusters = [[] for _ in range(int(numbers.max(initial=-1)) + 1)]
+    for start, end, number in zip(first.tolist(), last.tolist(), numbers.tolist(), strict=True):
+        if number != NO_CLUSTER:
+            clusters[number].append((start, end))
+    return clusters
+
+
+def _roots(parents: tf.Tensor) -> tf.Tensor:
+    """The first span that each is linked to, by way of others, int32 [B, K]."""
+    (roots,) = tf.while_loop(
+        lambda roots: tf.reduce_any(tf.gather(roots, roots, batch_dims=1) != roots),
+        lambda roots: (tf.gather(roots, roots, batch_dims=1),),
+        (parents,),
+        shape_invariants=(tf.TensorShape([None, None]),),
+    )
+    return roots
+
+
+def _flat_roots(roots: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Roots as numbers among all spans [B · K], and how many these are."""
+    batch, size = tf.unstack(tf.shape(roots))
+    return tf.reshape(roots + size * tf.range(batch)[:, tf.newaxis], [-1]), batch * size
+
+
+def _count_by_root(roots: tf.Tensor, is_counted: tf.Tensor) -> tf.Tensor:
+    """How many spans that count have the root of each, int32 [B, K]."""
+    flat, total = _flat_roots(roots)
+    ones = tf.cast(tf.reshape(is_counted, [-1]), tf.int32)
+    counts = tf.math.unsorted_segment_sum(ones, flat, total)
+    return tf.reshape(tf.gather(counts, flat), tf.shape(roots))
+
+
+def _numbered(roots: tf.Tensor, is_mention: tf.Tensor) -> tf.Tensor:
+    """Numbers of clusters in the order of their first mentions, int32 [B, K]."""
+    flat, total = _flat_roots(roots)
+    places = tf.range(total)
+    mentioned = tf.where(tf.reshape(is_mention, [-1]), places, total)
+    firsts = tf.gather(tf.math.unsorted_segment_min(mentioned, flat, total), flat)
+    is_first = tf.reshape(firsts == places, tf.shape(roots)) & is_mention
+    numbers = tf.reshape(tf.cumsum(tf.cast(is_first, tf.int32), axis=1) - 1, [-1])
+    own = tf.gather(numbers, tf.minimum(firsts, total - 1))
+    return tf.where(is_mention, tf.reshape(own, tf.shape(roots)), NO_CLUSTER)

@@ -1,0 +1,66 @@
+"""The files of a set of documents, as `prepare coreference` writes them.
+
+`rows.tfrecord` holds a document a record, `rows.lengths.npy` their positions, `documents.jsonl` the
+words that they were made of. Nothing here needs TensorFlow.
+"""
+
+import dataclasses
+from typing import Annotated, ClassVar
+
+from annotated_types import Gt, Lt
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+
+from spanbert_tf.data.rows_info import RowsInfo
+
+DOCUMENTS_FILE = "documents.jsonl"
+
+# Features of a document, beside `token_ids`: lists of little-endian unsigned integers, one for each
+# position, special tokens counted.
+SENTENCES, WORDS, SPEAKERS = "sentence_indices", "word_indices", "speaker_ids"
+IS_SPECIAL = "is_special"
+SEGMENT_LENGTHS = "segment_lengths"  # one for each segment
+MENTION_STARTS, MENTION_ENDS = "mention_starts", "mention_ends"  # positions, ends inclusive
+MENTION_CLUSTERS = "mention_clusters"  # from 1
+GENRE = "genre"  # int64
+NUMBER_DTYPE, FLAG_DTYPE = "uint32", "uint8"
+
+# Original `independent.py`; any other genre counts as the first.
+GENRES = ("bc", "bn", "mz", "nw", "pt", "tc", "wb")
+NO_SPEAKER, SPECIAL_SPEAKER = 0, 1  # the ids of named ones follow
+
+
+class DocumentLine(TypedDict):
+    """A line of `documents.jsonl`."""
+
+    name: str
+    part: int
+    words: list[str]
+    sentence_starts: list[int]
+    speakers: list[str]
+    clusters: list[list[list[int]]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CoreferenceInfo(RowsInfo):
+    """The content of `coreference_info.json`; `sequence_length` is that of a segment.
+
+    Attributes:
+        max_training_segments: segments of a document that are trained at once.
+        counts: rows are documents.
+    """
+
+    task: ClassVar[str] = "coreference"
+    needed_counts: ClassVar[tuple[str, ...]] = ("rows", "tokens", "segments")
+
+    max_training_segments: Annotated[int, Gt(0), Lt(2**31)]
+
+
+def default_training_segments(sequence_length: int) -> int:
+    """The original's number for segments of a length (`experiments.conf`), or as much text."""
+    return {128: 11, 256: 5, 384: 3, 512: 3}.get(sequence_length, max(3, 1408 // sequence_length))
+
+
+def genre_id(name: str) -> int:
+    """The genre of a document, by the first two letters of its name."""
+    genre = name[:2]
+    return GENRES.index(genre) if genre in GENRES else 0

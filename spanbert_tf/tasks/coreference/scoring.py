@@ -1,0 +1,142 @@
+"""Scores any two CoNLL files: `python -m spanbert_tf.tasks.coreference.scoring KEY RESPONSE`.
+
+It prints what `scorer.pl all KEY RESPONSE none` of the official scorer 8.01 does, without Perl and
+without BLANC. Nothing here needs TensorFlow.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import click
+
+from spanbert_tf.command_line import run_command
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.text_files import read_text_file
+from spanbert_tf.tasks.coreference.cluster_column import ClusterColumn, Clusters
+from spanbert_tf.tasks.coreference.metrics import METRICS, Counts, average_f1, score_document
+
+REPEATS_PERL_REFUSES = 10
+_BEGIN = re.compile(r"#\s*begin document (.*?)\s*$")
+_TITLES = {
+    "mentions": "Identification of Mentions",
+    "muc": "MUC",
+    "bcub": "B-cubed",
+    "ceafm": "CEAF-m",
+    "ceafe": "CEAF-e",
+}
+
+
+class Score(NamedTuple):
+    """The score of some documents.
+
+    Attributes:
+        counts: counts of each metric, added up over the documents.
+        num_repeats: right mentions that a response has again and again, and which count once.
+    """
+
+    counts: dict[str, Counts]
+    num_repeats: int
+
+    def as_dict(self) -> dict[str, float]:
+        """In percent: `average_f1`, and recall, precision and F1 of each metric."""
+        values = {"average_f1": average_f1(self.counts)}
+        for name in METRICS:
+            measures = zip(
+                ("recall", "precision", "f1"), self.counts[name].percentages(), strict=True
+            )
+            values |= {f"{name}_{measure}": percent for measure, percent in measures}
+        return values
+
+
+def score_documents(pairs: Iterable[tuple[Clusters, Clusters]]) -> Score:
+    """The score of documents.
+
+    Args:
+        pairs: gold and predicted clusters of each document.
+    """
+    totals = dict.fromkeys(METRICS, Counts())
+    num_repeats = 0
+    for key, response in pairs:
+        counts, repeats = score_document(key, response)
+        totals = {name: totals[name] + counts[name] for name in METRICS}
+        num_repeats += repeats
+    return Score(totals, num_repeats)
+
+
+def read_clusters(path: str) -> dict[str, Clusters]:
+    """The clusters of each document of a CoNLL file, by what follows `#begin document`.
+
+    Args:
+        path: path of the file, compressed by gzip or not; its last column is that of the clusters.
+
+    Raises:
+        BadInputError: the file cannot be read, a line is wrong, or two documents have one name.
+    """
+    documents: dict[str, Clusters] = {}
+    name, column, word = None, ClusterColumn(path), 0
+    for number, line in enumerate(read_text_file(path).split("\n"), start=1):
+        if line.startswith("#"):
+            begin = _BEGIN.match(line)
+            if name is not None:
+                documents[name] = column.clusters()
+            name, column, word = begin and begin[1], ClusterColumn(f"{path}: {line.strip()}"), 0
+            if name in documents:
+                raise BadInputError(f"{path}: line {number}: document {name!r} is there twice")
+        elif line.strip():
+            if name is None:
+                raise BadInputError(f"{path}: line {number}: stands before any `#begin document`")
+            column.read(line.split()[-1], word, number)
+            word += 1
+    if name is not None:
+        documents[name] = column.clusters()
+    if not documents:
+        raise BadInputError(f"{path}: holds no document; one begins with `#begin document (NAME)`")
+    return documents
+
+
+def score_files(key: str, response: str) -> Score:
+    """The score of a file of predictions; documents that are not in the key do not count.
+
+    Args:
+        key: path of the gold file.
+        response: path of the predictions.
+
+    Raises:
+        BadInputError: as `read_clusters`.
+    """
+    keys, responses = read_clusters(key), read_clusters(response)
+    return score_documents((clusters, responses.get(name, [])) for name, clusters in keys.items())
+
+
+def describe_score(score: Score) -> str:
+    """A table for people, and what they should know of it."""
+    lines = [f"{'':28}{'recall':>9}{'precision':>11}{'F1':>9}"]
+    for name, title in _TITLES.items():
+        recall, precision, f1 = score.counts[name].percentages()
+        lines.append(f"{title:28}{recall:9.2f}{precision:11.2f}{f1:9.2f}")
+    lines.append(f"{'average F1 (MUC, B³, CEAF-e)':48}{average_f1(score.counts):9.2f}")
+    if score.num_repeats > REPEATS_PERL_REFUSES:
+        lines.append(
+            f"{score.num_repeats} mentions of the response are repeats, and count once; the "
+            f"official scorer refuses more than {REPEATS_PERL_REFUSES}"
+        )
+    return "\n".join(lines)
+
+
+@click.command()
+@click.argument("key", metavar="KEY")
+@click.argument("response", metavar="RESPONSE")
+def main(key: str, response: str) -> None:
+    """Score the clusters of a CoNLL file against those of another one."""
+    click.echo(describe_score(score_files(key, response)))
+
+
+def _run(arguments: Sequence[str]) -> None:
+    run_command(main, "python -m spanbert_tf.tasks.coreference.scoring", arguments)
+
+
+if __name__ == "__main__":
+    import sys
+
+    _run(sys.argv[1:])

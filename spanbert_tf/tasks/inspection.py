@@ -1,0 +1,61 @@
+"""`spanbert-tf inspect` on the records of a task, and what the inspections of all tasks share."""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Console
+
+from spanbert_tf.data.rows_info import RowsInfo
+from spanbert_tf.data.schema import VOCABULARY_FILE
+from spanbert_tf.tasks.task import Task
+from spanbert_tf.vocabulary import load_vocabulary
+
+
+def inspect_rows(task: Task, data: str, console: Console, num_examples: int) -> None:
+    """Prints what a set of records holds, and some rows as the model reads them.
+
+    Args:
+        task: task of the records.
+        data: directory of the records.
+        console: where to print.
+        num_examples: rows to print, the longest first.
+
+    Raises:
+        BadInputError: a file of the records is missing or damaged.
+    """
+    info = task.load_info(data)
+    console.print(
+        f"{data}: {task.name.replace('_', ' ')} in rows of up to {info.sequence_length}, "
+        f"{info.casing.describe()} vocabulary of {info.vocabulary_size:,}"
+        + ", with SegaBERT's positions"
+        * info.segment_aware,
+        markup=False,
+    )
+    print_counts(info, console)
+    if not num_examples:
+        return
+    vocabulary = load_vocabulary(os.path.join(data, VOCABULARY_FILE))
+    rows = task.dataset(data, batch_size=1, training=False)
+    for x, labels in rows.take(num_examples).as_numpy_iterator():
+        console.print(f"\n{' '.join(pieces_of_row(x, vocabulary))}", markup=False)
+        shown = labels if isinstance(labels, dict) else {"label": labels}
+        for name, values in shown.items():
+            console.print(f"  {name}: {values[0].tolist()}", markup=False)
+
+
+def print_counts(info: RowsInfo, console: Console) -> None:
+    """Prints how many there are of each kind, a line each."""
+    for name, count in info.counts.items():
+        console.print(f"  {name.replace('_', ' ')}: {count:,}")
+
+
+def pieces_of_row(x: dict[str, np.ndarray], vocabulary: Sequence[str]) -> list[str]:
+    """The word pieces of the first row of a batch, without padding.
+
+    Args:
+        x: `token_ids` and `padding_mask`, int [B, S].
+        vocabulary: entries in order of their ids.
+    """
+    length = int(x["padding_mask"][0].sum())
+    return [vocabulary[token] for token in x["token_ids"][0, :length]]

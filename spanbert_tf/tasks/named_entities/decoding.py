@@ -1,0 +1,139 @@
+"""From the labels of word pieces to entities, in a graph: predictions and exports share it.
+
+N texts, T pieces of all texts, E entities of all texts.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from spanbert_tf.data.tokenization import WordPieceTokenizer, characters_before
+from spanbert_tf.models import SpanBertTokenClassifier
+from spanbert_tf.tasks.named_entities.schema import BEGIN, INSIDE, OUTSIDE
+from spanbert_tf.vocabulary import is_continuation
+
+Pieces = tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]  # ids, first and last bytes
+
+
+class Entities(NamedTuple):
+    """The entities of texts, ragged [N, entities].
+
+    Attributes:
+        types: string.
+        scores: float32, mean probability of the labels.
+        words: string, the pieces put together, as `transformers` has them.
+        starts: int32, first characters.
+        ends: int32, the characters after the last.
+    """
+
+    types: tf.RaggedTensor
+    scores: tf.RaggedTensor
+    words: tf.RaggedTensor
+    starts: tf.RaggedTensor
+    ends: tf.RaggedTensor
+
+
+class EntityDecoder(tf.Module):
+    """Finds entities as the `token-classification` pipeline of `transformers` does.
+
+    Neighbouring pieces of one type are an entity; a label `B-TYPE` begins a new one.
+
+    Args:
+        model: whose labels, tokenizer and `aggregation_strategy` count.
+    """
+
+    def __init__(self, model: SpanBertTokenClassifier) -> None:
+        super().__init__()
+        tokenizer = model.preprocessor.tokenizer
+        vocabulary = tokenizer.get_vocabulary()
+        self._tokenizer = WordPieceTokenizer(vocabulary, tokenizer.casing)
+        self._vocabulary = tf.constant(vocabulary)
+        self._is_continuation = tf.constant([is_continuation(piece) for piece in vocabulary])
+        self._unknown_id = tokenizer.token_to_id(tokenizer.unk_token)
+        types = [label.removeprefix(BEGIN).removeprefix(INSIDE) for label in model.labels]
+        names = [OUTSIDE, *sorted({*types} - {OUTSIDE})]
+        self._type_names = tf.constant(names)
+        self._types = tf.constant([names.index(name) for name in types])  # of the labels
+        self._begins = tf.constant([label.startswith(BEGIN) for label in model.labels])
+        self._first_speaks = model.aggregation_strategy == "first"
+
+    def tokenize(self, texts: tf.Tensor) -> Pieces:
+        """Ids of the pieces of texts, string [N], and where they stand, in bytes."""
+        return self._tokenizer.tokenize_with_offsets(texts)
+
+    def decode(
+        self, texts: tf.Tensor, pieces: Pieces, labels: tf.Tensor, scores: tf.Tensor
+    ) -> Entities:
+        """The entities of texts.
+
+        Args:
+            texts: string [N].
+            pieces: word pieces of them, from `tokenize`.
+            labels: numbers of the pieces' labels, int32 [T].
+            scores: their probabilities, float32 [T].
+        """
+        ids, starts, ends = (values.flat_values for values in pieces)  # [T] each
+        rows = pieces[0].value_rowids()
+        speaks, speaker = self._speakers(ids, rows)
+        labels = tf.gather(labels, speaker)
+        types = tf.gather(self._types, labels)
+        is_inside = types > 0
+        is_new = _changes(types) | _changes(rows) | (tf.gather(self._begins, labels) & speaks)
+        is_first = is_inside & is_new
+        is_followed = tf.concat([is_inside[1:] & ~is_new[1:], [False]], axis=0)[: tf.size(ids)]
+        is_last = is_inside & ~is_followed
+        entity = tf.cumsum(tf.cast(is_first, tf.int32)) - 1  # [T], of what is inside of one
+        num_entities = tf.reduce_sum(tf.cast(is_first, tf.int32))  # E
+        weights = tf.cast(is_inside & speaks, tf.float32)
+        sums = [
+            tf.math.unsorted_segment_sum(values, tf.where(is_inside, entity, -1), num_entities)
+            for values in (weights * tf.gather(scores, speaker), weights)
+        ]
+        text_of = tf.gather(texts, rows)  # [T]
+        shown = tf.where(
+            ids == self._unknown_id,
+            tf.strings.substr(text_of, starts, ends - starts),
+            tf.gather(self._vocabulary, ids),
+        )
+        words = tf.RaggedTensor.from_value_rowids(
+            shown[is_inside], tf.cast(entity[is_inside], tf.int64), tf.cast(num_entities, tf.int64)
+        )
+        texts_of_entities = text_of[is_first]  # [E]
+        flat = (
+            tf.gather(self._type_names, types[is_first]),
+            tf.math.divide_no_nan(*sums),
+            _join_pieces(words),
+            characters_before(texts_of_entities, starts[is_first]),
+            characters_before(texts_of_entities, ends[is_last]),
+        )
+        num_texts = tf.size(texts, tf.int64)
+        return Entities(
+            *(tf.RaggedTensor.from_value_rowids(v, rows[is_first], num_texts) for v in flat)
+        )
+
+    def _speakers(self, ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Whether each piece [T] speaks for itself, and the number of the one that does for it."""
+        numbers = tf.range(tf.size(ids))
+        if not self._first_speaks:
+            return tf.ones_like(ids, tf.bool), numbers
+        speaks = ~tf.gather(self._is_continuation, ids) | _changes(rows)
+        return speaks, tf.gather(numbers[speaks], tf.cumsum(tf.cast(speaks, tf.int32)) - 1)
+
+
+def best_labels(model: SpanBertTokenClassifier, x: dict) -> tuple[tf.Tensor, tf.Tensor]:
+    """The most probable label of each position of rows, int32 [B, S], and its probability."""
+    probabilities = tf.nn.softmax(tf.cast(model(x, training=False), tf.float32))
+    labels = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
+    return labels, tf.reduce_max(probabilities, axis=-1)
+
+
+def _changes(values: tf.Tensor) -> tf.Tensor:
+    """Whether each value differs from the one before it; the first one does."""
+    return tf.concat([[True], values[1:] != values[:-1]], axis=0)[: tf.size(values)]
+
+
+def _join_pieces(words: tf.RaggedTensor) -> tf.Tensor:
+    """Pieces [E, pieces] as texts, string [E], as HuggingFace's decoder joins them."""
+    joined = tf.strings.reduce_join(words, axis=1, separator=" ")
+    joined = tf.strings.regex_replace(joined, " ##", "")
+    return tf.strings.regex_replace(joined, r" ([.?!,])", r"\1")

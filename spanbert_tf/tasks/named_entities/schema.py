@@ -1,0 +1,69 @@
+"""The files of sentences with named entities, as `prepare named_entities` writes them.
+
+`rows.tfrecord` holds packed rows: a sentence each, and where one is too long its further pieces in
+further rows. `sentences.jsonl` tells what they were made of. Nothing here needs TensorFlow.
+"""
+
+import dataclasses
+import os
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge, Len
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+
+from spanbert_tf.data.rows_info import RowsInfo
+from spanbert_tf.files.json_lines import read_json_lines
+
+SENTENCES_FILE = "sentences.jsonl"
+# Feature of a row: for each position the number of its label + 1, or 0 where it has none.
+LABELS, LABEL_DTYPE = "labels", "uint16"
+
+OUTSIDE = "O"  # of an entity
+BEGIN, INSIDE = "B-", "I-"
+
+
+class SentenceLine(TypedDict):
+    """A line of `sentences.jsonl`.
+
+    Attributes:
+        id: id of the sentence.
+        text: its words and what stands between them.
+        words: characters of each word, the end exclusive.
+        first_pieces: number of the first piece of each word; -1: it has none.
+        num_pieces: number of word pieces of the sentence.
+        labels: labels of the words; `None`: not known.
+    """
+
+    id: str
+    text: str
+    words: list[Annotated[list[int], Len(2, 2)]]
+    first_pieces: list[Annotated[int, Ge(-1)]]
+    num_pieces: Annotated[int, Ge(0)]
+    labels: list[str] | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NamedEntitiesInfo(RowsInfo):
+    """The content of `named_entities_info.json`.
+
+    Attributes:
+        labels: `O`, and `B-TYPE` and `I-TYPE` of each type, the types sorted.
+    """
+
+    task: ClassVar[str] = "named_entities"
+
+    labels: Annotated[list[str], Len(1, 2**15)]
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether the entities of the sentences are known."""
+        return self.num_training_rows > 0
+
+
+def load_sentences(directory: str) -> list[SentenceLine]:
+    """The lines of `sentences.jsonl`.
+
+    Raises:
+        BadInputError: the file cannot be read.
+    """
+    return read_json_lines(os.path.join(directory, SENTENCES_FILE), SentenceLine)

@@ -1,0 +1,122 @@
+"""The optimizer of a fine-tuning run: which variables it trains, and with which values."""
+
+import keras
+import keras_hub
+
+from spanbert_tf.config.finetuning import FinetuningOptimizerConfig, TaskLayersConfig
+from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.models import SpanBertBackbone
+from spanbert_tf.training.optimizers import AdamW
+from spanbert_tf.training.schedule import WarmupLinearDecay
+from spanbert_tf.training.variable_groups import VariableGroup
+
+
+def finetuning_optimizer(
+    model: keras_hub.models.Task,
+    config: FinetuningOptimizerConfig,
+    *,
+    num_steps: int,
+    dynamic_loss_scale: bool,
+) -> AdamW:
+    """AdamW for the encoder, with other values for the task's own layers where they are given.
+
+    Args:
+        model: a model whose `backbone` is the encoder; all other variables are the task's own.
+        config: configuration of the optimizer.
+        num_steps: steps of the whole run; the learning rates decay to 0 at its end.
+        dynamic_loss_scale: for models that compute in float16.
+    """
+
+    def schedule(learning_rate: float, warmup_fraction: float) -> WarmupLinearDecay:
+        return WarmupLinearDecay(learning_rate, int(warmup_fraction * num_steps), num_steps)
+
+    groups = []
+    layers = config.task_layers
+    if layers != TaskLayersConfig():
+
+        def own(name: str) -> float:
+            value = getattr(layers, name)
+            return getattr(config, name) if value is None else value
+
+        group = VariableGroup(
+            tuple(variable.path for variable in task_variables(model)),
+            schedule(own("learning_rate"), own("warmup_fraction")),
+            own("weight_decay"),
+            own("epsilon"),
+            layers.global_clipnorm,
+        )
+        groups.append(group)
+    return AdamW(
+        learning_rate=schedule(config.learning_rate, config.warmup_fraction),
+        weight_decay=config.weight_decay,
+        beta_1=config.beta_1,
+        beta_2=config.beta_2,
+        epsilon=config.epsilon,
+        global_clipnorm=config.global_clipnorm,
+        dynamic_loss_scale=dynamic_loss_scale,
+        groups=groups,
+        learning_rate_factors=_layer_factors(model.backbone, config.layer_decay),
+    )
+
+
+def task_variables(model: keras_hub.models.Task) -> list[keras.Variable]:
+    """The trained variables that are not the encoder's."""
+    encoder = {id(variable) for variable in model.backbone.variables}
+    return [variable for variable in model.trainable_variables if id(variable) not in encoder]
+
+
+def frozen_variables(backbone: SpanBertBackbone, num_layers: int) -> list[keras.Variable]:
+    """The variables of the embeddings and of the first transformer layers.
+
+    Args:
+        backbone: the encoder.
+        num_layers: how many transformer layers; 0: nothing, not even the embeddings.
+
+    Raises:
+        ConfigurationError: it has fewer layers.
+    """
+    if num_layers > backbone.num_layers:
+        raise ConfigurationError(
+            f"optimizer.frozen_layers: is {num_layers} and the encoder has {backbone.num_layers} "
+            "layers; set it to these at most"
+        )
+    blocks = _blocks(backbone)[: num_layers + 1] if num_layers else []
+    return [variable for block in blocks for variable in block]
+
+
+def add_adapters(backbone: SpanBertBackbone, rank: int) -> None:
+    """Low-rank adapters of queries and values, to train in place of the encoder (Hu et al., 2021).
+
+    The file of weights of such an encoder holds kernels with the adapters' product.
+
+    Args:
+        backbone: the encoder; from now on, only its adapters are trained.
+        rank: rank of the adapters.
+    """
+    backbone.enable_lora(rank)
+    for variable in backbone.trainable_variables:  # Keras leaves the biases beside the adapters
+        variable.trainable = "lora" in variable.name
+
+
+def _layer_factors(backbone: SpanBertBackbone, layer_decay: float) -> dict[str, float]:
+    """The last layer's rate has the factor once, each layer below and the embeddings once more.
+
+    The pooler and the task's layers have the whole rate (Clark et al., 2020, ELECTRA's code).
+    """
+    if layer_decay == 1:
+        return {}
+    blocks = _blocks(backbone)
+    return {
+        variable.path: layer_decay ** (len(blocks) - depth)
+        for depth, block in enumerate(blocks)
+        for variable in block
+    }
+
+
+def _blocks(backbone: SpanBertBackbone) -> list[list[keras.Variable]]:
+    """The variables of the embeddings, then of each transformer layer, from below."""
+    of_layers = [list(layer.variables) for layer in backbone.transformer_layers]
+    known = {id(v) for block in of_layers for v in block}
+    known |= {id(v) for v in backbone.pooled_dense.variables}
+    embeddings = [v for v in backbone.variables if id(v) not in known]
+    return [embeddings, *of_layers]

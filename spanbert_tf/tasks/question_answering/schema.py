@@ -1,0 +1,74 @@
+"""The files of a set of questions, as `prepare squad` and `prepare mrqa` write them.
+
+`windows.tfrecord` holds packed rows, one for each window of a passage and each question about it,
+those that are not trained at its end; `windows.lengths.npy` their lengths; `questions.jsonl` and
+`contexts.jsonl` what they were made of. Nothing here needs TensorFlow.
+"""
+
+import dataclasses
+from typing import Annotated, ClassVar, NotRequired
+
+from annotated_types import Ge, Gt, Lt
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+
+from spanbert_tf.data.rows_info import RowsInfo, info_file
+
+WINDOWS_FILE, QUESTIONS_FILE, CONTEXTS_FILE = (
+    "windows.tfrecord",
+    "questions.jsonl",
+    "contexts.jsonl",
+)
+INFO_FILE = info_file("question_answering")
+
+# Features of a window, beside those of each row (`data.rows_info`).
+PASSAGE_START = "passage_start"  # int64; position of the passage's first token in the row
+START_POSITION = "start_position"  # int64; position in the row; 0: no answer in this window
+END_POSITION = "end_position"  # int64; inclusive
+QUESTION_INDEX = "question_index"  # int64; line of questions.jsonl, from 0
+# For each token of the passage in this window: where it stands in the context, in characters, and
+# whether no other window shows more of the text around it.
+OFFSET_STARTS, OFFSET_ENDS = "offset_starts", "offset_ends"
+HAS_MOST_CONTEXT = "has_most_context"
+OFFSET_DTYPE, FLAG_DTYPE = "uint32", "uint8"
+
+
+class QuestionLine(TypedDict):
+    """A line of `questions.jsonl`."""
+
+    id: str
+    question: str
+    context_index: Annotated[int, Ge(0)]
+    gold_texts: list[str]
+    gold_spans: NotRequired[list[list[int]]]
+    is_impossible: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuestionAnsweringInfo(RowsInfo):
+    """The content of `question_answering_info.json`.
+
+    Attributes:
+        stride: tokens from one window of a passage to the next.
+        question_first: whether rows are `[CLS] question [SEP] passage [SEP]`.
+        has_unanswerable: whether questions without an answer belong to the task (SQuAD 2.0).
+        counts: rows are `windows`, of which training reads the first `training_windows` (all of
+            them in records that do not tell).
+    """
+
+    task: ClassVar[str] = "question_answering"
+    rows_file: ClassVar[str] = WINDOWS_FILE
+    needed_counts: ClassVar[tuple[str, ...]] = ("questions", "windows", "tokens")
+
+    stride: Annotated[int, Gt(0), Lt(2**31)]
+    question_first: bool
+    has_unanswerable: bool
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all questions, a window each."""
+        return self.counts["windows"]
+
+    @property
+    def num_training_rows(self) -> int:
+        """Rows that are trained, the first ones; older records do not say."""
+        return self.counts.get("training_windows", self.num_rows)

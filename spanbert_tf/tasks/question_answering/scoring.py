@@ -1,0 +1,129 @@
+"""Scores by the official scripts, as `tf-models-official` has them, and the threshold."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0
+
+from spanbert_tf.errors import MismatchError
+from spanbert_tf.tasks.question_answering.decoding import AnsweredQuestion
+
+# A threshold lies this far above the odds that it admits, so that rounding does not decide.
+_MARGIN = 1e-3
+
+
+def score_answers(
+    questions: Sequence[dict],
+    answered: Sequence[AnsweredQuestion],
+    *,
+    has_unanswerable: bool,
+    null_threshold: float = 0.0,
+) -> dict[str, float]:
+    """Exact match and F1 in percent, by SQuAD's official scripts.
+
+    MRQA's script normalises, and takes the best of the gold answers, as SQuAD 1.1's does.
+
+    Args:
+        questions: lines of `questions.jsonl`.
+        answered: in the same order.
+        has_unanswerable: whether questions may have no answer (SQuAD 2.0).
+        null_threshold: null odds above which a question counts as unanswerable.
+
+    Returns:
+        `exact_match` and `f1` of the answers under the threshold. With `has_unanswerable`
+        also `has_answer_f1` and `no_answer_f1` (of the questions with and without an answer),
+        `null_threshold`, and as in the official script `best_exact`, `best_exact_thresh`,
+        `best_f1`, `best_f1_thresh`: the best that another threshold would reach on these questions.
+
+    Raises:
+        MismatchError: there are questions without an answer, though `has_unanswerable` is false.
+    """
+    if not has_unanswerable:
+        if missing := [line["id"] for line in questions if not line["gold_texts"]]:
+            raise MismatchError(
+                f"question {missing[0]!r}: has no answer, as in SQuAD 2.0; write the questions "
+                "again with --version-2, and fine-tune for them"
+            )
+        best_texts = {item.id: item.candidates[0].text for item in answered}
+        scores = squad_evaluate_v1_1.evaluate(_dataset(questions), best_texts)
+        return {"exact_match": 100 * scores["exact_match"], "f1": 100 * scores["final_f1"]}
+    final = {item.id: item.text_under(null_threshold) for item in answered}
+    # Null odds of 0 leave the answers as they are given.
+    scores = squad_evaluate_v2_0.evaluate(_dataset(questions), final, dict.fromkeys(final, 0.0))
+    best = {
+        name: _best_threshold(questions, answered, name) for name in ("exact_match", "f1")
+    }  # name → (percent, threshold)
+    return {
+        "exact_match": scores["exact"],
+        "f1": scores["f1"],
+        "has_answer_f1": scores.get("HasAns_f1", 0.0),
+        "no_answer_f1": scores.get("NoAns_f1", 0.0),
+        "null_threshold": null_threshold,
+        "best_exact": best["exact_match"][0],
+        "best_exact_thresh": best["exact_match"][1],
+        "best_f1": best["f1"][0],
+        "best_f1_thresh": best["f1"][1],
+    }
+
+
+def choose_null_threshold(questions: Sequence[dict], answered: Sequence[AnsweredQuestion]) -> float:
+    """The null odds above which to say that there is no answer, for the best F1.
+
+    The official script's search takes probabilities: it begins at 0, which means "never answer"
+    among probabilities only. The odds here are differences of logits and can be negative.
+
+    Args:
+        questions: lines of `questions.jsonl`.
+        answered: in the same order.
+    """
+    return _best_threshold(questions, answered, "f1")[1]
+
+
+def _best_threshold(
+    questions: Sequence[dict], answered: Sequence[AnsweredQuestion], metric: str
+) -> tuple[float, float]:
+    """The best percentage of a metric over all thresholds, and the lowest one that reaches it."""
+    texts = [item.candidates[0].text for item in answered]
+    answering = np.array([score[metric] for score in score_each(questions, texts)])
+    abstaining = np.array([0.0 if line["gold_texts"] else 100.0 for line in questions])
+    odds = np.array([item.null_odds for item in answered])
+    order = np.argsort(odds, kind="stable")
+    ordered = odds[order]
+    # After the first n questions in the order of their odds: those are answered, the others not.
+    gains = np.concatenate([[0.0], np.cumsum((answering - abstaining)[order])])
+    is_border = np.concatenate([[True], ordered[1:] > ordered[:-1], [True]])[: len(odds) + 1]
+    num_answered = int(np.argmax(np.where(is_border, gains, -np.inf)))
+    percent = float(abstaining.sum() + gains[num_answered]) / len(odds)
+    if not num_answered:
+        return percent, float(ordered[0]) - _MARGIN
+    last = float(ordered[num_answered - 1])
+    room = float(ordered[num_answered]) - last if num_answered < len(odds) else np.inf
+    return percent, last + min(_MARGIN, room / 2)
+
+
+def score_each(questions: Sequence[dict], answers: Sequence[str]) -> list[dict[str, float]]:
+    """Exact match and F1 of each question, in percent, by SQuAD's official script.
+
+    Args:
+        questions: lines of `questions.jsonl`.
+        answers: in the same order; an empty one is right for an unanswerable question.
+    """
+    scores = []
+    for question, answer in zip(questions, answers, strict=True):
+        # The script of SQuAD 2.0 scores a question with an answer as that of 1.1 does.
+        found = squad_evaluate_v2_0.evaluate(_dataset([question]), {question["id"]: answer})
+        scores.append({"exact_match": found["exact"], "f1": found["f1"]})
+    return scores
+
+
+def _dataset(questions: Sequence[Mapping]) -> list[dict]:
+    """The questions in the scripts' layout."""
+    qas = [
+        {
+            "id": question["id"],
+            "is_impossible": question["is_impossible"],
+            "answers": [{"text": text} for text in question["gold_texts"]],
+        }
+        for question in questions
+    ]
+    return [{"paragraphs": [{"qas": qas}]}]

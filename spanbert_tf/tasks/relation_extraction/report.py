@@ -1,0 +1,51 @@
+"""A page that shows each example with its entities, the gold relation and the model's."""
+
+import collections
+import os
+from collections.abc import Sequence
+
+from spanbert_tf.tasks.relation_extraction.schema import ExampleLine
+from spanbert_tf.tasks.report.page import marked_parts, render_page
+
+_TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
+_SHOWN_CONFUSIONS = 20
+
+
+def report_page(
+    title: str,
+    examples: Sequence[ExampleLine],
+    gold: Sequence[str],
+    predicted: Sequence[str],
+    probabilities: Sequence[float],
+    scores: dict[str, float],
+) -> str:
+    """The page as HTML that needs nothing else; it filters by the most frequent confusions.
+
+    Args:
+        title: title of the page.
+        examples: lines of `examples.jsonl`.
+        gold: the right relations.
+        predicted: the model's.
+        probabilities: probabilities of the predicted relations.
+        scores: scores of all examples.
+    """
+    pairs = list(zip(gold, predicted, strict=True))
+    confusions = collections.Counter(pair for pair in pairs if pair[0] != pair[1])
+    names = {
+        pair: f"confusion-{number}"
+        for number, (pair, _) in enumerate(confusions.most_common(_SHOWN_CONFUSIONS), start=1)
+    }
+    records = [
+        {
+            "kinds": ["wrong", names.get(pair, "rare")] if pair in confusions else [],
+            "gold": pair[0],
+            "predicted": pair[1],
+            "probability": probability,
+            "types": [example["subject_type"], example["object_type"]],
+            "parts": marked_parts(example["text"], [example["subject"]], [example["object"]]),
+        }
+        for example, pair, probability in zip(examples, pairs, probabilities, strict=True)
+    ]
+    filters = {"wrong": "wrong"}
+    filters |= {name: f"{pair[0]}, predicted {pair[1]}" for pair, name in names.items()}
+    return render_page(_TEMPLATE, title, records, filters, scores=scores)

@@ -1,0 +1,65 @@
+"""The files of examples of relations, as `prepare tacred` and `prepare semeval2010` write them.
+
+`rows.tfrecord` holds a packed row for each example, `examples.jsonl` what it was made of. Nothing
+here needs TensorFlow.
+"""
+
+import dataclasses
+import os
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Len
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+
+from spanbert_tf.data.entity_markers import EntityMode
+from spanbert_tf.data.rows_info import RowsInfo
+from spanbert_tf.files.json_lines import read_json_lines
+
+EXAMPLES_FILE = "examples.jsonl"
+LABEL = "label"  # int64 of a row: number of its relation + 1, or 0 where training has none such
+Place = Annotated[list[int], Len(2, 2)]  # first character, and the one after the last
+
+
+class ExampleLine(TypedDict):
+    """A line of `examples.jsonl`."""
+
+    id: str
+    text: str
+    subject: Place
+    object: Place
+    subject_type: str
+    object_type: str
+    relation: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RelationExtractionInfo(RowsInfo):
+    """The content of `relation_extraction_info.json`.
+
+    Attributes:
+        labels: relations of the training set: the one of none, the others sorted.
+        markers: markers of `make_markers`, by the types of the training set.
+        entities: whether they are masked, or kept between markers.
+        layout: layout of the source, whose official scorer counts.
+    """
+
+    task: ClassVar[str] = "relation_extraction"
+
+    labels: Annotated[list[str], Len(1)]
+    markers: dict[str, str]
+    entities: EntityMode
+    layout: Literal["tacred", "semeval2010"]
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether the relations of the examples are known."""
+        return self.num_training_rows > 0
+
+
+def load_examples(directory: str) -> list[ExampleLine]:
+    """The lines of `examples.jsonl`.
+
+    Raises:
+        BadInputError: the file cannot be read.
+    """
+    return read_json_lines(os.path.join(directory, EXAMPLES_FILE), ExampleLine)

@@ -1,0 +1,81 @@
+"""The official scores of TACRED and of SemEval-2010 task 8, in percent."""
+
+import collections
+from collections.abc import Mapping, Sequence
+
+from spanbert_tf.tasks.report.class_tables import ClassScore
+
+OTHER = "Other"  # of SemEval-2010 task 8; no relation, and not scored
+
+
+def score_tacred(
+    gold: Sequence[str], predicted: Sequence[str], negative: str = "no_relation"
+) -> dict[str, float]:
+    """Micro F1, precision and recall over all relations but the one of none.
+
+    As TACRED's `scorer.py` (Zhang et al., 2017) has them: where nothing is predicted, precision
+    is 1.
+
+    Args:
+        gold: the right relations.
+        predicted: predictions of the same examples.
+        negative: the relation of none.
+    """
+    num_gold = sum(relation != negative for relation in gold)
+    num_predicted = sum(relation != negative for relation in predicted)
+    pairs = zip(gold, predicted, strict=True)
+    num_right = sum(one == other != negative for one, other in pairs)
+    precision = num_right / num_predicted if num_predicted else 1.0
+    recall = num_right / num_gold if num_gold else 0.0
+    return _percents(_f1(precision, recall), precision, recall)
+
+
+def score_semeval2010(
+    key: Mapping[str, str], answers: Mapping[str, str]
+) -> tuple[dict[str, float], list[ClassScore]]:
+    """The official score (Hendrickx et al., 2010): nine relations, direction counted.
+
+    As version 1.2 of the official scorer prints them under "(9+1)-way evaluation taking
+    directionality into account". A prediction in the wrong direction counts as predicted, and not
+    as right; recall is over the whole key; what the key does not name counts as `Other`.
+
+    Args:
+        key: id of an example → relation, such as `Cause-Effect(e2,e1)`.
+        answers: as `key`; examples can be missing.
+
+    Returns:
+        Macro F1, precision and recall over the relations of the key, without `Other`; and what
+        they are means of.
+    """
+    relations = sorted({_relation(label) for label in key.values()} - {OTHER})
+    right: collections.Counter[str] = collections.Counter()
+    guessed: collections.Counter[str] = collections.Counter()
+    for identifier, answer in answers.items():
+        gold = key[identifier]
+        right[_relation(gold)] += answer == gold
+        guessed[_relation(answer)] += 1
+    support = collections.Counter(map(_relation, key.values()))
+    scores = []
+    for name in relations:
+        precision = right[name] / guessed[name] if guessed[name] else 0.0
+        recall = right[name] / support[name]
+        shares = precision, recall, _f1(precision, recall)
+        scores.append(ClassScore(name, *(100 * share for share in shares), support[name]))
+    means = {
+        name: sum(getattr(score, name) for score in scores) / max(len(scores), 1)
+        for name in ("f1", "precision", "recall")
+    }
+    return means, scores
+
+
+def _relation(label: str) -> str:
+    """A label without its direction."""
+    return label.partition("(")[0]
+
+
+def _f1(precision: float, recall: float) -> float:
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+def _percents(f1: float, precision: float, recall: float) -> dict[str, float]:
+    return {"f1": 100 * f1, "precision": 100 * precision, "recall": 100 * recall}

@@ -1,0 +1,1 @@
+"""What the reports of all tasks share: the page of records, and tables of classes."""

@@ -1,0 +1,334 @@
+"""`spanbert-tf finetune`: one run of any task."""
+
+import json
+import os
+from collections.abc import Mapping
+
+import keras
+import keras_hub
+import tensorflow as tf
+
+from spanbert_tf.config import FinetuningConfig, flat_values
+from spanbert_tf.data.rows_info import RowsInfo
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.files.checksums import directory_digest
+from spanbert_tf.files.writing import write_text
+from spanbert_tf.models import SpanBertBackbone
+from spanbert_tf.presets.loading import checked_tokenizer, load_checked, load_preset, weights_digest
+from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.tasks.optimizer import add_adapters, finetuning_optimizer, frozen_variables
+from spanbert_tf.tasks.table import load_task, load_task_config
+from spanbert_tf.tasks.task import Task
+from spanbert_tf.training.loop import CheckStop, Course, LoopOptions, TrainingLoop
+from spanbert_tf.training.replicated_model import ReplicatedModel
+from spanbert_tf.training.run_directory import (
+    CONFIG_FILE,
+    PRESET,
+    check_directory,
+    check_same_config,
+    check_same_inputs,
+    write_finetuning_run,
+)
+from spanbert_tf.training.run_display import describe_run
+from spanbert_tf.training.strategies import choose_precision, for_workers, make_strategy
+from spanbert_tf.training.workers import Workers
+
+SCORES_FILE = "scores.json"
+
+
+def run_finetuning(
+    config: FinetuningConfig,
+    preset: str,
+    data: str,
+    output: str,
+    validation_data: str | None = None,
+    *,
+    num_devices: int | None = None,
+) -> dict[str, float] | None:
+    """Fine-tunes an encoder for a task, or goes on with a run that was stopped or killed.
+
+    Args:
+        config: configuration of the run; its `task` names the task.
+        preset: preset whose encoder the run begins with.
+        data: directory of the training records.
+        output: directory of the run.
+        validation_data: directory of records to score the model on; they also decide what the
+            task chooses on development data, such as the threshold of SQuAD 2.0.
+        num_devices: devices of each machine to use, all by default.
+
+    Returns:
+        The scores; empty without `validation_data`; `None` if a signal ended the run.
+
+    Raises:
+        BadInputError: a file or directory cannot be used.
+        MismatchError: preset, records, configuration and earlier run do not fit together.
+        ConfigurationError: the devices cannot share the batch equally, or are not there; or more
+            layers are to be frozen than there are.
+        TrainingError: gradients were not finite again and again, or another worker was lost.
+    """
+    task: Task = load_task(config.task)
+    info = task.load_info(data)
+    if not info.num_training_rows:
+        raise BadInputError(f"{data}: holds no rows to train on; write records with labels")
+    for directory in filter(None, (data, validation_data)):
+        _check_records(config, task.load_info(directory), directory)
+    if validation_data:
+        check_labelled(task.load_info(validation_data), validation_data)
+    inputs = {"--data": data, "--validation-data": validation_data}
+    inputs = {option: path and directory_digest(path) for option, path in inputs.items()}
+    _check_run(config, output, inputs)
+    training = config.training
+    strategy = make_strategy(training, num_devices)
+    workers = Workers(strategy)
+    if training.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    keras.utils.set_random_seed(training.seed)
+    plan = _Plan(config, info)
+    with strategy.scope():
+        backbone, tokenizer = _load_encoder(config, preset, info, data)
+        inputs["--preset"] = None if training.random_weights else weights_digest(backbone)
+        check_same_inputs(output, inputs)
+        if config.optimizer.lora_rank is not None:
+            add_adapters(backbone, config.optimizer.lora_rank)
+        model = task.build(backbone, tokenizer, info, config)
+        if validation_data and task.check_model is not None:
+            task.check_model(model, task.load_info(validation_data), validation_data, data)
+        frozen = frozen_variables(backbone, config.optimizer.frozen_layers)
+        trained = ReplicatedModel(model, training.accumulation_steps, frozen)
+        _compile(trained, config, plan)
+    loop = TrainingLoop(trained, output, plan.loop_options(task), workers)
+    course = _course(task, config, plan, trained, strategy, data, validation_data)
+    with loop.named_errors(course):
+        first_step = loop.restore()
+        if workers.is_chief:
+            write_finetuning_run(output, config.to_yaml(), inputs)
+    if model.reads_pooler and not (backbone.is_pooler_trained or training.random_weights):
+        loop.say(
+            f"{preset}: its pooler was never trained, as pre-training on single sequences leaves "
+            "it; it is trained now, from random weights"
+        )
+    loop.say(
+        f"{describe_run(trained, strategy, backbone.dtype_policy.name)}: {plan.num_steps:,} steps "
+        f"of {training.batch_size:,} rows, {training.epochs:,} epochs of "
+        f"{info.num_training_rows:,} rows"
+    )
+    if not loop.run(course, first_step):
+        return None
+    if training.keep_best:
+        loop.say(f"the best checkpoint is that of step {loop.restore_best()}")
+    if not workers.is_chief:
+        return {}
+    with loop.named_errors(course):
+        return _finish(task, model, config, preset, data, output, validation_data)
+
+
+class _Plan:
+    """The steps of a run: how many there are, which end an epoch, which precede an evaluation."""
+
+    def __init__(self, config: FinetuningConfig, info: RowsInfo) -> None:
+        training = config.training
+        self._config = config
+        self.steps_per_epoch = -(-info.num_training_rows // training.batch_size)
+        self.num_steps = training.epochs * self.steps_per_epoch
+        self.tokens_per_step = training.batch_size * info.num_tokens / info.num_rows
+
+    def is_scored(self, step: int) -> bool:
+        """Whether a part of an epoch ends with a step."""
+        parts = self._config.training.evaluations_per_epoch
+        return step * parts // self.steps_per_epoch > (step - 1) * parts // self.steps_per_epoch
+
+    def loop_options(self, task: Task) -> LoopOptions:
+        training = self._config.training
+        return LoopOptions(
+            num_steps=self.num_steps,
+            log_every=training.log_every,
+            checkpoint_every_steps=training.checkpoint_every_steps,
+            max_checkpoints=training.max_checkpoints,
+            max_skipped_steps=training.max_skipped_steps,
+            evaluate_at=self.is_scored,
+            checkpoint_at=range(self.steps_per_epoch, self.num_steps + 1, self.steps_per_epoch),
+            best_metric=task.main_metric if training.keep_best else None,
+            higher_is_better=True,
+            patience=training.early_stopping_patience,
+        )
+
+
+def _course(
+    task: Task,
+    config: FinetuningConfig,
+    plan: _Plan,
+    trained: ReplicatedModel,
+    strategy: tf.distribute.Strategy,
+    data: str,
+    validation_data: str | None,
+) -> Course:
+    training = config.training
+
+    def batches(first_batch: int) -> tf.data.Dataset:
+        dataset = task.dataset(
+            data,
+            batch_size=training.batch_size,
+            training=True,
+            seed=training.seed,
+            first_batch=first_batch,
+        )
+        return for_workers(dataset, strategy)
+
+    def evaluate(check_stop: CheckStop) -> Mapping[str, float]:
+        return _calibrated_scores(
+            task, trained.model, validation_data, config, after_batch=check_stop
+        )
+
+    return Course(
+        batches=batches,
+        evaluate=evaluate if validation_data else None,
+        schedule=trained.optimizer.schedule,
+        tokens_per_step=plan.tokens_per_step,
+    )
+
+
+def _calibrated_scores(
+    task: Task,
+    model: keras_hub.models.Task,
+    validation_data: str,
+    config: FinetuningConfig,
+    **options: CheckStop,
+) -> dict[str, float]:
+    """Lets the task choose what depends on development data, and scores the model there."""
+    batch_size = config.prediction.batch_size
+    predictions = task.predict(model, validation_data, batch_size=batch_size, **options)
+    if task.calibrate is not None:
+        task.calibrate(model, validation_data, predictions)
+    return task.score(model, validation_data, predictions)
+
+
+def _check_run(config: FinetuningConfig, output: str, inputs: Mapping[str, str | None]) -> None:
+    check_directory(output)
+    path = os.path.join(output, CONFIG_FILE)
+    if os.path.exists(path):
+        before = flat_values(load_task_config(path))
+        check_same_config(output, before, flat_values(config))
+    check_same_inputs(output, inputs)
+
+
+def _check_records(config: FinetuningConfig, info: RowsInfo, directory: str) -> None:
+    """Checks that records are what the section `data` says."""
+    for name, wanted in config.data.as_dict().items():
+        found = getattr(info, name)
+        if wanted is not None and found != wanted:
+            raise MismatchError(
+                f"{directory}: data.{name} of these records is {found}, of the configuration "
+                f"{wanted}; write them again, or --set data.{name}={json.dumps(found)}"
+            )
+
+
+def check_labelled(info: RowsInfo, directory: str) -> None:
+    """Checks that predictions for some records can be scored.
+
+    Args:
+        info: their description.
+        directory: directory of the records, for errors.
+
+    Raises:
+        BadInputError: they have no labels.
+    """
+    if not info.is_labelled:
+        raise BadInputError(
+            f"{directory}: has no labels to score by, as a test set; `predict --data` takes it"
+        )
+
+
+def _load_encoder(
+    config: FinetuningConfig, preset: str, info: RowsInfo, data: str
+) -> tuple[SpanBertBackbone, keras_hub.tokenizers.Tokenizer]:
+    """The encoder in the run's precision, and its tokenizer, which fits the records."""
+    backbone = load_checked(keras_hub.models.Backbone, preset)
+    if not isinstance(backbone, SpanBertBackbone):
+        raise MismatchError(
+            f"{preset}: no encoder of this project; `spanbert-tf convert` makes one"
+        )
+    check_encoder(backbone, info, data, preset)
+    tokenizer = checked_tokenizer(preset, data, info)
+    precision = choose_precision(config.training.precision)
+    if config.training.random_weights or precision != "float32":
+        backbone = load_preset(
+            SpanBertBackbone,
+            preset,
+            dtype=precision,
+            load_weights=not config.training.random_weights,
+        )
+    return backbone, tokenizer
+
+
+def check_encoder(backbone: SpanBertBackbone, info: RowsInfo, data: str, preset: str) -> None:
+    """Checks that an encoder can read the rows of some records.
+
+    Args:
+        backbone: backbone of the preset.
+        info: description of the records.
+        data: directory of the records, for errors.
+        preset: what `from_preset` took, for errors.
+
+    Raises:
+        MismatchError: the rows hold other positions than the encoder reads, or are too long.
+    """
+    if info.segment_aware != (backbone.position_embeddings != "absolute"):
+        reads = "BERT's positions" if info.segment_aware else "SegaBERT's positions"
+        raise MismatchError(
+            f"{preset}: reads {reads}, which is not what {data} was written for; write the "
+            f"records {'without' if info.segment_aware else 'with'} --segment-aware"
+        )
+    if backbone.position_embedding and backbone.max_sequence_length < info.sequence_length:
+        raise MismatchError(
+            f"{preset}: has {backbone.max_sequence_length} positions, the rows in {data} up to "
+            f"{info.sequence_length}; write them with --sequence-length"
+        )
+
+
+def _compile(trained: ReplicatedModel, config: FinetuningConfig, plan: _Plan) -> None:
+    trained.compile(
+        optimizer=finetuning_optimizer(
+            trained.model,
+            config.optimizer,
+            num_steps=max(plan.num_steps, 1),
+            dynamic_loss_scale=trained.model.backbone.compute_dtype == "float16",
+        ),
+        auto_scale_loss=False,  # the optimizer's own scale looks at all replicas
+        jit_compile=config.training.jit_compile,
+    )
+    trained.optimizer.build(trained.trainable_variables)
+
+
+def _finish(
+    task: Task,
+    model: keras_hub.models.Task,
+    config: FinetuningConfig,
+    preset: str,
+    data: str,
+    output: str,
+    validation_data: str | None,
+) -> dict[str, float]:
+    """Writes the preset, and scores what was written as `evaluate` does."""
+    directory = os.path.join(output, PRESET)
+    random_weights = f"random weights of the shape of {preset}"
+    facts = {
+        "Fine-tuned from": random_weights if config.training.random_weights else preset,
+        "Data": data,
+    }
+    model.is_head_trained = True
+    write_preset(model, directory, facts=facts, of_run=True)
+    scores = {}
+    if validation_data:
+        saved = load_checked(task.model_class, directory)  # in float32
+        scores = _calibrated_scores(task, saved, validation_data, config)
+        write_text(os.path.join(output, SCORES_FILE), json.dumps(scores, indent=1) + "\n")
+        print(f"{validation_data}: {shown_scores(scores)}")
+        facts["Scores"] = shown_scores(scores)
+        write_preset(saved, directory, facts=facts, of_run=True)
+    print(f"{output}: {PRESET}/, checkpoints/, metrics.jsonl, {CONFIG_FILE}", flush=True)
+    return scores
+
+
+def shown_scores(scores: Mapping[str, float]) -> str:
+    """Scores as a line for people."""
+    return ", ".join(f"{name} {value:.2f}" for name, value in scores.items())

@@ -1,0 +1,81 @@
+"""The table of tasks: where each is found. Nothing here needs TensorFlow.
+
+A package outside of this one adds a task by an entry point of the group `spanbert_tf.tasks`, whose
+name is the task's and whose value is a `spanbert_tf.tasks.task.Task`.
+"""
+
+import importlib
+import importlib.metadata
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from spanbert_tf.config import FinetuningConfig, load_finetuning_config
+from spanbert_tf.config.tasks import TASK_CONFIGS
+from spanbert_tf.errors import ConfigurationError
+
+ENTRY_POINTS = "spanbert_tf.tasks"
+# Name → module and attribute of its `Task`. The classes of their configurations: `TASK_CONFIGS`.
+_TASKS = {
+    "coreference": "spanbert_tf.tasks.coreference.task:TASK",
+    "named_entities": "spanbert_tf.tasks.named_entities.task:TASK",
+    "question_answering": "spanbert_tf.tasks.question_answering.task:TASK",
+    "relation_extraction": "spanbert_tf.tasks.relation_extraction.task:TASK",
+    "text_classification": "spanbert_tf.tasks.text_classification.task:TASK",
+}
+
+
+def task_names() -> list[str]:
+    """The names of all tasks, those of other packages included."""
+    return sorted({*_TASKS, *_entry_points()})
+
+
+def load_task(name: str) -> Any:
+    """The `Task` of a name, imported now.
+
+    Raises:
+        ConfigurationError: no task has that name.
+    """
+    if name in _TASKS:
+        module, attribute = _TASKS[name].split(":")
+        return getattr(importlib.import_module(module), attribute)
+    if point := _entry_points().get(name):
+        try:
+            return point.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigurationError(
+                f"task {name}: {point.value} cannot be loaded ({error}); mend or remove its package"
+            ) from error
+    raise ConfigurationError(f"task: {name!r} is not one of {', '.join(task_names())}")
+
+
+class _TaskConfigs(Mapping):
+    """The configuration class of each task; those of other packages are imported when asked for."""
+
+    def __getitem__(self, name: str) -> type[FinetuningConfig]:
+        if name in TASK_CONFIGS:
+            return TASK_CONFIGS[name]
+        if name in _entry_points():
+            return load_task(name).config_class
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(task_names())
+
+    def __len__(self) -> int:
+        return len(task_names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in task_names()
+
+
+def load_task_config(name_or_path: str, overrides: Sequence[str] = ()) -> FinetuningConfig:
+    """Loads, overrides and checks the configuration of any task, see `load_finetuning_config`.
+
+    Raises:
+        ConfigurationError: a file, a key, a type or a value is wrong.
+    """
+    return load_finetuning_config(name_or_path, overrides, _TaskConfigs())
+
+
+def _entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:
+    return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}

@@ -1,0 +1,130 @@
+"""The notion of a fine-tuning task.
+
+A task is a record of functions and classes. `finetune`, `evaluate`, `predict`, `export`, `inspect`
+and `--grid` know tasks through it alone; `tasks.table` says where they are found.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras_hub
+import rich.console
+import tensorflow as tf
+
+from spanbert_tf.config import FinetuningConfig
+from spanbert_tf.data.rows_info import RowsInfo, info_file
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.models.task_presets import is_task_preset
+from spanbert_tf.serving.exporting import ServedModule
+from spanbert_tf.tasks.table import load_task, task_names
+
+Predictions = Sequence[Any]  # a type of the task's own, in the order of the records
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What the commands need to know of a fine-tuning task.
+
+    Attributes:
+        name: `"question_answering"`; records are described by `NAME_info.json`.
+        main_metric: the score by which `--grid` and `keep_best` choose; higher is better.
+        model_class: class of the presets; a `keras_hub.models.Task` that offers `objectives`,
+            `objective_sums` and `target_counts` (`training.replicated_model.TrainableModel`).
+        config_class: class of its configurations.
+        load_info: description of the records in a directory; it has an attribute for each key of
+            the configuration's section `data`.
+        build: `(backbone, tokenizer, info, config)` → the model with its preprocessor.
+        dataset: `(directory, batch_size=…, training=…, seed=…, first_batch=…)` → batches of
+            `(x, y)` or `(x, y, sample_weight)`: endless and shuffled for training.
+        predict: `(model, directory, batch_size=…, after_batch=…)` → predictions in the order of
+            the records.
+        score: `(model, directory, predictions)` → the official metrics, in percent.
+        write: `(model, directory, predictions, output)`: writes the official files into a
+            directory.
+        written_files: patterns of their names, the first of which is always there.
+        served: `(model, top_k)` → what an export computes.
+        from_raw: `(model, top_k=…)` → a function of raw inputs, dicts of the task's natural
+            fields, that returns what the `transformers` pipeline of the task does; it is called
+            again and again.
+        sample_logits: `(model)` → logits [N, classes] for three sentences, to see what another
+            precision changes.
+        calibrate: `(model, directory, predictions)`: sets what the model chooses on development
+            data, such as a threshold.
+        baseline: `(directory)` → predictions without a model, to see what a score is worth; they
+            are scored and reported with `None` as the model.
+        check_model: `(model, info, directory, preset)`; raises `MismatchError` where records were
+            written for another model, beyond what all tasks check.
+        report: `(title, model, directory, predictions)` → a page of HTML.
+        print_details: `(model, directory, predictions, console)`: prints what `evaluate` shows
+            beside the scores, such as a table of the classes.
+        inspect: `(directory, console, num_examples)`: prints counts and some records; by default
+            the rows and their labels.
+    """
+
+    name: str
+    main_metric: str
+    model_class: type[keras_hub.models.Task]
+    config_class: type[FinetuningConfig]
+    load_info: Callable[[str], RowsInfo]
+    build: Callable[..., keras_hub.models.Task]
+    dataset: Callable[..., tf.data.Dataset]
+    predict: Callable[..., Predictions]
+    score: Callable[[keras_hub.models.Task, str, Predictions], dict[str, float]]
+    write: Callable[[keras_hub.models.Task, str, Predictions, str], None]
+    written_files: tuple[str, ...]
+    served: Callable[[keras_hub.models.Task, int], ServedModule]
+    from_raw: Callable[..., Callable[[Sequence[dict]], list]]
+    sample_logits: Callable[[keras_hub.models.Task], list]
+    # What not every task has.
+    calibrate: Callable[[keras_hub.models.Task, str, Predictions], None] | None = None
+    baseline: Callable[[str], Predictions] | None = None
+    check_model: Callable[[keras_hub.models.Task, RowsInfo, str, str], None] | None = None
+    report: Callable[[str, keras_hub.models.Task, str, Predictions], str] | None = None
+    print_details: (
+        Callable[[keras_hub.models.Task | None, str, Predictions, rich.console.Console], None]
+        | None
+    ) = None
+    inspect: Callable[[str, rich.console.Console, int], None] | None = None
+
+
+def holds_task_records(directory: str) -> bool:
+    """Whether a directory holds records of a task."""
+    return _records_task(directory) is not None
+
+
+def task_of_records(directory: str) -> Task:
+    """The task that records were written for, by the name of their description.
+
+    Raises:
+        BadInputError: the directory holds no records of a task.
+    """
+    name = _records_task(directory)
+    if name is not None:
+        return load_task(name)
+    raise BadInputError(
+        f"{directory}: holds no records of a task; write them with `spanbert-tf prepare`, "
+        "for example `prepare squad`"
+    )
+
+
+def task_of_preset(preset: str) -> Task | None:
+    """The task whose model a preset holds; `None` where it is another model.
+
+    Raises:
+        BadInputError: there is no preset of that name.
+    """
+    for name in task_names():
+        task = load_task(name)
+        if is_task_preset(preset, task.model_class):
+            return task
+    return None
+
+
+def _records_task(directory: str) -> str | None:
+    """The name of the task whose description lies in a directory."""
+    for name in task_names():
+        if os.path.isfile(os.path.join(directory, info_file(name))):
+            return name
+    return None

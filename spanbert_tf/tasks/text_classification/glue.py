@@ -1,0 +1,77 @@
+"""The tasks of GLUE (Wang et al., 2019): columns, labels, metrics and test sets.
+
+Nothing here needs TensorFlow.
+"""
+
+import dataclasses
+
+ENTAILMENT = ("entailment", "not_entailment")
+_NLI = ("contradiction", "entailment", "neutral")
+_BINARY = ("0", "1")
+_SENTENCES = ("sentence1", "sentence2")
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueTask:
+    """One task as GLUE distributes and scores it.
+
+    Attributes:
+        title: name in GLUE's table, and of the file in a submission.
+        texts: headers of the texts' columns.
+        label: header of the label's column; `None` where no file has labels.
+        labels: names of the classes in the order of their numbers; empty for a regression.
+        metrics: keys of the scores, in the order of the paper's tables.
+        test_rows: number of texts in the test set.
+        columns: columns of the labelled files, where they have no header.
+        skips_short_rows: whether rows with too few columns are part of the distribution.
+    """
+
+    title: str
+    texts: tuple[str, ...]
+    label: str | None
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    test_rows: int
+    columns: tuple[str, ...] = ()
+    skips_short_rows: bool = False
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether its texts are pairs."""
+        return len(self.texts) == 2
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether its labels are numbers."""
+        return not self.labels
+
+
+_COLA_COLUMNS = ("source", "label", "original_label", "sentence")
+_MNLI = GlueTask("MNLI-m", _SENTENCES, "gold_label", _NLI, ("accuracy",), 9796)
+# In the order of GLUE's table.
+GLUE_TASKS = {
+    "cola": GlueTask(
+        "CoLA", ("sentence",), "label", _BINARY, ("matthews",), 1063, columns=_COLA_COLUMNS
+    ),
+    "sst2": GlueTask("SST-2", ("sentence",), "label", _BINARY, ("accuracy",), 1821),
+    "mrpc": GlueTask(
+        "MRPC", ("#1 String", "#2 String"), "Quality", _BINARY, ("f1", "accuracy"), 1725
+    ),
+    "stsb": GlueTask("STS-B", _SENTENCES, "score", (), ("pearson", "spearman"), 1379),
+    "qqp": GlueTask(
+        "QQP",
+        ("question1", "question2"),
+        "is_duplicate",
+        _BINARY,
+        ("f1", "accuracy"),
+        390_965,
+        skips_short_rows=True,
+    ),
+    "mnli": _MNLI,
+    "mnli_mm": dataclasses.replace(_MNLI, title="MNLI-mm", test_rows=9847),
+    "qnli": GlueTask("QNLI", ("question", "sentence"), "label", ENTAILMENT, ("accuracy",), 5463),
+    "rte": GlueTask("RTE", _SENTENCES, "label", ENTAILMENT, ("accuracy",), 3000),
+    "wnli": GlueTask("WNLI", _SENTENCES, "label", _BINARY, ("accuracy",), 146),
+    "ax": GlueTask("AX", _SENTENCES, None, _NLI, ("matthews",), 1104),
+}
+SCORE_RANGE = (0.0, 5.0)  # of STS-B

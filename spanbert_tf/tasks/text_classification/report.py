@@ -1,0 +1,62 @@
+"""A page that shows each text with its gold label, the model's and how sure it was."""
+
+import os
+from collections.abc import Mapping, Sequence
+
+from spanbert_tf.tasks.report.page import render_page
+from spanbert_tf.tasks.text_classification.predictions import Rows
+from spanbert_tf.tasks.text_classification.schema import ExampleLine
+
+_TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
+_SURE = 0.9
+_FAR = 1.0  # of a regression; a fifth of the range of STS-B
+_CLASS_FILTERS = {"wrong": "errors", "sure": f"errors with a probability over {_SURE:.0%}"}
+_NUMBER_FILTERS = {"far": f"off by {_FAR:g} or more"}
+
+
+def report_page(
+    title: str,
+    examples: Sequence[ExampleLine],
+    predicted: Sequence[str | float],
+    rows: Rows,
+    scores: Mapping[str, float],
+    *,
+    is_regression: bool,
+) -> str:
+    """The page as HTML that needs nothing else; errors first, the largest on top.
+
+    Args:
+        title: title of the page.
+        examples: lines of `examples.jsonl`.
+        predicted: labels, in the same order.
+        rows: predictions, in the same order.
+        scores: scores of these predictions, in percent.
+        is_regression: whether labels are numbers.
+    """
+    record_of = _number_record if is_regression else _class_record
+    records = [
+        record_of(line, label, float(row.max()))
+        for line, label, row in zip(examples, predicted, rows, strict=True)
+    ]
+    records.sort(key=lambda record: -record["error"])
+    filters = _NUMBER_FILTERS if is_regression else _CLASS_FILTERS
+    shown = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in scores.items())
+    return render_page(_TEMPLATE, title, records, filters, scores=shown)
+
+
+def _class_record(line: ExampleLine, label: str, probability: float) -> dict:
+    is_wrong = label != line["label"]
+    kinds = ["wrong"] * is_wrong + ["sure"] * (is_wrong and probability > _SURE)
+    record = {"kinds": kinds, "certainty": f"{probability:.0%}", "error": is_wrong * probability}
+    return record | _shown(line, str(line["label"]), label)
+
+
+def _number_record(line: ExampleLine, number: float, _: float) -> dict:
+    error = abs(number - float(line["label"]))
+    record = {"kinds": ["far"] * (error >= _FAR), "certainty": f"off by {error:.2f}"}
+    return record | {"error": error} | _shown(line, f"{line['label']:.2f}", f"{number:.2f}")
+
+
+def _shown(line: ExampleLine, gold: str, predicted: str) -> dict:
+    texts = [line[name] for name in ("text", "text_pair") if name in line]
+    return {"texts": texts, "gold": gold, "predicted": predicted}

@@ -1,0 +1,67 @@
+"""The files of a set of labelled texts, as `prepare glue` and `prepare classification` write them.
+
+`rows.tfrecord` holds a packed row for each text or pair of texts, in the order of the file;
+`examples.jsonl` what they were made of. Nothing here needs TensorFlow.
+"""
+
+import dataclasses
+from typing import Annotated, ClassVar, NotRequired
+
+from annotated_types import Ge, MinLen
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+
+from spanbert_tf.data.rows_info import RowsInfo, info_file
+
+EXAMPLES_FILE = "examples.jsonl"
+INFO_FILE = info_file("text_classification")
+
+# Feature of a row, beside those of each row (`data.rows_info`): the number of the class, int64, or
+# the number itself, float32; 0 without one.
+LABEL = "label"
+
+
+class ExampleLine(TypedDict):
+    """A line of `examples.jsonl`."""
+
+    line: Annotated[int, Ge(1)]  # of the file that it is from
+    text: str
+    text_pair: NotRequired[str]
+    label: str | float | None  # the name of the class, or the number of a regression
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextClassificationInfo(RowsInfo):
+    """The content of `text_classification_info.json`.
+
+    Attributes:
+        labels: names of the classes in the order of their numbers; of a regression the name of
+            its number alone.
+        label_counts: how many rows of each class there are; empty for a regression.
+        is_pair: whether the texts are pairs.
+        is_regression: whether labels are numbers.
+        dataset: name of the GLUE task, `None` for other data.
+        counts: `training_rows` is 0 where the texts have no labels.
+    """
+
+    task: ClassVar[str] = "text_classification"
+
+    labels: Annotated[list[str], MinLen(1)]
+    label_counts: list[Annotated[int, Ge(0)]]
+    is_pair: bool
+    is_regression: bool = False
+    dataset: str | None = None
+
+    @property
+    def text_names(self) -> tuple[str, ...]:
+        """The fields of an example, and of a request."""
+        return text_names(self.is_pair)
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether the texts have labels, to train on or to score by."""
+        return self.num_training_rows > 0
+
+
+def text_names(is_pair: bool) -> tuple[str, ...]:
+    """The names of the texts, those of the `text-classification` pipeline of `transformers`."""
+    return ("text", "text_pair") if is_pair else ("text",)

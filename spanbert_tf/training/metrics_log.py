@@ -1,0 +1,174 @@
+"""`metrics.jsonl` and TensorBoard's scalars of a run."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import tensorflow as tf
+from annotated_types import Ge
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.writing import write_text
+from spanbert_tf.training.callbacks import StepCallback
+
+METRICS_FILE, LOGS = "metrics.jsonl", "logs"
+_VALIDATION = "validation_"
+
+
+class MetricsLog(StepCallback):
+    """Writes `metrics.jsonl` and TensorBoard's scalars.
+
+    A line of training has `step`, `learning_rate`, `gradient_norm` (of the last step, before
+    clipping), `tokens_per_second` and the model's metrics, as means over the steps since the line
+    before (or since an evaluation or a restart between them). A line of an evaluation has `step`
+    and the metrics with the prefix `validation_`.
+
+    Args:
+        directory: directory of the run.
+        first_step: steps that are done; lines about later steps are removed, in TensorBoard, too.
+        every: steps between lines.
+        schedule: learning rate as a function of the step, from 0.
+        tokens_per_step: word pieces of a batch, padding apart.
+        writes: whether this process writes; the others only take part in reading the metrics.
+
+    Attributes:
+        last_line: the last line of training; empty before the first one.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        first_step: int,
+        *,
+        every: int,
+        schedule: Callable[[int], float],
+        tokens_per_step: float,
+        writes: bool = True,
+    ) -> None:
+        super().__init__(first_step)
+        self.last_line: dict[str, float] = {}
+        self._path = os.path.join(directory, METRICS_FILE)
+        self._every = every
+        self._schedule = schedule
+        self._tokens_per_step = tokens_per_step
+        self._starts_interval = True
+        self._writers: dict[str, tf.summary.SummaryWriter] = {}
+        lines = read_metrics(self._path) if os.path.exists(self._path) else []
+        self._lines = [line for line in lines if line["step"] <= first_step]
+        if writes:
+            self._open(os.path.join(directory, LOGS), len(self._lines) < len(lines))
+
+    @property
+    def evaluated_steps(self) -> set[int]:
+        """The steps after which an evaluation was logged."""
+        return {line["step"] for line in self._lines if _is_evaluation(line)}
+
+    def evaluations(self) -> list[dict[str, float]]:
+        """The evaluations so far: `step` and the metrics without their prefix."""
+        return [
+            {name.removeprefix(_VALIDATION): value for name, value in line.items()}
+            for line in self._lines
+            if _is_evaluation(line)
+        ]
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Begins an interval: Keras sets the metrics back here."""
+        super().on_epoch_begin(epoch, logs)
+        self._starts_interval = True
+
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Begins an interval after a line was written, with metrics set back and a new clock."""
+        if self._starts_interval:
+            self.model.reset_metrics()
+            self._interval_start = (self.step, time.perf_counter())
+            self._starts_interval = False
+
+    def on_step_end(self, logs: dict) -> None:
+        """Writes a line of training where one is due."""
+        if self.step % self._every:
+            return
+        # `logs` would be the mean of the replicas' means, which have unequal numbers of targets.
+        metrics = {name: float(value) for name, value in self.model.get_metrics_result().items()}
+        first_step, start = self._interval_start
+        tokens = (self.step - first_step) * self._tokens_per_step
+        self.last_line = {
+            "step": self.step,
+            "learning_rate": float(self._schedule(self.step - 1)),
+            "gradient_norm": float(self.model.optimizer.gradient_norm.numpy()),
+            **metrics,
+            "tokens_per_second": round(tokens / (time.perf_counter() - start), 1),
+        }
+        self._write(self.last_line)
+        self._starts_interval = True
+
+    def write_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Writes a line of an evaluation, after which an interval of training begins.
+
+        Args:
+            step: step after which the model was evaluated.
+            metrics: their names without a prefix.
+        """
+        named = {f"{_VALIDATION}{name}": float(value) for name, value in metrics.items()}
+        self._write({"step": step, **named})
+        self._starts_interval = True
+
+    def _open(self, logs: str, has_later_lines: bool) -> None:
+        """Opens TensorBoard's files; drops what a run wrote after its last checkpoint."""
+        if os.path.exists(self._path):  # a killed process may have left half a line
+            write_text(self._path, "".join(json.dumps(line) + "\n" for line in self._lines))
+        if has_later_lines:
+            shutil.rmtree(logs, ignore_errors=True)  # its files cannot be cut
+        self._writers = {
+            name: tf.summary.create_file_writer(os.path.join(logs, name))
+            for name in ("train", "validation")
+        }
+        for line in self._lines if has_later_lines else ():
+            self._write_scalars(line)
+        for writer in self._writers.values():
+            writer.flush()
+
+    def _write(self, line: dict[str, float]) -> None:
+        self._lines.append(line)
+        if not self._writers:
+            return
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        self._write_scalars(line).flush()
+
+    def _write_scalars(self, line: dict[str, float]) -> tf.summary.SummaryWriter:
+        writer = self._writers["validation" if _is_evaluation(line) else "train"]
+        with writer.as_default(line["step"]):
+            for name, value in line.items():
+                if name != "step":
+                    tf.summary.scalar(name.removeprefix(_VALIDATION), value)
+        return writer
+
+
+class _Line(TypedDict, extra_items=float):
+    step: Annotated[int, Ge(0)]
+
+
+def read_metrics(path: str) -> list[dict[str, float]]:
+    """Reads `metrics.jsonl`; a last line that a killed process did not finish is left out.
+
+    Raises:
+        BadInputError: another line is not an object of numbers with a step.
+    """
+    lines = []
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if line.endswith("\n"):
+                    lines.append(parse_json(line, _Line, f"{path}: line {number}", "remove it"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: cannot be read ({error})") from error
+    return lines
+
+
+def _is_evaluation(line: Mapping[str, float]) -> bool:
+    return any(name.startswith(_VALIDATION) for name in line)

@@ -1,0 +1,402 @@
+import collections
+import gzip
+import hashlib
+import itertools
+import pathlib
+import random
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import written_records
+from tokenizers import BertWordPieceTokenizer
+
+import data_prep.beam.spill
+import data_prep.blocks.records
+import data_prep.text.corpus
+from data_prep.beam.writing import write_pretraining_records
+from data_prep.text.sentences import split_sentences
+from data_prep.text.vocabulary import write_vocabulary
+from spanbert_tf.cli import main
+from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
+from spanbert_tf.data.schema import DatasetInfo
+from spanbert_tf.data.tokenization import WordPieceTokenizer
+from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
+from spanbert_tf.vocabulary import Casing, load_vocabulary
+
+SEQUENCE_LENGTH = 64
+OPTIONS = {"sequence_length": SEQUENCE_LENGTH, "num_shards": 3, "validation_fraction": 0.2}
+
+
+@pytest.fixture(scope="module")
+def single(corpus, letters_vocabulary, tmp_path_factory):
+    output = tmp_path_factory.mktemp("single") / "records"
+    pattern = str(corpus[0] / "*")
+    info = write_pretraining_records(
+        pattern, vocabulary=letters_vocabulary, output=str(output), **OPTIONS
+    )
+    return output, info
+
+
+def tokenize(vocabulary, documents, lowercase=False):
+    """Documents of paragraphs (lists of sentences) as documents > paragraphs > sentences > ids."""
+    tokenizer = WordPieceTokenizer(load_vocabulary(vocabulary), Casing.of(lowercase))
+    return [
+        [
+            tokenizer.tokenize(tf.constant(split_sentences([" ".join(paragraph)])[0])).to_list()
+            for paragraph in document
+        ]
+        for document in documents
+    ]
+
+
+def is_unique(block):
+    """Whether no other block has the same tokens: the words are random."""
+    return len(block["token_ids"]) > 10
+
+
+def directory_bytes(directory):
+    return {path.name: path.read_bytes() for path in pathlib.Path(directory).iterdir()}
+
+
+def in_order(blocks):
+    return sorted(blocks, key=lambda block: sorted(block.items()))
+
+
+def test_records_are_the_blocks_of_the_oracle(single, corpus, letters_vocabulary):
+    documents = tokenize(letters_vocabulary, corpus[1])
+    expected = [
+        block
+        for blocks in written_records.expected_blocks(documents, SEQUENCE_LENGTH - 2)
+        for block in blocks
+    ]
+    records = written_records.read_records(*single)
+    for record in records:
+        del record["record_id"]
+    assert in_order(records) == in_order(expected)
+    assert any(record["first_token_index"] for record in records)  # some sentences were split
+
+
+def test_counts_add_up_with_an_independent_count(single, corpus, letters_vocabulary):
+    directory, documents = corpus
+    texts = [" ".join(paragraph) for document in documents for paragraph in document]
+    peer = BertWordPieceTokenizer(letters_vocabulary, lowercase=False)
+    ids = [peer.encode(text, add_special_tokens=False).ids for text in texts]
+    files = [path for path in directory.iterdir() if path.is_file()]
+    output, info = single
+    assert info.counts["files"] == len(files)
+    assert info.counts["bytes"] == sum(path.stat().st_size for path in files)
+    assert info.counts["documents"] == len(documents)
+    assert info.counts["title_only_documents"] == len(files)
+    assert info.counts["paragraphs"] == len(texts)
+    assert info.counts["tokens"] == sum(map(len, ids))
+    assert info.counts["tokens"] == sum(shard.num_tokens for shard in info.shards)
+    assert info.counts["records"] == sum(shard.num_records for shard in info.shards)
+    everything = np.bincount(np.concatenate(ids), minlength=info.vocabulary_size)
+    held_out = written_records.read_records(output, info, "validation")
+    for record in held_out:
+        everything -= np.bincount(record["token_ids"], minlength=info.vocabulary_size)
+    assert list(load_unigram_counts(output, info)) == everything.tolist()
+
+
+def test_the_description_fits_the_files(single, letters_vocabulary):
+    output, info = single
+    assert DatasetInfo.from_json((output / "dataset_info.json").read_text(), "here") == info
+    assert (output / "vocab.txt").read_text() == pathlib.Path(letters_vocabulary).read_text()
+    names = {shard.file for shard in info.shards} | {
+        "dataset_info.json",
+        "unigram_counts.json",
+        "vocab.txt",
+    }
+    assert {path.name for path in output.iterdir()} == names
+    assert not list(output.parent.glob("*.incomplete"))
+    for shard in info.shards:
+        assert hashlib.sha256((output / shard.file).read_bytes()).hexdigest() == shard.sha256
+        num_records = sum(1 for _ in tf.data.TFRecordDataset(str(output / shard.file)))
+        assert num_records == shard.num_records > 0
+
+
+def by_document(directory, info):
+    """For each word that a document has all to itself, the splits that it is in."""
+    splits = collections.defaultdict(set)
+    for split in ("train", "validation"):
+        for record in written_records.read_records(directory, info, split):
+            splits[record["token_ids"][0]].add(split)
+    return splits
+
+
+def test_many_documents_are_held_out_as_a_whole(tmp_path, capsys):
+    words = [f"word{number}" for number in range(400)]
+    vocabulary, text = tmp_path / "vocab.txt", tmp_path / "text.txt"
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "A", *words]))
+    text.write_text("\n===\n".join(f"{word} " * 30 for word in words))
+    info = write_pretraining_records(
+        str(text),
+        vocabulary=str(vocabulary),
+        output=str(tmp_path / "records"),
+        document_separator="===",
+        sequence_length=12,
+        validation_fraction=0.1,
+    )
+    splits = by_document(tmp_path / "records", info)
+    assert len(splits) == 400
+    assert all(len(of_document) == 1 for of_document in splits.values())
+    held_out = info.num_records("validation")
+    assert 90 < held_out < 150  # of 1,200: 120 less or more 3 · √40
+    assert f"{held_out} held-out records ({held_out / 12:.2f}%, whole documents)" in (
+        capsys.readouterr().out
+    )
+
+
+def sentence(source):
+    words = ("".join(source.choices("abcdefgh", k=source.randint(1, 5))) for _ in range(9))
+    return f"{' '.join(words).capitalize()}."
+
+
+@pytest.mark.parametrize("sizes", [[1500], [1000, 300, 20, 20, 20]])
+@pytest.mark.parametrize("fraction", [0.005, 0.01, 0.1])
+def test_of_few_or_large_documents_blocks_are_held_out(
+    sizes, fraction, letters_vocabulary, tmp_path, capsys
+):
+    source = random.Random(5)
+    text = tmp_path / "text.txt"
+    documents = [" ".join(sentence(source) for _ in range(size)) for size in sizes]
+    text.write_text("\n===\n".join(documents))
+    options = {"document_separator": "===", "sequence_length": 64, "num_shards": 2}
+    options |= {"vocabulary": letters_vocabulary, "validation_fraction": fraction}
+    info = write_pretraining_records(str(text), output=str(tmp_path / "one"), **options)
+    held_out, total = info.num_records("validation"), info.counts["records"]
+    assert abs(held_out - fraction * total) <= max(0.5, 0.3 * fraction * total * (fraction > 0.05))
+    assert (
+        f"({held_out / total:.2%}, blocks, documents are few or large)" in capsys.readouterr().out
+    )
+    # Nothing of the held-out text is in the training text, nothing is lost.
+    tokens = collections.Counter()
+    for record in written_records.read_records(tmp_path / "one", info):
+        tokens.update(record["token_ids"])
+    peer = BertWordPieceTokenizer(letters_vocabulary, lowercase=False)
+    expected = itertools.chain.from_iterable(
+        peer.encode(document, add_special_tokens=False).ids for document in documents
+    )
+    assert tokens == collections.Counter(expected)
+
+
+def test_record_ids_are_distinct_int64(single):
+    ids = [record["record_id"] for record in written_records.read_records(*single)]
+    assert len(set(ids)) == len(ids)
+    assert min(ids) >= 0
+    assert max(ids) > 2**60
+
+
+def test_neighbours_in_a_document_are_no_neighbours_in_a_file(single, corpus, letters_vocabulary):
+    documents = tokenize(letters_vocabulary, corpus[1])
+    expected = written_records.expected_blocks(documents, SEQUENCE_LENGTH - 2)
+    followers = {
+        tuple(block["token_ids"]): tuple(following["token_ids"])
+        for blocks in expected
+        for block, following in itertools.pairwise(blocks)
+        if is_unique(block)
+    }
+    order = [tuple(record["token_ids"]) for record in written_records.read_records(*single)]
+    kept = sum(followers.get(a) == b for a, b in itertools.pairwise(order))
+    assert len(followers) > 200
+    assert kept < 0.03 * len(followers)
+
+
+def test_two_processes_write_the_same_bytes_from_any_place(
+    single, corpus, letters_vocabulary, tmp_path
+):
+    moved = shutil.copytree(corpus[0], tmp_path / "elsewhere")
+    output = str(tmp_path / "records")
+    write_pretraining_records(
+        str(moved / "wiki*"),
+        vocabulary=letters_vocabulary,
+        output=output,
+        num_processes=2,
+        **OPTIONS,
+    )
+    assert directory_bytes(output) == directory_bytes(single[0])
+
+
+def test_small_pieces_of_text_give_the_same_bytes(
+    single, corpus, letters_vocabulary, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(data_prep.text.corpus, "READ_SIZE", 2_000)
+    monkeypatch.setattr(data_prep.blocks.records, "CHUNK_CHARACTERS", 300)
+    monkeypatch.setattr(data_prep.beam.spill, "SEGMENT_BYTES", 5_000)
+    output = str(tmp_path / "records")
+    pattern = str(corpus[0] / "*")
+    write_pretraining_records(pattern, vocabulary=letters_vocabulary, output=output, **OPTIONS)
+    assert directory_bytes(output) == directory_bytes(single[0])
+
+
+def test_lower_case_strips_accents(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("Élan VITAL, naïveté. " * 40 + "\n\n" + "Déjà vu. " * 50)
+    vocabulary = str(tmp_path / "vocab.txt")
+    write_vocabulary(str(text), vocabulary, vocabulary_size=100, lowercase=True)
+    info = write_pretraining_records(
+        str(text), vocabulary=vocabulary, output=str(tmp_path / "records"), lowercase=True
+    )
+    assert info.lowercase
+    peer = BertWordPieceTokenizer(vocabulary, lowercase=True)
+    expected = peer.encode(text.read_text(), add_special_tokens=False).ids
+    (record,) = written_records.read_records(tmp_path / "records", info)
+    assert record["token_ids"] == expected
+    unknown = load_vocabulary(vocabulary).index("[UNK]")
+    assert load_unigram_counts(tmp_path / "records", info)[unknown] == 0
+
+
+def test_accents_are_kept_on_request(tmp_path, capfd):
+    text, vocabulary = tmp_path / "text.txt", str(tmp_path / "vocab.txt")
+    text.write_text("Über die STRASSE, Äpfel und Ölgötzen. " * 40)
+    options = ["--input", str(text), "--lowercase"]
+    kept = ["--keep-accents", "--vocabulary", vocabulary]
+    with pytest.raises(SystemExit, match="0"):
+        size = ["--output", vocabulary, "--vocabulary-size", "100"]
+        main(["prepare", "vocabulary", *options, "--keep-accents", *size])
+    with pytest.raises(SystemExit, match="2"):
+        output = ["--vocabulary", vocabulary, "--output", str(tmp_path / "stripped")]
+        main(["prepare", "pretraining", *options, *output])
+    assert "has entries with accents (ä), which --lowercase strips" in capfd.readouterr().err
+    with pytest.raises(SystemExit, match="0"):
+        main(["prepare", "pretraining", *options, *kept, "--output", str(tmp_path / "records")])
+    info = load_dataset_info(tmp_path / "records")
+    assert info.casing == (True, False)
+    peer = BertWordPieceTokenizer(vocabulary, lowercase=True, strip_accents=False)
+    expected = peer.encode(text.read_text(), add_special_tokens=False).ids
+    records = written_records.read_records(tmp_path / "records", info)
+    tokens = itertools.chain.from_iterable(record["token_ids"] for record in records)
+    assert sorted(tokens) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("num_documents", "fraction", "num_held_out"),
+    [(1, 0.01, 0), (1, 0.5, 0), (2, 0.001, 1), (2, 0.5, 1), (7, 0.001, 1), (7, 0.0, 0)],
+)
+def test_small_corpora_hold_out_a_document_but_not_all(
+    num_documents, fraction, num_held_out, letters_vocabulary, tmp_path
+):
+    text = tmp_path / "text.txt"
+    text.write_text("\n===\n".join(f"{'ab' * n} words." for n in range(1, num_documents + 1)))
+    info = write_pretraining_records(
+        str(text),
+        document_separator="===",
+        vocabulary=letters_vocabulary,
+        output=str(tmp_path / "records"),
+        validation_fraction=fraction,
+    )
+    assert info.num_records("validation") == num_held_out
+    assert info.num_records("train") == num_documents - num_held_out
+    assert sum(load_unigram_counts(tmp_path / "records", info)) == info.num_tokens("train")
+
+
+def test_what_has_no_tokens_is_counted(letters_vocabulary, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("===\nOne. Two.\n\n\u200b\n\nThree.\n===\n\u200b\n===\n\n===\nFour.\n")
+    info = write_pretraining_records(
+        str(text),
+        document_separator="===",
+        vocabulary=letters_vocabulary,
+        output=str(tmp_path / "records"),
+        validation_fraction=0,
+    )
+    assert info.counts["documents"] == 2
+    assert info.counts["empty_documents"] == 2
+    assert info.counts["paragraphs"] == 3
+    assert info.counts["sentences"] == 4
+    assert info.counts["sentences_without_tokens"] == 2
+    starts = {
+        len(record["token_ids"]): record["paragraph_indices"]
+        for record in written_records.read_records(tmp_path / "records", info)
+    }
+    assert sorted(starts.values()) == [[0], [0, 1]]
+
+
+def test_output_that_exists_is_left_alone(corpus, letters_vocabulary, tmp_path):
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "mine").write_text("keep")
+    for output in (tmp_path / "records", tmp_path / "records" / "mine"):
+        with pytest.raises(BadInputError, match="exists already"):
+            write_pretraining_records(
+                str(corpus[0] / "*"), vocabulary=letters_vocabulary, output=str(output)
+            )
+    assert (tmp_path / "records" / "mine").read_text() == "keep"
+
+
+def test_the_case_must_be_that_of_the_vocabulary(corpus, letters_vocabulary, tmp_path):
+    uncased = tmp_path / "vocab.txt"
+    pieces = [
+        piece
+        for piece in load_vocabulary(letters_vocabulary)
+        if piece.startswith("[") or piece == piece.lower()
+    ]
+    uncased.write_text("\n".join([*pieces, "[unused1]"]))
+    for vocabulary, lowercase in ((letters_vocabulary, True), (str(uncased), False)):
+        with pytest.raises(MismatchError, match=r"vocab\.txt: .*--lowercase"):
+            write_pretraining_records(
+                str(corpus[0] / "*"),
+                vocabulary=vocabulary,
+                output=str(tmp_path / "records"),
+                lowercase=lowercase,
+            )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--vocabluary=x"], "--vocabluary: neither"),
+        (["stray"], "stray: neither"),
+        (["--direct_num_workers=many"], "many"),
+    ],
+)
+def test_options_that_beam_does_not_know_are_refused(
+    arguments, message, corpus, letters_vocabulary, tmp_path
+):
+    with pytest.raises(ConfigurationError, match=message) as raised:
+        write_pretraining_records(
+            str(corpus[0] / "*"),
+            vocabulary=letters_vocabulary,
+            output=str(tmp_path / "records"),
+            beam_arguments=arguments,
+        )
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("bad", [b"caf\xe9", b'<doc id="1" title="A">\nA\n\nB\n', b"\x1f\x8b\x08"])
+def test_a_bad_file_among_good_ones_leaves_nothing(bad, corpus, letters_vocabulary, tmp_path):
+    text = shutil.copytree(corpus[0], tmp_path / "text")
+    (text / "wiki_03b").write_bytes(bad)
+    with pytest.raises(BadInputError, match="wiki_03b: ") as raised:
+        write_pretraining_records(
+            str(text / "*"), vocabulary=letters_vocabulary, output=str(tmp_path / "records")
+        )
+    assert "\n" not in str(raised.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
+def test_titles_alone_are_no_text_to_train_on(letters_vocabulary, tmp_path):
+    (tmp_path / "text").write_text('<doc id="1" title="A">\nA\n\n</doc>\n')
+    with pytest.raises(BadInputError, match="no document has text"):
+        write_pretraining_records(
+            str(tmp_path / "text"),
+            vocabulary=letters_vocabulary,
+            output=str(tmp_path / "records"),
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
+def test_real_text_gives_the_tokens_that_huggingface_counts(shared_data, tmp_path):
+    vocabulary = str(shared_data / "vocab" / "bert-base-cased-vocab.txt")
+    path = str(shared_data / "text" / "novels" / "105_persuasion.txt.gz")
+    info = write_pretraining_records(path, vocabulary=vocabulary, output=str(tmp_path / "records"))
+    peer = BertWordPieceTokenizer(vocabulary, lowercase=False)
+    with gzip.open(path, "rt", encoding="utf-8") as text:
+        ids = peer.encode(text.read(), add_special_tokens=False).ids
+    assert info.counts["tokens"] == len(ids)
+    assert collections.Counter(ids) == collections.Counter(
+        token
+        for record in written_records.read_records(tmp_path / "records", info)
+        for token in record["token_ids"]
+    )

@@ -1,0 +1,83 @@
+import itertools
+import os
+import pty
+import subprocess
+import sys
+import textwrap
+import threading
+
+import data_prep.beam.progress
+import spanbert_tf.process.progress
+from data_prep.beam.progress import ProgressDisplay, ProgressWriter, Totals
+from spanbert_tf.process.progress import show_progress
+
+
+def test_totals_are_those_of_all_writers_and_never_fall(tmp_path):
+    writers = [ProgressWriter(str(tmp_path)) for _ in range(3)]
+    display = ProgressDisplay(str(tmp_path), 1, 1)
+    rounds = 300
+
+    def work(writer):
+        for _ in range(rounds):
+            writer.add(Totals(documents=1, text_bytes=10))
+
+    threads = [threading.Thread(target=work, args=[writer]) for writer in writers]
+    for thread in threads:
+        thread.start()
+    seen = [display.totals().text_bytes]
+    while any(thread.is_alive() for thread in threads):
+        seen.append(display.totals().text_bytes)
+    assert all(before <= behind for before, behind in itertools.pairwise(seen))
+    assert display.totals() == Totals(3 * rounds, 30 * rounds, 0, 0)
+
+
+def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(data_prep.beam.progress, "_LOOKS_BETWEEN_LINES", 1)
+    with ProgressDisplay(str(tmp_path), 2_000_000, 4):
+        writer = ProgressWriter(str(tmp_path))
+        writer.add(Totals(1_234, 2_500_000, 900_000, 3))
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("preparing: 1,234 documents, 2.5 MB of text, ")
+    assert last.endswith(" MB/s, 3 of 4 shards")
+
+
+def on_a_terminal(script, *arguments):
+    """What a script in Python shows on a terminal as its stderr."""
+    terminal, end = pty.openpty()
+    subprocess.run([sys.executable, "-c", script, *arguments], stderr=end, check=True)
+    os.close(end)
+    shown = os.read(terminal, 100_000).decode()
+    os.close(terminal)
+    return shown
+
+
+def test_items_are_handed_on_and_lines_say_how_many(monkeypatch, capsys):
+    monkeypatch.setattr(spanbert_tf.process.progress, "_SECONDS_BETWEEN_LINES", 0)
+    assert list(show_progress(iter("abc"), 3, "letters")) == ["a", "b", "c"]
+    assert capsys.readouterr().err.splitlines() == [
+        f"preparing: {number} of 3 letters" for number in (1, 2, 3)
+    ]
+
+
+def test_a_bar_of_items_on_a_terminal():
+    script = """if True:
+        from spanbert_tf.process.progress import show_progress
+        assert list(show_progress(range(4000), 4000, "questions")) == list(range(4000))
+    """
+    shown = on_a_terminal(script)
+    assert "4,000 of 4,000 questions" in shown
+    assert "━━━━" in shown
+
+
+def test_a_bar_on_a_terminal(tmp_path):
+    script = textwrap.dedent(
+        """
+        import sys
+        from data_prep.beam.progress import ProgressDisplay, ProgressWriter, Totals
+        with ProgressDisplay(sys.argv[1], 100, 1):
+            ProgressWriter(sys.argv[1]).add(Totals(7, 3_000_000, 100, 1))
+        """
+    )
+    shown = on_a_terminal(script, str(tmp_path))
+    assert "7 documents, 3.0 MB of text" in shown
+    assert "━━━━" in shown

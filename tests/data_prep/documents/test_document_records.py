@@ -1,0 +1,175 @@
+"""Records of documents: pieces, segments, maps and mentions, against plain Python."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.coreference import prepare_coreference
+from spanbert_tf.data.document_segments import segment_documents
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.tasks.coreference.dataset import coreference_dataset, load_documents
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+PIECES = [*SPECIAL, "ann", "has", "a", "cat", ".", "she", "like", "##s", "it", "x", "##x"]
+
+
+def segments_of(sentence_ends, word_ends, room):
+    """Pieces of each segment, as the original's `split_into_segments` takes them."""
+    start, found = 0, []
+    while start < len(sentence_ends):
+        end = min(start + room, len(sentence_ends)) - 1
+        stop = end
+        while stop >= start and not sentence_ends[stop]:
+            stop -= 1
+        if stop < start:
+            stop = end
+            while stop >= start and not word_ends[stop]:
+                stop -= 1
+        stop = end if stop < start else stop
+        found.append((start, stop + 1))
+        start = stop + 1
+    return found or [(0, 0)]
+
+
+def expected(sentences, words, room):
+    """Pieces, sentence map and word map with special tokens, one at a time."""
+    count = len(words)
+    sentence_ends = [n == count - 1 or sentences[n + 1] != sentences[n] for n in range(count)]
+    word_ends = [n == count - 1 or words[n + 1] != words[n] for n in range(count)]
+    pieces, sentence_map, word_map, number, last = [], [], [], 0, 0
+    for start, end in segments_of(sentence_ends, word_ends, room):
+        pieces += [-1, *range(start, end), -1]
+        sentence_map.append(number)
+        word_map.append(last)
+        for piece in range(start, end):
+            sentence_map.append(number)
+            number += sentence_ends[piece]
+            last = words[piece]
+            word_map.append(last)
+        sentence_map.append(number)
+        word_map.append(last)
+    return pieces, sentence_map, word_map
+
+
+documents = st.lists(
+    st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=6), max_size=5),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=40)
+@given(documents, st.integers(4, 14))
+def test_segments_and_maps_are_the_originals(made, sequence_length):
+    # Of each document, of each of its sentences, how many pieces each word has.
+    columns = {"sentence": [], "word": []}
+    for sentences in made:
+        row = [
+            (n, word)
+            for n, sizes in enumerate(sentences)
+            for word, size in enumerate(sizes)
+            for _ in range(size)
+        ]
+        columns["sentence"].append([sentence for sentence, _ in row])
+        changes = [n > 0 and row[n][:2] != row[n - 1][:2] for n in range(len(row))]
+        # Two words of one sentence differ in their number, so repeated pieces are one word.
+        columns["word"].append(np.cumsum(changes).tolist())
+    ragged = {
+        name: tf.ragged.constant(rows, tf.int32, ragged_rank=1) for name, rows in columns.items()
+    }
+    found = segment_documents(
+        ragged["sentence"] + 7,
+        ragged["sentence"],
+        ragged["word"],
+        sequence_length=sequence_length,
+        start_id=2,
+        end_id=3,
+    )
+    for number in range(len(made)):
+        pieces, sentence_map, word_map = expected(
+            columns["sentence"][number], columns["word"][number], sequence_length - 2
+        )
+        assert found.pieces[number].numpy().tolist() == pieces
+        assert found.sentence_indices[number].numpy().tolist() == sentence_map
+        assert found.word_indices[number].numpy().tolist() == word_map
+        lengths = found.segment_lengths[number].numpy()
+        assert lengths.sum() == len(pieces) and lengths.max() <= sequence_length
+        firsts = np.cumsum(lengths) - lengths
+        ids = found.token_ids[number].numpy()
+        assert (ids[firsts] == 2).all() and (ids[firsts + lengths - 1] == 3).all()
+
+
+def prepare(tmp_path, line, *options):
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
+    (tmp_path / "in.jsonl").write_text(json.dumps(line))
+    output = str(tmp_path / "out")
+    arguments = ["--input", tmp_path / "in.jsonl", "--vocabulary", tmp_path / "vocab.txt"]
+    arguments += ["--output", output, "--lowercase", "--overwrite", *options]
+    prepare_coreference.main(list(map(str, arguments)), standalone_mode=False)
+    return output
+
+
+LINE = {
+    "doc_key": "tc/x_0",
+    "sentences": [["Ann", "has", "a", "cat", "."], ["\u200b", "She", "likes", "it", "."]],
+    "speakers": [["A"] * 5, ["B"] * 5],
+    "clusters": [[[0, 0], [6, 6]], [[2, 3], [8, 8], [5, 5]], [[3, 6], [1, 4]]],
+}
+
+
+def test_records_hold_what_the_model_reads(tmp_path, capsys):
+    output = prepare(tmp_path, LINE, "--sequence-length", 8, "--max-span-width", 3)
+    shown = capsys.readouterr().out
+    assert "1 documents, 2 segments, 2 sentences, 10 words, 3 clusters, 7 mentions" in shown
+    assert "1 mentions cross a sentence's end" in shown
+    assert "1 mentions are longer than 3 pieces" in shown
+    assert "1 mentions have no word piece" in shown and "1 words have no word piece" in shown
+    ((x, y),) = coreference_dataset(output, batch_size=1, training=False)
+    x = {name: values.numpy()[0].tolist() for name, values in x.items()}
+    assert [[PIECES[token] for token in row] for row in x["token_ids"]] == [
+        ["[CLS]", "ann", "has", "a", "cat", ".", "[SEP]", "[PAD]"],
+        ["[CLS]", "she", "like", "##s", "it", ".", "[SEP]", "[PAD]"],
+    ]
+    width = len(x["sentence_indices"])
+    assert x["sentence_indices"] == [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 2] + [-1] * (width - 14)
+    assert x["word_indices"][:14] == [0, 0, 1, 2, 3, 4, 4, 4, 6, 7, 7, 8, 9, 9]
+    assert x["speaker_ids"][:14] == [1, 2, 2, 2, 2, 2, 1, 1, 3, 3, 3, 3, 3, 1]
+    assert x["segment_indices"][:14] == [0] * 7 + [1] * 7
+    assert x["piece_positions"][:14] == [*range(7), *range(8, 15)]
+    assert x["begins_word"][:14] == [0, 1, 1, 1, 1, 1, 0, 0, 1, 1, 0, 1, 1, 0]
+    assert x["ends_word"][:14] == [0, 1, 1, 1, 1, 1, 0, 0, 1, 0, 1, 1, 1, 0]
+    assert x["genre_ids"] == 5
+    y = {name: values.numpy()[0] for name, values in y.items()}
+    gold = set(zip(*(y[name].tolist() for name in y), strict=True)) - {(-1, -1, 0)}
+    names = list(y)
+    order = [names.index(f"mention_{name}") for name in ("starts", "ends", "clusters")]
+    found = {tuple(item[n] for n in order) for item in gold}
+    assert found == {(1, 1, 1), (8, 8, 1), (2, 5, 2), (4, 8, 2), (3, 4, 3), (11, 11, 3)}
+
+
+def test_sentences_of_files_that_do_not_tell_them(tmp_path):
+    rows = [
+        f"{n}\t{word}\t_"
+        for n, word in enumerate(["Ann", "has", "a", "cat", ".", "She", "likes", "it", "."])
+    ]
+    text = "# begin document\n" + "\n".join(rows) + "\n"
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
+    (tmp_path / "a.conll").write_text(text)
+    arguments = ["--input", tmp_path / "a.conll", "--vocabulary", tmp_path / "vocab.txt"]
+    arguments += ["--output", tmp_path / "out", "--lowercase", "--sequence-length", 8]
+    prepare_coreference.main(list(map(str, arguments)), standalone_mode=False)
+    (line,) = load_documents(str(tmp_path / "out"))
+    assert line["sentence_starts"] == [0, 5]
+
+
+def test_a_word_longer_than_a_segment_is_named(tmp_path):
+    line = {"doc_key": "a_0", "sentences": [["Ann", "x" * 9]], "clusters": []}
+    with pytest.raises(
+        BadInputError, match=r"document 'a_0': word 1 .*, 'xxxxxxxxx', has 9 pieces"
+    ):
+        prepare(tmp_path, line, "--sequence-length", 8)
+    assert not (tmp_path / "out").exists()

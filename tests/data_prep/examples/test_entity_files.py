@@ -1,0 +1,227 @@
+"""Files of named entities: what is read, what is refused or counted, and the rows of it."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from seqeval.scheme import IOB2, IOBES, Entities
+
+from data_prep.examples.entity_files import read_conll2003, read_crossre, read_entity_lines
+from data_prep.examples.entity_rows import write_entities
+from data_prep.examples.tagged_sentences import spans_of_tags
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.tasks.named_entities.dataset import named_entities_dataset
+from spanbert_tf.tasks.named_entities.schema import load_sentences
+from spanbert_tf.vocabulary import Casing
+
+WORDS = ["the", "cat", "##s", "ann", "lee", "rome", "in", "-", "u", ".", "s", "##town"]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+CONLL = """-DOCSTART- -X- -X- O
+
+Ann NNP B-NP I-PER
+Lee NNP I-NP I-PER
+in IN O O
+U.S NNP B-NP I-LOC
+\u00a0. . O O
+
+
+Rome NNP O I-LOC
+Rome NNP O B-LOC
+"""
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    path.write_text("".join(f"{piece}\n" for piece in VOCABULARY))
+    return str(path)
+
+
+def prepare(sentences, output, vocabulary, **options):
+    options = {"casing": Casing.of(True), "vocabulary": vocabulary, **options}
+    return write_entities(sentences, str(output), **options)
+
+
+def labelled_rows(directory, info):
+    """Pieces of each row with their labels; `None` where there is none."""
+    rows = {}
+    for x, y in named_entities_dataset(directory, batch_size=2, training=False).as_numpy_iterator():
+        for number, ids, mask, labels in zip(
+            x["row_index"], x["token_ids"], x["padding_mask"], y, strict=True
+        ):
+            names = [None if label < 0 else info.labels[label] for label in labels]
+            pieces = [VOCABULARY[token] for token in ids]
+            assert set(names[mask.sum() :]) <= {None}
+            rows[int(number)] = list(zip(pieces, names, strict=True))[1 : mask.sum() - 1]
+    return [rows[number] for number in range(len(rows))]
+
+
+def write_lines(path, lines):
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return read_entity_lines(str(path))
+
+
+def test_labels_are_those_of_first_pieces(tmp_path, vocabulary):
+    (tmp_path / "eng.train").write_bytes(CONLL.replace("\n", "\r\n").encode())
+    sentences = read_conll2003(str(tmp_path / "eng.train"))
+    assert sentences.repairs == {"entities begun by I- or E-": 3}  # of the original's kind of BIO
+    info = prepare(sentences, tmp_path / "records", vocabulary)
+    assert info.labels == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    first, second = labelled_rows(str(tmp_path / "records"), info)
+    assert first == [
+        *(("ann", "B-PER"), ("lee", "I-PER"), ("in", "O")),
+        *(("u", "B-LOC"), (".", "I-LOC"), ("s", "I-LOC"), (".", "O")),
+    ]
+    assert second == [("rome", "B-LOC"), ("rome", "B-LOC")]
+    lines = load_sentences(str(tmp_path / "records"))
+    assert lines[0]["labels"] == ["B-PER", "I-PER", "O", "B-LOC", "O"]
+    assert lines[0]["first_pieces"] == [0, 1, 2, 3, 6]
+    assert lines[0]["id"] == "3"
+
+
+def test_pieces_that_go_on_with_a_word_have_no_label(tmp_path, vocabulary):
+    line = {"text": "the cats in romeTown", "entities": [{"start": 12, "end": 20, "label": "LOC"}]}
+    info = prepare(write_lines(tmp_path / "a.jsonl", [line]), tmp_path / "records", vocabulary)
+    (row,) = labelled_rows(str(tmp_path / "records"), info)
+    labels = ["O", "O", None, "O", "B-LOC", None]
+    assert row == list(zip(["the", "cat", "##s", "in", "rome", "##town"], labels, strict=True))
+
+
+def test_entities_inside_words_are_lost_and_counted(tmp_path, vocabulary, capsys):
+    places = [(0, 2), (4, 7), (8, 9), (13, 17)]  # in `the`, in `cats`, a blank, in `romeTown`
+    entities = [{"start": start, "end": end, "label": "X"} for start, end in places]
+    line = {"text": "the cats in romeTown", "entities": entities}
+    info = prepare(write_lines(tmp_path / "a.jsonl", [line]), tmp_path / "records", vocabulary)
+    assert (info.counts["entities"], info.counts["lost_entities"]) == (4, 4)
+    assert "sentence 1: 'th' (X) begins or ends inside a word" in capsys.readouterr().out
+    (row,) = labelled_rows(str(tmp_path / "records"), info)
+    assert {label for _, label in row} == {"O", None}
+
+
+def test_long_sentences_go_on_in_further_rows(tmp_path, vocabulary):
+    words = ["ann", "cats", "rome", "in"] * 20
+    sentences = {"doc_key": "d", "sentence": words, "ner": [[4 * n, 4 * n, "P"] for n in range(20)]}
+    (tmp_path / "a.json").write_text(json.dumps(sentences) + "\n")
+    relations = read_crossre(str(tmp_path / "a.json"))
+    info = prepare(relations, tmp_path / "records", vocabulary, sequence_length=13)
+    rows = labelled_rows(str(tmp_path / "records"), info)
+    assert [len(row) for row in rows] == [11] * 9 + [1]
+    pieces = [pair for row in rows for pair in row]
+    expected = [("ann", "B-P"), ("cat", "O"), ("##s", None), ("rome", "O"), ("in", "O")]
+    assert pieces == expected * 20
+    assert (info.counts["sentences"], info.counts["split_sentences"]) == (1, 1)
+
+
+def test_words_without_pieces_shift_nothing(tmp_path, vocabulary):
+    line = {"doc_key": "d", "sentence": ["ann", "\u200b", "", "rome"], "ner": [[3, 3, "L"]]}
+    (tmp_path / "a.json").write_text(json.dumps(line) + "\n" + json.dumps({**line, "sentence": []}))
+    with pytest.raises(BadInputError, match=r"entry 2 \(d\): entity 'L' from 3 to 3: is not in"):
+        read_crossre(str(tmp_path / "a.json"))
+    (tmp_path / "a.json").write_text(json.dumps(line) + "\n")
+    info = prepare(read_crossre(str(tmp_path / "a.json")), tmp_path / "records", vocabulary)
+    assert labelled_rows(str(tmp_path / "records"), info) == [[("ann", "O"), ("rome", "B-L")]]
+    (sentence,) = load_sentences(str(tmp_path / "records"))
+    assert sentence["first_pieces"] == [0, -1, -1, 1]
+    assert info.counts["words_without_pieces"] == 2
+
+
+def test_empty_texts_stay_where_they_are(tmp_path, vocabulary):
+    lines = [{"text": text, "entities": []} for text in ("", "ann", " \u200b")]
+    info = prepare(write_lines(tmp_path / "a.jsonl", lines), tmp_path / "records", vocabulary)
+    assert labelled_rows(str(tmp_path / "records"), info) == [[], [("ann", "O")], []]
+    assert info.counts["empty_sentences"] == 2
+
+
+@st.composite
+def tagged(draw):
+    """Tags of a valid sentence in one of two schemes, and the other scheme's."""
+    entities = draw(st.lists(st.tuples(st.integers(1, 4), st.sampled_from("AB"), st.booleans())))
+    bio, bioes = [], []
+    for length, kind, is_entity in entities:
+        if not is_entity:
+            bio += ["O"] * length
+            bioes += ["O"] * length
+            continue
+        bio += [f"B-{kind}"] + [f"I-{kind}"] * (length - 1)
+        inner = [f"B-{kind}"] + [f"I-{kind}"] * (length - 2) + [f"E-{kind}"]
+        bioes += [f"S-{kind}"] if length == 1 else inner
+    return bio, bioes
+
+
+@given(tagged())
+def test_bio_and_bioes_are_read_as_seqeval_reads_them(tags):
+    for one, scheme in zip(tags, (IOB2, IOBES), strict=True):
+        spans, num_begun = spans_of_tags(one, "place")
+        found = Entities([one], scheme).entities[0] if one else []
+        assert spans == [(entity.start, entity.end - 1, entity.tag) for entity in found]
+        assert num_begun == 0
+
+
+def test_tags_without_a_beginning_begin_one():
+    assert spans_of_tags(["I-A", "I-A", "I-B", "O", "E-B", "E-B"], "") == (
+        [(0, 1, "A"), (2, 2, "B"), (4, 4, "B"), (5, 5, "B")],
+        4,
+    )
+
+
+@pytest.mark.parametrize("tag", ["B", "B-", "X-PER", "-PER", "b-PER", "PER"])
+def test_other_tags_are_named(tag, tmp_path):
+    path = tmp_path / "eng.train"
+    path.write_text(f"\nthe O\nann {tag}\n")
+    with pytest.raises(BadInputError, match=f"^{path}: line 2: word 2: '{tag}' is no tag"):
+        read_conll2003(str(path))
+
+
+def test_a_line_with_one_column_is_named(tmp_path):
+    path = tmp_path / "eng.train"
+    path.write_text("the O\nann\n")
+    with pytest.raises(BadInputError, match=f"^{path}: line 2: 'ann' has one column"):
+        read_conll2003(str(path))
+
+
+@pytest.mark.parametrize(
+    ("entities", "message"),
+    [
+        ([{"start": 0, "end": 99, "label": "A"}], "entity 'A' from 0 to 98: is not in"),
+        ([{"start": 3, "end": 0, "label": "A"}], "entity 'A' from 3 to -1: is not in"),
+        ([{"start": -1, "end": 2, "label": "A"}], "entity 'A' from -1 to 1: is not in"),
+        ([{"start": s, "end": s + 2, "label": "A"} for s in (0, 1)], "overlaps the one before"),
+        ([{"start": 0, "end": 2, "label": "A B"}], "its type is empty or has a space"),
+        ([{"start": 0, "end": 2}], r"entities\[0\].label: is missing"),
+        ([{"start": "0", "end": 2, "label": "A"}], r"entities\[0\].start: should be a valid int"),
+    ],
+)
+def test_bad_spans_are_named(entities, message, tmp_path):
+    lines = [{"text": "ann", "entities": []}, {"text": "ann in rome", "entities": entities}]
+    with pytest.raises(BadInputError, match=f"^{tmp_path}/a.jsonl: (entry|line) 2: .*{message}"):
+        write_lines(tmp_path / "a.jsonl", lines)
+
+
+def test_some_sentences_without_entities_are_refused(tmp_path, vocabulary):
+    sentences = write_lines(tmp_path / "a.jsonl", [{"text": "ann", "entities": []}, {"text": "a"}])
+    with pytest.raises(BadInputError, match="entry 2: has no entities, as others have"):
+        prepare(sentences, tmp_path / "records", vocabulary)
+    assert not (tmp_path / "records").exists()
+    sentences = write_lines(tmp_path / "a.jsonl", [{"text": "ann"}, {"text": "the"}])
+    info = prepare(sentences, tmp_path / "records", vocabulary)
+    assert not info.is_labelled and info.num_training_rows == 0
+
+
+def test_crossre_has_no_lost_entities(shared_data, tmp_path):
+    import tarfile
+
+    with tarfile.open(shared_data / "relation" / "crossre_native_train.tar.gz") as archive:
+        content = archive.extractfile("crossre_data/ai-train.json").read()
+    (tmp_path / "ai.json").write_bytes(content)
+    vocabulary = str(shared_data / "vocab" / "bert-base-cased-vocab.txt")
+    sentences = read_crossre(str(tmp_path / "ai.json"))
+    info = prepare(sentences, tmp_path / "out", vocabulary, casing=Casing.of(False))
+    expected = [json.loads(line) for line in content.decode().splitlines()]
+    assert info.counts["entities"] == sum(len(line["ner"]) for line in expected)
+    assert info.counts["lost_entities"] == info.counts["words_without_pieces"] == 0
+    for sentence, line in zip(load_sentences(str(tmp_path / "out")), expected, strict=True):
+        begins = [label[0] for label in sentence["labels"]].count("B")
+        assert begins == len(line["ner"])
+        assert (np.diff(sentence["first_pieces"]) > 0).all()

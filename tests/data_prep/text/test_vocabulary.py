@@ -1,0 +1,86 @@
+import json
+import re
+
+import pytest
+from tokenizers import BertWordPieceTokenizer
+
+from data_prep.text.vocabulary import write_vocabulary
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.vocabulary import SPECIAL_TOKENS, load_vocabulary
+
+SENTENCES = "The Café in München serves crème brûlée. He doesn't visit often, she said! "
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """Files of all formats, in whose markup and titles other letters stand than in the text."""
+    (tmp_path / "a.txt").write_text("\n\n".join([SENTENCES * 3] * 4))
+    (tmp_path / "b").write_text(
+        f'<doc id="7" url="?q=9" title="XYZ">\nXYZ\n\n{SENTENCES * 9}\n\n</doc>\n' * 3
+    )
+    record = {"id": "5", "title": "QQJ", "text": f"QQJ\n{SENTENCES * 5}"}
+    (tmp_path / "c.jsonl").write_text(f"{json.dumps(record)}\n" * 3)
+    return [str(tmp_path / "a.txt"), str(tmp_path / "[bc]*")]
+
+
+def test_accents_are_kept_on_request(texts, tmp_path):
+    path = str(tmp_path / "vocab.txt")
+    write_vocabulary(texts, path, vocabulary_size=120, lowercase=True, strip_accents=False)
+    entries = load_vocabulary(path)
+    assert "é" in entries
+    assert not any(letter.isupper() for letter in entries if letter not in SPECIAL_TOKENS)
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_the_vocabulary_is_of_the_text_and_nothing_else(texts, lowercase, tmp_path):
+    path = str(tmp_path / "vocab.txt")
+    size = write_vocabulary(texts, path, vocabulary_size=120, lowercase=lowercase)
+    vocabulary = load_vocabulary(path)
+    assert len(vocabulary) == size <= 120
+    assert vocabulary[:5] == list(SPECIAL_TOKENS)
+    entries = "".join(piece.removeprefix("##") for piece in vocabulary[5:])
+    assert not set(entries) & set('XYZQJ0123456789<>{}"=/?')
+    assert ("é" in entries) != lowercase
+    assert any(letter.isupper() for letter in entries) != lowercase
+    tokenizer = BertWordPieceTokenizer(path, lowercase=lowercase)
+    ids = tokenizer.encode(SENTENCES, add_special_tokens=False).ids
+    assert vocabulary.index("[UNK]") not in ids
+    words = len(re.findall(r"\w+|[^\w\s]", SENTENCES))
+    assert words <= len(ids) < 2 * words
+
+
+def test_the_same_text_gives_the_same_file(texts, tmp_path):
+    paths = [tmp_path / "1.txt", tmp_path / "2.txt"]
+    for path in paths:
+        write_vocabulary(texts, str(path), vocabulary_size=90)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_words_of_known_letters_have_pieces_and_rare_letters_have_not(tmp_path):
+    (tmp_path / "text").write_text("ab bc ca ab bc ca. z. 漢字 " * 5 + "q")
+    path = str(tmp_path / "vocab.txt")
+    write_vocabulary(str(tmp_path / "text"), path, vocabulary_size=100)
+    tokenizer = BertWordPieceTokenizer(path, lowercase=False)
+    assert "[UNK]" not in tokenizer.encode("zzab cqz 漢.字").tokens
+    size = write_vocabulary(str(tmp_path / "text"), path, vocabulary_size=17, overwrite=True)
+    vocabulary = load_vocabulary(path)
+    assert len(vocabulary) == size <= 17
+    assert {"a", "b", "c", "##a", "##b", "##c"} <= set(vocabulary)
+    assert "q" not in vocabulary
+    assert not {"##漢", "##."} & set(vocabulary)
+
+
+def test_text_with_few_words_gives_fewer_entries(tmp_path, capsys):
+    (tmp_path / "text").write_text("aa aa ab ab. " * 9)
+    output = tmp_path / "new" / "vocab.txt"
+    size = write_vocabulary(str(tmp_path / "text"), str(output), vocabulary_size=1000)
+    assert size == len(load_vocabulary(output)) < 20
+    printed = capsys.readouterr().out
+    assert f"{output}: {size} entries" in printed
+    assert "fewer than the 1,000 that were asked for" in printed
+
+
+def test_an_output_that_cannot_be_written_is_named(texts, tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(BadInputError, match=r"vocab\.txt: cannot be written"):
+        write_vocabulary(texts, str(tmp_path / "file" / "vocab.txt"), vocabulary_size=90)

@@ -1,0 +1,326 @@
+"""Properties of all configurations: what is written is read, and what an error proposes fits."""
+
+import contextlib
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import typing
+from types import NoneType, UnionType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spanbert_tf.config import (
+    FinetuningConfig,
+    PretrainingConfig,
+    QuestionAnsweringConfig,
+    load_config,
+    load_finetuning_config,
+)
+from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.masking import MaskingOptions
+
+# Ranges of numbers, the widest that all keys of a type have in common but for these.
+INTEGERS = st.integers(8, 2**40)
+FLOATS = st.floats(1e-300, 0.999)
+# Not what stands between two surrogates: a file in UTF-8 cannot hold it.
+TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(["1e5", "null", "5"])
+
+
+def _values(annotation):
+    """Any values of an annotated type that are within its range."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        annotation = typing.get_args(annotation)[0]
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if dataclasses.is_dataclass(annotation):
+        return sections(annotation)
+    if origin in (typing.Union, UnionType):
+        return st.one_of(*map(_values, parts))
+    if origin is typing.Literal:
+        return st.sampled_from(parts)
+    if origin is list:
+        return st.lists(_values(parts[0]), min_size=1, max_size=4)
+    simple = {int: INTEGERS, float: FLOATS, bool: st.booleans(), str: TEXTS, NoneType: st.none()}
+    return simple[annotation]
+
+
+def _fields(section):
+    hints = typing.get_type_hints(section, include_extras=True)
+    return {item.name: _values(hints[item.name]) for item in dataclasses.fields(section)}
+
+
+@st.composite
+def sections(draw, section):
+    values = draw(st.fixed_dictionaries(_fields(section)))
+    if section is MaskingOptions:
+        values["random_token_rate"] = draw(st.floats(0, 1 - values["mask_token_rate"]))
+    if section in (PretrainingConfig, QuestionAnsweringConfig):
+        values = _made_to_fit(draw, values)
+    return section(**values)
+
+
+def _made_to_fit(draw, values):
+    """Values of a whole configuration with those that depend on others drawn once more."""
+    new, training = dataclasses.replace, values["training"]
+    small = st.integers(1, 64)
+    if "model" not in values:
+        parts = draw(small)
+        training = new(
+            training,
+            accumulation_steps=parts,
+            batch_size=parts * draw(small),
+            evaluations_per_epoch=draw(small),
+        )
+        return values | {"training": training}
+    heads, execution, is_pair = draw(small), draw(small), draw(st.booleans())
+    times = {
+        name: execution * draw(small)
+        for name in ("steps", "log_every", "evaluate_every", "checkpoint_every_steps")
+    }
+    end = times["steps"] + draw(small)
+    return values | {
+        "training": new(training, steps_per_execution=execution, schedule_steps=end, **times),
+        "optimizer": new(values["optimizer"], warmup_steps=draw(st.integers(0, end - 1))),
+        "model": new(
+            values["model"],
+            num_heads=heads,
+            hidden_dim=heads * draw(small),
+            max_sequence_length=values["data"].sequence_length + draw(small),
+            position_embeddings="absolute" if is_pair else values["model"].position_embeddings,
+        ),
+        "data": new(values["data"], sequences="pair" if is_pair else "single"),
+        "objectives": new(
+            values["objectives"], next_sentence=is_pair and values["objectives"].next_sentence
+        ),
+    }
+
+
+@contextlib.contextmanager
+def _file(text):
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "config.yaml")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        yield path
+
+
+@settings(max_examples=50, deadline=None)
+@given(config=sections(PretrainingConfig))
+def test_pretraining_configuration_is_read_as_it_was_written(config):
+    with _file(config.to_yaml()) as path:
+        assert load_config(path) == config
+
+
+@settings(max_examples=50, deadline=None)
+@given(config=sections(QuestionAnsweringConfig))
+def test_finetuning_configuration_is_read_as_it_was_written(config):
+    with _file(config.to_yaml()) as path:
+        assert load_finetuning_config(path) == config
+
+
+small = st.integers(1, 40)
+UNFITTING = {
+    "model.num_heads": small,
+    "model.hidden_dim": small,
+    "model.max_sequence_length": small,
+    "model.position_embeddings": st.sampled_from(
+        ["absolute", "segment_aware", "absolute_with_paragraph_and_sentence"]
+    ),
+    "masking.mask_token_rate": st.floats(0, 1),
+    "masking.random_token_rate": st.floats(0, 1),
+    "objectives.next_sentence": st.booleans(),
+    "optimizer.warmup_steps": st.integers(0, 40),
+    "training.steps": small,
+    "training.schedule_steps": small,
+    "training.steps_per_execution": small,
+    "training.log_every": small,
+    "training.evaluate_every": small,
+    "training.checkpoint_every_steps": small,
+    "data.sequences": st.sampled_from(["single", "pair"]),
+    "data.sequence_length": st.integers(8, 40),
+}
+
+
+@settings(max_examples=100, deadline=None)
+@given(values=st.fixed_dictionaries(UNFITTING))
+def test_what_errors_propose_leads_to_a_configuration_that_fits(values):
+    overrides = [f"{key}={str(value).lower()}" for key, value in values.items()]
+    with _file("model: {}") as path:
+        for _ in range(12):  # there are fewer rules that can be broken
+            try:
+                load_config(path, overrides)
+                return
+            except ConfigurationError as error:
+                proposal = re.search(r"; for example --set (\S+)$", str(error))
+                assert proposal, error
+                overrides.append(proposal.group(1))
+    raise AssertionError(overrides)
+
+
+@pytest.mark.parametrize(
+    ("load", "overrides", "proposal"),
+    [
+        (load_config, ["model.hidden_dim=768", "model.num_heads=7"], "model.num_heads=6"),
+        (load_config, ["data.sequence_length=600"], "model.max_sequence_length=600"),
+        (load_config, ["training.steps=3000000"], "training.schedule_steps=3000000"),
+        (
+            load_config,
+            ["training.steps=60", "training.schedule_steps=60"],
+            "optimizer.warmup_steps=6",
+        ),
+        (load_config, ["training.steps_per_execution=7"], "training.steps=2399999"),
+        (load_config, ["objectives.next_sentence=true"], "data.sequences=pair"),
+        (
+            load_config,
+            ["model.position_embeddings=segment_aware", "data.sequences=pair"],
+            "data.sequences=single",
+        ),
+        (load_config, ["masking.mask_token_rate=0.95"], "masking.random_token_rate=0.05"),
+    ],
+)
+def test_proposals(load, overrides, proposal):
+    with pytest.raises(ConfigurationError) as raised:
+        load("spanbert_base", overrides)
+    assert str(raised.value).endswith(f"; for example --set {proposal}")
+    assert "\n" not in str(raised.value)
+
+
+def test_values_that_do_not_fit_are_placed_where_the_uppermost_was_written(tmp_path):
+    (tmp_path / "base.yaml").write_text("model:\n  hidden_dim: 100\n  num_heads: 10\n")
+    path = tmp_path / "mine.yaml"
+    path.write_text("base: base.yaml\nmodel:\n\n  num_heads: 7\n")
+    with pytest.raises(ConfigurationError) as raised:
+        load_config(str(path))
+    assert str(raised.value).startswith(f"{path}: line 4: model.hidden_dim: 100 is no multiple of")
+    with pytest.raises(ConfigurationError) as raised:
+        load_config(str(path), ["model.hidden_dim=50"])
+    assert str(raised.value).startswith("--set model.hidden_dim=50: model.hidden_dim: 50 is no")
+    with pytest.raises(ConfigurationError) as raised:
+        load_config(str(path), ["model.num_heads=0"])
+    assert str(raised.value) == "--set model.num_heads=0: model.num_heads: 0 is less than 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("training: &all\n  steps: *all\n", "line 2: training.steps holds itself"),
+        ("training:\n  seed: 2024-13-01\n", "line 2: not YAML: month must be in 1..12"),
+        ("training:\n  seed: 0x_\n", "line 2: not YAML: invalid literal"),
+        ("training:\n  seed: !!python/name:os.system\n", "line 2: not YAML: could not determine"),
+        ("training:\n  seed: =\n", "line 2: not YAML"),
+        ("training:\n  ? [1]\n  : 2\n", "line 2: a key must be text"),
+        ("training:\n  seed: " + "[" * 1100, "not YAML: maximum recursion depth"),
+        ("training:\n  seed: " + "1" * 5000 + "\n", "line 2: not YAML: Exceeds the limit"),
+        ("training:\n  seed: 1\x00\n", "not YAML"),
+    ],
+)
+def test_yaml_that_python_cannot_hold_is_an_error_of_one_line(text, message, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError) as raised:
+        load_config(str(path))
+    assert str(raised.value).startswith(f"{path}: {message}")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "override", ["training.seed=2024-13-01", "training.seed==", "training.seed=" + "1" * 5000]
+)
+def test_override_that_python_cannot_hold(override):
+    with pytest.raises(ConfigurationError, match="the value is not YAML"):
+        load_config("spanbert_tiny", [override])
+
+
+def test_override_of_several_lines_is_an_error_of_one():
+    with pytest.raises(ConfigurationError) as raised:
+        load_config("spanbert_tiny", ["training.seed='a\n\nb'"])
+    assert "\n" not in str(raised.value)
+
+
+def test_sections_cannot_be_changed():
+    config = load_config("spanbert_tiny")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.training.steps = 5
+    with pytest.raises(ConfigurationError, match="warmup_steps: 10000 is not less"):
+        dataclasses.replace(
+            PretrainingConfig(),
+            training=dataclasses.replace(config.training, steps=5, schedule_steps=5),
+        )
+
+
+def test_masking_options_are_checked_when_they_are_made():
+    with pytest.raises(ConfigurationError, match=r"masking.rate: 1.0 is not between 0 and 1"):
+        MaskingOptions("subwords", 1)
+    with pytest.raises(ConfigurationError, match=r"masking.rate must be a number, not '0.15'"):
+        MaskingOptions(rate="0.15")
+    with pytest.raises(TypeError, match="masking_rate"):
+        MaskingOptions(masking_rate=0.15)
+    assert MaskingOptions(**dataclasses.asdict(MaskingOptions(rate=0.3))).rate == 0.3
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        typing.get_type_hints(config)[item.name]
+        for config in (FinetuningConfig, QuestionAnsweringConfig)
+        for item in dataclasses.fields(config)
+        if dataclasses.is_dataclass(typing.get_type_hints(config)[item.name])
+    ],
+)
+def test_every_key_of_finetuning_is_described(section):
+    described = "".join(base.__doc__ or "" for base in section.__mro__)
+    for item in dataclasses.fields(section):
+        assert f"\n        {item.name}: " in described, item.name
+
+
+HEAVY = {"tensorflow", "keras", "official"}
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["pretrain", "--config", "spanbert_tiny", "--set", "training.stepz=5"], "training.steps"),
+        (["pretrain", "--config", "spanbert_tiny", "--set", "masking.rate=2"], "masking.rate: 2.0"),
+        (["inspect", "--set", "data.sequences=triple"], "data.sequences must be single or pair"),
+        (["pretrain", "--config", "nowhere"], "neither a file nor one of"),
+        (
+            ["finetune", "--config", "squad_v1", "--preset", "p", "--set", "training.epochs=-1"],
+            "training.epochs: -1 is less than 0",
+        ),
+        (
+            ["finetune", "--config", "squad_v1", "--preset", "p", "--set", "training.epoch=1"],
+            "the nearest is training.epochs",
+        ),
+    ],
+)
+def test_wrong_configuration_is_reported_before_tensorflow_is_imported(command, message, tmp_path):
+    if command[0] == "inspect":
+        command = [*command, str(tmp_path)]
+    else:
+        command = [*command, "--data", str(tmp_path), "--output", str(tmp_path / "run")]
+    program = (
+        "import sys, spanbert_tf.cli\n"
+        "try:\n"
+        f"    spanbert_tf.cli.main({command!r})\n"
+        "finally:\n"
+        f"    print(sorted({HEAVY!r} & set(sys.modules)))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (result.returncode, result.stdout.strip()) == (2, "[]"), result.stderr
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_configurations_and_masking_options_load_nothing_heavy():
+    program = (
+        "import sys, spanbert_tf.config, spanbert_tf.masking\n"
+        "spanbert_tf.config.load_config('spanbert_base').masking.num_slots(512, 'single')\n"
+        "spanbert_tf.config.load_finetuning_config('squad_v1')\n"
+        f"print(sorted({HEAVY!r} & set(sys.modules)))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (result.stdout.strip(), result.stderr) == ("[]", "")

@@ -1,0 +1,149 @@
+"""Checkpoints of the original's coreference code, made here with its names, and back."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from spanbert_tf.conversion.convert import convert_checkpoint
+from spanbert_tf.models import SpanBertCoreferenceResolver
+from spanbert_tf.tasks.predictor import Predictor
+
+WIDTH, SPAN, FEATURE, HIDDEN, SPANS, SEGMENTS = 8, 28, 4, 6, 5, 3
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Ann", "has", "it", "."]
+# As the original's code names and shapes them (independent.py, util.py).
+VARIABLES = {
+    "span_width_embeddings": [SPANS, FEATURE],
+    "span_width_prior_embeddings": [SPANS, FEATURE],
+    "genre_embeddings": [7, FEATURE],
+    "antecedent_distance_emb": [10, FEATURE],
+    "output_weights": [FEATURE, 1],
+    "output_bias": [1],
+    "mention_word_attn/output_weights": [WIDTH, 1],
+    "mention_word_attn/output_bias": [1],
+    "mention_scores/hidden_weights_0": [SPAN, HIDDEN],
+    "mention_scores/hidden_bias_0": [HIDDEN],
+    "mention_scores/output_weights": [HIDDEN, 1],
+    "mention_scores/output_bias": [1],
+    "width_scores/hidden_weights_0": [FEATURE, HIDDEN],
+    "width_scores/hidden_bias_0": [HIDDEN],
+    "width_scores/output_weights": [HIDDEN, 1],
+    "width_scores/output_bias": [1],
+    "src_projection/output_weights": [SPAN, SPAN],
+    "src_projection/output_bias": [SPAN],
+    "coref_layer/same_speaker_emb": [2, FEATURE],
+    "coref_layer/antecedent_distance_emb": [10, FEATURE],
+    "coref_layer/segment_distance/segment_distance_embeddings": [SEGMENTS, FEATURE],
+    "coref_layer/slow_antecedent_scores/hidden_weights_0": [3 * SPAN + 4 * FEATURE, HIDDEN],
+    "coref_layer/slow_antecedent_scores/hidden_bias_0": [HIDDEN],
+    "coref_layer/slow_antecedent_scores/output_weights": [HIDDEN, 1],
+    "coref_layer/slow_antecedent_scores/output_bias": [1],
+    "coref_layer/f/output_weights": [2 * SPAN, SPAN],
+    "coref_layer/f/output_bias": [SPAN],
+}
+
+
+def encoder_variables():
+    shapes = {
+        "bert/embeddings/word_embeddings": [len(PIECES), WIDTH],
+        "bert/embeddings/position_embeddings": [16, WIDTH],
+        "bert/embeddings/token_type_embeddings": [2, WIDTH],
+        "bert/pooler/dense/kernel": [WIDTH, WIDTH],
+        "bert/pooler/dense/bias": [WIDTH],
+    }
+    layer = "bert/encoder/layer_0"
+    for name, inputs, outputs in (
+        *((f"attention/self/{name}", WIDTH, WIDTH) for name in ("query", "key", "value")),
+        ("attention/output/dense", WIDTH, WIDTH),
+        ("intermediate/dense", WIDTH, 12),
+        ("output/dense", 12, WIDTH),
+    ):
+        shapes |= {f"{layer}/{name}/kernel": [inputs, outputs], f"{layer}/{name}/bias": [outputs]}
+    for name in (f"{layer}/attention/output", f"{layer}/output", "bert/embeddings"):
+        shapes |= {f"{name}/LayerNorm/gamma": [WIDTH], f"{name}/LayerNorm/beta": [WIDTH]}
+    return shapes
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    """A directory as the original's runs leave them, and its arrays."""
+    directory = tmp_path_factory.mktemp("released")
+    source = np.random.default_rng(3)
+    arrays = {
+        name: source.normal(size=shape).astype("float32")
+        for name, shape in {**encoder_variables(), **VARIABLES}.items()
+    }
+    saved = {
+        **arrays,
+        "mention_scores/hidden_bias_0/Adam": np.zeros(HIDDEN, "float32"),
+        "mention_scores/hidden_bias_0/Adam_1": np.zeros(HIDDEN, "float32"),
+        "beta1_power": np.float32(0.9),
+        "global_step": np.int64(7),
+    }
+    tf.raw_ops.SaveV2(
+        prefix=str(directory / "model.max.ckpt"),
+        tensor_names=list(saved),
+        shape_and_slices=[""] * len(saved),
+        tensors=[tf.constant(value) for value in saved.values()],
+    )
+    config = {
+        "vocab_size": len(PIECES),
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "hidden_size": WIDTH,
+        "intermediate_size": 12,
+        "max_position_embeddings": 16,
+        "type_vocab_size": 2,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+    }
+    (directory / "bert_config.json").write_text(json.dumps(config))
+    (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
+    return directory, arrays
+
+
+@pytest.fixture(scope="module")
+def preset(released, tmp_path_factory):
+    output = tmp_path_factory.mktemp("converted") / "preset"
+    convert_checkpoint("tf1", "keras", str(released[0]), str(output), lowercase=False)
+    return str(output)
+
+
+def test_every_variable_has_its_place(released, preset):
+    arrays = released[1]
+    resolver = SpanBertCoreferenceResolver.from_preset(preset)
+    assert resolver.is_head_trained and resolver.depth == 2 and not resolver.word_boundaries
+    assert (resolver.max_span_width, resolver.ffnn_dim, resolver.max_segments) == (5, 6, 3)
+    mentions, antecedents = resolver.head.mention_scorer, resolver.head.antecedent_scorer
+    slow = "coref_layer/slow_antecedent_scores"
+    places = {
+        "span_width_embeddings": mentions.width_embeddings,
+        "mention_word_attn/output_weights": mentions.head_attention.kernel,
+        "mention_scores/hidden_weights_0": mentions.mention_network.hidden_kernel,
+        "width_scores/output_bias": mentions.width_network.output_bias,
+        "antecedent_distance_emb": antecedents.prior_distance_embeddings,
+        "coref_layer/antecedent_distance_emb": antecedents.distance_embeddings,
+        "output_weights": antecedents.prior_distance_scores.kernel,
+        "src_projection/output_weights": antecedents.source_projection.kernel,
+        f"{slow}/hidden_weights_0": antecedents.pair_network.hidden_kernel,
+        "coref_layer/f/output_weights": antecedents.gate.kernel,
+        "coref_layer/segment_distance/segment_distance_embeddings": antecedents.segment_embeddings,
+    }
+    for name, variable in places.items():
+        np.testing.assert_array_equal(variable.numpy(), arrays[name])
+
+
+def test_there_and_back_all_variables_are_the_same(released, preset, tmp_path):
+    convert_checkpoint("keras", "tf1", preset, str(tmp_path / "back"))
+    reader = tf.train.load_checkpoint(str(tmp_path / "back" / "bert_model.ckpt"))
+    assert reader.get_variable_to_shape_map().keys() == released[1].keys()
+    for name, array in released[1].items():
+        np.testing.assert_array_equal(reader.get_tensor(name), array)
+
+
+@pytest.mark.slow
+def test_a_converted_resolver_resolves(preset):
+    found = Predictor(preset)({"text": "Ann has it. It has Ann."})
+    assert found.keys() == {"text", "clusters", "strings"}

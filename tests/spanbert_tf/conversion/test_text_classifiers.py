@@ -1,0 +1,105 @@
+"""Text classifiers and regressors of `transformers`, in and out."""
+
+import json
+
+import numpy as np
+import pytest
+import transformers
+from torch_models import (
+    VOCABULARY,
+    keras_inputs,
+    rows_of,
+    save_torch_model,
+    torch_model,
+    torch_outputs,
+)
+
+from spanbert_tf.conversion.convert import convert_checkpoint
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.models import SpanBertTextClassifier
+from spanbert_tf.tasks.predictor import Predictor
+
+LABELS = ["contradiction", "entailment", "neutral"]
+
+
+def torch_classifier(num_labels):
+    kind = transformers.BertForSequenceClassification
+    model = torch_model(kind, num_labels=num_labels)
+    if num_labels == 3:
+        model.config.id2label = dict(enumerate(LABELS))
+        model.config.label2id = {label: number for number, label in enumerate(LABELS)}
+    return model
+
+
+def converted(model, directory, **options):
+    save_torch_model(model, directory / "source")
+    source, preset = str(directory / "source"), str(directory / "preset")
+    convert_checkpoint("huggingface", "keras", source, preset, **options)
+    return preset
+
+
+@pytest.mark.usefixtures("without_toy")
+@pytest.mark.parametrize("num_labels", [1, 3])
+def test_logits_and_labels_go_there_and_back(num_labels, tmp_path):
+    model = torch_classifier(num_labels)
+    preset = converted(model, tmp_path)
+    classifier = SpanBertTextClassifier.from_preset(preset)
+    assert classifier.is_regression == (num_labels == 1)
+    assert classifier.labels == (LABELS if num_labels == 3 else ["LABEL_0"])
+    rows = rows_of(VOCABULARY)
+    expected = torch_outputs(model, rows).logits
+    np.testing.assert_allclose(
+        classifier(keras_inputs(rows), training=False), expected, atol=2e-5, rtol=0
+    )
+    convert_checkpoint("keras", "huggingface", preset, str(tmp_path / "copy"))
+    copy = transformers.AutoModelForSequenceClassification.from_pretrained(str(tmp_path / "copy"))
+    assert type(copy) is transformers.BertForSequenceClassification
+    assert list(copy.config.id2label.values()) == classifier.labels
+    assert set(copy.state_dict()) == set(model.state_dict())
+    for name, tensor in copy.state_dict().items():
+        np.testing.assert_array_equal(tensor, model.state_dict()[name])
+
+
+@pytest.mark.usefixtures("without_toy")
+def test_pairs_are_read_where_the_command_says_so(tmp_path):
+    model = torch_classifier(3)
+    preset = converted(model, tmp_path, is_pair=True)
+    pair = {"text": "the cats sat on a mat.", "text_pair": "the dog."}
+    ids = {piece: number for number, piece in enumerate(VOCABULARY)}
+    tokenizer = transformers.BertTokenizerFast(vocab=ids, do_lower_case=True, model_max_length=16)
+    pipeline = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer)
+    expected, found = pipeline(pair), Predictor(preset)(pair)
+    assert found["label"] == expected["label"]
+    assert found["score"] == pytest.approx(expected["score"], abs=1e-5)
+    with pytest.raises(BadInputError, match="has no text 'text_pair'"):
+        Predictor(preset)({"text": "the cat"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"problem_type": "multi_label_classification"}, "problem_type is multi_label"),
+        ({"problem_type": "regression"}, "problem_type is regression of 3"),
+        ({"id2label": {"0": "a", "1": "b"}}, "id2label does not name 3 different classes"),
+        ({"id2label": {"0": "a", "1": "a", "2": "b"}}, "id2label does not name 3"),
+        ({"id2label": ["a", "b", "c"]}, "id2label does not name 3"),
+    ],
+)
+def test_labels_that_cannot_be_taken_over_are_refused(settings, message, tmp_path):
+    source = save_torch_model(torch_classifier(3), tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | settings))
+    with pytest.raises(BadInputError, match=message):
+        convert_checkpoint("huggingface", "keras", str(source), str(tmp_path / "preset"))
+    assert not (tmp_path / "preset").exists()
+
+
+def test_a_head_of_tokens_is_none_of_texts(tmp_path, capfd):
+    model = torch_model(transformers.BertForTokenClassification, num_labels=3)
+    converted(model, tmp_path)
+    shown = [line.split("│")[1:3] for line in capfd.readouterr().out.split("\n") if "│" in line]
+    parts = {name.strip(): outcome.strip() for name, outcome in shown}
+    assert (parts["text_classifier"], parts["token_classifier"]) == ("missing", "found")
+    with pytest.raises(MismatchError, match="holds no text classifier; leave out --pairs"):
+        source = str(tmp_path / "source")
+        convert_checkpoint("huggingface", "keras", source, str(tmp_path / "other"), is_pair=True)

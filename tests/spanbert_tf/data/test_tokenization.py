@@ -1,0 +1,96 @@
+"""Where word pieces stand in the text that they are from."""
+
+import hypothesis
+import pytest
+import tensorflow as tf
+from hypothesis import strategies as st
+
+from spanbert_tf.data.tokenization import WordPieceTokenizer
+from spanbert_tf.vocabulary import SPECIAL_TOKENS, Casing
+
+# Each word has pieces: single letters, and some that end or begin inside an expanded character.
+LETTERS = "abcdfiknsz\u1100\u1161\u0307ß.中"
+PIECES = [*LETTERS, *(f"##{letter}" for letter in LETTERS), "af", "##if"]
+VOCABULARY = [*SPECIAL_TOKENS, *PIECES]
+EXPANDED = "ﬁßﬀ가İ㎏Äé\u0301"  # some of them lose an accent, some become two letters
+
+
+@pytest.fixture(scope="module")
+def stripping():
+    return WordPieceTokenizer(VOCABULARY, Casing.of(True))
+
+
+@pytest.fixture(scope="module")
+def keeping():
+    return WordPieceTokenizer(VOCABULARY, Casing(True, strip_accents=False))
+
+
+@pytest.fixture(scope="module", params=["stripping", "keeping"])
+def tokenizer(request):
+    return request.getfixturevalue(request.param)
+
+
+def placed(tokenizer, text):
+    """(piece, the characters that it covers) of each piece."""
+    raw = text.encode()
+    ids, starts, ends = (part[0].numpy() for part in tokenizer.tokenize_with_offsets([raw]))
+    return [
+        (VOCABULARY[number], raw[start:end].decode())
+        for number, start, end in zip(ids, starts, ends, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ﬁnd", [("f", "ﬁ"), ("##i", "ﬁ"), ("##n", "n"), ("##d", "d")]),
+        ("aﬁb", [("af", "aﬁ"), ("##i", "ﬁ"), ("##b", "b")]),  # a piece ends inside a ligature
+        ("ﬁfd", [("f", "ﬁ"), ("##if", "ﬁf"), ("##d", "d")]),  # one begins inside it
+        ("ß aß", [("s", "ß"), ("##s", "ß"), ("a", "a"), ("##s", "ß"), ("##s", "ß")]),
+        (
+            "가 a가",
+            [("ᄀ", "가"), ("##ᅡ", "가"), ("a", "a"), ("##ᄀ", "가"), ("##ᅡ", "가")],
+        ),
+        ("aİb", [("a", "a"), ("##i", "İ"), ("##b", "b")]),
+        ("Äa\u0301b", [("a", "Ä"), ("##a", "a\u0301"), ("##b", "b")]),
+        ("㎏", [("[UNK]", "㎏")]),
+        ("", []),
+    ],
+)
+def test_each_piece_covers_the_whole_characters_that_it_is_from(stripping, text, expected):
+    assert placed(stripping, text) == expected
+
+
+def test_a_letter_that_becomes_two_is_covered_by_both_where_accents_are_kept(keeping):
+    assert placed(keeping, "aİb") == [("a", "a"), ("##i", "İ"), ("##\u0307", "İ"), ("##b", "b")]
+    assert placed(keeping, "ﬁ ßA") == [("[UNK]", "ﬁ"), ("ß", "ß"), ("##a", "A")]
+
+
+@hypothesis.settings(max_examples=200)
+@hypothesis.given(
+    texts=st.lists(st.text(LETTERS + EXPANDED + " AB\u200b😀", max_size=12), max_size=3)
+)
+def test_offsets_are_of_whole_characters_in_order_and_leave_none_out(tokenizer, texts):
+    raw = [text.encode() for text in texts]
+    tokens = tokenizer.tokenize(tf.constant(raw, tf.string))
+    ids, starts, ends = tokenizer.tokenize_with_offsets(tf.constant(raw, tf.string))
+    assert ids.to_list() == tokens.to_list()
+    for text, row_starts, row_ends in zip(texts, starts.to_list(), ends.to_list(), strict=True):
+        bounds = [len(text[:number].encode()) for number in range(len(text) + 1)]
+        assert set(row_starts) | set(row_ends) <= set(bounds)
+        assert all(start < end for start, end in zip(row_starts, row_ends, strict=True))
+        assert row_starts == sorted(row_starts) and row_ends == sorted(row_ends)
+        covered = {
+            place
+            for start, end in zip(row_starts, row_ends, strict=True)
+            for place in range(start, end)
+        }
+        for character, bound in zip(text, bounds, strict=False):
+            if character not in " \u200b\u0301\u0307":
+                assert bound in covered, repr(character)
+
+
+def test_a_tokenizer_without_a_name_lives_as_long_as_it_works():
+    ids = WordPieceTokenizer(VOCABULARY, Casing.of(True)).tokenize(tf.constant(["ab"]))
+    offsets = WordPieceTokenizer(VOCABULARY, Casing.of(True)).tokenize_with_offsets(["ab"])
+    assert offsets[0].to_list() == ids.to_list()

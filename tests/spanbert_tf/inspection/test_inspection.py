@@ -1,0 +1,148 @@
+"""What `inspect` counts and prints, against plain-Python counts of the same records."""
+
+import numpy as np
+import pytest
+import record_files
+from rich.console import Console
+
+from spanbert_tf.data import pretraining_dataset
+from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.inspection.clipped_indices import count_clipped_indices
+from spanbert_tf.inspection.masked_examples import masked_example
+from spanbert_tf.inspection.records import fill_rate, inspect_records, rows_for_tokens
+from spanbert_tf.inspection.span_lengths import count_span_lengths
+from spanbert_tf.masking import MaskingOptions
+
+LENGTH = 64
+
+
+@pytest.fixture(scope="module")
+def records():
+    return record_files.random_records(130, LENGTH, seed=8)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory, records):
+    return record_files.write_records(
+        tmp_path_factory.mktemp("records"), records[:100], records[100:], sequence_length=LENGTH
+    )
+
+
+def test_fill_rate_and_rows_of_the_papers_batch(directory, records):
+    info = load_dataset_info(directory)
+    tokens = sum(len(record["token_ids"]) for record in records[:100])
+    assert fill_rate(info) == tokens / (100 * (LENGTH - 2))
+    assert rows_for_tokens(info) == round(131_072 / (tokens / 100 + 2))
+
+
+def test_merged_lengths_are_counted_in_words(directory):
+    batches = pretraining_dataset(directory, batch_size=30, split="validation")
+    (batch,) = batches.as_numpy_iterator()
+    expected = np.zeros(21, int)
+    for positions, ids, weights in zip(
+        batch["mask_positions"], batch["mask_ids"], batch["mask_weights"], strict=True
+    ):
+        previous, words = None, 0
+        for position, token in zip(positions[weights == 1], ids[weights == 1], strict=True):
+            if position - 1 != previous:
+                expected[words] += words > 0
+                words = 1
+            else:
+                words += not record_files.VOCABULARY[token].startswith("##")
+            previous = position
+        expected[words] += 1
+    lengths = count_span_lengths(directory, MaskingOptions(), split="validation")
+    assert lengths.merged.tolist() == expected.tolist()
+
+
+def test_drawn_lengths_agree_with_the_exact_shares(tmp_path):
+    records = record_files.random_records(900, 400, seed=3)
+    directory = record_files.write_records(tmp_path, records, sequence_length=400)
+    lengths = count_span_lengths(directory, MaskingOptions())
+    assert lengths.drawn.sum() == 900
+    assert lengths.exact.sum() == pytest.approx(1)
+    for drawn, share in zip(lengths.drawn[1:11], lengths.exact[1:11], strict=True):
+        # Ends of blocks cut a few draws: 3 % of slack beside 5 standard deviations.
+        assert abs(drawn - 900 * share) < 5 * (900 * share) ** 0.5 + 27
+
+
+def test_other_schemes_have_no_exact_shares(directory):
+    lengths = count_span_lengths(directory, MaskingOptions(scheme="subwords"))
+    assert lengths.exact is None and not lengths.drawn.any() and lengths.merged.any()
+
+
+def test_examples_show_the_original_and_its_replacement():
+    row = {
+        "token_ids": np.array([2, 5, 4, 6, 45, 3, 0]),
+        "padding_mask": np.array([1, 1, 1, 1, 1, 1, 0]),
+        "mask_positions": np.array([2, 3, 4, 0]),
+        "mask_ids": np.array([46, 9, 45, 0]),
+        "mask_weights": np.array([1.0, 1.0, 1.0, 0.0]),
+    }
+    text = masked_example(row, record_files.VOCABULARY)
+    assert str(text) == "[CLS] word0piece1→[MASK] word4→word1piece0→##piece0 [SEP]"
+    assert len({span.style for span in text.spans if span.style}) == 3
+
+
+def test_examples_show_where_sentences_begin_and_the_kind_of_pair():
+    row = {
+        "token_ids": np.array([2, 5, 45, 6, 7, 3, 0]),
+        "padding_mask": np.array([1, 1, 1, 1, 1, 1, 0]),
+        "mask_positions": np.zeros(2, int),
+        "mask_ids": np.zeros(2, int),
+        "mask_weights": np.zeros(2),
+        "paragraph_indices": np.array([8, 8, 8, 9, 9, 9, 9]),
+        "sentence_indices": np.array([2, 2, 2, 0, 1, 1, 1]),
+        "token_indices": np.array([0, 3, 4, 0, 0, 1, 2]),
+        "next_sentence_labels": np.array(1),
+    }
+    text = str(masked_example(row, record_files.VOCABULARY))
+    assert text == ("[CLS] ¶8.2+3 word0piece0 ¶9.0 word1 ¶9.1 word2 [SEP] (random segment)")
+
+
+def test_indices_beyond_the_tables_are_counted(tmp_path):
+    def record(number, length, first_token, sentences, paragraphs):
+        return {
+            "token_ids": [5] * length,
+            "record_id": number,
+            "first_token_index": first_token,
+            "sentence_starts": [start for start, _ in sentences],
+            "sentence_indices": [index for _, index in sentences],
+            "paragraph_starts": [start for start, _ in paragraphs],
+            "paragraph_indices": [index for _, index in paragraphs],
+        }
+
+    records = [
+        # Tokens 250 … 261 of a sentence, of which 6 are beyond 255; then 8 tokens of a sentence
+        # that is the 100th (the last row) and 10 of the 101st, in paragraph 49 and then 50.
+        record(1, 30, 250, [(0, 3), (12, 99), (20, 100)], [(0, 49), (25, 50)]),
+        record(2, 7, 0, [(0, 0)], [(0, 77)]),
+    ]
+    directory = record_files.write_records(tmp_path, records, sequence_length=40)
+    names = ("paragraph_indices", "sentence_indices", "token_indices")
+    counted = count_clipped_indices(directory, names)
+    assert (counted.num_records, counted.num_tokens) == (2, 37)
+    assert counted.clipped == {
+        "paragraph_indices": 5 + 7,
+        "sentence_indices": 10,
+        "token_indices": 6,
+    }
+
+
+def test_everything_is_printed_and_drawn(directory, tmp_path):
+    console = Console(record=True, width=160, file=(tmp_path / "out.txt").open("w"))
+    picture = tmp_path / "lengths.png"
+    inspect_records(
+        str(directory), "spanbert_base", png=str(picture), num_examples=2, console=console
+    )
+    text = console.export_text()
+    assert "100" in text and "→[MASK]" in text and "22.41%" in text
+    assert text.count("[CLS]") == 2
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_indices_of_segabert_are_shown(directory, tmp_path):
+    console = Console(record=True, width=160, file=(tmp_path / "out.txt").open("w"))
+    inspect_records(str(directory), "segabert_base", num_examples=1, console=console)
+    text = console.export_text()
+    assert "¶" in text and "paragraph indices from 50: 0 (0.0%)" in text

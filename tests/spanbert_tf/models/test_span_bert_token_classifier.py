@@ -1,0 +1,106 @@
+"""The classifier of tokens: labels of words, and what is trained."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from spanbert_tf.models import (
+    SpanBertBackbone,
+    SpanBertTokenClassifier,
+    SpanBertTokenClassifierPreprocessor,
+    SpanBertTokenizer,
+)
+
+WORDS = ["the", "cat", "##s", "sat", "."]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+
+
+def make_preprocessor(sequence_length):
+    return SpanBertTokenClassifierPreprocessor(SpanBertTokenizer(VOCABULARY), sequence_length)
+
+
+def make_classifier(**options):
+    backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=12)
+    return SpanBertTokenClassifier(backbone, ["O", "B-X", "I-X"], **options)
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_labels_of_words_are_those_of_their_first_pieces(in_graph):
+    words = tf.ragged.constant([["the", "cats", "sat."], [], ["cats", "\u200b", "cats"]])
+    labels = tf.ragged.constant([[0, 1, 2], [], [1, 0, 2]], dtype=tf.int64)
+    pack = make_preprocessor(7)
+    dataset = tf.data.Dataset.from_tensors((words, labels)).map(pack)
+    x, y = next(iter(dataset)) if in_graph else pack(words, labels)
+    pieces = [[VOCABULARY[token] for token in row] for row in x["token_ids"].numpy()]
+    none = ["[PAD]"] * 5
+    assert pieces == [
+        ["[CLS]", "the", "cat", "##s", "sat", ".", "[SEP]"],
+        ["[CLS]", "[SEP]", *none],
+        ["[CLS]", "cat", "##s", "cat", "##s", "[SEP]", "[PAD]"],
+    ]
+    assert y.numpy().tolist() == [
+        [-1, 0, 1, -1, 2, -1, -1],
+        [-1] * 7,
+        [-1, 1, -1, 2, -1, -1, -1],
+    ]
+    _, cut = make_preprocessor(5)(words, labels)
+    assert cut.numpy().tolist()[0] == [-1, 0, 1, -1, -1]
+
+
+def test_texts_are_packed_alone_and_together():
+    pack = make_preprocessor(6)
+    alone, together = pack("the cats"), pack(["the cats", "the"])
+    for name, values in alone.items():
+        np.testing.assert_array_equal(values, together[name][0])
+    assert alone["padding_mask"].numpy().tolist() == [1, 1, 1, 1, 1, 0]
+
+
+def test_what_has_no_label_changes_nothing():
+    classifier = make_classifier()
+    x = make_preprocessor(8)(["the cats sat .", "the cat"])
+    y = np.array([[-1, 0, 1, -1, 2, 0, -1, -1], [-1, 2, -1, -1, -1, -1, -1, -1]])
+    weights = np.array([1.0, 0.5], "float32")
+    logits = classifier(x, training=False).numpy()
+    log_shares = logits - np.log(np.exp(logits).sum(-1, keepdims=True))  # [B, S, C]
+    total, count = 0.0, 0.0
+    for row, weight in enumerate(weights):
+        for position, label in enumerate(y[row]):
+            if label >= 0:
+                total -= weight * log_shares[row, position, label]
+                count += weight
+    (sums,) = classifier.objective_sums(x, classifier(x, training=False), y, weights).values()
+    assert float(sums.loss) == pytest.approx(total, rel=1e-5)
+    assert float(sums.num_targets) == count == 4.5
+    loss = classifier.compute_loss(x, y, logits, weights)
+    assert float(loss) == pytest.approx(total / count, rel=1e-5)
+
+
+def test_other_labels_are_a_new_classifier(tmp_path):
+    tokenizer = SpanBertTokenizer(VOCABULARY)
+    classifier = make_classifier(preprocessor=SpanBertTokenClassifierPreprocessor(tokenizer, 12))
+    classifier.is_head_trained = True
+    classifier.save_to_preset(str(tmp_path / "preset"))
+    labels = ["O", "B-Y", "I-Y", "B-Z", "I-Z"]
+    same, other = (
+        SpanBertTokenClassifier.from_preset(str(tmp_path / "preset"), **options)
+        for options in ({}, {"labels": labels})
+    )
+    assert same.labels == classifier.labels and same.is_head_trained
+    assert other.labels == labels and not other.is_head_trained
+    assert other.predict(["the cat"], verbose=0).shape == (1, 12, 5)
+    for expected, actual in zip(
+        classifier.backbone.get_weights(), other.backbone.get_weights(), strict=True
+    ):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_a_preprocessor_does_not_tell_positions_of_segabert():
+    backbone = SpanBertBackbone(9, 1, 2, 8, 8, position_embeddings="segment_aware")
+    with pytest.raises(ValueError, match="use preprocessor=None"):
+        SpanBertTokenClassifier(backbone, ["O"], make_preprocessor(12))
+
+
+def test_labels_must_be_different_names():
+    for labels in ([], ["O", "O"]):
+        with pytest.raises(ValueError, match="labels must be different names"):
+            SpanBertTokenClassifier(None, labels)

@@ -1,0 +1,173 @@
+"""One policy for the presets of all task classes: heads, lengths of rows, and weights alone."""
+
+import logging
+import warnings
+
+import h5py
+import keras
+import keras_hub
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.models import (
+    SpanBertBackbone,
+    SpanBertMaskedLM,
+    SpanBertMaskedLMPreprocessor,
+    SpanBertQuestionAnswerer,
+    SpanBertQuestionAnswererPreprocessor,
+    SpanBertRelationClassifier,
+    SpanBertRelationClassifierPreprocessor,
+    SpanBertTextClassifier,
+    SpanBertTextClassifierPreprocessor,
+    SpanBertTokenClassifier,
+    SpanBertTokenClassifierPreprocessor,
+    SpanBertTokenizer,
+)
+from spanbert_tf.presets.loading import load_trained
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "."]
+VOCABULARY += [f"[unused{number}]" for number in range(1, 7)]
+TEXTS = ["the cat sat.", "the cat."]
+POSITIONS = {f"{end}_positions": np.array([1, 2]) for end in ("start", "end")}
+MARKED = {
+    "text": np.array(TEXTS),
+    "subject": np.array([[0, 3], [4, 7]]),
+    "object": np.array([[4, 7], [0, 3]]),
+    "subject_type": np.array(["", ""]),
+    "object_type": np.array(["", "CAT"]),
+}
+# Class → options of `from_preset`, training data, inputs.
+TASKS = {
+    SpanBertMaskedLM: ({}, (TEXTS,), TEXTS),
+    SpanBertQuestionAnswerer: ({}, ((TEXTS, TEXTS), POSITIONS), (TEXTS, TEXTS)),
+    SpanBertTextClassifier: ({"num_classes": 3}, (TEXTS, np.array([2, 0])), TEXTS),
+    SpanBertRelationClassifier: ({"labels": ["a", "b", "c"]}, (MARKED, np.array([2, 0])), MARKED),
+    SpanBertTokenClassifier: (
+        {"labels": ["a", "b", "c"]},
+        (tf.ragged.constant([["the", "cat"], ["cat"]]), tf.ragged.constant([[0, 2], [1]])),
+        TEXTS,
+    ),
+}
+PREPROCESSORS = {
+    SpanBertMaskedLM: SpanBertMaskedLMPreprocessor,
+    SpanBertQuestionAnswerer: SpanBertQuestionAnswererPreprocessor,
+    SpanBertTextClassifier: SpanBertTextClassifierPreprocessor,
+    SpanBertRelationClassifier: SpanBertRelationClassifierPreprocessor,
+    SpanBertTokenClassifier: SpanBertTokenClassifierPreprocessor,
+}
+
+
+def make_backbone(**options):
+    keras.utils.set_random_seed(1)
+    return SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=40, **options)
+
+
+@pytest.fixture(scope="module")
+def encoder_preset(tmp_path_factory):
+    directory = str(tmp_path_factory.mktemp("presets") / "encoder")
+    make_backbone().save_to_preset(directory)
+    SpanBertTokenizer(VOCABULARY).save_to_preset(directory)
+    return directory
+
+
+def train(task, data):
+    task.compile(optimizer=keras.optimizers.Adam(1e-2), run_eagerly=True)
+    task.fit(*data, batch_size=2, verbose=0)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_an_encoder_gets_a_new_head_which_is_not_for_prediction(kind, encoder_preset, tmp_path):
+    options, data, _ = TASKS[kind]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        task = kind.from_preset(encoder_preset, **options)
+    # Who names the classes asks for a new head.
+    messages = [str(warning.message) for warning in caught if "head" in str(warning.message)]
+    assert len(messages) == (not options) and all(encoder_preset in text for text in messages)
+    assert not task.is_head_trained
+    with pytest.raises(BadInputError, match="encoder: has no trained head"):
+        load_trained(kind, encoder_preset)
+    task.save_to_preset(str(tmp_path / "new"))
+    with pytest.raises(BadInputError, match=r"new: the head of its .* was never trained"):
+        load_trained(kind, str(tmp_path / "new"))
+    train(task, data)
+    assert task.is_head_trained
+    task.compile()  # a new optimizer
+    assert task.is_head_trained
+    task.save_to_preset(str(tmp_path / "trained"))
+    loaded = load_trained(kind, str(tmp_path / "trained"))
+    for expected, actual in zip(task.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_the_file_says_whether_the_head_was_trained_not_its_weights(says, tmp_path):
+    """Trained weights that are 0, and others that are not."""
+    tokenizer = SpanBertTokenizer(VOCABULARY)
+    preprocessor = SpanBertMaskedLMPreprocessor(tokenizer, sequence_length=12)
+    masked_lm = SpanBertMaskedLM(make_backbone(), preprocessor)
+    head = masked_lm.masked_lm_head
+    head.set_weights([np.full(w.shape, 0.0 if says else 0.1) for w in head.get_weights()])
+    masked_lm.is_head_trained = says
+    masked_lm.save_to_preset(str(tmp_path / "preset"))
+    masked_lm.save(tmp_path / "model.keras")
+    for loaded in (
+        keras_hub.models.MaskedLM.from_preset(str(tmp_path / "preset")),
+        keras.saving.load_model(tmp_path / "model.keras"),
+    ):
+        assert loaded.is_head_trained is says
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_preset_holds_weights_alone(kind, encoder_preset, tmp_path, caplog):
+    options, data, _ = TASKS[kind]
+    task = kind.from_preset(encoder_preset, **options)
+    train(task, data)
+    moments = [np.array(variable) for variable in task.optimizer.variables]
+    task.save_to_preset(str(tmp_path / "preset"))
+    for expected, actual in zip(moments, task.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(actual, expected)  # still there, to train on
+    num_values = []
+    with h5py.File(tmp_path / "preset" / "task.weights.h5") as file:
+        file.visititems(lambda _, part: num_values.append(getattr(part, "size", 0)))
+    in_encoder = {id(weight) for weight in task.backbone.weights}
+    head = [weight for weight in task.weights if id(weight) not in in_encoder]
+    assert sum(num_values) == sum(np.prod(w.shape) for w in head) + 1  # whether it was trained
+    with warnings.catch_warnings(), caplog.at_level(logging.WARNING):
+        warnings.simplefilter("error")
+        kind.from_preset(str(tmp_path / "preset"))
+    assert not caplog.records
+
+
+@pytest.mark.usefixtures("without_toy")
+@pytest.mark.parametrize("kind", TASKS)
+def test_rows_are_as_long_as_the_preset_says(kind, encoder_preset, tmp_path):
+    options, _, inputs = TASKS[kind]
+    # KerasHub's class finds ours, and does not come by our `from_preset`.
+    base = next(each for each in kind.__mro__ if each.__module__.startswith("keras_hub"))
+    classes = (kind,) if base is keras_hub.models.Task else (kind, base)
+    for loaded in (each.from_preset(encoder_preset, **options) for each in classes):
+        assert type(loaded) is kind
+        assert loaded.preprocessor.sequence_length == 40  # that of the encoder
+        assert len(loaded.predict(inputs, verbose=0)) == 2
+    # A task of any class packs 12: so do all others that are made of its preset.
+    other = next(name for name in TASKS if name is not kind)
+    preprocessor = PREPROCESSORS[other](SpanBertTokenizer(VOCABULARY), sequence_length=12)
+    other(make_backbone(), preprocessor=preprocessor, **TASKS[other][0]).save_to_preset(
+        str(tmp_path / "preset")
+    )
+    loaded = kind.from_preset(str(tmp_path / "preset"), **options)
+    assert loaded.preprocessor.sequence_length == 12
+    found = PREPROCESSORS[kind].from_preset(str(tmp_path / "preset"))
+    assert found.sequence_length == 12
+    assert PREPROCESSORS[kind].from_preset(encoder_preset, sequence_length=9).sequence_length == 9
+
+
+def test_a_question_answerer_of_segabert_tells_its_positions(tmp_path):
+    make_backbone(position_embeddings="segment_aware").save_to_preset(str(tmp_path / "preset"))
+    SpanBertTokenizer(VOCABULARY).save_to_preset(str(tmp_path / "preset"))
+    answerer = SpanBertQuestionAnswerer.from_preset(str(tmp_path / "preset"))
+    logits = answerer.predict((["the cat"], ["the cat sat."]), verbose=0)
+    assert logits["start_logits"].shape == (1, 40)

@@ -1,0 +1,135 @@
+"""Plain `fit` of every task class: two replicas against one, weights of rows, and the pooler."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from spanbert_tf.models import (
+    SpanBertBackbone,
+    SpanBertMaskedLM,
+    SpanBertPretrainer,
+    SpanBertQuestionAnswerer,
+    SpanBertTextClassifier,
+)
+from spanbert_tf.training import adamw
+
+VOCABULARY, LENGTH, SLOTS, BATCH = 29, 9, 3, 6
+TASKS = {
+    "pretrainer": lambda backbone: SpanBertPretrainer(
+        backbone, max_span_targets=4, span_position_dim=5, next_sentence=True
+    ),
+    "masked_lm": SpanBertMaskedLM,
+    "question_answerer": SpanBertQuestionAnswerer,
+    "text_classifier": lambda backbone: SpanBertTextClassifier(backbone, 3, dropout=0.0),
+}
+OPTIMIZERS = {
+    "keras": lambda: keras.optimizers.SGD(0.1, momentum=0.9),  # shows the gradients' scale
+    "ours": lambda: adamw(1e-2, warmup_steps=0, total_steps=10, global_clipnorm=0.05),
+}
+
+
+def make_task(name):
+    keras.utils.set_random_seed(3)
+    backbone = SpanBertBackbone(VOCABULARY, 1, 4, 32, 37, dropout=0.0, max_sequence_length=LENGTH)
+    return TASKS[name](backbone)
+
+
+def random_rows(name, num_rows):
+    """Features, labels and weights of rows, in which no two rows are alike."""
+    random = np.random.default_rng(5)
+
+    def ids(limit, *shape):
+        return random.integers(0, limit, (num_rows, *shape)).astype("int32")
+
+    x = {
+        "token_ids": ids(VOCABULARY, LENGTH),
+        "segment_ids": ids(2, LENGTH),
+        "padding_mask": np.ones((num_rows, LENGTH), "int32"),
+    }
+    if name in ("pretrainer", "masked_lm"):
+        x["mask_positions"] = ids(LENGTH, SLOTS)
+    if name == "masked_lm":
+        return x, ids(VOCABULARY, SLOTS), (random.random((num_rows, SLOTS)) < 0.7).astype("float32")
+    if name == "question_answerer":
+        return x, {f"{end}_positions": ids(LENGTH) for end in ("start", "end")}, None
+    if name == "text_classifier":
+        return x, ids(3), None
+    x |= {f"span_{side}_positions": ids(LENGTH, SLOTS) for side in ("left", "right")}
+    x |= {"span_offsets": ids(4, SLOTS), "mask_ids": ids(VOCABULARY, SLOTS)}
+    for weights in ("mask_weights", "span_weights"):
+        x[weights] = (random.random((num_rows, SLOTS)) < 0.7).astype("float32")
+    return x | {"next_sentence_labels": ids(2)}, np.zeros(num_rows), None
+
+
+def dataset(parts, batch_size):
+    parts = parts if parts[2] is not None else parts[:2]
+    return tf.data.Dataset.from_tensor_slices(parts).batch(batch_size)
+
+
+def trained(name, optimizer, data, strategy=None, steps=2):
+    """The losses of each step, and the weights at the end; without a strategy, eagerly."""
+    with (strategy or tf.distribute.get_strategy()).scope():
+        task = make_task(name)
+        # Without a strategy no graph is needed, and tracing it would take most of the time.
+        task.compile(OPTIMIZERS[optimizer](), run_eagerly=strategy is None)
+    losses = []
+    record = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda _, logs: losses.append(logs["loss"])
+    )
+    task.fit(data.repeat(), epochs=steps, steps_per_epoch=1, verbose=0, callbacks=[record])
+    return losses, task.get_weights()
+
+
+def check_equal(found, expected):
+    np.testing.assert_allclose(found[0], expected[0], atol=1e-5)
+    for one, other in zip(found[1], expected[1], strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer"), [*((name, "keras") for name in TASKS), ("question_answerer", "ours")]
+)
+def test_two_replicas_train_as_one(name, optimizer, two_devices):
+    """Loss and weights; the second batch has other numbers of targets on the two replicas."""
+    data = dataset(random_rows(name, 2 * BATCH), BATCH)
+    assert two_devices.num_replicas_in_sync == 2
+    check_equal(trained(name, optimizer, data, two_devices), trained(name, optimizer, data))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_only_the_ratios_of_weights_count_and_a_row_of_weight_0_not_at_all(name):
+    x, y, weights = random_rows(name, BATCH)
+    row_weights = np.array([1, 0, 0.5, 2, 0, 1], "float32")
+    weights = row_weights if weights is None else weights * row_weights[:, None]
+    kept = keras.tree.map_structure(lambda values: values[row_weights > 0], (x, y, weights))
+    expected = trained(name, "keras", dataset(kept, BATCH), steps=1)
+    for factor in (1, 1 / 64):
+        rows = dataset((x, y, weights * np.float32(factor)), BATCH)
+        check_equal(trained(name, "keras", rows, steps=1), expected)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_what_has_no_gradient_is_not_trained_and_the_backbone_stays_trainable(name):
+    task = make_task(name)
+    pooler = {variable.path for variable in task.backbone.pooled_dense.variables}
+    reads_pooler = name in ("pretrainer", "text_classifier")
+    assert (pooler <= {v.path for v in task.trainable_variables}) == reads_pooler
+    for trained_part, rest, whole in (
+        (task.trainable_variables, task.non_trainable_variables, task.variables),
+        (task.trainable_weights, task.non_trainable_weights, task.weights),
+    ):
+        assert {id(v) for v in whole} == {id(v) for v in (*trained_part, *rest)}
+        assert len(whole) == len(trained_part) + len(rest)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Keras warns of variables without a gradient
+        task.compile(optimizer=OPTIMIZERS["keras"](), run_eagerly=True)
+        task.fit(dataset(random_rows(name, 2), 2), shuffle=False, verbose=0)
+    classifier = SpanBertTextClassifier(task.backbone, 3)
+    before = task.backbone.pooled_dense.get_weights()
+    assert pooler <= {v.path for v in classifier.trainable_variables}
+    classifier.compile(optimizer=OPTIMIZERS["keras"](), run_eagerly=True)
+    classifier.fit(dataset(random_rows("text_classifier", 2), 2), verbose=0)
+    assert not np.array_equal(task.backbone.pooled_dense.get_weights()[0], before[0])

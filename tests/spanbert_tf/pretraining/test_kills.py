@@ -1,0 +1,61 @@
+"""SIGKILL at random moments: the run ends with the same bits, dropout on."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import tensorflow as tf
+
+from spanbert_tf.config import load_config
+
+pytestmark = pytest.mark.slow
+
+
+def _command(config_file, data, run, num_devices):
+    command = [sys.executable, "-m", "spanbert_tf.cli", "pretrain", "--config", str(config_file)]
+    command += ["--data", data, "--output", str(run)]
+    if num_devices > 1:
+        command += ["--devices", str(num_devices), "--set", "training.strategy=mirrored"]
+    return command
+
+
+def _all_variables(run):
+    newest = max(os.listdir(run / "checkpoints"))
+    reader = tf.train.load_checkpoint(str(run / "checkpoints" / newest / "state"))
+    names = [name for name in reader.get_variable_to_shape_map() if "VARIABLE_VALUE" in name]
+    return newest, {name: reader.get_tensor(name).tobytes() for name in names}
+
+
+@pytest.mark.parametrize("num_devices, num_kills", [(1, 1), (2, 2)])
+def test_killed_at_random_moments_a_run_ends_with_the_same_bits(
+    num_devices, num_kills, tiny_overrides, tiny_records, tmp_path
+):
+    overrides = [*tiny_overrides, "model.dropout=0.1", "training.checkpoint_every_steps=2"]
+    config_file = tmp_path / "config.yaml"
+    config_file.write_text(load_config("spanbert_base", overrides).to_yaml())
+    start = time.monotonic()
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    subprocess.run(_command(config_file, tiny_records, straight, num_devices), check=True)
+    duration = time.monotonic() - start
+    source, kills = random.Random(num_devices), 0
+    while kills < num_kills:
+        child = subprocess.Popen(
+            _command(config_file, tiny_records, killed, num_devices), start_new_session=True
+        )
+        try:
+            # The first half of the time, importing and tracing, has nothing to lose.
+            assert child.wait(source.uniform(0.5, 1) * duration) == 0
+            # Resumed near its end, it was faster than the kill: the next run.
+            assert _all_variables(killed) == _all_variables(straight)
+            shutil.rmtree(killed)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            kills += 1
+    subprocess.run(_command(config_file, tiny_records, killed, num_devices), check=True)
+    assert _all_variables(killed) == _all_variables(straight)

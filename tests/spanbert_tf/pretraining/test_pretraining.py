@@ -1,0 +1,322 @@
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+from record_files import random_records, write_records
+
+from spanbert_tf.config import load_config
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.pretraining.run import run_pretraining
+from spanbert_tf.training.metrics_log import MetricsLog, read_metrics
+
+
+@pytest.fixture(scope="module")
+def config(tiny_overrides):
+    # Dropout is on: its random state must survive a restart, too.
+    return load_config("spanbert_base", [*tiny_overrides, "model.dropout=0.1"])
+
+
+@pytest.fixture(scope="module")
+def straight_run(config, tiny_records, tmp_path_factory):
+    """A run that nothing disturbs. Tests that change it copy it first."""
+    run = tmp_path_factory.mktemp("runs") / "straight"
+    run_pretraining(config, tiny_records, str(run))
+    return run
+
+
+@pytest.fixture
+def copied_run(straight_run, tmp_path):
+    return str(shutil.copytree(straight_run, tmp_path / "run"))
+
+
+def _without_speed(run):
+    lines = read_metrics(str(run / "metrics.jsonl"))
+    return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
+
+
+def _last_checkpoint(run):
+    """Variable → bytes; what describes the objects depends on the names in a process."""
+    reader = tf.train.load_checkpoint(str(run / "checkpoints" / "step-00000012" / "state"))
+    names = [name for name in reader.get_variable_to_shape_map() if "VARIABLE_VALUE" in name]
+    return {name: reader.get_tensor(name).tobytes() for name in names}
+
+
+def _assert_same_run(run, straight_run):
+    assert _last_checkpoint(run) == _last_checkpoint(straight_run)
+    assert _without_speed(run) == _without_speed(straight_run)
+
+
+def test_run_directory(straight_run, config):
+    names = {path.name for path in straight_run.iterdir()}
+    assert {"config.yaml", "checkpoints", "logs", "metrics.jsonl", "preset"} <= names
+    assert load_config(str(straight_run / "config.yaml")).as_dict() == config.as_dict()
+    assert sorted(os.listdir(straight_run / "checkpoints")) == [
+        "step-00000004",
+        "step-00000008",
+        "step-00000012",
+    ]
+    assert list((straight_run / "logs" / "train").iterdir())
+
+
+def test_metrics_are_logged_apart(straight_run):
+    lines = read_metrics(str(straight_run / "metrics.jsonl"))
+    trained = [line for line in lines if "learning_rate" in line]
+    evaluated = [line for line in lines if "validation_loss" in line]
+    assert [line["step"] for line in trained] == [2, 4, 6, 8, 10, 12]
+    assert [line["step"] for line in evaluated] == [5, 10, 12]
+    for line in trained:
+        losses = line["masked_lm_loss"] + line["span_boundary_loss"]
+        assert line["loss"] == pytest.approx(losses, rel=1e-5)
+        assert 0 <= line["masked_lm_accuracy"] <= 1
+        assert 0 <= line["span_boundary_accuracy"] <= 1
+        assert line["gradient_norm"] > 0
+        assert line["tokens_per_second"] > 0
+    assert set(evaluated[0]) == {"step"} | {
+        f"validation_{name}"
+        for name in trained[0]
+        if name not in ("step", "learning_rate", "gradient_norm", "tokens_per_second")
+    }
+
+
+DOOMED_RUN = """
+import os, signal, sys
+from spanbert_tf.config import load_config
+from spanbert_tf.training import checkpoints, metrics_log
+from spanbert_tf.pretraining.run import run_pretraining
+
+def die(*arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+kind, config, data, run = sys.argv[1:]
+if kind == "in a step":
+    log = metrics_log.MetricsLog
+    write = log.on_step_end
+    log.on_step_end = lambda self, logs: die() if self.step == 7 else write(self, logs)
+else:
+    write = checkpoints._write_description
+    checkpoints._write_description = lambda path, step: die() if step == 8 else write(path, step)
+run_pretraining(load_config(config), data, run)
+"""
+
+
+@pytest.mark.slow
+def test_killed_run_goes_on_bit_for_bit(straight_run, config, tiny_records, tmp_path):
+    """SIGKILL in a step, then in the middle of a checkpoint, then to the end."""
+    run = tmp_path / "killed"
+    config_file = tmp_path / "config.yaml"
+    config_file.write_text(config.to_yaml())
+    for kind, newest in (("in a step", "step-00000004"), ("in a checkpoint", "step-00000004")):
+        arguments = [kind, str(config_file), tiny_records, str(run)]
+        child = subprocess.run([sys.executable, "-c", DOOMED_RUN, *arguments], capture_output=True)
+        assert child.returncode == -signal.SIGKILL, child.stderr.decode()[-2000:]
+        assert max(name for name in os.listdir(run / "checkpoints") if "." not in name) == newest
+    assert os.listdir(run / "checkpoints") != ["step-00000004"]  # a half-written one lies there
+    run_pretraining(config, tiny_records, str(run))
+    _assert_same_run(run, straight_run)
+    assert sorted(os.listdir(run / "checkpoints")) == sorted(
+        os.listdir(straight_run / "checkpoints")
+    )
+
+
+DETERMINISTIC_RUN = """
+import sys
+import tensorflow as tf
+from spanbert_tf.config import load_config
+from spanbert_tf.pretraining.run import run_pretraining
+
+config, data, *runs = sys.argv[1:]
+for run in runs:
+    run_pretraining(load_config(config), data, run)
+try:  # random without a seed
+    tf.image.sample_distorted_bounding_box([9, 9, 1], [[[0.0, 0.0, 1.0, 1.0]]])
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_deterministic_runs_have_the_same_bits(config, tiny_records, tmp_path):
+    runs, config_file = (tmp_path / "first", tmp_path / "second"), tmp_path / "config.yaml"
+    config_file.write_text(config.to_yaml().replace("deterministic: false", "deterministic: true"))
+    assert load_config(str(config_file)).training.deterministic
+    arguments = [str(config_file), tiny_records, *map(str, runs)]
+    child = subprocess.run(
+        [sys.executable, "-c", DETERMINISTIC_RUN, *arguments], capture_output=True, text=True
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    assert "determinism" in child.stdout
+    _assert_same_run(*runs)
+
+
+def test_sigterm_saves_the_step_and_the_same_command_goes_on(
+    straight_run, config, tiny_records, tmp_path, monkeypatch, capfd
+):
+    run = tmp_path / "terminated"
+    log_step = MetricsLog.on_step_end
+
+    def log_and_terminate(self, logs):
+        log_step(self, logs)
+        if self.step == 5:  # an evaluation is due after this step
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetricsLog, "on_step_end", log_and_terminate)
+        run_pretraining(config, tiny_records, str(run))
+    assert "saved step 5 of 12; run the same command again to go on" in capfd.readouterr().out
+    assert sorted(os.listdir(run / "checkpoints")) == ["step-00000004", "step-00000005"]
+    assert not (run / "preset").exists()
+    run_pretraining(config, tiny_records, str(run))
+    assert "going on after step 5 of 12" in capfd.readouterr().out
+    _assert_same_run(run, straight_run)
+
+
+def test_finished_run_is_not_trained_again(copied_run, config, tiny_records):
+    shutil.rmtree(f"{copied_run}/preset")
+    before = pathlib.Path(copied_run, "metrics.jsonl").read_bytes()
+    run_pretraining(config, tiny_records, copied_run)
+    assert pathlib.Path(copied_run, "metrics.jsonl").read_bytes() == before
+    assert os.path.isdir(f"{copied_run}/preset")
+
+
+def test_run_can_be_made_longer(copied_run, tiny_overrides, tiny_records):
+    longer = [*tiny_overrides, "model.dropout=0.1", "training.steps=14", "training.log_every=1"]
+    run_pretraining(load_config("spanbert_base", longer), tiny_records, copied_run)
+    steps = [line["step"] for line in read_metrics(f"{copied_run}/metrics.jsonl")]
+    assert steps == [2, 4, 5, 6, 8, 10, 10, 12, 12, 13, 14, 14]
+    assert load_config(f"{copied_run}/config.yaml").training.steps == 14
+
+
+@pytest.mark.slow
+def test_several_steps_per_execution_are_the_same_steps(
+    straight_run, tiny_overrides, tiny_records, tmp_path
+):
+    settings = ["training.steps_per_execution=2", "training.evaluate_every=4"]
+    config = load_config("spanbert_base", [*tiny_overrides, "model.dropout=0.1", *settings])
+    run_pretraining(config, tiny_records, str(tmp_path / "run"))
+    lines, expected = _without_speed(tmp_path / "run"), _without_speed(straight_run)
+    # The two are evaluated after other steps, but after the last one both.
+    assert lines[-1] == expected[-1]
+    losses = {line["step"]: line["loss"] for line in lines if "loss" in line}
+    # Line 6 of the straight run begins after its evaluation in step 5.
+    same = {line["step"]: line["loss"] for line in expected if "loss" in line} | {6: losses[6]}
+    assert losses == same
+
+
+def test_run_cannot_be_made_shorter(copied_run, tiny_overrides, tiny_records):
+    shorter = load_config(
+        "spanbert_base", [*tiny_overrides, "model.dropout=0.1", "training.steps=8"]
+    )
+    with pytest.raises(
+        MismatchError, match=r"has 12 steps already, more than training.steps \(8\)"
+    ):
+        run_pretraining(shorter, tiny_records, copied_run)
+    assert load_config(f"{copied_run}/config.yaml").training.steps == 12
+
+
+@pytest.mark.parametrize("override", ["optimizer.weight_decay=0.01", "training.batch_size=8"])
+def test_other_configuration_is_refused(override, copied_run, tiny_overrides, tiny_records):
+    changed = load_config("spanbert_base", [*tiny_overrides, "model.dropout=0.1", override])
+    with pytest.raises(MismatchError) as raised:
+        run_pretraining(changed, tiny_records, copied_run)
+    key, _, value = override.partition("=")
+    assert f"{key} is " in str(raised.value)
+    assert f" in this run and {value} now" in str(raised.value)
+
+
+def test_longer_schedule_is_refused_and_the_way_is_named(copied_run, tiny_overrides, tiny_records):
+    longer = ["model.dropout=0.1", "training.steps=30", "training.schedule_steps=30"]
+    changed = load_config("spanbert_base", [*tiny_overrides, *longer])
+    way = f"another --output with --initial-preset {copied_run}/preset"
+    with pytest.raises(MismatchError, match=re.escape(way)):
+        run_pretraining(changed, tiny_records, copied_run)
+
+
+def test_run_says_what_it_does_without_a_terminal(config, tiny_records, tmp_path, capsys):
+    run_pretraining(config, tiny_records, str(tmp_path / "run"))
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(
+        r"[\d,]+ trained parameters on 1 CPU in float32: 12 steps of 4 rows of 24, "
+        r"1\.2 epochs of 40 records",
+        lines[0],
+    )
+    steps = [line for line in lines if line.startswith("step ")]
+    pattern = r"step (\d+) of 12: loss \d+\.\d{4}, [\d,]+ tokens/s, \d:\d\d:\d\d left"
+    assert [re.fullmatch(pattern, line)[1] for line in steps] == ["2", "4", "6", "8", "10", "12"]
+    evaluated = [line for line in lines if line.startswith("evaluated after step ")]
+    assert [int(re.search(r"step (\d+):", line)[1]) for line in evaluated] == [5, 10, 12]
+    assert not any("Epoch" in line for line in lines)
+
+
+def test_other_records_are_refused(copied_run, config, tmp_path):
+    others = write_records(
+        tmp_path / "others",
+        random_records(40, 24, seed=5),
+        random_records(10, 24),
+        sequence_length=24,
+    )
+    with pytest.raises(MismatchError, match=r"trained on other records \(shards differs"):
+        run_pretraining(config, str(others), copied_run)
+
+
+def test_directory_that_is_no_run_is_refused(config, tiny_records, tmp_path):
+    (tmp_path / "thesis.txt").write_text("Do not touch.")
+    with pytest.raises(BadInputError, match="exists and is no training run"):
+        run_pretraining(config, tiny_records, str(tmp_path))
+    assert os.listdir(tmp_path) == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["data.sequence_length=16"], "data.sequence_length of these records is 24"),
+        (["data.sequences=pair"], "data.sequences of these records is single"),
+        (["data.vocabulary_size=28996"], "data.vocabulary_size of these records is 60"),
+        (["training.batch_size=41"], "40 training records are fewer than one batch"),
+        (["masking.scheme=entities"], "needs annotated records"),
+    ],
+)
+def test_records_that_do_not_fit_are_refused(
+    overrides, message, tiny_overrides, tiny_records, tmp_path
+):
+    config = load_config("spanbert_base", [*tiny_overrides, *overrides])
+    with pytest.raises((BadInputError, MismatchError), match=message) as raised:
+        run_pretraining(config, tiny_records, str(tmp_path / "run"))
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_records_without_held_out_ones_are_refused(config, tmp_path):
+    records = write_records(tmp_path / "records", random_records(40, 24), sequence_length=24)
+    with pytest.raises(BadInputError, match="no held-out records"):
+        run_pretraining(config, str(records), str(tmp_path / "run"))
+
+
+def test_damaged_shard_is_named(config, tiny_records, tmp_path):
+    records = pathlib.Path(shutil.copytree(tiny_records, tmp_path / "records"))
+    shard = records / "train-00001-of-00002.tfrecord"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(BadInputError, match=r"train-00001-of-00002.tfrecord: record \d+ .*damaged"):
+        run_pretraining(config, str(records), str(tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_damaged_records_are_skipped_on_request(tiny_overrides, tiny_records, tmp_path, capfd):
+    records = pathlib.Path(shutil.copytree(tiny_records, tmp_path / "records"))
+    shard = records / "train-00001-of-00002.tfrecord"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    overrides = ["data.on_corrupt=skip", "training.steps=5"]
+    config = load_config("spanbert_base", [*tiny_overrides, *overrides])
+    run_pretraining(config, str(records), str(tmp_path / "run"))
+    assert f"{shard}: 1 damaged records are skipped, 19 are whole" in capfd.readouterr().out
+    # The same run goes on with the same records.
+    longer = load_config("spanbert_base", [*tiny_overrides, *overrides, "training.steps=7"])
+    run_pretraining(longer, str(records), str(tmp_path / "run"))
+    assert "going on after step 5 of 7" in capfd.readouterr().out

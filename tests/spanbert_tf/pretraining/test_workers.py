@@ -1,0 +1,162 @@
+"""Several worker processes over loopback, through the command line."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from spanbert_tf.config import TrainingConfig, load_config
+from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.pretraining.run import run_pretraining
+from spanbert_tf.training.metrics_log import read_metrics
+from spanbert_tf.training.strategies import make_strategy
+
+pytestmark = pytest.mark.slow
+
+LOST_WORKER_LIMIT = 120  # seconds
+
+
+def _free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("localhost", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def _start_workers(config_file, data, run, overrides=()):
+    addresses = [f"localhost:{port}" for port in _free_ports(2)]
+    workers = []
+    for number in range(2):
+        cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": number}}
+        command = [sys.executable, "-m", "spanbert_tf.cli", "pretrain", "--config"]
+        command += [str(config_file), "--data", data, "--output", str(run)]
+        for override in ("training.strategy=multi_worker", *overrides):
+            command += ["--set", override]
+        environment = {**os.environ, "TF_CONFIG": json.dumps(cluster), "GRPC_VERBOSITY": "ERROR"}
+        workers.append(
+            subprocess.Popen(
+                command,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        )
+    return workers
+
+
+@pytest.fixture
+def config_file(tiny_overrides, tmp_path):
+    # With BERT's epsilon, Adam would blow rounding errors of gradients near 0 up to whole steps.
+    more = ["model.dropout=0.0", "optimizer.epsilon=1e-4", "training.batch_size=16"]
+    path = tmp_path / "config.yaml"
+    path.write_text(load_config("spanbert_base", [*tiny_overrides, *more]).to_yaml())
+    return path
+
+
+def _weights(run, step):
+    reader = tf.train.load_checkpoint(str(run / "checkpoints" / f"step-{step:08d}" / "state"))
+    names = [name for name in reader.get_variable_to_shape_map() if "model/" in name]
+    return {name: reader.get_tensor(name) for name in names if "VARIABLE_VALUE" in name}
+
+
+def _await_step(run, step, workers):
+    while not (run / "metrics.jsonl").exists() or not any(
+        line["step"] >= step for line in read_metrics(str(run / "metrics.jsonl"))
+    ):
+        assert all(worker.poll() is None for worker in workers), workers[0].communicate()[1][-2000:]
+        time.sleep(0.05)
+
+
+def test_two_workers_train_what_one_does_also_after_a_preemption(
+    config_file, tiny_records, tmp_path
+):
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    run_pretraining(load_config(str(config_file)), tiny_records, str(alone))
+    # Slow enough to be met in the middle: SIGTERM to one worker stops both at one step.
+    workers = _start_workers(config_file, tiny_records, shared)
+    _await_step(shared, 2, workers)
+    workers[1].send_signal(signal.SIGTERM)
+    outputs = [worker.communicate(timeout=120) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], outputs
+    assert re.search(r"saved step \d+ of 12|Held-out records after step 12", outputs[0][0])
+    workers = _start_workers(config_file, tiny_records, shared)
+    outputs = [worker.communicate(timeout=120) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], outputs
+    assert (shared / "preset" / "config.json").exists()
+    expected, found = _weights(alone, 12), _weights(shared, 12)
+    assert len(found) == len(expected)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, atol=1e-5)
+    for line, other in zip(
+        read_metrics(str(shared / "metrics.jsonl")),
+        read_metrics(str(alone / "metrics.jsonl")),
+        strict=True,
+    ):
+        # A run that was stopped begins its means anew: only whole intervals are equal.
+        if "validation_loss" in line:
+            assert line == pytest.approx(other, abs=1e-4)
+
+
+def test_when_a_worker_dies_the_other_says_so_and_both_go_on_later(
+    config_file, tiny_records, tmp_path
+):
+    run = tmp_path / "run"
+    long = ("training.steps=4000", "training.schedule_steps=4001", "training.evaluate_every=4000")
+    workers = _start_workers(config_file, tiny_records, run, long)
+    _await_step(run, 20, workers)
+    os.killpg(workers[1].pid, signal.SIGKILL)
+    try:
+        _, errors = workers[0].communicate(timeout=LOST_WORKER_LIMIT)
+    finally:
+        for worker in workers:
+            if worker.poll() is None:
+                os.killpg(worker.pid, signal.SIGKILL)
+    assert workers[0].returncode == 1, errors[-2000:]
+    assert "start all workers again" in errors.splitlines()[-1]
+    steps = [int(name.removeprefix("step-")) for name in os.listdir(run / "checkpoints")]
+    assert max(steps) >= 16
+
+
+@pytest.mark.parametrize(
+    "cluster, message",
+    [
+        (None, "needs TF_CONFIG in the environment, or Slurm"),
+        ('{"cluster": {"worker": ["localhost:1"]}, "task": {"index": 3}}', "task 3 of 1 workers"),
+        ("{", "TF_CONFIG: not a cluster"),
+    ],
+)
+def test_a_cluster_that_makes_no_sense_is_refused(cluster, message, monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    if cluster:
+        monkeypatch.setenv("TF_CONFIG", cluster)
+    with pytest.raises(ConfigurationError, match=message) as raised:
+        make_strategy(TrainingConfig(strategy="multi_worker"))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "options, num_devices, message",
+    [
+        ({"strategy": "mirrored", "jit_compile": True}, 2, "jit_compile: does not work with"),
+        ({"strategy": "one_device"}, 2, "set training.strategy=mirrored"),
+        ({"strategy": "mirrored", "batch_size": 6, "accumulation_steps": 2}, 2, "multiple of 4"),
+        ({"strategy": "tpu"}, None, "no TPU was found"),
+    ],
+)
+def test_what_does_not_work_is_refused(options, num_devices, message):
+    with pytest.raises(ConfigurationError, match=message) as raised:
+        make_strategy(TrainingConfig(**options), num_devices)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,102 @@
+"""A second signal ends a command at once, even where Python's handlers never run."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+# A command whose main thread waits inside TensorFlow, for ever.
+HANGING = """
+import signal, sys
+import tensorflow as tf
+import spanbert_tf.cli, spanbert_tf.config
+
+def hang(*arguments):
+    if sys.argv[1] == "handled":  # as in training
+        signal.signal(signal.SIGTERM, lambda *arguments: None)
+    queue = tf.queue.FIFOQueue(1, tf.int32)
+    print("hangs", flush=True)
+    queue.dequeue()
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+spanbert_tf.config.load_config = hang
+spanbert_tf.cli.main(["pretrain", "--config", "c", "--data", ".", "--output", "run"])
+"""
+
+
+def hanging_command(*arguments):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGING, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "hangs\n"
+    time.sleep(1)  # until it does
+    return process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_signal_ends_a_command_that_hangs(sent):
+    process = hanging_command("handled")
+    process.send_signal(sent)
+    # Another that follows at once is the same request, as of `timeout` to a process and its group.
+    time.sleep(0.05)
+    process.send_signal(sent)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)
+    process.send_signal(sent)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + sent
+    assert errors.strip() == "spanbert-tf: ended at once by the second signal"
+
+
+def test_the_first_sigterm_ends_a_command_that_does_not_handle_it():
+    process = hanging_command("plain")
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+
+
+def test_signals_of_a_forked_process_are_its_own():
+    """A child that inherits the file would tell its parent of its own signals."""
+    program = """
+import os, signal, time
+from spanbert_tf.process.signals import second_signal_ends
+
+with second_signal_ends():
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGTERM, lambda *arguments: None)
+        print("ready", flush=True)
+        for _ in range(600):
+            time.sleep(0.1)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print("alive", flush=True)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout.readline() == "ready\n"
+    (child,) = (
+        int(pid) for pid in os.listdir("/proc") if pid.isdigit() and _parent(pid) == process.pid
+    )
+    for _ in range(2):
+        os.kill(child, signal.SIGTERM)
+        time.sleep(0.7)
+    os.kill(child, signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    assert (process.returncode, output) == (0, "alive\n")
+
+
+def _parent(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return None

@@ -1,0 +1,76 @@
+"""Versions beside one another, and files that export did not write."""
+
+import hashlib
+
+import keras
+import pytest
+
+from spanbert_tf.cli import main
+from spanbert_tf.models import (
+    SpanBertBackbone,
+    SpanBertMaskedLM,
+    SpanBertMaskedLMPreprocessor,
+    SpanBertTokenizer,
+)
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "."]
+
+
+@pytest.fixture(scope="module")
+def preset(tmp_path_factory):
+    keras.utils.set_random_seed(1)
+    backbone = SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 37, max_sequence_length=16)
+    tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
+    model = SpanBertMaskedLM(backbone, SpanBertMaskedLMPreprocessor(tokenizer, sequence_length=16))
+    model.set_weights([weight + 0.1 for weight in model.get_weights()])
+    path = str(tmp_path_factory.mktemp("presets") / "preset")
+    model.save_to_preset(path)
+    return path
+
+
+def export(preset, output, *options):
+    with pytest.raises(SystemExit) as stop:
+        main(["export", "--preset", preset, "--output", str(output), "--top-k", "2", *options])
+    return stop.value.code
+
+
+def digests(directory):
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).digest()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.slow
+def test_only_what_an_earlier_export_wrote_is_replaced(preset, tmp_path, capfd):
+    output = tmp_path / "served"
+    output.mkdir()
+    (output / "README.md").write_text("# My models\n")
+    (output / "notes").write_text("mine")
+    assert export(preset, f"{output}/") == 0
+    assert f"{output / 'README.md'}: is not as `export` wrote it" in capfd.readouterr().out
+    names = {path.name for path in output.iterdir()}
+    assert names == {"1", "README.md", "notes", "models.config", "batching_parameters.txt"}
+    assert (output / "README.md").read_text() == "# My models\n"
+    assert 'name: "served"' in (output / "models.config").read_text()
+    before = digests(output)
+    assert export(preset, output) == 2
+    assert "give --overwrite" in capfd.readouterr().err
+    assert digests(output) == before
+
+    (output / "README.md").unlink()
+    configuration = output / "models.config"
+    configuration.write_text(configuration.read_text().replace("tensorflow", "mine"))
+    changed = configuration.read_text()
+    assert export(preset, output, "--overwrite") == 0
+    printed = capfd.readouterr().out
+    assert f"{configuration}: is not as" in printed and "batching" not in printed
+    assert configuration.read_text() == changed
+    assert "docker run" in (output / "README.md").read_text()
+
+    (output / "1" / "variables" / "mine").write_text("mine")
+    before = digests(output)
+    assert export(preset, output, "--overwrite") == 2
+    assert "holds other things than an exported model" in capfd.readouterr().err
+    assert digests(output) == before

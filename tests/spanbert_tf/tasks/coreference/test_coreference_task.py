@@ -1,0 +1,166 @@
+"""Coreference resolution by the shipped commands, on documents that can be learned."""
+
+import html.parser
+import json
+import pathlib
+from typing import ClassVar
+
+import made_up_documents
+import numpy as np
+import pytest
+import tensorflow as tf
+from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests
+
+from data_prep.coreference import prepare_coreference
+from spanbert_tf.tasks.commands import (
+    load_task_model,
+    run_baseline_evaluation,
+    run_evaluation,
+    run_prediction,
+)
+from spanbert_tf.tasks.coreference.dataset import coreference_dataset, load_documents
+from spanbert_tf.tasks.coreference.scoring import score_files
+from spanbert_tf.tasks.predictor import Predictor
+from spanbert_tf.tasks.row_predictions import predict_rows
+
+pytestmark = pytest.mark.slow  # whole trainings, exports and predictions
+
+CONFIG = """
+task: coreference
+resolver:
+  {word_boundaries: true, max_span_width: 3, top_span_ratio: 0.9, feature_dim: 4, ffnn_dim: 12,
+   dropout: 0.0}
+prediction: {batch_size: 8}
+"""
+
+
+def prepare(source, output, vocabulary, *options):
+    arguments = ["--input", source, "--output", output, "--vocabulary", vocabulary, "--lowercase"]
+    arguments += ["--sequence-length", SEQUENCE_LENGTH, *options]
+    prepare_coreference.main(list(map(str, arguments)), standalone_mode=False)
+
+
+def word_spans(words):
+    """First character and character behind the last of words with a space between each two."""
+    ends = np.cumsum([len(word) + 1 for word in words]) - 1
+    return [(int(end) - len(word), int(end)) for word, end in zip(words, ends, strict=True)]
+
+
+class TestCoreference(TaskTests):
+    config_text = CONFIG
+    vocabulary = SPECIAL + made_up_documents.VOCABULARY
+    raw_input: ClassVar = {"text": "Ann has the cat . She likes the cat ."}
+    # At the rate at which it learns to link, it leaves the same path after a few steps.
+    replica_options: ClassVar = {"optimizer.learning_rate": 0.0005}
+
+    def config(self, material, **overrides):
+        return super().config(material, **{"optimizer.learning_rate": 0.003, **overrides})
+
+    def write_records(self, directory, vocabulary):
+        for name, count, seed in (("train", 64, 1), ("dev", 16, 2), ("other", 64, 3)):
+            made = made_up_documents.documents(count, seed)
+            made_up_documents.write_conll(directory / f"{name}.v4_gold_conll", made)
+            source = directory / f"{name}.v4_gold_conll"
+            prepare(source, directory / name, vocabulary, "--max-training-segments", 1)
+
+    def raw_inputs(self, data):
+        return [{"text": " ".join(line["words"])} for line in load_documents(data)]
+
+    def answers_in_files(self, output):
+        answers = []
+        for text in (output / "predictions.jsonlines").read_text().splitlines():
+            line = json.loads(text)
+            places = word_spans([word for words in line["sentences"] for word in words])
+            clusters = [
+                [[places[start][0], places[end][1]] for start, end in spans]
+                for spans in line["predicted_clusters"]
+            ]
+            answers.append({"clusters": clusters})
+        return answers
+
+    def answers_of_export(self, outputs):
+        answers = []
+        for starts, ends, numbers in zip(
+            *(outputs[name] for name in ("starts", "ends", "clusters")), strict=True
+        ):
+            clusters = [[] for _ in range(max(numbers, default=-1) + 1)]
+            for start, end, number in zip(starts, ends, numbers, strict=True):
+                if number >= 0:
+                    clusters[number].append([int(start), int(end)])
+            answers.append({"clusters": clusters})
+        return answers
+
+    def answer_of_predictor(self, found):
+        return {"clusters": found["clusters"]}
+
+    def test_predictions_have_clusters_and_strings_of_them(self, finished, material):
+        inputs = self.raw_inputs(material["dev"])
+        found = Predictor(finished[0])(inputs)
+        assert sum(len(item["clusters"]) for item in found) > 10
+        for item in found:
+            expected = [[item["text"][a:b] for a, b in spans] for spans in item["clusters"]]
+            assert item["strings"] == expected
+
+    def test_scores_are_those_of_the_written_conll_file(self, finished, material, tmp_path):
+        run_prediction(finished[0], material["dev"], str(tmp_path / "out"))
+        score = score_files(
+            f"{material['dev']}.v4_gold_conll", str(tmp_path / "out/predictions.conll")
+        )
+        assert score.as_dict() == finished[1]
+
+    def test_report_shows_all_documents(self, finished, material, tmp_path):
+        report = tmp_path / "page.html"
+        run_evaluation(finished[0], [material["dev"]], report=str(report))
+        page = report.read_text()
+        html.parser.HTMLParser().feed(page)
+        assert page.count("<article") == 16
+        assert page.count('<span class="mention"') == page.count("</span>") - 16  # and 16 scores
+        (scores,) = run_baseline_evaluation([material["dev"]])
+        assert scores["average_f1"] > 50  # names are capitalised, and things have determiners
+
+    def test_training_draws_runs_anew_and_prediction_takes_all(self, material):
+        epochs = coreference_dataset(material["train"], batch_size=64, training=True, seed=5)
+        batches = list(epochs.take(3))
+        positions = [(x["sentence_indices"].numpy() >= 0).sum() for x, _, _ in batches]
+        assert len(set(positions)) > 1
+        for x, y, _ in batches:
+            assert x["segment_indices"].numpy().max() == 0
+            length = (x["sentence_indices"].numpy() >= 0).sum(axis=1)
+            is_gold = y["mention_clusters"].numpy() > 0
+            assert (y["mention_ends"].numpy() < length[:, None])[is_gold].all()
+            starts = np.maximum(y["mention_starts"].numpy(), 0)
+            begins = np.take_along_axis(x["begins_word"].numpy(), starts, axis=1)
+            assert begins[is_gold].all()
+        resumed = coreference_dataset(
+            material["train"], batch_size=64, training=True, seed=5, first_batch=2
+        )
+        first = next(iter(resumed))[0]
+        for name, values in batches[2][0].items():
+            np.testing.assert_array_equal(first[name], values)
+        whole = coreference_dataset(material["train"], batch_size=64, training=False)
+        total = sum(int((x["sentence_indices"].numpy() >= 0).sum()) for x, _ in whole)
+        info = json.loads(pathlib.Path(material["train"], "coreference_info.json").read_text())
+        assert total == info["counts"]["tokens"] > max(positions)
+
+    def test_documents_do_not_retrace(self, material):
+        # The shapes of the batches are many, and their traces one.
+        traces = []
+
+        def count(x):
+            traces.append(x["token_ids"].shape)
+            return x["piece_positions"]
+
+        predict_rows(count, coreference_dataset(material["dev"], batch_size=2, training=False))
+        assert len(traces) == 1
+
+    @pytest.mark.parametrize("speakers", [["Bob", "Ann"], "Bob\nAnn"])
+    def test_speakers_of_lines_are_read(self, finished, speakers):
+        text = "Ann has the cat .\nShe likes the cat ."
+        found = Predictor(finished[0])([{"text": text, "speakers": speakers}])
+        assert found[0]["text"] == text
+        _, model = load_task_model(finished[0])
+        names = tf.constant(["Bob\nAnn"])
+        x = model.preprocessor({"text": tf.constant([text]), "speakers": names})
+        ids = x["speaker_ids"].numpy()[0]
+        words = [number for number in ids.tolist() if number > 1]
+        assert words[0] == words[4] != words[5] == words[-1]

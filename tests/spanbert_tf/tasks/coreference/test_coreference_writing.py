@@ -1,0 +1,97 @@
+"""Predicted clusters as text, and clusters without a model, by hand."""
+
+import json
+
+from spanbert_tf.files.json_lines import write_json_lines
+from spanbert_tf.tasks.coreference.baseline import link_equal_strings
+from spanbert_tf.tasks.coreference.report import links, report_page
+from spanbert_tf.tasks.coreference.scoring import read_clusters
+from spanbert_tf.tasks.coreference.writing import as_conll, as_json, as_resolved, as_text
+
+SENTENCES = (
+    "Alice and her dog met Bob .",
+    "She likes him , and his cat likes her .",
+    "\u00a0 They left",
+)
+WORDS = [word for sentence in SENTENCES for word in sentence.split(" ")]
+# Alice and her dog: 0-3, Alice: 0, her: 2, her dog: 2-3, Bob: 5, She: 7, him: 9, his: 12, her: 15.
+CLUSTERS = [[(0, 0), (2, 2), (7, 7), (15, 15)], [(0, 3), (18, 18)], [(5, 5), (9, 9), (12, 12)]]
+LINE = {
+    "name": "nw/x",
+    "part": 3,
+    "words": WORDS,
+    "sentence_starts": [0, 7, 17],
+    "speakers": ["A B"] * 7 + [""] * (len(WORDS) - 7),
+    "clusters": [[[0, 0], [7, 7]], [[5, 5], [18, 18]]],
+}
+
+
+def test_text_has_nested_mentions_in_brackets():
+    assert as_text(LINE, CLUSTERS) == (
+        "# nw/x, part 3\n"
+        "[[Alice]₁ and [her]₁ dog]₂ met [Bob]₃ .\n"
+        "[She]₁ likes [him]₃ , and [his]₃ cat likes [her]₁ .\n"
+        "\u00a0 [They]₂ left\n\n"
+    )
+    twelve = [[(number, number)] for number in range(12)]
+    assert "[,]₁₁ [and]₁₂" in as_text(LINE, twelve)
+
+
+def test_pronouns_are_resolved_and_possessive_ones_get_an_s():
+    # `They` is all of `Alice and her dog`, in which `her` stands as in the text.
+    assert as_resolved(LINE, CLUSTERS).split("\n")[1:4] == [
+        "Alice and Alice's dog met Bob .",
+        "Alice likes Bob , and Bob's cat likes Alice .",
+        "\u00a0 Alice and her dog left",
+    ]
+    # A pronoun inside of what it would be replaced by stays, as does a cluster of pronouns.
+    assert as_resolved(LINE, [[(0, 3), (2, 2)], [(7, 7), (15, 15)]]) == as_text(LINE, [])
+
+
+def test_conll_is_read_again_as_it_was_written(tmp_path):
+    path = tmp_path / "predictions.conll"
+    path.write_text(as_conll(LINE, CLUSTERS))
+    assert read_clusters(str(path)) == {"(nw/x); part 003": CLUSTERS}
+    rows = path.read_text().split("\n")
+    assert rows[1].split("\t")[:4] == ["nw/x", "3", "0", "Alice"]
+    assert all(len(row.split()) == 12 for row in rows[1:-3] if row)
+    assert rows.count("") == 4  # between sentences, at the end of the last one and of the file
+
+
+def test_json_lines_have_sentences_and_both_clusters():
+    found = json.loads(as_json(LINE, CLUSTERS))
+    assert found["doc_key"] == "nw/x_3"
+    assert [len(sentence) for sentence in found["sentences"]] == [7, 10, 3]
+    assert found["clusters"] == LINE["clusters"]
+    assert found["predicted_clusters"] == [[list(span) for span in spans] for spans in CLUSTERS]
+
+
+def test_links_that_others_do_not_have():
+    gold = [[(0, 0), (2, 2), (7, 7)], [(5, 5), (9, 9)]]
+    predicted = [[(0, 0), (7, 7), (9, 9)]]
+    assert links(gold, predicted) == [((0, 0), (2, 2)), ((2, 2), (7, 7)), ((5, 5), (9, 9))]
+    assert links(predicted, gold) == [((7, 7), (9, 9))]
+
+
+def test_page_escapes_what_it_shows():
+    line = {**LINE, "words": ["<b>&"] * len(WORDS), "name": "a<script>"}
+    page = report_page("t<i>", [line], [CLUSTERS], {"average_f1": 12.345, "muc_recall": 1.0})
+    assert "<b>" not in page and "a<script>" not in page and "t<i>" not in page
+    assert ("&lt;b&gt;&amp;" in page and "average 12.35" in page) or "average 12.34" in page
+    assert page.count('<span class="mention"') == 2 * 2 + sum(map(len, CLUSTERS))
+
+
+def test_equal_strings_are_linked(tmp_path):
+    sentences = (
+        "Ann Lee saw the dog .",
+        "Today Ann Lee fed The dog .",
+        "she left .",
+        "She saw Ann",
+    )
+    words = " ".join(sentences).split()
+    starts = [0, 6, 13, 16]
+    line = {**LINE, "words": words, "sentence_starts": starts, "speakers": [""] * len(words)}
+    write_json_lines(str(tmp_path / "documents.jsonl"), [line])
+    # `Today` is capitalised at the beginning of a sentence alone.
+    found = [[(0, 1), (7, 8)], [(3, 4), (10, 11)], [(13, 13), (16, 16)]]
+    assert link_equal_strings(str(tmp_path)) == [found]

@@ -1,0 +1,90 @@
+"""Named entities as a task: what is true of all tasks."""
+
+import json
+import pathlib
+import random
+from typing import ClassVar
+
+import pytest
+from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests
+
+from data_prep.examples.entity_files import read_entity_lines
+from data_prep.examples.entity_rows import write_entities
+from spanbert_tf.vocabulary import Casing
+
+pytestmark = pytest.mark.slow  # whole trainings, exports and predictions
+
+NAMES = {"PER": ["ann", "bob", "eve"], "LOC": ["rome", "oslo", "bern"]}
+SECOND = {"PER": "lee", "LOC": "##town"}
+WORDS = ["the", "lives", "in", "sees", "and", ".", *NAMES["PER"], *NAMES["LOC"], *SECOND.values()]
+
+
+def made_up_lines(count, seed):
+    """`the ann lee sees rometown .`: half of the names have a second word, or a second piece."""
+    source = random.Random(seed)
+    for number in range(count):
+        text, entities = "", []
+        for _ in range(source.randrange(2, 8)):
+            label = source.choice([None, None, "PER", "LOC"])
+            if label is None:
+                text += source.choice(WORDS[:6]) + " "
+                continue
+            name = source.choice(NAMES[label])
+            if source.random() < 0.5:
+                second = SECOND[label]
+                name += second.removeprefix("##") if "##" in second else f" {second}"
+            entities.append({"start": len(text), "end": len(text) + len(name), "label": label})
+            text += name + " "
+        yield {"id": f"s{number}", "text": text, "entities": entities}
+
+
+class TestNamedEntities(TaskTests):
+    config_text = "task: named_entities\nprediction: {aggregation_strategy: first}\n"
+    vocabulary = SPECIAL + WORDS
+    raw_input: ClassVar = {"text": "the ann lee lives in rometown ."}
+
+    def write_records(self, directory, vocabulary):
+        for name, count, seed in (("train", 64, 1), ("dev", 24, 2), ("other", 64, 3)):
+            source = directory / f"{name}.jsonl"
+            source.write_text("".join(f"{json.dumps(x)}\n" for x in made_up_lines(count, seed)))
+            write_entities(
+                read_entity_lines(str(source)),
+                str(directory / name),
+                vocabulary=vocabulary,
+                casing=Casing.of(lowercase=True),
+                sequence_length=SEQUENCE_LENGTH,
+            )
+
+    def raw_inputs(self, data):
+        lines = pathlib.Path(f"{data}.jsonl").read_text().splitlines()
+        return [{"text": json.loads(line)["text"]} for line in lines]
+
+    def answers_in_files(self, output):
+        lines = (output / "entities.jsonl").read_text().splitlines()
+        return [self.answer_of_predictor(json.loads(line)["entities"]) for line in lines]
+
+    def answers_of_export(self, outputs):
+        names = {"types": "entity_group", "words": "word", "starts": "start", "ends": "end"}
+        names["scores"] = "score"
+        return [
+            self.answer_of_predictor(
+                [
+                    {
+                        name: value.decode() if isinstance(value, bytes) else value.item()
+                        for name, value in zip(names.values(), values, strict=True)
+                    }
+                    for values in zip(*row, strict=True)
+                    if values[0]
+                ]
+            )
+            for row in zip(*(outputs[name] for name in names), strict=True)
+        ]
+
+    def answer_of_predictor(self, found):
+        answer = {"count": len(found)}
+        for number, entity in enumerate(found):
+            answer |= {f"{name} of {number}": value for name, value in entity.items()}
+        return answer
+
+    def test_it_is_learned(self, finished):
+        assert finished[1]["f1"] > 90  # both types, and names of two words and of two pieces

@@ -1,0 +1,317 @@
+"""The exported question answerer, against preparation and prediction."""
+
+import json
+import os
+import re
+
+import hypothesis
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import strategies as st
+from server_process import TEXT_OPERATIONS, operations_beyond_tensorflow, run
+
+from data_prep.examples.passage_windows import has_most_context, window_starts
+from data_prep.examples.question_rows import QuestionOptions, write_questions
+from data_prep.examples.questions import Question, QuestionSet
+from spanbert_tf.data import question_answering_dataset
+from spanbert_tf.data.passage_windows import WindowPacker
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.models import (
+    SpanBertBackbone,
+    SpanBertQuestionAnswerer,
+    SpanBertQuestionAnswererPreprocessor,
+    SpanBertTokenizer,
+)
+from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.serving.precision import describe_difference, in_precision
+from spanbert_tf.tasks.exporting import export_preset
+from spanbert_tf.tasks.question_answering.decoding import answer_questions
+from spanbert_tf.tasks.question_answering.serving import AnswerQuestions
+from spanbert_tf.tasks.question_answering.task import TASK
+
+WORDS = ["ann", "bob", "zoe", "has", "the", "cat", "owl", "who", "?", ".", "##s", "中"]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+LENGTH, STRIDE, TOP_K = 24, 7, 4
+START, END, PAD = 101, 102, 0
+TOKENS = st.lists(st.integers(1, 99), max_size=40)
+
+
+@hypothesis.settings(max_examples=60)
+@hypothesis.given(
+    st.lists(st.tuples(st.lists(st.integers(1, 99), max_size=6), TOKENS), min_size=1, max_size=3),
+    st.booleans(),
+)
+def test_windows_are_those_of_preparation(pairs, question_first):
+    packer = WindowPacker(
+        START,
+        END,
+        PAD,
+        sequence_length=LENGTH,
+        stride=STRIDE,
+        max_question_tokens=5,
+        question_first=question_first,
+    )
+    questions, passages = (
+        tf.ragged.constant([pair[number] for pair in pairs], tf.int32, ragged_rank=1)
+        for number in (0, 1)
+    )
+    windows = packer(questions, passages)
+    row = 0
+    for number, (question, passage) in enumerate(pairs):
+        question = question[:5]
+        length = LENGTH - 3 - len(question)
+        starts = window_starts(max(len(passage), 1), length, STRIDE)
+        most = has_most_context(starts, len(passage), length)
+        for start, best in zip(starts.tolist(), most, strict=True):
+            part = passage[start : start + length]
+            segments = [question, part] if question_first else [part, question]
+            expected = [START, *segments[0], END, *segments[1], END]
+            second = 2 + len(segments[0])
+            size = len(expected)
+            assert windows.question_index[row] == number
+            assert windows.token_ids[row, :size].numpy().tolist() == expected
+            assert not windows.token_ids[row, size:].numpy().any()
+            assert windows.padding_mask[row].numpy().sum() == size
+            segment_ids = windows.segment_ids[row].numpy()
+            assert segment_ids[:size].tolist() == [0] * second + [1] * (size - second)
+            tokens = windows.passage_tokens[row].numpy()
+            where = np.flatnonzero(tokens >= 0)
+            assert tokens[where].tolist() == list(range(start, start + len(part)))
+            first = second if question_first else 1
+            assert where.tolist() == list(range(first, first + len(part)))
+            found = windows.has_most_context[row].numpy()[where]
+            assert found.tolist() == best[start : start + length].tolist()
+            row += 1
+    assert row == len(windows.token_ids)
+
+
+CONTEXTS = [
+    "Ann has the cat. Bob has the owl.",
+    " Zoë  has 中 the owls. " * 7 + "BOB",
+    "the cat",
+    "",
+    "unknown words only",
+    "Ann has the \ud83d\ude00 cat. ".encode("utf-16", "surrogatepass").decode("utf-16") * 5,
+]
+
+
+@pytest.mark.parametrize("question_size", [LENGTH - 4, LENGTH - 3, 200])
+def test_a_question_that_fills_the_row_leaves_room_for_each_token(question_size):
+    packer = WindowPacker(
+        START, END, PAD, sequence_length=LENGTH, stride=STRIDE, max_question_tokens=500
+    )
+    question = tf.ragged.constant([[7] * question_size], tf.int32)
+    windows = packer(question, tf.ragged.constant([[1, 2, 3]], tf.int32))
+    shown = windows.passage_tokens.numpy()
+    assert shown[shown >= 0].tolist() == [0, 1, 2]
+    assert windows.has_most_context.numpy().sum() == 3
+    assert windows.token_ids.shape[1] == LENGTH
+
+
+@pytest.fixture(scope="module")
+def preset(tmp_path_factory):
+    keras.utils.set_random_seed(3)
+    backbone = SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 37, max_sequence_length=LENGTH)
+    tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
+    preprocessor = SpanBertQuestionAnswererPreprocessor(tokenizer, sequence_length=LENGTH)
+    answerer = SpanBertQuestionAnswerer(backbone, preprocessor)
+    random = np.random.default_rng(1)
+    answerer.set_weights([random.normal(0, 0.5, w.shape) for w in answerer.get_weights()])
+    settings = {"max_answer_tokens": 5, "stride": STRIDE, "has_unanswerable": True}
+    settings["null_threshold"] = -1.0
+
+    def write_settings(directory):
+        with open(f"{directory}/question_answering.json", "w") as file:
+            json.dump(settings, file)
+
+    path = str(tmp_path_factory.mktemp("presets") / "preset")
+    write_preset(answerer, path, write_more=write_settings)
+    return path
+
+
+@pytest.fixture(scope="module")
+def export(preset, tmp_path_factory):
+    return export_preset(preset, str(tmp_path_factory.mktemp("served") / "answers"), top_k=TOP_K)
+
+
+@pytest.fixture(scope="module")
+def served(export, tmp_path_factory):
+    """What a server answers: to all at once, and to each alone."""
+    directory = tmp_path_factory.mktemp("outputs")
+    (directory / "contexts.json").write_text(json.dumps(CONTEXTS))
+    run(
+        """
+import json
+contexts = json.load(open(sys.argv[2]))
+answers = []
+for some in (contexts, *[[context] for context in contexts], []):
+    questions = np.array(["Who has the owl?"] * len(some), object)
+    outputs = predict(request_of(question=questions, context=np.array(some, object)))
+    answers.append({name: value.tolist() for name, value in outputs.items()})
+for output in answers:
+    output["answers"] = [[text.decode() for text in row] for row in output["answers"]]
+json.dump(answers, open(sys.argv[3], "w"))
+""",
+        export,
+        directory / "contexts.json",
+        directory / "answers.json",
+    )
+    return json.loads((directory / "answers.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def predicted(preset, tmp_path_factory):
+    """Number of a context → what `predict --data` answers, for those that are not empty."""
+    directory = tmp_path_factory.mktemp("records")
+    vocabulary = directory / "vocab.txt"
+    vocabulary.write_text("".join(f"{piece}\n" for piece in VOCABULARY))
+    kept = [number for number, context in enumerate(CONTEXTS) if context]
+    questions = [
+        Question(str(number), "Who has the owl?", place, (), ())
+        for place, number in enumerate(kept)
+    ]
+    contexts = [CONTEXTS[number] for number in kept]
+    data = str(directory / "data")
+    write_questions(
+        QuestionSet("x", contexts, questions),
+        data,
+        vocabulary=str(vocabulary),
+        lowercase=True,
+        options=QuestionOptions(sequence_length=LENGTH, stride=STRIDE),
+    )
+    model = SpanBertQuestionAnswerer.from_preset(preset)
+    dataset = question_answering_dataset(data, batch_size=3, training=False)
+    answered = answer_questions(model, dataset, data, max_answer_tokens=5)
+    return dict(zip(kept, answered, strict=True))
+
+
+def check_same_answers(outputs, predicted, top_k):
+    """Each answer of an export is that of `predict --data`, and so are the odds."""
+    for number, item in predicted.items():
+        expected = item.candidates[:top_k]
+        found = {name: list(outputs[name][number]) for name in ("answers", "starts", "ends")}
+        for name, attribute in (("answers", "text"), ("starts", "start"), ("ends", "end")):
+            wanted = [getattr(candidate, attribute) for candidate in expected]
+            padding = ["" if name == "answers" else 0] * (top_k - len(wanted))
+            assert found[name] == wanted + padding
+        probabilities = [candidate.probability for candidate in expected]
+        np.testing.assert_allclose(
+            outputs["probabilities"][number],
+            probabilities + [0] * (top_k - len(probabilities)),
+            atol=1e-5,
+        )
+        assert outputs["null_odds"][number] == pytest.approx(item.null_odds, abs=1e-4)
+        assert outputs["is_answerable"][number] == (item.null_odds <= -1.0)
+
+
+def test_answers_are_those_of_predict(served, predicted):
+    check_same_answers(served[0], predicted, TOP_K)
+
+
+@pytest.mark.parametrize("top_k", [1, 20, 23])
+def test_top_k_only_cuts_the_list(preset, predicted, top_k):
+    long = predicted[1].candidates  # seven times the same sentence, in several windows
+    assert len(long) == len({candidate.text for candidate in long}) == 20
+    module = AnswerQuestions(SpanBertQuestionAnswerer.from_preset(preset), top_k)
+    outputs = module.answer(tf.constant(["Who has the owl?"] * len(CONTEXTS)), CONTEXTS)
+    outputs = {name: values.numpy().tolist() for name, values in outputs.items()}
+    outputs["answers"] = [[text.decode() for text in row] for row in outputs["answers"]]
+    check_same_answers(outputs, predicted, top_k)
+
+
+def test_pieces_are_where_the_export_says(served):
+    everything = served[0]
+    for number, context in enumerate(CONTEXTS):
+        probabilities = everything["probabilities"][number]
+        assert sum(probabilities) <= 1 + 1e-5
+        assert probabilities == sorted(probabilities, reverse=True)
+        for text, start, end, probability in zip(
+            *(everything[name][number] for name in ("answers", "starts", "ends")),
+            probabilities,
+            strict=True,
+        ):
+            assert context[start:end] == text
+            assert bool(text) == (probability > 0)
+
+
+def test_answers_do_not_depend_on_the_batch(served):
+    everything, *alone, nothing = served
+    for number, output in enumerate(alone):
+        assert output["answers"][0] == everything["answers"][number]
+        assert output["starts"][0] == everything["starts"][number]
+        np.testing.assert_allclose(
+            output["probabilities"][0], everything["probabilities"][number], atol=1e-5
+        )
+    assert nothing["answers"] == []
+
+
+@pytest.mark.slow
+def test_warm_up_and_operations(export):
+    printed = run(
+        """
+path = sys.argv[1] + "/assets.extra/tf_serving_warmup_requests"
+for record in tf.compat.v1.io.tf_record_iterator(path):
+    request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
+    predict(request)
+    print(request.model_spec.signature_name)
+""",
+        export,
+    )
+    assert set(printed.split()) == {"serving_default", "token_ids"}
+    assert operations_beyond_tensorflow(export) == set(TEXT_OPERATIONS)
+
+
+def test_readme_has_a_request_for_this_model(export):
+    with open(os.path.join(os.path.dirname(export), "README.md"), encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    assert not [line for line in lines if "\\n" in line]
+    (request,) = (line for line in lines if line.startswith("curl -d '"))
+    inputs = json.loads(request.removeprefix("curl -d '").removesuffix("' \\"))["inputs"]
+    signature = tf.saved_model.load(export).signatures["serving_default"]
+    outputs = signature(**{name: tf.constant(texts) for name, texts in inputs.items()})
+    (read,) = (line for line in lines if line.startswith("tf.make_ndarray("))
+    assert outputs[read.split('"')[1]].shape == (1, TOP_K)
+
+
+def test_each_weight_is_written_once(export, preset):
+    """Keras 3.15 writes the variables of a model twice if it is tracked as well as used."""
+    answerer = SpanBertQuestionAnswerer.from_preset(preset)
+    expected = [tuple(weight.shape) for weight in answerer.weights]
+    written = tf.train.list_variables(os.path.join(export, "variables", "variables"))
+    # States of random numbers are of shape [2], as the classifiers' bias is.
+    shapes = [tuple(shape) for _, shape in written if shape not in ([], [2])]
+    assert sorted(shapes) == sorted(shape for shape in expected if shape != (2,))
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path):
+    with pytest.raises(BadInputError, match="nothing: "):
+        export_preset(str(tmp_path / "nothing"), str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_int8_answers_nearly_as_float32_does(preset):
+    exact = SpanBertQuestionAnswerer.from_preset(preset)
+    other = in_precision(SpanBertQuestionAnswerer, preset, "int8")
+    printed = describe_difference(*map(TASK.sample_logits, (exact, other)))
+    assert 0 < float(re.search(r"differ by up to (\S+); \d+ of 18 most", printed)[1]) < 0.5
+
+
+@pytest.mark.slow
+def test_export_in_half_precision(preset, export, tmp_path, capsys):
+    path = export_preset(preset, str(tmp_path / "served"), top_k=TOP_K, precision="bfloat16")
+    assert "bfloat16: probabilities differ by up to" in capsys.readouterr().out
+    texts = {
+        "question": tf.constant(["Who has the owl?"] * len(CONTEXTS)),
+        "context": tf.constant(CONTEXTS),
+    }
+    expected, actual = (
+        tf.saved_model.load(place).signatures["serving_default"](**texts)
+        for place in (export, path)
+    )
+    # The weights are drawn with a deviation of 0.5, far more than trained ones: odds are large.
+    spread = np.ptp(expected["null_odds"].numpy())
+    difference = actual["null_odds"] - expected["null_odds"]
+    assert 0 < np.abs(difference).max() < 0.2 * spread

@@ -1,0 +1,205 @@
+"""Fine-tuning with values of their own for layers: decay, frozen layers, the task's, adapters."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from data_prep.examples.question_rows import QuestionOptions, write_questions
+from data_prep.examples.questions import Answer, Question, QuestionSet
+from spanbert_tf.config import load_finetuning_config
+from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.models import SpanBertBackbone, SpanBertQuestionAnswerer, SpanBertTokenizer
+from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.tasks import run as run_module
+from spanbert_tf.tasks.optimizer import finetuning_optimizer
+from spanbert_tf.tasks.run import run_finetuning
+
+NAMES = ["ann", "bob", "cid", "dan"]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *NAMES, "has", "the", "cat", "who", "?"]
+LENGTH, NUM_STEPS = 16, 4
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("questions")
+    vocabulary = directory / "vocab.txt"
+    vocabulary.write_text("".join(f"{piece}\n" for piece in VOCABULARY))
+    questions = [
+        Question(str(number), "who has the cat?", number % 4, (Answer(name, 0),), (name,))
+        for number, name in enumerate(NAMES * 4)
+    ]
+    write_questions(
+        QuestionSet("made up", [f"{name} has the cat" for name in NAMES], questions),
+        str(directory / "train"),
+        vocabulary=str(vocabulary),
+        lowercase=True,
+        options=QuestionOptions(sequence_length=LENGTH),
+    )
+    keras.utils.set_random_seed(1)
+    tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
+    write_preset(tiny_backbone(), str(directory / "preset"), tokenizer=tokenizer)
+    return directory
+
+
+def tiny_backbone():
+    return SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 37, max_sequence_length=LENGTH)
+
+
+def options(**values):
+    values = {
+        "data.sequence_length": LENGTH,
+        "training.batch_size": 4,
+        "training.epochs": 1,
+        "optimizer.learning_rate": 0.01,
+        **values,
+    }
+    return load_finetuning_config("squad_v1", [f"{key}={value}" for key, value in values.items()])
+
+
+def run(directory, output, config):
+    arguments = (str(directory / "preset"), str(directory / "train"), str(output))
+    return run_finetuning(config, *arguments)
+
+
+def weights_by_path(backbone):
+    return {variable.path: variable.numpy() for variable in backbone.weights}
+
+
+def moved_paths(before, after):
+    assert set(before) == set(after)
+    return {path for path in before if not np.array_equal(before[path], after[path])}
+
+
+def test_layer_factors_by_hand():
+    model = SpanBertQuestionAnswerer(tiny_backbone())
+    config = options(**{"optimizer.layer_decay": 0.5}).optimizer
+    optimizer = finetuning_optimizer(model, config, num_steps=10, dynamic_loss_scale=False)
+    factors = optimizer.learning_rate_factors
+    expected = {
+        "token_embedding": 0.125,
+        "position_embedding": 0.125,
+        "segment_embedding": 0.125,
+        "embeddings_layer_norm": 0.125,
+        "transformer_layer_0": 0.25,
+        "transformer_layer_1": 0.5,
+        "span_classifiers": 1.0,
+    }
+    seen = set()
+    for variable in model.trainable_variables:
+        layer = variable.path.split("/")[0]
+        assert factors.get(variable.path, 1.0) == expected[layer], variable.path
+        seen.add(layer)
+    assert seen == set(expected)
+    assert not {variable.path for variable in model.backbone.pooled_dense.variables} & set(factors)
+    plain = finetuning_optimizer(model, options().optimizer, num_steps=10, dynamic_loss_scale=False)
+    assert plain.learning_rate_factors == {} and plain.groups == ()
+
+
+def test_the_tasks_layers_have_what_is_given_and_else_the_encoders():
+    model = SpanBertQuestionAnswerer(tiny_backbone())
+    config = options(
+        **{
+            "optimizer.task_layers.learning_rate": 0.5,
+            "optimizer.task_layers.global_clipnorm": 0.25,
+            "optimizer.warmup_fraction": 0.2,
+            "optimizer.weight_decay": 0.07,
+        }
+    ).optimizer
+    optimizer = finetuning_optimizer(model, config, num_steps=10, dynamic_loss_scale=False)
+    (group,) = optimizer.groups
+    assert set(group.paths) == {"span_classifiers/kernel", "span_classifiers/bias"}
+    schedule = group.learning_rate.get_config()
+    assert schedule == {"learning_rate": 0.5, "warmup_steps": 2, "total_steps": 10}
+    assert (group.weight_decay, group.epsilon, group.global_clipnorm) == (0.07, 1e-8, 0.25)
+    assert optimizer.schedule.learning_rate == 0.01
+
+
+def test_frozen_layers_do_not_move(directory, tmp_path):
+    before = weights_by_path(SpanBertBackbone.from_preset(str(directory / "preset")))
+    run(directory, tmp_path / "run", options(**{"optimizer.frozen_layers": 1}))
+    after = weights_by_path(SpanBertBackbone.from_preset(str(tmp_path / "run" / "preset")))
+    # No question answerer reads the pooler.
+    expected = {path for path in before if path.startswith("transformer_layer_1/")}
+    assert moved_paths(before, after) == expected
+
+
+def test_more_frozen_layers_than_there_are_are_refused(directory, tmp_path):
+    with pytest.raises(ConfigurationError, match=r"optimizer.frozen_layers.* 3 .* 2 "):
+        run(directory, tmp_path / "run", options(**{"optimizer.frozen_layers": 3}))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def adapted(directory, tmp_path_factory):
+    """A run with adapters: its directory, and the model in it before it is written."""
+    output = tmp_path_factory.mktemp("runs") / "run"
+    seen = {}
+
+    def look(model, *arguments, **named):
+        seen["weights"] = weights_by_path(model.backbone)
+        seen["trained"] = {variable.path for variable in model.trainable_variables}
+        seen["logits"] = logits(model)
+        write_preset(model, *arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module, "write_preset", look)
+        run(directory, output, options(**{"optimizer.lora_rank": 3}))
+    return output, seen
+
+
+def logits(model):
+    texts = (["who has the cat?"] * len(NAMES), [f"{name} has the cat" for name in NAMES])
+    outputs = model(model.preprocessor(x=texts), training=False)
+    return {name: np.array(values) for name, values in outputs.items()}
+
+
+def test_adapters_and_the_head_alone_are_trained(adapted, directory):
+    _, seen = adapted
+    adapters = {
+        f"transformer_layer_{layer}/self_attention_layer/{name}/lora_kernel_{part}"
+        for layer in (0, 1)
+        for name in ("query", "value")
+        for part in "ab"
+    }
+    assert seen["trained"] == adapters | {"span_classifiers/kernel", "span_classifiers/bias"}
+    before = weights_by_path(SpanBertBackbone.from_preset(str(directory / "preset")))
+    for path, values in before.items():
+        if path.endswith(("query/kernel", "value/kernel")):
+            continue  # with the adapters' product, below
+        np.testing.assert_array_equal(seen["weights"][path], values, err_msg=path)
+    for path in adapters:
+        if path.endswith("_b"):  # begins at 0
+            assert np.any(seen["weights"][path]), path
+
+
+def test_the_preset_of_a_run_with_adapters_holds_their_product(adapted, directory):
+    output, seen = adapted
+    saved = SpanBertQuestionAnswerer.from_preset(str(output / "preset"))
+    for name, expected in logits(saved).items():
+        np.testing.assert_allclose(expected, seen["logits"][name], atol=1e-5)
+    assert not [weight.path for weight in saved.weights if "lora" in weight.path]
+    assert all(layer.trainable for layer in saved.backbone.layers)
+    before = weights_by_path(SpanBertBackbone.from_preset(str(directory / "preset")))
+    after = weights_by_path(saved.backbone)
+    kernels = {path for path in before if path.endswith(("query/kernel", "value/kernel"))}
+    assert moved_paths(before, after) == kernels
+    for path in kernels:
+        part_a, part_b = (
+            seen["weights"][path.removesuffix("kernel") + f"lora_kernel_{part}"] for part in "ab"
+        )
+        merged = before[path] + np.tensordot(part_a, part_b, axes=1)
+        np.testing.assert_allclose(after[path], merged, atol=1e-6)
+    card = (output / "preset" / "README.md").read_text()
+    assert f"{saved.backbone.count_params():,}" in card
+
+
+def test_a_run_knows_its_preset_whether_it_has_adapters_or_not(adapted, directory, tmp_path):
+    """The digest is of the preset's weights, not of the adapters' random ones."""
+    run(directory, tmp_path / "run", options(**{"optimizer.learning_rate": 1e-9}))
+    digests = [
+        json.loads((output / "inputs.json").read_text())["--preset"]
+        for output in (adapted[0], tmp_path / "run")
+    ]
+    assert digests[0] == digests[1]

@@ -1,0 +1,37 @@
+"""What `inspect` shows of records of questions."""
+
+from rich.console import Console
+
+from data_prep.examples.question_rows import QuestionOptions, write_questions
+from data_prep.examples.questions import Answer, Question, QuestionSet
+from spanbert_tf.inspection.records import inspect_records
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ann", "##a", "has", "the", "cat"]
+VOCABULARY += ["who", "?", "."]
+
+
+def test_counts_and_readable_rows(tmp_path):
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in VOCABULARY))
+    contexts = ["Anna has the cat."] * 2
+    answer = Answer("Anna", 0)
+    questions = [
+        Question("first", "Who has the cat?", 0, (answer,), (answer.text,)),
+        Question("second", "Who?", 1, (), (), True),
+    ]
+    output = str(tmp_path / "records")
+    write_questions(
+        QuestionSet("made up", contexts, questions),
+        output,
+        vocabulary=str(tmp_path / "vocab.txt"),
+        lowercase=True,
+        options=QuestionOptions(sequence_length=32, has_unanswerable=True),
+    )
+    console = Console(record=True, width=200)
+    inspect_records(output, "spanbert_base", num_examples=2, console=console)
+    shown = console.export_text()
+    assert "questions: 2" in shown and "windows: 2" in shown
+    first, second = shown.split("first: Who has the cat?")[1].split("second: Who?")
+    assert "gold answers: Anna\n" in first
+    assert "[CLS] »anna« has the cat . [SEP] who has the cat ? [SEP]" in first
+    assert "gold answers: none\n" in second
+    assert "[CLS] anna has the cat . [SEP] who ? [SEP]" in second

@@ -1,0 +1,203 @@
+"""SegaBERT's question answering: positions in records, in a preprocessor and in an export."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from server_process import run
+
+from data_prep.examples.question_rows import QuestionOptions, write_questions
+from data_prep.examples.questions import Answer, Question, QuestionSet
+from spanbert_tf.config import load_finetuning_config
+from spanbert_tf.data import question_answering_dataset
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.models import (
+    SpanBertBackbone,
+    SpanBertQuestionAnswerer,
+    SpanBertQuestionAnswererPreprocessor,
+    SpanBertTokenizer,
+)
+from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.tasks.exporting import export_preset
+from spanbert_tf.tasks.question_answering.decoding import answer_questions
+from spanbert_tf.tasks.run import run_finetuning
+
+WORDS = ["Ann", "Bob", "has", "the", "cat", "owl", "Who", "?", ".", "Mr", "!", "##s"]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+LENGTH, STRIDE = 24, 7
+POSITIONS = ("paragraph_indices", "sentence_indices", "token_indices")
+PAIRS = [
+    ("Who has\nthe owl?", "Ann has the cat. Mr. Bob has the owl!"),
+    ("Who has? Who?", "Ann has. Bob has the owl.\n\nAnn has the cats. " * 4),
+    ("Who?", "Bob."),
+]
+
+
+def prepared(directory, **options):
+    vocabulary = directory / "vocab.txt"
+    vocabulary.write_text("".join(f"{piece}\n" for piece in VOCABULARY))
+    questions = [
+        Question(str(n), asked, n, (Answer(context[:3], 0),), (context[:3],))
+        for n, (asked, context) in enumerate(PAIRS)
+    ]
+    write_questions(
+        QuestionSet("x", [context for _, context in PAIRS], questions),
+        str(directory / "data"),
+        vocabulary=str(vocabulary),
+        lowercase=False,
+        options=QuestionOptions(sequence_length=LENGTH, stride=STRIDE, **options),
+    )
+    return str(directory / "data")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("segment_aware")
+    return prepared(directory, question_first=True, segment_aware=True)
+
+
+@pytest.fixture(scope="module")
+def answerer():
+    backbone = SpanBertBackbone(
+        len(VOCABULARY), 2, 4, 32, 37, max_sequence_length=8, position_embeddings="segment_aware"
+    )
+    preprocessor = SpanBertQuestionAnswererPreprocessor(
+        SpanBertTokenizer(VOCABULARY),
+        sequence_length=LENGTH,
+        question_first=True,
+        segment_aware=True,
+    )
+    answerer = SpanBertQuestionAnswerer(backbone, preprocessor)
+    random = np.random.default_rng(1)
+    answerer.set_weights([random.normal(0, 0.5, w.shape) for w in answerer.get_weights()])
+    return answerer
+
+
+@pytest.fixture(scope="module")
+def preset(answerer, tmp_path_factory):
+    def write_settings(directory):
+        with open(f"{directory}/question_answering.json", "w") as file:
+            json.dump({"max_answer_tokens": 5, "stride": STRIDE}, file)
+
+    path = str(tmp_path_factory.mktemp("presets") / "preset")
+    write_preset(answerer, path, write_more=write_settings)
+    return path
+
+
+def first_row(x, name):
+    """Without padding."""
+    return x[name][0][x["padding_mask"][0] == 1].numpy().tolist()
+
+
+def test_positions_of_a_row(data):
+    x, _ = next(iter(question_answering_dataset(data, batch_size=100, training=False)))
+    # [CLS] Who has the owl ? [SEP] Ann has the cat . Mr . Bob has the owl ! [SEP]
+    assert first_row(x, "paragraph_indices") == [0] * 7 + [1] * 13
+    assert first_row(x, "sentence_indices") == [0] * 7 + [0] * 5 + [1] * 8
+    assert first_row(x, "token_indices") == [0, *range(6), *range(5), *range(8)]
+
+
+def test_preprocessor_packs_the_first_windows_of_preparation(answerer, data):
+    packed = answerer.preprocessor(x=tuple(map(list, zip(*PAIRS, strict=True))))
+    rows = question_answering_dataset(data, batch_size=100, training=False)
+    expected, _ = next(iter(rows))
+    owners = expected["question_index"].numpy()
+    assert len(owners) > len(PAIRS)
+    for number, first in enumerate(np.searchsorted(owners, range(len(PAIRS)))):
+        size = expected["padding_mask"][first].numpy().sum()
+        for name in ("token_ids", "segment_ids", "padding_mask", *POSITIONS):
+            assert packed[name].shape == (len(PAIRS), LENGTH)
+            values = packed[name][number].numpy()
+            assert values[:size].tolist() == expected[name][first].numpy()[:size].tolist()
+            assert not values[size:].any()
+
+
+@pytest.mark.slow
+def test_export_answers_as_predict_does(answerer, preset, data, tmp_path):
+    path = export_preset(preset, str(tmp_path / "served"), top_k=3)
+    (tmp_path / "pairs.json").write_text(json.dumps(PAIRS))
+    run(
+        """
+import json
+questions, contexts = map(list, zip(*json.load(open(sys.argv[2]))))
+texts = {"question": np.array(questions, object), "context": np.array(contexts, object)}
+outputs = predict(request_of(**texts))
+found = {name: outputs[name].tolist() for name in ("starts", "ends", "null_odds")}
+json.dump(found, open(sys.argv[3], "w"))
+""",
+        path,
+        tmp_path / "pairs.json",
+        tmp_path / "answers.json",
+    )
+    served = json.loads((tmp_path / "answers.json").read_text())
+    dataset = question_answering_dataset(data, batch_size=2, training=False)
+    for number, item in enumerate(answer_questions(answerer, dataset, data, max_answer_tokens=5)):
+        best = item.candidates[0]
+        assert (served["starts"][number][0], served["ends"][number][0]) == (best.start, best.end)
+        assert served["null_odds"][number] == pytest.approx(item.null_odds, abs=1e-4)
+    x, _ = next(iter(question_answering_dataset(data, batch_size=9, training=False)))
+    names = ("token_ids", "segment_ids", "padding_mask", *POSITIONS)
+    logits = tf.saved_model.load(path).signatures["token_ids"](**{name: x[name] for name in names})
+    for name, expected in answerer(x).items():
+        np.testing.assert_allclose(logits[name], expected, atol=1e-4)
+
+
+def test_positions_reach_the_model(answerer, data):
+    """Without sentences its logits are others."""
+    x, _ = next(iter(question_answering_dataset(data, batch_size=3, training=False)))
+    with_sentences = answerer(x)["start_logits"]
+    without = answerer({**x, "sentence_indices": tf.zeros_like(x["sentence_indices"])})
+    assert not np.allclose(with_sentences, without["start_logits"])
+
+
+def test_segment_aware_rows_have_the_question_first(tmp_path):
+    with pytest.raises(BadInputError, match="--question-first"):
+        prepared(tmp_path, segment_aware=True)
+    with pytest.raises(ValueError, match="question_first"):
+        SpanBertQuestionAnswererPreprocessor(SpanBertTokenizer(VOCABULARY), segment_aware=True)
+
+
+@pytest.mark.parametrize("kind", ["absolute", "segment_aware"])
+def test_records_must_suit_the_encoder(kind, tmp_path):
+    is_segment_aware = kind == "segment_aware"
+    data = prepared(tmp_path, question_first=True, segment_aware=not is_segment_aware)
+    backbone = SpanBertBackbone(
+        len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=LENGTH, position_embeddings=kind
+    )
+    encoder = str(tmp_path / "encoder")
+    write_preset(backbone, encoder, tokenizer=SpanBertTokenizer(VOCABULARY))
+    settings = [f"data.sequence_length={LENGTH}", f"data.stride={STRIDE}"]
+    settings.append(f"data.segment_aware={not is_segment_aware}".lower())
+    config = load_finetuning_config("segabert_squad_v1", settings)
+    word = "with" if is_segment_aware else "without"
+    with pytest.raises(MismatchError, match=f"write the records {word} --segment-aware"):
+        run_finetuning(config, encoder, data, str(tmp_path / "run"))
+
+
+def test_segabert_is_fine_tuned(data, tmp_path):
+    keras.utils.set_random_seed(1)
+    backbone = SpanBertBackbone(
+        len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=8, position_embeddings="segment_aware"
+    )
+    encoder = str(tmp_path / "encoder")
+    write_preset(backbone, encoder, tokenizer=SpanBertTokenizer(VOCABULARY))
+    settings = {"data.sequence_length": LENGTH, "data.stride": STRIDE, "training.epochs": 1}
+    config = load_finetuning_config(
+        "segabert_squad_v1",
+        [f"{key}={value}" for key, value in {**settings, "training.batch_size": 2}.items()],
+    )
+    assert run_finetuning(config, encoder, data, str(tmp_path / "run")) == {}
+    loaded = SpanBertQuestionAnswerer.from_preset(str(tmp_path / "run" / "preset"))
+    assert loaded.preprocessor.segment_aware
+
+
+@pytest.mark.slow
+def test_predict_takes_texts(answerer, data):
+    texts = tuple(np.array(column) for column in zip(*PAIRS, strict=True))
+    logits = answerer.predict(texts, verbose=0)
+    x, _ = next(iter(question_answering_dataset(data, batch_size=100, training=False)))
+    size = int(np.sum(x["padding_mask"][0]))
+    expected = answerer(x)["start_logits"][0]
+    np.testing.assert_allclose(logits["start_logits"][0, :size], expected[:size], atol=1e-5)

@@ -1,0 +1,91 @@
+"""Tables of classes against counts by hand, and the page of records."""
+
+import io
+import re
+
+import pytest
+import rich.console
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spanbert_tf.tasks.report.class_tables import (
+    class_scores,
+    print_class_scores,
+    print_confusions,
+)
+from spanbert_tf.tasks.report.page import is_report, render_page
+
+LABELS = ["no", "yes", "never seen"]
+GOLD = ["yes", "yes", "yes", "no", "no"]
+PREDICTED = ["yes", "no", "yes", "yes", "no"]
+
+
+def printed(function, *arguments):
+    console = rich.console.Console(file=io.StringIO(), width=120)
+    function(console, *arguments)
+    return console.file.getvalue()
+
+
+def cells(text):
+    """The lines of a table that have numbers in them, as lists of their cells."""
+    rows = [re.split(r"\s*[│┃|]\s*", line.strip("│┃| \n")) for line in text.split("\n")]
+    return [row for row in rows if len(row) > 1]
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), min_size=1))
+def test_scores_are_those_counted_by_hand(pairs):
+    gold, predicted = zip(*pairs, strict=True)
+    for score in class_scores(gold, predicted, list("abcd")):
+        right = sum(one == other == score.name for one, other in pairs)
+        guessed, there = predicted.count(score.name), gold.count(score.name)
+        assert score.support == there
+        assert score.precision == pytest.approx(100 * right / guessed if guessed else 0)
+        assert score.recall == pytest.approx(100 * right / there if there else 0)
+        # F1 = 2 TP / (2 TP + FP + FN)
+        assert score.f1 == pytest.approx(200 * right / (guessed + there) if guessed + there else 0)
+
+
+def test_table_has_a_line_for_each_class():
+    rows = cells(printed(print_class_scores, class_scores(GOLD, PREDICTED, LABELS)))
+    assert rows[1:] == [
+        ["no", "50.00", "50.00", "50.00", "2"],
+        ["yes", "66.67", "66.67", "66.67", "3"],
+        ["never seen", "0.00", "0.00", "0.00", "0"],
+    ]
+
+
+def test_confusions_have_gold_in_rows():
+    rows = cells(printed(print_confusions, GOLD, PREDICTED, LABELS))
+    assert rows[0][1:] == LABELS
+    assert rows[1:] == [
+        ["no", "1", "1", "0"],
+        ["yes", "1", "2", "0"],
+        ["never seen", "0", "0", "0"],
+    ]
+
+
+def test_of_many_classes_the_most_frequent_confusions_are_shown():
+    labels = [f"class {number}" for number in range(42)]
+    gold = [*labels, *["class 3"] * 5, *["class 4"] * 2]
+    predicted = [*labels, *["class 7"] * 5, *["class [bold]"] * 2]
+    rows = cells(printed(print_confusions, gold, predicted, [*labels, "class [bold]"]))
+    assert rows[1:] == [["class 3", "class 7", "5"], ["class 4", "class [bold]", "2"]]
+
+
+def test_page_escapes_and_counts(tmp_path):
+    template = tmp_path / "own.html"
+    template.write_text(
+        '{% extends "page.html" %}{% block summary %}<p>{{ of }}</p>{% endblock %}'
+        "{% block record %}<b>{{ record.text }}</b>{% endblock %}"
+    )
+    records = [{"kinds": ["wrong"], "text": "<i>&"}, {"kinds": [], "text": "fine"}]
+    page = render_page(str(template), "a < b", records, {"wrong": "errors"}, of="<1>")
+    assert "<title>a &lt; b</title>" in page and "<p>&lt;1&gt;</p>" in page
+    assert re.findall(r'data-kinds="(\w*)">\s*<b>(.*)</b>', page) == [
+        ("wrong", "&lt;i&gt;&amp;"),
+        ("", "fine"),
+    ]
+    assert "all (2)" in page and "errors (1)" in page
+    (tmp_path / "page.html").write_text(page)
+    assert is_report(str(tmp_path / "page.html")) and not is_report(str(template))

@@ -1,0 +1,312 @@
+"""What is true of every fine-tuning task; its tests derive a class from `TaskTests`."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+from typing import ClassVar
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import spanbert_tf.tasks.run
+from spanbert_tf.errors import MismatchError
+from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.tasks.commands import load_task_model, run_evaluation, run_prediction
+from spanbert_tf.tasks.exporting import export_preset
+from spanbert_tf.tasks.predictor import Predictor
+from spanbert_tf.tasks.run import run_finetuning
+from spanbert_tf.tasks.table import load_task_config
+from spanbert_tf.training.metrics_log import METRICS_FILE, MetricsLog, read_metrics
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SEQUENCE_LENGTH = 32
+ODD_TEXTS = {
+    "empty": "",
+    "blank": " \t\n",
+    "very long": "the cat has the dog . " * 200,
+    "long word": "x" * 1000,
+    "emoji": "the 👩‍👩‍👧 has 🐈🐈🐈",
+    "NUL": "the \0 cat\0",
+    "half a surrogate pair": "the \ud83d cat",
+    "right to left": "\u202e\u05e9\u05dc\u05d5\u05dd the cat",
+    "special tokens": "[SEP] [CLS] [PAD] [MASK] cat",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Material:
+    """Presets and records in a directory.
+
+    `train`, `dev` and `other` are records; `preset` and `other-preset` tiny encoders of the same
+    shape, `still-preset` one without dropout.
+    """
+
+    directory: pathlib.Path
+
+    def __getitem__(self, name):
+        return str(self.directory / name)
+
+
+def write_encoder(directory, vocabulary, *, seed, dropout=0.1):
+    keras.utils.set_random_seed(seed)
+    backbone = SpanBertBackbone(
+        len(vocabulary), 2, 4, 32, 64, max_sequence_length=SEQUENCE_LENGTH, dropout=dropout
+    )
+    tokenizer = SpanBertTokenizer(vocabulary, lowercase=True)
+    write_preset(backbone, str(directory), tokenizer=tokenizer)
+
+
+class TaskTests:
+    """Tests of a task; a subclass says what is below, and may have more.
+
+    An answer is a dict of what is known of a prediction; of two answers what both know must agree,
+    numbers up to rounding.
+    """
+
+    config_text: str  # YAML of a configuration
+    vocabulary: list[str]
+    raw_input: dict  # that the task can answer
+    replica_options: ClassVar = {}  # where another configuration keeps rounding errors small
+
+    def write_records(self, directory, vocabulary):
+        """Writes `train` (64 rows), `dev` and `other` into a directory."""
+        raise NotImplementedError
+
+    def raw_inputs(self, data):
+        """The raw inputs that records were made of, in their order."""
+        raise NotImplementedError
+
+    def answers_in_files(self, output):
+        """What `predict --data` wrote, an answer for each raw input."""
+        raise NotImplementedError
+
+    def answers_of_export(self, outputs):
+        """What `serving_default` returned, as arrays: an answer for each input."""
+        raise NotImplementedError
+
+    def answer_of_predictor(self, found):
+        """What the predictor returned for one input, as an answer."""
+        raise NotImplementedError
+
+    def odd_inputs(self):
+        """Raw inputs with an odd text each."""
+        return [
+            {**self.raw_input, field: text}
+            for field in self.raw_input
+            for text in ODD_TEXTS.values()
+        ]
+
+    @pytest.fixture(scope="class")
+    def material(self, tmp_path_factory):
+        directory = tmp_path_factory.mktemp("material")
+        (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in self.vocabulary))
+        (directory / "config.yaml").write_text(self.config_text)
+        self.write_records(directory, str(directory / "vocab.txt"))
+        write_encoder(directory / "preset", self.vocabulary, seed=1)
+        write_encoder(directory / "other-preset", self.vocabulary, seed=2)
+        write_encoder(directory / "still-preset", self.vocabulary, seed=1, dropout=0.0)
+        return Material(directory)
+
+    def config(self, material, **overrides):
+        values = {
+            "data.sequence_length": SEQUENCE_LENGTH,
+            "training.batch_size": 8,
+            "training.epochs": 2,
+            "training.log_every": 1,
+            "training.checkpoint_every_steps": 6,
+            "optimizer.learning_rate": 0.01,
+            **overrides,
+        }
+        settings = [f"{key}={value}" for key, value in values.items()]
+        return load_task_config(material["config.yaml"], settings)
+
+    def finetune(self, material, output, preset="preset", data="train", dev="dev", **overrides):
+        return run_finetuning(
+            self.config(material, **overrides),
+            material[preset],
+            material[data],
+            str(output),
+            material[dev],
+        )
+
+    @pytest.fixture(scope="class")
+    def finished(self, material, tmp_path_factory):
+        """The preset of a run, and its scores."""
+        output = tmp_path_factory.mktemp("runs") / "run"
+        scores = self.finetune(material, output)
+        return str(output / "preset"), scores
+
+    def test_scores_of_a_run_are_those_of_its_preset(self, finished, material):
+        preset, scores = finished
+        size = self.config(material).prediction.batch_size
+        (again,) = run_evaluation(preset, [material["dev"]], batch_size=size)
+        assert again == scores
+        assert json.loads(pathlib.Path(preset, "..", "scores.json").read_text()) == scores
+
+    @pytest.mark.parametrize("by", ["write_preset", "save_to_preset"])
+    def test_saved_and_loaded_a_model_predicts_the_same(self, by, finished, material, tmp_path):
+        _, model = load_task_model(finished[0], [material["dev"]])
+        if by == "write_preset":
+            write_preset(model, str(tmp_path / "preset"))
+        else:
+            model.save_to_preset(str(tmp_path / "preset"))
+        run_prediction(finished[0], material["dev"], str(tmp_path / "first"))
+        run_prediction(str(tmp_path / "preset"), material["dev"], str(tmp_path / "second"))
+        names = sorted(os.listdir(tmp_path / "first"))
+        assert names == sorted(os.listdir(tmp_path / "second"))
+        for name in names:
+            first, second = (tmp_path / way / name for way in ("first", "second"))
+            assert first.read_bytes() == second.read_bytes()
+
+    def test_export_and_predictor_say_what_predict_says(self, finished, material, tmp_path):
+        preset = finished[0]
+        inputs = self.raw_inputs(material["dev"])
+        run_prediction(preset, material["dev"], str(tmp_path / "predictions"))
+        in_files = self.answers_in_files(tmp_path / "predictions")
+        path = export_preset(preset, str(tmp_path / "served"))
+        serve = tf.saved_model.load(path).signatures["serving_default"]
+        columns = {name: tf.constant([item[name] for item in inputs]) for name in inputs[0]}
+        served = {name: values.numpy() for name, values in serve(**columns).items()}
+        of_export = self.answers_of_export(served)
+        of_predictor = list(map(self.answer_of_predictor, Predictor(preset)(inputs)))
+        assert len(in_files) == len(inputs) > 10
+        assert_same_answers(of_export, in_files)
+        assert_same_answers(of_predictor, in_files)
+        assert_same_answers(of_predictor, of_export)
+
+    def test_a_batch_of_one_row_changes_nothing(self, finished, material, tmp_path):
+        for size in (1, 32):
+            output = str(tmp_path / str(size))
+            run_prediction(finished[0], material["dev"], output, batch_size=size)
+        alone, together = (self.answers_in_files(tmp_path / name) for name in ("1", "32"))
+        assert_same_answers(alone, together)
+
+    def test_odd_texts_are_answered_as_if_alone(self, finished):
+        inputs = self.odd_inputs()
+        predict = Predictor(finished[0])
+        found = predict([self.raw_input, *inputs])
+        assert len(found) == len(inputs) + 1
+        for item, answer in zip(inputs, found[1:], strict=True):
+            alone = predict(item)
+            json.dumps(alone, allow_nan=False, ensure_ascii=False).encode()  # nothing odd comes out
+            assert_same_answers(*([self.answer_of_predictor(one)] for one in (answer, alone)))
+
+    def test_rows_of_weight_0_change_nothing(self, finished, material):
+        task, model = load_task_model(finished[0], [material["train"]])
+        batch = next(iter(task.dataset(material["train"], batch_size=8, training=True, seed=0)))
+        x, y, _ = batch
+        x_of_half, y_of_half = tf.nest.map_structure(lambda values: values[:4], (x, y))
+        weights = tf.constant([1.0] * 4 + [0.0] * 4)
+        half = _sums_and_gradients(model, x_of_half, y_of_half, None)
+        weighted = _sums_and_gradients(model, x, y, weights)
+        whole = _sums_and_gradients(model, x, y, None)
+        for expected, actual in zip(half, weighted, strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-6)
+        assert abs(whole[0] - half[0]) > 1e-3  # the other rows would have changed something
+
+    @pytest.mark.slow
+    def test_two_replicas_train_as_one_device(self, material, tmp_path, two_devices, monkeypatch):
+        # With its own epsilon, Adam blows rounding errors of gradients near 0 up to whole steps.
+        options = {"preset": "still-preset", "training.epochs": 1, "optimizer.epsilon": 1e-3}
+        options |= self.replica_options
+        self.finetune(material, tmp_path / "one", **options)
+        monkeypatch.setattr(spanbert_tf.tasks.run, "make_strategy", lambda *_: two_devices)
+        self.finetune(material, tmp_path / "two", **options)
+        one, two = (read_metrics(str(tmp_path / name / METRICS_FILE)) for name in ("one", "two"))
+        assert len(one) == len(two) == 8
+        for expected, actual in zip(one, two, strict=True):
+            assert actual["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+        for expected, actual in zip(
+            *(_weights(tmp_path / name / "preset") for name in ("one", "two")), strict=True
+        ):
+            np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+    @pytest.mark.slow
+    def test_stopped_run_goes_on_to_the_same_bits(
+        self, finished, material, tmp_path, monkeypatch, capfd
+    ):
+        log_step = MetricsLog.on_step_end
+
+        def log_and_terminate(self, logs):
+            log_step(self, logs)
+            if self.step == 9:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(MetricsLog, "on_step_end", log_and_terminate)
+            assert self.finetune(material, tmp_path / "run") is None
+        assert "saved step 9 of 16; run the same command again" in capfd.readouterr().out
+        assert self.finetune(material, tmp_path / "run") == finished[1]
+        assert "going on after step 9 of 16" in capfd.readouterr().out
+        for expected, actual in zip(
+            _weights(finished[0]), _weights(tmp_path / "run" / "preset"), strict=True
+        ):
+            np.testing.assert_array_equal(actual, expected)
+
+    @pytest.mark.slow
+    def test_bfloat16_trains_and_ends_with_a_preset_that_scores(self, material, tmp_path):
+        options = {"training.precision": "mixed_bfloat16", "training.epochs": 1}
+        scores = self.finetune(material, tmp_path / "run", **options)
+        assert scores and np.isfinite(list(scores.values())).all()
+        losses = [line["loss"] for line in read_metrics(str(tmp_path / "run" / METRICS_FILE))]
+        assert len(losses) == 8 and np.isfinite(losses).all()
+        (again,) = run_evaluation(str(tmp_path / "run" / "preset"), [material["dev"]])
+        assert again == scores
+
+    @pytest.mark.parametrize(
+        ("option", "changed"),
+        [
+            ("--data", {"data": "other"}),
+            ("--validation-data", {"dev": "other"}),
+            ("--preset", {"preset": "other-preset"}),
+        ],
+    )
+    def test_run_goes_on_with_what_it_was_begun_with_alone(
+        self, option, changed, finished, material
+    ):
+        output = pathlib.Path(finished[0]).parent
+        before = _contents(output)
+        with pytest.raises(MismatchError, match=f"was begun with another {option};"):
+            self.finetune(material, output, **changed)
+        assert _contents(output) == before
+
+
+def assert_same_answers(actual, expected):
+    for one, other in zip(actual, expected, strict=True):
+        both = sorted(set(one) & set(other))
+        assert both
+        for name in both:
+            if isinstance(one[name], float):
+                assert one[name] == pytest.approx(other[name], abs=1e-5), (one, other)
+            else:
+                assert one[name] == other[name], (one, other)
+
+
+def _sums_and_gradients(model, x, y, weights):
+    """The loss, right answers and targets of the objectives, and the loss's gradients."""
+    with tf.GradientTape() as tape:
+        sums = model.objective_sums(x, model(x, training=False), y, weights)
+        loss = sum(part.loss for part in sums.values())
+    counts = model.target_counts(x, y, weights)
+    for name, part in sums.items():
+        assert float(counts[name]) == float(part.num_targets)
+    numbers = [float(value) for part in sums.values() for value in part if value is not None]
+    gradients = tape.gradient(loss, model.trainable_variables)
+    return [*numbers, *(tf.convert_to_tensor(gradient).numpy() for gradient in gradients)]
+
+
+def _weights(preset):
+    return load_task_model(str(preset))[1].get_weights()
+
+
+def _contents(directory):
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }

@@ -1,0 +1,89 @@
+"""The predictor of a pre-trained model: it fills in masks."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from task_tests import SPECIAL
+
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.models import (
+    SpanBertBackbone,
+    SpanBertMaskedLM,
+    SpanBertMaskedLMPreprocessor,
+    SpanBertTokenizer,
+)
+from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.tasks.predictor import Predictor, predict_lines
+
+VOCABULARY = [*SPECIAL, "ann", "bob", "has", "the", "cat", "?"]
+
+
+@pytest.fixture(scope="module")
+def masked_lm():
+    keras.utils.set_random_seed(1)
+    tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True, special_tokens_in_strings=True)
+    preprocessor = SpanBertMaskedLMPreprocessor(tokenizer, sequence_length=16)
+    backbone = SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 64, max_sequence_length=16)
+    model = SpanBertMaskedLM(backbone, preprocessor)
+    model.is_head_trained = True
+    return model
+
+
+@pytest.fixture(scope="module")
+def preset(masked_lm, tmp_path_factory):
+    directory = str(tmp_path_factory.mktemp("masked") / "preset")
+    write_preset(masked_lm, directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def predict(preset):
+    return Predictor(preset)
+
+
+def test_fillings_are_the_model_s_own(masked_lm, predict):
+    found = predict({"text": "ann has [MASK] cat"}, top_k=len(VOCABULARY))
+    pieces = ["[CLS]", "ann", "has", "[MASK]", "cat", "[SEP]"]
+    ids = np.array([[VOCABULARY.index(piece) for piece in pieces]])
+    row = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
+    logits = masked_lm({**row, "mask_positions": np.array([[3]])}, training=False)[0, 0]
+    expected = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+    assert sorted(filling["token"] for filling in found) == list(range(len(VOCABULARY)))
+    for filling in found:
+        assert filling["score"] == pytest.approx(float(expected[filling["token"]]), abs=1e-5)
+        assert filling["sequence"] == f"ann has {VOCABULARY[filling['token']]} cat"
+
+
+def test_texts_of_json_may_have_halves_of_surrogate_pairs(predict):
+    odd, plain = predict([{"text": "\ud83d [MASK] cat"}, {"text": "? [MASK] cat"}])
+    for one, other in zip(odd, plain, strict=True):
+        assert one["token"] == other["token"]
+        assert one["score"] == pytest.approx(other["score"], abs=1e-5)
+
+
+def test_text_without_a_mask_is_refused(predict):
+    with pytest.raises(BadInputError, match=r"input 2: its text has no \[MASK\]"):
+        predict([{"text": "[MASK]"}, {"text": "the cat"}])
+
+
+def test_only_earlier_predictions_are_replaced(preset, tmp_path):
+    source, output = tmp_path / "texts.jsonl", tmp_path / "predictions.jsonl"
+    source.write_text('{"text": "[MASK] has the cat"}\n')
+    predict_lines(preset, str(source), str(output), top_k=1)
+    first = output.read_text()
+    assert list(map(len, map(json.loads, first.splitlines()))) == [1]
+    with pytest.raises(BadInputError, match="holds predictions; name another output, or give --ov"):
+        predict_lines(preset, str(source), str(output))
+    predict_lines(preset, str(source), str(output), top_k=2, overwrite=True)
+    assert list(map(len, map(json.loads, output.read_text().splitlines()))) == [2]
+    thesis = tmp_path / "thesis.txt"
+    thesis.write_text("Do not touch.")
+    for kept in (source, thesis):
+        text = kept.read_text()
+        with pytest.raises(BadInputError, match="holds other things than predictions"):
+            predict_lines(preset, str(source), str(kept), overwrite=True)
+        assert kept.read_text() == text
+    with pytest.raises(BadInputError, match="is no directory"):
+        predict_lines(preset, str(source), str(thesis / "predictions.jsonl"))

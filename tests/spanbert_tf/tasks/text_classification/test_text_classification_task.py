@@ -1,0 +1,160 @@
+"""Text classification as a task: what is true of all tasks, for pairs with three labels."""
+
+import html
+import json
+import os
+import re
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from made_up_texts import LABELS, VOCABULARY, made_up_pairs, made_up_scores, write_texts
+from task_tests import TaskTests
+
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.tasks.commands import (
+    load_task_model,
+    run_baseline_evaluation,
+    run_evaluation,
+    run_prediction,
+)
+from spanbert_tf.tasks.predictor import Predictor
+from spanbert_tf.tasks.text_classification.dataset import load_examples
+from spanbert_tf.tasks.text_classification.predictions import predict_directory
+
+
+class TestTextClassification(TaskTests):
+    config_text = "task: text_classification\n"
+    vocabulary = VOCABULARY
+    raw_input: ClassVar = {"text": "the cat has the dog .", "text_pair": "a dog"}
+
+    def write_records(self, directory, vocabulary):
+        for name, count, seed in (("train", 64, 1), ("dev", 24, 2), ("other", 64, 3)):
+            write_texts(made_up_pairs(count, seed), directory / name, vocabulary)
+        write_texts(made_up_pairs(12, 4, labelled=False), directory / "test", vocabulary)
+
+    def raw_inputs(self, data):
+        return [
+            {"text": line["text"], "text_pair": line["text_pair"]} for line in load_examples(data)
+        ]
+
+    def answers_in_files(self, output):
+        lines = (output / "predictions.jsonl").read_text().splitlines()
+        return [answer(item["label"], item["probabilities"]) for item in map(json.loads, lines)]
+
+    def answers_of_export(self, outputs):
+        return [
+            answer(label.decode(), dict(zip(LABELS, row.tolist(), strict=True)))
+            for label, row in zip(outputs["labels"], outputs["probabilities"], strict=True)
+        ]
+
+    def answer_of_predictor(self, found):
+        return {"label": found["label"], found["label"]: found["score"]}
+
+    def test_labels_travel_by_name(self, finished):
+        _, model = load_task_model(finished[0])
+        assert model.labels == list(LABELS)
+        best = Predictor(finished[0])(self.raw_input)
+        found = Predictor(finished[0])(self.raw_input, top_k=3)
+        assert {item["label"] for item in found} == set(LABELS)
+        assert found[0]["label"] == best["label"]
+        assert found[0]["score"] == pytest.approx(best["score"], abs=1e-6)
+        assert sum(item["score"] for item in found) == pytest.approx(1, abs=1e-5)
+
+    def test_records_with_labels_in_another_order_score_the_same(
+        self, finished, material, tmp_path
+    ):
+        texts = made_up_pairs(24, 2)
+        shuffled = type(texts)(texts.path, texts.examples, LABELS[::-1], is_pair=True)
+        write_texts(shuffled, tmp_path / "dev", material["vocab.txt"])
+        (again,) = run_evaluation(finished[0], [str(tmp_path / "dev")])
+        (expected,) = run_evaluation(finished[0], [material["dev"]])
+        assert again == expected
+
+    def test_evaluate_prints_a_table_of_the_classes(self, finished, material, capfd):
+        run_evaluation(finished[0], [material["dev"]])
+        printed = capfd.readouterr().out
+        assert "confusion matrix" in printed
+        for label in LABELS:
+            assert label in printed
+
+    def test_report_shows_each_text_and_counts_the_errors(self, finished, material, tmp_path):
+        page = tmp_path / "report.html"
+        (scores,) = run_evaluation(finished[0], [material["dev"]], report=str(page))
+        text = page.read_text()
+        articles = re.findall(r"<article.*?</article>", text, flags=re.DOTALL)
+        shown = [html.unescape(article) for article in articles]
+        examples = load_examples(material["dev"])
+        assert len(shown) == len(examples)
+        for line in examples:
+            assert any(line["text"] in one and f"gold: {line['label']}" in one for one in shown)
+        errors = round(len(examples) * (1 - scores["accuracy"] / 100))
+        assert text.count('data-kinds="wrong') == errors
+        assert f"errors ({errors})" in text
+
+    def test_texts_without_labels_are_predicted_and_nothing_else(
+        self, finished, material, tmp_path
+    ):
+        run_prediction(finished[0], material["test"], str(tmp_path / "test"))
+        assert os.listdir(tmp_path / "test") == ["predictions.jsonl"]
+        with pytest.raises(BadInputError, match="test: has no labels to score by"):
+            run_evaluation(finished[0], [material["test"]])
+        with pytest.raises(BadInputError, match="test: has no labels to score by"):
+            self.finetune(material, tmp_path / "run", dev="test")
+        with pytest.raises(BadInputError, match="test: holds no rows to train on"):
+            self.finetune(material, tmp_path / "run", data="test")
+
+    def test_baseline_is_the_majority_class(self, material):
+        labels = [line["label"] for line in load_examples(material["dev"])]
+        (scores,) = run_baseline_evaluation([material["dev"]])
+        share = max(labels.count(label) for label in LABELS) / len(labels)
+        assert scores["accuracy"] == pytest.approx(100 * share)
+
+    def test_records_of_another_kind_are_refused(self, finished, material, tmp_path):
+        texts = made_up_pairs(8, 1, labels=(*LABELS, "other"))
+        write_texts(texts, tmp_path / "labels", material["vocab.txt"])
+        write_texts(made_up_scores(8, 1), tmp_path / "scores", material["vocab.txt"])
+        for name, message in (
+            ("labels", "label 'other' is none that .* knows: contradiction, entailment, neutral"),
+            ("scores", "is_pair of these texts is False"),
+        ):
+            with pytest.raises(MismatchError, match=message):
+                run_evaluation(finished[0], [str(tmp_path / name)])
+        with pytest.raises(MismatchError, match="label 'other'"):
+            self.finetune(material, tmp_path / "run", dev=str(tmp_path / "labels"))
+        assert not (tmp_path / "run").exists()
+        with pytest.raises(MismatchError, match=r"data.dataset of these records is null|None"):
+            self.finetune(material, tmp_path / "run", **{"data.dataset": "rte"})
+
+    def test_texts_that_the_model_does_not_read_are_refused(self, finished):
+        with pytest.raises(BadInputError, match="input 2: has no text 'text_pair'"):
+            Predictor(finished[0])([self.raw_input, {"text": "the dog"}])
+
+    @pytest.mark.slow
+    def test_untrained_pooler_is_named_once(self, material, tmp_path, capfd):
+        options = {"training.epochs": 1, "training.batch_size": 64}
+        self.finetune(material, tmp_path / "run", **options)
+        assert "its pooler was never trained" in capfd.readouterr().out
+        assert "never trained" in (material.directory / "preset" / "README.md").read_text()
+        assert "never trained" not in (tmp_path / "run" / "preset" / "README.md").read_text()
+        self.finetune(
+            material, tmp_path / "again", preset=str(tmp_path / "run" / "preset"), **options
+        )
+        assert "its pooler was never trained" not in capfd.readouterr().out
+
+    def test_majority_class_without_training(self, material, tmp_path):
+        options = {"training.epochs": 0, "classifier.initial": "majority"}
+        scores = self.finetune(material, tmp_path / "run", **options)
+        preset = str(tmp_path / "run" / "preset")
+        train = [line["label"] for line in load_examples(material["train"])]
+        dev = [line["label"] for line in load_examples(material["dev"])]
+        majority = max(LABELS, key=train.count)
+        assert scores["accuracy"] == pytest.approx(100 * dev.count(majority) / len(dev))
+        _, model = load_task_model(preset, [material["dev"]])
+        rows = predict_directory(model, material["dev"], batch_size=8)
+        shares = [train.count(label) / len(train) for label in LABELS]
+        np.testing.assert_allclose(rows, [shares] * len(dev), atol=1e-5)
+
+
+def answer(label, probabilities):
+    return {"label": label, **{name: float(value) for name, value in probabilities.items()}}

@@ -1,0 +1,180 @@
+"""GLUE's metrics against formulas by hand, its files, and the papers' averages."""
+
+import json
+import math
+import zipfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spanbert_tf.cli import main
+from spanbert_tf.studies.glue import average_of_columns, average_of_tasks, paper_scores
+from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
+from spanbert_tf.tasks.text_classification.scoring import score_labels
+from spanbert_tf.tasks.text_classification.submission import submission_file, submission_text
+
+BINARY = st.lists(st.tuples(st.sampled_from("01"), st.sampled_from("01")), min_size=1)
+
+
+@settings(max_examples=40)
+@given(BINARY)
+def test_matthews_f1_and_accuracy_are_those_by_hand(pairs):
+    gold, predicted = zip(*pairs, strict=True)
+    tp, tn, fp, fn = (
+        sum(pair == kind for pair in pairs)
+        for kind in (("1", "1"), ("0", "0"), ("0", "1"), ("1", "0"))
+    )
+    below = math.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
+    cola = score_labels(gold, predicted, dataset="cola", is_regression=False)
+    expected = 100 * (tp * tn - fp * fn) / below if below else 0.0
+    assert cola == {"matthews": pytest.approx(expected), "score": pytest.approx(expected)}
+    mrpc = score_labels(gold, predicted, dataset="mrpc", is_regression=False)
+    assert mrpc["f1"] == pytest.approx(200 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0)
+    assert mrpc["accuracy"] == pytest.approx(100 * (tp + tn) / len(pairs))
+    assert mrpc["score"] == pytest.approx((mrpc["f1"] + mrpc["accuracy"]) / 2)
+
+
+def test_correlations_are_those_by_hand():
+    gold, predicted = [0.0, 1.0, 2.0, 5.0], [1.0, 0.5, 3.0, 30.0]
+    scores = score_labels(gold, predicted, dataset="stsb", is_regression=True)
+    means = [sum(values) / 4 for values in (gold, predicted)]
+    moved = [[value - mean for value in values]
+             for values, mean in zip((gold, predicted), means, strict=True)]  # fmt: skip
+    above = sum(a * b for a, b in zip(*moved, strict=True))
+    below = math.sqrt(math.prod(sum(value**2 for value in values) for values in moved))
+    assert scores["pearson"] == pytest.approx(100 * above / below)
+    assert scores["spearman"] == pytest.approx(100 * (1 - 6 * 2 / (4 * 15)))  # ranks 2 1 3 4
+
+
+@pytest.mark.parametrize("predicted", [[2.0, 2.0, 2.0], [math.nan, 1.0, 2.0]])
+def test_undefined_correlations_are_0(predicted):
+    scores = score_labels([0.0, 1.0, 2.0], predicted, dataset="stsb", is_regression=True)
+    assert scores == {"pearson": 0.0, "spearman": 0.0, "score": 0.0}
+
+
+def test_other_data_is_scored_by_accuracy_and_macro_f1():
+    gold, predicted = ["a", "a", "b", "c"], ["a", "b", "b", "a"]
+    scores = score_labels(gold, predicted, dataset=None, is_regression=False)
+    assert scores["accuracy"] == scores["score"] == 50.0
+    assert scores["macro_f1"] == pytest.approx(100 * (1 / 2 + 2 / 3 + 0) / 3)
+
+
+@pytest.mark.parametrize(
+    ("system", "average"),
+    [("Google BERT", 80.4), ("Our BERT", 81.1), ("Our BERT-1seq", 81.7), ("SpanBERT", 82.8)],
+)
+def test_averages_of_table_5_are_the_papers(system, average):
+    assert round(average_of_tasks(paper_scores()[system]), 1) == average
+
+
+def test_averages_want_all_tasks():
+    scores = dict(paper_scores()["SpanBERT"])
+    # SegaBERT's columns, by hand: MNLI-m, -mm, QQP, QNLI, SST-2, CoLA, STS-B, MRPC, RTE.
+    values = (88.1, 87.7, 71.9, 94.3, 94.8, 64.3, 89.1, 90.9, 79.0)
+    assert average_of_columns(scores) == pytest.approx(sum(values) / 9)
+    del scores["wnli"]
+    assert average_of_tasks(scores) is None and average_of_columns(scores) is not None
+    del scores["mnli_mm"]
+    assert average_of_columns(scores) is None
+
+
+def test_submission_cuts_numbers_and_counts_from_0():
+    assert submission_text("stsb", [-0.3, 2.5, 5.2, math.nan]) == (
+        "index\tprediction\n0\t0.000\n1\t2.500\n2\t5.000\n3\t0.000\n"
+    )
+    assert submission_text("rte", ["entailment"]) == "index\tprediction\n0\tentailment\n"
+
+
+def glue(*arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(["glue", *map(str, arguments)])
+    return stop.value.code
+
+
+def write_run(runs, dataset, scores):
+    run = runs / dataset
+    (run / "preset").mkdir(parents=True)
+    (run / "config.yaml").write_text(f"task: text_classification\ndata:\n  dataset: {dataset}\n")
+    (run / "scores.json").write_text(json.dumps(scores))
+    # What lies in a preset is not looked at.
+    (run / "preset" / "scores.json").write_text("broken")
+
+
+def write_predictions(runs, dataset):
+    facts = GLUE_TASKS[dataset]
+    labels = [(facts.labels or (1.25,))[0]] * facts.test_rows
+    directory = runs / "predictions" / dataset
+    directory.mkdir(parents=True)
+    path = directory / submission_file(dataset)
+    path.write_text(submission_text(dataset, labels))
+    return path
+
+
+@pytest.fixture
+def runs(tmp_path):
+    runs = tmp_path / "runs"
+    write_run(runs, "rte", {"accuracy": 71.5, "score": 71.5})
+    write_run(runs, "mrpc", {"f1": 90.5, "accuracy": 86.0, "score": 88.25})
+    evaluation = {"dataset": "mnli_mm", "scores": {"accuracy": 83.5, "score": 83.5}}
+    (runs / "mm").mkdir()
+    (runs / "mm" / "evaluation.json").write_text(json.dumps(evaluation))
+    for dataset in ("rte", "wnli", "stsb"):
+        write_predictions(runs, dataset)
+    return runs
+
+
+def test_tables_name_what_is_missing(runs, capfd):
+    assert glue(runs) == 0
+    printed = capfd.readouterr().out
+    row = next(line for line in printed.splitlines() if line.startswith("│ these runs"))
+    cells = [cell.strip() for cell in row.strip("│").split("│")]
+    assert cells == ["these runs (dev)", "-", "-", "90.5/86.0", "-", "-", "-/83.5", "-", "71.5",
+                     "-", "-"]  # fmt: skip
+    assert "no scores of CoLA, SST-2, STS-B, QQP, MNLI-m, QNLI, WNLI" in printed
+
+
+def test_submission_holds_what_is_there(runs, tmp_path, capfd):
+    path = tmp_path / "glue.zip"
+    assert glue(runs, "--submission", path) == 0
+    assert "without CoLA, SST-2, MRPC, QQP, MNLI-m, MNLI-mm, QNLI, AX" in capfd.readouterr().out
+    with zipfile.ZipFile(path) as archive:
+        assert archive.namelist() == ["STS-B.tsv", "RTE.tsv", "WNLI.tsv"]
+        for name, rows in (("STS-B.tsv", 1379), ("RTE.tsv", 3000), ("WNLI.tsv", 146)):
+            lines = archive.read(name).decode().splitlines()
+            assert lines[0] == "index\tprediction" and len(lines) == rows + 1
+    before = path.read_bytes()
+    assert glue(runs, "--submission", path) == 2
+    assert glue(runs, "--submission", path, "--overwrite") == 0
+    assert path.read_bytes() == before  # the same predictions, the same bytes
+    path.write_text("mine")
+    assert glue(runs, "--submission", path, "--overwrite") == 2
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda lines: lines[:-1], "RTE.tsv: holds 2,999 predictions, GLUE's test set of RTE has"),
+        (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], "RTE.tsv: line 2: "),
+        (lambda lines: [*lines[:5], "4\tyes", *lines[6:]], "RTE.tsv: line 6: "),
+        (lambda lines: lines[1:], "RTE.tsv: line 1: is not"),
+    ],
+)
+def test_predictions_that_glue_would_refuse_are_refused(change, message, runs, tmp_path, capfd):
+    path = runs / "predictions" / "rte" / "RTE.tsv"
+    path.write_text("".join(f"{line}\n" for line in change(path.read_text().splitlines())))
+    assert glue(runs, "--submission", tmp_path / "glue.zip") == 2
+    assert message in capfd.readouterr().err
+    assert not (tmp_path / "glue.zip").exists()
+
+
+def test_two_predictions_of_a_test_set_are_refused(runs, capfd):
+    write_predictions(runs / "again", "rte")
+    assert glue(runs) == 2
+    assert "is there, too; remove one of them" in capfd.readouterr().err
+
+
+def test_folder_without_glue_is_refused(tmp_path, capfd):
+    assert glue(tmp_path) == 2
+    assert "holds no scores of GLUE" in capfd.readouterr().err

@@ -1,0 +1,150 @@
+"""A task outside of the package: is a text about the cat or about the dog? By the pooled output.
+
+Its JSON lines have a `text` and the `animal`.
+"""
+
+import functools
+import os
+from typing import ClassVar, Literal
+
+import click
+import keras
+import tensorflow as tf
+from pydantic.dataclasses import dataclass
+from typing_extensions import TypedDict
+
+from data_prep.examples.features import serialize_features
+from data_prep.examples.row_writer import RowWriter
+from data_prep.examples.task_records import RowPacker, write_task_records
+from data_prep.options import record_options
+from data_prep.text.tokenized_text import TextTokenizer
+from spanbert_tf.config import FinetuningConfig
+from spanbert_tf.data.packed_rows import NUMBER, packed_batches
+from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, SECOND_START, RowsInfo
+from spanbert_tf.files.json_lines import write_json_lines
+from spanbert_tf.files.outputs import OutputKind
+from spanbert_tf.files.text_files import read_json_objects
+from spanbert_tf.models import SpanBertTextClassifier, SpanBertTextClassifierPreprocessor
+from spanbert_tf.presets.golden import SENTENCES
+from spanbert_tf.serving.server_files import Manual
+from spanbert_tf.serving.text_function import TextFunction
+from spanbert_tf.tasks.raw_inputs import in_batches_by_length, string_tensor
+from spanbert_tf.tasks.row_predictions import predict_rows, row_labels
+from spanbert_tf.tasks.task import Task
+from spanbert_tf.vocabulary import Casing, check_case, load_vocabulary
+
+ANIMALS = ("cat", "dog")
+RECORDS = OutputKind("toy records", "toy_info.json", ("rows.*", "vocab.txt"))
+
+
+class ToyInfo(RowsInfo):
+    task: ClassVar[str] = "toy"
+
+
+@dataclass(frozen=True)
+class ToyConfig(FinetuningConfig):
+    task: Literal["toy"] = "toy"
+
+
+@keras.saving.register_keras_serializable(package="toy")
+class ToyClassifier(SpanBertTextClassifier):
+    pass
+
+
+class Line(TypedDict):
+    text: str
+    animal: Literal["cat", "dog"]
+
+
+@click.command()
+@record_options
+def prepare(input_path, vocabulary, output, overwrite, lowercase, strip_accents, sequence_length):
+    """Write toy records."""
+    lines = read_json_objects(input_path, Line)
+    pieces, casing = load_vocabulary(vocabulary), Casing.of(lowercase, strip_accents)
+    check_case(pieces, vocabulary, casing)
+    tokenize = TextTokenizer(pieces, casing, segment_aware=False)
+    pack = RowPacker(pieces)
+
+    def write(directory):
+        with RowWriter(os.path.join(directory, ToyInfo.rows_file)) as writer:
+            texts = tokenize([line["text"] for line in lines])
+            for line, text in zip(lines, texts, strict=True):
+                row, second_start = pack(text.token_ids[: sequence_length - 2])
+                numbers = {SECOND_START: second_start, "label": ANIMALS.index(line["animal"])}
+                writer.write(serialize_features(numbers, {ROW_TOKEN_IDS: row.tobytes()}), len(row))
+        return writer.counts()
+
+    describe = functools.partial(ToyInfo, **casing._asdict(), sequence_length=sequence_length)
+    write_task_records(output, RECORDS, pieces, write, describe, overwrite=overwrite)
+
+
+def parse(rows, serialized, width):
+    x, record = rows.parse(serialized, width, {"label": NUMBER})
+    return x, record["label"]
+
+
+def dataset(directory, **options):
+    return packed_batches(directory, ToyInfo.load(directory), parse, **options)
+
+
+def build(backbone, tokenizer, info, config):
+    preprocessor = SpanBertTextClassifierPreprocessor(tokenizer, info.sequence_length)
+    return ToyClassifier(backbone, len(ANIMALS), preprocessor, dropout=backbone.dropout)
+
+
+def probabilities(model, x):
+    return tf.nn.softmax(tf.cast(model(x, training=False), tf.float32))
+
+
+def predict(model, directory, *, batch_size, after_batch=lambda: None):
+    rows = dataset(directory, batch_size=batch_size, training=False)
+    return predict_rows(functools.partial(probabilities, model), rows, after_batch)
+
+
+def score(model, directory, predictions):
+    labels = row_labels(dataset(directory, batch_size=32, training=False))
+    right = [row.argmax() == label for row, label in zip(predictions, labels, strict=True)]
+    return {"accuracy": 100 * sum(right) / len(right)}
+
+
+def write(model, directory, predictions, output):
+    rows = [dict(zip(ANIMALS, row.tolist(), strict=True)) for row in predictions]
+    write_json_lines(os.path.join(output, "animals.jsonl"), rows)
+
+
+def served(model, top_k):
+    def classify(text):
+        return {"probabilities": probabilities(model, model.preprocessor(text))}
+
+    texts = {"text": ["the cat"]}
+    about = Manual("Cat or dog.", texts, "probabilities", "[texts, 2]", "`serving_default`")
+    return TextFunction(classify, about)
+
+
+def from_raw(model, *, top_k=1):
+    def classify(batch):
+        rows = probabilities(model, model.preprocessor(string_tensor(batch, "text")))
+        pairs = [sorted(zip(row, ANIMALS, strict=True), reverse=True) for row in rows.numpy()]
+        found = [[{"label": n, "score": float(p)} for p, n in each[:top_k]] for each in pairs]
+        return [best[0] for best in found] if top_k == 1 else found
+
+    return functools.partial(in_batches_by_length, names=("text",), work=classify)
+
+
+TASK = Task(
+    name="toy",
+    main_metric="accuracy",
+    model_class=ToyClassifier,
+    config_class=ToyConfig,
+    load_info=ToyInfo.load,
+    build=build,
+    dataset=dataset,
+    predict=predict,
+    score=score,
+    write=write,
+    written_files=("animals.jsonl",),
+    served=served,
+    from_raw=from_raw,
+    sample_logits=lambda model: [model(model.preprocessor(list(SENTENCES)), training=False)],
+)

@@ -1,0 +1,212 @@
+"""What commands do where their output exists already: nothing of the user's is ever lost."""
+
+import json
+import os
+
+import keras
+import pytest
+
+from spanbert_tf.cli import main
+from spanbert_tf.files.outputs import OutputKind, check_output
+from spanbert_tf.files.writing import write_directory
+from spanbert_tf.models import (
+    SpanBertBackbone,
+    SpanBertMaskedLM,
+    SpanBertMaskedLMPreprocessor,
+    SpanBertQuestionAnswerer,
+    SpanBertQuestionAnswererPreprocessor,
+    SpanBertTokenizer,
+)
+from spanbert_tf.presets.writing import write_preset
+
+WORDS = ["ann", "bob", "has", "the", "cat", "dog", "who", "?", ".", "A", "##nn", "B", "##ob"]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+CONTEXT = "Ann has the cat. Bob has the dog."
+LENGTH = 40
+
+
+def run(*arguments):
+    """Runs a command in this process; returns its exit status."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    return stop.value.code
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """Text, questions in two formats, their records, and presets."""
+    directory = tmp_path_factory.mktemp("inputs")
+    (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in VOCABULARY))
+    # Documents enough that one of them is held out.
+    (directory / "text").write_text("\n=\n".join([f"{CONTEXT} {CONTEXT}"] * 40))
+    asked = {"id": "1", "question": "who has the cat?"}
+    paragraph = {
+        "context": CONTEXT,
+        "qas": [{**asked, "answers": [{"text": "Ann", "answer_start": 0}]}],
+    }
+    squad = {"version": "1.1", "data": [{"title": "", "paragraphs": [paragraph]}]}
+    (directory / "squad.json").write_text(json.dumps(squad))
+    answer = {"text": "Ann", "char_spans": [[0, 2]], "token_spans": [[0, 0]]}
+    passage = {
+        "context": CONTEXT,
+        "qas": [{"qid": "1", **asked, "answers": ["Ann"], "detected_answers": [answer]}],
+    }
+    lines = [{"header": {"dataset": "made up", "split": "dev"}}, passage]
+    (directory / "mrqa.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert run(*commands(directory)["squad"](directory / "records"), "--question-first") == 0
+    keras.utils.set_random_seed(1)
+    backbone = SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 64, max_sequence_length=LENGTH)
+    tokenizer = SpanBertTokenizer(VOCABULARY)
+    preprocessor = SpanBertQuestionAnswererPreprocessor(
+        tokenizer, sequence_length=LENGTH, question_first=True
+    )
+    answerer = SpanBertQuestionAnswerer(backbone, preprocessor)
+    answerer.is_head_trained = True  # as far as `predict` can tell
+    write_preset(answerer, str(directory / "answerer"))
+    masked_lm = SpanBertMaskedLM(
+        backbone, SpanBertMaskedLMPreprocessor(tokenizer, sequence_length=LENGTH)
+    )
+    masked_lm.set_weights([weight + 0.1 for weight in masked_lm.get_weights()])
+    write_preset(masked_lm, str(directory / "masked_lm"))
+    return directory
+
+
+def commands(inputs):
+    """Name → the arguments of a command, given its output."""
+    vocabulary = ("--vocabulary", inputs / "vocab.txt")
+    rows = (*vocabulary, "--sequence-length", LENGTH, "--stride", 8)
+
+    def converted(target):
+        return lambda output: (
+            *("convert", "--from", "keras", "--to", target),
+            *(inputs / "masked_lm", output),
+        )
+
+    return {
+        "pretraining": lambda output: (
+            *("prepare", "pretraining", "--input", inputs / "text", *vocabulary),
+            *("--sequence-length", LENGTH, "--document-separator", "=", "--output", output),
+        ),
+        "squad": lambda output: (
+            *("prepare", "squad", "--input", inputs / "squad.json", *rows, "--output", output),
+        ),
+        "mrqa": lambda output: (
+            *("prepare", "mrqa", "--input", inputs / "mrqa.jsonl", *rows, "--output", output),
+        ),
+        "predict": lambda output: (
+            *("predict", "--preset", inputs / "answerer", "--data", inputs / "records"),
+            *("--output", output),
+        ),
+        **{target: converted(target) for target in ("keras", "keras_bert", "huggingface", "tf1")},
+        "vocabulary": lambda output: (
+            *("prepare", "vocabulary", "--input", inputs / "text", "--vocabulary-size", 100),
+            *("--output", output),
+        ),
+        "report": lambda output: (
+            *("evaluate", "--baseline", "--data", inputs / "records", "--report", output),
+        ),
+    }
+
+
+FILES = ["vocabulary", "report"]
+DIRECTORIES = [
+    *("pretraining", "squad", "mrqa", "predict"),
+    *("keras", "keras_bert", "huggingface", "tf1"),
+]
+
+
+def contents(path):
+    """Each file below a path, or the path itself: name → bytes."""
+    files = [path] if path.is_file() else path.rglob("*")
+    return {str(file): file.read_bytes() for file in files if file.is_file()}
+
+
+def refused(words, path, capfd, *arguments):
+    """Runs a command that must end with status 2 and one line, and must change nothing."""
+    before = contents(path.parent)
+    capfd.readouterr()
+    assert run(*arguments) == 2
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1 and words in error and str(path) in error
+    assert contents(path.parent) == before
+
+
+@pytest.mark.parametrize("name", [*DIRECTORIES, *FILES])
+@pytest.mark.parametrize("more", [[], ["--overwrite"]], ids=["", "overwrite"])
+def test_what_is_no_earlier_output_is_never_replaced(name, more, inputs, tmp_path, capfd):
+    output = tmp_path / "output"
+    command = [*commands(inputs)[name](output), *more]
+    output.write_text("mine")
+    refused("holds other things", output, capfd, *command)
+    output.unlink()
+    (output / "a" / "b").mkdir(parents=True)
+    (output / "a" / "b" / "mine").write_text("mine")
+    words = "is a directory; name a file" if name in FILES else "holds other things"
+    refused(words, output, capfd, *command)
+
+
+@pytest.mark.parametrize("name", [*DIRECTORIES, *FILES])
+def test_an_earlier_output_is_replaced_when_asked_for(name, inputs, tmp_path, capfd):
+    output = tmp_path / "output"
+    assert run(*commands(inputs)[name](f"{output}//")) == 0  # slashes at the end mean nothing
+    assert os.listdir(tmp_path) == ["output"]
+    assert output.is_file() == (name in FILES)
+    command = commands(inputs)[name](f"{output}/")
+    refused("--overwrite", output, capfd, *command)
+    assert run(*command, "--overwrite") == 0
+    assert os.listdir(tmp_path) == ["output"]
+    if name not in FILES:
+        below = output / "assets"
+        below.mkdir(exist_ok=True)
+        (below / "mine").write_text("mine")
+        refused("holds other things", output, capfd, *command, "--overwrite")
+
+
+KIND = OutputKind("a kind", "marker", ("part-*",))
+
+
+def write_marker(directory):
+    with open(os.path.join(directory, "marker"), "w") as file:
+        file.write("new")
+
+
+def test_a_link_to_a_directory_stays_a_link(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    for _ in range(2):
+        write_directory(str(tmp_path / "link"), write_marker, KIND, overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real" / "marker").read_text() == "new"
+    assert sorted(os.listdir(tmp_path)) == ["link", "real"]
+
+
+def test_a_kill_between_the_renames_loses_nothing(tmp_path):
+    """The earlier output lies aside then, and is put back before anything else."""
+    (tmp_path / "output.replaced").mkdir()
+    (tmp_path / "output.replaced" / "marker").write_text("earlier")
+
+    def fail(directory):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(Exception, match="No space left"):
+        write_directory(str(tmp_path / "output"), fail, KIND, overwrite=True)
+    assert contents(tmp_path) == {str(tmp_path / "output" / "marker"): b"earlier"}
+
+
+def test_a_directory_that_fills_during_the_work_is_left_alone(tmp_path):
+    output = tmp_path / "output"
+
+    def write(directory):
+        write_marker(directory)
+        output.mkdir()
+        (output / "mine").write_text("mine")
+
+    with pytest.raises(Exception, match="holds other things"):
+        write_directory(str(output), write, KIND, overwrite=True)
+    assert contents(output) == {str(output / "mine"): b"mine"}
+
+
+def test_an_output_below_a_file_is_refused_before_the_work(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(Exception, match="file is no directory"):
+        check_output(str(tmp_path / "file" / "a" / "b"), KIND)
