@@ -14,7 +14,10 @@ _KINDS = ("pretrain", "finetune")  # and the commands that take them
 def shipped_directory(kind: str) -> str:
     """The directory of the shipped configurations of a kind, `"pretrain"` or `"finetune"`."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return os.path.join(package, "configs", kind)
+    installed = os.path.join(package, "configs", kind)  # in a wheel
+    if os.path.isdir(installed):
+        return installed
+    return os.path.join(os.path.dirname(package), "configs", kind)  # in a clone
 
 
 def shipped_names(kind: str) -> list[str]:

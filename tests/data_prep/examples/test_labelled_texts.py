@@ -121,7 +121,7 @@ EXPECTED = [('said "no", then\nleft', "bad"), ("fine", "good")]
     [
         ("x.csv", CSV),
         ("x.csv", "\ufeff" + CSV.replace("\n2,", "\r\n2,")),
-        ("x.csv.gz", gzip.compress(CSV.encode())),
+        ("x.csv.gz", gzip.compress(CSV.encode(), mtime=0)),
         ("x.jsonl", "".join(json.dumps({"body": b, "label": n}) + "\n" for b, n in EXPECTED)),
     ],
 )
