@@ -186,10 +186,10 @@ def convert(
 @click.option("--top-k", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option(
     "--precision",
-    type=click.Choice(["float32", "bfloat16", "int8"]),
+    type=click.Choice(["float32", "bfloat16"]),
     default="float32",
     show_default=True,
-    help="bfloat16: half the size. int8: dense layers in a quarter, slower on a processor.",
+    help="bfloat16: half the size.",
 )
 @overwrite_option
 def export(preset: str, output: str, **options: object) -> None:

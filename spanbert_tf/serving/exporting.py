@@ -12,8 +12,8 @@ import tensorflow as tf
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.outputs import OutputKind, check_output, without_slash
 from spanbert_tf.files.writing import write_directory
-from spanbert_tf.presets.loading import load_trained
-from spanbert_tf.serving.precision import describe_difference, in_precision
+from spanbert_tf.presets.loading import load_preset, load_trained
+from spanbert_tf.serving.precision import describe_difference
 from spanbert_tf.serving.server_files import Manual, replace_server_files, write_server_files
 from spanbert_tf.serving.warmup import Request, write_warmup_requests
 
@@ -66,8 +66,8 @@ def export_model(
         sample_logits: logits [N, classes] of a model for some sentences, to see what another
             precision changes.
         version: version of the model; the name of the directory.
-        precision: `"float32"`, `"bfloat16"` or `"int8"`; how the latter two change the outputs is
-            printed.
+        precision: `"float32"`, or `"bfloat16"` for weights and computations; how the latter changes
+            the outputs is printed.
         overwrite: whether an earlier export of that version may be replaced.
 
     Returns:
@@ -80,7 +80,7 @@ def export_model(
     model = load_trained(model_class, preset)
     module = served(model)
     if precision != "float32":
-        exact, model = model, in_precision(model_class, preset, precision)
+        exact, model = model, load_preset(model_class, preset, dtype=precision)
         module = served(model)
         print(f"{precision}: {describe_difference(*map(sample_logits, (exact, model)))}")
     export_module(module, model.preprocessor.tokenizer, path, overwrite=overwrite)

@@ -1,33 +1,7 @@
-"""Exports in less than float32, and how that changes the outputs."""
+"""How an export in less than float32 changes the outputs."""
 
 import keras
-import keras_hub
 import numpy as np
-
-from spanbert_tf.presets.loading import load_checked, load_preset
-
-
-def in_precision(kind: type, preset: str, precision: str) -> keras_hub.models.Task:
-    """Loads a model in a precision.
-
-    Args:
-        kind: its class.
-        preset: what `from_preset` takes.
-        precision: `"bfloat16"`: weights and computations. `"int8"`: Keras' dynamic quantization of
-            the dense layers, whose weights take a quarter of the space.
-
-    Raises:
-        BadInputError: the preset cannot be used.
-    """
-    if precision == "bfloat16":
-        return load_preset(kind, preset, dtype="bfloat16")
-    model = load_checked(kind, preset)
-    model.quantize("int8", filters=_is_dense)
-    return model
-
-
-def _is_dense(layer: keras.layers.Layer) -> bool:
-    return isinstance(layer, keras.layers.Dense | keras.layers.EinsumDense)
 
 
 def describe_difference(exact: list, other: list) -> str:

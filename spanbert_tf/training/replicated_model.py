@@ -72,6 +72,24 @@ class ReplicatedModel(keras.Model):
         }
         self.built = True
 
+    def compile(self, *args, jit_compile: bool = False, **kwargs) -> None:
+        """Configures the model for training, as `keras.Model.compile`.
+
+        Args:
+            *args: as for `keras.Model.compile`.
+            jit_compile: whether XLA compiles the step; on mirrored replicas forward and backward
+                of each, without the update, whose all-reduce it cannot compile on processors.
+            **kwargs: as for `keras.Model.compile`.
+        """
+        mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+        is_mirrored = isinstance(self.distribute_strategy, mirrored)
+        self._forward_and_backward = self._compute_gradients
+        if jit_compile and is_mirrored:
+            self._forward_and_backward = tf.function(
+                self._compute_gradients, jit_compile=True, reduce_retracing=True
+            )
+        super().compile(*args, jit_compile=jit_compile and not is_mirrored, **kwargs)
+
     def call(self, inputs: dict, training: bool | None = None) -> object:
         """The outputs of the model."""
         return self.model(inputs, training=training)
@@ -132,16 +150,39 @@ class ReplicatedModel(keras.Model):
         return {name: tf.maximum(count, 1.0) for name, count in counts.items()}
 
     def _gradients(self, batch: tuple, num_targets: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-        """Gradients of this batch's share of the loss; updates the metrics."""
+        """Gradients of this batch's share of the loss; updates the metrics.
+
+        The replica's number is part of each random seed while they are computed.
+        """
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        shift = tf.stack([tf.cast(replica, tf.int64) * _REPLICA_STRIDE, 0])  # [2]
+        states = self._seed_states()
+        seeds = [state.value + tf.cast(shift, state.value.dtype) for state in states]
+        gradients, sums, seeds = self._forward_and_backward(batch, num_targets, seeds)
+        for state, seed in zip(states, seeds, strict=True):
+            state.assign(seed - tf.cast(shift, seed.dtype))
+        self._update_metrics(sums)
+        return gradients
+
+    def _seed_states(self) -> list[keras.Variable]:
+        return [variable for variable in self.variables if variable.name == _SEED_STATE]
+
+    def _compute_gradients(
+        self, batch: tuple, num_targets: dict[str, tf.Tensor], seeds: list[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], dict[str, ObjectiveSums], list[tf.Tensor]]:
+        """Gradients, the objectives' sums and the random seeds afterwards; changes no variable."""
         x, y, sample_weight = batch
+        states = self._seed_states()
+        mapping = list(zip(states, seeds, strict=True))
         with tf.GradientTape() as tape:
-            outputs = self._call_with_own_dropout(x)
+            with keras.StatelessScope(state_mapping=mapping) as scope:
+                outputs = self(x, training=True)
             sums = self.model.objective_sums(x, outputs, y, sample_weight)
             loss = sum(part.loss / num_targets[name] for name, part in sums.items())
             loss = self.optimizer.scale_loss(loss)
-        self._update_metrics(sums)
         gradients = tape.gradient(loss, self.trainable_variables)
-        return [tf.convert_to_tensor(gradient) for gradient in gradients]
+        dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        return dense, sums, [scope.get_current_value(state) for state in states]
 
     def _accumulated_gradients(
         self, batch: tuple, num_targets: dict[str, tf.Tensor]
@@ -175,19 +216,3 @@ class ReplicatedModel(keras.Model):
             maximum_iterations=count,
         )
         return sums
-
-    def _call_with_own_dropout(self, x: dict) -> object:
-        """The model's outputs in training; the replica's number is part of each random seed."""
-        context = tf.distribute.get_replica_context()
-        if context.num_replicas_in_sync == 1:
-            return self(x, training=True)
-        states = [variable for variable in self.variables if variable.name == _SEED_STATE]
-        replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
-        shift = tf.stack([replica * _REPLICA_STRIDE, 0])  # [2]
-        mapping = [(state, state.value + tf.cast(shift, state.value.dtype)) for state in states]
-        with keras.StatelessScope(state_mapping=mapping) as scope:
-            outputs = self(x, training=True)
-        for state in states:
-            after = scope.get_current_value(state)
-            state.assign(after - tf.cast(shift, after.dtype))
-        return outputs

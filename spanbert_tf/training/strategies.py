@@ -66,12 +66,6 @@ def _check_combination(
             f"--devices {num_devices}: training.strategy is one_device; set "
             "training.strategy=mirrored"
         )
-    if training.jit_compile and training.strategy in ("mirrored", "multi_worker"):
-        raise ConfigurationError(
-            f"training.jit_compile: does not work with training.strategy={training.strategy} in "
-            "TensorFlow 2.20 (XLA cannot compile its all-reduce on CPUs, and float16 has hung on "
-            "two GPUs); set it to false"
-        )
 
 
 def _devices(num_devices: int | None) -> list[str] | None:

@@ -150,7 +150,6 @@ def test_a_cluster_that_makes_no_sense_is_refused(cluster, message, monkeypatch)
 @pytest.mark.parametrize(
     "options, num_devices, message",
     [
-        ({"strategy": "mirrored", "jit_compile": True}, 2, "jit_compile: does not work with"),
         ({"strategy": "one_device"}, 2, "set training.strategy=mirrored"),
         ({"strategy": "mirrored", "batch_size": 6, "accumulation_steps": 2}, 2, "multiple of 4"),
         ({"strategy": "tpu"}, None, "no TPU was found"),

@@ -83,6 +83,30 @@ def test_a_whole_step_compiles_with_xla(on_one_device, tiny_overrides, tiny_reco
     np.testing.assert_allclose(losses, on_one_device[0][:5], atol=1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("precision, tolerance", [("float32", 1e-4), ("mixed_bfloat16", 0.02)])
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+def test_replicas_compile_with_xla(
+    precision, tolerance, accumulation_steps, two_devices, tiny_overrides, tiny_records
+):
+    """The update is outside, as XLA cannot compile the all-reduce of processors."""
+    steps = f"training.accumulation_steps={accumulation_steps}"
+    runs = [
+        _train(
+            _without_dropout(tiny_overrides, f"training.precision={precision}", steps, *overrides),
+            tiny_records,
+            two_devices,
+            10,
+        )
+        for overrides in ([], ["training.jit_compile=true"])
+    ]
+    (metrics, weights), (compiled_metrics, compiled_weights) = runs
+    losses, compiled_losses = metrics[:, ::2], compiled_metrics[:, ::2]  # not the accuracies
+    np.testing.assert_allclose(compiled_losses, losses, atol=tolerance, rtol=tolerance)
+    for found, expected in zip(compiled_weights, weights, strict=True):
+        np.testing.assert_allclose(found, expected, atol=tolerance)
+
+
 def _optimizer_and_variable(strategy, **options):
     with strategy.scope():
         variable = keras.Variable(np.zeros(2, np.float32), name="kernel")
@@ -156,21 +180,27 @@ def test_float16_trains_on_two_devices(two_devices, tiny_overrides, tiny_records
     assert np.isfinite(losses).all()
 
 
-def test_replicas_draw_different_dropout_masks(two_devices, tiny_overrides, tiny_records):
-    config = load_config("spanbert_base", [*tiny_overrides, "model.dropout=0.5"])
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_replicas_draw_different_dropout_masks(
+    jit_compile, two_devices, tiny_overrides, tiny_records
+):
+    overrides = ["model.dropout=0.5", f"training.jit_compile={str(jit_compile).lower()}"]
+    config = load_config("spanbert_base", [*tiny_overrides, *overrides])
     keras.utils.set_random_seed(7)
     with two_devices.scope():
         model = compiled_pretrainer(config, VOCABULARY_SIZE)
     (batch,) = configured_dataset(config, tiny_records, split="train").take(1)
+    counts = model.model.target_counts(batch)
 
     @tf.function
-    def logits():
-        return two_devices.run(lambda: model._call_with_own_dropout(batch)["masked_lm"])
+    def gradients():
+        return two_devices.run(lambda: model._gradients((batch, None, None), counts)[0])
 
-    first, second = two_devices.experimental_local_results(logits())
-    first_again, _ = two_devices.experimental_local_results(logits())
-    assert not np.allclose(first, second, atol=0.01)  # the same rows
-    assert not np.allclose(first, first_again, atol=0.01)
+    first, second = two_devices.experimental_local_results(gradients())
+    first_again, _ = two_devices.experimental_local_results(gradients())
+    scale = np.abs(first).max()
+    assert np.abs(first - second).max() > 0.01 * scale  # the same rows
+    assert np.abs(first - first_again).max() > 0.01 * scale
     states = [v for v in model.variables if v.name == "seed_generator_state"]
     assert states
     for state in states:
