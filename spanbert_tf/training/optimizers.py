@@ -4,10 +4,16 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 import keras
-import tensorflow as tf
+from keras import ops
 
 from spanbert_tf.training.schedule import WarmupLinearDecay
 from spanbert_tf.training.variable_groups import VariableGroup
+
+# As Keras chooses its own optimizers' base.
+if keras.backend.backend() == "jax":
+    from spanbert_tf.training.array_update import ArrayUpdate as BackendUpdate
+else:
+    from spanbert_tf.training.replicated_update import ReplicatedUpdate as BackendUpdate
 
 # Biases and LayerNorm scales and shifts are never decayed (BERT, `optimization.py`). The rule goes
 # by name: KerasHub's attention biases are 2-D, so the number of dimensions does not tell.
@@ -16,7 +22,7 @@ _FIRST_LOSS_SCALE, _UPDATES_AT_SCALE = 2.0**15, 2_000  # Keras' own
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class AdamW(keras.optimizers.AdamW):
+class AdamW(BackendUpdate, keras.optimizers.AdamW):
     """Keras' AdamW for BERT, with the same result for one device and for many.
 
     What Keras 3.15 does otherwise:
@@ -114,126 +120,66 @@ class AdamW(keras.optimizers.AdamW):
             clip=1 + self.groups.index(group) if is_clipped_apart else 0,
         )
 
-    def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
+    def scale_loss(self, loss: keras.KerasTensor) -> keras.KerasTensor:
         """The loss to take gradients of, for `apply`."""
         return loss * self.loss_scale.value if self.dynamic_loss_scale else loss
 
-    def apply(
+    def _update(
         self,
-        grads: Sequence[tf.Tensor | tf.IndexedSlices | None],
-        trainable_variables: Sequence[keras.Variable] | None = None,
-    ) -> None:
-        """Updates the variables; call it in a replica's context, with the replica's gradients.
-
-        Args:
-            grads: gradients of the replica's share of the loss.
-            trainable_variables: in the same order; those of `build` by default.
-        """
-        variables = list(trainable_variables or self._trainable_variables)
-        self.build(variables)
-        kept = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
-        variables = [variable for _, variable in kept]
-        sums = [tf.convert_to_tensor(grad) for grad, _ in kept]
-        context = tf.distribute.get_replica_context()
-        if context.num_replicas_in_sync > 1:
-            sums = context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
-        norms = self._norms(sums, variables)  # [clips]
-        if tf.__internal__.distribute.strategy_supports_no_merge_call():
-            is_finite = tf.reduce_all(tf.math.is_finite(norms))
-            tf.cond(is_finite, lambda: self._update(sums, norms, variables), self._skip)
-        else:
-            context.merge_call(self._update_all_or_skip, args=(sums, norms, variables))
-
-    def _norms(self, sums: list[tf.Tensor], variables: list[keras.Variable]) -> tf.Tensor:
-        """The norm of the gradients of each clip, float32 [clips]; 0 for a clip without gradients.
-
-        One pass over the gradients says how long they are and whether all are finite.
-        """
-        squares: list[list[tf.Tensor]] = [[] for _ in range(1 + len(self.groups))]
-        for gradient, variable in zip(sums, variables, strict=True):
-            values = self._values[self._get_variable_index(variable)]
-            squares[values.clip].append(tf.nn.l2_loss(gradient))
-        return tf.sqrt(2.0 * tf.stack([tf.add_n(part) if part else 0.0 for part in squares]))
-
-    def _update_all_or_skip(
-        self,
-        strategy: tf.distribute.Strategy,
-        sums: list[tf.Tensor],
-        norms: tf.Tensor,
+        sums: list[keras.KerasTensor],
+        norms: keras.KerasTensor,
         variables: list[keras.Variable],
     ) -> None:
-        """One decision for all replicas: updates may not stand in a replica's own `tf.cond`."""
-        update = strategy.extended.call_for_each_replica
-        tf.cond(
-            tf.reduce_all(tf.math.is_finite(strategy.experimental_local_results(norms)[0])),
-            lambda: update(self._update, args=(sums, norms, variables)),
-            lambda: update(self._skip),
-        )
-
-    def _update(
-        self, sums: list[tf.Tensor], norms: tf.Tensor, variables: list[keras.Variable]
-    ) -> None:
+        """Updates the variables with the global batch's gradients, whose norms are [clips]."""
         scale = 1.0
         if self.dynamic_loss_scale:
             scale = self.loss_scale.value
-            grows = tf.equal(self.updates_at_scale.value, _UPDATES_AT_SCALE - 1)
-            self.assign(self.loss_scale, scale * tf.where(grows, 2.0, 1.0))
-            self.assign(self.updates_at_scale, tf.where(grows, 0, self.updates_at_scale.value + 1))
+            grows = ops.equal(self.updates_at_scale.value, _UPDATES_AT_SCALE - 1)
+            self.assign(self.loss_scale, scale * ops.where(grows, 2.0, 1.0))
+            self.assign(self.updates_at_scale, ops.where(grows, 0, self.updates_at_scale.value + 1))
         self.assign(self.skipped_in_a_row, 0)
-        self.assign(self.gradient_norm, tf.norm(norms) / scale)
+        self.assign(self.gradient_norm, ops.norm(norms) / scale)
         limits = [self.global_clipnorm, *(group.global_clipnorm for group in self.groups)]
         if any(limits) or self.dynamic_loss_scale:
             factors = [
-                limit / tf.maximum(norm / scale, limit) if limit else 1.0
-                for limit, norm in zip(limits, tf.unstack(norms), strict=True)
+                limit / ops.maximum(norm / scale, limit) if limit else 1.0
+                for limit, norm in zip(limits, ops.unstack(norms, len(limits)), strict=True)
             ]
             clips = [self._values[self._get_variable_index(v)].clip for v in variables]
             sums = [g * (factors[clip] / scale) for g, clip in zip(sums, clips, strict=True)]
-        super().apply(sums, variables)
-
-    def _clip_gradients(self, grads: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Keras' clipping, where it is not by the global norm: `_update` has done that."""
-        return grads if self.global_clipnorm else super()._clip_gradients(grads)
+        keras.optimizers.AdamW.apply(self, sums, variables)
 
     def _skip(self) -> None:
+        """Leaves an update out."""
         self.assign_add(self.skipped_in_a_row, 1)
         if self.dynamic_loss_scale:
             self.assign(self.loss_scale, self.loss_scale.value / 2.0)
             self.assign(self.updates_at_scale, 0)
 
-    def _all_reduce_sum_gradients(self, grads_and_vars: list[tuple]) -> list[tuple]:
-        """Keras' sum over the replicas, which `apply` has done already."""
-        return grads_and_vars
+    def _clip_gradients(self, grads: list[keras.KerasTensor]) -> list[keras.KerasTensor]:
+        """Keras' clipping, where it is not by the global norm: `_update` has done that."""
+        return grads if self.global_clipnorm else super()._clip_gradients(grads)
 
     def _apply_weight_decay(self, variables: list[keras.Variable]) -> None:
         """Nothing: `update_step` decays."""
 
     def update_step(
-        self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
+        self,
+        gradient: keras.KerasTensor,
+        variable: keras.Variable,
+        learning_rate: keras.KerasTensor,
     ) -> None:
-        """Keras' step in one operation, which goes through the memory once, after the decay."""
+        """The decay, then Adam's step."""
         number = self._get_variable_index(variable)
         values = self._values[number]
         if values.group is not None:
             learning_rate = values.group.learning_rate(self.iterations.value)
-        learning_rate = tf.cast(learning_rate, variable.dtype) * values.learning_rate_factor
+        learning_rate = ops.cast(learning_rate, variable.dtype) * values.learning_rate_factor
         if values.weight_decay:
             variable.assign_sub(variable * values.weight_decay * learning_rate)
         if self.amsgrad:
             return super().update_step(gradient, variable, learning_rate)
-        step = tf.cast(self.iterations.value + 1, variable.dtype)
-        tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle,
-            m=self._momentums[number].value.handle,
-            v=self._velocities[number].value.handle,
-            beta1_power=self.beta_1**step,
-            beta2_power=self.beta_2**step,
-            lr=learning_rate,
-            beta1=self.beta_1,
-            beta2=self.beta_2,
-            epsilon=values.epsilon,
-            grad=tf.cast(gradient, variable.dtype),
-        )
+        self._adam_step(gradient, variable, learning_rate, values.epsilon)
 
     def get_config(self) -> dict:
         """The arguments of the constructor."""
