@@ -13,6 +13,7 @@ from data_prep.cli import prepare
 from spanbert_tf.command_line import (
     EXISTING_DIRECTORY,
     OUTPUT_PATH,
+    ModelCommand,
     SeveralValues,
     overwrite_option,
     quiet_libraries,
@@ -36,7 +37,7 @@ for command in (prepare, finetune, evaluate, predict, glue):
     cli.add_command(command)
 
 
-@cli.command()
+@cli.command(cls=ModelCommand)
 @click.option(
     "--output",
     default="spanbert_quickstart",
@@ -133,7 +134,7 @@ def compare(
     compare_systems(configs, data, output, steps=steps, seeds=seeds, overrides=overrides)
 
 
-@cli.command()
+@cli.command(cls=ModelCommand)
 @click.option(
     "--from",
     "source_format",
@@ -173,7 +174,7 @@ def convert(
     convert_checkpoint(source_format, target_format, source, destination, **options)
 
 
-@cli.command()
+@cli.command(cls=ModelCommand)
 @click.option("--preset", required=True, metavar="PRESET", help="Directory, hf://, gs:// …")
 @click.option(
     "--output",

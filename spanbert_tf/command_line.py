@@ -1,5 +1,6 @@
 """How a command runs: options that several share, quiet libraries, and the status at the end."""
 
+import json
 import logging
 import os
 import re
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from spanbert_tf.errors import SpanBertError, TrainingError
+from spanbert_tf.errors import ConfigurationError, SpanBertError, TrainingError
 from spanbert_tf.files.outputs import without_slash
 from spanbert_tf.process.signals import second_signal_ends
 
@@ -35,7 +36,38 @@ class _OutputPath(click.ParamType):
 OUTPUT_PATH = _OutputPath()
 
 
-class SeveralValues(click.Command):
+class ModelCommand(click.Command):
+    """A command that needs Keras; the command line and its strategies are TensorFlow's."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Runs the command.
+
+        Raises:
+            ConfigurationError: Keras would take another backend.
+        """
+        backend, place = _keras_backend()
+        if backend != "tensorflow":
+            raise ConfigurationError(
+                f"{place}: {backend}: the command line runs on TensorFlow alone; use "
+                f"KERAS_BACKEND=tensorflow, or `spanbert_tf.models` from Python"
+            )
+        return super().invoke(ctx)
+
+
+def _keras_backend() -> tuple[str, str]:
+    """The backend that Keras will take, and what says so; Keras itself takes seconds to import."""
+    if backend := os.environ.get("KERAS_BACKEND"):
+        return backend, "KERAS_BACKEND"
+    home = os.environ.get("KERAS_HOME", os.path.join(os.path.expanduser("~"), ".keras"))
+    path = os.path.join(home, "keras.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)["backend"], path
+    except (OSError, ValueError, KeyError):  # Keras' default
+        return "tensorflow", path
+
+
+class SeveralValues(ModelCommand):
     """A command whose repeatable options take several values after one flag: `--seeds 1 2 3`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

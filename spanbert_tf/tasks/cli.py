@@ -7,6 +7,7 @@ import click
 from spanbert_tf.command_line import (
     EXISTING_DIRECTORY,
     OUTPUT_PATH,
+    ModelCommand,
     SeveralValues,
     overwrite_option,
     set_option,
@@ -48,7 +49,7 @@ def finetune(
     run_finetuning(settings, preset, data, output, validation_data, num_devices=devices)
 
 
-@click.command()
+@click.command(cls=ModelCommand)
 @click.option("--preset", metavar="PRESET")
 @click.option(
     "--baseline", is_flag=True, help="The task's rule without training, in place of a preset."
@@ -89,7 +90,7 @@ def evaluate(
         run_evaluation(preset, data, report=report, batch_size=batch_size, overwrite=overwrite)
 
 
-@click.command()
+@click.command(cls=ModelCommand)
 @click.option("--preset", required=True, metavar="PRESET")
 @click.option("--data", type=EXISTING_DIRECTORY, help="Records: the task's official files.")
 @click.option("--input", "source", metavar="FILE|-", help="JSON lines of the task's fields.")

@@ -11,6 +11,7 @@ import pytest
 
 import spanbert_tf.data
 from spanbert_tf.cli import cli, main
+from spanbert_tf.command_line import ModelCommand
 from spanbert_tf.config import load_config, load_finetuning_config
 from spanbert_tf.config.shipped import shipped_names
 
@@ -101,6 +102,36 @@ def test_bad_configuration_is_one_line_and_status_2(tmp_path, capsys):
     assert capsys.readouterr().err == (
         f"spanbert-tf: {path}: line 2: unknown key training.stepz; the nearest is training.steps\n"
     )
+
+
+def _set_backend_by_variable(monkeypatch, directory):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    return "KERAS_BACKEND"
+
+
+def _set_backend_by_file(monkeypatch, directory):
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    monkeypatch.setenv("KERAS_HOME", str(directory))
+    (directory / "keras.json").write_text('{"backend": "jax"}')
+    return directory / "keras.json"
+
+
+@pytest.mark.parametrize("set_backend", [_set_backend_by_variable, _set_backend_by_file])
+def test_another_backend_is_one_line_and_status_2(set_backend, monkeypatch, tmp_path):
+    place = set_backend(monkeypatch, tmp_path)
+    result = _run("pretrain", "--config", "spanbert_tiny", "--data", ".", "--output", "run")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == (
+        f"spanbert-tf: {place}: jax: the command line runs on TensorFlow alone; use "
+        "KERAS_BACKEND=tensorflow, or `spanbert_tf.models` from Python\n"
+    )
+    assert _run("pretrain", "--help").returncode == 0
+    assert _run("configs").returncode == 0  # needs no Keras
+
+
+def test_all_commands_but_those_without_a_model_look_at_the_backend():
+    without = {name for name, each in cli.commands.items() if not isinstance(each, ModelCommand)}
+    assert without == {"configs", "glue", "prepare"}
 
 
 def test_debug_adds_the_traceback(tmp_path, capsys):
