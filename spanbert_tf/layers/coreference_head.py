@@ -140,6 +140,24 @@ class CoreferenceHead(keras.layers.Layer):
             "scores": scores,
         }
 
+    def compute_output_spec(
+        self, features: dict[str, keras.KerasTensor], training: bool | None = None
+    ) -> dict[str, keras.KerasTensor]:
+        """Shapes and types of what `call` returns; K and C depend on the document's length.
+
+        JAX cannot find them by tracing `call` with lengths that are no numbers.
+        """
+        batch = features["states"].shape[0]
+        of_spans, of_pairs = (batch, None), (batch, None, None)
+        return {
+            "span_starts": keras.KerasTensor(of_spans, "int32"),
+            "span_ends": keras.KerasTensor(of_spans, "int32"),
+            "is_span": keras.KerasTensor(of_spans, "int32"),
+            "mention_scores": keras.KerasTensor(of_spans, "float32"),
+            "antecedents": keras.KerasTensor(of_pairs, "int32"),
+            "scores": keras.KerasTensor(of_pairs, "float32"),
+        }
+
     def _span_limit(self, num_positions: keras.KerasTensor) -> keras.KerasTensor:
         """How many spans of documents of so many positions are kept at most, int32."""
         share = ops.floor(ops.cast(num_positions, "float32") * self.top_span_ratio)

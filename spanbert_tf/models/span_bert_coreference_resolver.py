@@ -171,12 +171,15 @@ class SpanBertCoreferenceResolver(OwnObjective, SpanBertTask, keras_hub.models.T
 
         Args:
             optimizer: `"auto"` (Adam, 1e-5), a name, or a `keras.Optimizer`.
-            **kwargs: as for `keras.Model.compile`; `jit_compile` is off by default.
+            **kwargs: as for `keras.Model.compile`; `jit_compile` is off by default, but on JAX.
         """
         if optimizer == "auto":
             optimizer = keras.optimizers.Adam(1e-5, global_clipnorm=1.0)
-        # XLA would compile a step for each shape, and documents have all.
-        super().compile(optimizer=optimizer, **{"jit_compile": False, **kwargs})
+        # XLA would compile a step for each shape, and documents have all; JAX without it does so
+        # with each operation.
+        if keras.backend.backend() != "jax":
+            kwargs = {"jit_compile": False, **kwargs}
+        super().compile(optimizer=optimizer, **kwargs)
 
     def objective_sums(
         self,

@@ -58,9 +58,12 @@ class ArrayUpdate:
         """Keras' step, with an epsilon of the variable's own."""
         number = self._get_variable_index(variable)
         first, second = self._momentums[number], self._velocities[number]
-        step = ops.cast(self.iterations.value + 1, variable.dtype)
-        gradient = ops.cast(gradient, variable.dtype)
-        first.assign_add((gradient - first.value) * (1 - self.beta_1))
-        second.assign_add((ops.square(gradient) - second.value) * (1 - self.beta_2))
-        rate = learning_rate * ops.sqrt(1 - self.beta_2**step) / (1 - self.beta_1**step)
+        gradient, step, beta_1, beta_2 = (
+            ops.cast(value, variable.dtype)
+            for value in (gradient, self.iterations.value + 1, self.beta_1, self.beta_2)
+        )
+        # 1 - 0.999 in float32, as in TensorFlow's operation, is 1.3e-5 less than 0.001.
+        first.assign_add((gradient - first.value) * (1 - beta_1))
+        second.assign_add((ops.square(gradient) - second.value) * (1 - beta_2))
+        rate = learning_rate * ops.sqrt(1 - beta_2**step) / (1 - beta_1**step)
         variable.assign_sub(rate * first.value / (ops.sqrt(second.value) + epsilon))
