@@ -72,7 +72,7 @@ class ReplicatedModel(keras.Model):
         }
         self.built = True
 
-    def compile(self, *args, jit_compile: bool = False, **kwargs) -> None:
+    def compile(self, *args: object, jit_compile: bool = False, **kwargs) -> None:
         """Configures the model for training, as `keras.Model.compile`.
 
         Args:
