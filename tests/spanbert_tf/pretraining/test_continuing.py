@@ -189,6 +189,9 @@ def test_first_step_of_the_encoder_by_hand(layer_decay, preset, tiny_records, tm
         layer = variable.path.split("/")[0]
         expected = rate * factors.get(layer, layer_decay**3)
         longest = np.abs(after[variable.path] - before[variable.path]).max()
+        if variable.path.endswith("key/bias"):  # no softmax depends on it: its gradient is rounding
+            assert longest <= expected
+            continue
         assert longest == pytest.approx(expected, rel=2e-3), variable.path
 
 
