@@ -214,14 +214,18 @@ class AdamW(keras.optimizers.AdamW):
         """Keras' step in one operation, which goes through the memory once, after the decay."""
         number = self._get_variable_index(variable)
         values = self._values[number]
+        first_step = 0
         if values.group is not None:
             learning_rate = values.group.learning_rate(self.iterations.value)
+            first_step = values.group.learning_rate.first_step
         learning_rate = tf.cast(learning_rate, variable.dtype) * values.learning_rate_factor
         if values.weight_decay:
             variable.assign_sub(variable * values.weight_decay * learning_rate)
         if self.amsgrad:
             return super().update_step(gradient, variable, learning_rate)
         step = tf.cast(self.iterations.value + 1, variable.dtype)
+        if first_step:  # moments begin then; updates that were left out let `iterations` lag
+            step = tf.maximum(step - first_step, 1.0)
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=self._momentums[number].value.handle,
