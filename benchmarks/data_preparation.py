@@ -70,11 +70,12 @@ def main(input_pattern: str | None, vocabulary: str | None) -> None:
             vocabulary = os.path.join(directory, "vocab.txt")
             write_vocabulary(input_pattern, vocabulary, vocabulary_size=_PYTHON_VOCABULARY_SIZE)
         print(describe_machine())
-        documents = list(_documents(input_pattern))
+        documents = list(read_documents(input_pattern))
         _compare(documents, vocabulary, directory)
 
 
-def _documents(pattern: str) -> Iterator[Paragraphs]:
+def read_documents(pattern: str) -> Iterator[Paragraphs]:
+    """The documents of all files of a pattern."""
     for file in find_files(pattern):
         paragraphs: Paragraphs = []
         for part in DocumentReader(file.path):
@@ -85,8 +86,8 @@ def _documents(pattern: str) -> Iterator[Paragraphs]:
 
 
 def _compare(documents: list[Paragraphs], vocabulary: str, directory: str) -> None:
-    large = _write_corpus(documents, LARGE_BYTES, os.path.join(directory, "large"))
-    tiny = _write_corpus(documents, TINY_BYTES, os.path.join(directory, "tiny"))
+    large = write_corpus(documents, LARGE_BYTES, os.path.join(directory, "large"))
+    tiny = write_corpus(documents, TINY_BYTES, os.path.join(directory, "tiny"))
     sample = list(_take(documents, ENCODING_BYTES))
     piece = list(_take(documents, MODEL_GARDEN_BYTES))
     costs: dict[str, list[Cost]] = {}
@@ -143,7 +144,7 @@ def _take(documents: list[Paragraphs], num_bytes: int) -> Iterator[Paragraphs]:
             return
 
 
-def _write_corpus(documents: list[Paragraphs], num_bytes: int, directory: str) -> str:
+def write_corpus(documents: list[Paragraphs], num_bytes: int, directory: str) -> str:
     """Writes files of WikiExtractor's text of about equal sizes; returns their pattern."""
     os.makedirs(directory)
     files = [io.StringIO() for _ in range(_FILES)]
@@ -188,7 +189,7 @@ def _prepare(patterns: tuple[str, str], vocabulary: str, num_processes: int) -> 
 def _prepare_one(pattern: str, vocabulary: str, num_processes: int) -> Cost:
     from data_prep.beam.writing import write_pretraining_records
 
-    num_bytes = _num_bytes(list(_documents(pattern)))
+    num_bytes = _num_bytes(list(read_documents(pattern)))
     with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):
         prepare = functools.partial(
             write_pretraining_records,

@@ -100,9 +100,10 @@ def pretrain(
     overrides: Sequence[str],
 ) -> None:
     """Pre-train a model; run again with the same RUN, it resumes."""
-    from spanbert_tf.config import load_config
+    from spanbert_tf.config import load_run_config
 
-    settings = load_config(config, overrides)  # before TensorFlow is imported
+    # Before TensorFlow is imported.
+    settings = load_run_config(config, overrides, preset=initial_preset, run=output)
     from spanbert_tf.training.supervision import is_supervised, run_supervised
 
     if settings.training.strategy == "multi_worker" and not is_supervised():
@@ -119,6 +120,11 @@ def pretrain(
 @click.option("--output", default="comparison", show_default=True, type=OUTPUT_PATH, metavar="DIR")
 @click.option("--steps", required=True, type=click.IntRange(min=1))
 @click.option("--seeds", multiple=True, type=click.IntRange(min=0), default=[1], metavar="N ...")
+@click.option(
+    "--initial-preset",
+    metavar="PRESET",
+    help="Compare ways of continuing from an existing encoder, in its size.",
+)
 @set_option
 def compare(
     configs: Sequence[str],
@@ -126,12 +132,21 @@ def compare(
     output: str,
     steps: int,
     seeds: Sequence[int],
+    initial_preset: str | None,
     overrides: Sequence[str],
 ) -> None:
     """Train small versions of several systems and compare what they reach."""
     from spanbert_tf.studies.comparison import compare_systems
 
-    compare_systems(configs, data, output, steps=steps, seeds=seeds, overrides=overrides)
+    compare_systems(
+        configs,
+        data,
+        output,
+        steps=steps,
+        seeds=seeds,
+        overrides=overrides,
+        initial_preset=initial_preset,
+    )
 
 
 @cli.command(cls=ModelCommand)

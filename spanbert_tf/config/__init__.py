@@ -1,5 +1,6 @@
 """Configurations: read, laid over their bases, overridden and checked without TensorFlow."""
 
+from spanbert_tf.config.continuing import load_run_config, shape_values
 from spanbert_tf.config.coreference import CoreferenceConfig
 from spanbert_tf.config.finetuning import FinetuningConfig, FinetuningTrainingConfig
 from spanbert_tf.config.loading import flat_values
@@ -24,6 +25,8 @@ __all__ = [
     "flat_values",
     "load_config",
     "load_finetuning_config",
+    "load_run_config",
+    "shape_values",
     "shipped_directory",
     "shipped_names",
 ]

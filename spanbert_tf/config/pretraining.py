@@ -7,7 +7,7 @@ not set has the default here. Keys are those of the classes, and nothing else is
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -27,6 +27,8 @@ from spanbert_tf.validation import (
     largest_divisor,
 )
 
+_SHORTEST_ROW = 8  # positions
+
 
 @dataclass(frozen=True)
 class ModelConfig(Section):
@@ -43,6 +45,8 @@ class ModelConfig(Section):
         position_embeddings: which positions are embedded: the place in the row (BERT); paragraph,
             sentence and token instead (SegaBERT 2); or paragraph and sentence as well
             (SegaBERT 3.3).
+        from_preset: whether the keys of this section that are not set are those of
+            `--initial-preset`, and with them the sizes of the span boundary head that it has.
     """
 
     num_layers: PositiveInt = 12
@@ -55,6 +59,13 @@ class ModelConfig(Section):
     position_embeddings: Literal[
         "absolute", "segment_aware", "absolute_with_paragraph_and_sentence"
     ] = "absolute"
+    from_preset: bool = False
+
+    def encoder_options(self) -> dict[str, Any]:
+        """The arguments of the encoder's constructor."""
+        options = self.as_dict()
+        del options["from_preset"]
+        return options
 
 
 @dataclass(frozen=True)
@@ -65,11 +76,14 @@ class ObjectivesConfig(Section):
         span_boundary: the span boundary objective (SpanBERT 3.2).
         span_position_dim: width of its position embeddings (4.2: 200).
         next_sentence: next sentence prediction (BERT), for records of pairs.
+        output_bias: what the output biases of new heads begin with: `zeros` (BERT), or `unigrams`,
+            the logarithms of the tokens' shares of the training text, one added to each count.
     """
 
     span_boundary: bool = True
     span_position_dim: PositiveInt = 200
     next_sentence: bool = False
+    output_bias: Literal["zeros", "unigrams"] = "zeros"
 
 
 @dataclass(frozen=True)
@@ -80,11 +94,16 @@ class OptimizerConfig(AdamWConfig):
         learning_rate: peak of the schedule.
         weight_decay: decoupled, on kernels and embeddings (the released command has 0.01).
         warmup_steps: steps until the peak; the decay ends at `training.schedule_steps`.
+        encoder_learning_rate: peak for the encoder alone; null: as `learning_rate`.
+        layer_decay: factor of the learning rate from each layer of the encoder to the one below;
+            1: no decay.
     """
 
     learning_rate: Positive = 1e-4
     weight_decay: NotNegative = 0.1
     warmup_steps: NotNegativeInt = 10_000
+    encoder_learning_rate: Positive | None = None
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
 @dataclass(frozen=True)
@@ -94,6 +113,8 @@ class TrainingConfig(RunConfig):
     Attributes:
         steps: the run stops after this many.
         schedule_steps: steps of the whole learning-rate schedule (SpanBERT 4.2: 2.4 M).
+        head_steps: first steps, in which the heads are trained alone and the encoder stays as it
+            is; it then warms up from there, and joins the schedule.
         steps_per_execution: steps that run without returning to Python.
         evaluate_every: steps between evaluations on held-out records.
         evaluate_batches: batches of an evaluation; null: all held-out records.
@@ -105,6 +126,7 @@ class TrainingConfig(RunConfig):
     max_checkpoints: PositiveInt = 3
     steps: PositiveInt = 2_400_000
     schedule_steps: PositiveInt = 2_400_000
+    head_steps: NotNegativeInt = 0
     steps_per_execution: PositiveInt = 1
     evaluate_every: PositiveInt = 10_000
     evaluate_batches: PositiveInt | None = None
@@ -125,7 +147,7 @@ class DataConfig(Section):
             instead of this machine; it sees the records under the same path. null: no service.
     """
 
-    sequence_length: Annotated[int, Field(ge=8)] = 512
+    sequence_length: Annotated[int, Field(ge=_SHORTEST_ROW)] = 512
     sequences: Literal["single", "pair"] = "single"
     vocabulary_size: PositiveInt | None = None
     on_corrupt: Literal["error", "skip"] = "error"
@@ -199,7 +221,11 @@ def _check_rows(config: PretrainingConfig) -> None:
             "data.sequence_length",
             f": {length} is more than model.max_sequence_length ({longest})",
             beside=["model.max_sequence_length"],
-            fix=f"model.max_sequence_length={length}",
+            fix=(
+                f"data.sequence_length={longest}"  # a preset's table has no more rows
+                if config.model.from_preset and longest >= _SHORTEST_ROW
+                else f"model.max_sequence_length={length}"
+            ),
         )
     positions, is_pair = config.model.position_embeddings, config.data.sequences == "pair"
     next_sentence = config.objectives.next_sentence
@@ -242,7 +268,7 @@ def _check_schedule(optimizer: OptimizerConfig, training: TrainingConfig) -> Non
 def _check_executions(training: TrainingConfig) -> None:
     """Checks what happens between executions: TensorFlow returns to Python only there."""
     num_steps = training.steps_per_execution
-    for name in ("steps", "log_every", "evaluate_every", "checkpoint_every_steps"):
+    for name in ("steps", "head_steps", "log_every", "evaluate_every", "checkpoint_every_steps"):
         value = getattr(training, name)
         if value % num_steps:
             raise InvalidValueError(

@@ -13,6 +13,8 @@ from spanbert_tf.validation import (
     Section,
 )
 
+CONFIG_FILE = "config.yaml"  # the resolved configuration in the directory of a run
+
 Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
 Strategy = Literal["one_device", "mirrored", "multi_worker", "tpu"]
 

@@ -72,6 +72,7 @@ def inspect_records(
     info = load_dataset_info(data)
     _print_counts(console, data, info)
     _print_examples(console, data, settings, num_examples)
+    _print_head_steps(console, settings)
     if index_names := POSITION_EMBEDDINGS[settings.model.position_embeddings]:
         _print_clipped_indices(console, data, index_names)
     lengths = count_span_lengths(data, settings.masking, seed=settings.training.seed)
@@ -148,6 +149,16 @@ def _print_examples(
         )
     for row in range(num_examples):
         console.print(masked_example({k: v[row] for k, v in batch.items()}, vocabulary), "")
+
+
+def _print_head_steps(console: Console, settings: PretrainingConfig) -> None:
+    training = settings.training
+    if training.head_steps:
+        alone = min(training.head_steps, training.steps)
+        console.print(
+            f"Steps: {training.steps:,}, the heads alone in the first {alone:,} "
+            "(training.head_steps)"
+        )
 
 
 def _print_clipped_indices(console: Console, data: str, index_names: Sequence[str]) -> None:

@@ -4,34 +4,14 @@ It lies in the preset of a `SpanBertMaskedLM`, and holds one array a variable.
 """
 
 import os
-import zipfile
 
 import keras
 import keras_hub
 import numpy as np
-from keras_hub.src.utils import preset_utils
 
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.preset_files import HEADS_FILE
 
-HEADS_FILE = "pretraining_heads.npz"
-_SPAN_POSITIONS = "span_boundary_head/position_embedding/embeddings"
-_NEXT_SENTENCE = "next_sentence_head/kernel"
 LOADED, FRESH = "taken over", "starts fresh"
-
-
-def head_options(saved: dict[str, np.ndarray]) -> dict[str, bool | int]:
-    """Arguments of a `SpanBertPretrainer` that has the saved heads.
-
-    Args:
-        saved: what `read_heads` returned.
-    """
-    table = saved.get(_SPAN_POSITIONS, np.empty((1, 1)))
-    return {
-        "span_boundary": _SPAN_POSITIONS in saved,
-        "next_sentence": _NEXT_SENTENCE in saved,
-        "max_span_targets": table.shape[0],
-        "span_position_dim": table.shape[1],
-    }
 
 
 def write_heads(arrays: dict[str, np.ndarray], directory: str) -> None:
@@ -104,21 +84,3 @@ def _head_variables(pretrainer: keras_hub.models.Task) -> dict[str, keras.Variab
         for variable in head.weights
         if id(variable) not in tied
     }
-
-
-def read_heads(preset: str) -> dict[str, np.ndarray]:
-    """The further heads of a preset, by the paths of their variables; empty if it has none.
-
-    Raises:
-        BadInputError: the file is damaged.
-    """
-    if not preset_utils.check_file_exists(preset, HEADS_FILE):
-        return {}
-    try:
-        with np.load(preset_utils.get_file(preset, HEADS_FILE), allow_pickle=False) as file:
-            return dict(file)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        reason = str(error).splitlines()[0]
-        raise BadInputError(
-            f"{preset}: {HEADS_FILE} is damaged ({reason}); copy the preset again"
-        ) from error

@@ -7,13 +7,12 @@ import keras
 import keras_hub
 from keras import ops
 
+from spanbert_tf.files.preset_files import head_options, read_heads
 from spanbert_tf.layers import SpanBoundaryHead, bert_initializer, masked_lm_head
 from spanbert_tf.models.objective_sums import ObjectiveSums
 from spanbert_tf.models.pretraining_heads import (
     head_arrays,
-    head_options,
     load_heads,
-    read_heads,
     write_heads,
 )
 from spanbert_tf.models.replicas import global_mean_share

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 import keras_hub
 
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.files.preset_files import head_options, read_heads
 from spanbert_tf.models.pretraining_heads import (
     assign_rows,
     head_arrays,
-    head_options,
     load_heads,
-    read_heads,
     write_heads,
 )
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone

@@ -2,7 +2,7 @@
 
 from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
-from spanbert_tf.training.optimizers import adamw
+from spanbert_tf.pretraining.optimizer import pretraining_optimizer
 from spanbert_tf.training.replicated_model import ReplicatedModel
 from spanbert_tf.training.strategies import choose_precision
 
@@ -16,7 +16,7 @@ def build_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBer
     """
     dtype = choose_precision(config.training.precision)
     backbone = SpanBertBackbone(
-        vocabulary_size=vocabulary_size, **config.model.as_dict(), dtype=dtype
+        vocabulary_size=vocabulary_size, **config.model.encoder_options(), dtype=dtype
     )
     objectives = config.objectives
     return SpanBertPretrainer(
@@ -32,19 +32,8 @@ def compiled_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> Repl
     """A new model with its optimizer, both built, so that a checkpoint fits them."""
     pretrainer = build_pretrainer(config, vocabulary_size)
     model = ReplicatedModel(pretrainer, config.training.accumulation_steps)
-    optimizer = config.optimizer
     model.compile(
-        optimizer=adamw(
-            learning_rate=optimizer.learning_rate,
-            warmup_steps=optimizer.warmup_steps,
-            total_steps=config.training.schedule_steps,
-            weight_decay=optimizer.weight_decay,
-            beta_1=optimizer.beta_1,
-            beta_2=optimizer.beta_2,
-            epsilon=optimizer.epsilon,
-            global_clipnorm=optimizer.global_clipnorm,
-            dynamic_loss_scale=pretrainer.backbone.compute_dtype == "float16",
-        ),
+        optimizer=pretraining_optimizer(pretrainer, config),
         auto_scale_loss=False,  # the optimizer's own scale looks at all replicas
         jit_compile=config.training.jit_compile,
         steps_per_execution=config.training.steps_per_execution,

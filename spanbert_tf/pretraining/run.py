@@ -11,10 +11,11 @@ from spanbert_tf.data.records import files_of_records, find_damage, load_dataset
 from spanbert_tf.data.repair import repaired_records
 from spanbert_tf.data.schema import DatasetInfo
 from spanbert_tf.pretraining.datasets import RunDatasets, check_records, tokens_per_row
-from spanbert_tf.pretraining.initial_preset import begin_with_preset
+from spanbert_tf.pretraining.initial_preset import begin_run
 from spanbert_tf.pretraining.model import compiled_pretrainer
 from spanbert_tf.pretraining.results import print_summary, save_run_preset
-from spanbert_tf.training.loop import CheckStop, Course, LoopOptions, TrainingLoop
+from spanbert_tf.training.encoder_variables import encoder_variables
+from spanbert_tf.training.loop import CheckStop, Course, HeldStart, LoopOptions, TrainingLoop
 from spanbert_tf.training.replicated_model import ReplicatedModel
 from spanbert_tf.training.run_directory import (
     REPAIRED_RECORDS,
@@ -78,10 +79,10 @@ def run_pretraining(
     keras.utils.set_random_seed(training.seed)
     with strategy.scope():
         model = compiled_pretrainer(config, info.vocabulary_size)
-    loop = TrainingLoop(model, output, _loop_options(config), workers)
+    loop = TrainingLoop(model, output, _loop_options(config, model), workers)
     course = _course(config, data, info, datasets, model, held_out)
-    if initial_preset and not loop.has_begun:
-        begin_with_preset(model.model, initial_preset, data, info)
+    if not loop.has_begun:
+        begin_run(model.model, config, initial_preset, data, info)
     with loop.named_errors(course):
         first_step = loop.restore()
         if workers.is_chief:
@@ -96,8 +97,11 @@ def run_pretraining(
     return model
 
 
-def _loop_options(config: PretrainingConfig) -> LoopOptions:
+def _loop_options(config: PretrainingConfig, model: ReplicatedModel) -> LoopOptions:
     training = config.training
+    held_start = None
+    if training.head_steps:
+        held_start = HeldStart(encoder_variables(model.model), training.head_steps)
     return LoopOptions(
         num_steps=training.steps,
         log_every=training.log_every,
@@ -106,6 +110,7 @@ def _loop_options(config: PretrainingConfig) -> LoopOptions:
         max_skipped_steps=training.max_skipped_steps,
         evaluate_at=lambda step: step % training.evaluate_every == 0 or step == training.steps,
         best_metric="loss" if training.keep_best else None,
+        held_start=held_start,
     )
 
 
@@ -150,8 +155,10 @@ def _describe(
     """What the run does, in a line."""
     training, num_records = config.training, info.num_records("train")
     passes = training.steps * training.batch_size / num_records
+    alone = min(training.head_steps, training.steps)
+    heads = f", the heads alone in the first {alone:,}" if alone else ""
     return (
         f"{describe_run(model, strategy, model.model.backbone.dtype_policy.name)}: "
         f"{training.steps:,} steps of {training.batch_size:,} rows of {info.sequence_length}, "
-        f"{passes:,.1f} epochs of {num_records:,} records"
+        f"{passes:,.1f} epochs of {num_records:,} records{heads}"
     )

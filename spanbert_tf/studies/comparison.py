@@ -1,4 +1,4 @@
-"""`spanbert-tf compare`: small versions of pre-training systems, side by side."""
+"""`spanbert-tf compare`: pre-training systems or ways of continuing, side by side."""
 
 import csv
 import dataclasses
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from spanbert_tf.config import PretrainingConfig, load_config
+from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.schema import DatasetInfo
@@ -17,11 +17,15 @@ from spanbert_tf.errors import SpanBertError
 from spanbert_tf.files.outputs import check_resumable, without_slash
 from spanbert_tf.files.writing import whole_file
 from spanbert_tf.masking import MaskingOptions
+from spanbert_tf.presets.loading import checked_tokenizer
 from spanbert_tf.pretraining.datasets import check_records, tokens_per_row
 from spanbert_tf.pretraining.run import run_pretraining
+from spanbert_tf.studies.continued_encoder import ContinuedEncoder
+from spanbert_tf.studies.run_sizes import continued_version, small_version
+from spanbert_tf.training.run_directory import INPUTS_FILE
 
 RESULTS_FILE, PLOT_FILE, RUNS = "results.csv", "results.png", "runs"
-_MEASURES = ("masked_lm_loss", "masked_lm_accuracy", "span_boundary_loss")
+_MEASURES = ("masked_lm_loss", "masked_lm_accuracy", "span_boundary_loss", "encoder_change")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +38,8 @@ class Result:
         masked_lm_loss: nats a masked token.
         masked_lm_accuracy: share of the masked tokens whose likeliest filling is right.
         span_boundary_loss: nats a target of the span boundary objective, or `None` without it.
+        encoder_change: how far the weights of the encoder are from those that it began with, as a
+            share of their norm; `None` where it began at random.
     """
 
     config: str
@@ -41,6 +47,7 @@ class Result:
     masked_lm_loss: float
     masked_lm_accuracy: float
     span_boundary_loss: float | None
+    encoder_change: float | None = None
 
 
 def compare_systems(
@@ -51,6 +58,7 @@ def compare_systems(
     steps: int,
     seeds: Sequence[int],
     overrides: Sequence[str] = (),
+    initial_preset: str | None = None,
     console: Console | None = None,
 ) -> list[Result]:
     """Trains each system with each seed on the same records for the same number of tokens.
@@ -60,12 +68,13 @@ def compare_systems(
 
     Args:
         configs: shipped names or files; each keeps its method and gets the size of
-            `spanbert_tiny`.
+            `spanbert_tiny`, or of the encoder that all continue from.
         data: directory of the records.
         output: directory for the runs, the table as CSV and the plot.
         steps: steps of each run and of its whole learning-rate schedule.
         seeds: seeds of weights, order and masks; a run for each.
         overrides: texts `section.key=value` for every system.
+        initial_preset: preset of the encoder that all continue from; `None`: all begin at random.
         console: where to print; standard output by default.
 
     Returns:
@@ -77,21 +86,26 @@ def compare_systems(
     """
     console = console or Console()
     output = without_slash(output)
-    check_resumable(output, "a comparison", (RESULTS_FILE, PLOT_FILE, RUNS))
+    check_resumable(output, "a comparison", (RESULTS_FILE, PLOT_FILE, RUNS, INPUTS_FILE))
     info = load_dataset_info(data)
     # All are checked before the first is trained.
     runs = [
-        (name, _small_version(name, info, data, [f"training.seed={seed}", *overrides], steps))
+        (name, _version(name, initial_preset, info, data, steps, seed, overrides))
         for name in configs
         for seed in seeds
     ]
+    encoder = None
+    if initial_preset:
+        checked_tokenizer(initial_preset, data, info)
+        encoder = ContinuedEncoder(initial_preset)
+        encoder.note_in(output)
     results = []
     for number, (name, config) in enumerate(runs, start=1):
         seed = config.training.seed
         title = f"\n{name}, seed {seed} (run {number} of {len(runs)})"
         console.print(title, style="bold", markup=False)
         run_name = f"{os.path.splitext(os.path.basename(name))[0]}-seed{seed}"
-        result = _train(name, config, data, os.path.join(output, RUNS, run_name))
+        result = _train(name, config, data, os.path.join(output, RUNS, run_name), encoder)
         if result is None:  # stopped by SIGTERM
             return results
         results.append(result)
@@ -103,29 +117,21 @@ def compare_systems(
     return results
 
 
-def _small_version(
-    name: str, info: DatasetInfo, data: str, overrides: Sequence[str], steps: int
+def _version(
+    name: str,
+    initial_preset: str | None,
+    info: DatasetInfo,
+    data: str,
+    steps: int,
+    seed: int,
+    overrides: Sequence[str],
 ) -> PretrainingConfig:
-    """A configuration with the size and the optimizer of `spanbert_tiny`."""
-    tiny = load_config("spanbert_tiny")
-    small = {
-        f"model.{key}": getattr(tiny.model, key)
-        for key in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim", "dropout")
-    }
-    small |= {
-        "model.max_sequence_length": info.sequence_length,
-        "data.sequence_length": info.sequence_length,
-        "objectives.span_position_dim": tiny.objectives.span_position_dim,
-        "optimizer.learning_rate": tiny.optimizer.learning_rate,
-        "optimizer.warmup_steps": steps // 10,
-        "training.batch_size": tiny.training.batch_size,
-        "training.strategy": "one_device",
-        "training.steps": steps,
-        "training.schedule_steps": steps,
-        "training.evaluate_every": steps,
-        "training.checkpoint_every_steps": steps,
-    }
-    config = load_config(name, [*(f"{key}={value}" for key, value in small.items()), *overrides])
+    """A configuration in the size of the comparison, which fits the records."""
+    settings = [f"training.seed={seed}", *overrides]
+    if initial_preset:
+        config = continued_version(name, initial_preset, info, steps, settings)
+    else:
+        config = small_version(name, info, steps, settings)
     try:
         check_records(config, info, data)
     except SpanBertError as error:
@@ -133,14 +139,18 @@ def _small_version(
     return config
 
 
-def _train(name: str, config: PretrainingConfig, data: str, run: str) -> Result | None:
-    model = run_pretraining(config, data, run, show_next_steps=False)
+def _train(
+    name: str, config: PretrainingConfig, data: str, run: str, encoder: ContinuedEncoder | None
+) -> Result | None:
+    initial_preset = encoder.preset if encoder else None
+    model = run_pretraining(config, data, run, initial_preset, show_next_steps=False)
     if model is None:
         return None
     held_out = pretraining_dataset(
         data,
         batch_size=config.training.batch_size,
-        masking=MaskingOptions(),
+        # The rows of the head's position table are as many as were trained.
+        masking=MaskingOptions(max_span_targets=config.masking.max_span_targets),
         split="validation",
         segment_aware=config.model.position_embeddings != "absolute",
     )
@@ -148,6 +158,8 @@ def _train(name: str, config: PretrainingConfig, data: str, run: str) -> Result 
     num_batches = -(-num_records // config.training.batch_size)
     # Repeated, so that Keras does not warn of the end of the data.
     measured = model.evaluate(held_out.repeat(), steps=num_batches, return_dict=True, verbose=0)
+    if encoder:
+        measured["encoder_change"] = encoder.change(model.model.backbone)
     return Result(name, config.training.seed, *(measured.get(key) for key in _MEASURES))
 
 
@@ -163,12 +175,14 @@ def _write_csv(results: Sequence[Result], path: str) -> None:
 
 def _table(results: Sequence[Result], title: str) -> Table:
     table = Table("system", title=f"Held-out records, masks of geometric spans; {title}")
-    for measure in _MEASURES:
+    is_continued = any(result.encoder_change is not None for result in results)
+    measures = _MEASURES if is_continued else _MEASURES[:-1]
+    for measure in measures:
         table.add_column(measure.replace("_", " "), justify="right")
     for name in dict.fromkeys(result.config for result in results):
         row = [
             [getattr(result, measure) for result in results if result.config == name]
-            for measure in _MEASURES
+            for measure in measures
         ]
         table.add_row(name, *map(_mean_and_deviation, row))
     return table

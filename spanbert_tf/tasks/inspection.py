@@ -27,7 +27,7 @@ def inspect_rows(task: Task, data: str, console: Console, num_examples: int) -> 
     info = task.load_info(data)
     console.print(
         f"{data}: {task.name.replace('_', ' ')} in rows of up to {info.sequence_length}, "
-        f"{info.casing.describe()} vocabulary of {info.vocabulary_size:,}"
+        f"{info.casing.describe()}, vocabulary of {info.vocabulary_size:,}"
         + ", with SegaBERT's positions"
         * info.segment_aware,
         markup=False,

@@ -6,6 +6,11 @@ import keras_hub
 from spanbert_tf.config.finetuning import FinetuningOptimizerConfig, TaskLayersConfig
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.models import SpanBertBackbone
+from spanbert_tf.training.encoder_variables import (
+    encoder_blocks,
+    layer_factors,
+    variables_beside_encoder,
+)
 from spanbert_tf.training.optimizers import AdamW
 from spanbert_tf.training.schedule import WarmupLinearDecay
 from spanbert_tf.training.variable_groups import VariableGroup
@@ -39,7 +44,7 @@ def finetuning_optimizer(
             return getattr(config, name) if value is None else value
 
         group = VariableGroup(
-            tuple(variable.path for variable in task_variables(model)),
+            tuple(variable.path for variable in variables_beside_encoder(model)),
             schedule(own("learning_rate"), own("warmup_fraction")),
             own("weight_decay"),
             own("epsilon"),
@@ -55,14 +60,8 @@ def finetuning_optimizer(
         global_clipnorm=config.global_clipnorm,
         dynamic_loss_scale=dynamic_loss_scale,
         groups=groups,
-        learning_rate_factors=_layer_factors(model.backbone, config.layer_decay),
+        learning_rate_factors=layer_factors(model.backbone, config.layer_decay),
     )
-
-
-def task_variables(model: keras_hub.models.Task) -> list[keras.Variable]:
-    """The trained variables that are not the encoder's."""
-    encoder = {id(variable) for variable in model.backbone.variables}
-    return [variable for variable in model.trainable_variables if id(variable) not in encoder]
 
 
 def frozen_variables(backbone: SpanBertBackbone, num_layers: int) -> list[keras.Variable]:
@@ -80,7 +79,7 @@ def frozen_variables(backbone: SpanBertBackbone, num_layers: int) -> list[keras.
             f"optimizer.frozen_layers: is {num_layers} and the encoder has {backbone.num_layers} "
             "layers; set it to these at most"
         )
-    blocks = _blocks(backbone)[: num_layers + 1] if num_layers else []
+    blocks = encoder_blocks(backbone)[: num_layers + 1] if num_layers else []
     return [variable for block in blocks for variable in block]
 
 
@@ -96,27 +95,3 @@ def add_adapters(backbone: SpanBertBackbone, rank: int) -> None:
     backbone.enable_lora(rank)
     for variable in backbone.trainable_variables:  # Keras leaves the biases beside the adapters
         variable.trainable = "lora" in variable.name
-
-
-def _layer_factors(backbone: SpanBertBackbone, layer_decay: float) -> dict[str, float]:
-    """The last layer's rate has the factor once, each layer below and the embeddings once more.
-
-    The pooler and the task's layers have the whole rate (Clark et al., 2020, ELECTRA's code).
-    """
-    if layer_decay == 1:
-        return {}
-    blocks = _blocks(backbone)
-    return {
-        variable.path: layer_decay ** (len(blocks) - depth)
-        for depth, block in enumerate(blocks)
-        for variable in block
-    }
-
-
-def _blocks(backbone: SpanBertBackbone) -> list[list[keras.Variable]]:
-    """The variables of the embeddings, then of each transformer layer, from below."""
-    of_layers = [list(layer.variables) for layer in backbone.transformer_layers]
-    known = {id(v) for block in of_layers for v in block}
-    known |= {id(v) for v in backbone.pooled_dense.variables}
-    embeddings = [v for v in backbone.variables if id(v) not in known]
-    return [embeddings, *of_layers]

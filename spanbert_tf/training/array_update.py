@@ -53,14 +53,14 @@ class ArrayUpdate:
         gradient: keras.KerasTensor,
         variable: keras.Variable,
         learning_rate: keras.KerasTensor,
+        step: keras.KerasTensor,
         epsilon: float,
     ) -> None:
         """Keras' step, with an epsilon of the variable's own."""
         number = self._get_variable_index(variable)
         first, second = self._momentums[number], self._velocities[number]
-        gradient, step, beta_1, beta_2 = (
-            ops.cast(value, variable.dtype)
-            for value in (gradient, self.iterations.value + 1, self.beta_1, self.beta_2)
+        gradient, beta_1, beta_2 = (
+            ops.cast(value, variable.dtype) for value in (gradient, self.beta_1, self.beta_2)
         )
         # 1 - 0.999 in float32, as in TensorFlow's operation, is 1.3e-5 less than 0.001.
         first.assign_add((gradient - first.value) * (1 - beta_1))

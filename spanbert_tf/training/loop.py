@@ -3,8 +3,9 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+import keras
 import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError, MismatchError, TrainingError, reason
@@ -36,6 +37,19 @@ CheckStop = Callable[[], None]  # raises `RunInterrupted` where a signal has com
 
 
 @dataclasses.dataclass(frozen=True)
+class HeldStart:
+    """Variables that stay as they are in the first steps of a run.
+
+    Attributes:
+        variables: those that are held; the optimizer was built with them.
+        num_steps: for how many steps; the whole run if it has no more.
+    """
+
+    variables: Sequence[keras.Variable]
+    num_steps: int
+
+
+@dataclasses.dataclass(frozen=True)
 class LoopOptions:
     """The course of a run.
 
@@ -51,6 +65,7 @@ class LoopOptions:
             newest ones; `None`: no best one is kept.
         higher_is_better: whether a higher value of that metric is better.
         patience: evaluations in a row that may be no better than the best one; `None`: any number.
+        held_start: variables that are trained later than the others; `None`: none.
     """
 
     num_steps: int
@@ -63,6 +78,7 @@ class LoopOptions:
     best_metric: str | None = None
     higher_is_better: bool = False
     patience: int | None = None
+    held_start: HeldStart | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,17 +221,32 @@ class TrainingLoop:
                 self._stop_if_patience_ends(log, first_step)
                 if first_step < options.num_steps:
                     with progress:
-                        self._model.fit(
-                            course.batches(first_step),
-                            steps_per_epoch=options.num_steps - first_step,
-                            callbacks=callbacks,
-                            shuffle=False,  # the data set is shuffled
-                            verbose=0,
-                        )
+                        self._fit_phases(course, first_step, callbacks)
                 self._checkpoints.save(options.num_steps)
         except StoppedEarly as early:
             self._checkpoints.save(early.step)
             self.say(f"{self._output}: no better for {options.patience} evaluations: stopped")
+
+    def _fit_phases(
+        self, course: Course, first_step: int, callbacks: list[keras.callbacks.Callback]
+    ) -> None:
+        """Trains to the end, where variables are held in two phases; each begins at its step."""
+        num_steps, start = self._options.num_steps, self._options.held_start
+        switch = min(start.num_steps, num_steps) if start else 0
+        for begin, end, held in (
+            (first_step, switch, start.variables if start else ()),
+            (max(first_step, switch), num_steps, ()),
+        ):
+            if begin >= end:
+                continue
+            self._model.hold(held)
+            self._model.fit(
+                course.batches(begin),
+                steps_per_epoch=end - begin,
+                callbacks=callbacks,
+                shuffle=False,  # the data set is shuffled
+                verbose=0,
+            )
 
     def _evaluate(self, course: Course, log: MetricsLog, stop: StopOnSignal, step: int) -> None:
         """Evaluates, logs, keeps the best checkpoint, and stops if patience is exhausted."""

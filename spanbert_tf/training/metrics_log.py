@@ -25,8 +25,8 @@ class MetricsLog(StepCallback):
 
     A line of training has `step`, `learning_rate`, `gradient_norm` (of the last step, before
     clipping), `tokens_per_second` and the model's metrics, as means over the steps since the line
-    before (or since an evaluation or a restart between them). A line of an evaluation has `step`
-    and the metrics with the prefix `validation_`.
+    before (or since an evaluation, a restart or the end of a held start between them). A line of an
+    evaluation has `step` and the metrics with the prefix `validation_`.
 
     Args:
         directory: directory of the run.

@@ -172,14 +172,19 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
         """The decay, then Adam's step."""
         number = self._get_variable_index(variable)
         values = self._values[number]
+        first_step = 0
         if values.group is not None:
             learning_rate = values.group.learning_rate(self.iterations.value)
+            first_step = values.group.learning_rate.first_step
         learning_rate = ops.cast(learning_rate, variable.dtype) * values.learning_rate_factor
         if values.weight_decay:
             variable.assign_sub(variable * values.weight_decay * learning_rate)
         if self.amsgrad:
             return super().update_step(gradient, variable, learning_rate)
-        self._adam_step(gradient, variable, learning_rate, values.epsilon)
+        step = ops.cast(self.iterations.value + 1, variable.dtype)
+        if first_step:  # moments begin then; updates that were left out let `iterations` lag
+            step = ops.maximum(step - first_step, 1.0)
+        self._adam_step(gradient, variable, learning_rate, step, values.epsilon)
 
     def get_config(self) -> dict:
         """The arguments of the constructor."""

@@ -64,6 +64,7 @@ class ReplicatedModel(keras.Model):
         self.model = model
         self.accumulation_steps = accumulation_steps
         self._frozen = frozenset(map(id, frozen))
+        self._held: frozenset[int] = frozenset()
         kinds = ("loss", "accuracy") if getattr(model, "has_accuracy", True) else ("loss",)
         self._objective_metrics = {
             f"{objective}_{kind}": keras.metrics.Mean(name=f"{objective}_{kind}")
@@ -72,7 +73,7 @@ class ReplicatedModel(keras.Model):
         }
         self.built = True
 
-    def compile(self, *args, jit_compile: bool = False, **kwargs) -> None:
+    def compile(self, *args: object, jit_compile: bool = False, **kwargs) -> None:
         """Configures the model for training, as `keras.Model.compile`.
 
         Args:
@@ -83,12 +84,27 @@ class ReplicatedModel(keras.Model):
         """
         mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
         is_mirrored = isinstance(self.distribute_strategy, mirrored)
+        self._compiles_replicas = jit_compile and is_mirrored
+        self._make_forward_and_backward()
+        super().compile(*args, jit_compile=jit_compile and not is_mirrored, **kwargs)
+
+    def hold(self, variables: Sequence[keras.Variable]) -> None:
+        """Leaves variables as they are from the next `fit` on, and trains all others again.
+
+        Args:
+            variables: those to hold; none: all are trained but the frozen ones.
+        """
+        self._held = frozenset(map(id, variables))
+        # Graphs that are there already train the former variables.
+        self._make_forward_and_backward()
+        self.train_function = None
+
+    def _make_forward_and_backward(self) -> None:
         self._forward_and_backward = self._compute_gradients
-        if jit_compile and is_mirrored:
+        if self._compiles_replicas:
             self._forward_and_backward = tf.function(
                 self._compute_gradients, jit_compile=True, reduce_retracing=True
             )
-        super().compile(*args, jit_compile=jit_compile and not is_mirrored, **kwargs)
 
     def call(self, inputs: dict, training: bool | None = None) -> object:
         """The outputs of the model."""
@@ -96,8 +112,9 @@ class ReplicatedModel(keras.Model):
 
     @property
     def trainable_variables(self) -> list[keras.Variable]:
-        """The model's variables that its objectives read, without the frozen ones."""
-        return [v for v in self.model.trainable_variables if id(v) not in self._frozen]
+        """The model's variables that its objectives read, without those that stay as they are."""
+        constant = self._frozen | self._held
+        return [v for v in self.model.trainable_variables if id(v) not in constant]
 
     def train_step(self, data: object) -> dict[str, tf.Tensor]:
         """One update from the rows of this replica."""

@@ -66,11 +66,15 @@ class ReplicatedUpdate:
         return grads_and_vars
 
     def _adam_step(
-        self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor, epsilon: float
+        self,
+        gradient: tf.Tensor,
+        variable: tf.Variable,
+        learning_rate: tf.Tensor,
+        step: tf.Tensor,
+        epsilon: float,
     ) -> None:
         """Keras' step in one operation, which goes through the memory once."""
         number = self._get_variable_index(variable)
-        step = tf.cast(self.iterations.value + 1, variable.dtype)
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=self._momentums[number].value.handle,

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from spanbert_tf.config import PretrainingConfig, flat_values, load_config
+from spanbert_tf.config.runs import CONFIG_FILE
 from spanbert_tf.data.schema import DATASET_INFO_FILE, DatasetInfo
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.writing import write_text
 
-CONFIG_FILE, INPUTS_FILE = "config.yaml", "inputs.json"
+INPUTS_FILE = "inputs.json"
 CHECKPOINTS, PRESET = "checkpoints", "preset"
 REPAIRED_RECORDS = "records-of-worker-"
 

@@ -11,13 +11,19 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     `learning_rate` in step `warmup_steps - 1`, falls from step `warmup_steps` on, and would be 0
     in step `total_steps`, the first that is not trained: no step is spent on a rate of 0.
 
+    Variables that are trained from a later step on warm up from there, and join the line that the
+    others fall along.
+
     Args:
         learning_rate: the peak.
         warmup_steps: steps of the warm-up; 0 begins at the peak.
         total_steps: steps of the whole schedule, more than `warmup_steps`.
+        first_step: step in which the warm-up begins; the rate is 0 before.
     """
 
-    def __init__(self, learning_rate: float, warmup_steps: int, total_steps: int) -> None:
+    def __init__(
+        self, learning_rate: float, warmup_steps: int, total_steps: int, first_step: int = 0
+    ) -> None:
         if not 0 <= warmup_steps < total_steps:
             raise ValueError(
                 f"warmup_steps ({warmup_steps}) must be at least 0 and less than total_steps "
@@ -26,16 +32,15 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.learning_rate = learning_rate
         self.warmup_steps = warmup_steps
         self.total_steps = total_steps
+        self.first_step = first_step
 
     def __call__(self, step: keras.KerasTensor) -> keras.KerasTensor:
         """The float32 learning rate of a step (a scalar, any integer or float type)."""
         # float32 holds every step below 2**24 = 16.8 M exactly.
         step = keras.ops.cast(step, "float32")
         decay = (self.total_steps - step) / (self.total_steps - self.warmup_steps)
-        factor = keras.ops.maximum(decay, 0.0)
-        if self.warmup_steps:
-            factor = keras.ops.minimum(factor, (step + 1.0) / self.warmup_steps)
-        return self.learning_rate * factor
+        warmup = (step + (1.0 - self.first_step)) / max(self.warmup_steps, 1)
+        return self.learning_rate * keras.ops.maximum(keras.ops.minimum(decay, warmup), 0.0)
 
     def get_config(self) -> dict:
         """The arguments of the constructor."""
@@ -43,4 +48,5 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
             "learning_rate": self.learning_rate,
             "warmup_steps": self.warmup_steps,
             "total_steps": self.total_steps,
+            "first_step": self.first_step,
         }

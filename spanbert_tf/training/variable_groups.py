@@ -12,7 +12,8 @@ class VariableGroup:
 
     Attributes:
         paths: paths of the variables (`keras.Variable.path`).
-        learning_rate: schedule of their learning rate.
+        learning_rate: schedule of their learning rate; gradients must be 0 or left out before its
+            `first_step`, from which the moments of the gradients are counted.
         weight_decay: decoupled, with the exceptions of `AdamW`.
         epsilon: added to the root of the second moment.
         global_clipnorm: limit of the norm of these gradients alone; `None`: they count with those

@@ -148,7 +148,7 @@ def test_defects_exit_with_status_1(tmp_path):
     """An exception that is not about the user's input is a defect: its traceback is shown."""
     program = (
         "import spanbert_tf.config, spanbert_tf.cli\n"
-        "spanbert_tf.config.load_config = lambda *arguments: 1 / 0\n"
+        "spanbert_tf.config.load_run_config = lambda *arguments, **options: 1 / 0\n"
         f"spanbert_tf.cli.main(['pretrain', '--config', 'c', '--data', {str(tmp_path)!r}, "
         "'--output', 'run'])\n"
     )
@@ -168,6 +168,7 @@ def test_options_of_compare_take_several_values(monkeypatch, tmp_path):
         main(["compare", *arguments, "--configs", "c", "--set", "x.y=1", "x.z=-2"])
     assert stop.value.code == 0
     options = {"steps": 5, "seeds": (1, 2), "overrides": ("x.y=1", "x.z=-2")}
+    options["initial_preset"] = None
     assert calls == [((("a", "b", "c"), data, "comparison"), options)]
 
 

@@ -22,7 +22,7 @@ def inspect_documents(data: str, console: Console, num_examples: int) -> None:
     info = CoreferenceInfo.load(data)
     console.print(
         f"{data}: coreference in segments of up to {info.sequence_length}, "
-        f"{info.max_training_segments} trained at once, {info.casing.describe()} vocabulary of "
+        f"{info.max_training_segments} trained at once, {info.casing.describe()}, vocabulary of "
         f"{info.vocabulary_size:,}",
         markup=False,
     )

@@ -29,11 +29,10 @@ def inspect_questions(data: str, console: Console, num_examples: int) -> None:
         BadInputError: a file of the records is missing or damaged.
     """
     info, questions = QuestionAnsweringInfo.load(data), load_questions(data)
-    case = "lower-cased" if info.lowercase else "cased"
     order = "question first" if info.question_first else "passage first"
     console.print(
         f"{data}: questions in rows of up to {info.sequence_length}, stride {info.stride}, "
-        f"{order}, {case} vocabulary of {info.vocabulary_size:,}"
+        f"{order}, {info.casing.describe()}, vocabulary of {info.vocabulary_size:,}"
         + ", some without an answer" * info.has_unanswerable
         + ", with SegaBERT's positions" * info.segment_aware,
         markup=False,

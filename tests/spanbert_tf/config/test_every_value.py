@@ -79,7 +79,7 @@ def _made_to_fit(draw, values):
     heads, execution, is_pair = draw(small), draw(small), draw(st.booleans())
     times = {
         name: execution * draw(small)
-        for name in ("steps", "log_every", "evaluate_every", "checkpoint_every_steps")
+        for name in ("steps", "head_steps", "log_every", "evaluate_every", "checkpoint_every_steps")
     }
     end = times["steps"] + draw(small)
     return values | {
@@ -137,6 +137,8 @@ UNFITTING = {
     "training.steps": small,
     "training.schedule_steps": small,
     "training.steps_per_execution": small,
+    "training.head_steps": small,
+    "model.from_preset": st.booleans(),
     "training.log_every": small,
     "training.evaluate_every": small,
     "training.checkpoint_every_steps": small,

@@ -33,6 +33,8 @@ def test_large_has_the_values_of_the_paper():
     assert config.optimizer.as_dict() == {
         "learning_rate": 1e-4,
         "warmup_steps": 10_000,
+        "encoder_learning_rate": None,
+        "layer_decay": 1.0,
         "weight_decay": 0.1,
         "beta_1": 0.9,
         "beta_2": 0.999,
@@ -217,6 +219,15 @@ def test_systems_of_the_spanbert_paper(name):
     assert config.training.schedule_steps == 2_400_000
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "continue"])
+def test_only_continuing_differs_from_a_plain_training(name):
+    config = load_config(name)
+    assert not config.model.from_preset
+    assert config.objectives.output_bias == "zeros"
+    assert config.optimizer.encoder_learning_rate is None
+    assert (config.optimizer.layer_decay, config.training.head_steps) == (1.0, 0)
+
+
 # name: layers, width, heads, position embeddings, scheme, SBO, steps, warm-up
 # (arXiv 2004.14996, sections 2 and 3.3; the last is ours).
 SEGMENT_AWARE_SYSTEMS = {
@@ -266,7 +277,9 @@ def test_systems_of_the_segabert_paper(name):
 
 def test_every_shipped_configuration_is_tested_against_its_source():
     sized_like_the_paper = {"spanbert_large", "spanbert_base", "spanbert_tiny"}
-    assert {*SYSTEMS, *SEGMENT_AWARE_SYSTEMS, *sized_like_the_paper} == set(NAMES)
+    of_this_project = {"continue"}
+    known = {*SYSTEMS, *SEGMENT_AWARE_SYSTEMS, *sized_like_the_paper, *of_this_project}
+    assert known == set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)

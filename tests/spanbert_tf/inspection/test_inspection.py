@@ -146,3 +146,18 @@ def test_indices_of_segabert_are_shown(directory, tmp_path):
     inspect_records(str(directory), "segabert_base", num_examples=1, console=console)
     text = console.export_text()
     assert "¶" in text and "paragraph indices from 50: 0 (0.0%)" in text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((), "Steps: 2,000, the heads alone in the first 400 (training.head_steps)"),
+        (["training.steps=300"], "Steps: 300, the heads alone in the first 300 "),
+        (["training.head_steps=0"], None),
+    ],
+)
+def test_steps_of_the_heads_alone_are_shown(overrides, expected, directory, tmp_path):
+    console = Console(record=True, width=160, file=(tmp_path / "out.txt").open("w"))
+    inspect_records(str(directory), "continue", overrides, num_examples=0, console=console)
+    text = console.export_text()
+    assert expected in text if expected else "heads alone" not in text

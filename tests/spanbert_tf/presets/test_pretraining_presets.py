@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.files.preset_files import HEADS_FILE
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertMaskedLM,
@@ -20,7 +21,7 @@ from spanbert_tf.models import (
     SpanBertPretrainer,
     SpanBertTokenizer,
 )
-from spanbert_tf.models.pretraining_heads import FRESH, HEADS_FILE, LOADED
+from spanbert_tf.models.pretraining_heads import FRESH, LOADED
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.presets.pretraining import load_preset_into, save_pretraining_preset
 

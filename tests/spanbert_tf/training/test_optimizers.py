@@ -23,6 +23,19 @@ def test_schedule_without_warmup_begins_at_the_peak():
     )
 
 
+def test_schedule_that_begins_later_joins_the_same_line():
+    """By hand: no rate before step 3, four steps up, then the line of a schedule from step 0."""
+    schedule = WarmupLinearDecay(0.8, warmup_steps=4, total_steps=12, first_step=3)
+    line = [0.8 * (12 - step) / 8 for step in range(12)]
+    expected = [0.0, 0.0, 0.0, 0.2, 0.4, 0.6, *line[6:]]
+    found = [float(schedule(step)) for step in range(12)]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    from_zero = WarmupLinearDecay(0.8, warmup_steps=4, total_steps=12)
+    assert found[6:] == [float(from_zero(step)) for step in range(6, 12)]
+    at_once = WarmupLinearDecay(0.8, warmup_steps=0, total_steps=4, first_step=2)
+    np.testing.assert_allclose([float(at_once(step)) for step in range(4)], [0, 0, 0.4, 0.2])
+
+
 def test_schedule_tells_the_last_steps_of_the_paper_apart():
     schedule = WarmupLinearDecay(1e-4, warmup_steps=10_000, total_steps=2_400_000)
     last = float(schedule(tf.constant(2_399_999, tf.int64)))

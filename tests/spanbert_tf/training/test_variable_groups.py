@@ -85,6 +85,46 @@ def test_two_groups_are_those_of_pytorch():
             np.testing.assert_allclose(variable.numpy(), parameter.detach(), rtol=0, atol=2e-4)
 
 
+def test_a_group_that_begins_later_steps_as_if_its_optimizer_began_then():
+    """PyTorch's second optimizer makes its first step in step 2; before, gradients are left out."""
+    schedule = WarmupLinearDecay(0.3, warmup_steps=2, total_steps=9, first_step=2)
+    variables = make_variables()
+    optimizer = optimizer_with_head(
+        global_clipnorm=None, groups=[head_group(learning_rate=schedule, weight_decay=0.0)]
+    )
+    optimizer.build(variables)
+    head = [torch.nn.Parameter(torch.tensor(v.numpy())) for v in variables[2:]]
+    torch_optimizer = torch.optim.AdamW(head, betas=(0.9, 0.999), weight_decay=0.0)
+    rates = {2: 0.15, 3: 0.3 * 6 / 7, 4: 0.3 * 5 / 7, 5: 0.3 * 4 / 7}
+    for step in range(6):
+        gradients = random_gradients(step)
+        trained = slice(None) if step >= 2 else slice(2)
+        optimizer.apply([tf.constant(g) for g in gradients[trained]], variables[trained])
+        if step >= 2:
+            for parameter, gradient in zip(head, gradients[2:], strict=True):
+                parameter.grad = torch.tensor(gradient)
+            (group,) = torch_optimizer.param_groups
+            # Ours stands before the correction of the second moment.
+            group["lr"], group["eps"] = rates[step], 0.05 / (1 - 0.999 ** (step - 1)) ** 0.5
+            torch_optimizer.step()
+        for variable, parameter in zip(variables[2:], head, strict=True):
+            np.testing.assert_allclose(variable.numpy(), parameter.detach(), rtol=0, atol=2e-5)
+
+
+def test_a_group_is_still_before_its_first_step():
+    """Updates that were left out, as with float16, let it be trained a little before its time."""
+    schedule = WarmupLinearDecay(0.3, warmup_steps=2, total_steps=9, first_step=2)
+    variables = make_variables()
+    before = [variable.numpy() for variable in variables]
+    optimizer = optimizer_with_head(groups=[head_group(learning_rate=schedule)])
+    for step in range(3):
+        for number in (2, 3):
+            np.testing.assert_array_equal(variables[number].numpy(), before[number])
+        optimizer.apply([tf.constant(g) for g in random_gradients(step)], variables)
+    moved = [np.abs(variables[number].numpy() - before[number]).max() for number in (2, 3)]
+    assert all(0 < distance < 3 * 0.15 for distance in moved)  # the rate of step 2 is 0.15
+
+
 def first_moments(optimizer):
     """The gradients that the first step saw: the first moment is a tenth of them."""
     return [10 * np.array(momentum) for momentum in optimizer._momentums]

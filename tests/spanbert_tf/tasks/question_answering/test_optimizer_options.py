@@ -111,7 +111,12 @@ def test_the_tasks_layers_have_what_is_given_and_else_the_encoders():
     (group,) = optimizer.groups
     assert set(group.paths) == {"span_classifiers/kernel", "span_classifiers/bias"}
     schedule = group.learning_rate.get_config()
-    assert schedule == {"learning_rate": 0.5, "warmup_steps": 2, "total_steps": 10}
+    assert schedule == {
+        "learning_rate": 0.5,
+        "warmup_steps": 2,
+        "total_steps": 10,
+        "first_step": 0,
+    }
     assert (group.weight_decay, group.epsilon, group.global_clipnorm) == (0.07, 1e-8, 0.25)
     assert optimizer.schedule.learning_rate == 0.01
 

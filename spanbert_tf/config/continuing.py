@@ -1,0 +1,107 @@
+"""The configuration of a run whose model has the shape of the preset that it continues."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from spanbert_tf.config.loading import build_config, load_settings
+from spanbert_tf.config.pretraining import ModelConfig, PretrainingConfig
+from spanbert_tf.config.runs import CONFIG_FILE
+from spanbert_tf.config.yaml_files import Setting, read_settings
+from spanbert_tf.errors import BadInputError, ConfigurationError
+from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.preset_files import find_preset_file, head_options, read_heads
+
+_SWITCH = "model.from_preset"
+_ENCODER_KEYS = [f"model.{name}" for name in ModelConfig().encoder_options()]
+_HEAD_KEYS = ["objectives.span_position_dim", "masking.max_span_targets"]
+_ENCODER, _CONFIG_FILE = "SpanBertBackbone", "config.json"
+_LAYER = -1_000  # below every file: what a file or `--set` says lies over it
+
+
+def load_run_config(
+    name_or_path: str, overrides: Sequence[str] = (), *, preset: str | None, run: str
+) -> PretrainingConfig:
+    """The configuration of a run; with `model.from_preset`, in the shape of what it continues.
+
+    A run that has begun keeps its shape; the preset is not read again.
+
+    Args:
+        name_or_path: as for `load_config`.
+        overrides: as for `load_config`.
+        preset: the run's `--initial-preset`, if it has one.
+        run: directory of the run; it need not exist.
+
+    Raises:
+        ConfigurationError: as `load_config`; or the shape comes from a preset and none is given.
+        BadInputError: the preset cannot be read, or is of another class.
+    """
+    settings = load_settings("pretrain", name_or_path, overrides)
+    switch = settings.get(_SWITCH)
+    if switch is not None and switch.value is True:
+        settings = _shape(preset, run, switch.place) | settings
+    return build_config(PretrainingConfig, settings, name_or_path)
+
+
+def _shape(preset: str | None, run: str, place: str) -> dict[str, Setting]:
+    """The settings that a run has from what it continues."""
+    begun = os.path.join(run, CONFIG_FILE)
+    if os.path.exists(begun):
+        found = read_settings(begun, _LAYER)
+        return {key: found[key] for key in (*_ENCODER_KEYS, *_HEAD_KEYS) if key in found}
+    if preset is None:
+        raise ConfigurationError(
+            f"{place}: {_SWITCH} takes the model's shape from a preset; give it as "
+            "--initial-preset, or set the keys of model and model.from_preset=false"
+        )
+    return {key: Setting(value, preset, _LAYER) for key, value in shape_values(preset).items()}
+
+
+def shape_values(preset: str) -> dict[str, Any]:
+    """The values of the keys that describe a preset's model: its encoder and its heads.
+
+    Raises:
+        BadInputError: the preset cannot be read, or is of another class.
+    """
+    return _encoder_values(preset) | _head_values(preset)
+
+
+def _encoder_values(preset: str) -> dict[str, Any]:
+    saved = _read_config(preset)
+    if saved.class_name != _ENCODER:
+        raise BadInputError(
+            f"{preset}: no preset of a {_ENCODER} but of a {saved.class_name}; "
+            "`spanbert-tf convert --from keras` makes one of it"
+        )
+    names = {key: key.removeprefix("model.") for key in _ENCODER_KEYS}
+    return {key: saved.config[name] for key, name in names.items() if name in saved.config}
+
+
+def _head_values(preset: str) -> dict[str, int]:
+    """The sizes of the preset's span boundary head; empty if it has none."""
+    options = head_options(read_heads(preset))
+    if not options["span_boundary"]:
+        return {}
+    return {key: options[key.split(".")[1]] for key in _HEAD_KEYS}
+
+
+@dataclasses.dataclass(frozen=True)
+class _SavedEncoder:
+    """What `config.json` of a preset holds."""
+
+    class_name: str
+    config: dict[str, Any]
+
+
+def _read_config(preset: str) -> _SavedEncoder:
+    try:
+        path = find_preset_file(preset, _CONFIG_FILE)
+    except (ValueError, OSError, ImportError) as error:
+        from spanbert_tf.models.task_presets import describe_missing
+
+        raise BadInputError(describe_missing(preset, error)) from error
+    if path is None:
+        raise BadInputError(f"{preset}: no preset of a {_ENCODER} ({_CONFIG_FILE} is missing)")
+    with open(path, "rb") as file:
+        return parse_json(file.read(), _SavedEncoder, path, "copy the preset again")

@@ -1,0 +1,62 @@
+"""The encoder that all runs of a comparison continue from."""
+
+import json
+import math
+import os
+
+import numpy as np
+
+from spanbert_tf.files.writing import write_text
+from spanbert_tf.models import SpanBertBackbone
+from spanbert_tf.presets.loading import weights_digest
+from spanbert_tf.presets.pretraining import load_encoder_and_head
+from spanbert_tf.training.run_directory import INPUTS_FILE, check_same_inputs
+
+_OPTION = "--initial-preset"
+
+
+class ContinuedEncoder:
+    """What the encoder of a preset was before the runs.
+
+    Args:
+        preset: directory, or another name that `from_preset` takes.
+
+    Attributes:
+        preset: as given.
+
+    Raises:
+        BadInputError: the preset cannot be read.
+    """
+
+    def __init__(self, preset: str) -> None:
+        self.preset = preset
+        encoder, _ = load_encoder_and_head(preset)
+        self._weights = encoder.get_weights()
+        self._digest = weights_digest(encoder)
+
+    def note_in(self, directory: str) -> None:
+        """Writes down what a comparison began with: its runs do not read the preset again.
+
+        Args:
+            directory: directory of the comparison.
+
+        Raises:
+            MismatchError: the directory was begun with another encoder.
+        """
+        inputs = {_OPTION: self._digest}
+        check_same_inputs(directory, inputs)
+        os.makedirs(directory, exist_ok=True)
+        write_text(os.path.join(directory, INPUTS_FILE), json.dumps(inputs, indent=1) + "\n")
+
+    def change(self, encoder: SpanBertBackbone) -> float:
+        """The norm of the difference of all weights, as a share of the norm of those before.
+
+        Args:
+            encoder: as trained.
+        """
+        pairs = [
+            (now.astype("float64"), before[: len(now)].astype("float64"))
+            for now, before in zip(encoder.get_weights(), self._weights, strict=True)
+        ]
+        difference = sum(float(np.sum((now - before) ** 2)) for now, before in pairs)
+        return math.sqrt(difference / sum(float(np.sum(before**2)) for _, before in pairs))
