@@ -152,7 +152,7 @@ UNFITTING = {
 def test_what_errors_propose_leads_to_a_configuration_that_fits(values):
     overrides = [f"{key}={str(value).lower()}" for key, value in values.items()]
     with _file("model: {}") as path:
-        for _ in range(12):  # there are fewer rules that can be broken
+        for _ in range(13):  # twelve rules can be broken at once
             try:
                 load_config(path, overrides)
                 return

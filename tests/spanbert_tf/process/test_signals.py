@@ -14,7 +14,7 @@ import signal, sys
 import tensorflow as tf
 import spanbert_tf.cli, spanbert_tf.config
 
-def hang(*arguments):
+def hang(*arguments, **options):
     if sys.argv[1] == "handled":  # as in training
         signal.signal(signal.SIGTERM, lambda *arguments: None)
     queue = tf.queue.FIFOQueue(1, tf.int32)
@@ -22,7 +22,7 @@ def hang(*arguments):
     queue.dequeue()
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-spanbert_tf.config.load_config = hang
+spanbert_tf.config.load_run_config = hang
 spanbert_tf.cli.main(["pretrain", "--config", "c", "--data", ".", "--output", "run"])
 """
 
