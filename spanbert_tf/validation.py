@@ -20,6 +20,7 @@ PositiveInt = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
+PositiveUpToOne = Annotated[float, Field(gt=0, le=1)]
 
 _RANGE_ERRORS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
 

@@ -20,6 +20,7 @@ from spanbert_tf.validation import (
     NotNegativeInt,
     Positive,
     PositiveInt,
+    PositiveUpToOne,
     Section,
     largest_divisor,
 )
@@ -62,7 +63,7 @@ class FinetuningOptimizerConfig(AdamWConfig):
     learning_rate: Positive = 2e-5
     weight_decay: NotNegative = 0.01
     warmup_fraction: BelowOne = 0.1
-    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    layer_decay: PositiveUpToOne = 1.0
     frozen_layers: NotNegativeInt = 0
     task_layers: TaskLayersConfig = field(default_factory=TaskLayersConfig)
     lora_rank: PositiveInt | None = None

@@ -23,6 +23,7 @@ from spanbert_tf.validation import (
     NotNegativeInt,
     Positive,
     PositiveInt,
+    PositiveUpToOne,
     Section,
     largest_divisor,
 )
@@ -103,7 +104,7 @@ class OptimizerConfig(AdamWConfig):
     weight_decay: NotNegative = 0.1
     warmup_steps: NotNegativeInt = 10_000
     encoder_learning_rate: Positive | None = None
-    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    layer_decay: PositiveUpToOne = 1.0
 
 
 @dataclass(frozen=True)

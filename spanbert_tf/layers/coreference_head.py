@@ -170,5 +170,10 @@ class CoreferenceHead(keras.layers.Layer):
             return max(min(share, self.max_top_spans), 1)
         return ops.maximum(self._span_limit(length), 1)
 
+    @property
+    def settings(self) -> dict[str, int | float | bool]:
+        """The arguments of the constructor, without the width of the encoder."""
+        return {name: value for name, value in self._config.items() if name != "hidden_dim"}
+
     def get_config(self) -> dict:
         return {**super().get_config(), **self._config}

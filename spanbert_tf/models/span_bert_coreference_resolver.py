@@ -26,18 +26,6 @@ _OF_POSITIONS = (
     "speaker_ids",
     "segment_indices",
 )
-_HEAD_SETTINGS = (
-    "max_segments",
-    "word_boundaries",
-    "depth",
-    "max_span_width",
-    "top_span_ratio",
-    "max_top_spans",
-    "max_antecedents",
-    "feature_dim",
-    "ffnn_dim",
-    "dropout",
-)
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -220,7 +208,7 @@ class SpanBertCoreferenceResolver(OwnObjective, SpanBertTask, keras_hub.models.T
 
     def get_config(self) -> dict:
         config = super().get_config()
-        config.update({name: getattr(self, name) for name in (*_HEAD_SETTINGS, "singletons")})
+        config.update({name: getattr(self, name) for name in (*self.head.settings, "singletons")})
         return config
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import keras
 import keras_hub
 
-from spanbert_tf.layers import bert_initializer
+from spanbert_tf.models.classifier_layers import classifier_layers
 from spanbert_tf.models.label_objective import LabelObjective, check_label_task
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_relation_classifier_preprocessor import (
@@ -70,14 +70,8 @@ class SpanBertRelationClassifier(LabelObjective, SpanBertTask, keras_hub.models.
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = preprocessor
-        self.output_dropout = keras.layers.Dropout(
-            dropout, dtype=backbone.dtype_policy, name="classifier_dropout"
-        )
-        self.output_dense = keras.layers.Dense(
-            len(labels),
-            kernel_initializer=bert_initializer(),
-            dtype=backbone.dtype_policy,
-            name="logits",
+        self.output_dropout, self.output_dense = classifier_layers(
+            len(labels), dropout, backbone.dtype_policy
         )
 
         # === Functional Model ===

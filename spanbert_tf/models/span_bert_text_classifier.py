@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import keras
 import keras_hub
 
-from spanbert_tf.layers import bert_initializer
+from spanbert_tf.models.classifier_layers import classifier_layers
 from spanbert_tf.models.mean_crossentropy import MeanCrossentropy
 from spanbert_tf.models.mean_loss import MeanLoss
 from spanbert_tf.models.mean_squared_error import MeanSquaredError
@@ -82,13 +82,8 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = preprocessor
-        self.output_dropout = keras.layers.Dropout(dropout, dtype=dtype, name="classifier_dropout")
-        self.output_dense = keras.layers.Dense(
-            num_classes,
-            activation=activation,
-            kernel_initializer=bert_initializer(),
-            dtype=dtype,
-            name="logits",
+        self.output_dropout, self.output_dense = classifier_layers(
+            num_classes, dropout, dtype, activation
         )
 
         # === Functional Model ===

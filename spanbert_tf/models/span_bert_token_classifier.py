@@ -9,7 +9,7 @@ from typing import Literal
 import keras
 import keras_hub
 
-from spanbert_tf.layers import bert_initializer
+from spanbert_tf.models.classifier_layers import classifier_layers
 from spanbert_tf.models.label_objective import LabelObjective, check_label_task
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
@@ -69,14 +69,8 @@ class SpanBertTokenClassifier(LabelObjective, SpanBertTask, keras_hub.models.Tas
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = preprocessor
-        self.output_dropout = keras.layers.Dropout(
-            dropout, dtype=backbone.dtype_policy, name="classifier_dropout"
-        )
-        self.output_dense = keras.layers.Dense(
-            len(labels),
-            kernel_initializer=bert_initializer(),
-            dtype=backbone.dtype_policy,
-            name="logits",
+        self.output_dropout, self.output_dense = classifier_layers(
+            len(labels), dropout, backbone.dtype_policy
         )
 
         # === Functional Model ===

@@ -2,7 +2,8 @@
 
 from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.models import SpanBertPretrainer
-from spanbert_tf.training.encoder_variables import encoder_variables, layer_factors
+from spanbert_tf.training.configured_optimizer import configured_adamw
+from spanbert_tf.training.encoder_variables import encoder_variables
 from spanbert_tf.training.optimizers import AdamW
 from spanbert_tf.training.schedule import WarmupLinearDecay
 from spanbert_tf.training.variable_groups import VariableGroup
@@ -30,14 +31,5 @@ def pretraining_optimizer(model: SpanBertPretrainer, config: PretrainingConfig) 
             optimizer.epsilon,
         )
         groups.append(encoder)
-    return AdamW(
-        learning_rate=schedule(optimizer.learning_rate),
-        weight_decay=optimizer.weight_decay,
-        beta_1=optimizer.beta_1,
-        beta_2=optimizer.beta_2,
-        epsilon=optimizer.epsilon,
-        global_clipnorm=optimizer.global_clipnorm,
-        dynamic_loss_scale=model.backbone.compute_dtype == "float16",
-        groups=groups,
-        learning_rate_factors=layer_factors(model.backbone, optimizer.layer_decay),
-    )
+    learning_rate = schedule(optimizer.learning_rate)
+    return configured_adamw(optimizer, model.backbone, learning_rate, groups)

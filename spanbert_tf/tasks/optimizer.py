@@ -6,11 +6,8 @@ import keras_hub
 from spanbert_tf.config.finetuning import FinetuningOptimizerConfig, TaskLayersConfig
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.models import SpanBertBackbone
-from spanbert_tf.training.encoder_variables import (
-    encoder_blocks,
-    layer_factors,
-    variables_beside_encoder,
-)
+from spanbert_tf.training.configured_optimizer import configured_adamw
+from spanbert_tf.training.encoder_variables import encoder_blocks, variables_beside_encoder
 from spanbert_tf.training.optimizers import AdamW
 from spanbert_tf.training.schedule import WarmupLinearDecay
 from spanbert_tf.training.variable_groups import VariableGroup
@@ -21,7 +18,6 @@ def finetuning_optimizer(
     config: FinetuningOptimizerConfig,
     *,
     num_steps: int,
-    dynamic_loss_scale: bool,
 ) -> AdamW:
     """AdamW for the encoder, with other values for the task's own layers where they are given.
 
@@ -29,7 +25,6 @@ def finetuning_optimizer(
         model: a model whose `backbone` is the encoder; all other variables are the task's own.
         config: configuration of the optimizer.
         num_steps: steps of the whole run; the learning rates decay to 0 at its end.
-        dynamic_loss_scale: for models that compute in float16.
     """
 
     def schedule(learning_rate: float, warmup_fraction: float) -> WarmupLinearDecay:
@@ -51,17 +46,8 @@ def finetuning_optimizer(
             layers.global_clipnorm,
         )
         groups.append(group)
-    return AdamW(
-        learning_rate=schedule(config.learning_rate, config.warmup_fraction),
-        weight_decay=config.weight_decay,
-        beta_1=config.beta_1,
-        beta_2=config.beta_2,
-        epsilon=config.epsilon,
-        global_clipnorm=config.global_clipnorm,
-        dynamic_loss_scale=dynamic_loss_scale,
-        groups=groups,
-        learning_rate_factors=layer_factors(model.backbone, config.layer_decay),
-    )
+    learning_rate = schedule(config.learning_rate, config.warmup_fraction)
+    return configured_adamw(config, model.backbone, learning_rate, groups)
 
 
 def frozen_variables(backbone: SpanBertBackbone, num_layers: int) -> list[keras.Variable]:

@@ -291,7 +291,6 @@ def _compile(trained: ReplicatedModel, config: FinetuningConfig, plan: _Plan) ->
             trained.model,
             config.optimizer,
             num_steps=max(plan.num_steps, 1),
-            dynamic_loss_scale=trained.model.backbone.compute_dtype == "float16",
         ),
         auto_scale_loss=False,  # the optimizer's own scale looks at all replicas
         jit_compile=config.training.jit_compile,

@@ -75,7 +75,7 @@ def moved_paths(before, after):
 def test_layer_factors_by_hand():
     model = SpanBertQuestionAnswerer(tiny_backbone())
     config = options(**{"optimizer.layer_decay": 0.5}).optimizer
-    optimizer = finetuning_optimizer(model, config, num_steps=10, dynamic_loss_scale=False)
+    optimizer = finetuning_optimizer(model, config, num_steps=10)
     factors = optimizer.learning_rate_factors
     expected = {
         "token_embedding": 0.125,
@@ -93,7 +93,7 @@ def test_layer_factors_by_hand():
         seen.add(layer)
     assert seen == set(expected)
     assert not {variable.path for variable in model.backbone.pooled_dense.variables} & set(factors)
-    plain = finetuning_optimizer(model, options().optimizer, num_steps=10, dynamic_loss_scale=False)
+    plain = finetuning_optimizer(model, options().optimizer, num_steps=10)
     assert plain.learning_rate_factors == {} and plain.groups == ()
 
 
@@ -107,7 +107,7 @@ def test_the_tasks_layers_have_what_is_given_and_else_the_encoders():
             "optimizer.weight_decay": 0.07,
         }
     ).optimizer
-    optimizer = finetuning_optimizer(model, config, num_steps=10, dynamic_loss_scale=False)
+    optimizer = finetuning_optimizer(model, config, num_steps=10)
     (group,) = optimizer.groups
     assert set(group.paths) == {"span_classifiers/kernel", "span_classifiers/bias"}
     schedule = group.learning_rate.get_config()
