@@ -19,10 +19,11 @@ os.environ.setdefault("RAYON_NUM_THREADS", "2")
 import click
 import numpy as np
 
+from benchmarks.fine_tuning_step import fine_tuning_step
 from benchmarks.machine import describe_machine
 from benchmarks.row_batches import median_seconds, padded, rows_of, spread_batches, time_pass
 
-BATCH_SIZE = 32
+BATCH_SIZE, _CONFIG = 32, "classification"
 _BAR, _BIN = 50, 16  # characters of the longest bar, tokens of a bin
 _GARDEN_TEXTS = 200  # it is slow
 _DYNAMIC, _TO_LIMIT = "with dynamic padding", "padded to the limit"
@@ -155,12 +156,10 @@ def _our_steps(data: str, preset: str, directory: str) -> tuple[Callable, Callab
     from spanbert_tf.conversion.convert import convert_checkpoint
     from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
     from spanbert_tf.presets.writing import write_preset
-    from spanbert_tf.tasks.optimizer import finetuning_optimizer
     from spanbert_tf.tasks.text_classification.predictions import probabilities
     from spanbert_tf.tasks.text_classification.task import TASK
-    from spanbert_tf.training.replicated_model import ReplicatedModel
 
-    config = load_finetuning_config("classification")
+    config = load_finetuning_config(_CONFIG)
     backbone = SpanBertBackbone.from_preset(preset)
     tokenizer = SpanBertTokenizer.from_preset(preset)
     model = TASK.build(backbone, tokenizer, TASK.load_info(data), config)
@@ -168,22 +167,16 @@ def _our_steps(data: str, preset: str, directory: str) -> tuple[Callable, Callab
     paths = [os.path.join(directory, name) for name in ("ours", "theirs")]
     write_preset(model, paths[0])
     convert_checkpoint("keras", "huggingface", *paths)
-    trained = ReplicatedModel(model)
-    optimizer = finetuning_optimizer(
-        model, config.optimizer, num_steps=1000, dynamic_loss_scale=False
-    )
-    trained.compile(optimizer, auto_scale_loss=False)
-    trained.optimizer.build(trained.trainable_variables)
+    step = fine_tuning_step(model, _CONFIG)
 
     def tensors(batch: dict) -> dict:
         return {name: tf.constant(value) for name, value in batch.items()}
 
-    @tf.function(reduce_retracing=True)
-    def train(batch: dict) -> tf.Tensor:
-        return trained.train_step((batch, batch["label"], batch["sample_weight"]))["loss"]
+    def train(batch: dict) -> float:
+        return step((batch, batch["label"], batch["sample_weight"]))
 
     predict = tf.function(lambda batch: probabilities(model, batch), reduce_retracing=True)
-    return lambda batch: float(train(tensors(batch))), lambda batch: predict(tensors(batch)).numpy()
+    return train, lambda batch: predict(tensors(batch)).numpy()
 
 
 def _their_steps(path: str) -> tuple[Callable, Callable]:

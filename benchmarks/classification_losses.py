@@ -102,9 +102,7 @@ def compare(
     num_steps = epochs * -(-info.num_training_rows // batch_size)
     trained = ReplicatedModel(model)
     trained.compile(
-        finetuning_optimizer(
-            model, optimizer_config, num_steps=num_steps, dynamic_loss_scale=False
-        ),
+        finetuning_optimizer(model, optimizer_config, num_steps=num_steps),
         auto_scale_loss=False,
     )
     trained.optimizer.build(trained.trainable_variables)

@@ -25,12 +25,14 @@ from collections.abc import Callable, Iterable
 import click
 import numpy as np
 
+from benchmarks.fine_tuning_step import fine_tuning_step
 from benchmarks.machine import describe_machine
 from benchmarks.process_memory import peak_above
 from benchmarks.row_batches import median_seconds
 
 _OUR_PIECES, _THEIR_PIECES = (1000, 2500, 5000, 10000, 20000), (1000, 2500, 5000)
 _SEGMENT = 384
+_CONFIG = "coreference_spanbert_base"
 _LONGEST_DIFFERENCE = 2e-3  # of scores, which go up to about 10
 _NO_SCORE = -1e8  # scores below are of no antecedent
 
@@ -126,7 +128,7 @@ def write_models(data: str, preset: str | None, directory: str) -> None:
     convert_checkpoint("keras", "huggingface", preset, os.path.join(directory, "theirs"))
     backbone = SpanBertBackbone.from_preset(preset)
     tokenizer = SpanBertTokenizer.from_preset(preset)
-    config = load_finetuning_config("coreference_spanbert_base")
+    config = load_finetuning_config(_CONFIG)
     model = TASK.build(backbone, tokenizer, info, config)
     model.save_to_preset(os.path.join(directory, "ours"))
     weights = {weight.path: np.array(weight) for weight in model.head.weights}
@@ -331,7 +333,7 @@ def show_training(ours: Callable, theirs: Callable, batches: list[tuple]) -> Non
     """Median seconds of a step of training."""
     seconds = [
         np.median([_timed(step, batch) for batch in batches])
-        for step in (_our_step(ours), _their_step(theirs))
+        for step in (fine_tuning_step(ours, _CONFIG), _their_step(theirs))
     ]
     print(f"training: {seconds[0]:.2f} s a step here, {seconds[1]:.2f} s there")
     print(f"  {seconds[1] / seconds[0]:.2f} times as fast (goal: at least 1.5)")
@@ -342,24 +344,6 @@ def _timed(step: Callable, batch: tuple) -> float:
     start = time.perf_counter()
     step(batch)
     return time.perf_counter() - start
-
-
-def _our_step(model: Callable) -> Callable[[tuple], float]:
-    import tensorflow as tf
-
-    from spanbert_tf.config import load_finetuning_config
-    from spanbert_tf.tasks.optimizer import finetuning_optimizer
-    from spanbert_tf.training.replicated_model import ReplicatedModel
-
-    config = load_finetuning_config("coreference_spanbert_base")
-    trained = ReplicatedModel(model)
-    optimizer = finetuning_optimizer(
-        model, config.optimizer, num_steps=1000, dynamic_loss_scale=False
-    )
-    trained.compile(optimizer, auto_scale_loss=False)
-    trained.optimizer.build(trained.trainable_variables)
-    train = tf.function(lambda *batch: trained.train_step(batch)["loss"], reduce_retracing=True)
-    return lambda batch: float(train(*tf.nest.map_structure(tf.constant, batch)))
 
 
 def _their_step(model: "torch.nn.Module") -> Callable[[tuple], float]:  # noqa: F821
