@@ -196,6 +196,8 @@ def test_replicas_draw_different_dropout_masks(
     def gradients():
         return two_devices.run(lambda: model._gradients((batch, None, None), counts)[0])
 
+    functions = gradients.get_concrete_function().graph.as_graph_def().library.function
+    assert any(function.attr["_XlaMustCompile"].b for function in functions) == jit_compile
     first, second = two_devices.experimental_local_results(gradients())
     first_again, _ = two_devices.experimental_local_results(gradients())
     scale = np.abs(first).max()
