@@ -1,12 +1,13 @@
-"""Featurising, training and predicting with classifiers of texts, beside their peers.
+"""Featurising, training and predicting with classifiers, beside their peers.
 
     python -m benchmarks.classification --data mrpc/train --preset PRESET [--batches 16]
 
-Featurising: texts to rows here, by `encode_batch_fast` of HuggingFace with two threads, and by the
-Model Garden's `convert_single_example`. Then the same rows go through the same weights here and in
-PyTorch: training steps and prediction, there with dynamic padding and padded to the limit. So many
-batches of all widths are timed. Goals: 20 times the Model Garden and as fast as HuggingFace; 1.3
-times the dynamic padding.
+The records are of text classification, relation extraction or named entities. Featurising, where
+they are labelled texts: texts to rows here, by `encode_batch_fast` of HuggingFace with two threads,
+and by the Model Garden's `convert_single_example`. Then the same rows go through the same encoder
+here and in PyTorch, each with a new head: training steps and prediction, there with dynamic padding
+and padded to the limit. So many batches of all widths are timed. Goals: 20 times the Model Garden
+and as fast as HuggingFace; 1.3 times the dynamic padding.
 """
 
 import os
@@ -23,7 +24,12 @@ from benchmarks.fine_tuning_step import fine_tuning_step
 from benchmarks.machine import describe_machine
 from benchmarks.row_batches import median_seconds, padded, rows_of, spread_batches, time_pass
 
-BATCH_SIZE, _CONFIG = 32, "classification"
+BATCH_SIZE = 32
+_CONFIGS = {  # of a task
+    "text_classification": "classification",
+    "relation_extraction": "tacred",
+    "named_entities": "named_entities",
+}
 _BAR, _BIN = 50, 16  # characters of the longest bar, tokens of a bin
 _GARDEN_TEXTS = 200  # it is slow
 _DYNAMIC, _TO_LIMIT = "with dynamic padding", "padded to the limit"
@@ -35,8 +41,11 @@ _DYNAMIC, _TO_LIMIT = "with dynamic padding", "padded to the limit"
 @click.option("--batches", default=16, show_default=True, help="To train on and to predict.")
 @click.option("--rounds", default=3, show_default=True)
 def main(data: str, preset: str, batches: int, rounds: int) -> None:
+    from spanbert_tf.tasks.task import task_of_records
+
     print(describe_machine())
-    show_featurising(data, rounds)
+    if task_of_records(data).name == "text_classification":
+        show_featurising(data, rounds)
     show_steps(data, preset, batches, rounds)
 
 
@@ -95,15 +104,17 @@ def show_steps(data: str, preset: str, count: int, rounds: int) -> None:
     parts, rows = _batches(data, count)
     _print_histogram([len(row["token_ids"]) for row in rows])
     with tempfile.TemporaryDirectory() as directory:
-        train, predict = _our_steps(data, preset, directory)
-        peer_train, peer_predict = _their_steps(os.path.join(directory, "theirs"))
+        train, predict, num_outputs = _our_steps(data, preset, directory)
+        has_row_labels = np.ndim(rows[0]["label"]) == 0
+        peer_train, peer_predict = _their_steps(directory, num_outputs, has_row_labels)
     rates = {}
     for what, ours, theirs in (("train", train, peer_train), ("predict", predict, peer_predict)):
         for way, step in (("here", ours), (_DYNAMIC, theirs), (_TO_LIMIT, theirs)):
             chosen = parts[f"{what} {way}"]
             seconds = statistics.median(time_pass(step, chosen) for _ in range(rounds))
             num_rows = sum(
-                batch.get("sample_weight", batch["label"] * 0 + 1).sum() for batch in chosen
+                batch["sample_weight"].sum() if "sample_weight" in batch else len(batch["label"])
+                for batch in chosen
             )
             rates[what, way] = num_rows / seconds
             print(f"{what} {way}: {rates[what, way]:.1f} rows/s")
@@ -115,17 +126,16 @@ def show_steps(data: str, preset: str, count: int, rounds: int) -> None:
 
 def _batches(data: str, count: int) -> tuple[dict[str, list[dict]], list[dict]]:
     """The chosen batches of each part, and all rows in the order of the file."""
-    from spanbert_tf.data import text_classification_dataset
-    from spanbert_tf.tasks.text_classification.schema import TextClassificationInfo
+    from spanbert_tf.tasks.task import task_of_records
 
-    info = TextClassificationInfo.load(data)
-    predicted = text_classification_dataset(data, batch_size=BATCH_SIZE, training=False)
+    task = task_of_records(data)
+    predicted = task.dataset(data, batch_size=BATCH_SIZE, training=False)
     predicted = [(x, {"label": y}) for x, y in predicted.as_numpy_iterator()]
     rows = rows_of(predicted)
     num_batches = -(-len(rows) // BATCH_SIZE)
-    trained = text_classification_dataset(data, batch_size=BATCH_SIZE, training=True)
+    trained = task.dataset(data, batch_size=BATCH_SIZE, training=True)
     random = np.random.default_rng(0).permutation(len(rows))
-    limit = info.sequence_length
+    limit = task.load_info(data).sequence_length
     parts = {
         "train here": [
             {**x, "label": y, "sample_weight": weight}
@@ -148,26 +158,22 @@ def _print_histogram(lengths: Sequence[int]) -> None:
         print(f"{number * _BIN:>5} to {(number + 1) * _BIN - 1:<4}{size:>7,} {bar}")
 
 
-def _our_steps(data: str, preset: str, directory: str) -> tuple[Callable, Callable]:
-    """Training and prediction here; converts the model for the peer."""
+def _our_steps(data: str, preset: str, directory: str) -> tuple[Callable, Callable, int]:
+    """Training, prediction and the head's outputs; converts the encoder for the peer."""
     import tensorflow as tf
 
     from spanbert_tf.config import load_finetuning_config
     from spanbert_tf.conversion.convert import convert_checkpoint
     from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-    from spanbert_tf.presets.writing import write_preset
-    from spanbert_tf.tasks.text_classification.predictions import probabilities
-    from spanbert_tf.tasks.text_classification.task import TASK
+    from spanbert_tf.tasks.task import task_of_records
 
-    config = load_finetuning_config(_CONFIG)
+    convert_checkpoint("keras", "huggingface", preset, os.path.join(directory, "theirs"))
+    task = task_of_records(data)
+    config = load_finetuning_config(_CONFIGS[task.name])
     backbone = SpanBertBackbone.from_preset(preset)
     tokenizer = SpanBertTokenizer.from_preset(preset)
-    model = TASK.build(backbone, tokenizer, TASK.load_info(data), config)
-    model.is_head_trained = True  # so that it is converted
-    paths = [os.path.join(directory, name) for name in ("ours", "theirs")]
-    write_preset(model, paths[0])
-    convert_checkpoint("keras", "huggingface", *paths)
-    step = fine_tuning_step(model, _CONFIG)
+    model = task.build(backbone, tokenizer, task.load_info(data), config)
+    step = fine_tuning_step(model, _CONFIGS[task.name])
 
     def tensors(batch: dict) -> dict:
         return {name: tf.constant(value) for name, value in batch.items()}
@@ -175,15 +181,25 @@ def _our_steps(data: str, preset: str, directory: str) -> tuple[Callable, Callab
     def train(batch: dict) -> float:
         return step((batch, batch["label"], batch["sample_weight"]))
 
-    predict = tf.function(lambda batch: probabilities(model, batch), reduce_retracing=True)
-    return train, lambda batch: predict(tensors(batch)).numpy()
+    predict = tf.function(
+        lambda batch: tf.nn.softmax(model(batch, training=False)), reduce_retracing=True
+    )
+    return train, lambda batch: predict(tensors(batch)).numpy(), model.output_shape[-1]
 
 
-def _their_steps(path: str) -> tuple[Callable, Callable]:
+def _their_steps(
+    directory: str, num_outputs: int, has_row_labels: bool
+) -> tuple[Callable, Callable]:
     import torch
     import transformers
 
-    model = transformers.BertForSequenceClassification.from_pretrained(path)
+    kind = (
+        transformers.BertForSequenceClassification
+        if has_row_labels
+        else transformers.BertForTokenClassification
+    )
+    path = os.path.join(directory, "theirs")
+    model = kind.from_pretrained(path, num_labels=num_outputs)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.01)
 
     def features(batch: dict) -> dict:
@@ -197,6 +213,10 @@ def _their_steps(path: str) -> tuple[Callable, Callable]:
         model.train()
         labels = torch.tensor(batch["label"])
         labels = labels if labels.is_floating_point() else labels.long()
+        if not has_row_labels:  # -100 has no loss
+            labels = labels.masked_fill(
+                (labels < 0) | ~torch.tensor(batch["padding_mask"]).bool(), -100
+            )
         loss = model(**features(batch), labels=labels).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -15,7 +15,10 @@ def rows_of(batches: Iterable[tuple[dict, dict]]) -> list[dict]:
             length = x["padding_mask"][place].sum()
             lists = ("token_ids", "segment_ids", "padding_mask")
             rows[number] = {name: x[name][place, :length] for name in lists}
-            rows[number] |= {name: values[place] for name, values in y.items()}
+            rows[number] |= {
+                name: values[place, :length] if values.ndim > 1 else values[place]
+                for name, values in y.items()
+            }
     return [rows[number] for number in sorted(rows)]
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 from task_tests import ODD_TEXTS, SEQUENCE_LENGTH, SPECIAL, TaskTests, assert_same_answers
 
+from benchmarks.classification import main as benchmark
 from data_prep.examples.relation_rows import write_relations
 from data_prep.examples.tacred import read_tacred
 from spanbert_tf.errors import BadInputError, MismatchError
@@ -144,3 +145,12 @@ class TestRelationExtraction(TaskTests):
         )
         with pytest.raises(MismatchError, match="markers of these examples are not those of"):
             run_evaluation(finished[0], [str(tmp_path / "rivers")])
+
+    @pytest.mark.usefixtures("without_toy")
+    def test_benchmark_runs_at_a_tiny_size(self, material, capfd):
+        data, preset = material["train"], material["preset"]
+        arguments = ["--data", data, "--preset", preset, "--batches", "1", "--rounds", "1"]
+        benchmark(arguments, standalone_mode=False)
+        printed = capfd.readouterr().out
+        for part in ("train here beside with dynamic", "predict here beside padded"):
+            assert part in printed
