@@ -1,5 +1,6 @@
 """Text files that are read as a whole, compressed or not. Nothing here needs TensorFlow."""
 
+import glob
 import gzip
 import zlib
 from typing import TypeVar
@@ -29,6 +30,9 @@ def read_text_file(path: str) -> str:
         raise BadInputError(
             f"{path}: line {line}: cannot be read as UTF-8 text ({error.reason}); convert the file"
         ) from error
+    except FileNotFoundError as error:
+        advice = "; patterns are not taken here, one file is" if glob.has_magic(path) else ""
+        raise BadInputError(f"{path}: no such file{advice}") from error
     except (OSError, EOFError, zlib.error) as error:
         raise BadInputError(f"{path}: cannot be read as UTF-8 text ({error})") from error
 

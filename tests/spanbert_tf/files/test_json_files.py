@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import re
 from typing import Annotated, ClassVar
 
 import pytest
@@ -11,6 +12,7 @@ from typing_extensions import TypedDict
 from benchmarks.fuzzing import mutated
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.text_files import read_text_file
 
 
 @dataclasses.dataclass
@@ -77,3 +79,10 @@ def test_damaged_json_ends_in_one_line(kind):
             assert "\n" not in str(error)
             str(error).encode()  # can be printed
     assert refused > 200
+
+
+@pytest.mark.parametrize(("name", "advice"), [("a.txt", ""), ("*.txt", "; patterns are not taken")])
+def test_a_missing_file_is_named_and_a_pattern_for_what_it_is(name, advice, tmp_path):
+    path = tmp_path / name
+    with pytest.raises(BadInputError, match=f"^{re.escape(f'{path}: no such file{advice}')}"):
+        read_text_file(str(path))
