@@ -7,6 +7,9 @@ import keras
 import keras_hub
 from keras import ops
 
+from spanbert_tf.layers.dropout import apply_dropout
+from spanbert_tf.layers.gelu import training_gelu
+
 _MASKED = -1e9  # added to the scores of padding; float16 has its own
 _MASKED_FLOAT16 = -3e4
 
@@ -20,7 +23,8 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
     - queries, keys and values are one matrix product and one transposition;
     - all products with weights are of matrices [B · S, H], with which TensorFlow puts bias and
       GELU into the product at inference;
-    - padding is added to the attention's scores in place of a selection over [B, N, S, S].
+    - padding is added to the attention's scores in place of a selection over [B, N, S, S];
+    - in training, dropout and GELU are `apply_dropout`'s and `training_gelu`'s.
 
     The class keeps KerasHub's name, which is part of the paths in files of weights.
 
@@ -50,13 +54,19 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         heads = self._attend(attention, x, padding_mask, batch_size, length, training)
         kernel = ops.reshape(attention.output_dense.kernel, (hidden_dim, hidden_dim))
         attended = ops.add(ops.matmul(heads, kernel), attention.output_dense.bias)
-        attended = self._self_attention_dropout(attended, training=training)
+        attended = apply_dropout(self._self_attention_dropout, attended, training)
         x = self._self_attention_layer_norm(attended + x)
-        fed_forward = self._feedforward_intermediate_dense(x)
-        fed_forward = self._feedforward_output_dense(fed_forward)
-        fed_forward = self._feedforward_dropout(fed_forward, training=training)
+        fed_forward = self._feedforward_output_dense(self._widen(x, training))
+        fed_forward = apply_dropout(self._feedforward_dropout, fed_forward, training)
         x = self._feedforward_layer_norm(fed_forward + x)
         return ops.reshape(x, (batch_size, length, hidden_dim))
+
+    def _widen(self, x: keras.KerasTensor, training: bool | None) -> keras.KerasTensor:
+        """The first layer of the feed-forward network, [B · S, intermediate_dim]."""
+        dense = self._feedforward_intermediate_dense
+        if not training or dense.activation is not keras.activations.gelu:
+            return dense(x)
+        return training_gelu(ops.add(ops.matmul(x, dense.kernel), dense.bias))
 
     def _attend(
         self,
@@ -85,6 +95,6 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         scores += (is_padding * (_MASKED_FLOAT16 if is_half else _MASKED))[:, None, None, :]
         weights = ops.softmax(scores, axis=-1)
         if self.dropout:
-            weights = attention._dropout_layer(weights, training=training)
+            weights = apply_dropout(attention._dropout_layer, weights, training)
         heads = ops.transpose(ops.matmul(weights, value), (0, 2, 1, 3))  # [B, S, N, D]
         return ops.reshape(heads, (-1, hidden_dim))
