@@ -6,6 +6,7 @@ Memory is bounded by READ_SIZE and, in JSON lines, by the longest line.
 """
 
 import dataclasses
+import glob
 import gzip
 import io
 import os
@@ -63,6 +64,8 @@ def find_files(patterns: str | Sequence[str]) -> list[InputFile]:
             found = match_files(pattern if is_remote(pattern) else os.path.abspath(pattern))
         except OSError as error:
             raise BadInputError(f"{pattern}: cannot be listed ({error})") from error
+        if not found and any(map(os.path.isdir, glob.iglob(pattern))):
+            raise BadInputError(f"{pattern}: matches directories; write {pattern}/**")
         if not found:
             raise BadInputError(f"{pattern}: no such file; check the path, quote the pattern")
         sizes |= found

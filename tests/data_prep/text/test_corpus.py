@@ -188,6 +188,9 @@ def test_patterns_without_files_are_refused(tmp_path):
         find_files(str(tmp_path / "nothing*"))
     with pytest.raises(BadInputError, match="is a directory"):
         find_files(str(tmp_path))
+    (tmp_path / "AA").mkdir()  # as WikiExtractor writes
+    with pytest.raises(BadInputError, match=r"A\*: matches directories; write .*A\*/\*\*"):
+        find_files(str(tmp_path / "A*"))
     (tmp_path / "empty").touch()
     with pytest.raises(BadInputError, match="empty: is empty"):
         find_files(str(tmp_path / "*"))
