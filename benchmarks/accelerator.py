@@ -103,17 +103,19 @@ def losses(path: str, size: str, batch_size: int) -> None:
     """Prints the MLM loss of one batch on both sides: same weights, float32, no dropout."""
     os.environ["KERAS_BACKEND"] = "jax"
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch needs memory, too
-    from benchmarks import accelerator_peer, accelerator_step
+    from benchmarks.accelerator_peer import assign, masked_lm
+    from benchmarks.accelerator_peer import losses as peer_losses
+    from benchmarks.accelerator_step import arrays_of, pretrainer, randomize, training_steps
 
     rows = load_rows(path)
     batch = rows.batches(batch_size)[0]
     sizes = backbone_sizes(size, rows)
-    model = accelerator_step.pretrainer(sizes, dtype="float32", dropout=0.0)
-    accelerator_step.randomize(model)
-    peer = accelerator_peer.masked_lm(sizes, dropout=0.0)
-    accelerator_peer.assign(peer, accelerator_step.arrays_of(model))
-    train, _ = accelerator_step.training_steps(model, [batch])
-    ours, theirs = train(1), accelerator_peer.losses(peer, batch)
+    model = pretrainer(sizes, dtype="float32", dropout=0.0)
+    randomize(model)
+    peer = masked_lm(sizes, dropout=0.0)
+    assign(peer, arrays_of(model))
+    train, _ = training_steps(model, [batch])
+    ours, theirs = train(1), peer_losses(peer, batch)
     print(f"{OURS}: {ours:.6f}")
     for name, value in zip(("masked positions", "all logits"), theirs, strict=True):
         print(f"{PEER}, {name}: {value:.6f}, differs by {abs(value - ours):.1e}")
@@ -207,14 +209,19 @@ def our_variants(sizes: Mapping[str, int], batches: list[dict]) -> _Variants:
 
 def peer_variants(sizes: Mapping[str, int], batches: list[dict], compiles: bool) -> _Variants:
     """As `our_variants`."""
-    from benchmarks import accelerator_peer as peer
+    from benchmarks.accelerator_peer import (
+        loss_at_all_positions,
+        loss_at_targets,
+        masked_lm,
+        training_steps,
+    )
 
     kernel = "sdpa" if compiles else "sdpa, not compiled"
-    ways = (("MLM", peer.loss_at_targets), ("MLM, all logits", peer.loss_at_all_positions))
+    ways = (("MLM", loss_at_targets), ("MLM, all logits", loss_at_all_positions))
     for attention_dropout in (True, False):
         for objectives, loss in ways:
-            model = peer.masked_lm(sizes, dropout=DROPOUT, attention_dropout=attention_dropout)
-            train = peer.training_steps(model, batches, loss, compiles=compiles)
+            model = masked_lm(sizes, dropout=DROPOUT, attention_dropout=attention_dropout)
+            train = training_steps(model, batches, loss, compiles=compiles)
             yield objectives, f"{dropout_label(attention_dropout)}, {kernel}", train
 
 
