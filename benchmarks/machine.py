@@ -1,18 +1,22 @@
 """Says in words what a figure was measured on."""
 
+import importlib.metadata
 import os
 import platform
 
 import psutil
 
 
-def describe_machine() -> str:
-    """Cores and memory of this machine, and the versions that matter."""
-    import tensorflow as tf
+def describe_machine(packages: tuple[str, ...] = ("tensorflow",)) -> str:
+    """Cores and memory of this machine, and the versions that matter.
 
+    Args:
+        packages: installed distributions whose versions are named.
+    """
     gigabytes = psutil.virtual_memory().total / 2**30
     cores = len(os.sched_getaffinity(0))
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     return (
         f"{cores} cores, {gigabytes:.0f} GiB of memory, {platform.machine()}, "
-        f"Python {platform.python_version()}, TensorFlow {tf.__version__}"
+        f"Python {platform.python_version()}, {versions}"
     )

@@ -28,6 +28,9 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
 
     The class keeps KerasHub's name, which is part of the paths in files of weights.
 
+    On JAX, attention without dropout of its weights (at inference, or with a rate of 0) is Keras'
+    one operation for it, which takes a fused kernel where the device has one.
+
     It supports BERT's variant alone: normalisation after the residual, and a padding mask.
 
     Call arguments:
@@ -86,6 +89,9 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         projected = ops.matmul(x, ops.concatenate(kernels, axis=1))  # [B · S, 3 H]
         projected = ops.add(projected, ops.concatenate(biases, axis=0))
         by_head = ops.reshape(projected, (batch_size, length, 3, self.num_heads, head_dim))
+        rate = attention._dropout_layer.rate
+        if keras.backend.backend() == "jax" and not (training and rate):
+            return ops.reshape(_attend_at_once(by_head, padding_mask), (-1, hidden_dim))
         by_part = ops.transpose(by_head, (2, 0, 3, 1, 4))  # [3, B, N, S, D]
         query, key, value = ops.unstack(by_part, 3, axis=0)
         query = ops.multiply(query, ops.cast(head_dim**-0.5, query.dtype))
@@ -98,3 +104,14 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
             weights = apply_dropout(attention._dropout_layer, weights, training)
         heads = ops.transpose(ops.matmul(weights, value), (0, 2, 1, 3))  # [B, S, N, D]
         return ops.reshape(heads, (-1, hidden_dim))
+
+
+def _attend_at_once(
+    by_head: keras.KerasTensor, padding_mask: keras.KerasTensor
+) -> keras.KerasTensor:
+    """Self-attention of queries, keys and values [B, S, 3, N, D] as one operation, [B, S, N, D]."""
+    query, key, value = ops.unstack(by_head, 3, axis=2)  # [B, S, N, D]
+    batch_size, length = ops.shape(by_head)[:2]
+    mask = ops.cast(padding_mask, "bool")[:, None, None, :]
+    mask = ops.broadcast_to(mask, (batch_size, 1, length, length))  # cuDNN's takes no other
+    return ops.dot_product_attention(query, key, value, mask=mask)

@@ -3,6 +3,8 @@
 B examples, S positions, K prediction slots, H width, V vocabulary entries.
 """
 
+from typing import TYPE_CHECKING
+
 import keras
 import keras_hub
 from keras import ops
@@ -17,10 +19,11 @@ from spanbert_tf.models.pretraining_heads import (
 )
 from spanbert_tf.models.replicas import global_mean_share
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
-from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
-from spanbert_tf.models.span_bert_masked_lm_preprocessor import SpanBertMaskedLMPreprocessor
 from spanbert_tf.models.span_bert_task import SpanBertTask
-from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+
+if TYPE_CHECKING:  # they need TensorFlow, which a pretrainer on JAX does without
+    from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
+    from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 
 _SLOT_INPUTS = {
     "masked_lm": ("mask_positions",),
@@ -158,8 +161,8 @@ class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
         super().compile(optimizer=optimizer, **kwargs)
 
     def to_masked_lm(
-        self, tokenizer: SpanBertTokenizer, sequence_length: int | None = None
-    ) -> SpanBertMaskedLM:
+        self, tokenizer: "SpanBertTokenizer", sequence_length: int | None = None
+    ) -> "SpanBertMaskedLM":
         """The masked-language model in this one, to predict with, to save and to export.
 
         Args:
@@ -170,6 +173,11 @@ class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
         Returns:
             A `SpanBertMaskedLM` with this model's encoder and a copy of its head.
         """
+        from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
+        from spanbert_tf.models.span_bert_masked_lm_preprocessor import (
+            SpanBertMaskedLMPreprocessor,
+        )
+
         length = sequence_length or self.backbone.max_sequence_length
         preprocessor = SpanBertMaskedLMPreprocessor(tokenizer, sequence_length=length)
         masked_lm = SpanBertMaskedLM(self.backbone, preprocessor)
@@ -178,7 +186,7 @@ class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
         return masked_lm
 
     def save_to_preset(
-        self, preset_dir: str, max_shard_size: float = 10, *, tokenizer: SpanBertTokenizer
+        self, preset_dir: str, max_shard_size: float = 10, *, tokenizer: "SpanBertTokenizer"
     ) -> None:
         """Writes the preset of a `SpanBertMaskedLM`, with this model's further heads beside it.
 
@@ -202,6 +210,8 @@ class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
             load_weights: whether to load weights; all are random otherwise.
             **kwargs: arguments of the class, in place of what the preset holds; `dtype`.
         """
+        from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
+
         saved = read_heads(preset)
         options = {name: kwargs.pop(name, value) for name, value in head_options(saved).items()}
         loaded = SpanBertMaskedLM.from_preset(
