@@ -83,13 +83,19 @@ def load_checked(
     Raises:
         BadInputError: as `load_preset`; or token ids or outputs are not those of `golden.json`.
     """
+    return load_with_tokenizer(kind, preset, **options)[0]
+
+
+def load_with_tokenizer(
+    kind: type, preset: str, **options: object
+) -> tuple[keras_hub.models.Backbone | keras_hub.models.Task, keras_hub.tokenizers.Tokenizer]:
+    """The same, and the tokenizer whose token ids were compared: a task's own, or the preset's."""
     model = load_preset(kind, preset, dtype="float32", **options)
-    # A task's own, which it reads with; it was described beside the task.
     tokenizer = getattr(getattr(model, "preprocessor", None), "tokenizer", None)
     if tokenizer is None:
         tokenizer = load_preset(keras_hub.models.Tokenizer, preset)
     check_outputs(preset, getattr(model, "backbone", model), tokenizer)
-    return model
+    return model, tokenizer
 
 
 def load_trained(kind: type, preset: str) -> keras_hub.models.Task:
@@ -133,14 +139,26 @@ def weights_digest(backbone: keras_hub.models.Backbone) -> str:
     return digest.hexdigest()
 
 
-def checked_tokenizer(preset: str, data: str, info: RecordsInfo) -> SpanBertTokenizer:
+def checked_tokenizer(
+    preset: str,
+    data: str,
+    info: RecordsInfo,
+    tokenizer: keras_hub.tokenizers.Tokenizer | None = None,
+) -> SpanBertTokenizer:
     """The tokenizer of a preset, which reads text as the records were written.
+
+    Args:
+        preset: directory, or another name that `from_preset` takes.
+        data: directory of the records, for errors.
+        info: their description.
+        tokenizer: the preset's, where it is loaded already.
 
     Raises:
         BadInputError: the preset has no tokenizer of ours.
         MismatchError: vocabulary or casing differ.
     """
-    tokenizer = load_preset(SpanBertTokenizer, preset)
+    if not isinstance(tokenizer, SpanBertTokenizer):
+        tokenizer = load_preset(SpanBertTokenizer, preset)
     if tokenizer.casing != info.casing:
         raise MismatchError(
             f"{preset}: its text is {tokenizer.casing.describe()}, that of the records in {data} "
