@@ -20,6 +20,7 @@ from spanbert_tf.command_line import (
     run_command,
     set_option,
 )
+from spanbert_tf.process.keras_import import import_keras
 from spanbert_tf.process.signals import hand_signals_on
 from spanbert_tf.tasks.cli import evaluate, finetune, glue, predict
 
@@ -48,6 +49,7 @@ for command in (prepare, finetune, evaluate, predict, glue):
 @click.option("--input", "input_pattern", metavar="GLOB", help="Default: text shipped with Python.")
 def quickstart(output: str, input_pattern: str | None) -> None:
     """The whole way from text to a served model, in a few minutes on a CPU."""
+    import_keras()
     from spanbert_tf.quickstart.steps import run_quickstart
 
     run_quickstart(output, input_pattern)
@@ -77,6 +79,7 @@ def inspect(
     from spanbert_tf.config import load_config
 
     load_config(config, overrides)  # a mistake is reported before TensorFlow is imported
+    import_keras()
     from spanbert_tf.inspection.records import inspect_records
 
     inspect_records(
@@ -109,6 +112,7 @@ def pretrain(
     if settings.training.strategy == "multi_worker" and not is_supervised():
         hand_signals_on()
         sys.exit(run_supervised(sys.argv[1:]))
+    import_keras()
     from spanbert_tf.pretraining.run import run_pretraining
 
     run_pretraining(settings, data, output, initial_preset, num_devices=devices)
@@ -136,6 +140,7 @@ def compare(
     overrides: Sequence[str],
 ) -> None:
     """Train small versions of several systems and compare what they reach."""
+    import_keras()
     from spanbert_tf.studies.comparison import compare_systems
 
     compare_systems(
@@ -184,6 +189,7 @@ def convert(
     source_format: str, target_format: str, source: str, destination: str, **options: object
 ) -> None:
     """Convert a checkpoint: a directory, a .tar.gz archive or a preset."""
+    import_keras()
     from spanbert_tf.conversion.convert import convert_checkpoint
 
     convert_checkpoint(source_format, target_format, source, destination, **options)
@@ -210,6 +216,7 @@ def convert(
 @overwrite_option
 def export(preset: str, output: str, **options: object) -> None:
     """Write a SavedModel for TF Serving: texts in, predictions out."""
+    import_keras()
     from spanbert_tf.tasks.exporting import export_preset
 
     export_preset(preset, output, **options)

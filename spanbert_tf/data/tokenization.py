@@ -42,7 +42,9 @@ class WordPieceTokenizer(tf.Module):
             token_out_type=tf.int32,
             lower_case_nfd_strip_accents=False,
         )
-        self._stripper = tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=True)
+        self._stripper = None
+        if casing.lowercase and casing.strip_accents:
+            self._stripper = tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=True)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Ids of the word pieces of texts, string [N]; ragged int32 [N, pieces]."""

@@ -1,8 +1,13 @@
 """Layers that KerasHub does not have."""
 
 from spanbert_tf.layers.antecedent_scorer import AntecedentScorer
+from spanbert_tf.layers.bert_initializer import (
+    BertInitializer,
+    bert_initializer,
+    weights_are_loaded,
+)
 from spanbert_tf.layers.coreference_head import CoreferenceHead
-from spanbert_tf.layers.masked_lm_head import bert_initializer, masked_lm_head
+from spanbert_tf.layers.masked_lm_head import masked_lm_head
 from spanbert_tf.layers.mention_scorer import MentionScorer
 from spanbert_tf.layers.scoring_network import ScoringNetwork
 from spanbert_tf.layers.segment_aware_embedding import SegmentAwareEmbedding
@@ -12,6 +17,7 @@ from spanbert_tf.layers.transformer_encoder import TransformerEncoder
 
 __all__ = [
     "AntecedentScorer",
+    "BertInitializer",
     "CoreferenceHead",
     "MentionScorer",
     "ScoringNetwork",
@@ -21,4 +27,5 @@ __all__ = [
     "TransformerEncoder",
     "bert_initializer",
     "masked_lm_head",
+    "weights_are_loaded",
 ]

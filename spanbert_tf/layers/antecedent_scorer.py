@@ -9,8 +9,8 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from spanbert_tf.layers.bert_initializer import bert_initializer
 from spanbert_tf.layers.chunks import gather_rows, map_chunks
-from spanbert_tf.layers.masked_lm_head import bert_initializer
 from spanbert_tf.layers.mention_scorer import NO_SCORE
 from spanbert_tf.layers.scoring_network import ScoringNetwork
 

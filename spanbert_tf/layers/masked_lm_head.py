@@ -1,12 +1,8 @@
 """The head of the masked-language model."""
 
-import keras
 import keras_hub
 
-
-def bert_initializer() -> keras.initializers.Initializer:
-    """BERT's initializer of kernels and embeddings: a normal cut at two deviations of 0.02."""
-    return keras.initializers.TruncatedNormal(stddev=0.02)
+from spanbert_tf.layers.bert_initializer import bert_initializer
 
 
 def masked_lm_head(backbone: keras_hub.models.Backbone) -> keras_hub.layers.MaskedLMHead:

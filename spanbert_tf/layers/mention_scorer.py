@@ -7,8 +7,8 @@ width of a span's vector, Q positions of a chunk.
 import keras
 from keras import ops
 
+from spanbert_tf.layers.bert_initializer import bert_initializer
 from spanbert_tf.layers.chunks import gather_rows, map_chunks
-from spanbert_tf.layers.masked_lm_head import bert_initializer
 from spanbert_tf.layers.scoring_network import ScoringNetwork
 
 NO_SCORE = -1e9  # in place of minus infinity, whose product with 0 is no number

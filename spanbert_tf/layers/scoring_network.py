@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from spanbert_tf.layers.masked_lm_head import bert_initializer
+from spanbert_tf.layers.bert_initializer import bert_initializer
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")

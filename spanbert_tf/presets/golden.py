@@ -136,20 +136,21 @@ def golden_rows(tokenizer: keras_hub.tokenizers.Tokenizer) -> list[list[int]]:
 
 def encode_rows(backbone: keras_hub.models.Backbone, rows: list[list[int]]) -> list[np.ndarray]:
     """The encoder's output for each row, float32 [row's length, H]; paragraph and sentence 0."""
-    outputs = []
-    for row in rows:
-        row = row[: backbone.max_sequence_length]
-        positions = np.arange(len(row), dtype="int32")[np.newaxis]
-        features = {
-            "token_ids": np.array([row], "int32"),
-            "padding_mask": np.ones_like(positions),
-            "token_indices": positions,
-        }
-        zeros = np.zeros_like(positions)
-        inputs = {name: features.get(name, zeros) for name in backbone.input}
-        sequence_output = backbone(inputs, training=False)["sequence_output"]
-        outputs.append(keras.ops.convert_to_numpy(sequence_output).astype("float32")[0])
-    return outputs
+    lengths = [min(len(row), backbone.max_sequence_length) for row in rows]
+    token_ids = np.zeros((len(rows), max(lengths)), "int32")
+    for target, row, length in zip(token_ids, rows, lengths, strict=True):
+        target[:length] = row[:length]
+    positions = np.broadcast_to(np.arange(max(lengths), dtype="int32"), token_ids.shape)
+    features = {
+        "token_ids": token_ids,
+        "padding_mask": (positions < np.array(lengths)[:, np.newaxis]).astype("int32"),
+        "token_indices": positions,
+    }
+    zeros = np.zeros_like(token_ids)
+    inputs = {name: features.get(name, zeros) for name in backbone.input}
+    sequence_output = backbone(inputs, training=False)["sequence_output"]  # [rows, S, H]
+    outputs = keras.ops.convert_to_numpy(sequence_output).astype("float32")
+    return [output[:length] for output, length in zip(outputs, lengths, strict=True)]
 
 
 def _run_sentences(

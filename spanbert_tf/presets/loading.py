@@ -1,8 +1,10 @@
 """Loads presets for the commands, and checks them."""
 
+import contextlib
 import hashlib
 import os
 import warnings
+from collections.abc import Mapping
 from typing import Protocol
 
 import keras_hub
@@ -11,6 +13,7 @@ from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.data.schema import VOCABULARY_FILE, vocabulary_hash
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import SpanBertTokenizer
 from spanbert_tf.models.task_presets import describe_missing, is_task_preset
 from spanbert_tf.presets.golden import check_outputs, check_weights
@@ -40,13 +43,25 @@ def load_preset(
     try:
         if not issubclass(kind, keras_hub.models.Tokenizer):  # it reads none
             check_weights(preset)
-        return kind.from_preset(preset, **options)
+        with (
+            weights_are_loaded() if _holds_all(kind, preset, options) else contextlib.nullcontext()
+        ):
+            return kind.from_preset(preset, **options)
     except (ValueError, OSError, KeyError, TypeError, ImportError) as error:
         if not os.path.isdir(preset):
             raise BadInputError(describe_missing(preset, error)) from error
         raise BadInputError(
             f"{preset}: no preset of a {kind.__name__} ({_first_line(error)})"
         ) from error
+
+
+def _holds_all(kind: type, preset: str, options: Mapping[str, object]) -> bool:
+    """Whether all weights come from the preset: Keras refuses one that lacks some of them."""
+    if not options.get("load_weights", True) or "num_classes" in options:
+        return False
+    if issubclass(kind, keras_hub.models.Task):  # otherwise it gets a new head
+        return is_task_preset(preset, kind)
+    return issubclass(kind, keras_hub.models.Backbone)
 
 
 def _first_line(error: Exception) -> str:
@@ -68,10 +83,19 @@ def load_checked(
     Raises:
         BadInputError: as `load_preset`; or token ids or outputs are not those of `golden.json`.
     """
+    return load_with_tokenizer(kind, preset, **options)[0]
+
+
+def load_with_tokenizer(
+    kind: type, preset: str, **options: object
+) -> tuple[keras_hub.models.Backbone | keras_hub.models.Task, keras_hub.tokenizers.Tokenizer]:
+    """The same, and the tokenizer whose token ids were compared: a task's own, or the preset's."""
     model = load_preset(kind, preset, dtype="float32", **options)
-    backbone = getattr(model, "backbone", model)
-    check_outputs(preset, backbone, load_preset(keras_hub.models.Tokenizer, preset))
-    return model
+    tokenizer = getattr(getattr(model, "preprocessor", None), "tokenizer", None)
+    if tokenizer is None:
+        tokenizer = load_preset(keras_hub.models.Tokenizer, preset)
+    check_outputs(preset, getattr(model, "backbone", model), tokenizer)
+    return model, tokenizer
 
 
 def load_trained(kind: type, preset: str) -> keras_hub.models.Task:
@@ -115,14 +139,26 @@ def weights_digest(backbone: keras_hub.models.Backbone) -> str:
     return digest.hexdigest()
 
 
-def checked_tokenizer(preset: str, data: str, info: RecordsInfo) -> SpanBertTokenizer:
+def checked_tokenizer(
+    preset: str,
+    data: str,
+    info: RecordsInfo,
+    tokenizer: keras_hub.tokenizers.Tokenizer | None = None,
+) -> SpanBertTokenizer:
     """The tokenizer of a preset, which reads text as the records were written.
+
+    Args:
+        preset: directory, or another name that `from_preset` takes.
+        data: directory of the records, for errors.
+        info: their description.
+        tokenizer: the preset's, where it is loaded already.
 
     Raises:
         BadInputError: the preset has no tokenizer of ours.
         MismatchError: vocabulary or casing differ.
     """
-    tokenizer = load_preset(SpanBertTokenizer, preset)
+    if not isinstance(tokenizer, SpanBertTokenizer):
+        tokenizer = load_preset(SpanBertTokenizer, preset)
     if tokenizer.casing != info.casing:
         raise MismatchError(
             f"{preset}: its text is {tokenizer.casing.describe()}, that of the records in {data} "

@@ -12,6 +12,7 @@ from spanbert_tf.command_line import (
     overwrite_option,
     set_option,
 )
+from spanbert_tf.process.keras_import import import_keras
 
 
 @click.command(cls=SeveralValues)
@@ -39,6 +40,7 @@ def finetune(
     from spanbert_tf.tasks.table import load_task_config
 
     settings = load_task_config(config, overrides)  # before TensorFlow is imported
+    import_keras()
     if grid:
         from spanbert_tf.studies.grid import run_grid
 
@@ -82,6 +84,7 @@ def evaluate(
         raise click.UsageError("give either --preset or --baseline")
     if report and len(data) > 1:
         raise click.UsageError("--report shows the records of one --data")
+    import_keras()
     from spanbert_tf.tasks.commands import run_baseline_evaluation, run_evaluation
 
     if baseline:
@@ -110,6 +113,7 @@ def predict(
     """Predict for records (--data, official files) or raw inputs (--input, JSON lines)."""
     if (data is None) == (source is None):
         raise click.UsageError("give either --data or --input")
+    import_keras()
     if source is not None:
         from spanbert_tf.tasks.predictor import predict_lines
 

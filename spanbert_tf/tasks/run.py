@@ -14,7 +14,13 @@ from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.checksums import directory_digest
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import SpanBertBackbone
-from spanbert_tf.presets.loading import checked_tokenizer, load_checked, load_preset, weights_digest
+from spanbert_tf.presets.loading import (
+    checked_tokenizer,
+    load_checked,
+    load_preset,
+    load_with_tokenizer,
+    weights_digest,
+)
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.optimizer import add_adapters, finetuning_optimizer, frozen_variables
 from spanbert_tf.tasks.table import load_task, load_task_config
@@ -242,13 +248,13 @@ def _load_encoder(
     config: FinetuningConfig, preset: str, info: RowsInfo, data: str
 ) -> tuple[SpanBertBackbone, keras_hub.tokenizers.Tokenizer]:
     """The encoder in the run's precision, and its tokenizer, which fits the records."""
-    backbone = load_checked(keras_hub.models.Backbone, preset)
+    backbone, tokenizer = load_with_tokenizer(keras_hub.models.Backbone, preset)
     if not isinstance(backbone, SpanBertBackbone):
         raise MismatchError(
             f"{preset}: no encoder of this project; `spanbert-tf convert` makes one"
         )
     check_encoder(backbone, info, data, preset)
-    tokenizer = checked_tokenizer(preset, data, info)
+    tokenizer = checked_tokenizer(preset, data, info, tokenizer)
     precision = choose_precision(config.training.precision)
     if config.training.random_weights or precision != "float32":
         backbone = load_preset(

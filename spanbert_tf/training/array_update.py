@@ -53,7 +53,7 @@ class ArrayUpdate:
         gradient: keras.KerasTensor,
         variable: keras.Variable,
         learning_rate: keras.KerasTensor,
-        step: keras.KerasTensor,
+        powers: tuple[keras.KerasTensor, keras.KerasTensor],
         epsilon: float,
     ) -> None:
         """Keras' step, with an epsilon of the variable's own."""
@@ -65,5 +65,5 @@ class ArrayUpdate:
         # 1 - 0.999 in float32, as in TensorFlow's operation, is 1.3e-5 less than 0.001.
         first.assign_add((gradient - first.value) * (1 - beta_1))
         second.assign_add((ops.square(gradient) - second.value) * (1 - beta_2))
-        rate = learning_rate * ops.sqrt(1 - beta_2**step) / (1 - beta_1**step)
+        rate = learning_rate * ops.sqrt(1 - powers[1]) / (1 - powers[0])
         variable.assign_sub(rate * first.value / (ops.sqrt(second.value) + epsilon))

@@ -1,7 +1,7 @@
 """AdamW with BERT's schedule, BERT's exceptions from weight decay, and groups of variables."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 from keras import ops
@@ -131,6 +131,7 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
         variables: list[keras.Variable],
     ) -> None:
         """Updates the variables with the global batch's gradients, whose norms are [clips]."""
+        self._scalars = _Scalars()
         scale = 1.0
         if self.dynamic_loss_scale:
             scale = self.loss_scale.value
@@ -170,21 +171,30 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
         learning_rate: keras.KerasTensor,
     ) -> None:
         """The decay, then Adam's step."""
-        number = self._get_variable_index(variable)
-        values = self._values[number]
-        first_step = 0
-        if values.group is not None:
-            learning_rate = values.group.learning_rate(self.iterations.value)
-            first_step = values.group.learning_rate.first_step
-        learning_rate = ops.cast(learning_rate, variable.dtype) * values.learning_rate_factor
+        values = self._values[self._get_variable_index(variable)]
+        learning_rate, powers = self._scalars.get(
+            (id(values.group), values.learning_rate_factor, variable.dtype),
+            lambda: self._rate_and_powers(values, variable.dtype, learning_rate),
+        )
         if values.weight_decay:
             variable.assign_sub(variable * values.weight_decay * learning_rate)
         if self.amsgrad:
             return super().update_step(gradient, variable, learning_rate)
-        step = ops.cast(self.iterations.value + 1, variable.dtype)
+        self._adam_step(gradient, variable, learning_rate, powers, values.epsilon)
+
+    def _rate_and_powers(
+        self, values: "_Values", dtype: str, learning_rate: keras.KerasTensor
+    ) -> tuple[keras.KerasTensor, tuple[keras.KerasTensor, keras.KerasTensor]]:
+        """The learning rate of a variable, and both betas to the power of the step."""
+        first_step = 0
+        if values.group is not None:
+            learning_rate = values.group.learning_rate(self.iterations.value)
+            first_step = values.group.learning_rate.first_step
+        learning_rate = ops.cast(learning_rate, dtype) * values.learning_rate_factor
+        step = ops.cast(self.iterations.value + 1, dtype)
         if first_step:  # moments begin then; updates that were left out let `iterations` lag
             step = ops.maximum(step - first_step, 1.0)
-        self._adam_step(gradient, variable, learning_rate, step, values.epsilon)
+        return learning_rate, (self.beta_1**step, self.beta_2**step)
 
     def get_config(self) -> dict:
         """The arguments of the constructor."""
@@ -205,6 +215,19 @@ class _Values:
     weight_decay: float
     epsilon: float
     clip: int
+
+
+class _Scalars:
+    """What many variables share in one update; each would add a dozen operations to the graph."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple, tuple] = {}
+
+    def get(self, key: tuple, compute: Callable[[], tuple]) -> tuple:
+        """What was computed for a key, now or before."""
+        if key not in self._found:
+            self._found[key] = compute()
+        return self._found[key]
 
 
 def adamw(

@@ -70,7 +70,7 @@ class ReplicatedUpdate:
         gradient: tf.Tensor,
         variable: tf.Variable,
         learning_rate: tf.Tensor,
-        step: tf.Tensor,
+        powers: tuple[tf.Tensor, tf.Tensor],
         epsilon: float,
     ) -> None:
         """Keras' step in one operation, which goes through the memory once."""
@@ -79,8 +79,8 @@ class ReplicatedUpdate:
             var=variable.handle,
             m=self._momentums[number].value.handle,
             v=self._velocities[number].value.handle,
-            beta1_power=self.beta_1**step,
-            beta2_power=self.beta_2**step,
+            beta1_power=powers[0],
+            beta2_power=powers[1],
             lr=learning_rate,
             beta1=self.beta_1,
             beta2=self.beta_2,

@@ -10,7 +10,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 METRICS = ("mentions", "muc", "bcub", "ceafm", "ceafe")
 _AVERAGED = ("muc", "bcub", "ceafe")  # CoNLL's score
@@ -155,6 +154,8 @@ def _dice(shared: np.ndarray, key: Sequence[Cluster], response: Sequence[Cluster
 
 def _ceaf(similarity: np.ndarray, whole_of_key: int, whole_of_response: int) -> Counts:
     """Luo, 2005: the best one-to-one alignment of the clusters."""
+    from scipy.optimize import linear_sum_assignment  # takes a while, and one metric needs it
+
     rows, columns = linear_sum_assignment(similarity, maximize=True)
     # Added in the order of the key, as the official scorer does: the last digit can depend on it.
     best = float(sum(similarity[rows, columns].tolist()))

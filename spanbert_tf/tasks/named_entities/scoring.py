@@ -1,10 +1,11 @@
-"""The F1 of entities, by `seqeval`'s strict rule: type and both borders must be right."""
+"""The F1 of entities, by `seqeval`'s strict rule: type and both borders must be right.
+
+It takes a second to import, and so where it counts.
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
-from seqeval.metrics import classification_report
-from seqeval.scheme import IOB2, Entities
 
 from spanbert_tf.tasks.named_entities.schema import OUTSIDE, SentenceLine
 from spanbert_tf.tasks.report.class_tables import ClassScore
@@ -36,6 +37,9 @@ def score_labels(
         gold: labels of the words of each sentence, `B-TYPE`, `I-TYPE` or `O`.
         predicted: as `gold`.
     """
+    from seqeval.metrics import classification_report
+    from seqeval.scheme import IOB2
+
     report = classification_report(
         gold, predicted, mode="strict", scheme=IOB2, output_dict=True, zero_division=0
     )
@@ -55,6 +59,8 @@ def entity_spans(sentence: SentenceLine, labels: list[str]) -> list[tuple[int, i
         sentence: line of `sentences.jsonl`.
         labels: labels of its words.
     """
+    from seqeval.scheme import IOB2, Entities
+
     words = sentence["words"]
     found = Entities([labels], IOB2).entities[0] if labels else []
     return [(words[one.start][0], words[one.end - 1][1], one.tag) for one in found]

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0
 
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.tasks.question_answering.decoding import AnsweredQuestion
@@ -38,6 +37,9 @@ def score_answers(
     Raises:
         MismatchError: there are questions without an answer, though `has_unanswerable` is false.
     """
+    # Here: other tasks and commands need no Model Garden.
+    from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0
+
     if not has_unanswerable:
         if missing := [line["id"] for line in questions if not line["gold_texts"]]:
             raise MismatchError(
@@ -108,6 +110,8 @@ def score_each(questions: Sequence[dict], answers: Sequence[str]) -> list[dict[s
         questions: lines of `questions.jsonl`.
         answers: in the same order; an empty one is right for an unanswerable question.
     """
+    from official.nlp.tools import squad_evaluate_v2_0
+
     scores = []
     for question, answer in zip(questions, answers, strict=True):
         # The script of SQuAD 2.0 scores a question with an answer as that of 1.1 does.

@@ -1,12 +1,14 @@
-"""GLUE's metrics, by scikit-learn and SciPy (Wang et al., 2019, section 3)."""
+"""GLUE's metrics (Wang et al., 2019, section 3).
+
+scikit-learn and SciPy take a second to import, and so where they compute.
+"""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import scipy.stats
-import sklearn.metrics
 
+from spanbert_tf.tasks.report.class_tables import class_scores
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 
 MAIN_METRIC = "score"
@@ -15,8 +17,15 @@ _POSITIVE = "1"  # the class whose F1 MRPC and QQP are scored by
 Labels = Sequence[str] | Sequence[float]
 
 
+def _accuracy(gold: Labels, predicted: Labels) -> float:
+    """The share of right labels."""
+    return float(np.mean([a == b for a, b in zip(gold, predicted, strict=True)]))
+
+
 def _matthews(gold: Labels, predicted: Labels) -> float:
     """Matthews' correlation; 0 where all predictions are one class."""
+    import sklearn.metrics
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of one class in gold and predictions
         return sklearn.metrics.matthews_corrcoef(gold, predicted)
@@ -24,19 +33,24 @@ def _matthews(gold: Labels, predicted: Labels) -> float:
 
 def _f1(gold: Labels, predicted: Labels) -> float:
     """F1 of class 1."""
-    return sklearn.metrics.f1_score(gold, predicted, pos_label=_POSITIVE, zero_division=0)
+    return class_scores(gold, predicted, [_POSITIVE])[0].f1 / 100
 
 
 def _macro_f1(gold: Labels, predicted: Labels) -> float:
     """The mean of the F1 of the classes that there are, in labels or predictions."""
-    return sklearn.metrics.f1_score(gold, predicted, average="macro", zero_division=0)
+    classes = sorted({*gold, *predicted})
+    return float(np.mean([score.f1 for score in class_scores(gold, predicted, classes)])) / 100
 
 
 def _pearson(gold: Labels, predicted: Labels) -> float:
+    import scipy.stats
+
     return _correlation(scipy.stats.pearsonr, gold, predicted)
 
 
 def _spearman(gold: Labels, predicted: Labels) -> float:
+    import scipy.stats
+
     return _correlation(scipy.stats.spearmanr, gold, predicted)
 
 
@@ -51,7 +65,7 @@ def _correlation(function: Callable, gold: Labels, predicted: Labels) -> float:
 
 
 _METRICS: Mapping[str, Callable[[Labels, Labels], float]] = {
-    "accuracy": sklearn.metrics.accuracy_score,
+    "accuracy": _accuracy,
     "f1": _f1,
     "macro_f1": _macro_f1,
     "matthews": _matthews,

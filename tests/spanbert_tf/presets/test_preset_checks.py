@@ -18,6 +18,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.models.task_presets import is_task_preset
+from spanbert_tf.presets.golden import encode_rows
 from spanbert_tf.presets.loading import load_checked, load_preset
 from spanbert_tf.presets.pretraining import load_pretrainer, save_pretraining_preset
 from spanbert_tf.presets.writing import write_preset
@@ -85,11 +86,77 @@ def test_other_results_are_noticed(change, backbone, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+def test_the_tokenizer_that_a_task_reads_with_is_checked(backbone, tmp_path):
+    """It is described in `task.json`; an encoder's alone in `tokenizer.json`."""
+    pretrainer = SpanBertPretrainer(backbone, max_span_targets=4, span_position_dim=8)
+    preset = tmp_path / "preset"
+    tokenizer = SpanBertTokenizer(VOCABULARY)
+    save_pretraining_preset(pretrainer, tokenizer, str(preset), sequence_length=40)
+    text = (preset / "task.json").read_text()
+    assert text.count('"lowercase": false') == 1
+    (preset / "task.json").write_text(text.replace('"lowercase": false', '"lowercase": true'))
+    with pytest.raises(BadInputError, match="other token ids"):
+        load_checked(SpanBertMaskedLM, str(preset))
+
+
 def test_segabert_is_checked_too(tmp_path):
     backbone = SpanBertBackbone(
         len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=40, position_embeddings="segment_aware"
     )
     check_same_weights(write(backbone, tmp_path / "preset"), backbone)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The shapes of all first values that are drawn."""
+    shapes = []
+    draw = keras.initializers.TruncatedNormal.__call__
+
+    def draw_and_note(self, shape, dtype=None):
+        shapes.append(tuple(shape))
+        return draw(self, shape, dtype)
+
+    monkeypatch.setattr(keras.initializers.TruncatedNormal, "__call__", draw_and_note)
+    return shapes
+
+
+def test_weights_that_are_loaded_are_not_drawn_first(backbone, drawn, tmp_path):
+    encoder = write(backbone, tmp_path / "encoder")
+    drawn.clear()
+    loaded = load_checked(keras_hub.models.Backbone, encoder)
+    assert drawn == []
+    for expected, actual in zip(backbone.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    pretrainer = SpanBertPretrainer(backbone, max_span_targets=4, span_position_dim=8)
+    task = str(tmp_path / "task")
+    save_pretraining_preset(pretrainer, SpanBertTokenizer(VOCABULARY), task, sequence_length=40)
+    drawn.clear()
+    loaded = load_checked(SpanBertMaskedLM, task)
+    assert drawn == []
+    expected = pretrainer.masked_lm_head.get_weights()
+    for one, other in zip(expected, loaded.masked_lm_head.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_weights_that_are_not_loaded_are_drawn(backbone, drawn, tmp_path):
+    encoder = write(backbone, tmp_path / "encoder")
+    with pytest.warns(UserWarning, match="no trained head"):
+        task = load_preset(SpanBertMaskedLM, encoder)
+    (kernel,) = (w for w in task.masked_lm_head.get_weights() if w.shape == (32, 32))
+    assert kernel.shape in drawn
+    assert kernel.std() == pytest.approx(0.0176, abs=0.003)  # of a normal cut at two deviations
+    drawn.clear()
+    new = load_preset(SpanBertBackbone, encoder, load_weights=False)
+    assert new.token_embedding.embeddings.shape in drawn
+    assert np.all(np.std(new.token_embedding.embeddings, axis=1) > 0)
+
+
+def test_rows_together_are_encoded_as_if_alone(backbone):
+    rows = [[2, 5, 6, 3], [2, 3], [2, *[7, 8] * 30, 3]]  # the last one is cut
+    together = encode_rows(backbone, rows)
+    assert [output.shape for output in together] == [(4, 32), (2, 32), (40, 32)]
+    for row, output in zip(rows, together, strict=True):
+        np.testing.assert_allclose(output, encode_rows(backbone, [row])[0], atol=1e-5)
 
 
 def test_model_card_says_what_it_was_told(backbone, tmp_path):

@@ -180,3 +180,18 @@ def test_loss_scale_does_not_change_the_step():
         steps.append(layer.get_weights())
     for plain, scaled in zip(*steps, strict=True):
         np.testing.assert_allclose(scaled, plain, rtol=1e-6)
+
+
+def test_variables_share_the_schedule_and_the_powers_of_one_update():
+    variables = [keras.Variable(np.ones(size, "float32"), name=f"v{size}") for size in (2, 3, 4)]
+    optimizer = spanbert_tf.training.adamw(warmup_steps=2, total_steps=9)
+    optimizer.build(variables)
+
+    @tf.function
+    def update():
+        optimizer.apply([tf.ones(v.shape) for v in variables], variables)
+
+    functions = update.get_concrete_function().graph.as_graph_def().library.function
+    nodes = [node.op for function in functions for node in function.node_def]
+    assert nodes.count("ResourceApplyAdam") == 3
+    assert nodes.count("Pow") == 2  # one for each beta

@@ -4,6 +4,8 @@ import html
 import json
 import os
 import re
+import subprocess
+import sys
 from typing import ClassVar
 
 import numpy as np
@@ -12,6 +14,7 @@ from made_up_texts import LABELS, VOCABULARY, made_up_pairs, made_up_scores, wri
 from task_tests import TaskTests
 
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.process.keras_import import UNUSED
 from spanbert_tf.tasks.commands import (
     load_task_model,
     run_baseline_evaluation,
@@ -50,6 +53,20 @@ class TestTextClassification(TaskTests):
 
     def answer_of_predictor(self, found):
         return {"label": found["label"], found["label"]: found["score"]}
+
+    def test_evaluation_imports_no_other_keras(self, finished, material):
+        """In a process of its own, as a shell starts it; each of these costs up to seconds."""
+        others = ("tf_keras", "official", "torch", "transformers", "apache_beam", *UNUSED)
+        program = (
+            "import sys, spanbert_tf.cli\n"
+            f"try:\n    spanbert_tf.cli.main({['evaluate', '--preset', finished[0]]!r}"
+            f" + {['--data', material['dev']]!r})\n"
+            "except SystemExit as stop:\n    assert stop.code == 0\n"
+            f"print(sorted(set({others!r}) & set(sys.modules)), file=sys.stderr)"
+        )
+        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert "accuracy" in result.stdout
+        assert result.stderr.splitlines()[-1] == "[]"
 
     def test_labels_travel_by_name(self, finished):
         _, model = load_task_model(finished[0])

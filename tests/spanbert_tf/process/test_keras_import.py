@@ -1,0 +1,27 @@
+"""What importing Keras for a command leaves out is there again afterwards."""
+
+import subprocess
+import sys
+
+import pytest
+
+from spanbert_tf.process.keras_import import UNUSED
+
+IMPORT = f"""
+import gc, sys
+from spanbert_tf.process.keras_import import import_keras
+
+{{before}}
+import_keras()
+print(sorted(set({UNUSED!r}) & set(sys.modules)), "keras_hub" in sys.modules, gc.isenabled())
+import matplotlib.figure, pandas, sklearn.metrics
+import keras
+print(keras.ops.sum(keras.ops.ones(3)).numpy())
+"""
+
+
+@pytest.mark.parametrize(("before", "loaded"), [("", []), ("import pandas", ["pandas"])])
+def test_other_packages_are_neither_imported_nor_lost(before, loaded):
+    program = IMPORT.format(before=before)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.stdout.splitlines() == [f"{loaded} True True", "3.0"]
