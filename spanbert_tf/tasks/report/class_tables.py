@@ -41,22 +41,14 @@ def class_scores(
         predicted: the model's.
         labels: all classes, in the order of the table.
     """
-    there, guessed = collections.Counter(gold), collections.Counter(predicted)
-    right = collections.Counter(a for a, b in zip(gold, predicted, strict=True) if a == b)
-    return [
-        ClassScore(
-            name,
-            precision=_percent(right[name], guessed[name]),
-            recall=_percent(right[name], there[name]),
-            f1=_percent(2 * right[name], there[name] + guessed[name]),
-            support=there[name],
-        )
-        for name in labels
-    ]
+    import sklearn.metrics  # takes a second, and so where it counts
 
-
-def _percent(part: int, whole: int) -> float:
-    return 100 * part / whole if whole else 0.0
+    columns = sklearn.metrics.precision_recall_fscore_support(
+        gold, predicted, labels=list(labels), zero_division=0
+    )
+    *shares, support = (column.tolist() for column in columns)
+    percents = ([100 * value for value in column] for column in shares)
+    return list(map(ClassScore, labels, *percents, support))
 
 
 def print_class_scores(console: rich.console.Console, scores: Iterable[ClassScore]) -> None:

@@ -1,6 +1,6 @@
-"""GLUE's metrics (Wang et al., 2019, section 3).
+"""GLUE's metrics, by scikit-learn and SciPy (Wang et al., 2019, section 3).
 
-scikit-learn and SciPy take a second to import, and so where they compute.
+Both take a second to import, and so where they compute.
 """
 
 import warnings
@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from spanbert_tf.tasks.report.class_tables import class_scores
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 
 MAIN_METRIC = "score"
@@ -19,7 +18,9 @@ Labels = Sequence[str] | Sequence[float]
 
 def _accuracy(gold: Labels, predicted: Labels) -> float:
     """The share of right labels."""
-    return float(np.mean([a == b for a, b in zip(gold, predicted, strict=True)]))
+    import sklearn.metrics
+
+    return sklearn.metrics.accuracy_score(gold, predicted)
 
 
 def _matthews(gold: Labels, predicted: Labels) -> float:
@@ -33,13 +34,16 @@ def _matthews(gold: Labels, predicted: Labels) -> float:
 
 def _f1(gold: Labels, predicted: Labels) -> float:
     """F1 of class 1."""
-    return class_scores(gold, predicted, [_POSITIVE])[0].f1 / 100
+    import sklearn.metrics
+
+    return sklearn.metrics.f1_score(gold, predicted, pos_label=_POSITIVE, zero_division=0)
 
 
 def _macro_f1(gold: Labels, predicted: Labels) -> float:
     """The mean of the F1 of the classes that there are, in labels or predictions."""
-    classes = sorted({*gold, *predicted})
-    return float(np.mean([score.f1 for score in class_scores(gold, predicted, classes)])) / 100
+    import sklearn.metrics
+
+    return sklearn.metrics.f1_score(gold, predicted, average="macro", zero_division=0)
 
 
 def _pearson(gold: Labels, predicted: Labels) -> float:
