@@ -44,16 +44,28 @@ def _columns(line: str) -> list[str]:
     return columns if len(columns) == _GUM_COLUMNS else line.split()
 
 
+def _parts(text: str) -> Iterator[tuple[int, str, str | None]]:
+    """The first line and each that begins with `#`, with its number and the lines after it."""
+    number, start = 1, 0
+    while start <= len(text):
+        end = text.find("\n#", start)
+        end = len(text) if end < 0 else end
+        line_end = text.find("\n", start, end)
+        if line_end < 0:
+            yield number, text[start:end], None
+        else:
+            yield number, text[start:line_end], text[line_end + 1 : end]
+        number += text.count("\n", start, end) + 1
+        start = end + 1
+
+
 class _Reader:
     def __init__(self, path: str) -> None:
         self._path = path
         self._begin: re.Match | None = None
 
     def documents(self, text: str) -> Iterator[Document]:
-        number = 1
-        for part in text.split("\n#"):  # a line, and those up to the next that begins with `#`
-            line, _, rows = part.partition("\n")
-            line = line if number == 1 else f"#{line}"
+        for number, line, rows in _parts(text):
             if line.startswith("#") and (begin := _BEGIN.match(line)):
                 self._check_ended(number)
                 self._start(begin, number)
@@ -64,8 +76,8 @@ class _Reader:
                 yield self._finished()
             elif self._begin is not None or not line.startswith("#"):
                 self._read_line(line, number)
-            self._read_rows(rows, number + 1)
-            number += part.count("\n") + 1
+            if rows is not None:
+                self._read_rows(rows, number + 1)
         if self._begin is not None:  # the last `#end document` may be missing
             yield self._finished()
 

@@ -6,6 +6,7 @@ become strings: splitting each row takes twice as long, calling functions for ea
 """
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -40,11 +41,11 @@ class Columns:
         """The cells of a column."""
         return self._strings(self.starts[:, column], self.ends[:, column])
 
-    def cells_other_than(self, character: str, column: int) -> list[tuple[int, str]]:
+    def cells_other_than(self, character: str, column: int) -> Iterator[tuple[int, str]]:
         """Rows and cells of a column without those that are one certain character."""
         starts, ends = self.starts[:, column], self.ends[:, column]
         rows = np.flatnonzero((ends - starts != 1) | (self.codes[starts] != ord(character)))
-        return list(zip(rows.tolist(), self._strings(starts[rows], ends[rows]), strict=True))
+        return zip(rows.tolist(), self._strings(starts[rows], ends[rows]), strict=True)
 
     def _strings(self, starts: np.ndarray, ends: np.ndarray) -> list[str]:
         text = self.text
@@ -68,16 +69,17 @@ def equal_columns(text: str, min_width: int) -> Columns | None:
     # Tabs, at which cells may be split alone, control characters, and spaces beyond ASCII.
     if np.count_nonzero(codes <= _SPACE) != np.count_nonzero(is_space) - 2:
         return None
-    if not text.isascii() and _IS_FURTHER_SPACE[np.minimum(codes, _HIGHEST)].any():
+    beyond = codes[codes > _LAST_ASCII].astype(np.uint32)
+    if _IS_FURTHER_SPACE[np.minimum(beyond, _HIGHEST)].any():
         return None
     borders = np.flatnonzero(is_space[1:] != is_space[:-1])
     starts, ends = borders[::2], borders[1::2]
     before = np.searchsorted(starts, np.flatnonzero(is_line_end))  # cells before each line's end
-    widths = np.diff(before, prepend=0, append=len(starts))
+    widths = np.diff(np.concatenate([[0], before, [len(starts)]]))
     lines = np.flatnonzero(widths)
     if not len(lines) or widths[lines[0]] < min_width or np.ptp(widths[lines]):
         return None
-    follows_blank = np.diff(lines, prepend=-2) > 1
+    follows_blank = np.concatenate([[True], lines[1:] - lines[:-1] > 1])
     shape = (len(lines), widths[lines[0]])
     return Columns(
         text=text,

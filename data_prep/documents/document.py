@@ -50,7 +50,7 @@ def clean_clusters(clusters: Iterable[Sequence[Sequence[int]]]) -> Clusters:
 
     In the order of their first mentions; so are the mentions of each.
     """
-    distinct = [{(start, end) for start, end in spans} for spans in clusters]
+    distinct = [set(map(tuple, spans)) for spans in clusters]
     if sum(map(len, distinct)) > len(set().union(*distinct)):
         distinct = _merge(distinct)
     return sorted(sorted(mentions) for mentions in distinct if mentions)

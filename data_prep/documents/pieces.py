@@ -54,7 +54,7 @@ class DocumentTokenizer:
         """
         numbers: dict[str, int] = collections.defaultdict(itertools.count().__next__)
         all_numbers = [
-            np.array([numbers[word] for word in document.words]) for document in documents
+            np.fromiter(map(numbers.__getitem__, document.words), "int64") for document in documents
         ]
         raw = [word.encode("utf-8", "surrogatepass") for word in numbers]
         ids = self._tokenizer.tokenize(raw)

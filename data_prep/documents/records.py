@@ -151,7 +151,7 @@ class RecordMaker:
         names = [name for name in dict.fromkeys(document.speakers) if name]
         ids = {"": schema.NO_SPEAKER}
         ids |= {name: number for number, name in enumerate(names, schema.SPECIAL_SPEAKER + 1)}
-        speakers = np.array([ids[name] for name in document.speakers])[row.word_indices]
+        speakers = np.fromiter(map(ids.__getitem__, document.speakers), "int64")[row.word_indices]
         numbers = {
             schema.SENTENCES: row.sentence_indices,
             schema.WORDS: row.word_indices,
@@ -175,8 +175,8 @@ class RecordMaker:
         """First and last position and cluster of the mentions that have pieces."""
         places = np.flatnonzero(row.pieces != NO_PIECE)
         words = row.word_indices[places]
-        spans = np.array(list(itertools.chain.from_iterable(document.clusters)), "int64")
-        spans = spans.reshape(-1, 2)
+        mentions = itertools.chain.from_iterable(document.clusters)
+        spans = np.fromiter(itertools.chain.from_iterable(mentions), "int64").reshape(-1, 2)
         clusters = np.repeat(
             np.arange(len(document.clusters)) + 1, list(map(len, document.clusters))
         )
