@@ -1,7 +1,7 @@
 """Cuts a document in memory into segments, by the rule of `document_segments`.
 
-Without a graph: that of the rule is traced for half a second, and its loop over segments takes
-longer than all else. A test holds both against each other.
+Without a graph: that of the rule is traced for half a second, and its loop over segments takes ten
+times as long as the one here. A test holds both against each other.
 """
 
 import bisect
