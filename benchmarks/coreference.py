@@ -2,18 +2,15 @@
 
     spanbert-tf prepare coreference --input dev.english.v4_gold_conll.gz --vocabulary vocab.txt \
       --lowercase --output ontogum/dev
-    python -m benchmarks.coreference --data ontogum/dev --input dev.english.v4_gold_conll.gz \
-      [--preset PRESET] [--plot memory.svg]
+    python -m benchmarks.coreference --data ontogum/dev [--preset PRESET] [--plot memory.svg]
 
 The peer (`coreference_peer`) has the same weights; its outputs are compared first. Without a preset
 both encoders are BERT base with random weights. Peaks of memory are measured in a process of their
 own, above the loaded model. Goals: 1.8 times as fast as a whole, 2.5 times without the encoder, 1.5
-times in training, a quarter of the memory at 5,000 pieces, 2 GiB at 20,000, 5 times `minimize`, 2 s
-to score.
+times in training, a quarter of the memory at 5,000 pieces, 2 GiB at 20,000, 2 s to score.
 """
 
 import concurrent.futures
-import gzip
 import json
 import multiprocessing
 import os
@@ -39,59 +36,17 @@ _NO_SCORE = -1e8  # scores below are of no antecedent
 
 @click.command()
 @click.option("--data", required=True, type=click.Path(exists=True), help="Records to predict.")
-@click.option("--input", "conll", required=True, help="The CoNLL file that they are of, gzipped.")
 @click.option("--preset", help="Of an encoder.  [default: base shape, random weights]")
 @click.option("--documents", default=30, show_default=True, help="To predict.")
 @click.option("--steps", default=10, show_default=True, help="Of training.")
 @click.option("--plot", type=click.Path(), help="Draws the memory over the pieces.")
-def main(
-    data: str, conll: str, preset: str | None, documents: int, steps: int, plot: str | None
-) -> None:
+def main(data: str, preset: str | None, documents: int, steps: int, plot: str | None) -> None:
     print(describe_machine())
-    show_reading(data, conll)
     show_scoring(data)
     with tempfile.TemporaryDirectory() as directory:
         write_models(data, preset, directory)
         show_memory(directory, plot)
         show_speed(data, directory, documents, steps)
-
-
-def show_reading(data: str, conll: str) -> None:
-    """CoNLL to records, here and word by word in Python."""
-    from official.nlp.tools.tokenization import FullTokenizer
-
-    from benchmarks.coreference_peer import minimize
-    from data_prep.documents.reading import read_documents
-    from data_prep.documents.records import write_documents
-    from spanbert_tf.tasks.coreference.schema import CoreferenceInfo
-
-    info, vocabulary = CoreferenceInfo.load(data), os.path.join(data, "vocab.txt")
-    peer = FullTokenizer(vocabulary, do_lower_case=info.lowercase)
-
-    def ours() -> None:
-        with tempfile.TemporaryDirectory() as directory:
-            write_documents(
-                read_documents([conll]),
-                os.path.join(directory, "records"),
-                vocabulary=vocabulary,
-                casing=info.casing,
-                sequence_length=info.sequence_length,
-                max_span_width=30,
-                max_training_segments=None,
-                overwrite=False,
-            )
-
-    def theirs() -> None:
-        with gzip.open(conll, "rt", encoding="utf-8") as file, tempfile.TemporaryFile("w") as out:
-            for document in minimize(file.read(), peer, info.sequence_length):
-                out.write(json.dumps(document) + "\n")
-
-    ours()  # traces
-    seconds, peer_seconds = (median_seconds(call, 3) for call in (ours, theirs))
-    print(
-        f"CoNLL to records: {seconds:.2f} s, the way of minimize.py {peer_seconds:.2f} s, "
-        f"{peer_seconds / seconds:.1f} times as fast (goal: at least 5)"
-    )
 
 
 def show_scoring(data: str) -> None:

@@ -115,6 +115,8 @@ def check_case(vocabulary: Sequence[str], path: str, casing: Casing) -> None:
 
 def has_accents(piece: str) -> bool:
     """Whether stripping accents, as BERT does, changes a piece."""
+    if piece.isascii():
+        return False
     decomposed = unicodedata.normalize("NFD", piece)
     return any(unicodedata.category(character) == "Mn" for character in decomposed)
 

@@ -4,7 +4,8 @@ import os
 import re
 from collections.abc import Iterator
 
-from data_prep.documents.document import Document, clean_clusters, normalise_word
+from data_prep.documents.conll_columns import Columns, equal_columns
+from data_prep.documents.document import Document, clean_clusters, normalise_words
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.coreference.cluster_column import ClusterColumn
 
@@ -13,11 +14,13 @@ _END = re.compile(r"#\s*end document")
 _WORD, _SPEAKER, _MIN_COLUMNS = 3, 9, 12
 _GUM_COLUMNS, _GUM_WORD = 3, 1
 _NO_SPEAKER = ("-", "*", "_")
+_NO_CLUSTER = "-"
+_FIRST_LINE = re.compile(r"\s*([^\n]*)")
 
 
 def is_conll(text: str) -> bool:
     """Whether a text begins as such files do."""
-    return _BEGIN.match(text.lstrip().split("\n", 1)[0]) is not None
+    return _BEGIN.match(_FIRST_LINE.match(text)[1]) is not None
 
 
 def read_conll(path: str, text: str) -> list[Document]:
@@ -41,13 +44,28 @@ def _columns(line: str) -> list[str]:
     return columns if len(columns) == _GUM_COLUMNS else line.split()
 
 
+def _parts(text: str) -> Iterator[tuple[int, str, str | None]]:
+    """The first line and each that begins with `#`, with its number and the lines after it."""
+    number, start = 1, 0
+    while start <= len(text):
+        end = text.find("\n#", start)
+        end = len(text) if end < 0 else end
+        line_end = text.find("\n", start, end)
+        if line_end < 0:
+            yield number, text[start:end], None
+        else:
+            yield number, text[start:line_end], text[line_end + 1 : end]
+        number += text.count("\n", start, end) + 1
+        start = end + 1
+
+
 class _Reader:
     def __init__(self, path: str) -> None:
         self._path = path
         self._begin: re.Match | None = None
 
     def documents(self, text: str) -> Iterator[Document]:
-        for number, line in enumerate(text.split("\n"), start=1):
+        for number, line, rows in _parts(text):
             if line.startswith("#") and (begin := _BEGIN.match(line)):
                 self._check_ended(number)
                 self._start(begin, number)
@@ -56,16 +74,47 @@ class _Reader:
                     problem = "a document ends that has not begun"
                     raise BadInputError(f"{self._place(number)}: {problem}")
                 yield self._finished()
-            elif not line.strip():
-                self._ends_sentence = True
-            elif self._begin is not None:
-                self._read_row(_columns(line), number)
-            elif not line.startswith("#"):
-                raise BadInputError(
-                    f"{self._place(number)}: stands before any `#begin document (NAME); part 000`"
-                )
+            elif self._begin is not None or not line.startswith("#"):
+                self._read_line(line, number)
+            if rows is not None:
+                self._read_rows(rows, number + 1)
         if self._begin is not None:  # the last `#end document` may be missing
             yield self._finished()
+
+    def _read_rows(self, text: str, first: int) -> None:
+        """Reads lines none of which begins with `#`."""
+        columns = None
+        if self._begin is not None and self._ends_sentence:
+            columns = equal_columns(text, _MIN_COLUMNS)
+        if columns is None:
+            for number, line in enumerate(text.split("\n"), start=first):
+                self._read_line(line, number)
+            return
+        self._read_columns(columns, first)
+        self._ends_sentence = not text.rpartition("\n")[2].strip()
+
+    def _read_columns(self, columns: Columns, first: int) -> None:
+        num_words = len(self._words)
+        for row, cell in columns.cells_other_than(_NO_CLUSTER, -1):
+            self._column.read(cell, num_words + row, first + columns.lines[row])
+        words = columns.cells(_WORD)
+        speakers = [""] * len(words)
+        for row, name in columns.cells_other_than("-", _SPEAKER):
+            speakers[row] = "" if name in _NO_SPEAKER else name
+        self._words += normalise_words(words)
+        self._speakers += speakers
+        self._starts += [num_words + start for start in columns.sentence_starts]
+        self._tells_sentences = True
+
+    def _read_line(self, line: str, number: int) -> None:
+        if not line.strip():
+            self._ends_sentence = True
+        elif self._begin is not None:
+            self._read_row(_columns(line), number)
+        else:
+            raise BadInputError(
+                f"{self._place(number)}: stands before any `#begin document (NAME); part 000`"
+            )
 
     def _place(self, number: int) -> str:
         return f"{self._path}: line {number}"
@@ -101,7 +150,7 @@ class _Reader:
         # GUM's files mostly do not; with blank lines they do.
         self._tells_sentences = len(columns) != _GUM_COLUMNS or len(self._starts) > 1
         self._column.read(columns[-1].strip(), len(self._words), number)
-        self._words.append(normalise_word(word))
+        self._words += normalise_words([word])
         self._speakers.append("" if speaker in _NO_SPEAKER else speaker)
 
     def _finished(self) -> Document:

@@ -38,9 +38,11 @@ class Document:
         return f"{self.name}_{self.part}"
 
 
-def normalise_word(word: str) -> str:
-    """The word that is meant by one of OntoNotes' files."""
-    return _NORMALISED.get(word, word)
+def normalise_words(words: list[str]) -> list[str]:
+    """The words that are meant by those of OntoNotes' files."""
+    if not any(word in words for word in _NORMALISED):
+        return words
+    return [_NORMALISED.get(word, word) for word in words]
 
 
 def clean_clusters(clusters: Iterable[Sequence[Sequence[int]]]) -> Clusters:
@@ -48,14 +50,20 @@ def clean_clusters(clusters: Iterable[Sequence[Sequence[int]]]) -> Clusters:
 
     In the order of their first mentions; so are the mentions of each.
     """
+    distinct = [set(map(tuple, spans)) for spans in clusters]
+    if sum(map(len, distinct)) > len(set().union(*distinct)):
+        distinct = _merge(distinct)
+    return sorted(sorted(mentions) for mentions in distinct if mentions)
+
+
+def _merge(clusters: Iterable[set[tuple[int, int]]]) -> list[set[tuple[int, int]]]:
+    """Those that share a mention as one."""
     cluster_of: dict[tuple[int, int], set[tuple[int, int]]] = {}
-    for spans in clusters:
-        mentions = {(start, end) for start, end in spans}
+    for mentions in clusters:
         merged = set(mentions).union(*(cluster_of.get(mention, ()) for mention in mentions))
         for mention in merged:
             cluster_of[mention] = merged
-    distinct = {id(mentions): mentions for mentions in cluster_of.values()}
-    return sorted(sorted(mentions) for mentions in distinct.values())
+    return list({id(mentions): mentions for mentions in cluster_of.values()}.values())
 
 
 def check_documents(path: str, documents: Sequence[Document]) -> None:

@@ -1,22 +1,20 @@
 """From documents to records: word pieces, segments and mentions, with all that is lost counted."""
 
-import bisect
 import collections
 import functools
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from data_prep.documents.document import Document
+from data_prep.documents.pieces import DocumentTokenizer, Pieces
+from data_prep.documents.segments import segment_pieces
 from data_prep.examples.features import serialize_features
 from data_prep.examples.row_writer import RowWriter
 from data_prep.examples.task_records import write_task_records
-from data_prep.text.tokenized_text import TextTokenizer, TokenizedText
-from spanbert_tf.data.document_segments import NO_PIECE, SegmentedDocuments, segment_documents
+from spanbert_tf.data.document_segments import NO_PIECE, SegmentedDocuments
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS
 from spanbert_tf.data.schema import token_id_dtype
 from spanbert_tf.errors import BadInputError
@@ -31,22 +29,6 @@ RECORDS = OutputKind(
     ("rows.*", schema.DOCUMENTS_FILE, "vocab.txt"),
 )
 _DOCUMENTS_AT_ONCE = 64
-
-
-class Pieces(NamedTuple):
-    """The word pieces of a document.
-
-    Attributes:
-        token_ids: int32 [P].
-        words: word of each, ascending, int32 [P].
-        sentences: sentence of each, ascending, int32 [P].
-        sentence_starts: first word of each sentence.
-    """
-
-    token_ids: np.ndarray
-    words: np.ndarray
-    sentences: np.ndarray
-    sentence_starts: list[int]
 
 
 def write_documents(
@@ -117,20 +99,15 @@ class RecordMaker:
     def __init__(
         self, vocabulary: Sequence[str], casing: Casing, sequence_length: int, max_span_width: int
     ) -> None:
-        self._tokenize = TextTokenizer(vocabulary, casing, segment_aware=True)
+        self._tokenize = DocumentTokenizer(vocabulary, casing)
         self._max_pieces = sequence_length - 2
         self._max_span_width = max_span_width
         self._id_dtype = f"<{np.dtype(token_id_dtype(len(vocabulary))).str[1:]}"
-        specification = tf.RaggedTensorSpec([None, None], tf.int32, 1, tf.int64)
-        self._segment = tf.function(
-            functools.partial(
-                segment_documents,
-                sequence_length=sequence_length,
-                start_id=vocabulary.index(START_TOKEN),
-                end_id=vocabulary.index(END_TOKEN),
-            ),
-            input_signature=[specification] * 3,
-            autograph=False,
+        self._segment = functools.partial(
+            segment_pieces,
+            sequence_length=sequence_length,
+            start_id=vocabulary.index(START_TOKEN),
+            end_id=vocabulary.index(END_TOKEN),
         )
         names = (
             *("words", "sentences", "segments", "clusters", "mentions", "singletons"),
@@ -149,22 +126,14 @@ class RecordMaker:
         """
         for first in range(0, len(documents), _DOCUMENTS_AT_ONCE):
             some = documents[first : first + _DOCUMENTS_AT_ONCE]
-            texts = self._tokenize([" ".join(document.words) for document in some])
-            all_pieces = [_pieces_of(*pair) for pair in zip(some, texts, strict=True)]
+            all_pieces = list(self._tokenize(some))
             for document, pieces in zip(some, all_pieces, strict=True):
                 self._check_words(document, pieces)
-            columns = zip(*(pieces[:3] for pieces in all_pieces), strict=True)
-            ids, words, sentences = (
-                tf.RaggedTensor.from_row_lengths(np.concatenate(parts), list(map(len, parts)))
-                for parts in columns
-            )
-            segmented = self._segment(ids, sentences, words)
-            rows = zip(*(values.to_list() for values in segmented), strict=True)
-            for document, pieces, row in zip(some, all_pieces, rows, strict=True):
-                arrays = SegmentedDocuments(*(np.array(values) for values in row))
-                serialized = self._serialize(document, arrays)
-                yield document, pieces.sentence_starts, serialized, len(arrays.token_ids)
-                self._count(document, pieces, arrays)
+            for document, pieces in zip(some, all_pieces, strict=True):
+                row = self._segment(pieces)
+                serialized = self._serialize(document, row)
+                yield document, pieces.sentence_starts, serialized, len(row.token_ids)
+                self._count(document, pieces, row)
 
     def _check_words(self, document: Document, pieces: Pieces) -> None:
         sizes = np.bincount(pieces.words, minlength=len(document.words))
@@ -182,7 +151,7 @@ class RecordMaker:
         names = [name for name in dict.fromkeys(document.speakers) if name]
         ids = {"": schema.NO_SPEAKER}
         ids |= {name: number for number, name in enumerate(names, schema.SPECIAL_SPEAKER + 1)}
-        speakers = np.array([ids[name] for name in document.speakers])[row.word_indices]
+        speakers = np.fromiter(map(ids.__getitem__, document.speakers), "int64")[row.word_indices]
         numbers = {
             schema.SENTENCES: row.sentence_indices,
             schema.WORDS: row.word_indices,
@@ -202,27 +171,27 @@ class RecordMaker:
 
     def _mentions(
         self, document: Document, row: SegmentedDocuments
-    ) -> tuple[list[int], list[int], list[int]]:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """First and last position and cluster of the mentions that have pieces."""
         places = np.flatnonzero(row.pieces != NO_PIECE)
         words = row.word_indices[places]
-        starts, ends, clusters = [], [], []
-        for number, spans in enumerate(document.clusters, start=1):
-            for first_word, last_word in spans:
-                first = np.searchsorted(words, first_word, side="left")
-                last = np.searchsorted(words, last_word, side="right") - 1
-                if first > last:
-                    self.counts["mentions_without_pieces"] += 1
-                    continue
-                start, end = int(places[first]), int(places[last])
-                across = row.sentence_indices[start] != row.sentence_indices[end]
-                self.counts["mentions_across_sentences"] += int(across)
-                too_long = not across and end - start >= self._max_span_width
-                self.counts["mentions_too_long"] += int(too_long)
-                starts.append(start)
-                ends.append(end)
-                clusters.append(number)
-        return starts, ends, clusters
+        mentions = itertools.chain.from_iterable(document.clusters)
+        spans = np.fromiter(itertools.chain.from_iterable(mentions), "int64").reshape(-1, 2)
+        clusters = np.repeat(
+            np.arange(len(document.clusters)) + 1, list(map(len, document.clusters))
+        )
+        first = np.searchsorted(words, spans[:, 0], side="left")
+        last = np.searchsorted(words, spans[:, 1], side="right") - 1
+        has_pieces = first <= last
+        starts, ends = places[first[has_pieces]], places[last[has_pieces]]
+        across = row.sentence_indices[starts] != row.sentence_indices[ends]
+        too_long = ~across & (ends - starts >= self._max_span_width)
+        self.counts.update(
+            mentions_without_pieces=int(np.sum(~has_pieces)),
+            mentions_across_sentences=int(np.sum(across)),
+            mentions_too_long=int(np.sum(too_long)),
+        )
+        return starts, ends, clusters[has_pieces]
 
     def _count(self, document: Document, pieces: Pieces, row: SegmentedDocuments) -> None:
         self.counts.update(
@@ -232,26 +201,14 @@ class RecordMaker:
             clusters=len(document.clusters),
             mentions=sum(map(len, document.clusters)),
             singletons=sum(len(spans) == 1 for spans in document.clusters),
-            words_without_pieces=len(document.words) - len(np.unique(pieces.words)),
+            words_without_pieces=len(document.words) - _num_distinct(pieces.words),
             documents_without_clusters=int(not document.clusters),
             documents_with_speakers=int(any(document.speakers)),
         )
 
 
-def _pieces_of(document: Document, text: TokenizedText) -> Pieces:
-    """The pieces of a document, from those of its words with a space between each two."""
-    sizes = [len(word) + 1 for word in document.words]
-    word_starts = np.array(list(itertools.accumulate(sizes, initial=0))[:-1])
-    words = (np.searchsorted(word_starts, text.starts, side="right") - 1).astype("int32")
-    starts = document.sentence_starts
-    if starts is None:
-        # Of a word the first piece counts: none begins a sentence inside of it.
-        is_first = np.append(True, words[1:] != words[:-1])
-        changes = np.append(True, (text.positions[1:, :2] != text.positions[:-1, :2]).any(axis=1))
-        starts = words[is_first & changes].tolist() if len(words) else [0]
-        starts[0] = 0
-    sentences = np.array([bisect.bisect_right(starts, word) - 1 for word in words.tolist()])
-    return Pieces(text.token_ids, words, sentences.astype("int32"), starts)
+def _num_distinct(ascending: np.ndarray) -> int:
+    return int(np.count_nonzero(np.diff(ascending, prepend=-1)))
 
 
 def _document_line(document: Document, sentence_starts: list[int]) -> schema.DocumentLine:

@@ -1,8 +1,8 @@
 """Cuts documents into segments that an encoder can read, each `[CLS] pieces [SEP]`, in a graph.
 
-Preparation, preprocessor and exports of coreference resolution call this one rule (original
-`minimize.py`): a segment takes what fits, back to the last end of a sentence; of a longer sentence,
-back to the last end of a word; a longer word is cut.
+Preprocessor and exports of coreference resolution call this one rule (original `minimize.py`): a
+segment takes what fits, back to the last end of a sentence; of a longer sentence, back to the last
+end of a word; a longer word is cut. Preparation follows it in NumPy, and a test compares both.
 
 N documents, P pieces of all of them, Q segments of all of them, T positions of all of them, special
 tokens counted.

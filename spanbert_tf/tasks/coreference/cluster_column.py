@@ -5,6 +5,7 @@ stand side by side, with or without `|` between them. Nothing here needs TensorF
 """
 
 import collections
+import functools
 import re
 from collections.abc import Iterable, Sequence
 
@@ -43,14 +44,14 @@ class ClusterColumn:
         """
         if cell in _NOTHING:
             return
-        parts = list(_PART.finditer(cell))
-        if not parts or _BETWEEN.fullmatch(_PART.sub("", cell)) is None:
+        brackets = _brackets(cell)
+        if brackets is None:
             raise BadInputError(
                 f"{self._place}: line {line}: {cell!r} is no cell of the coreference column, such "
                 "as (3 or 3) or (3)|(4"
             )
         # As the official scorer: whole mentions, then beginnings, then ends.
-        whole, begun, ended = ([p[n] for p in parts if p[n] is not None] for n in (1, 2, 3))
+        whole, begun, ended = brackets
         for cluster in whole:
             self._clusters.setdefault(cluster, []).append((word, word))
         for cluster in begun:
@@ -77,6 +78,15 @@ class ClusterColumn:
                     "(from 0) and does not end in this document"
                 )
         return list(self._clusters.values())
+
+
+@functools.lru_cache(maxsize=2**14)  # documents number their clusters from 0: cells come again
+def _brackets(cell: str) -> tuple[tuple[str, ...], ...] | None:
+    """Clusters of whole mentions, of beginnings and of ends; `None` if there is anything else."""
+    parts = list(_PART.finditer(cell))
+    if not parts or _BETWEEN.fullmatch(_PART.sub("", cell)) is None:
+        return None
+    return tuple(tuple(part[n] for part in parts if part[n] is not None) for n in (1, 2, 3))
 
 
 def cluster_cells(num_words: int, clusters: Sequence[Iterable[Span]]) -> list[str]:
