@@ -77,7 +77,7 @@ def test_a_vocabulary_without_mask_is_refused(corpus, tmp_path, capfd):
     assert errors.splitlines() == [f"spanbert-tf: {vocabulary}: lacks [MASK]; add a line for each"]
 
 
-@pytest.mark.parametrize("num_processes", [1, 2])
+@pytest.mark.parametrize("num_processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_full_disk_leaves_nothing(num_processes, corpus, letters_vocabulary, tmp_path):
     # The largest file of the text becomes 60 KB of records, a shard 200 KB.
     limits = {1: [1_000, 20_000, 150_000], 2: [20_000]}[num_processes]

@@ -204,6 +204,7 @@ def test_neighbours_in_a_document_are_no_neighbours_in_a_file(single, corpus, le
     assert kept < 0.03 * len(followers)
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_same_bytes_from_any_place(
     single, corpus, letters_vocabulary, tmp_path
 ):

@@ -139,7 +139,7 @@ def answerer():
     return SpanBertQuestionAnswerer(backbone, make_preprocessor())
 
 
-@pytest.mark.parametrize("with_starts", [True, False])
+@pytest.mark.parametrize("with_starts", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_fit_on_texts_learns_them(answerer, with_starts):
     passages = ["the cat sat on the mat", "Zoë sat on the cat", "the dog sat"]
     answers, starts = ["the mat", "Zoë", ""], [15, 0, 0]

@@ -140,7 +140,7 @@ def encoder_parameters(layers, width, inner, vocabulary=28_996, positions=512 + 
     "layers, heads, width, inner, embeddings, positions",
     [
         (12, 12, 768, 3072, "absolute", 512 + 2),
-        (24, 16, 1024, 4096, "absolute", 512 + 2),
+        pytest.param(24, 16, 1024, 4096, "absolute", 512 + 2, marks=pytest.mark.slow),
         (12, 12, 768, 3072, "segment_aware", 50 + 100 + 256),
         (12, 12, 768, 3072, "absolute_with_paragraph_and_sentence", 512 + 2 + 50 + 100),
     ],

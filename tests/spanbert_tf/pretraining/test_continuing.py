@@ -223,6 +223,7 @@ def without_speed(run):
     return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [HEAD_STEPS - 1, HEAD_STEPS, HEAD_STEPS + 1])
 def test_run_stopped_around_the_switch_goes_on_bit_for_bit(
     step, straight_run, preset, tiny_records, tmp_path, monkeypatch

@@ -12,6 +12,8 @@ from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.pretraining.datasets import RunDatasets
 
+pytestmark = pytest.mark.slow  # a service of two processes
+
 SERVICE = """
 import sys
 import tensorflow as tf

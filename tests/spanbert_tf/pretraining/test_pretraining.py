@@ -154,6 +154,7 @@ def test_deterministic_runs_have_the_same_bits(config, tiny_records, tmp_path):
     _assert_same_run(*runs)
 
 
+@pytest.mark.slow
 def test_sigterm_saves_the_step_and_the_same_command_goes_on(
     straight_run, config, tiny_records, tmp_path, monkeypatch, capfd
 ):

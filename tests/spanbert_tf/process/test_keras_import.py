@@ -20,7 +20,10 @@ print(keras.ops.sum(keras.ops.ones(3)).numpy())
 """
 
 
-@pytest.mark.parametrize(("before", "loaded"), [("", []), ("import pandas", ["pandas"])])
+@pytest.mark.parametrize(
+    ("before", "loaded"),
+    [("", []), pytest.param("import pandas", ["pandas"], marks=pytest.mark.slow)],
+)
 def test_other_packages_are_neither_imported_nor_lost(before, loaded):
     program = IMPORT.format(before=before)
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -74,6 +74,7 @@ np.savez(sys.argv[3], fillings=np.array(outputs["fillings"], "S9"),
     )
 
 
+@pytest.mark.slow
 def test_warm_up_requests_can_be_replayed(export):
     printed = run(
         """
