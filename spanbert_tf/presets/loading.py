@@ -27,6 +27,9 @@ class RecordsInfo(Protocol):
     casing: Casing
 
 
+_KEEP_WEIGHTS = {"dtype", "load_weights", "preprocessor"}  # other options can mean a new head
+
+
 def load_preset(
     kind: type, preset: str, **options: object
 ) -> keras_hub.models.Backbone | keras_hub.models.Task | keras_hub.tokenizers.Tokenizer:
@@ -57,7 +60,7 @@ def load_preset(
 
 def _holds_all(kind: type, preset: str, options: Mapping[str, object]) -> bool:
     """Whether all weights come from the preset: Keras refuses one that lacks some of them."""
-    if not options.get("load_weights", True) or "num_classes" in options:
+    if not options.get("load_weights", True) or options.keys() - _KEEP_WEIGHTS:
         return False
     if issubclass(kind, keras_hub.models.Task):  # otherwise it gets a new head
         return is_task_preset(preset, kind)

@@ -15,6 +15,8 @@ from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertMaskedLM,
     SpanBertPretrainer,
+    SpanBertTokenClassifier,
+    SpanBertTokenClassifierPreprocessor,
     SpanBertTokenizer,
 )
 from spanbert_tf.models.task_presets import is_task_preset
@@ -268,3 +270,14 @@ def test_names_of_the_hub_say_what_comes_first(name):
         with pytest.raises(BadInputError, match="convert --from huggingface") as caught:
             load()
         assert "\n" not in str(caught.value)
+
+
+def test_a_new_head_on_a_preset_of_the_class_is_drawn(backbone, tmp_path):
+    preprocessor = SpanBertTokenClassifierPreprocessor(SpanBertTokenizer(VOCABULARY), 40)
+    classifier = SpanBertTokenClassifier(backbone, ["O", "B-A", "I-A"], preprocessor)
+    classifier.is_head_trained = True
+    write_preset(classifier, str(tmp_path / "preset"))
+    other = load_preset(
+        SpanBertTokenClassifier, str(tmp_path / "preset"), labels=["O", "B-X", "I-X"]
+    )
+    assert np.all(np.std(other.output_dense.kernel, axis=0) > 0)
