@@ -11,9 +11,9 @@ def apply_dropout(
 ) -> keras.KerasTensor:
     """What the layer computes, on TensorFlow from 16 random bits a value in place of 32.
 
-    Random numbers are a tenth of a step on a processor (`python -m benchmarks.pretraining_step`).
-    16 bits tell rates apart by 1.5e-5; kept values are scaled by the rate that is really used. The
-    layer's state advances as it does in Keras.
+    Random numbers are up to a tenth of a step on a processor. 16 bits tell rates apart by 1.5e-5;
+    kept values are scaled by the rate that is really used. The layer's state advances as it does in
+    Keras.
 
     Args:
         layer: has the rate and the state of the random numbers.

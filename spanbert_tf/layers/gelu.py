@@ -8,7 +8,7 @@ import keras
 def training_gelu(x: keras.KerasTensor) -> keras.KerasTensor:
     """`x · Φ(x)`, whose derivative is computed with it.
 
-    TensorFlow's own takes `erfc`, three times as slow as `erf` on a processor and ten times in
+    TensorFlow's own takes `erfc`, three times as slow as `erf` on a processor and eight times in
     bfloat16, and computes it in pieces whose results are all kept. This one computes in float32 and
     keeps the derivative, `Φ(x) + x · φ(x)`. Inference keeps TensorFlow's, which becomes part of the
     matrix product there.

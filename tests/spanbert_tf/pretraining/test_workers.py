@@ -89,11 +89,11 @@ def test_two_workers_train_what_one_does_also_after_a_preemption(
     workers = _start_workers(config_file, tiny_records, shared)
     _await_step(shared, 2, workers)
     workers[1].send_signal(signal.SIGTERM)
-    outputs = [worker.communicate(timeout=120) for worker in workers]
+    outputs = [worker.communicate(timeout=300) for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], outputs
     assert re.search(r"saved step \d+ of 12|Held-out records after step 12", outputs[0][0])
     workers = _start_workers(config_file, tiny_records, shared)
-    outputs = [worker.communicate(timeout=120) for worker in workers]
+    outputs = [worker.communicate(timeout=300) for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], outputs
     assert (shared / "preset" / "config.json").exists()
     expected, found = _weights(alone, 12), _weights(shared, 12)
