@@ -136,3 +136,21 @@ def test_low_rank_adaptation_is_part_of_the_layer():
     np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
     scale = np.abs(expected_gradient).max()
     np.testing.assert_allclose(gradient, expected_gradient, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_steps_of_training_have_the_cheap_operations(dtype):
+    """`erfc` and 32 random bits a value are TensorFlow's own; at inference the first is fused."""
+    layer = pair_of_layers(dtype, dropout=0.1)[0]
+    specification = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in rows()]
+
+    def operations(training):
+        function = tf.function(lambda x, mask: layer(x, padding_mask=mask, training=training))
+        graph = function.get_concrete_function(*specification).graph
+        return [operation.type for operation in graph.get_operations()]
+
+    in_training, at_inference = operations(True), operations(False)
+    assert "Erf" in in_training and "Erfc" not in in_training
+    assert in_training.count("StatelessRandomUniformFullIntV2") == 3  # two of H, one of weights
+    assert "StatelessRandomUniformV2" not in in_training
+    assert "Erfc" in at_inference and "StatelessRandomUniformFullIntV2" not in at_inference
