@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import spanbert_tf.tasks.run
+from benchmarks.classification import main as benchmark
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.writing import write_preset
@@ -274,6 +275,16 @@ class TaskTests:
         with pytest.raises(MismatchError, match=f"was begun with another {option};"):
             self.finetune(material, output, **changed)
         assert _contents(output) == before
+
+
+def run_benchmark(data, preset, capfd):
+    """The benchmark of classifiers at a tiny size; returns what it printed."""
+    arguments = ["--data", data, "--preset", preset, "--batches", "1", "--rounds", "1"]
+    benchmark(arguments, standalone_mode=False)
+    printed = capfd.readouterr().out
+    for part in ("train here beside with dynamic", "predict here beside padded"):
+        assert part in printed
+    return printed
 
 
 def assert_same_answers(actual, expected):

@@ -6,9 +6,8 @@ import random
 from typing import ClassVar
 
 import pytest
-from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests
+from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests, run_benchmark
 
-from benchmarks.classification import main as benchmark
 from data_prep.examples.entity_files import read_entity_lines
 from data_prep.examples.entity_rows import write_entities
 from spanbert_tf.vocabulary import Casing
@@ -92,9 +91,4 @@ class TestNamedEntities(TaskTests):
 
     @pytest.mark.usefixtures("without_toy")
     def test_benchmark_runs_at_a_tiny_size(self, material, capfd):
-        data, preset = material["train"], material["preset"]
-        arguments = ["--data", data, "--preset", preset, "--batches", "1", "--rounds", "1"]
-        benchmark(arguments, standalone_mode=False)
-        printed = capfd.readouterr().out
-        for part in ("train here beside with dynamic", "predict here beside padded"):
-            assert part in printed
+        run_benchmark(material["train"], material["preset"], capfd)

@@ -6,9 +6,15 @@ import random
 from typing import ClassVar
 
 import pytest
-from task_tests import ODD_TEXTS, SEQUENCE_LENGTH, SPECIAL, TaskTests, assert_same_answers
+from task_tests import (
+    ODD_TEXTS,
+    SEQUENCE_LENGTH,
+    SPECIAL,
+    TaskTests,
+    assert_same_answers,
+    run_benchmark,
+)
 
-from benchmarks.classification import main as benchmark
 from data_prep.examples.relation_rows import write_relations
 from data_prep.examples.tacred import read_tacred
 from spanbert_tf.errors import BadInputError, MismatchError
@@ -148,9 +154,4 @@ class TestRelationExtraction(TaskTests):
 
     @pytest.mark.usefixtures("without_toy")
     def test_benchmark_runs_at_a_tiny_size(self, material, capfd):
-        data, preset = material["train"], material["preset"]
-        arguments = ["--data", data, "--preset", preset, "--batches", "1", "--rounds", "1"]
-        benchmark(arguments, standalone_mode=False)
-        printed = capfd.readouterr().out
-        for part in ("train here beside with dynamic", "predict here beside padded"):
-            assert part in printed
+        run_benchmark(material["train"], material["preset"], capfd)
