@@ -19,15 +19,14 @@ from spanbert_tf.models.task_presets import describe_missing, is_task_preset
 from spanbert_tf.presets.golden import check_outputs, check_weights
 from spanbert_tf.vocabulary import Casing
 
+_KEEP_WEIGHTS = {"dtype", "load_weights", "preprocessor"}  # other options can mean a new head
+
 
 class RecordsInfo(Protocol):
     """What the descriptions of all kinds of records tell."""
 
     vocabulary_hash: str
     casing: Casing
-
-
-_KEEP_WEIGHTS = {"dtype", "load_weights", "preprocessor"}  # other options can mean a new head
 
 
 def load_preset(
