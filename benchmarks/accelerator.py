@@ -29,7 +29,7 @@ import concurrent.futures
 import math
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import click
@@ -62,6 +62,13 @@ class Settings(NamedTuple):
     rounds: int
     steps: int
     compiles: bool
+    attention_dropout: bool | None = None
+
+    @property
+    def dropouts(self) -> tuple[bool, ...]:
+        """Whether attention's weights have dropout, in the order of measuring."""
+        given = self.attention_dropout
+        return (True, False) if given is None else (given,)
 
 
 class Measured(NamedTuple):
@@ -130,6 +137,7 @@ def losses(path: str, size: str, batch_size: int) -> None:
 @click.option("--peak-tflops", default=989.0, show_default=True, help="The device's, in bfloat16.")
 @click.option("--side", type=click.Choice([OURS, PEER]), help="One side alone.")
 @click.option("--no-compile", is_flag=True, help="Leave `torch.compile` out.")
+@click.option("--attention-dropout/--no-attention-dropout", default=None, help="One of both alone.")
 def run(peak_tflops: float, side: str | None, no_compile: bool, **options: object) -> None:
     """Measures both sides and prints the table."""
     settings = Settings(**options, compiles=not no_compile)
@@ -172,11 +180,11 @@ def measure_side(side: str, settings: Settings) -> tuple[str, list[Measured]]:
     if side == OURS:
         from benchmarks.accelerator_step import describe_device
 
-        variants = our_variants(sizes, batches)
+        variants = our_variants(sizes, batches, settings.dropouts)
     else:
         from benchmarks.accelerator_peer import describe_device
 
-        variants = peer_variants(sizes, batches, settings.compiles)
+        variants = peer_variants(sizes, batches, settings.dropouts, settings.compiles)
     found = []
     for objectives, attention, train in variants:
         loss = train(WARM_UP_STEPS)
@@ -184,17 +192,20 @@ def measure_side(side: str, settings: Settings) -> tuple[str, list[Measured]]:
             raise RuntimeError(f"{side}, {objectives}, {attention}: the loss is {loss}")
         seconds = median_seconds(lambda train=train: train(settings.steps), settings.rounds)
         found.append(Measured(side, objectives, attention, seconds / settings.steps))
+        print(f"{name_of(found[-1])}: {1000 * found[-1].seconds:.1f} ms a step", flush=True)
     return describe_device(), found
 
 
 _Variants = Iterator[tuple[str, str, Callable[[int], float]]]
 
 
-def our_variants(sizes: Mapping[str, int], batches: list[dict]) -> _Variants:
+def our_variants(
+    sizes: Mapping[str, int], batches: list[dict], dropouts: Sequence[bool]
+) -> _Variants:
     """Objectives, attention and training of each; made when it is asked for."""
     from benchmarks.accelerator_step import pretrainer, training_steps
 
-    for attention_dropout in (True, False):
+    for attention_dropout in dropouts:
         for span_boundary, objectives in ((True, "MLM and SBO"), (False, "MLM")):
             model = pretrainer(
                 sizes,
@@ -207,7 +218,9 @@ def our_variants(sizes: Mapping[str, int], batches: list[dict]) -> _Variants:
             yield objectives, f"{dropout_label(attention_dropout)}, {kernel}", train
 
 
-def peer_variants(sizes: Mapping[str, int], batches: list[dict], compiles: bool) -> _Variants:
+def peer_variants(
+    sizes: Mapping[str, int], batches: list[dict], dropouts: Sequence[bool], compiles: bool
+) -> _Variants:
     """As `our_variants`."""
     from benchmarks.accelerator_peer import (
         loss_at_all_positions,
@@ -218,7 +231,7 @@ def peer_variants(sizes: Mapping[str, int], batches: list[dict], compiles: bool)
 
     kernel = "sdpa" if compiles else "sdpa, not compiled"
     ways = (("MLM", loss_at_targets), ("MLM, all logits", loss_at_all_positions))
-    for attention_dropout in (True, False):
+    for attention_dropout in dropouts:
         for objectives, loss in ways:
             model = masked_lm(sizes, dropout=DROPOUT, attention_dropout=attention_dropout)
             train = training_steps(model, batches, loss, compiles=compiles)
@@ -227,6 +240,10 @@ def peer_variants(sizes: Mapping[str, int], batches: list[dict], compiles: bool)
 
 def dropout_label(attention_dropout: bool) -> str:
     return "attention dropout" if attention_dropout else "no attention dropout"
+
+
+def name_of(row: Measured) -> str:
+    return f"{row.side}: {row.objectives}; {row.attention}"
 
 
 def print_table(
@@ -244,9 +261,8 @@ def print_table(
             slots=rows.slots,
         )
         tflops = flops / row.seconds / 1e12
-        name = f"{row.side}: {row.objectives}; {row.attention}"
         print(
-            f"{name:84}{1000 * row.seconds:9.1f}{tokens / row.seconds:10,.0f}{tflops:9.1f}"
+            f"{name_of(row):84}{1000 * row.seconds:9.1f}{tokens / row.seconds:10,.0f}{tflops:9.1f}"
             f"{tflops / peak_tflops:8.1%}"
         )
     print_ratios(measured)

@@ -64,8 +64,8 @@ def training_steps(
         model.metrics_variables,
     )
     state = tuple([variable.value for variable in variables] for variables in of_model)
-    step = jax.jit(model.train_step, donate_argnums=0)
-    is_fused = "fmha" in step.lower(state, arrays[0]).as_text()
+    step = jax.jit(model.train_step, donate_argnums=0).lower(state, arrays[0]).compile()
+    is_fused = "fmha" in step.as_text()
 
     def train(count: int) -> float:
         nonlocal state

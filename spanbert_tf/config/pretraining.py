@@ -116,6 +116,8 @@ class TrainingConfig(RunConfig):
         schedule_steps: steps of the whole learning-rate schedule (SpanBERT 4.2: 2.4 M).
         head_steps: first steps, in which the heads are trained alone and the encoder stays as it
             is; it then warms up from there, and joins the schedule.
+        initial_encoder_share: share of the weights that the encoder began with in those of the
+            preset at the end; what was trained is the rest. It needs `--initial-preset`.
         steps_per_execution: steps that run without returning to Python.
         evaluate_every: steps between evaluations on held-out records.
         evaluate_batches: batches of an evaluation; null: all held-out records.
@@ -128,6 +130,7 @@ class TrainingConfig(RunConfig):
     steps: PositiveInt = 2_400_000
     schedule_steps: PositiveInt = 2_400_000
     head_steps: NotNegativeInt = 0
+    initial_encoder_share: BelowOne = 0.0
     steps_per_execution: PositiveInt = 1
     evaluate_every: PositiveInt = 10_000
     evaluate_batches: PositiveInt | None = None

@@ -9,11 +9,11 @@ _RANGE = 2**_BITS
 def apply_dropout(
     layer: keras.layers.Dropout, x: keras.KerasTensor, training: bool | None
 ) -> keras.KerasTensor:
-    """What the layer computes, on TensorFlow from 16 random bits a value in place of 32.
+    """What the layer computes, from 16 random bits a value in place of 32, on TensorFlow and JAX.
 
-    Random numbers are up to a tenth of a step on a processor. 16 bits tell rates apart by 1.5e-5;
-    kept values are scaled by the rate that is really used. The layer's state advances as it does in
-    Keras.
+    Random numbers are up to a tenth of a step on a processor, and more on a GPU. 16 bits tell rates
+    apart by 1.5e-5; kept values are scaled by the rate that is really used. The layer's state
+    advances as it does in Keras.
 
     Args:
         layer: has the rate and the state of the random numbers.
@@ -23,19 +23,38 @@ def apply_dropout(
     Returns:
         A tensor of the shape and type of `x`.
     """
-    if not training or not layer.rate or keras.backend.backend() != "tensorflow":
+    draw = _DRAWS.get(keras.backend.backend())
+    if not training or not layer.rate or draw is None:
         return layer(x, training=training)
+    num_kept = round((1 - layer.rate) * _RANGE)  # of the numbers that 16 bits can be
+    is_kept = keras.ops.cast(draw(layer.seed_generator.next(), x, num_kept), x.dtype)
+    return x * (is_kept * keras.ops.cast(_RANGE / num_kept, x.dtype))
+
+
+def _draw_on_tensorflow(
+    seed: keras.KerasTensor, x: keras.KerasTensor, num_kept: int
+) -> keras.KerasTensor:
+    """What is kept, bool in the shape of `x`."""
     import tensorflow as tf
 
-    num_kept = round((1 - layer.rate) * _RANGE)  # of the numbers that 16 bits can be
     size = tf.size(x)
     words = tf.random.stateless_uniform(
         [(size + 1) // 2],
-        tf.cast(layer.seed_generator.next(), tf.int64),
+        tf.cast(seed, tf.int64),
         minval=None,  # all of int32
         maxval=None,
         dtype=tf.int32,
     )
     halves = tf.reshape(tf.bitcast(words, tf.int16), [-1])[:size]
-    is_kept = tf.reshape(halves < num_kept - _RANGE // 2, tf.shape(x))
-    return x * (tf.cast(is_kept, x.dtype) * tf.cast(_RANGE / num_kept, x.dtype))
+    return tf.reshape(halves < num_kept - _RANGE // 2, tf.shape(x))
+
+
+def _draw_on_jax(seed: keras.KerasTensor, x: keras.KerasTensor, num_kept: int) -> keras.KerasTensor:
+    """As on TensorFlow, from the device's own generator: JAX' default computes each bit itself."""
+    import jax
+
+    key = jax.random.wrap_key_data(keras.ops.concatenate([seed, seed]), impl="rbg")
+    return jax.random.bits(key, x.shape, "uint16") < num_kept
+
+
+_DRAWS = {"tensorflow": _draw_on_tensorflow, "jax": _draw_on_jax}

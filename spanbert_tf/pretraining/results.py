@@ -1,6 +1,7 @@
 """What a finished run writes and prints: its preset and a summary."""
 
 import os
+from collections.abc import Mapping
 
 from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.data.schema import VOCABULARY_FILE, DatasetInfo
@@ -12,7 +13,12 @@ from spanbert_tf.vocabulary import load_vocabulary
 
 
 def save_run_preset(
-    model: SpanBertPretrainer, config: PretrainingConfig, data: str, output: str, info: DatasetInfo
+    model: SpanBertPretrainer,
+    config: PretrainingConfig,
+    data: str,
+    output: str,
+    info: DatasetInfo,
+    measured: Mapping[str, float],
 ) -> None:
     """Writes the preset of a finished run into its directory.
 
@@ -22,6 +28,7 @@ def save_run_preset(
         data: directory of the records.
         output: directory of the run.
         info: description of the records.
+        measured: metrics of the model on the held-out records.
 
     Raises:
         BadInputError: it cannot be written.
@@ -32,40 +39,50 @@ def save_run_preset(
         SpanBertTokenizer(vocabulary, **info.casing._asdict()),
         os.path.join(output, PRESET),
         sequence_length=info.sequence_length,
-        facts=_card_facts(config, output, info),
+        facts=_card_facts(config, info, measured),
         of_run=True,
     )
 
 
-def _card_facts(config: PretrainingConfig, output: str, info: DatasetInfo) -> dict[str, str]:
+def _card_facts(
+    config: PretrainingConfig, info: DatasetInfo, measured: Mapping[str, float]
+) -> dict[str, str]:
     """What the model card says of the run."""
     training, objectives = config.training, config.objectives
     names = ["masked LM"]
     names += ["span boundary"] * objectives.span_boundary
     names += ["next sentence"] * objectives.next_sentence
     losses = (
-        f"{name.removeprefix('validation_').removesuffix('_loss').replace('_', ' ')} {value:.4f}"
-        for name, value in _last_evaluation(output).items()
-        if name.endswith("_loss") and name != "validation_loss"
+        f"{name.removesuffix('_loss').replace('_', ' ')} {value:.4f}"
+        for name, value in measured.items()
+        if name.endswith("_loss")
     )
-    return {
+    facts = {
         "Pre-training": f"{config.masking.scheme} masking, {training.steps:,} steps of "
         f"{training.batch_size} rows of {info.sequence_length} positions",
         "Objectives": ", ".join(names),
         "Data": f"{info.num_records('train'):,} records, {info.num_tokens('train'):,} tokens",
         "Held-out losses in nats": ", ".join(losses),
     }
+    if training.initial_encoder_share:
+        share = f"{training.initial_encoder_share:.0%} are those that the run began with"
+        facts["Weights of the encoder"] = share
+    return facts
 
 
-def print_summary(output: str, *, show_next_steps: bool = True) -> None:
-    """Prints the last evaluation of a run, where everything is, and what can be done next."""
-    last = _last_evaluation(output)
-    measured = ", ".join(
-        f"{name.removeprefix('validation_').replace('_', ' ')} {value:.4f}"
-        for name, value in last.items()
-        if name != "step"
-    )
-    print(f"\nHeld-out records after step {last['step']}: {measured}", flush=True)
+def print_summary(
+    output: str, step: int, measured: Mapping[str, float], *, show_next_steps: bool = True
+) -> None:
+    """Prints what a run reached, where everything is, and what can be done next.
+
+    Args:
+        output: directory of the run.
+        step: steps of the run.
+        measured: as for `save_run_preset`.
+        show_next_steps: whether to print more than the metrics.
+    """
+    shown = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measured.items())
+    print(f"\nHeld-out records after step {step}: {shown}", flush=True)
     if not show_next_steps:
         return
     print(f"{output}: preset/, checkpoints/, metrics.jsonl, config.yaml")
@@ -73,6 +90,8 @@ def print_summary(output: str, *, show_next_steps: bool = True) -> None:
     print(f"spanbert-tf export --preset {output}/{PRESET} --output served", flush=True)
 
 
-def _last_evaluation(output: str) -> dict[str, float]:
+def last_evaluation(output: str) -> dict[str, float]:
+    """The metrics of a run's last evaluation, by their names in the model."""
     lines = read_metrics(os.path.join(output, METRICS_FILE))
-    return [line for line in lines if "validation_loss" in line][-1]
+    last = [line for line in lines if "validation_loss" in line][-1]
+    return {name.removeprefix("validation_"): v for name, v in last.items() if name != "step"}

@@ -11,9 +11,14 @@ from spanbert_tf.data.records import files_of_records, find_damage, load_dataset
 from spanbert_tf.data.repair import repaired_records
 from spanbert_tf.data.schema import DatasetInfo
 from spanbert_tf.pretraining.datasets import RunDatasets, check_records, tokens_per_row
+from spanbert_tf.pretraining.initial_encoder import (
+    check_initial_encoder,
+    keep_initial_encoder,
+    mix_with_initial,
+)
 from spanbert_tf.pretraining.initial_preset import begin_run
 from spanbert_tf.pretraining.model import compiled_pretrainer
-from spanbert_tf.pretraining.results import print_summary, save_run_preset
+from spanbert_tf.pretraining.results import last_evaluation, print_summary, save_run_preset
 from spanbert_tf.training.encoder_variables import encoder_variables
 from spanbert_tf.training.loop import CheckStop, Course, HeldStart, LoopOptions, TrainingLoop
 from spanbert_tf.training.replicated_model import ReplicatedModel
@@ -76,24 +81,33 @@ def run_pretraining(
     datasets = RunDatasets(config, data, info, strategy)
     held_out = datasets.held_out()  # refuses records that lack what the masking needs
     check_run(output, config, info)
+    share = training.initial_encoder_share
     keras.utils.set_random_seed(training.seed)
     with strategy.scope():
         model = compiled_pretrainer(config, info.vocabulary_size)
     loop = TrainingLoop(model, output, _loop_options(config, model), workers)
     course = _course(config, data, info, datasets, model, held_out)
-    if not loop.has_begun:
+    has_begun = loop.has_begun
+    check_initial_encoder(share, output, initial_preset, has_begun=has_begun)
+    if not has_begun:
         begin_run(model.model, config, initial_preset, data, info)
     with loop.named_errors(course):
         first_step = loop.restore()
         if workers.is_chief:
             write_run(output, config, info)
+            if share and not has_begun:
+                keep_initial_encoder(model.model.backbone, output)
     loop.say(_describe(config, info, model, strategy))
     if not loop.run(course, first_step):
         return None
+    if share:
+        mix_with_initial(model.model.backbone, output, share)
+        loop.say(f"mixed {share:.0%} of the encoder's first weights into it")
+    measured = course.evaluate(lambda: None) if share else last_evaluation(output)
     if workers.is_chief:
         with loop.named_errors(course):
-            save_run_preset(model.model, config, data, output, info)
-        print_summary(output, show_next_steps=show_next_steps)
+            save_run_preset(model.model, config, data, output, info, measured)
+        print_summary(output, training.steps, measured, show_next_steps=show_next_steps)
     return model
 
 

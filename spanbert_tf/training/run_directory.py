@@ -16,7 +16,8 @@ INPUTS_FILE = "inputs.json"
 CHECKPOINTS, PRESET = "checkpoints", "preset"
 REPAIRED_RECORDS = "records-of-worker-"
 
-# When to stop, to look and to save, and on which devices: these may change in the middle of a run.
+# When to stop, to look and to save, on which devices, and what is done after the last step: these
+# may change in the middle of a run.
 _CHANGEABLE = frozenset(
     {
         "training.steps",
@@ -30,6 +31,7 @@ _CHANGEABLE = frozenset(
         "training.strategy",
         "training.accumulation_steps",
         "training.deterministic",
+        "training.initial_encoder_share",
         "data.on_corrupt",
         "data.service_address",
         "prediction.batch_size",

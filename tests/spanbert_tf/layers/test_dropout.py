@@ -1,5 +1,10 @@
 """Dropout from 16 bits a value: its rate, its scale, its randomness and its gradient."""
 
+import importlib.util
+import os
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -58,3 +63,57 @@ def test_nothing_is_dropped_at_inference_or_at_rate_0():
     x = tf.random.stateless_normal([5, 7], [1, 2])
     np.testing.assert_array_equal(apply_dropout(keras.layers.Dropout(0.5), x, training=False), x)
     np.testing.assert_array_equal(apply_dropout(keras.layers.Dropout(0.0), x, training=True), x)
+
+
+ON_JAX = """
+import sys
+import jax, keras, numpy as np
+from spanbert_tf.layers.dropout import apply_dropout
+
+def drop(layer, x):
+    return apply_dropout(layer, x, training=True)
+
+layer = keras.layers.Dropout(0.25, seed=7)
+x = keras.ops.ones((1000, 999))
+first, second = drop(layer, x), drop(layer, x)
+again = drop(keras.layers.Dropout(0.25, seed=7), x)
+half = keras.ops.cast(np.linspace(-2, 2, 350).reshape(50, 7), "bfloat16")
+state = layer.seed_generator.state.value
+gradient = jax.grad(lambda x: drop_of(state, x).sum())
+
+def drop_of(state, x):
+    with keras.StatelessScope([(layer.seed_generator.state, state)]):
+        return drop(layer, x)
+
+found = {
+    "first": first, "second": second, "again": again,
+    "compiled": jax.jit(drop_of)(state, x), "as_it_comes": drop_of(state, x),
+    "half": drop_of(state, half).astype("float32"), "gradient": gradient(half).astype("float32"),
+    "off": apply_dropout(layer, x, training=False),
+}
+np.savez(sys.argv[1], **found)
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
+def test_on_jax(tmp_path):
+    """All properties from above in one process."""
+    path = tmp_path / "found.npz"
+    environment = os.environ | {"KERAS_BACKEND": "jax", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", ON_JAX, str(path)]
+    child = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr[-3000:]
+    found = dict(np.load(path))
+    first, second = found["first"], found["second"]
+    for values in (first, second):
+        assert abs((values > 0).mean() - 0.75) < 5 * (0.75 * 0.25 / values.size) ** 0.5
+        np.testing.assert_allclose(values[values > 0], 4 / 3, rtol=1e-6)
+    signs = [(values > 0) - 0.75 for values in (first.ravel(), second.ravel())]
+    for product in (signs[0] * signs[1], signs[0][1:] * signs[0][:-1]):
+        assert abs(product.mean()) < 5 * 0.75 * 0.25 / first.size**0.5  # independent coins
+    np.testing.assert_array_equal(found["again"], first)
+    np.testing.assert_array_equal(found["compiled"], found["as_it_comes"])
+    is_kept = found["half"] != 0
+    np.testing.assert_array_equal(found["gradient"], is_kept * np.float32(found["gradient"].max()))
+    assert found["gradient"].max() == pytest.approx(4 / 3, rel=2**-8)
+    np.testing.assert_array_equal(found["off"], 1.0)

@@ -10,62 +10,25 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from continued_runs import HEAD_STEPS, SETTINGS, configured, continue_run, save_encoder
 from record_files import VOCABULARY
 
-from spanbert_tf.config import load_config, load_run_config
+from spanbert_tf.config import load_config
 from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
 from spanbert_tf.errors import MismatchError
-from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.presets.pretraining import load_pretrainer
 from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.model import build_pretrainer, compiled_pretrainer
 from spanbert_tf.pretraining.output_bias import begin_at_frequencies
-from spanbert_tf.pretraining.run import run_pretraining
 from spanbert_tf.quickstart.steps import unigram_cross_entropy
 from spanbert_tf.training.encoder_variables import encoder_variables, variables_beside_encoder
 from spanbert_tf.training.metrics_log import MetricsLog, read_metrics
-
-HEAD_STEPS = 5
-SIZES = {"num_layers": 2, "num_heads": 2, "hidden_dim": 32, "intermediate_dim": 48}
-SETTINGS = {
-    "optimizer.learning_rate": 0.01,
-    "optimizer.encoder_learning_rate": 0.001,
-    "optimizer.warmup_steps": 2,
-    "training.batch_size": 4,
-    "training.steps": 12,
-    "training.schedule_steps": 20,
-    "training.head_steps": HEAD_STEPS,
-    "training.log_every": 2,
-    "training.evaluate_every": 6,
-    "training.checkpoint_every_steps": 4,
-    "training.max_checkpoints": 4,
-    "data.sequence_length": 24,
-}
-
-
-def save_encoder(directory, **options):
-    """A preset of an encoder alone, as `convert` writes it of one that has no heads."""
-    keras.utils.set_random_seed(7)
-    shape = SIZES | {"dropout": 0.1, "max_sequence_length": 30} | options
-    backbone = SpanBertBackbone(vocabulary_size=len(VOCABULARY), **shape)
-    backbone.save_to_preset(str(directory))
-    SpanBertTokenizer(VOCABULARY).save_to_preset(str(directory))
-    return str(directory)
 
 
 @pytest.fixture(scope="module")
 def preset(tmp_path_factory):
     return save_encoder(tmp_path_factory.mktemp("presets") / "encoder")
-
-
-def configured(preset, run, **changed):
-    settings = SETTINGS | {key.replace("__", "."): value for key, value in changed.items()}
-    overrides = [f"{key}={value}" for key, value in settings.items()]
-    return load_run_config("continue", overrides, preset=preset, run=str(run))
-
-
-def continue_run(preset, data, run, **changed):
-    return run_pretraining(configured(preset, run, **changed), data, str(run), preset)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,144 @@
+"""`training.initial_encoder_share`: what the encoder began with, in what it ends with."""
+
+import os
+import re
+import shutil
+import signal
+
+import numpy as np
+import pytest
+from continued_runs import configured, continue_run, save_encoder
+
+from spanbert_tf.errors import BadInputError, ConfigurationError
+from spanbert_tf.models import SpanBertBackbone
+from spanbert_tf.presets.pretraining import load_pretrainer
+from spanbert_tf.pretraining.datasets import configured_dataset
+from spanbert_tf.pretraining.run import run_pretraining
+from spanbert_tf.training.metrics_log import MetricsLog
+
+SHARE, FILE = 0.25, "initial_encoder.npz"
+
+
+@pytest.fixture(scope="module")
+def preset(tmp_path_factory):
+    return save_encoder(tmp_path_factory.mktemp("presets") / "encoder")
+
+
+def mixed_run(preset, data, run, share=SHARE, **changed):
+    return continue_run(preset, data, run, training__initial_encoder_share=share, **changed)
+
+
+@pytest.fixture(scope="module")
+def straight_run(preset, tiny_records, tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "straight"
+    mixed_run(preset, tiny_records, run)
+    return run
+
+
+def encoder_of(preset):
+    return SpanBertBackbone.from_preset(str(preset)).get_weights()
+
+
+def test_encoder_is_the_mean_and_heads_are_the_trained_ones(
+    straight_run, preset, tiny_records, tmp_path
+):
+    run = tmp_path / "run"
+    trained = mixed_run(preset, tiny_records, run, share=0.0)
+    assert FILE not in os.listdir(run)
+    moved = 0.0
+    for before, after, mixed in zip(
+        encoder_of(preset),
+        encoder_of(run / "preset"),
+        encoder_of(straight_run / "preset"),
+        strict=True,
+    ):
+        np.testing.assert_allclose(mixed, before / 4 + after * 3 / 4, rtol=1e-6, atol=1e-7)
+        moved = max(moved, np.abs(after - before).max())
+    assert moved > 1e-3
+    model, _ = load_pretrainer(str(straight_run / "preset"))
+    for head in ("masked_lm_head", "span_boundary_head"):
+        own = {w.path: w.numpy() for w in getattr(trained.model, head).weights}
+        for weight in getattr(model, head).weights:
+            if "token_embedding" not in weight.path:  # the encoder's
+                np.testing.assert_array_equal(weight.numpy(), own[weight.path], weight.path)
+
+
+@pytest.mark.slow
+def test_held_out_losses_are_those_of_the_preset(preset, tiny_records, tmp_path, capfd):
+    run = tmp_path / "run"
+    returned = mixed_run(preset, tiny_records, run, training__steps=8)
+    output = capfd.readouterr().out
+    assert "mixed 25% of the encoder's first weights into it" in output
+    line = output[output.index("Held-out records after step 8") :].splitlines()[0]
+    (shown,) = re.findall(r"masked lm loss ([\d.]+)", line)
+    config = configured(preset, run, training__initial_encoder_share=SHARE)
+    held_out = configured_dataset(config, tiny_records, split="validation")
+    saved, _ = load_pretrainer(str(run / "preset"))
+    saved.compile()
+    for model in (saved, returned):
+        measured = model.evaluate(held_out, return_dict=True, verbose=0)
+        assert measured["masked_lm_loss"] == pytest.approx(float(shown), abs=1e-4)
+    card = (run / "preset" / "README.md").read_text()
+    assert f"masked lm {shown}" in card
+    assert "25% are those that the run began with" in card
+    # While it was trained, the encoder was the trained one.
+    (trained,) = re.findall(r"evaluated after step 8: .*masked lm loss ([\d.]+)", output)
+    assert trained != shown
+
+
+@pytest.mark.slow
+def test_stopped_run_ends_with_the_same_preset_without_the_first_one(
+    straight_run, preset, tiny_records, tmp_path, monkeypatch
+):
+    copied, run = str(shutil.copytree(preset, tmp_path / "preset")), tmp_path / "run"
+    log_step = MetricsLog.on_step_end
+
+    def log_and_terminate(self, logs):
+        log_step(self, logs)
+        if self.step == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetricsLog, "on_step_end", log_and_terminate)
+        assert mixed_run(copied, tiny_records, run) is None
+    shutil.rmtree(copied)
+    assert mixed_run(copied, tiny_records, run)
+    for found, expected in zip(
+        encoder_of(run / "preset"), encoder_of(straight_run / "preset"), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.slow
+def test_finished_run_takes_another_share(straight_run, preset, tiny_records, tmp_path):
+    """The checkpoints hold what was trained; 0 is a way out where the file is lost."""
+    run = tmp_path / "run"
+    shutil.copytree(straight_run, run)
+    mixed_run(preset, tiny_records, run, share=0.75)
+    quarters = [encoder_of(kept / "preset") for kept in (straight_run, run)]
+    for before, more_trained, less_trained in zip(encoder_of(preset), *quarters, strict=True):
+        np.testing.assert_allclose(
+            less_trained - before, (more_trained - before) / 3, rtol=1e-4, atol=1e-7
+        )
+    os.remove(run / FILE)
+    with pytest.raises(BadInputError, match=f"{FILE}: is missing, and training.initial_encoder_s"):
+        mixed_run(preset, tiny_records, run)
+    assert mixed_run(preset, tiny_records, run, share=0.0)
+
+
+def test_damaged_file_is_named(straight_run, preset, tiny_records, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(straight_run, run)
+    content = (run / FILE).read_bytes()
+    (run / FILE).write_bytes(content[: len(content) // 2])
+    with pytest.raises(BadInputError, match=f"{FILE}: is damaged"):
+        mixed_run(preset, tiny_records, run)
+    assert os.path.exists(run / "preset" / "config.json")
+
+
+def test_random_weights_have_nothing_to_keep(preset, tiny_records, tmp_path):
+    run = tmp_path / "run"
+    config = configured(preset, run, training__initial_encoder_share=SHARE)
+    with pytest.raises(ConfigurationError, match="begins at random; give --initial-preset, or set"):
+        run_pretraining(config, tiny_records, str(run))
+    assert not run.exists()
