@@ -13,7 +13,8 @@ def apply_dropout(
 
     Random numbers are up to a tenth of a step on a processor, and more on a GPU. 16 bits tell rates
     apart by 1.5e-5; kept values are scaled by the rate that is really used. The layer's state
-    advances as it does in Keras.
+    advances as it does in Keras. Under `keras.distribution` it is Keras' own dropout: the generator
+    of JAX that is fast on a device draws the numbers of the whole batch on each.
 
     Args:
         layer: has the rate and the state of the random numbers.
@@ -24,9 +25,10 @@ def apply_dropout(
         A tensor of the shape and type of `x`.
     """
     draw = _DRAWS.get(keras.backend.backend())
-    if not training or not layer.rate or draw is None:
+    if not training or not layer.rate or draw is None or keras.distribution.distribution():
         return layer(x, training=training)
-    num_kept = round((1 - layer.rate) * _RANGE)  # of the numbers that 16 bits can be
+    # Of the numbers that 16 bits can be, neither none nor all.
+    num_kept = min(max(round((1 - layer.rate) * _RANGE), 1), _RANGE - 1)
     is_kept = keras.ops.cast(draw(layer.seed_generator.next(), x, num_kept), x.dtype)
     return x * (is_kept * keras.ops.cast(_RANGE / num_kept, x.dtype))
 
@@ -54,7 +56,9 @@ def _draw_on_jax(seed: keras.KerasTensor, x: keras.KerasTensor, num_kept: int) -
     import jax
 
     key = jax.random.wrap_key_data(keras.ops.concatenate([seed, seed]), impl="rbg")
-    return jax.random.bits(key, x.shape, "uint16") < num_kept
+    words = jax.random.bits(key, [(x.size + 1) // 2], "uint32")
+    halves = jax.lax.bitcast_convert_type(words, "uint16").reshape(-1)[: x.size]
+    return halves.reshape(x.shape) < num_kept
 
 
 _DRAWS = {"tensorflow": _draw_on_tensorflow, "jax": _draw_on_jax}

@@ -28,6 +28,8 @@ def keep_initial_encoder(encoder: SpanBertBackbone, run: str) -> None:
     # Given a path, NumPy would add a suffix to it.
     with whole_file(path) as unfinished, open(unfinished, "wb") as file:
         np.savez(file, *arrays)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def check_initial_encoder(share: float, run: str, preset: str | None, *, has_begun: bool) -> None:
@@ -41,7 +43,7 @@ def check_initial_encoder(share: float, run: str, preset: str | None, *, has_beg
 
     Raises:
         ConfigurationError: the run begins with random weights.
-        BadInputError: the run goes on and the file is gone.
+        BadInputError: the run goes on, and the file is missing or damaged.
     """
     if not share:
         return
@@ -50,9 +52,21 @@ def check_initial_encoder(share: float, run: str, preset: str | None, *, has_beg
             f"{_KEY} is {share} and the encoder begins at random; give --initial-preset, or set "
             f"{_KEY}=0"
         )
-    path = os.path.join(run, INITIAL_ENCODER)
-    if has_begun and not os.path.exists(path):
-        raise BadInputError(f"{path}: is missing, and {_KEY} is {share}; set it to 0 to go on")
+    if has_begun:
+        _check_file(os.path.join(run, INITIAL_ENCODER))
+
+
+def _check_file(path: str) -> None:
+    """Reads all of the file, whose parts have checksums."""
+    if not os.path.exists(path):
+        raise BadInputError(f"{path}: is missing; set {_KEY}=0 to go on without it")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except (OSError, EOFError, zipfile.BadZipFile) as error:
+        damaged = error
+    if damaged:
+        raise BadInputError(f"{path}: is damaged ({damaged}); set {_KEY}=0 to go on without it")
 
 
 def mix_with_initial(encoder: SpanBertBackbone, run: str, share: float) -> None:
@@ -70,11 +84,9 @@ def mix_with_initial(encoder: SpanBertBackbone, run: str, share: float) -> None:
         BadInputError: the file is missing or damaged.
     """
     path = os.path.join(run, INITIAL_ENCODER)
+    _check_file(path)
     trained = encoder.get_weights()
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            initial = [file[f"arr_{number}"] for number in range(len(trained))]
-        mixed = [share * old + (1 - share) * new for old, new in zip(initial, trained, strict=True)]
-        encoder.set_weights(mixed)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise BadInputError(f"{path}: is damaged ({error}); set {_KEY}=0 to go on") from error
+    with np.load(path, allow_pickle=False) as file:
+        initial = [file[f"arr_{number}"] for number in range(len(trained))]
+    pairs = zip(initial, trained, strict=True)
+    encoder.set_weights([share * before + (1 - share) * now for before, now in pairs])

@@ -64,9 +64,9 @@ def _card_facts(
         "Data": f"{info.num_records('train'):,} records, {info.num_tokens('train'):,} tokens",
         "Held-out losses in nats": ", ".join(losses),
     }
-    if training.initial_encoder_share:
-        share = f"{training.initial_encoder_share:.0%} are those that the run began with"
-        facts["Weights of the encoder"] = share
+    share = training.initial_encoder_share
+    if share:
+        facts["Weights of the encoder"] = f"{share:g} x before + {1 - share:g} x trained"
     return facts
 
 

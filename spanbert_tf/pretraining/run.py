@@ -81,13 +81,13 @@ def run_pretraining(
     datasets = RunDatasets(config, data, info, strategy)
     held_out = datasets.held_out()  # refuses records that lack what the masking needs
     check_run(output, config, info)
-    share = training.initial_encoder_share
     keras.utils.set_random_seed(training.seed)
     with strategy.scope():
         model = compiled_pretrainer(config, info.vocabulary_size)
     loop = TrainingLoop(model, output, _loop_options(config, model), workers)
     course = _course(config, data, info, datasets, model, held_out)
     has_begun = loop.has_begun
+    share = training.initial_encoder_share
     check_initial_encoder(share, output, initial_preset, has_begun=has_begun)
     if not has_begun:
         begin_run(model.model, config, initial_preset, data, info)
@@ -100,15 +100,34 @@ def run_pretraining(
     loop.say(_describe(config, info, model, strategy))
     if not loop.run(course, first_step):
         return None
+    with loop.named_errors(course):
+        _finish(model, config, data, output, info, course, workers, show_next_steps=show_next_steps)
+    return model
+
+
+def _finish(
+    model: ReplicatedModel,
+    config: PretrainingConfig,
+    data: str,
+    output: str,
+    info: DatasetInfo,
+    course: Course,
+    workers: Workers,
+    *,
+    show_next_steps: bool,
+) -> None:
+    """What comes after the last step: the encoder's mean, its evaluation, preset and summary."""
+    share, mixed = config.training.initial_encoder_share, None
     if share:
         mix_with_initial(model.model.backbone, output, share)
-        loop.say(f"mixed {share:.0%} of the encoder's first weights into it")
-    measured = course.evaluate(lambda: None) if share else last_evaluation(output)
-    if workers.is_chief:
-        with loop.named_errors(course):
-            save_run_preset(model.model, config, data, output, info, measured)
-        print_summary(output, training.steps, measured, show_next_steps=show_next_steps)
-    return model
+        mixed = course.evaluate(lambda: None)  # by all workers; before, it was what was trained
+    if not workers.is_chief:
+        return
+    if share:
+        print(f"encoder: {share:g} x first weights + {1 - share:g} x trained weights", flush=True)
+    measured = mixed or last_evaluation(output)
+    save_run_preset(model.model, config, data, output, info, measured)
+    print_summary(output, config.training.steps, measured, show_next_steps=show_next_steps)
 
 
 def _loop_options(config: PretrainingConfig, model: ReplicatedModel) -> LoopOptions:

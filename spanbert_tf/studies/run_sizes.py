@@ -30,6 +30,7 @@ def small_version(
             "objectives.span_position_dim": tiny.objectives.span_position_dim,
             "optimizer.learning_rate": tiny.optimizer.learning_rate,
             "training.batch_size": tiny.training.batch_size,
+            "training.initial_encoder_share": 0,  # all begin at random
         },
         info,
         steps,

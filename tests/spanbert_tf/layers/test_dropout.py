@@ -27,6 +27,13 @@ def test_the_rate_is_kept_and_the_mean_stays(rate):
     np.testing.assert_allclose(values[values > 0], 1 / (1 - rate), rtol=1e-4)
 
 
+@pytest.mark.parametrize("rate", [1e-6, 1 - 1e-6])
+def test_rate_next_to_an_end_is_the_nearest_that_16_bits_tell(rate):
+    values = dropped(keras.layers.Dropout(rate, seed=1), tf.ones([1_000_000]))
+    assert 0 < (values > 0).sum() < values.size
+    assert np.isfinite(values).all()
+
+
 def test_neighbours_and_steps_are_independent():
     layer = keras.layers.Dropout(0.5, seed=1)
     first, second = (dropped(layer, tf.ones([1000, 999])).ravel() - 1 for _ in range(2))
@@ -95,6 +102,7 @@ np.savez(sys.argv[1], **found)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
 def test_on_jax(tmp_path):
     """All properties from above in one process."""

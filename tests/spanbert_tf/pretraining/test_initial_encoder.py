@@ -42,9 +42,10 @@ def encoder_of(preset):
 def test_encoder_is_the_mean_and_heads_are_the_trained_ones(
     straight_run, preset, tiny_records, tmp_path
 ):
+    """The finished run, told that no share is wanted, writes what its checkpoint holds."""
     run = tmp_path / "run"
+    shutil.copytree(straight_run, run)
     trained = mixed_run(preset, tiny_records, run, share=0.0)
-    assert FILE not in os.listdir(run)
     moved = 0.0
     for before, after, mixed in zip(
         encoder_of(preset),
@@ -68,7 +69,7 @@ def test_held_out_losses_are_those_of_the_preset(preset, tiny_records, tmp_path,
     run = tmp_path / "run"
     returned = mixed_run(preset, tiny_records, run, training__steps=8)
     output = capfd.readouterr().out
-    assert "mixed 25% of the encoder's first weights into it" in output
+    assert "encoder: 0.25 x first weights + 0.75 x trained weights" in output
     line = output[output.index("Held-out records after step 8") :].splitlines()[0]
     (shown,) = re.findall(r"masked lm loss ([\d.]+)", line)
     config = configured(preset, run, training__initial_encoder_share=SHARE)
@@ -80,7 +81,7 @@ def test_held_out_losses_are_those_of_the_preset(preset, tiny_records, tmp_path,
         assert measured["masked_lm_loss"] == pytest.approx(float(shown), abs=1e-4)
     card = (run / "preset" / "README.md").read_text()
     assert f"masked lm {shown}" in card
-    assert "25% are those that the run began with" in card
+    assert "0.25 x before + 0.75 x trained" in card
     # While it was trained, the encoder was the trained one.
     (trained,) = re.findall(r"evaluated after step 8: .*masked lm loss ([\d.]+)", output)
     assert trained != shown
@@ -121,19 +122,30 @@ def test_finished_run_takes_another_share(straight_run, preset, tiny_records, tm
             less_trained - before, (more_trained - before) / 3, rtol=1e-4, atol=1e-7
         )
     os.remove(run / FILE)
-    with pytest.raises(BadInputError, match=f"{FILE}: is missing, and training.initial_encoder_s"):
+    with pytest.raises(
+        BadInputError, match=f"{FILE}: is missing; set training.initial_encoder_share=0"
+    ):
         mixed_run(preset, tiny_records, run)
     assert mixed_run(preset, tiny_records, run, share=0.0)
 
 
-def test_damaged_file_is_named(straight_run, preset, tiny_records, tmp_path):
+@pytest.mark.parametrize("damage", ["half", "bit"])
+def test_damaged_file_is_named_before_the_first_step(
+    damage, straight_run, preset, tiny_records, tmp_path
+):
     run = tmp_path / "run"
     shutil.copytree(straight_run, run)
-    content = (run / FILE).read_bytes()
-    (run / FILE).write_bytes(content[: len(content) // 2])
+    content = bytearray((run / FILE).read_bytes())
+    middle = len(content) // 2
+    if damage == "half":
+        del content[middle:]
+    else:
+        content[middle] ^= 1
+    (run / FILE).write_bytes(content)
+    before = (run / "metrics.jsonl").read_bytes()
     with pytest.raises(BadInputError, match=f"{FILE}: is damaged"):
-        mixed_run(preset, tiny_records, run)
-    assert os.path.exists(run / "preset" / "config.json")
+        mixed_run(preset, tiny_records, run, training__steps=16)
+    assert (run / "metrics.jsonl").read_bytes() == before
 
 
 def test_random_weights_have_nothing_to_keep(preset, tiny_records, tmp_path):
