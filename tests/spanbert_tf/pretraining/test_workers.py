@@ -12,9 +12,11 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from continued_runs import configured, save_encoder
 
 from spanbert_tf.config import TrainingConfig, load_config
 from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.pretraining.run import run_pretraining
 from spanbert_tf.training.metrics_log import read_metrics
 from spanbert_tf.training.strategies import make_strategy
@@ -34,13 +36,13 @@ def _free_ports(count):
     return ports
 
 
-def _start_workers(config_file, data, run, overrides=()):
+def _start_workers(config_file, data, run, overrides=(), options=()):
     addresses = [f"localhost:{port}" for port in _free_ports(2)]
     workers = []
     for number in range(2):
         cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": number}}
         command = [sys.executable, "-m", "spanbert_tf.cli", "pretrain", "--config"]
-        command += [str(config_file), "--data", data, "--output", str(run)]
+        command += [str(config_file), "--data", data, "--output", str(run), *options]
         for override in ("training.strategy=multi_worker", *overrides):
             command += ["--set", override]
         environment = {**os.environ, "TF_CONFIG": json.dumps(cluster), "GRPC_VERBOSITY": "ERROR"}
@@ -108,6 +110,26 @@ def test_two_workers_train_what_one_does_also_after_a_preemption(
         # A run that was stopped begins its means anew: only whole intervals are equal.
         if "validation_loss" in line:
             assert line == pytest.approx(other, abs=1e-4)
+
+
+def test_two_workers_mix_the_first_weights_in(tiny_records, tmp_path):
+    preset = save_encoder(tmp_path / "encoder", dropout=0.0)
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    changed = {"optimizer__epsilon": 1e-4, "training__batch_size": 16}
+    changed |= {"training__initial_encoder_share": 0.25, "training__evaluate_every": 12}
+    config = configured(preset, alone, **changed)
+    run_pretraining(config, tiny_records, str(alone), preset)
+    config_file = tmp_path / "config.yaml"
+    config_file.write_text(config.to_yaml())
+    options = ["--initial-preset", preset]
+    workers = _start_workers(config_file, tiny_records, shared, options=options)
+    outputs = [worker.communicate(timeout=300) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], outputs
+    shown = ["Held-out records after step 12" in printed for printed, _ in outputs]
+    assert shown == [True, False]
+    encoders = [SpanBertBackbone.from_preset(str(run / "preset")) for run in (alone, shared)]
+    for expected, found in zip(*(encoder.get_weights() for encoder in encoders), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_when_a_worker_dies_the_other_says_so_and_both_go_on_later(
