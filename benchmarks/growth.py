@@ -138,12 +138,12 @@ def _draw(curves: dict[str, dict[int, Cost]], path: str) -> None:
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.2))
     for name, curve in curves.items():
-        place = axes[name == "masker"]
+        place = axes[int(name == "masker")]
         place.plot(list(curve), [cost.seconds for cost in curve.values()], marker="o", label=name)
     for place, label, unit in ((axes[0], "MB of text", "MB"), (axes[1], "positions", "million")):
         place.set_xlabel(label)
         place.set_ylabel(f"seconds a {unit}")
-        place.set_ylim(bottom=0)
+        place.set_ylim(0, 1.1 * place.dataLim.y1)
         place.legend()
     figure.tight_layout()
     figure.savefig(path)
