@@ -40,7 +40,7 @@ def read_documents(patterns: Sequence[str]) -> list[Document]:
 
 
 def _files(pattern: str) -> list[str]:
-    found = sorted(glob.glob(pattern, recursive=True))
+    found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
     if not found:
         raise BadInputError(f"{pattern}: no such file; quote patterns")
     files = []

@@ -223,12 +223,15 @@ class _Writer:
 
 
 def _word_labels(words: Sequence[tuple[int, int]], entities: Sequence[Entity]) -> list[str]:
-    """The labels of words, from the characters of the entities."""
+    """The labels of words, from the characters of the entities; none of one that cuts a word."""
     labels = [schema.OUTSIDE] * len(words)
     starts, ends = ([place[side] for place in words] for side in (0, 1))
     for entity in entities:
         first = int(np.searchsorted(starts, entity.start))
         last = int(np.searchsorted(ends, entity.end, side="right"))
+        begins_inside = first > 0 and ends[first - 1] > entity.start
+        if begins_inside or (last < len(words) and starts[last] < entity.end):
+            continue
         for number in range(first, last):
             labels[number] = (schema.INSIDE if number > first else schema.BEGIN) + entity.type
     return labels

@@ -1,5 +1,8 @@
 """Writes the packed rows of a task, with their lengths beside them."""
 
+import contextlib
+from collections.abc import Iterator
+
 import tensorflow as tf
 
 from spanbert_tf.data.row_lengths import save_lengths
@@ -12,6 +15,9 @@ class RowWriter:
 
     Args:
         path: path of the TFRecord file.
+
+    Raises:
+        OSError: the file cannot be written.
     """
 
     def __init__(self, path: str) -> None:
@@ -19,11 +25,13 @@ class RowWriter:
         self._lengths: list[int] = []
 
     def __enter__(self) -> "RowWriter":
-        self._records = tf.io.TFRecordWriter(self._path)
+        with _as_os_error():
+            self._records = tf.io.TFRecordWriter(self._path)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._records.close()
+        with _as_os_error():
+            self._records.close()
         save_lengths(self._path, self._lengths)
 
     def counts(self) -> dict[str, int]:
@@ -32,5 +40,15 @@ class RowWriter:
 
     def write(self, serialized: bytes, num_tokens: int) -> None:
         """Writes a row of so many tokens."""
-        self._records.write(serialized)
+        with _as_os_error():
+            self._records.write(serialized)
         self._lengths.append(num_tokens)
+
+
+@contextlib.contextmanager
+def _as_os_error() -> Iterator[None]:
+    """TensorFlow has errors of its own for full disks."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise OSError(error.message) from error

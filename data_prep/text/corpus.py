@@ -50,7 +50,8 @@ def find_files(patterns: str | Sequence[str]) -> list[InputFile]:
     """The files that match a pattern or one of several, in order of their names.
 
     Args:
-        patterns: paths with `*`, `?`, `[…]` and `**` (which also matches `/`).
+        patterns: paths with `*`, `?`, `[…]` and `**` (which also matches `/`); the path of a file
+            that is there is no pattern.
 
     Raises:
         BadInputError: a pattern matches no file, or a file is empty.
@@ -60,6 +61,9 @@ def find_files(patterns: str | Sequence[str]) -> list[InputFile]:
     for pattern in map(os.fspath, patterns):
         if os.path.isdir(pattern):
             raise BadInputError(f"{pattern}: is a directory; write {os.path.join(pattern, '**')}")
+        if os.path.isfile(pattern):
+            sizes[os.path.abspath(pattern)] = os.path.getsize(pattern)
+            continue
         try:
             found = match_files(pattern if is_remote(pattern) else os.path.abspath(pattern))
         except OSError as error:

@@ -52,7 +52,10 @@ def plain_text_parts(
     """
     separator_line = None
     if separator is not None:
-        separator_line = re.compile(rf"^{re.escape(separator)}[^\S\n]*$", re.MULTILINE)
+        # Nothing at the end of a block is no empty line, and no line end may be left over for the
+        # next block, where it would be one.
+        end = r"(?:\n|(?<=[^\n])\Z)"
+        separator_line = re.compile(rf"^{re.escape(separator)}[^\S\n]*{end}", re.MULTILINE)
     unfinished = ""
     is_started = False  # whether the current document, or one before it, has text
     has_paragraphs = False  # of the current document

@@ -105,12 +105,15 @@ def write_text(path: str, text: str) -> None:
 
     Args:
         path: path of the file; its directory must exist.
-        text: is written as UTF-8.
+        text: is written as UTF-8, with `?` for halves of surrogate pairs, which JSON may have.
 
     Raises:
         OSError: it cannot be written.
     """
-    with whole_file(path) as unfinished, open(unfinished, "w", encoding="utf-8") as file:
+    with (
+        whole_file(path) as unfinished,
+        open(unfinished, "w", encoding="utf-8", errors="replace") as file,
+    ):
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -13,14 +13,19 @@ def is_task_preset(preset: str, kind: type) -> bool:
         kind: class of the task.
 
     Raises:
-        BadInputError: there is no preset of that name.
+        BadInputError: there is no preset of that name, or its description is damaged.
     """
     try:
         if not preset_utils.check_file_exists(preset, preset_utils.TASK_CONFIG_FILE):
             return False
     except (ValueError, OSError) as error:  # no directory, and no name that KerasHub can load
         raise BadInputError(describe_missing(preset, error)) from error
-    task = preset_utils.load_json(preset, preset_utils.TASK_CONFIG_FILE)
+    try:
+        task = preset_utils.load_json(preset, preset_utils.TASK_CONFIG_FILE)
+    except ValueError as error:
+        raise BadInputError(
+            f"{preset}: {preset_utils.TASK_CONFIG_FILE} is damaged ({error}); copy the preset again"
+        ) from error
     has_weights = preset_utils.check_file_exists(preset, preset_utils.TASK_WEIGHTS_FILE)
     return has_weights and task.get("class_name") == kind.__name__
 

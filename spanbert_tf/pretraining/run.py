@@ -81,7 +81,7 @@ def run_pretraining(
     datasets = RunDatasets(config, data, info, strategy)
     held_out = datasets.held_out()  # refuses records that lack what the masking needs
     check_run(output, config, info)
-    keras.utils.set_random_seed(training.seed)
+    keras.utils.set_random_seed(training.seed % 2**32)  # NumPy takes no more
     with strategy.scope():
         model = compiled_pretrainer(config, info.vocabulary_size)
     loop = TrainingLoop(model, output, _loop_options(config, model), workers)
@@ -142,7 +142,8 @@ def _loop_options(config: PretrainingConfig, model: ReplicatedModel) -> LoopOpti
         max_checkpoints=training.max_checkpoints,
         max_skipped_steps=training.max_skipped_steps,
         evaluate_at=lambda step: step % training.evaluate_every == 0 or step == training.steps,
-        best_metric="loss" if training.keep_best else None,
+        best_metric="loss",
+        keeps_best=training.keep_best,
         held_start=held_start,
     )
 

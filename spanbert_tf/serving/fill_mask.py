@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
 from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.serving.warmup import Request
@@ -24,6 +25,27 @@ with ids in place of strings, and `pack` the rows that `token_ids` takes.
 Where requests are put together, a text has as many slots as the text with the most masks; those
 that it does not need are empty, with probability 0. Requests for `token_ids` are put together only
 where their shapes agree: send rows of a few fixed lengths."""
+
+
+def check_fill_mask(masked_lm: SpanBertMaskedLM, name: str, top_k: int) -> None:
+    """Checks that a model can fill masks of texts.
+
+    Args:
+        masked_lm: the model.
+        name: what to call it in an error.
+        top_k: fillings for each mask.
+
+    Raises:
+        BadInputError: it reads other positions than a text has, or has fewer fillings.
+    """
+    vocabulary_size = masked_lm.preprocessor.tokenizer.vocabulary_size()
+    if top_k > vocabulary_size:
+        raise BadInputError(f"--top-k {top_k}: the vocabulary has {vocabulary_size} entries only")
+    if masked_lm.backbone.position_embeddings != "absolute":
+        raise BadInputError(
+            f"{name}: reads positions of sentences and paragraphs, which a text alone does not "
+            "tell; only models with BERT's positions fill masks of texts"
+        )
 
 
 class FillMask(tf.Module):

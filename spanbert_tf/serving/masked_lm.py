@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertMaskedLM
 from spanbert_tf.presets.golden import golden_rows
 from spanbert_tf.serving.exporting import export_model
-from spanbert_tf.serving.fill_mask import FillMask
+from spanbert_tf.serving.fill_mask import FillMask, check_fill_mask
 
 
 def export_masked_lm(preset: str, output: str, *, top_k: int = 5, **options: object) -> str:
@@ -30,21 +29,10 @@ def export_masked_lm(preset: str, output: str, *, top_k: int = 5, **options: obj
     """
 
     def served(masked_lm: SpanBertMaskedLM) -> FillMask:
-        _check(masked_lm, preset, top_k)
+        check_fill_mask(masked_lm, preset, top_k)
         return FillMask(masked_lm, top_k)
 
     return export_model(SpanBertMaskedLM, preset, output, served, _sample_logits, **options)
-
-
-def _check(masked_lm: SpanBertMaskedLM, preset: str, top_k: int) -> None:
-    vocabulary_size = masked_lm.preprocessor.tokenizer.vocabulary_size()
-    if top_k > vocabulary_size:
-        raise BadInputError(f"--top-k {top_k}: the vocabulary has {vocabulary_size} entries only")
-    if masked_lm.backbone.position_embeddings != "absolute":
-        raise BadInputError(
-            f"{preset}: reads positions of sentences and paragraphs, which a text alone does not "
-            "tell; only models with BERT's positions can be exported"
-        )
 
 
 def _sample_logits(masked_lm: SpanBertMaskedLM) -> list:

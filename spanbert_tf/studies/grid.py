@@ -37,7 +37,8 @@ def run_grid(
         num_devices: devices of each machine to use, all by default.
 
     Returns:
-        The directory of the run with the best main metric; `None` if a signal ended a run.
+        The directory of the run with the best main metric; `None` if a signal ended a run, and
+        for workers that are not the chief.
 
     Raises:
         BadInputError: a file or directory cannot be used.
@@ -64,6 +65,8 @@ def run_grid(
             return None
         results[run], points[run] = scores, point
         keras.backend.clear_session()
+    if not all(results.values()):  # a worker that is not the chief scores nothing
+        return None
     rich.console.Console().print(_table(list(points.values()), list(results.values())))
     best = max(results, key=lambda run: results[run][metric])
     shown = metric.upper() if metric == "f1" else metric

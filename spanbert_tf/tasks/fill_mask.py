@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertMaskedLM
-from spanbert_tf.serving.fill_mask import FillMask
+from spanbert_tf.serving.fill_mask import FillMask, check_fill_mask
 from spanbert_tf.tasks.raw_inputs import in_batches_by_length, string_tensor
 from spanbert_tf.vocabulary import MASK_TOKEN
 
@@ -28,7 +28,11 @@ def fill_masks(
         `score`, `token` (the id), `token_str` and `sequence` (the text with the filling); for a
         text with several masks a list of such lists. It raises `BadInputError` if an input has no
         `text`, or a text no mask.
+
+    Raises:
+        BadInputError: as `check_fill_mask`.
     """
+    check_fill_mask(model, "the model", top_k)
     served = FillMask(model, top_k)
     fill = tf.function(served.fill_texts, input_signature=served.signatures()["serving_default"][1])
     token_to_id = model.preprocessor.tokenizer.token_to_id

@@ -88,7 +88,7 @@ def run_finetuning(
     workers = Workers(strategy)
     if training.deterministic:
         tf.config.experimental.enable_op_determinism()
-    keras.utils.set_random_seed(training.seed)
+    keras.utils.set_random_seed(training.seed % 2**32)  # NumPy takes no more
     plan = _Plan(config, info)
     with strategy.scope():
         backbone, tokenizer = _load_encoder(config, preset, info, data)
@@ -121,7 +121,12 @@ def run_finetuning(
     if not loop.run(course, first_step):
         return None
     if training.keep_best:
-        loop.say(f"the best checkpoint is that of step {loop.restore_best()}")
+        best = loop.restore_best()
+        loop.say(
+            "no best checkpoint is there: the last step is kept"
+            if best is None
+            else f"the best checkpoint is that of step {best}"
+        )
     if not workers.is_chief:
         return {}
     with loop.named_errors(course):
@@ -153,7 +158,8 @@ class _Plan:
             max_skipped_steps=training.max_skipped_steps,
             evaluate_at=self.is_scored,
             checkpoint_at=range(self.steps_per_epoch, self.num_steps + 1, self.steps_per_epoch),
-            best_metric=task.main_metric if training.keep_best else None,
+            best_metric=task.main_metric,
+            keeps_best=training.keep_best,
             higher_is_better=True,
             patience=training.early_stopping_patience,
         )

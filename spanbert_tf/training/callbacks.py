@@ -1,6 +1,7 @@
 """What happens beside the steps of a run: checkpoints, evaluations, reasons to stop."""
 
 import signal
+import threading
 from collections.abc import Callable, Collection
 from types import FrameType
 
@@ -183,8 +184,10 @@ class StopOnSignal(StepCallback):
         self._former_handlers: dict[int, object] = {}
 
     def __enter__(self) -> "StopOnSignal":
+        if threading.current_thread() is not threading.main_thread():
+            return self  # Python lets the main thread alone handle signals
         for number in _STOP_SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: not Python's own
                 self._former_handlers[number] = signal.signal(number, self._note_signal)
         return self
 

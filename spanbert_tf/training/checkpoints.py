@@ -117,7 +117,8 @@ class Checkpoints:
         Raises:
             BadInputError: it cannot be written (a full disk); earlier ones are untouched.
         """
-        best = self._best().get(metric)
+        kept = self._best()
+        best = kept.get(metric) if kept.get("step") in self.steps() else None
         is_better = best is None or (value > best if higher_is_better else value < best)
         if not self._writes or not is_better or not math.isfinite(value):
             return

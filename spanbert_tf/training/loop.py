@@ -60,9 +60,9 @@ class LoopOptions:
         max_checkpoints: checkpoints that are kept, the newest ones.
         max_skipped_steps: updates in a row whose gradients may be not finite.
         evaluate_at: whether to evaluate after a step.
+        best_metric: metric of the evaluations that says which one is the best.
         checkpoint_at: further steps to save, such as the ends of epochs.
-        best_metric: metric of the evaluations by which the best checkpoint is kept beside the
-            newest ones; `None`: no best one is kept.
+        keeps_best: whether the best checkpoint is kept beside the newest ones.
         higher_is_better: whether a higher value of that metric is better.
         patience: evaluations in a row that may be no better than the best one; `None`: any number.
         held_start: variables that are trained later than the others; `None`: none.
@@ -74,8 +74,9 @@ class LoopOptions:
     max_checkpoints: int
     max_skipped_steps: int
     evaluate_at: Callable[[int], bool]
+    best_metric: str
     checkpoint_at: Collection[int] = ()
-    best_metric: str | None = None
+    keeps_best: bool = False
     higher_is_better: bool = False
     patience: int | None = None
     held_start: HeldStart | None = None
@@ -254,7 +255,7 @@ class TrainingLoop:
             return
         options = self._options
         metrics = course.evaluate(stop.stop_if_signalled)
-        if options.best_metric is not None:
+        if options.keeps_best:
             self._checkpoints.keep_if_best(
                 step,
                 options.best_metric,
@@ -269,8 +270,10 @@ class TrainingLoop:
 
     def _stop_if_patience_ends(self, log: MetricsLog, step: int) -> None:
         options = self._options
-        values = [line[options.best_metric] for line in log.evaluations() if options.best_metric]
-        if options.patience is None or not values:
+        if options.patience is None:
+            return
+        values = [line[options.best_metric] for line in log.evaluations()]
+        if not values:
             return
         best = max(values) if options.higher_is_better else min(values)
         if len(values) - 1 - values.index(best) >= options.patience:

@@ -169,7 +169,8 @@ def _write(
 
 def _columns(sentence: dict, predicted: Sequence[str]) -> str:
     """A line `word gold predicted` for each word; without gold labels `word predicted`."""
-    words = ["".join(sentence["text"][start:end].split()) for start, end in sentence["words"]]
+    places = sentence["words"]
+    words = ["".join(sentence["text"][start:end].split()) or "_" for start, end in places]
     columns = [words, sentence["labels"], predicted]
     known = [column for column in columns if column is not None]
     return "".join(f"{' '.join(line)}\n" for line in zip(*known, strict=True))

@@ -100,6 +100,18 @@ def test_entities_inside_words_are_lost_and_counted(tmp_path, vocabulary, capsys
     assert {label for _, label in row} == {"O", None}
 
 
+@pytest.mark.parametrize(
+    "place", [(0, 6), (5, 11), (0, 2), (4, 7), (9, 15)], ids=["end", "begin", "1", "2", "both"]
+)
+def test_entity_that_cuts_a_word_is_in_no_gold_label(place, tmp_path, vocabulary):
+    """`the ca`, `ats in`, `th`, `cat`, `in rom`: training knows none of them, either."""
+    entities = [{"start": place[0], "end": place[1], "label": "X"}]
+    line = {"text": "the cats in romeTown", "entities": entities}
+    prepare(write_lines(tmp_path / "a.jsonl", [line]), tmp_path / "records", vocabulary)
+    (sentence,) = (tmp_path / "records" / "sentences.jsonl").read_text().splitlines()
+    assert set(json.loads(sentence)["labels"]) == {"O"}
+
+
 def test_long_sentences_go_on_in_further_rows(tmp_path, vocabulary):
     words = ["ann", "cats", "rome", "in"] * 20
     sentences = {"doc_key": "d", "sentence": words, "ner": [[4 * n, 4 * n, "P"] for n in range(20)]}

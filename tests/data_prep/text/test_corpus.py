@@ -125,6 +125,15 @@ def test_separator_lines_divide_plain_text(tmp_path, monkeypatch, read_size):
     assert len(read_documents(path)) == 1
 
 
+@pytest.mark.parametrize("read_size", [6, 7, 13, 30, 2**20])
+def test_empty_lines_may_divide_documents(tmp_path, monkeypatch, read_size):
+    """BERT's own format: wherever a block ends, the documents are the same."""
+    monkeypatch.setattr(data_prep.text.corpus, "READ_SIZE", read_size)
+    path = tmp_path / "text.txt"
+    path.write_text("one\ntwo\nthree\n\nfour\n  \nfive\nsix\n")
+    assert read_documents(path, "") == [["one two three"], ["four"], ["five six"]]
+
+
 def test_a_line_without_end_is_read_in_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(data_prep.text.corpus, "READ_SIZE", 1000)
     text = "é" * 5_001 + " " + "word " * 10_000 + "😀" * 3_000
@@ -181,6 +190,14 @@ def test_find_files_names_them_by_their_common_directory(tmp_path):
     several = [str(tmp_path / "a" / "*"), str(tmp_path / "a" / "**"), str(tmp_path / "c" / "4.md")]
     assert [file.name for file in find_files(several)] == ["a/1.txt", "a/deep/3.txt", "c/4.md"]
     assert [file.name for file in find_files(str(tmp_path / "a" / "[0-9].txt"))] == ["1.txt"]
+
+
+def test_file_whose_name_looks_like_a_pattern_is_itself(tmp_path):
+    for name in ("a[1].txt", "a1.txt", "b*.txt", "bc.txt"):
+        (tmp_path / name).write_text("text")
+    for name in ("a[1].txt", "b*.txt"):
+        assert [file.name for file in find_files(str(tmp_path / name))] == [name]
+    assert len(find_files(str(tmp_path / "b*"))) == 2
 
 
 def test_patterns_without_files_are_refused(tmp_path):

@@ -131,7 +131,7 @@ def test_indices_beyond_the_tables_are_counted(tmp_path):
 
 def test_everything_is_printed_and_drawn(directory, tmp_path):
     console = Console(record=True, width=160, file=(tmp_path / "out.txt").open("w"))
-    picture = tmp_path / "lengths.png"
+    picture = tmp_path / "new" / "lengths.png"
     inspect_records(
         str(directory), "spanbert_base", png=str(picture), num_examples=2, console=console
     )

@@ -56,6 +56,31 @@ def test_fillings_are_the_model_s_own(masked_lm, predict):
         assert filling["sequence"] == f"ann has {VOCABULARY[filling['token']]} cat"
 
 
+def test_more_fillings_than_entries_are_refused(predict):
+    with pytest.raises(BadInputError, match="--top-k 12: the vocabulary has 11 entries only"):
+        predict({"text": "ann has [MASK] cat"}, top_k=12)
+
+
+def test_model_that_reads_more_than_a_text_is_refused(tmp_path):
+    tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True, special_tokens_in_strings=True)
+    preprocessor = SpanBertMaskedLMPreprocessor(tokenizer, sequence_length=16)
+    options = {"max_sequence_length": 16, "position_embeddings": "segment_aware"}
+    backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, 16, 24, **options)
+    model = SpanBertMaskedLM(backbone, preprocessor)
+    model.is_head_trained = True
+    write_preset(model, str(tmp_path / "preset"))
+    predict = Predictor(str(tmp_path / "preset"))
+    with pytest.raises(BadInputError, match="reads positions of sentences and paragraphs"):
+        predict({"text": "ann has [MASK] cat"})
+
+
+def test_half_a_surrogate_pair_is_written_as_a_question_mark(preset, tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"text": "\\ud83d [MASK] cat"}\n')
+    predict_lines(preset, str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), top_k=1)
+    (found,) = json.loads((tmp_path / "out.jsonl").read_text(encoding="utf-8"))
+    assert found["sequence"].startswith("? ")
+
+
 def test_texts_of_json_may_have_halves_of_surrogate_pairs(predict):
     odd, plain = predict([{"text": "\ud83d [MASK] cat"}, {"text": "? [MASK] cat"}])
     for one, other in zip(odd, plain, strict=True):

@@ -1,3 +1,4 @@
+import concurrent.futures
 import json
 import os
 import signal
@@ -206,3 +207,15 @@ def test_ignored_signal_stays_ignored(handlers, tmp_path):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with StopOnSignal(Checkpoints(str(tmp_path), _make_model(), max_to_keep=1), 0):
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_run_in_another_thread_leaves_signals_alone(tmp_path):
+    checkpoints = Checkpoints(str(tmp_path), _make_model(), max_to_keep=1)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def enter():
+        with StopOnSignal(checkpoints, 0):
+            return signal.getsignal(signal.SIGTERM)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        assert pool.submit(enter).result() is before

@@ -1,5 +1,6 @@
 import os
 import resource
+import shutil
 
 import keras
 import numpy as np
@@ -168,6 +169,16 @@ def test_best_checkpoint_of_a_score_is_restored(tmp_path):
     assert checkpoints.restore_best() == 2
     for expected, actual in zip(weights[2], _weights(model), strict=True):
         np.testing.assert_array_equal(actual, expected)
+
+
+def test_best_checkpoint_that_is_gone_is_kept_when_it_is_reached_again(tmp_path):
+    """A damaged one is set aside; the run goes on before it and comes by with the same value."""
+    model = _make_model()
+    checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=2)
+    checkpoints.keep_if_best(3, "loss", 1.0, higher_is_better=False)
+    shutil.rmtree(tmp_path / "step-00000003")
+    checkpoints.keep_if_best(3, "loss", 1.0, higher_is_better=False)
+    assert checkpoints.restore_best() == 3
 
 
 def test_a_step_can_be_damaged_twice(tmp_path):

@@ -22,8 +22,10 @@ from spanbert_tf.tasks.commands import (
     run_prediction,
 )
 from spanbert_tf.tasks.predictor import Predictor
+from spanbert_tf.tasks.run import run_finetuning
 from spanbert_tf.tasks.text_classification.dataset import load_examples
 from spanbert_tf.tasks.text_classification.predictions import predict_directory
+from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 
 
 class TestTextClassification(TaskTests):
@@ -159,6 +161,22 @@ class TestTextClassification(TaskTests):
             material, tmp_path / "again", preset=str(tmp_path / "run" / "preset"), **options
         )
         assert "its pooler was never trained" not in capfd.readouterr().out
+
+    def test_patience_ends_a_run_that_keeps_no_best_checkpoint(self, material, tmp_path, capfd):
+        """The first of three evaluations is the best one: nothing is learned."""
+        options = {"training.epochs": 9, "training.batch_size": 64, "training.keep_best": "false"}
+        options |= {"training.evaluations_per_epoch": 1, "training.early_stopping_patience": 2}
+        self.finetune(material, tmp_path / "run", **options, **{"optimizer.learning_rate": 1e-30})
+        assert "no better for 2 evaluations: stopped" in capfd.readouterr().out
+        lines = read_metrics(str(tmp_path / "run" / METRICS_FILE))
+        assert max(line["step"] for line in lines) == 3
+
+    def test_without_an_evaluation_the_last_step_is_the_one_kept(self, material, tmp_path, capfd):
+        options = {"training.epochs": 1, "training.batch_size": 64, "training.keep_best": "true"}
+        config = self.config(material, **options, **{"training.evaluations_per_epoch": 1})
+        output = str(tmp_path / "run")
+        run_finetuning(config, material["preset"], material["train"], output)
+        assert "no best checkpoint is there: the last step is kept" in capfd.readouterr().out
 
     def test_majority_class_without_training(self, material, tmp_path):
         options = {"training.epochs": 0, "classifier.initial": "majority"}
