@@ -125,7 +125,7 @@ def test_separator_lines_divide_plain_text(tmp_path, monkeypatch, read_size):
     assert len(read_documents(path)) == 1
 
 
-@pytest.mark.parametrize("read_size", [6, 7, 13, 30, 2**20])
+@pytest.mark.parametrize("read_size", [14, 15, 16, 20, 23, 2**20])
 def test_empty_lines_may_divide_documents(tmp_path, monkeypatch, read_size):
     """BERT's own format: wherever a block ends, the documents are the same."""
     monkeypatch.setattr(data_prep.text.corpus, "READ_SIZE", read_size)
