@@ -75,3 +75,8 @@ class RunConfig(Section):
     max_checkpoints: PositiveInt = 2
     max_skipped_steps: PositiveInt = 10
     keep_best: bool = False
+
+    @property
+    def library_seed(self) -> int:
+        """The seed for Keras, which gives it to NumPy, too; that takes 32 bits."""
+        return self.seed % 2**32

@@ -1,8 +1,11 @@
 """Which task a preset was saved from."""
 
+from typing import Any
+
 from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.json_values import parse_json
 
 
 def is_task_preset(preset: str, kind: type) -> bool:
@@ -20,12 +23,10 @@ def is_task_preset(preset: str, kind: type) -> bool:
             return False
     except (ValueError, OSError) as error:  # no directory, and no name that KerasHub can load
         raise BadInputError(describe_missing(preset, error)) from error
-    try:
-        task = preset_utils.load_json(preset, preset_utils.TASK_CONFIG_FILE)
-    except ValueError as error:
-        raise BadInputError(
-            f"{preset}: {preset_utils.TASK_CONFIG_FILE} is damaged ({error}); copy the preset again"
-        ) from error
+    with open(preset_utils.get_file(preset, preset_utils.TASK_CONFIG_FILE), "rb") as file:
+        text = file.read()
+    place = f"{preset}: {preset_utils.TASK_CONFIG_FILE} is damaged"
+    task = parse_json(text, dict[str, Any], place, "copy the preset again")
     has_weights = preset_utils.check_file_exists(preset, preset_utils.TASK_WEIGHTS_FILE)
     return has_weights and task.get("class_name") == kind.__name__
 

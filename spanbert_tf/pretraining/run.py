@@ -81,7 +81,7 @@ def run_pretraining(
     datasets = RunDatasets(config, data, info, strategy)
     held_out = datasets.held_out()  # refuses records that lack what the masking needs
     check_run(output, config, info)
-    keras.utils.set_random_seed(training.seed % 2**32)  # NumPy takes no more
+    keras.utils.set_random_seed(training.library_seed)
     with strategy.scope():
         model = compiled_pretrainer(config, info.vocabulary_size)
     loop = TrainingLoop(model, output, _loop_options(config, model), workers)

@@ -118,7 +118,7 @@ def _untrained_model(config: PretrainingConfig, records: str) -> SpanBertMaskedL
     """A model with random weights and the tokenizer of the records."""
     info = load_dataset_info(records)
     vocabulary = load_vocabulary(os.path.join(records, VOCABULARY_FILE))
-    keras.utils.set_random_seed(config.training.seed % 2**32)  # NumPy takes no more
+    keras.utils.set_random_seed(config.training.library_seed)
     backbone = build_pretrainer(config, info.vocabulary_size).backbone
     tokenizer = SpanBertTokenizer(vocabulary, **info.casing._asdict())
     return SpanBertMaskedLM(backbone, SpanBertMaskedLMPreprocessor(tokenizer))

@@ -88,7 +88,7 @@ def run_finetuning(
     workers = Workers(strategy)
     if training.deterministic:
         tf.config.experimental.enable_op_determinism()
-    keras.utils.set_random_seed(training.seed % 2**32)  # NumPy takes no more
+    keras.utils.set_random_seed(training.library_seed)
     plan = _Plan(config, info)
     with strategy.scope():
         backbone, tokenizer = _load_encoder(config, preset, info, data)

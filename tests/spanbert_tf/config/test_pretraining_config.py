@@ -3,6 +3,7 @@ import itertools
 import os
 import typing
 
+import numpy as np
 import pytest
 import yaml
 
@@ -55,6 +56,13 @@ def test_twin_differs_from_its_base_in_what_it_says_and_nothing_else():
         "model.hidden_dim",
         "model.intermediate_dim",
     }
+
+
+@pytest.mark.parametrize(("seed", "expected"), [(0, 0), (7, 7), (2**32 - 1, 2**32 - 1), (2**32, 0)])
+def test_any_seed_can_be_given_to_numpy(seed, expected):
+    config = load_config("spanbert_base", [f"training.seed={seed}"])
+    assert (config.training.seed, config.training.library_seed) == (seed, expected)
+    np.random.RandomState(config.training.library_seed)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -226,6 +234,7 @@ def test_only_continuing_differs_from_a_plain_training(name):
     assert config.objectives.output_bias == "zeros"
     assert config.optimizer.encoder_learning_rate is None
     assert (config.optimizer.layer_decay, config.training.head_steps) == (1.0, 0)
+    assert config.training.initial_encoder_share == 0
 
 
 # name: layers, width, heads, position embeddings, scheme, SBO, steps, warm-up

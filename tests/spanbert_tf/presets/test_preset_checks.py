@@ -101,11 +101,11 @@ def test_the_tokenizer_that_a_task_reads_with_is_checked(backbone, tmp_path):
         load_checked(SpanBertMaskedLM, str(preset))
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1, 2"])
+@pytest.mark.parametrize("content", ["", "{", "[1, 2", "[1, 2]"])
 def test_damaged_description_of_a_task_is_named(content, tmp_path):
     (tmp_path / "task.json").write_text(content)
     with pytest.raises(
-        BadInputError, match=r"task\.json is damaged .*copy the preset again"
+        BadInputError, match=r"task\.json is damaged: .*copy the preset again"
     ) as found:
         is_task_preset(str(tmp_path), SpanBertMaskedLM)
     assert "\n" not in str(found.value)

@@ -10,6 +10,7 @@ from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests, run_benchmark
 
 from data_prep.examples.entity_files import read_entity_lines
 from data_prep.examples.entity_rows import write_entities
+from spanbert_tf.tasks.named_entities.task import _columns
 from spanbert_tf.vocabulary import Casing
 
 pytestmark = pytest.mark.slow  # whole trainings, exports and predictions
@@ -36,6 +37,17 @@ def made_up_lines(count, seed):
             entities.append({"start": len(text), "end": len(text) + len(name), "label": label})
             text += name + " "
         yield {"id": f"s{number}", "text": text, "entities": entities}
+
+
+def test_word_of_white_space_keeps_its_column():
+    """A reader that splits at white space would take the label for the word."""
+    sentence = {"text": "ann \u00a0 sat", "words": [[0, 3], [4, 5], [6, 9]]}
+    lines = _columns({**sentence, "labels": ["B-PER", "O", "O"]}, ["O", "O", "O"]).splitlines()
+    assert [line.split() for line in lines] == [
+        ["ann", "B-PER", "O"],
+        ["_", "O", "O"],
+        ["sat", "O", "O"],
+    ]
 
 
 class TestNamedEntities(TaskTests):
