@@ -206,7 +206,7 @@ def our_variants(
     from benchmarks.accelerator_step import pretrainer, training_steps
 
     for attention_dropout in dropouts:
-        for span_boundary, objectives in ((True, "MLM and SBO"), (False, "MLM")):
+        for span_boundary, objectives in ((False, "MLM"), (True, "MLM and SBO")):
             model = pretrainer(
                 sizes,
                 dropout=DROPOUT,

@@ -9,6 +9,7 @@ from keras import ops
 
 from spanbert_tf.layers.dropout import apply_dropout
 from spanbert_tf.layers.gelu import training_gelu
+from spanbert_tf.layers.layer_norm import apply_layer_norm
 
 _MASKED = -1e9  # added to the scores of padding; float16 has its own
 _MASKED_FLOAT16 = -3e4
@@ -58,10 +59,10 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         kernel = ops.reshape(attention.output_dense.kernel, (hidden_dim, hidden_dim))
         attended = ops.add(ops.matmul(heads, kernel), attention.output_dense.bias)
         attended = apply_dropout(self._self_attention_dropout, attended, training)
-        x = self._self_attention_layer_norm(attended + x)
+        x = apply_layer_norm(self._self_attention_layer_norm, attended + x)
         fed_forward = self._feedforward_output_dense(self._widen(x, training))
         fed_forward = apply_dropout(self._feedforward_dropout, fed_forward, training)
-        x = self._feedforward_layer_norm(fed_forward + x)
+        x = apply_layer_norm(self._feedforward_layer_norm, fed_forward + x)
         return ops.reshape(x, (batch_size, length, hidden_dim))
 
     def _widen(self, x: keras.KerasTensor, training: bool | None) -> keras.KerasTensor:
