@@ -80,18 +80,19 @@ def test_heads_alone_leave_the_encoder_as_it_is(preset, tiny_records, tmp_path):
 
 
 def train(config, data, strategy, phases):
-    """The weights after phases of so many steps, each with the encoder held or not."""
+    """The weights after each phase of so many steps, with the encoder held or not."""
     keras.utils.set_random_seed(7)
     with strategy.scope():
         model = compiled_pretrainer(config, len(VOCABULARY))
     encoder = encoder_variables(model.model)
-    first_step = 0
+    first_step, weights = 0, []
     for num_steps, is_held in phases:
         model.hold(encoder if is_held else ())
         batches = configured_dataset(config, data, split="train", seed=0, first_batch=first_step)
         model.fit(batches, steps_per_epoch=num_steps, shuffle=False, verbose=0)
         first_step += num_steps
-    return model, {v.path: np.array(v) for v in model.model.trainable_variables}
+        weights.append({v.path: np.array(v) for v in model.model.trainable_variables})
+    return model, *weights
 
 
 def plain(preset, tmp_path, **changed):
@@ -144,8 +145,8 @@ def test_first_step_of_the_encoder_by_hand(layer_decay, preset, tiny_records, tm
         optimizer__layer_decay=layer_decay,
     )
     strategy = tf.distribute.get_strategy()
-    _, before = train(config, tiny_records, strategy, [(HEAD_STEPS, True)])
-    model, after = train(config, tiny_records, strategy, [(HEAD_STEPS, True), (1, False)])
+    phases = [(HEAD_STEPS, True), (1, False)]
+    model, before, after = train(config, tiny_records, strategy, phases)
     rate = 0.001 / 2  # of the first of two steps of warm-up
     factors = {"transformer_layer_1": layer_decay, "transformer_layer_0": layer_decay**2}
     for variable in encoder_variables(model.model):
@@ -173,10 +174,10 @@ def test_both_phases_are_the_same_in_parts(
 ):
     phases = [(4, True), (6, False)]
     one = tf.distribute.get_strategy()
-    _, expected = train(plain(preset, tmp_path), tiny_records, one, phases)
+    *_, expected = train(plain(preset, tmp_path), tiny_records, one, phases)
     config = plain(preset, tmp_path, **overrides)
     strategy = two_devices if num_devices == 2 else one
-    _, found = train(config, tiny_records, strategy, phases)
+    *_, found = train(config, tiny_records, strategy, phases)
     for (path, values), (_, other) in zip(expected.items(), found.items(), strict=True):
         np.testing.assert_allclose(other, values, atol=2e-5, err_msg=path)
 
