@@ -65,7 +65,7 @@ def find_files(patterns: str | Sequence[str]) -> list[InputFile]:
             sizes[os.path.abspath(pattern)] = os.path.getsize(pattern)
             continue
         try:
-            found = match_files(pattern if is_remote(pattern) else os.path.abspath(pattern))
+            found = match_files(pattern if is_remote(pattern) else _absolute(pattern))
         except OSError as error:
             raise BadInputError(f"{pattern}: cannot be listed ({error})") from error
         if not found and any(map(os.path.isdir, glob.iglob(pattern))):
@@ -79,6 +79,11 @@ def find_files(patterns: str | Sequence[str]) -> list[InputFile]:
     root = os.path.commonpath([os.path.dirname(path) for path in sizes])
     files = [InputFile(path, os.path.relpath(path, root), size) for path, size in sizes.items()]
     return sorted(files, key=lambda file: file.name)
+
+
+def _absolute(pattern: str) -> str:
+    """The pattern from the root on; brackets of the working directory stand for themselves."""
+    return os.path.normpath(os.path.join(glob.escape(os.getcwd()), pattern))
 
 
 class DocumentReader:

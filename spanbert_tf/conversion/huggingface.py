@@ -29,7 +29,7 @@ from spanbert_tf.conversion.vocabularies import (
     read_json,
     save_vocabulary,
 )
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.writing import write_directory
 from spanbert_tf.vocabulary import PAD_TOKEN
 
@@ -227,6 +227,7 @@ def write_huggingface(
 
 
 def _write_weights(checkpoint: Checkpoint, found: list[str], directory: str) -> None:
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     parts = checkpoint.parts()
@@ -237,7 +238,11 @@ def _write_weights(checkpoint: Checkpoint, found: list[str], directory: str) -> 
         arrays["cls.predictions.decoder.bias"] = arrays["cls.predictions.bias"].copy()
     for part in (TEXT_CLASSIFIER, TOKEN_CLASSIFIER):
         arrays = _renamed(arrays, part, _CLASSIFIER)
-    save_file(arrays, os.path.join(directory, "model.safetensors"), metadata={"format": "pt"})
+    path = os.path.join(directory, "model.safetensors")
+    try:
+        save_file(arrays, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # such as a full disk
+        raise OSError(reason(error)) from error
 
 
 def _config(checkpoint: Checkpoint, found: list[str]) -> dict:

@@ -16,7 +16,7 @@ from spanbert_tf.conversion.coreference_variables import VARIABLES, standard_nam
 from spanbert_tf.conversion.huggingface import read_sizes
 from spanbert_tf.conversion.output_kinds import TF1_KIND
 from spanbert_tf.conversion.vocabularies import find_casing, find_vocabulary, save_vocabulary
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.writing import write_directory
 
 _PREFIX = "bert_model.ckpt"
@@ -130,12 +130,15 @@ def write_tf1(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
     values = dict(_from_standard(name, checkpoint.arrays[name]) for name in names)
 
     def write(unfinished: str) -> None:
-        tf.raw_ops.SaveV2(
-            prefix=os.path.join(unfinished, _PREFIX),
-            tensor_names=list(values),
-            shape_and_slices=[""] * len(values),
-            tensors=[tf.constant(value) for value in values.values()],
-        )
+        try:
+            tf.raw_ops.SaveV2(
+                prefix=os.path.join(unfinished, _PREFIX),
+                tensor_names=list(values),
+                shape_and_slices=[""] * len(values),
+                tensors=[tf.constant(value) for value in values.values()],
+            )
+        except tf.errors.OpError as error:  # such as a full disk
+            raise OSError(reason(error)) from error
         with open(os.path.join(unfinished, "bert_config.json"), "w", encoding="utf-8") as file:
             json.dump(_config(checkpoint), file, indent=2)
         save_vocabulary(unfinished, checkpoint.vocabulary)

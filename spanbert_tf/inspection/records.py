@@ -20,6 +20,7 @@ from spanbert_tf.inspection.clipped_indices import count_clipped_indices
 from spanbert_tf.inspection.masked_examples import STYLED_KINDS, masked_example
 from spanbert_tf.inspection.span_lengths import SpanLengths, count_span_lengths, plot_span_lengths
 from spanbert_tf.layers.segment_aware_embedding import TABLE_SIZES
+from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS
 from spanbert_tf.pretraining.datasets import tokens_per_row
 from spanbert_tf.tasks.inspection import inspect_rows
@@ -147,12 +148,18 @@ def _print_examples(
         console.print(
             Text.assemble(
                 f"\n{options.scheme}, {options.rate:.0%} of the tokens, one draw of "
-                f"80/10/10 a {options.unit}: ",
+                f"{_rates(options)} a {options.unit}: ",
                 *STYLED_KINDS,
             )
         )
     for row in range(num_examples):
         console.print(masked_example({k: v[row] for k, v in batch.items()}, vocabulary), "")
+
+
+def _rates(options: MaskingOptions) -> str:
+    """Percent that become [MASK], that become random tokens, and that stay."""
+    shares = (options.mask_token_rate, options.random_token_rate)
+    return "/".join(f"{100 * share:.3g}" for share in (*shares, 1 - sum(shares)))
 
 
 def _print_head_steps(console: Console, settings: PretrainingConfig) -> None:

@@ -68,8 +68,8 @@ def count_span_lengths(
     exact = None
     if options.scheme == "geometric_spans":
         exact = np.zeros(_LONGEST_SHOWN + 1)
-        shares = options.span_length_probabilities()[:_LONGEST_SHOWN]
-        exact[1 : len(shares) + 1] = [float(share) for share in shares]
+        for length, share in enumerate(options.span_length_probabilities(), start=1):
+            exact[min(length, _LONGEST_SHOWN)] += float(share)
         for lengths in _drawn_lengths(directory, options, split, seed, num_batches, is_word_start):
             drawn += _histogram(lengths)
     return SpanLengths(drawn, merged, exact)

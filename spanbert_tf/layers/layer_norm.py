@@ -58,8 +58,8 @@ def _normalize(x: Any, scale: Any, shift: Any, epsilon: float) -> Any:
         of_x = scaled - mean(scaled) - normalized * mean(scaled * normalized)
         return (
             (inverse * of_x).astype(x.dtype),
-            jnp.sum(gradient * normalized, axis=rows),
-            jnp.sum(gradient, axis=rows),
+            jnp.sum(gradient * normalized, axis=rows).astype(scale.dtype),
+            jnp.sum(gradient, axis=rows).astype(scale.dtype),
         )
 
     normalize.defvjp(forward, backward)

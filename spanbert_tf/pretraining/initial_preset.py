@@ -1,13 +1,18 @@
 """The first weights of a run: those of `--initial-preset`, and new heads beside them."""
 
+import os
+
 from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.data.records import load_unigram_counts
 from spanbert_tf.data.schema import DatasetInfo
 from spanbert_tf.models import SpanBertPretrainer
 from spanbert_tf.models.pretraining_heads import LOADED
-from spanbert_tf.presets.loading import checked_tokenizer
-from spanbert_tf.presets.pretraining import load_preset_into
+from spanbert_tf.presets.loading import checked_tokenizer, weights_digest
+from spanbert_tf.presets.pretraining import load_encoder_and_head, load_preset_into
 from spanbert_tf.pretraining.output_bias import begin_at_frequencies
+from spanbert_tf.training.run_directory import check_same_inputs, write_inputs
+
+_OPTION = "--initial-preset"
 
 
 def begin_run(
@@ -37,6 +42,35 @@ def begin_run(
         for head in begin_at_frequencies(model, counts, trained):
             words = head.replace("_", " ")
             print(f"  output bias of the {words}: frequencies of the training text", flush=True)
+
+
+def check_same_preset(directory: str, preset: str) -> None:
+    """Checks that a run that goes on began with this preset, where that is still there.
+
+    Args:
+        directory: directory of the run.
+        preset: as for `begin_with_preset`.
+
+    Raises:
+        MismatchError: the run began with another encoder, or with random weights.
+    """
+    if os.path.isdir(preset):
+        check_same_inputs(directory, {_OPTION: _digest(preset)})
+
+
+def note_preset(directory: str, preset: str | None) -> None:
+    """Writes down what a run begins with, for `check_same_preset`.
+
+    Args:
+        directory: directory of the run.
+        preset: as for `begin_run`.
+    """
+    write_inputs(directory, {_OPTION: preset and _digest(preset)})
+
+
+def _digest(preset: str) -> str:
+    encoder, _ = load_encoder_and_head(preset)
+    return weights_digest(encoder)
 
 
 def begin_with_preset(

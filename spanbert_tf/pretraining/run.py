@@ -16,7 +16,7 @@ from spanbert_tf.pretraining.initial_encoder import (
     keep_initial_encoder,
     mix_with_initial,
 )
-from spanbert_tf.pretraining.initial_preset import begin_run
+from spanbert_tf.pretraining.initial_preset import begin_run, check_same_preset, note_preset
 from spanbert_tf.pretraining.model import compiled_pretrainer
 from spanbert_tf.pretraining.results import last_evaluation, print_summary, save_run_preset
 from spanbert_tf.training.encoder_variables import encoder_variables
@@ -53,7 +53,7 @@ def run_pretraining(
         data: directory of the records.
         output: directory of the run; several workers share it.
         initial_preset: preset whose weights the run begins with, where it has them; a run that
-            resumes does not read it again.
+            resumes does not need it again, and refuses another one.
         num_devices: devices of each machine to use, all by default.
         show_next_steps: whether to print what can be done with the finished run.
 
@@ -89,12 +89,16 @@ def run_pretraining(
     has_begun = loop.has_begun
     share = training.initial_encoder_share
     check_initial_encoder(share, output, initial_preset, has_begun=has_begun)
+    if has_begun and initial_preset:
+        check_same_preset(output, initial_preset)
     if not has_begun:
         begin_run(model.model, config, initial_preset, data, info)
     with loop.named_errors(course):
         first_step = loop.restore()
         if workers.is_chief:
             write_run(output, config, info)
+            if not has_begun:
+                note_preset(output, initial_preset)
             if share and not has_begun:
                 keep_initial_encoder(model.model.backbone, output)
     loop.say(_describe(config, info, model, strategy))

@@ -3,6 +3,7 @@
 Each stage calls what the command of the same name calls.
 """
 
+import glob
 import os
 import time
 
@@ -59,7 +60,7 @@ def run_quickstart(output: str, input_pattern: str | None = None) -> None:
     if input_pattern is None:
         num_files = write_python_texts(text)
         print(f"{text}: {num_files} texts, Python's language reference and docstrings")
-        input_pattern = os.path.join(text, "*.txt")
+        input_pattern = os.path.join(glob.escape(text), "*.txt")
     os.makedirs(output, exist_ok=True)
     write_vocabulary(input_pattern, vocabulary, vocabulary_size=VOCABULARY_SIZE)
 

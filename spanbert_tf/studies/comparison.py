@@ -13,7 +13,7 @@ from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.schema import DatasetInfo
-from spanbert_tf.errors import SpanBertError
+from spanbert_tf.errors import ConfigurationError, SpanBertError
 from spanbert_tf.files.outputs import check_resumable, without_slash
 from spanbert_tf.files.writing import whole_file
 from spanbert_tf.masking import MaskingOptions
@@ -94,17 +94,22 @@ def compare_systems(
         for name in configs
         for seed in seeds
     ]
+    run_names = [_run_name(name, config.training.seed) for name, config in runs]
+    if len(set(run_names)) < len(runs):
+        twice = next(name for name in run_names if run_names.count(name) > 1)
+        raise ConfigurationError(
+            f"two runs would be {twice}; give each configuration file a name of its own, and each "
+            "seed once, by --seeds alone"
+        )
     encoder = None
     if initial_preset:
         checked_tokenizer(initial_preset, data, info)
         encoder = ContinuedEncoder(initial_preset)
         encoder.note_in(output)
     results = []
-    for number, (name, config) in enumerate(runs, start=1):
-        seed = config.training.seed
-        title = f"\n{name}, seed {seed} (run {number} of {len(runs)})"
+    for number, ((name, config), run_name) in enumerate(zip(runs, run_names, strict=True), start=1):
+        title = f"\n{name}, seed {config.training.seed} (run {number} of {len(runs)})"
         console.print(title, style="bold", markup=False)
-        run_name = f"{os.path.splitext(os.path.basename(name))[0]}-seed{seed}"
         result = _train(name, config, data, os.path.join(output, RUNS, run_name), encoder)
         if result is None:  # stopped by SIGTERM
             return results
@@ -115,6 +120,10 @@ def compare_systems(
     console.print(_table(results, f"{steps:,} steps, {tokens:,.0f} tokens a run"))
     console.print(f"{output}: {RESULTS_FILE}, {PLOT_FILE}, runs/")
     return results
+
+
+def _run_name(name: str, seed: int) -> str:
+    return f"{os.path.splitext(os.path.basename(name))[0]}-seed{seed}"
 
 
 def _version(

@@ -1,16 +1,13 @@
 """The encoder that all runs of a comparison continue from."""
 
-import json
 import math
-import os
 
 import numpy as np
 
-from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.presets.loading import weights_digest
 from spanbert_tf.presets.pretraining import load_encoder_and_head
-from spanbert_tf.training.run_directory import INPUTS_FILE, check_same_inputs
+from spanbert_tf.training.run_directory import check_same_inputs, write_inputs
 
 _OPTION = "--initial-preset"
 
@@ -45,8 +42,7 @@ class ContinuedEncoder:
         """
         inputs = {_OPTION: self._digest}
         check_same_inputs(directory, inputs)
-        os.makedirs(directory, exist_ok=True)
-        write_text(os.path.join(directory, INPUTS_FILE), json.dumps(inputs, indent=1) + "\n")
+        write_inputs(directory, inputs)
 
     def change(self, encoder: SpanBertBackbone) -> float:
         """The norm of the difference of all weights, as a share of the norm of those before.

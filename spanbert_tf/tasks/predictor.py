@@ -118,7 +118,7 @@ def _read_lines(source: str) -> Iterator[dict]:
         with (
             contextlib.nullcontext(sys.stdin)
             if source == "-"
-            else open(source, encoding="utf-8") as file
+            else open(source, encoding="utf-8-sig") as file
         ):
             for number, line in enumerate(file, start=1):
                 if line.strip():

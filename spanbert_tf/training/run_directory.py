@@ -133,6 +133,17 @@ def check_same_inputs(directory: str, now: Mapping[str, str | None]) -> None:
             )
 
 
+def write_inputs(directory: str, inputs: Mapping[str, str | None]) -> None:
+    """Writes `inputs.json`, for `check_same_inputs`.
+
+    Args:
+        directory: directory of the run; made where it is missing.
+        inputs: as for `check_same_inputs`.
+    """
+    os.makedirs(directory, exist_ok=True)
+    write_text(os.path.join(directory, INPUTS_FILE), json.dumps(dict(inputs), indent=1) + "\n")
+
+
 def write_finetuning_run(
     directory: str, config_text: str, inputs: Mapping[str, str | None]
 ) -> None:
@@ -143,8 +154,7 @@ def write_finetuning_run(
         config_text: the resolved configuration.
         inputs: as for `check_same_inputs`.
     """
-    os.makedirs(directory, exist_ok=True)
-    write_text(os.path.join(directory, INPUTS_FILE), json.dumps(dict(inputs), indent=1) + "\n")
+    write_inputs(directory, inputs)
     write_text(os.path.join(directory, CONFIG_FILE), config_text)
 
 

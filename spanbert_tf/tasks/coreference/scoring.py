@@ -17,7 +17,7 @@ from spanbert_tf.tasks.coreference.cluster_column import ClusterColumn, Clusters
 from spanbert_tf.tasks.coreference.metrics import METRICS, Counts, average_f1, score_document
 
 REPEATS_PERL_REFUSES = 10
-_BEGIN = re.compile(r"#\s*begin document (.*?)\s*$")
+_BEGIN = re.compile(r"#\s*begin document\s+(?:\((.*?)\);\s*part\s+(\d+)|(.*?))\s*$")
 _TITLES = {
     "mentions": "Identification of Mentions",
     "muc": "MUC",
@@ -65,7 +65,9 @@ def score_documents(pairs: Iterable[tuple[Clusters, Clusters]]) -> Score:
 
 
 def read_clusters(path: str) -> dict[str, Clusters]:
-    """The clusters of each document of a CoNLL file, by what follows `#begin document`.
+    """The clusters of each document of a CoNLL file, by name and part.
+
+    However a file spells them: `(NAME); part 000` is `(NAME); part 0`, and GUM's bare `NAME`.
 
     Args:
         path: path of the file, compressed by gzip or not; its last column is that of the clusters.
@@ -80,7 +82,7 @@ def read_clusters(path: str) -> dict[str, Clusters]:
             begin = _BEGIN.match(line)
             if name is not None:
                 documents[name] = column.clusters()
-            name, column, word = begin and begin[1], ClusterColumn(f"{path}: {line.strip()}"), 0
+            name, column, word = begin and _name(begin), ClusterColumn(f"{path}: {line.strip()}"), 0
             if name in documents:
                 raise BadInputError(f"{path}: line {number}: document {name!r} is there twice")
         elif line.strip():
@@ -95,6 +97,11 @@ def read_clusters(path: str) -> dict[str, Clusters]:
     return documents
 
 
+def _name(begin: re.Match) -> str:
+    name, part, bare = begin.groups()
+    return f"({name if part else bare}); part {int(part or 0):03}"
+
+
 def score_files(key: str, response: str) -> Score:
     """The score of a file of predictions; documents that are not in the key do not count.
 
@@ -103,9 +110,11 @@ def score_files(key: str, response: str) -> Score:
         response: path of the predictions.
 
     Raises:
-        BadInputError: as `read_clusters`.
+        BadInputError: as `read_clusters`, or the files have no document in common.
     """
     keys, responses = read_clusters(key), read_clusters(response)
+    if not keys.keys() & responses.keys():
+        raise BadInputError(f"{response}: holds no document of {key}, such as {next(iter(keys))!r}")
     return score_documents((clusters, responses.get(name, [])) for name, clusters in keys.items())
 
 

@@ -50,10 +50,11 @@ class EntityDecoder(tf.Module):
         self._vocabulary = tf.constant(vocabulary)
         self._is_continuation = tf.constant([is_continuation(piece) for piece in vocabulary])
         self._unknown_id = tokenizer.token_to_id(tokenizer.unk_token)
-        types = [label.removeprefix(BEGIN).removeprefix(INSIDE) for label in model.labels]
-        names = [OUTSIDE, *sorted({*types} - {OUTSIDE})]
-        self._type_names = tf.constant(names)
-        self._types = tf.constant([names.index(name) for name in types])  # of the labels
+        types = [_type_of(label) for label in model.labels]
+        names = sorted({name for name in types if name is not None})
+        self._type_names = tf.constant([OUTSIDE, *names])
+        numbers = {name: number for number, name in enumerate(names, start=1)}
+        self._types = tf.constant([numbers.get(name, 0) for name in types])  # of the labels
         self._begins = tf.constant([label.startswith(BEGIN) for label in model.labels])
         self._first_speaks = model.aggregation_strategy == "first"
 
@@ -137,3 +138,8 @@ def _join_pieces(words: tf.RaggedTensor) -> tf.Tensor:
     joined = tf.strings.reduce_join(words, axis=1, separator=" ")
     joined = tf.strings.regex_replace(joined, " ##", "")
     return tf.strings.regex_replace(joined, r" ([.?!,])", r"\1")
+
+
+def _type_of(label: str) -> str | None:
+    """The type that a label names, which may be called as the label of no type is."""
+    return None if label == OUTSIDE else label.removeprefix(BEGIN).removeprefix(INSIDE)

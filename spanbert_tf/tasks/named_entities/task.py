@@ -24,7 +24,13 @@ from spanbert_tf.presets.golden import SENTENCES
 from spanbert_tf.tasks.named_entities.dataset import named_entities_dataset
 from spanbert_tf.tasks.named_entities.decoding import EntityDecoder, best_labels
 from spanbert_tf.tasks.named_entities.report import report_page
-from spanbert_tf.tasks.named_entities.schema import NamedEntitiesInfo, load_sentences
+from spanbert_tf.tasks.named_entities.schema import (
+    BEGIN,
+    INSIDE,
+    OUTSIDE,
+    NamedEntitiesInfo,
+    load_sentences,
+)
 from spanbert_tf.tasks.named_entities.scoring import score_labels, word_labels
 from spanbert_tf.tasks.named_entities.serving import served
 from spanbert_tf.tasks.raw_inputs import in_batches_by_length, string_tensor
@@ -73,6 +79,12 @@ def _check_model(
     model: SpanBertTokenClassifier, info: NamedEntitiesInfo, directory: str, preset: str
 ) -> None:
     """Labels are compared by name; what the model never saw can only be missed."""
+    known = (BEGIN, INSIDE)
+    if others := [name for name in model.labels if name != OUTSIDE and not name.startswith(known)]:
+        raise MismatchError(
+            f"{preset}: its label {others[0]!r} is neither {OUTSIDE} nor one that begins with "
+            f"{BEGIN} or {INSIDE}, which are the only ones that can be scored"
+        )
     unknown = [label for label in info.labels if label not in model.labels]
     if len(unknown) == len(info.labels):
         raise MismatchError(

@@ -72,6 +72,7 @@ def text_of_tokens(item: MarkedTokens, place: str) -> dict:
     check_places(*spans, len(words), "words", place)
     text, places = join_words(words)
     subject, entity = ([places[start][0], places[end - 1][1]] for start, end in spans)
+    check_places(subject, entity, len(text), "characters", place)  # a word may be empty
     return {
         "text": text,
         "subject": subject,

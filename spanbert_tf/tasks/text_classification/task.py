@@ -56,7 +56,7 @@ def _check_model(
                 "again for this model"
             )
     unknown = [] if info.is_regression else sorted(set(info.labels) - set(model.labels))
-    if info.is_labelled and unknown:
+    if unknown:
         raise MismatchError(
             f"{directory}: label {unknown[0]!r} is none that {preset} knows: "
             f"{', '.join(model.labels)}"

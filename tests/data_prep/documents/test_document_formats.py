@@ -82,6 +82,16 @@ def test_json_lines_of_words(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("key", "name", "part"),
+    [("a_1", "a", 1), ("a_01", "a_01", 0), ("a_007", "a_007", 0), ("a_0", "a", 0), ("a", "a", 0)],
+)
+def test_part_of_a_key_is_a_number_as_it_is_written(key, name, part, tmp_path):
+    line = {"doc_key": key, "sentences": [["Ann"]], "clusters": []}
+    (document,) = read_documents(write(tmp_path / "a.jsonlines", json.dumps(line)))
+    assert (document.name, document.part) == (name, part)
+
+
 def test_json_lines_of_pieces_become_words_again(tmp_path, shared_data):
     path = str(shared_data / "coref" / "trial.jsonlines")
     (document,) = read_documents([path])

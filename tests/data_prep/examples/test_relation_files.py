@@ -153,6 +153,7 @@ def test_rows_are_cut_so_that_the_markers_stay(lengths, is_first):
         ({"obj_start": 4}, "the object is from 4 to before 4"),
         ({"obj_end": 6}, "subject and object overlap"),
         ({"token": []}, "the subject is from 6 .* 0 words"),
+        ({"token": [*"abcdef", ""]}, "the subject is from 12 to before 12, .* characters"),
         ({"token": "ann"}, "token: should be a valid list"),
         ({"subj_type": None}, "subj_type: should be a valid string"),
     ],

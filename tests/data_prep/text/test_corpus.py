@@ -200,6 +200,17 @@ def test_file_whose_name_looks_like_a_pattern_is_itself(tmp_path):
     assert len(find_files(str(tmp_path / "b*"))) == 2
 
 
+def test_brackets_of_the_working_directory_are_no_pattern(tmp_path, monkeypatch):
+    for directory, name in (("run[1]", "here.txt"), ("run1", "beside.txt")):
+        (tmp_path / directory / "texts").mkdir(parents=True)
+        (tmp_path / directory / "texts" / name).write_text("text")
+    monkeypatch.chdir(tmp_path / "run[1]")
+    for pattern in ("texts/*.txt", "./texts/**", "texts/../texts/h*"):
+        assert [file.name for file in find_files(pattern)] == ["here.txt"]
+    monkeypatch.chdir(tmp_path / "run1")
+    assert [file.name for file in find_files("texts/*")] == ["beside.txt"]
+
+
 def test_patterns_without_files_are_refused(tmp_path):
     with pytest.raises(BadInputError, match="no such file"):
         find_files(str(tmp_path / "nothing*"))

@@ -25,9 +25,9 @@ SETTINGS = {
 }
 
 
-def save_encoder(directory, **options):
+def save_encoder(directory, seed=7, **options):
     """A preset of an encoder alone, as `convert` writes it of one that has no heads."""
-    keras.utils.set_random_seed(7)
+    keras.utils.set_random_seed(seed)
     shape = SIZES | {"dropout": 0.1, "max_sequence_length": 30} | options
     backbone = SpanBertBackbone(vocabulary_size=len(VOCABULARY), **shape)
     backbone.save_to_preset(str(directory))

@@ -66,6 +66,12 @@ def test_drawn_lengths_agree_with_the_exact_shares(tmp_path):
         assert abs(drawn - 900 * share) < 5 * (900 * share) ** 0.5 + 27
 
 
+def test_the_last_exact_share_is_that_of_all_longer_spans(directory):
+    shares = MaskingOptions(max_span_length=30).span_length_probabilities()
+    lengths = count_span_lengths(directory, MaskingOptions(max_span_length=30))
+    assert lengths.exact[19:] == pytest.approx([float(shares[18]), float(sum(shares[19:]))])
+
+
 def test_other_schemes_have_no_exact_shares(directory):
     lengths = count_span_lengths(directory, MaskingOptions(scheme="subwords"))
     assert lengths.exact is None and not lengths.drawn.any() and lengths.merged.any()
@@ -137,8 +143,16 @@ def test_everything_is_printed_and_drawn(directory, tmp_path):
     )
     text = console.export_text()
     assert "100" in text and "→[MASK]" in text and "22.41%" in text
+    assert "one draw of 80/10/10 a span" in text
     assert text.count("[CLS]") == 2
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_rates_of_replacement_are_those_of_the_run(directory, tmp_path):
+    console = Console(record=True, width=160, file=(tmp_path / "out.txt").open("w"))
+    rates = ["masking.mask_token_rate=0", "masking.random_token_rate=0.5"]
+    inspect_records(str(directory), "spanbert_base", rates, num_examples=1, console=console)
+    assert "one draw of 0/50/50 a span" in console.export_text()
 
 
 def test_indices_of_segabert_are_shown(directory, tmp_path):

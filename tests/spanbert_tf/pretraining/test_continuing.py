@@ -304,6 +304,13 @@ def test_heads_that_know_nothing_else_reach_the_unigrams_cross_entropy(
     assert measured["masked_lm_loss"] == pytest.approx(expected, rel=1e-5)
 
 
+def test_finished_run_refuses_another_encoder(straight_run, tiny_records, tmp_path):
+    """It would print the first encoder's losses as those of the other one."""
+    other = save_encoder(tmp_path / "other", seed=8)
+    with pytest.raises(MismatchError, match="was begun with another --initial-preset"):
+        continue_run(other, tiny_records, straight_run)
+
+
 def test_head_of_the_preset_keeps_its_bias(straight_run, tiny_records, tmp_path):
     """A run goes on from another run's preset, which has both heads."""
     earlier = str(straight_run / "preset")

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.models import SpanBertMaskedLM
 from spanbert_tf.studies.comparison import compare_systems
 from spanbert_tf.training.metrics_log import read_metrics
@@ -49,6 +49,27 @@ def test_each_system_is_trained_with_each_seed(compared):
     for run in runs:  # a finished run is not trained again: each step was logged once
         lines = read_metrics(str(output / "runs" / run / "metrics.jsonl"))
         assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("configs", "seeds", "overrides"),
+    [
+        (["spanbert"], [1, 1], []),
+        (["spanbert"], [1, 2], ["training.seed=7"]),
+        (["spanbert", "ways/spanbert.yaml"], [1], []),
+    ],
+)
+def test_runs_of_one_name_are_refused_before_the_first(
+    configs, seeds, overrides, settings, tiny_records, tmp_path, monkeypatch
+):
+    """The second would only be the first one again, or write over it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ways").mkdir()
+    (tmp_path / "ways" / "spanbert.yaml").write_text("base: spanbert\n")
+    options = {"steps": STEPS, "seeds": seeds, "overrides": [*settings, *overrides]}
+    with pytest.raises(ConfigurationError, match=r"two runs would be spanbert-seed\d;"):
+        compare_systems(configs, tiny_records, "compared", **options)
+    assert not (tmp_path / "compared").exists()
 
 
 def test_all_are_measured_under_the_same_masks(compared, tiny_records):

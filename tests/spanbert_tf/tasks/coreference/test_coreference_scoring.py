@@ -85,6 +85,26 @@ def test_case_of_documents_that_one_of_the_files_lacks(tmp_path):
     assert {counts.percentages() for counts in score.counts.values()} == {(50.0, 100.0, 66.66)}
 
 
+@pytest.mark.parametrize("spelled", ["(a b); part 3", "(a b);  part 0003", "(a b);part 3 "])
+def test_documents_are_the_same_however_their_parts_are_spelled(spelled, tmp_path):
+    key = write(tmp_path / "key", conll(["(0)", "(0)"], spelled))
+    response = write(tmp_path / "response", conll(["(0)", "(0)"], "(a b); part 003"))
+    assert score_files(key, response).as_dict()["average_f1"] == 100.0
+
+
+def test_bare_name_is_part_0(tmp_path):
+    key = write(tmp_path / "key", conll(["(0)", "(0)"], "GUM_x"))
+    response = write(tmp_path / "response", conll(["(0)", "(0)"], "(GUM_x); part 000"))
+    assert score_files(key, response).as_dict()["average_f1"] == 100.0
+
+
+def test_files_of_other_documents_are_refused(tmp_path):
+    key = write(tmp_path / "key", conll(["(0)", "(0)"], "(a); part 000"))
+    response = write(tmp_path / "response", conll(["(0)", "(0)"], "(a); part 001"))
+    with pytest.raises(BadInputError, match=r"response: holds no document of .*'\(a\); part 000'"):
+        score_files(key, response)
+
+
 def test_more_repeats_than_perl_scores_are_told(tmp_path):
     key = write(tmp_path / "key", conll(["(0)", "(0)"]))
     repeated = "|".join(f"({number})" for number in range(12))

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import random
+import types
 from typing import ClassVar
 
 import pytest
@@ -10,7 +11,8 @@ from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests, run_benchmark
 
 from data_prep.examples.entity_files import read_entity_lines
 from data_prep.examples.entity_rows import write_entities
-from spanbert_tf.tasks.named_entities.task import _columns
+from spanbert_tf.errors import MismatchError
+from spanbert_tf.tasks.named_entities.task import _check_model, _columns
 from spanbert_tf.vocabulary import Casing
 
 pytestmark = pytest.mark.slow  # whole trainings, exports and predictions
@@ -48,6 +50,14 @@ def test_word_of_white_space_keeps_its_column():
         ["_", "O", "O"],
         ["sat", "O", "O"],
     ]
+
+
+@pytest.mark.parametrize("label", ["S-PER", "PER", "L-PER"])
+def test_model_with_labels_of_another_scheme_is_refused(label):
+    model = types.SimpleNamespace(labels=["O", "B-PER", label])
+    info = types.SimpleNamespace(labels=["O", "B-PER", "I-PER"])
+    with pytest.raises(MismatchError, match=f"preset: its label '{label}' is neither O nor one"):
+        _check_model(model, info, "records", "preset")
 
 
 class TestNamedEntities(TaskTests):
