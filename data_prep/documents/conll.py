@@ -8,8 +8,9 @@ from data_prep.documents.conll_columns import Columns, equal_columns
 from data_prep.documents.document import Document, clean_clusters, normalise_words
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.coreference.cluster_column import ClusterColumn
+from spanbert_tf.tasks.coreference.document_header import NAME_AND_PART
 
-_BEGIN = re.compile(r"#\s*begin document(?:\s+\((.*?)\);\s*part\s+(\d+)|\s*(.*?))\s*$")
+_BEGIN = re.compile(rf"#\s*begin document(?:\s+{NAME_AND_PART}|\s*(.*?))\s*$")
 _END = re.compile(r"#\s*end document")
 _WORD, _SPEAKER, _MIN_COLUMNS = 3, 9, 12
 _GUM_COLUMNS, _GUM_WORD = 3, 1

@@ -8,7 +8,7 @@ from spanbert_tf.data.schema import DatasetInfo
 from spanbert_tf.models import SpanBertPretrainer
 from spanbert_tf.models.pretraining_heads import LOADED
 from spanbert_tf.presets.loading import checked_tokenizer, weights_digest
-from spanbert_tf.presets.pretraining import load_encoder_and_head, load_preset_into
+from spanbert_tf.presets.pretraining import load_preset_into
 from spanbert_tf.pretraining.output_bias import begin_at_frequencies
 from spanbert_tf.training.run_directory import check_same_inputs, write_inputs
 
@@ -44,33 +44,31 @@ def begin_run(
             print(f"  output bias of the {words}: frequencies of the training text", flush=True)
 
 
-def check_same_preset(directory: str, preset: str) -> None:
+def check_same_preset(model: SpanBertPretrainer, preset: str, directory: str) -> None:
     """Checks that a run that goes on began with this preset, where that is still there.
 
     Args:
-        directory: directory of the run.
+        model: gets the preset's weights; those of the run are restored after this.
         preset: as for `begin_with_preset`.
+        directory: directory of the run.
 
     Raises:
         MismatchError: the run began with another encoder, or with random weights.
     """
     if os.path.isdir(preset):
-        check_same_inputs(directory, {_OPTION: _digest(preset)})
+        load_preset_into(model, preset)
+        check_same_inputs(directory, {_OPTION: weights_digest(model.backbone)})
 
 
-def note_preset(directory: str, preset: str | None) -> None:
+def note_preset(model: SpanBertPretrainer, preset: str | None, directory: str) -> None:
     """Writes down what a run begins with, for `check_same_preset`.
 
     Args:
-        directory: directory of the run.
+        model: as `begin_run` left it.
         preset: as for `begin_run`.
+        directory: directory of the run.
     """
-    write_inputs(directory, {_OPTION: preset and _digest(preset)})
-
-
-def _digest(preset: str) -> str:
-    encoder, _ = load_encoder_and_head(preset)
-    return weights_digest(encoder)
+    write_inputs(directory, {_OPTION: preset and weights_digest(model.backbone)})
 
 
 def begin_with_preset(

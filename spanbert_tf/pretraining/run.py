@@ -90,7 +90,7 @@ def run_pretraining(
     share = training.initial_encoder_share
     check_initial_encoder(share, output, initial_preset, has_begun=has_begun)
     if has_begun and initial_preset:
-        check_same_preset(output, initial_preset)
+        check_same_preset(model.model, initial_preset, output)
     if not has_begun:
         begin_run(model.model, config, initial_preset, data, info)
     with loop.named_errors(course):
@@ -98,7 +98,7 @@ def run_pretraining(
         if workers.is_chief:
             write_run(output, config, info)
             if not has_begun:
-                note_preset(output, initial_preset)
+                note_preset(model.model, initial_preset, output)
             if share and not has_begun:
                 keep_initial_encoder(model.model.backbone, output)
     loop.say(_describe(config, info, model, strategy))

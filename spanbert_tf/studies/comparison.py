@@ -1,5 +1,6 @@
 """`spanbert-tf compare`: pre-training systems or ways of continuing, side by side."""
 
+import collections
 import csv
 import dataclasses
 import os
@@ -95,11 +96,10 @@ def compare_systems(
         for seed in seeds
     ]
     run_names = [_run_name(name, config.training.seed) for name, config in runs]
-    if len(set(run_names)) < len(runs):
-        twice = next(name for name in run_names if run_names.count(name) > 1)
+    if twice := [name for name, count in collections.Counter(run_names).items() if count > 1]:
         raise ConfigurationError(
-            f"two runs would be {twice}; give each configuration file a name of its own, and each "
-            "seed once, by --seeds alone"
+            f"two runs would be {twice[0]}; give each configuration file a name of its own, and "
+            "each seed once, by --seeds alone"
         )
     encoder = None
     if initial_preset:

@@ -14,10 +14,11 @@ from spanbert_tf.command_line import run_command
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.text_files import read_text_file
 from spanbert_tf.tasks.coreference.cluster_column import ClusterColumn, Clusters
+from spanbert_tf.tasks.coreference.document_header import NAME_AND_PART, document_title
 from spanbert_tf.tasks.coreference.metrics import METRICS, Counts, average_f1, score_document
 
 REPEATS_PERL_REFUSES = 10
-_BEGIN = re.compile(r"#\s*begin document\s+(?:\((.*?)\);\s*part\s+(\d+)|(.*?))\s*$")
+_BEGIN = re.compile(rf"#\s*begin document\s+(?:{NAME_AND_PART}|(.*?))\s*$")
 _TITLES = {
     "mentions": "Identification of Mentions",
     "muc": "MUC",
@@ -99,7 +100,7 @@ def read_clusters(path: str) -> dict[str, Clusters]:
 
 def _name(begin: re.Match) -> str:
     name, part, bare = begin.groups()
-    return f"({name if part else bare}); part {int(part or 0):03}"
+    return document_title(name if part else bare, int(part or 0))
 
 
 def score_files(key: str, response: str) -> Score:

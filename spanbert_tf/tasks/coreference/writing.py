@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.tasks.coreference.cluster_column import Clusters, Span, cluster_cells
+from spanbert_tf.tasks.coreference.document_header import document_title
 from spanbert_tf.tasks.coreference.pronouns import POSSESSIVE, PRONOUNS
 from spanbert_tf.tasks.coreference.schema import DocumentLine
 
@@ -38,7 +39,7 @@ def as_conll(line: DocumentLine, clusters: Clusters) -> str:
     """A document in CoNLL-2012's columns, those that are not known empty."""
     starts = set(line["sentence_starts"][1:])
     cells = cluster_cells(len(line["words"]), clusters)
-    rows = [f"#begin document ({line['name']}); part {line['part']:03}"]
+    rows = [f"#begin document {document_title(line['name'], line['part'])}"]
     in_sentence = 0
     for number, (word, speaker) in enumerate(zip(line["words"], line["speakers"], strict=True)):
         if number in starts:
