@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from spanbert_tf.tasks.predictor import Predictor
 
 
-def predictor(preset: str) -> "Predictor":
+def predictor(preset: str, precision: str = "float32") -> "Predictor":
     """Predictions for raw inputs, as the `transformers` pipeline of the preset's task gives them.
 
     Args:
         preset: name of the preset of a fine-tuned model, or of a pre-trained one, which fills in
             masks.
+        precision: `"float32"`, `"bfloat16"`, or `"auto"`, what this machine's devices compute
+            fastest in.
 
     Raises:
         BadInputError: the preset cannot be used, or has no trained head.
@@ -44,7 +46,7 @@ def predictor(preset: str) -> "Predictor":
     """
     from spanbert_tf.tasks.predictor import Predictor
 
-    return Predictor(preset)
+    return Predictor(preset, precision)
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -95,6 +95,13 @@ set_option = click.option(
     metavar="KEY=VALUE",
     help="Override a key of the configuration, for example training.steps=1000.",
 )
+precision_option = click.option(
+    "--precision",
+    type=click.Choice(["auto", "float32", "bfloat16"]),
+    default="float32",
+    show_default=True,
+    help="auto: what this machine computes fastest in.",
+)
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace an earlier output of the same kind."
 )

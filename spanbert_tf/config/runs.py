@@ -49,7 +49,8 @@ class RunConfig(Section):
         batch_size: rows of a global batch, all devices together.
         accumulation_steps: micro-batches that each device's rows of a batch are cut into, to save
             memory; the result is the same.
-        precision: `auto` is bfloat16 or float16 on a GPU that has it, and float32 elsewhere.
+        precision: `auto` is bfloat16 or float16 on a device that computes faster in it, and float32
+            elsewhere; decided when a run begins.
         strategy: `one_device`; `mirrored` over the devices of this machine; `multi_worker` over
             the machines that TF_CONFIG or Slurm names; `tpu`.
         jit_compile: compile the step with XLA.

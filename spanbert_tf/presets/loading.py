@@ -17,6 +17,7 @@ from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import SpanBertTokenizer
 from spanbert_tf.models.task_presets import describe_missing, is_task_preset
 from spanbert_tf.presets.golden import check_outputs, check_weights
+from spanbert_tf.process.precision import choose_precision
 from spanbert_tf.vocabulary import Casing
 
 _KEEP_WEIGHTS = {"dtype", "load_weights", "preprocessor"}  # other options can mean a new head
@@ -100,7 +101,7 @@ def load_with_tokenizer(
     return model, tokenizer
 
 
-def load_trained(kind: type, preset: str) -> keras_hub.models.Task:
+def load_trained(kind: type, preset: str, precision: str = "float32") -> keras_hub.models.Task:
     """Loads a task to predict with, whose head must have been trained.
 
     (`from_preset` puts a new head on an encoder that has none, for fine-tuning.)
@@ -108,6 +109,8 @@ def load_trained(kind: type, preset: str) -> keras_hub.models.Task:
     Args:
         kind: class of the task, this project's.
         preset: directory, or another name that `from_preset` takes.
+        precision: dtype of weights and computations, or `"auto"`: what this machine's devices
+            compute fastest in.
 
     Raises:
         BadInputError: as `load_checked`; or the preset has no head of that class, or one that was
@@ -126,7 +129,9 @@ def load_trained(kind: type, preset: str) -> keras_hub.models.Task:
             f"{preset}: the head of its {kind.__name__} was never trained; use the preset of a "
             "training run"
         )
-    return task
+    if precision == "auto":
+        precision = choose_precision(precision, task.backbone.hidden_dim).removeprefix("mixed_")
+    return task if precision == "float32" else load_preset(kind, preset, dtype=precision)
 
 
 def weights_digest(backbone: keras_hub.models.Backbone) -> str:

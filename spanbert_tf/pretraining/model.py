@@ -3,8 +3,8 @@
 from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
 from spanbert_tf.pretraining.optimizer import pretraining_optimizer
+from spanbert_tf.process.precision import choose_precision
 from spanbert_tf.training.replicated_model import ReplicatedModel
-from spanbert_tf.training.strategies import choose_precision
 
 
 def build_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBertPretrainer:
@@ -14,7 +14,7 @@ def build_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBer
         config: configuration of the run.
         vocabulary_size: entries of the records' vocabulary.
     """
-    dtype = choose_precision(config.training.precision)
+    dtype = choose_precision(config.training.precision, config.model.hidden_dim)
     backbone = SpanBertBackbone(
         vocabulary_size=vocabulary_size, **config.model.encoder_options(), dtype=dtype
     )

@@ -30,7 +30,7 @@ from spanbert_tf.training.run_directory import (
 )
 from spanbert_tf.training.run_display import describe_run
 from spanbert_tf.training.schedule import WarmupLinearDecay
-from spanbert_tf.training.strategies import make_strategy
+from spanbert_tf.training.strategies import decide_precision, make_strategy
 from spanbert_tf.training.workers import Workers
 
 
@@ -80,7 +80,8 @@ def run_pretraining(
         tf.config.experimental.enable_op_determinism()
     datasets = RunDatasets(config, data, info, strategy)
     held_out = datasets.held_out()  # refuses records that lack what the masking needs
-    check_run(output, config, info)
+    before = check_run(output, config, info)
+    config = decide_precision(config, before, config.model.hidden_dim)
     keras.utils.set_random_seed(training.library_seed)
     with strategy.scope():
         model = compiled_pretrainer(config, info.vocabulary_size)

@@ -10,6 +10,7 @@ from spanbert_tf.command_line import (
     ModelCommand,
     SeveralValues,
     overwrite_option,
+    precision_option,
     set_option,
 )
 from spanbert_tf.process.keras_import import import_keras
@@ -70,6 +71,7 @@ def finetune(
     help="Write a page that shows each record.",
 )
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
+@precision_option
 @overwrite_option
 def evaluate(
     preset: str | None,
@@ -77,6 +79,7 @@ def evaluate(
     data: Sequence[str],
     report: str | None,
     batch_size: int,
+    precision: str,
     overwrite: bool,
 ) -> None:
     """Score a fine-tuned model by the official rules of its task."""
@@ -90,7 +93,14 @@ def evaluate(
     if baseline:
         run_baseline_evaluation(data, report=report, overwrite=overwrite)
     else:
-        run_evaluation(preset, data, report=report, batch_size=batch_size, overwrite=overwrite)
+        run_evaluation(
+            preset,
+            data,
+            report=report,
+            batch_size=batch_size,
+            precision=precision,
+            overwrite=overwrite,
+        )
 
 
 @click.command(cls=ModelCommand)
@@ -100,6 +110,7 @@ def evaluate(
 @click.option("--output", required=True, type=OUTPUT_PATH, metavar="DIR|FILE|-")
 @click.option("--top-k", type=click.IntRange(min=1), help="Predictions of each input.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
+@precision_option
 @overwrite_option
 def predict(
     preset: str,
@@ -108,6 +119,7 @@ def predict(
     output: str,
     top_k: int | None,
     batch_size: int,
+    precision: str,
     overwrite: bool,
 ) -> None:
     """Predict for records (--data, official files) or raw inputs (--input, JSON lines)."""
@@ -117,11 +129,13 @@ def predict(
     if source is not None:
         from spanbert_tf.tasks.predictor import predict_lines
 
-        predict_lines(preset, source, output, top_k=top_k, overwrite=overwrite)
+        predict_lines(preset, source, output, top_k=top_k, precision=precision, overwrite=overwrite)
         return
     from spanbert_tf.tasks.commands import run_prediction
 
-    run_prediction(preset, data, output, batch_size=batch_size, overwrite=overwrite)
+    run_prediction(
+        preset, data, output, batch_size=batch_size, precision=precision, overwrite=overwrite
+    )
 
 
 @click.command()

@@ -25,6 +25,7 @@ def run_evaluation(
     *,
     report: str | None = None,
     batch_size: int = 32,
+    precision: str = "float32",
     overwrite: bool = False,
 ) -> list[dict[str, float]]:
     """Prints the scores of a preset on sets of records, and their mean over the sets.
@@ -34,6 +35,7 @@ def run_evaluation(
         data: directories of records.
         report: path of an HTML page that shows each record of the first set.
         batch_size: rows of a batch.
+        precision: of weights and computations, as for `load_trained`.
         overwrite: whether an earlier report may be replaced.
 
     Returns:
@@ -44,7 +46,7 @@ def run_evaluation(
         MismatchError: the records were written for another model.
     """
     report = checked_report(report, data[0], overwrite=overwrite)
-    task, model = load_task_model(preset, data)
+    task, model = load_task_model(preset, data, precision)
     for directory in data:
         check_labelled(task.load_info(directory), directory)
 
@@ -137,7 +139,13 @@ def print_scores(
 
 
 def run_prediction(
-    preset: str, data: str, output: str, *, batch_size: int = 32, overwrite: bool = False
+    preset: str,
+    data: str,
+    output: str,
+    *,
+    batch_size: int = 32,
+    precision: str = "float32",
+    overwrite: bool = False,
 ) -> None:
     """Writes the predictions for some records in the task's official layout.
 
@@ -146,6 +154,7 @@ def run_prediction(
         data: directory of records.
         output: directory that appears whole or not at all.
         batch_size: rows of a batch.
+        precision: of weights and computations, as for `load_trained`.
         overwrite: whether earlier predictions may be replaced.
 
     Raises:
@@ -155,7 +164,7 @@ def run_prediction(
     task = task_of_records(data)
     kind = OutputKind("predictions", task.written_files[0], task.written_files[1:])
     output = check_output(output, kind, overwrite=overwrite)
-    task, model = load_task_model(preset, [data])
+    task, model = load_task_model(preset, [data], precision)
     predictions = task.predict(model, data, batch_size=batch_size)
 
     def write(directory: str) -> None:
@@ -165,12 +174,15 @@ def run_prediction(
     print(f"{output}: predictions for {len(predictions):,} records", flush=True)
 
 
-def load_task_model(preset: str, data: Sequence[str] = ()) -> tuple[Task, keras_hub.models.Task]:
+def load_task_model(
+    preset: str, data: Sequence[str] = (), precision: str = "float32"
+) -> tuple[Task, keras_hub.models.Task]:
     """Loads a fine-tuned model and checks that records were written for it.
 
     Args:
         preset: name of the preset of a task's model.
         data: directories of records.
+        precision: of weights and computations, as for `load_trained`.
 
     Raises:
         BadInputError: the preset cannot be used, or holds no task's model.
@@ -182,7 +194,7 @@ def load_task_model(preset: str, data: Sequence[str] = ()) -> tuple[Task, keras_
             f"{preset}: holds no fine-tuned model with a trained head; fine-tune it first, or use "
             "the preset of a fine-tuning run"
         )
-    model = load_trained(task.model_class, preset)
+    model = load_trained(task.model_class, preset, precision)
     for directory in data:
         if task_of_records(directory) is not task:
             raise MismatchError(f"{directory}: holds no records of {task.name}, as {preset} reads")

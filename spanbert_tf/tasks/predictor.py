@@ -27,6 +27,7 @@ class Predictor:
     Args:
         preset: name of the preset of a fine-tuned model, or of a pre-trained one, which fills in
             masks.
+        precision: of weights and computations, as for `load_trained`.
 
     Call arguments:
         inputs: a dict of the task's natural fields, such as `{"question": …, "context": …}` or
@@ -46,14 +47,14 @@ class Predictor:
     ```
     """
 
-    def __init__(self, preset: str) -> None:
+    def __init__(self, preset: str, precision: str = "float32") -> None:
         self._functions: dict[int | None, Callable[[Sequence[dict]], list]] = {}  # traced once each
         task = task_of_preset(preset)
         if task is not None:
-            self._model: keras_hub.models.Task = load_trained(task.model_class, preset)
+            self._model: keras_hub.models.Task = load_trained(task.model_class, preset, precision)
             self._from_raw = task.from_raw
         elif is_task_preset(preset, SpanBertMaskedLM):
-            self._model = load_trained(SpanBertMaskedLM, preset)
+            self._model = load_trained(SpanBertMaskedLM, preset, precision)
             self._from_raw = fill_masks
         else:
             raise BadInputError(
@@ -70,7 +71,13 @@ class Predictor:
 
 
 def predict_lines(
-    preset: str, source: str, output: str, *, top_k: int | None = None, overwrite: bool = False
+    preset: str,
+    source: str,
+    output: str,
+    *,
+    top_k: int | None = None,
+    precision: str = "float32",
+    overwrite: bool = False,
 ) -> None:
     """Reads JSON lines of raw inputs and writes a line of predictions for each.
 
@@ -79,6 +86,7 @@ def predict_lines(
         source: path of the lines, or `-` for standard input.
         output: path of the predictions, or `-` for standard output.
         top_k: as for `Predictor`.
+        precision: as for `Predictor`.
         overwrite: whether an earlier output may be replaced.
 
     Raises:
@@ -88,7 +96,7 @@ def predict_lines(
     if output != "-":
         output = check_output_file(output, _PREDICTIONS, _holds_predictions, overwrite=overwrite)
     inputs = list(_read_lines(source))
-    predictions = Predictor(preset)(inputs, top_k)
+    predictions = Predictor(preset, precision)(inputs, top_k)
     text = "".join(json.dumps(found, ensure_ascii=False) + "\n" for found in predictions)
     if output == "-":
         sys.stdout.write(text)

@@ -36,7 +36,7 @@ from spanbert_tf.training.run_directory import (
     write_finetuning_run,
 )
 from spanbert_tf.training.run_display import describe_run
-from spanbert_tf.training.strategies import choose_precision, for_workers, make_strategy
+from spanbert_tf.training.strategies import decide_precision, for_workers, make_strategy
 from spanbert_tf.training.workers import Workers
 
 SCORES_FILE = "scores.json"
@@ -82,7 +82,7 @@ def run_finetuning(
         check_labelled(task.load_info(validation_data), validation_data)
     inputs = {"--data": data, "--validation-data": validation_data}
     inputs = {option: path and directory_digest(path) for option, path in inputs.items()}
-    _check_run(config, output, inputs)
+    before = _check_run(config, output, inputs)
     training = config.training
     strategy = make_strategy(training, num_devices)
     workers = Workers(strategy)
@@ -91,7 +91,9 @@ def run_finetuning(
     keras.utils.set_random_seed(training.library_seed)
     plan = _Plan(config, info)
     with strategy.scope():
-        backbone, tokenizer = _load_encoder(config, preset, info, data)
+        backbone, tokenizer = _load_checked_encoder(preset, info, data)
+        config = decide_precision(config, before, backbone.hidden_dim)
+        backbone = _as_configured(backbone, config, preset)
         inputs["--preset"] = None if training.random_weights else weights_digest(backbone)
         check_same_inputs(output, inputs)
         if config.optimizer.lora_rank is not None:
@@ -214,13 +216,17 @@ def _calibrated_scores(
     return task.score(model, validation_data, predictions)
 
 
-def _check_run(config: FinetuningConfig, output: str, inputs: Mapping[str, str | None]) -> None:
+def _check_run(
+    config: FinetuningConfig, output: str, inputs: Mapping[str, str | None]
+) -> FinetuningConfig | None:
+    """Checks that a directory is new or of the same run, and returns that run's configuration."""
     check_directory(output)
-    path = os.path.join(output, CONFIG_FILE)
+    path, before = os.path.join(output, CONFIG_FILE), None
     if os.path.exists(path):
-        before = flat_values(load_task_config(path))
-        check_same_config(output, before, flat_values(config))
+        before = load_task_config(path)
+        check_same_config(output, flat_values(before), flat_values(config))
     check_same_inputs(output, inputs)
+    return before
 
 
 def _check_records(config: FinetuningConfig, info: RowsInfo, directory: str) -> None:
@@ -250,26 +256,32 @@ def check_labelled(info: RowsInfo, directory: str) -> None:
         )
 
 
-def _load_encoder(
-    config: FinetuningConfig, preset: str, info: RowsInfo, data: str
+def _load_checked_encoder(
+    preset: str, info: RowsInfo, data: str
 ) -> tuple[SpanBertBackbone, keras_hub.tokenizers.Tokenizer]:
-    """The encoder in the run's precision, and its tokenizer, which fits the records."""
+    """The encoder in float32, and its tokenizer, both of which fit the records."""
     backbone, tokenizer = load_with_tokenizer(keras_hub.models.Backbone, preset)
     if not isinstance(backbone, SpanBertBackbone):
         raise MismatchError(
             f"{preset}: no encoder of this project; `spanbert-tf convert` makes one"
         )
     check_encoder(backbone, info, data, preset)
-    tokenizer = checked_tokenizer(preset, data, info, tokenizer)
-    precision = choose_precision(config.training.precision)
-    if config.training.random_weights or precision != "float32":
-        backbone = load_preset(
-            SpanBertBackbone,
-            preset,
-            dtype=precision,
-            load_weights=not config.training.random_weights,
-        )
-    return backbone, tokenizer
+    return backbone, checked_tokenizer(preset, data, info, tokenizer)
+
+
+def _as_configured(
+    backbone: SpanBertBackbone, config: FinetuningConfig, preset: str
+) -> SpanBertBackbone:
+    """The encoder in the run's precision, with random weights where the run begins with such."""
+    training = config.training
+    if training.precision == "float32" and not training.random_weights:
+        return backbone
+    return load_preset(
+        SpanBertBackbone,
+        preset,
+        dtype=training.precision,
+        load_weights=not training.random_weights,
+    )
 
 
 def check_encoder(backbone: SpanBertBackbone, info: RowsInfo, data: str, preset: str) -> None:

@@ -56,21 +56,28 @@ def check_directory(directory: str) -> None:
         raise BadInputError(f"{directory}: exists and is no training run; name another --output")
 
 
-def check_run(directory: str, config: PretrainingConfig, info: DatasetInfo) -> None:
+def check_run(
+    directory: str, config: PretrainingConfig, info: DatasetInfo
+) -> PretrainingConfig | None:
     """Checks that a directory is new, empty, or of the same pre-training run.
+
+    Returns:
+        The configuration that the run was begun with; `None` for a new one.
 
     Raises:
         BadInputError: the directory holds something else.
         MismatchError: it is a run with another configuration or other records.
     """
     check_directory(directory)
-    config_path = os.path.join(directory, CONFIG_FILE)
+    config_path, before = os.path.join(directory, CONFIG_FILE), None
     if os.path.exists(config_path):
-        check_same_config(directory, flat_values(load_config(config_path)), flat_values(config))
+        before = load_config(config_path)
+        check_same_config(directory, flat_values(before), flat_values(config))
     info_path = os.path.join(directory, DATASET_INFO_FILE)
     if os.path.exists(info_path):
         with open(info_path, encoding="utf-8") as file:
             _check_records(directory, DatasetInfo.from_json(file.read(), info_path), info)
+    return before
 
 
 def write_run(directory: str, config: PretrainingConfig, info: DatasetInfo) -> None:
@@ -94,6 +101,8 @@ def check_same_config(directory: str, before: Mapping[str, Any], now: Mapping[st
     """
     for key, value in now.items():
         if key in _CHANGEABLE or key not in before or value == before[key]:
+            continue
+        if (key, value) == ("training.precision", "auto"):  # decided when the run began
             continue
         advice = "name another --output, or leave the value as it is"
         if key in _SCHEDULE:

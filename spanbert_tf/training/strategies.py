@@ -1,12 +1,22 @@
 """Devices and precision of a run."""
 
+import dataclasses
 import json
 import os
+from typing import TypeVar
 
 import tensorflow as tf
 
-from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
+from spanbert_tf.config import (
+    FinetuningConfig,
+    FinetuningTrainingConfig,
+    PretrainingConfig,
+    TrainingConfig,
+)
 from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.process.precision import choose_precision
+
+AnyConfig = TypeVar("AnyConfig", bound=FinetuningConfig | PretrainingConfig)
 
 _CLUSTER_VARIABLE, _SLURM_VARIABLE = "TF_CONFIG", "SLURM_STEP_NODELIST"
 _SLURM_PORT = 8888
@@ -128,18 +138,20 @@ def for_workers(batches: tf.data.Dataset, strategy: tf.distribute.Strategy) -> t
     return batches.with_options(options)
 
 
-def choose_precision(precision: str) -> str:
-    """The Keras dtype policy for `training.precision`.
+def decide_precision(config: AnyConfig, before: AnyConfig | None, width: int) -> AnyConfig:
+    """The configuration of a run with the precision that it computes in from its first step on.
 
-    `auto` is `mixed_bfloat16` where every GPU computes in it (compute capability 8, A100 and
-    newer), `mixed_float16` where every GPU has tensor cores (7, V100), and `float32` elsewhere.
+    Args:
+        config: configuration of the command; `auto` is what the run began with, or what this
+            machine's devices are fastest in.
+        before: configuration that the run was begun with; `None` for a new one.
+        width: the encoder's `hidden_dim`.
     """
-    if precision != "auto":
-        return precision
-    gpus = tf.config.list_physical_devices("GPU")
-    details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
-    # Devices that say nothing about themselves count as the oldest.
-    capability = min((d.get("compute_capability", (0, 0)) for d in details), default=(0, 0))
-    if capability >= (8, 0):
-        return "mixed_bfloat16"
-    return "mixed_float16" if capability >= (7, 0) else "float32"
+    training = config.training
+    wanted = training.precision
+    if wanted == "auto" and before is not None:
+        wanted = before.training.precision
+    precision = choose_precision(
+        wanted, width, of_several_machines=training.strategy == "multi_worker"
+    )
+    return dataclasses.replace(config, training=dataclasses.replace(training, precision=precision))

@@ -250,14 +250,26 @@ class TaskTests:
             np.testing.assert_array_equal(actual, expected)
 
     @pytest.mark.slow
-    def test_bfloat16_trains_and_ends_with_a_preset_that_scores(self, material, tmp_path):
-        options = {"training.precision": "mixed_bfloat16", "training.epochs": 1}
-        scores = self.finetune(material, tmp_path / "run", **options)
+    def test_bfloat16_trains_goes_on_and_predicts(self, material, tmp_path):
+        """The command that goes on says `auto`, which is float32 for so narrow an encoder."""
+        run, options = tmp_path / "run", {"training.epochs": 1}
+        half = {**options, "training.precision": "mixed_bfloat16"}
+        scores = self.finetune(material, run, **half)
         assert scores and np.isfinite(list(scores.values())).all()
-        losses = [line["loss"] for line in read_metrics(str(tmp_path / "run" / METRICS_FILE))]
+        losses = [line["loss"] for line in read_metrics(str(run / METRICS_FILE))]
         assert len(losses) == 8 and np.isfinite(losses).all()
-        (again,) = run_evaluation(str(tmp_path / "run" / "preset"), [material["dev"]])
+        assert self.finetune(material, run, **options) == scores
+        with pytest.raises(MismatchError, match=r"training.precision is mixed_bfloat16"):
+            self.finetune(material, run, **options, **{"training.precision": "float32"})
+        preset = str(run / "preset")
+        (again,) = run_evaluation(preset, [material["dev"]])
         assert again == scores
+        (in_half,) = run_evaluation(preset, [material["dev"]], precision="bfloat16")
+        assert in_half.keys() == scores.keys() and np.isfinite(list(in_half.values())).all()
+        _, model = load_task_model(preset, precision="bfloat16")
+        assert model.backbone.compute_dtype == "bfloat16"
+        found = Predictor(preset, precision="bfloat16")([self.raw_input, *self.odd_inputs()])
+        json.dumps(found, allow_nan=False)
 
     @pytest.mark.parametrize(
         ("option", "changed"),
