@@ -12,7 +12,7 @@ from spanbert_tf.command_line import EXISTING_DIRECTORY, quiet_libraries, run_co
 @record_options_with(sequence_length=128)
 @segment_aware_option
 @click.option("--text-column", required=True, metavar="NAME")
-@click.option("--text-pair-column", metavar="NAME", help="Of the second text of a pair.")
+@click.option("--text-pair-column", metavar="NAME", help="Column of the second text of a pair.")
 @click.option("--label-column", metavar="NAME", help="Leave it out where there are no labels.")
 @click.option("--regression", "is_regression", is_flag=True, help="Labels are numbers.")
 @click.option(

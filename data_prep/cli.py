@@ -40,7 +40,7 @@ class _CommandOfPackage(click.Command):
 
     def __init__(self, point: importlib.metadata.EntryPoint) -> None:
         package = point.dist.name if point.dist else point.module
-        super().__init__(point.name, help=f"Of the package {package}.")
+        super().__init__(point.name, help=f"Command of the package {package}.")
         self._point = point
 
     def make_context(

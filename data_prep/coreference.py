@@ -48,7 +48,7 @@ _LOST = {
     type=click.IntRange(min=1),
     default=30,
     show_default=True,
-    help="Of the model to train; longer mentions are counted.",
+    help="Limit of the model to train; longer mentions are counted.",
 )
 @click.option(
     "--max-training-segments",

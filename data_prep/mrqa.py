@@ -14,7 +14,7 @@ from spanbert_tf.command_line import quiet_libraries, run_command
 @click.option(
     "--half",
     type=click.Choice(["development", "test"]),
-    help="Of a development set, where there is no test set.",
+    help="Half of a development set, where there is no test set.",
 )
 def prepare_mrqa(
     input_path: str,

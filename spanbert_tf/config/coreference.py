@@ -32,7 +32,8 @@ class ResolverConfig(Section):
         word_boundaries: whether spans begin and end where words do; false: at any word piece.
         depth: passes of the antecedents' scores; 2 refines the vectors of spans once.
         max_span_width: pieces of a span at most.
-        top_span_ratio: spans that are kept, for each piece of the document.
+        top_span_ratio: spans that are kept, for each position of the document; [CLS] and [SEP]
+            count.
         max_top_spans: spans that are kept at most.
         max_antecedents: antecedents of a span that the network scores.
         feature_dim: width of the embeddings of widths, distances, speakers and genres.

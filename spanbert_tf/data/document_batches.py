@@ -67,8 +67,8 @@ def pack_documents(
 
     def padded(values: tf.RaggedTensor, default: int = 0) -> tf.Tensor:
         dense = values.to_tensor(default)
-        behind = 0 if width is None else width - tf.shape(dense)[1]
-        return tf.pad(dense, [[0, 0], [0, behind]], constant_values=default)  # [B, T]
+        after = 0 if width is None else width - tf.shape(dense)[1]
+        return tf.pad(dense, [[0, 0], [0, after]], constant_values=default)  # [B, T]
 
     return {
         "token_ids": dense,

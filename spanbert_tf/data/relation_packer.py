@@ -78,25 +78,25 @@ class RelationPacker(tf.Module):
         if self._is_masked:
             empty = parts[0][:, :0]
             parts = [parts[0], empty, parts[2], empty, parts[4]]
-        before, one, between, other, behind = self._cut(parts)
+        before, one, between, other, after = self._cut(parts)
         if self._is_masked:
             ids = self._role_ids(SUBJECT, subject_type), self._role_ids(OBJECT, object_type)
             first_id = tf.where(is_first, *ids)  # [N, 1]
             second_id = tf.where(is_first, *ids[::-1])
-            middle = [before, first_id, between, second_id, behind]
+            middle = [before, first_id, between, second_id, after]
         else:
             subject_ids, object_ids = self._boundaries[:2], self._boundaries[2:]
             ids = tf.where(is_first, [subject_ids + object_ids], [object_ids + subject_ids])
             starts_and_ends = tf.split(ids, 4, axis=1)  # [N, 1] each
             middle = [before, starts_and_ends[0], one, starts_and_ends[1], between]
-            middle += [starts_and_ends[2], other, starts_and_ends[3], behind]
+            middle += [starts_and_ends[2], other, starts_and_ends[3], after]
         column = tf.ones_like(is_first, tf.int32)  # [N, 1]
         return _beside([self._start_id * column, *middle, self._end_id * column])
 
     def _tokenized_parts(
         self, text: tf.Tensor, first: tf.Tensor, second: tf.Tensor
     ) -> list[tf.RaggedTensor]:
-        """Ids of the five parts of texts: before, first entity, between, second, behind."""
+        """Ids of the five parts of texts: before, first entity, between, second, after."""
         length = tf.strings.length(text, unit=_CHARACTERS)
         borders = [tf.zeros_like(length), *tf.unstack(first, axis=1), *tf.unstack(second, axis=1)]
         borders.append(length)

@@ -17,7 +17,7 @@ def classifier_layers(
         num_classes: C, width of the output.
         dropout: rate before the dense layer.
         dtype: precision of both.
-        activation: of the dense layer; `None`: linear.
+        activation: name of the dense layer's activation; `None`: linear.
     """
     return (
         keras.layers.Dropout(dropout, dtype=dtype, name="classifier_dropout"),

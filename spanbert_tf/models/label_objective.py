@@ -72,8 +72,8 @@ def check_label_task(
 
     Args:
         labels: names of the classes.
-        backbone: of the task.
-        preprocessor: of the task, whose rows have no positions of SegaBERT; or `None`.
+        backbone: encoder of the task.
+        preprocessor: preprocessor of the task, whose rows have no positions of SegaBERT; or `None`.
 
     Raises:
         ValueError: labels are missing or not different, or the backbone reads those positions.

@@ -34,8 +34,8 @@ class SpanBertCoreferenceResolver(OwnObjective, SpanBertTask, keras_hub.models.T
 
     A document is encoded segment by segment. All spans up to a width are scored as mentions, the
     best that do not cross are kept, and for each of them the antecedents before it are scored. The
-    loss of a document is the sum over its spans of the log-likelihood of all right antecedents;
-    that of a batch is the mean over documents. `compile()` needs no other.
+    loss of a document is the sum, over its spans, of the negative marginal log-likelihood of their
+    gold antecedents; the loss of a batch is the mean over documents. `compile()` needs no other.
 
     Args:
         backbone: a `SpanBertBackbone` with absolute positions.
@@ -47,7 +47,8 @@ class SpanBertCoreferenceResolver(OwnObjective, SpanBertTask, keras_hub.models.T
             piece, as in the original code.
         depth: int. Passes of the antecedents' scores; 2 refines the vectors of spans once, 1 never.
         max_span_width: int. Pieces of a span at most.
-        top_span_ratio: float. Spans that are kept, for each piece of the document.
+        top_span_ratio: float. Spans that are kept, for each position of the document; [CLS] and
+            [SEP] count.
         max_top_spans: int. Spans that are kept at most.
         max_antecedents: int. Antecedents of a span that are scored by the network.
         feature_dim: int. Width of the embeddings of widths, distances, speakers and genres.

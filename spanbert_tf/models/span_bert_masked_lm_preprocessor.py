@@ -33,7 +33,8 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
 
     For pre-training at scale use records and `spanbert_tf.data.pretraining_dataset`, whose masks
     can be reproduced; here a text has no number of its own, and each call draws new masks. Random
-    tokens are drawn uniformly from the vocabulary, since there is no corpus to count in.
+    tokens are drawn uniformly from the vocabulary without its special tokens, since there is no
+    corpus to count in.
 
     Args:
         tokenizer: a `SpanBertTokenizer`.

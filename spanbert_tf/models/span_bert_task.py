@@ -30,7 +30,7 @@ class SpanBertTask:
         """Whether the head was trained, here or before it was saved.
 
         Files of weights record it, and it can be set for weights from elsewhere. Otherwise, a head
-        counts as trained if one of its biases is not 0, as all are in a new head.
+        counts as trained if any of its biases differs from 0; in a new head all are 0.
         """
         if self._has_optimizer_stepped():
             return True
@@ -101,7 +101,10 @@ class SpanBertTask:
     def from_preset(
         cls, preset: str, load_weights: bool = True, **kwargs
     ) -> "keras_hub.models.Task":
-        """Loads a preset; one without a head of this class gets a new head, and a warning.
+        """Loads a preset; one without a head of this class gets a new head.
+
+        That warns, unless the call asks for a new head: with `num_classes`, with the `labels` of a
+        relation or token classifier, or without weights.
 
         Args:
             preset: directory, or another name that KerasHub knows.

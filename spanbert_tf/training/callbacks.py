@@ -86,7 +86,7 @@ class StopOnDivergence(StepCallback):
 
     Args:
         first_step: steps that are done.
-        max_skipped_steps: how many updates in a row may be left out.
+        max_skipped_steps: how many updates in a row, left out, end the run.
     """
 
     def __init__(self, first_step: int, *, max_skipped_steps: int) -> None:

@@ -58,13 +58,15 @@ class LoopOptions:
         log_every: steps between lines of the log.
         checkpoint_every_steps: steps between checkpoints.
         max_checkpoints: checkpoints that are kept, the newest ones.
-        max_skipped_steps: updates in a row whose gradients may be not finite.
+        max_skipped_steps: the run ends after so many updates in a row whose gradients were not
+            finite.
         evaluate_at: whether to evaluate after a step.
         best_metric: metric of the evaluations that says which one is the best.
         checkpoint_at: further steps to save, such as the ends of epochs.
         keeps_best: whether the best checkpoint is kept beside the newest ones.
         higher_is_better: whether a higher value of that metric is better.
-        patience: evaluations in a row that may be no better than the best one; `None`: any number.
+        patience: the run ends after so many evaluations in a row that were no better than the best
+            one; `None`: it goes on.
         held_start: variables that are trained later than the others; `None`: none.
     """
 

@@ -249,9 +249,9 @@ def adamw(
     One step, with the gradient g clipped to a global norm and the learning rate r of the schedule:
     `w -= r * weight_decay * w` (kernels and embeddings only), then
     `w -= r * sqrt(1 - beta_2**t) / (1 - beta_1**t) * m / (sqrt(v) + epsilon)`.
-    Epsilon is added before the bias correction of v, as in fairseq and in the original BERT;
-    PyTorch adds it after, which at t = 1 is an epsilon 32 times smaller. Where the gradients are
-    well above 1e-8 the two agree.
+    Epsilon is added before the bias correction of v, as in fairseq; PyTorch adds it after, which
+    at t = 1 is an epsilon 32 times smaller. Where the gradients are well above 1e-8 the two agree.
+    (The original BERT corrects no bias.)
 
     Args:
         learning_rate: peak of the schedule.

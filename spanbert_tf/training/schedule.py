@@ -8,8 +8,9 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up to the peak, then linear decay to 0 (SpanBERT 4.2).
 
     Steps count from 0. The rate grows from `learning_rate / warmup_steps` in the first step to
-    `learning_rate` in step `warmup_steps - 1`, falls from step `warmup_steps` on, and would be 0
-    in step `total_steps`, the first that is not trained: no step is spent on a rate of 0.
+    `learning_rate` in step `warmup_steps - 1`, still has that value in step `warmup_steps`, falls
+    after it, and would be 0 in step `total_steps`, the first that is not trained: no step is spent
+    on a rate of 0.
 
     Variables that are trained from a later step on warm up from there, and join the line that the
     others fall along.

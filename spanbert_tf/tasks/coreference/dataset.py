@@ -148,14 +148,14 @@ def _ragged(raw: tf.Tensor, dtype: str) -> tf.RaggedTensor:
 def _run_of_segments(
     lists: dict[str, tf.RaggedTensor], keys: tf.Tensor, max_segments: int
 ) -> dict[str, tf.RaggedTensor]:
-    """Of each document a random run of segments, and the mentions that lie in it."""
+    """A random run of segments of each document, and the mentions that lie in it."""
     sizes = lists[schema.SEGMENT_LENGTHS]
     counts = tf.cast(sizes.row_lengths(), tf.int64)  # [B]
     bits = random_bits(keys, Stream.SEGMENTS, tf.zeros([1], tf.int32))
     first = scale(high_fraction(bits), tf.maximum(counts - max_segments, 0) + 1)  # [B]
     numbers = tf.ragged.range(sizes.row_lengths())
-    behind = first[:, tf.newaxis] + max_segments
-    in_run = (numbers >= first[:, tf.newaxis]) & (numbers < behind)
+    after = first[:, tf.newaxis] + max_segments
+    in_run = (numbers >= first[:, tf.newaxis]) & (numbers < after)
     zero = tf.zeros_like(sizes)
     start = tf.reduce_sum(tf.where(numbers < first[:, tf.newaxis], sizes, zero), axis=1)[:, None]
     end = start + tf.reduce_sum(tf.where(in_run, sizes, zero), axis=1)[:, None]  # [B, 1]

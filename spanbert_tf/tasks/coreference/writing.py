@@ -73,14 +73,14 @@ def as_json(line: DocumentLine, clusters: Clusters) -> str:
 def as_text(line: DocumentLine, clusters: Clusters) -> str:
     """Sentences with their mentions in brackets: `[Alice]₁ said that [she]₁ …`."""
     before: dict[int, str] = {}
-    behind: dict[int, str] = {}
+    after: dict[int, str] = {}
     mentions = [(span, n) for n, spans in enumerate(clusters, start=1) for span in spans]
     for (start, _), _ in mentions:
         before[start] = before.get(start, "") + "["
     for (_, end), number in sorted(mentions, key=lambda mention: -mention[0][0]):
-        behind[end] = behind.get(end, "") + "]" + str(number).translate(_SUBSCRIPTS)
+        after[end] = after.get(end, "") + "]" + str(number).translate(_SUBSCRIPTS)
     marked = [
-        before.get(number, "") + word + behind.get(number, "")
+        before.get(number, "") + word + after.get(number, "")
         for number, word in enumerate(line["words"])
     ]
     return _titled(line, marked)

@@ -207,7 +207,7 @@ def test_help_lists_commands_of_other_packages_and_imports_none():
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (result.returncode, result.stderr.strip()) == (0, "[]")
-    assert re.search(r"^  toy +Of the package toy-task\.$", result.stdout, re.MULTILINE)
+    assert re.search(r"^  toy +Command of the package toy-task\.$", result.stdout, re.MULTILINE)
     assert "squad" in result.stdout
 
 
