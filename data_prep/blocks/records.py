@@ -71,7 +71,7 @@ class RecordMaker:
     def __init__(self, options: RecordOptions) -> None:
         self.options = options
         self.token_dtype = token_id_dtype(len(options.vocabulary))
-        self._tokenizer = WordPieceTokenizer(options.vocabulary, options.casing)
+        self._tokenizer = WordPieceTokenizer.shared(options.vocabulary, options.casing)
         self._finder = None
         if options.annotations:
             self._finder = SpanFinder(options.annotations, options.spacy_model)

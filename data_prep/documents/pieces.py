@@ -44,7 +44,7 @@ class DocumentTokenizer:
     def __init__(self, vocabulary: Sequence[str], casing: Casing) -> None:
         self._vocabulary = vocabulary
         self._casing = casing
-        self._tokenizer = WordPieceTokenizer(vocabulary, casing)
+        self._tokenizer = WordPieceTokenizer.shared(vocabulary, casing)
 
     def __call__(self, documents: Sequence[Document]) -> Iterator[Pieces]:
         """The pieces of each document.

@@ -131,7 +131,7 @@ class Featurizer:
     def __init__(
         self, pieces: Sequence[str], casing: Casing, sequence_length: int, *, segment_aware: bool
     ) -> None:
-        self._tokenizer = WordPieceTokenizer(pieces, casing)
+        self._tokenizer = WordPieceTokenizer.shared(pieces, casing)
         packer = TextRowPacker(SpecialTokenIds.from_vocabulary(list(pieces)), sequence_length)
         self._pack = tf.function(packer, reduce_retracing=True, autograph=False)
         self._dtype = f"<{np.dtype(token_id_dtype(len(pieces))).str[1:]}"

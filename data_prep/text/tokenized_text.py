@@ -41,7 +41,7 @@ class TextTokenizer:
     """
 
     def __init__(self, pieces: Sequence[str], casing: Casing, *, segment_aware: bool) -> None:
-        self._tokenizer = WordPieceTokenizer(pieces, casing)
+        self._tokenizer = WordPieceTokenizer.shared(pieces, casing)
         self._segment_aware = segment_aware
 
     def __call__(

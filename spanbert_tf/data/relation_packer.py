@@ -40,7 +40,7 @@ class RelationPacker(tf.Module):
         sequence_length: int,
     ) -> None:
         super().__init__()
-        self._tokenizer = WordPieceTokenizer(vocabulary, casing)
+        self._tokenizer = WordPieceTokenizer.shared(vocabulary, casing)
         ids = {piece: number for number, piece in enumerate(vocabulary)}
         self._start_id, self._end_id = ids[START_TOKEN], ids[END_TOKEN]
         self._boundaries = [ids[markers[name]] for name in BOUNDARIES]

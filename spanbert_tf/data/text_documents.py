@@ -57,7 +57,7 @@ class TextReader(tf.Module):
 
     def __init__(self, vocabulary: list[str], casing: Casing, sequence_length: int) -> None:
         super().__init__()
-        self._tokenizer = WordPieceTokenizer(vocabulary, casing)
+        self._tokenizer = WordPieceTokenizer.shared(vocabulary, casing)
         self._continues = tf.constant([is_continuation(piece) for piece in vocabulary])  # [V]
         self._sequence_length = sequence_length
         self._start_id, self._end_id, self._pad_id = (

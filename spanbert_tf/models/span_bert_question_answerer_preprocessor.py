@@ -97,7 +97,7 @@ class SpanBertQuestionAnswererPreprocessor(LengthOfPreset, keras_hub.models.Prep
             question_first=self.question_first,
         )
         with tf.init_scope():  # the first call may be in a graph, which the constants outlive
-            self._word_piece = WordPieceTokenizer(  # with offsets, unlike the tokenizer
+            self._word_piece = WordPieceTokenizer.shared(  # with offsets, unlike the tokenizer
                 self.tokenizer.get_vocabulary(), self.tokenizer.casing
             )
 

@@ -3,18 +3,21 @@
 N texts, P parts of texts.
 """
 
+import functools
 import os
 from collections.abc import Iterable
 
 import keras
 import keras_hub
 import tensorflow as tf
+import tensorflow_text as tf_text
 from keras.src.saving.serialization_lib import in_safe_mode
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.data.tokenization import WordPieceTokenizer
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.vocabulary import (
+    CONTINUATION_PREFIX,
     END_TOKEN,
     MASK_TOKEN,
     PAD_TOKEN,
@@ -38,6 +41,19 @@ _SPECIAL_TOKENS = {
 _SEPARATOR = "\x00"  # ends a word and is no part of one, wherever it stands in a text
 # What KerasHub's class lets choose and BERT's text normalisation decides.
 _DECIDED = ("split", "split_on_cjk", "suffix_indicator", "oov_token")
+
+
+@functools.lru_cache(maxsize=8)
+def _shared_detokenizer(vocabulary: tuple[str, ...], dtype: str) -> tf_text.FastWordpieceTokenizer:
+    with tf.init_scope():  # a graph that is being traced would keep its table
+        return tf_text.FastWordpieceTokenizer(
+            list(vocabulary),
+            token_out_type=dtype,
+            suffix_indicator=CONTINUATION_PREFIX,
+            unknown_token=UNKNOWN_TOKEN,
+            no_pretokenization=True,
+            support_detokenization=True,
+        )
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -128,8 +144,9 @@ class SpanBertTokenizer(keras_hub.tokenizers.WordPieceTokenizer):
         super().set_vocabulary(vocabulary)
 
     def _set_vocabulary_tf(self) -> None:
-        super()._set_vocabulary_tf()  # for `detokenize`
-        self._word_piece = WordPieceTokenizer(self.vocabulary, self.casing)
+        # KerasHub's `detokenize` uses it; its own `_set_vocabulary_tf` would build one an object.
+        self._fast_word_piece = _shared_detokenizer(tuple(self.vocabulary), self.compute_dtype)
+        self._word_piece = WordPieceTokenizer.shared(self.vocabulary, self.casing)
 
     def tokenize(self, inputs: tf.Tensor) -> tf.RaggedTensor | tf.Tensor:
         """Ids of the texts' word pieces.

@@ -46,7 +46,7 @@ class EntityDecoder(tf.Module):
         super().__init__()
         tokenizer = model.preprocessor.tokenizer
         vocabulary = tokenizer.get_vocabulary()
-        self._tokenizer = WordPieceTokenizer(vocabulary, tokenizer.casing)
+        self._tokenizer = WordPieceTokenizer.shared(vocabulary, tokenizer.casing)
         self._vocabulary = tf.constant(vocabulary)
         self._is_continuation = tf.constant([is_continuation(piece) for piece in vocabulary])
         self._unknown_id = tokenizer.token_to_id(tokenizer.unk_token)

@@ -52,7 +52,7 @@ class AnswerQuestions(tf.Module):
         self._row_names = (*_ROW, *(SegmentPositions._fields if self._segment_aware else ()))
         tokenizer = preprocessor.tokenizer
         vocabulary = tokenizer.get_vocabulary()
-        self._tokenizer = WordPieceTokenizer(vocabulary, tokenizer.casing)
+        self._tokenizer = WordPieceTokenizer.shared(vocabulary, tokenizer.casing)
         self._pack = WindowPacker(
             tokenizer.start_token_id,
             tokenizer.end_token_id,
