@@ -97,7 +97,9 @@ def test_a_full_disk_leaves_nothing(num_processes, corpus, letters_vocabulary, t
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "sent", [pytest.param(signal.SIGKILL, marks=pytest.mark.slow), signal.SIGINT]
+)
 def test_a_run_that_is_stopped_leaves_no_output(sent, letters_vocabulary, tmp_path):
     # A shell that runs the tests in the background has them and their children ignore SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -166,8 +166,12 @@ def test_indices_of_segabert_are_shown(directory, tmp_path):
     ("overrides", "expected"),
     [
         ((), "Steps: 2,000, the heads alone in the first 400 (training.head_steps)"),
-        (["training.steps=300"], "Steps: 300, the heads alone in the first 300 "),
-        (["training.head_steps=0"], None),
+        pytest.param(
+            ["training.steps=300"],
+            "Steps: 300, the heads alone in the first 300 ",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(["training.head_steps=0"], None, marks=pytest.mark.slow),
     ],
 )
 def test_steps_of_the_heads_alone_are_shown(overrides, expected, directory, tmp_path):

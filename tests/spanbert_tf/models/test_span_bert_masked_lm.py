@@ -144,6 +144,7 @@ def test_what_would_have_no_effect_is_refused(call, words):
         call()
 
 
+@pytest.mark.slow
 def test_fit_on_strings_learns_and_predict_follows():
     model = make_model(make_preprocessor())
     assert isinstance(model, keras_hub.models.MaskedLM)

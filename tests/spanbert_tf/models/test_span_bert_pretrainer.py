@@ -154,7 +154,7 @@ def test_span_boundary_head_sees_only_the_boundaries():
 
 def test_no_targets_give_no_loss_and_no_nan():
     model = make_model(dropout=0.1)
-    model.compile(jit_compile=False)
+    model.compile(run_eagerly=True)
     batch = make_batch()
     batch["span_weights"][:] = 0
     history = model.fit(tf.data.Dataset.from_tensors(batch), verbose=0).history
@@ -183,6 +183,7 @@ def fit_losses(model, batch, steps, **compile_options):
     return losses
 
 
+@pytest.mark.slow
 def test_twenty_steps_lower_the_loss():
     losses = fit_losses(make_model(dropout=0.1), make_batch(), 20, jit_compile=False)
     assert losses[-1] < losses[0] - 0.5

@@ -181,19 +181,6 @@ def test_model_card_says_what_it_was_told(backbone, tmp_path):
     assert f"{backbone.count_params():,}" in card
 
 
-def test_pretraining_run_fills_the_card(tiny_records, tiny_overrides, tmp_path):
-    from spanbert_tf.config import load_config
-    from spanbert_tf.pretraining.run import run_pretraining
-
-    config = load_config("spanbert_base", [*tiny_overrides, "training.steps=2"])
-    run_pretraining(config, tiny_records, str(tmp_path / "run"))
-    card = (tmp_path / "run" / "preset" / "README.md").read_text()
-    assert "geometric_spans masking, 2 steps of 4 rows of 24 positions" in card
-    assert "| Objectives | masked LM, span boundary |" in card
-    assert "| Data | 40 records, " in card
-    assert "| Held-out losses in nats | masked lm 4." in card
-
-
 def test_what_is_no_preset_is_named(backbone, tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("nothing", "empty"):

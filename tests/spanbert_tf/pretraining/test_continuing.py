@@ -1,5 +1,7 @@
 """Continuing from an encoder: heads alone first, their first biases, the encoder's own rate."""
 
+import contextlib
+import io
 import os
 import shutil
 import signal
@@ -32,10 +34,16 @@ def preset(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def straight_run(preset, tiny_records, tmp_path_factory):
+def straight_run_and_output(preset, tiny_records, tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "straight"
-    continue_run(preset, tiny_records, run)
-    return run
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        continue_run(preset, tiny_records, run)
+    return run, output.getvalue()
+
+
+@pytest.fixture(scope="module")
+def straight_run(straight_run_and_output):
+    return straight_run_and_output[0]
 
 
 def checkpoint(run, step):
@@ -133,7 +141,7 @@ def test_held_encoder_is_no_part_of_the_heads_training(preset, tiny_records, tmp
     assert int(model.optimizer.iterations.numpy()) == HEAD_STEPS
 
 
-@pytest.mark.parametrize("layer_decay", [1.0, 0.5])
+@pytest.mark.parametrize("layer_decay", [pytest.param(1.0, marks=pytest.mark.slow), 0.5])
 def test_first_step_of_the_encoder_by_hand(layer_decay, preset, tiny_records, tmp_path):
     """Adam's first step is as long as the rate, if it is counted from the encoder's own start."""
     config = configured(
@@ -163,9 +171,7 @@ def test_first_step_of_the_encoder_by_hand(layer_decay, preset, tiny_records, tm
 @pytest.mark.parametrize(
     ("num_devices", "overrides"),
     [
-        (1, {"training__accumulation_steps": 2}),
         (1, {"training__steps_per_execution": 1, "training__jit_compile": "true"}),
-        (2, {}),
         (2, {"training__accumulation_steps": 4, "training__jit_compile": "true"}),
     ],
 )
@@ -257,9 +263,8 @@ def test_several_steps_per_execution_switch_at_the_same_step(preset, tiny_record
     assert runs[0] == runs[1]
 
 
-def test_run_says_how_long_the_heads_are_alone(preset, tiny_records, tmp_path, capfd):
-    continue_run(preset, tiny_records, tmp_path / "run", training__steps=2)
-    lines = capfd.readouterr().out.splitlines()
+def test_run_says_how_long_the_heads_are_alone(straight_run_and_output, preset):
+    lines = straight_run_and_output[1].splitlines()
     assert lines[:7] == [
         f"{preset}:",
         "  encoder: taken over",
@@ -269,7 +274,7 @@ def test_run_says_how_long_the_heads_are_alone(preset, tiny_records, tmp_path, c
         "  output bias of the masked lm head: frequencies of the training text",
         "  output bias of the span boundary head: frequencies of the training text",
     ]
-    assert lines[7].endswith("epochs of 40 records, the heads alone in the first 2")
+    assert lines[7].endswith("epochs of 40 records, the heads alone in the first 5")
 
 
 # Output biases.

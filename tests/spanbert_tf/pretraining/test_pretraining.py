@@ -1,3 +1,5 @@
+import contextlib
+import io
 import os
 import pathlib
 import re
@@ -23,11 +25,17 @@ def config(tiny_overrides):
 
 
 @pytest.fixture(scope="module")
-def straight_run(config, tiny_records, tmp_path_factory):
-    """A run that nothing disturbs. Tests that change it copy it first."""
+def straight_run_and_output(config, tiny_records, tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "straight"
-    run_pretraining(config, tiny_records, str(run))
-    return run
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        run_pretraining(config, tiny_records, str(run))
+    return run, output.getvalue()
+
+
+@pytest.fixture(scope="module")
+def straight_run(straight_run_and_output):
+    """A run that nothing disturbs. Tests that change it copy it first."""
+    return straight_run_and_output[0]
 
 
 @pytest.fixture
@@ -66,6 +74,16 @@ def test_run_directory(straight_run, config):
         "step-00000012",
     ]
     assert list((straight_run / "logs" / "train").iterdir())
+
+
+def test_run_fills_the_card_of_its_preset(straight_run):
+    card = (straight_run / "preset" / "README.md").read_text()
+    assert "geometric_spans masking, 12 steps of 4 rows of 24 positions" in card
+    assert "| Objectives | masked LM, span boundary |" in card
+    assert "| Data | 40 records, " in card
+    (shown,) = re.findall(r"\| Held-out losses in nats \| masked lm ([\d.]+)", card)
+    measured = read_metrics(str(straight_run / "metrics.jsonl"))[-1]["validation_masked_lm_loss"]
+    assert float(shown) == pytest.approx(measured, abs=1e-3)
 
 
 def test_metrics_are_logged_apart(straight_run):
@@ -242,9 +260,8 @@ def test_longer_schedule_is_refused_and_the_way_is_named(copied_run, tiny_overri
         run_pretraining(changed, tiny_records, copied_run)
 
 
-def test_run_says_what_it_does_without_a_terminal(config, tiny_records, tmp_path, capsys):
-    run_pretraining(config, tiny_records, str(tmp_path / "run"))
-    lines = capsys.readouterr().out.splitlines()
+def test_run_says_what_it_does_without_a_terminal(straight_run_and_output):
+    lines = straight_run_and_output[1].splitlines()
     assert re.fullmatch(
         r"[\d,]+ trained parameters on 1 CPU in float32: 12 steps of 4 rows of 24, "
         r"1\.2 epochs of 40 records",

@@ -56,7 +56,13 @@ def test_real_lines_have_the_ids_of_preparation(shared_data, tmp_path):
 
 
 @pytest.fixture(
-    scope="module", params=[CASED, Casing.of(True), Casing(True, False)], ids=Casing.describe
+    scope="module",
+    params=[
+        pytest.param(CASED, marks=pytest.mark.slow),  # real lines are cased
+        Casing.of(True),
+        Casing(True, False),
+    ],
+    ids=Casing.describe,
 )
 def export(request, tmp_path_factory):
     letters = "abcdefgiéäß中.,!#[]"

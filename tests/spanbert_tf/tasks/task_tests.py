@@ -211,45 +211,6 @@ class TaskTests:
         assert abs(whole[0] - half[0]) > 1e-3  # the other rows would have changed something
 
     @pytest.mark.slow
-    def test_two_replicas_train_as_one_device(self, material, tmp_path, two_devices, monkeypatch):
-        # With its own epsilon, Adam blows rounding errors of gradients near 0 up to whole steps.
-        options = {"preset": "still-preset", "training.epochs": 1, "optimizer.epsilon": 1e-3}
-        options |= self.replica_options
-        self.finetune(material, tmp_path / "one", **options)
-        monkeypatch.setattr(spanbert_tf.tasks.run, "make_strategy", lambda *_: two_devices)
-        self.finetune(material, tmp_path / "two", **options)
-        one, two = (read_metrics(str(tmp_path / name / METRICS_FILE)) for name in ("one", "two"))
-        assert len(one) == len(two) == 8
-        for expected, actual in zip(one, two, strict=True):
-            assert actual["loss"] == pytest.approx(expected["loss"], abs=1e-5)
-        for expected, actual in zip(
-            *(_weights(tmp_path / name / "preset") for name in ("one", "two")), strict=True
-        ):
-            np.testing.assert_allclose(actual, expected, atol=1e-5)
-
-    @pytest.mark.slow
-    def test_stopped_run_goes_on_to_the_same_bits(
-        self, finished, material, tmp_path, monkeypatch, capfd
-    ):
-        log_step = MetricsLog.on_step_end
-
-        def log_and_terminate(self, logs):
-            log_step(self, logs)
-            if self.step == 9:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(MetricsLog, "on_step_end", log_and_terminate)
-            assert self.finetune(material, tmp_path / "run") is None
-        assert "saved step 9 of 16; run the same command again" in capfd.readouterr().out
-        assert self.finetune(material, tmp_path / "run") == finished[1]
-        assert "going on after step 9 of 16" in capfd.readouterr().out
-        for expected, actual in zip(
-            _weights(finished[0]), _weights(tmp_path / "run" / "preset"), strict=True
-        ):
-            np.testing.assert_array_equal(actual, expected)
-
-    @pytest.mark.slow
     def test_bfloat16_trains_goes_on_and_predicts(self, material, tmp_path):
         """The command that goes on says `auto`, which is float32 for so narrow an encoder."""
         run, options = tmp_path / "run", {"training.epochs": 1}
@@ -287,6 +248,49 @@ class TaskTests:
         with pytest.raises(MismatchError, match=f"was begun with another {option};"):
             self.finetune(material, output, **changed)
         assert _contents(output) == before
+
+
+class TrainingTests(TaskTests):
+    """The same loop trains every task: two that differ in objective and batches stand for all."""
+
+    @pytest.mark.slow
+    def test_two_replicas_train_as_one_device(self, material, tmp_path, two_devices, monkeypatch):
+        # With its own epsilon, Adam blows rounding errors of gradients near 0 up to whole steps.
+        options = {"preset": "still-preset", "training.epochs": 1, "optimizer.epsilon": 1e-3}
+        options |= self.replica_options
+        self.finetune(material, tmp_path / "one", **options)
+        monkeypatch.setattr(spanbert_tf.tasks.run, "make_strategy", lambda *_: two_devices)
+        self.finetune(material, tmp_path / "two", **options)
+        one, two = (read_metrics(str(tmp_path / name / METRICS_FILE)) for name in ("one", "two"))
+        assert len(one) == len(two) == 8
+        for expected, actual in zip(one, two, strict=True):
+            assert actual["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+        for expected, actual in zip(
+            *(_weights(tmp_path / name / "preset") for name in ("one", "two")), strict=True
+        ):
+            np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+    @pytest.mark.slow
+    def test_stopped_run_goes_on_to_the_same_bits(
+        self, finished, material, tmp_path, monkeypatch, capfd
+    ):
+        log_step = MetricsLog.on_step_end
+
+        def log_and_terminate(self, logs):
+            log_step(self, logs)
+            if self.step == 9:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(MetricsLog, "on_step_end", log_and_terminate)
+            assert self.finetune(material, tmp_path / "run") is None
+        assert "saved step 9 of 16; run the same command again" in capfd.readouterr().out
+        assert self.finetune(material, tmp_path / "run") == finished[1]
+        assert "going on after step 9 of 16" in capfd.readouterr().out
+        for expected, actual in zip(
+            _weights(finished[0]), _weights(tmp_path / "run" / "preset"), strict=True
+        ):
+            np.testing.assert_array_equal(actual, expected)
 
 
 def run_benchmark(data, preset, capfd):

@@ -71,6 +71,7 @@ def installed(tmp_path_factory):
         yield
 
 
+@pytest.mark.slow  # what is true of every task; text classification's are quick
 class TestToyTask(TaskTests):
     config_text = "task: toy\n"
     vocabulary = SPECIAL + WORDS

@@ -9,7 +9,7 @@ import made_up_documents
 import numpy as np
 import pytest
 import tensorflow as tf
-from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests
+from task_tests import SEQUENCE_LENGTH, SPECIAL, TrainingTests
 
 from data_prep.coreference import prepare_coreference
 from spanbert_tf.tasks.commands import (
@@ -46,7 +46,7 @@ def word_spans(words):
     return [(int(end) - len(word), int(end)) for word, end in zip(words, ends, strict=True)]
 
 
-class TestCoreference(TaskTests):
+class TestCoreference(TrainingTests):
     config_text = CONFIG
     vocabulary = SPECIAL + made_up_documents.VOCABULARY
     raw_input: ClassVar = {"text": "Ann has the cat . She likes the cat ."}

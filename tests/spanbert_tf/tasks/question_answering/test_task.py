@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 from made_up_questions import VOCABULARY, made_up_questions
-from task_tests import SEQUENCE_LENGTH, TaskTests
+from task_tests import SEQUENCE_LENGTH, TrainingTests
 
 from data_prep.examples.question_rows import QuestionOptions, write_questions
 from spanbert_tf.tasks.predictor import Predictor
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow  # whole trainings, exports and predictions
 _STRIDE = 8
 
 
-class TestQuestionAnswering(TaskTests):
+class TestQuestionAnswering(TrainingTests):
     config_text = f"task: question_answering\ndata:\n  stride: {_STRIDE}\n"
     vocabulary = VOCABULARY
     raw_input: ClassVar = {"question": "who has the cat?", "context": "ann has the cat."}
