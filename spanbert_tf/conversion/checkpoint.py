@@ -34,6 +34,7 @@ SIZE_NAMES = {
     "max_sequence_length": "max_position_embeddings",
     "num_segments": "type_vocab_size",
 }
+SIZES = (*SIZE_NAMES, "dropout")  # arguments that KerasHub's `BertBackbone` has, too
 # The output matrix of a head is the token embedding once more, in files that hold it at all.
 _TIED = ("cls.predictions.decoder.weight", "cls.pair_target_predictions.decoder.weight")
 _TIED_BIASES = {"cls.predictions.decoder.bias": "cls.predictions.bias"}

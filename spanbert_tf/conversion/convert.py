@@ -25,7 +25,7 @@ READERS = {
     "huggingface": "huggingface.read_huggingface",
     "fairseq": "fairseq.read_fairseq",
     "tf1": "tf1.read_tf1",
-    "keras": "keras_presets.read_keras",
+    "keras": "keras_sources.read_keras",
 }
 WRITERS = {
     "keras": "keras_presets.write_keras",

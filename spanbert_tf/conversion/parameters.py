@@ -17,6 +17,7 @@ from spanbert_tf.conversion.checkpoint import (
     TOKEN_TABLE,
 )
 from spanbert_tf.layers import SpanBoundaryHead
+from spanbert_tf.models import SpanBertPretrainer
 
 
 class Parameter(NamedTuple):
@@ -103,6 +104,16 @@ def span_boundary_parameters(head: SpanBoundaryHead, width: int) -> list[Paramet
 def next_sentence_parameters(dense: keras.layers.Dense, width: int) -> list[Parameter]:
     """The parameters of the next-sentence classifier."""
     return list(_dense("cls.seq_relationship", dense, width))
+
+
+def further_head_parameters(pretrainer: SpanBertPretrainer) -> list[Parameter]:
+    """Those of the heads that only pre-training needs."""
+    width, parameters = pretrainer.backbone.hidden_dim, []
+    if pretrainer.span_boundary_head is not None:
+        parameters += span_boundary_parameters(pretrainer.span_boundary_head, width)
+    if pretrainer.next_sentence_head is not None:
+        parameters += next_sentence_parameters(pretrainer.next_sentence_head, width)
+    return parameters
 
 
 def span_classifier_parameters(dense: keras.layers.Dense, width: int) -> list[Parameter]:
