@@ -54,6 +54,7 @@ class Checkpoint:
         casing: what is done to text.
         labels: names of the classes of a classifier of texts or tokens; empty without one.
         is_pair: whether a text classifier reads pairs of texts.
+        is_head_trained: `True` where the source says so; `None`: the weights must tell.
     """
 
     path: str
@@ -63,6 +64,7 @@ class Checkpoint:
     casing: Casing
     labels: tuple[str, ...] = ()
     is_pair: bool = False
+    is_head_trained: bool | None = None
 
     def parts(self) -> dict[str, Shapes]:
         """What each part of this checkpoint must hold: part → name → shape."""

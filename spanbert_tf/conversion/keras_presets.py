@@ -44,6 +44,7 @@ from spanbert_tf.models import (
     SpanBertTokenClassifierPreprocessor,
     SpanBertTokenizer,
 )
+from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.presets.golden import encode_rows, golden_rows
 from spanbert_tf.presets.pretraining import save_pretraining_preset
 from spanbert_tf.presets.writing import write_preset
@@ -75,7 +76,7 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
         if part in found:
             task, parameters = make_task(checkpoint, backbone, tokenizer)
             assign_parameters(parameters, checkpoint.arrays)
-            task.is_head_trained = True
+            _note_trained(task, checkpoint)
             write_preset(task, directory, facts=facts, overwrite=overwrite)
             return [name for name in found if name not in (ENCODER, POOLER, part)]
     if MASKED_LM_HEAD not in found:
@@ -91,7 +92,7 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
     )
     parameters = masked_lm_parameters(pretrainer.masked_lm_head, backbone.hidden_dim)
     assign_parameters(parameters + further_head_parameters(pretrainer), checkpoint.arrays)
-    pretrainer.is_head_trained = True
+    _note_trained(pretrainer, checkpoint)
     save_pretraining_preset(
         pretrainer,
         tokenizer,
@@ -101,6 +102,12 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
         overwrite=overwrite,
     )
     return []
+
+
+def _note_trained(task: SpanBertTask, checkpoint: Checkpoint) -> None:
+    """Marks a head that is known to be trained; of others the task looks at the biases."""
+    if checkpoint.is_head_trained is not None:
+        task.is_head_trained = checkpoint.is_head_trained
 
 
 def _question_answerer(

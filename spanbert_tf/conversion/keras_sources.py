@@ -1,5 +1,7 @@
 """Presets of this project and of KerasHub's BERT, read."""
 
+from collections.abc import Callable
+
 import keras
 import keras_hub
 
@@ -19,13 +21,18 @@ from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertCoreferenceResolver,
+    SpanBertMaskedLM,
     SpanBertQuestionAnswerer,
     SpanBertTextClassifier,
     SpanBertTokenClassifier,
     SpanBertTokenizer,
 )
-from spanbert_tf.models.task_presets import is_task_preset
-from spanbert_tf.presets.loading import load_checked, load_preset
+from spanbert_tf.models.task_presets import task_class
+from spanbert_tf.presets.loading import (
+    load_checked,
+    load_preset,
+    without_warning_of_new_heads,
+)
 from spanbert_tf.presets.pretraining import add_heads, load_encoder_and_head
 from spanbert_tf.vocabulary import Casing, has_accents
 
@@ -51,21 +58,11 @@ def read_keras(
     """
     if vocabulary:
         raise MismatchError(f"{path}: has a vocabulary of its own; leave out --vocabulary")
-    if is_task_preset(path, SpanBertTextClassifier):
-        classifier = _load_text_classifier(path)
-        backbone, width = classifier.backbone, classifier.backbone.hidden_dim
-        heads = text_classifier_parameters(classifier.output_dense, width)
-        labels = {
-            "labels": tuple(classifier.labels),
-            "is_pair": classifier.preprocessor.is_pair,
-        }
-    elif is_task_preset(path, SpanBertTokenClassifier):
-        classifier = load_checked(SpanBertTokenClassifier, path)
-        backbone, width = classifier.backbone, classifier.backbone.hidden_dim
-        heads = token_classifier_parameters(classifier.output_dense, width)
-        labels = {"labels": tuple(classifier.labels)}
+    name = task_class(path)
+    if name in _HEADS:
+        backbone, heads, facts = _read_task(path, *_HEADS[name])
     else:
-        (backbone, heads), labels = _load(path), {}
+        backbone, heads, facts = _read_pretrained(path, name)
     tokenizer = load_preset(keras_hub.models.Tokenizer, path)
     sizes = {name: getattr(backbone, name) for name in SIZES}
     sizes["layer_norm_epsilon"] = getattr(backbone, "layer_norm_epsilon", BERT_EPSILON)
@@ -81,7 +78,7 @@ def read_keras(
         raise MismatchError(f"{path}: its text is {casing.describe()}")
     parameters = encoder_parameters(backbone) + pooler_parameters(backbone) + heads
     arrays = {parameter.name: parameter.to_array() for parameter in parameters}
-    return Checkpoint(path, sizes, arrays, tokenizer.get_vocabulary(), casing, **labels)
+    return Checkpoint(path, sizes, arrays, tokenizer.get_vocabulary(), casing, **facts)
 
 
 def _casing(tokenizer: keras_hub.tokenizers.WordPieceTokenizer) -> Casing:
@@ -98,34 +95,80 @@ def _casing(tokenizer: keras_hub.tokenizers.WordPieceTokenizer) -> Casing:
     return Casing(tokenizer.lowercase, tokenizer.lowercase and not keeps_accents)
 
 
-def _load_text_classifier(path: str) -> SpanBertTextClassifier:
-    classifier = load_checked(SpanBertTextClassifier, path)
+# An encoder, the parameters of the heads on it, and further arguments of its `Checkpoint`.
+_Read = tuple[keras_hub.models.Backbone, list[Parameter], dict[str, object]]
+
+
+def _read_task(
+    path: str, kind: type, head_of: Callable[..., tuple[list[Parameter], dict]]
+) -> _Read:
+    """The encoder of a task's preset, and its head, unless that was never trained."""
+    with without_warning_of_new_heads():
+        task = load_checked(kind, path)
+    if not task.is_head_trained:
+        _print_untrained(path)
+        return task.backbone, [], {}
+    heads, facts = head_of(path, task)
+    return task.backbone, heads, {**facts, "is_head_trained": True}
+
+
+def _text_head(path: str, classifier: SpanBertTextClassifier) -> tuple[list[Parameter], dict]:
     if classifier.activation is not keras.activations.linear:
         raise MismatchError(
             f"{path}: its classifier has an activation, which other projects' have not; set "
             "activation to null"
         )
-    return classifier
+    heads = text_classifier_parameters(classifier.output_dense, classifier.backbone.hidden_dim)
+    is_pair = classifier.preprocessor.is_pair
+    return heads, {"labels": tuple(classifier.labels), "is_pair": is_pair}
 
 
-def _load(path: str) -> tuple[keras_hub.models.Backbone, list[Parameter]]:
-    """The encoder of a preset, and the parameters of the heads that lie in it."""
-    if is_task_preset(path, SpanBertQuestionAnswerer):
-        answerer = load_checked(SpanBertQuestionAnswerer, path)
-        if not answerer.preprocessor.question_first:
-            raise MismatchError(
-                f"{path}: reads the passage first, which other projects' question answerers do "
-                "not; fine-tune with records of --question-first"
-            )
-        width = answerer.backbone.hidden_dim
-        return answerer.backbone, span_classifier_parameters(answerer.span_classifiers, width)
-    if is_task_preset(path, SpanBertCoreferenceResolver):
-        resolver = load_checked(SpanBertCoreferenceResolver, path)
-        return resolver.backbone, coreference_parameters(resolver.head)
+def _token_head(path: str, classifier: SpanBertTokenClassifier) -> tuple[list[Parameter], dict]:
+    heads = token_classifier_parameters(classifier.output_dense, classifier.backbone.hidden_dim)
+    return heads, {"labels": tuple(classifier.labels)}
+
+
+def _question_head(path: str, answerer: SpanBertQuestionAnswerer) -> tuple[list[Parameter], dict]:
+    if not answerer.preprocessor.question_first:
+        raise MismatchError(
+            f"{path}: reads the passage first, which other projects' question answerers do "
+            "not; fine-tune with records of --question-first"
+        )
+    width = answerer.backbone.hidden_dim
+    return span_classifier_parameters(answerer.span_classifiers, width), {}
+
+
+def _resolver_head(
+    path: str, resolver: SpanBertCoreferenceResolver
+) -> tuple[list[Parameter], dict]:
+    return coreference_parameters(resolver.head), {}
+
+
+# Name of a class → the class, and what reads the head of a task of it.
+_HEADS = {
+    kind.__name__: (kind, head_of)
+    for kind, head_of in (
+        (SpanBertTextClassifier, _text_head),
+        (SpanBertTokenClassifier, _token_head),
+        (SpanBertQuestionAnswerer, _question_head),
+        (SpanBertCoreferenceResolver, _resolver_head),
+    )
+}
+
+
+def _read_pretrained(path: str, name: str | None) -> _Read:
+    """The encoder of any other preset, with the heads of pre-training, if they were trained."""
     backbone, masked_lm_head = load_encoder_and_head(path)
-    heads = []
-    if masked_lm_head is not None:
-        heads += masked_lm_parameters(masked_lm_head, backbone.hidden_dim)
-    if isinstance(backbone, SpanBertBackbone):
-        heads += further_head_parameters(add_heads(path, backbone, masked_lm_head)[0])
-    return backbone, heads
+    if masked_lm_head is None:
+        if name == SpanBertMaskedLM.__name__:
+            _print_untrained(path)
+        return backbone, [], {}
+    heads = masked_lm_parameters(masked_lm_head, backbone.hidden_dim)
+    if not isinstance(backbone, SpanBertBackbone):
+        return backbone, heads, {}
+    heads += further_head_parameters(add_heads(path, backbone, masked_lm_head)[0])
+    return backbone, heads, {"is_head_trained": True}
+
+
+def _print_untrained(path: str) -> None:
+    print(f"{path}: its head was never trained: left out", flush=True)

@@ -8,6 +8,28 @@ from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.json_values import parse_json
 
 
+def task_class(preset: str) -> str | None:
+    """The name of the class of the task whose weights a preset holds; `None` without a task.
+
+    Args:
+        preset: what `from_preset` takes.
+
+    Raises:
+        BadInputError: there is no preset of that name, or its description is damaged.
+    """
+    try:
+        if not preset_utils.check_file_exists(preset, preset_utils.TASK_CONFIG_FILE):
+            return None
+    except (ValueError, OSError) as error:  # no directory, and no name that KerasHub can load
+        raise BadInputError(describe_missing(preset, error)) from error
+    with open(preset_utils.get_file(preset, preset_utils.TASK_CONFIG_FILE), "rb") as file:
+        text = file.read()
+    place = f"{preset}: {preset_utils.TASK_CONFIG_FILE} is damaged"
+    task = parse_json(text, dict[str, Any], place, "copy the preset again")
+    has_weights = preset_utils.check_file_exists(preset, preset_utils.TASK_WEIGHTS_FILE)
+    return str(task.get("class_name")) if has_weights else None
+
+
 def is_task_preset(preset: str, kind: type) -> bool:
     """Whether a preset holds the weights of a task of exactly this class.
 
@@ -16,19 +38,9 @@ def is_task_preset(preset: str, kind: type) -> bool:
         kind: class of the task.
 
     Raises:
-        BadInputError: there is no preset of that name, or its description is damaged.
+        BadInputError: as `task_class`.
     """
-    try:
-        if not preset_utils.check_file_exists(preset, preset_utils.TASK_CONFIG_FILE):
-            return False
-    except (ValueError, OSError) as error:  # no directory, and no name that KerasHub can load
-        raise BadInputError(describe_missing(preset, error)) from error
-    with open(preset_utils.get_file(preset, preset_utils.TASK_CONFIG_FILE), "rb") as file:
-        text = file.read()
-    place = f"{preset}: {preset_utils.TASK_CONFIG_FILE} is damaged"
-    task = parse_json(text, dict[str, Any], place, "copy the preset again")
-    has_weights = preset_utils.check_file_exists(preset, preset_utils.TASK_WEIGHTS_FILE)
-    return has_weights and task.get("class_name") == kind.__name__
+    return task_class(preset) == kind.__name__
 
 
 def describe_missing(preset: str, error: Exception) -> str:

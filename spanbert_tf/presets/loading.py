@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import keras_hub
@@ -121,8 +121,7 @@ def load_trained(kind: type, preset: str, precision: str = "float32") -> keras_h
             f"{preset}: has no trained head ({preset_utils.TASK_WEIGHTS_FILE} of a "
             f"{kind.__name__}); use the preset of such a model"
         )
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*no trained head")  # it is an error here
+    with without_warning_of_new_heads():  # it is an error here
         task = load_checked(kind, preset)
     if not task.is_head_trained:
         raise BadInputError(
@@ -132,6 +131,14 @@ def load_trained(kind: type, preset: str, precision: str = "float32") -> keras_h
     if precision == "auto":
         precision = choose_precision(precision, task.backbone.hidden_dim).removeprefix("mixed_")
     return task if precision == "float32" else load_preset(kind, preset, dtype=precision)
+
+
+@contextlib.contextmanager
+def without_warning_of_new_heads() -> Iterator[None]:
+    """For a caller that looks at `is_head_trained` itself: `from_preset` does not warn."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*no trained head")
+        yield
 
 
 def weights_digest(backbone: keras_hub.models.Backbone) -> str:

@@ -22,7 +22,7 @@ from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
 from spanbert_tf.models.span_bert_pretrainer import SpanBertPretrainer
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 from spanbert_tf.models.task_presets import is_task_preset
-from spanbert_tf.presets.loading import load_checked
+from spanbert_tf.presets.loading import load_checked, without_warning_of_new_heads
 from spanbert_tf.presets.writing import write_preset
 
 
@@ -122,7 +122,9 @@ def load_preset_into(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, s
         )
     _check_shapes(preset, backbone, pretrainer.backbone)
     assign_rows(pretrainer.backbone, backbone)
-    return load_heads(pretrainer, masked_lm_head, read_heads(preset))
+    # The heads were trained together, or none of them was.
+    further = {} if masked_lm_head is None else read_heads(preset)
+    return load_heads(pretrainer, masked_lm_head, further)
 
 
 def _check_shapes(preset: str, found: SpanBertBackbone, wanted: SpanBertBackbone) -> None:
@@ -156,13 +158,16 @@ def load_encoder_and_head(
         preset: this project's, or one of KerasHub's BERT.
 
     Returns:
-        The encoder, and the head, or `None` where the preset was saved without one.
+        The encoder, and the head, or `None` where the preset was saved without one, or with one
+        that was never trained.
 
     Raises:
         BadInputError: as `load_checked`.
     """
     for kind in (SpanBertMaskedLM, keras_hub.models.BertMaskedLM):
         if is_task_preset(preset, kind):
-            masked_lm = load_checked(kind, preset, preprocessor=None)
-            return masked_lm.backbone, masked_lm.masked_lm_head
+            with without_warning_of_new_heads():
+                masked_lm = load_checked(kind, preset, preprocessor=None)
+            is_trained = getattr(masked_lm, "is_head_trained", True)  # KerasHub's does not say
+            return masked_lm.backbone, masked_lm.masked_lm_head if is_trained else None
     return load_checked(keras_hub.models.Backbone, preset), None

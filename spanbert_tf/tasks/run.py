@@ -338,7 +338,8 @@ def _finish(
         "Fine-tuned from": random_weights if config.training.random_weights else preset,
         "Data": data,
     }
-    model.is_head_trained = True
+    if config.training.epochs:  # otherwise the weights that it was built with must tell
+        model.is_head_trained = True
     write_preset(model, directory, facts=facts, of_run=True)
     scores = {}
     if validation_data:

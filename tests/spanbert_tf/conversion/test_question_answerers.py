@@ -72,6 +72,7 @@ def test_passage_first_has_no_place_elsewhere(tmp_path):
         SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=16),
         SpanBertQuestionAnswererPreprocessor(tokenizer, sequence_length=16),
     )
+    answerer.is_head_trained = True
     preset = str(tmp_path / "preset")
     write_preset(answerer, preset)
     with pytest.raises(MismatchError, match="reads the passage first"):

@@ -210,6 +210,7 @@ def test_presets_of_other_file_systems(backbone, tmp_path, monkeypatch):
     (tmp_path / "keras").mkdir()
     local = str(tmp_path / "preset")
     pretrainer = SpanBertPretrainer(backbone, max_span_targets=4, span_position_dim=8)
+    pretrainer.is_head_trained = True
     save_pretraining_preset(pretrainer, SpanBertTokenizer(VOCABULARY), local, sequence_length=40)
     remote = "ram://presets/test_presets_of_other_file_systems"
     for directory, _, names in os.walk(local):

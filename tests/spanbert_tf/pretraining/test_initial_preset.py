@@ -31,6 +31,7 @@ def save_preset(config, tmp_path_factory):
     def save(vocabulary=VOCABULARY, lowercase=False, strip_accents=None):
         keras.utils.set_random_seed(7)
         model = build_pretrainer(config, len(vocabulary))
+        model.is_head_trained = True  # as far as can be told
         preset = str(tmp_path_factory.mktemp("presets") / "preset")
         tokenizer = SpanBertTokenizer(list(vocabulary), lowercase, strip_accents)
         save_pretraining_preset(model, tokenizer, preset, sequence_length=24)

@@ -191,6 +191,12 @@ class TestTextClassification(TaskTests):
         shares = [train.count(label) / len(train) for label in LABELS]
         np.testing.assert_allclose(rows, [shares] * len(dev), atol=1e-5)
 
+    def test_random_head_without_training_is_no_trained_one(self, material, tmp_path):
+        config, output = self.config(material, **{"training.epochs": 0}), str(tmp_path / "run")
+        run_finetuning(config, material["preset"], material["train"], output)
+        with pytest.raises(BadInputError, match="was never trained"):
+            load_task_model(f"{output}/preset", [material["dev"]])
+
 
 def answer(label, probabilities):
     return {"label": label, **{name: float(value) for name, value in probabilities.items()}}

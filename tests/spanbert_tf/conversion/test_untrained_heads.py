@@ -1,0 +1,104 @@
+"""A head that was never trained is no trained one after a conversion."""
+
+import keras
+import pytest
+import torch
+import transformers
+from torch_models import VOCABULARY, save_torch_model, torch_model
+
+from spanbert_tf.conversion.convert import convert_checkpoint
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.models import (
+    SpanBertBackbone,
+    SpanBertMaskedLM,
+    SpanBertMaskedLMPreprocessor,
+    SpanBertPretrainer,
+    SpanBertQuestionAnswerer,
+    SpanBertQuestionAnswererPreprocessor,
+    SpanBertTextClassifier,
+    SpanBertTextClassifierPreprocessor,
+    SpanBertTokenClassifier,
+    SpanBertTokenClassifierPreprocessor,
+    SpanBertTokenizer,
+)
+from spanbert_tf.models.pretraining_heads import FRESH
+from spanbert_tf.presets.loading import load_trained
+from spanbert_tf.presets.pretraining import load_preset_into
+from spanbert_tf.presets.writing import write_preset
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    keras.utils.set_random_seed(1)
+    return SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=16)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return SpanBertTokenizer(VOCABULARY, lowercase=True)
+
+
+def masked_lm(backbone, tokenizer):
+    return SpanBertMaskedLM(backbone, SpanBertMaskedLMPreprocessor(tokenizer, 16))
+
+
+def question_answerer(backbone, tokenizer):
+    preprocessor = SpanBertQuestionAnswererPreprocessor(tokenizer, 16, question_first=True)
+    return SpanBertQuestionAnswerer(backbone, preprocessor)
+
+
+def text_classifier(backbone, tokenizer):
+    preprocessor = SpanBertTextClassifierPreprocessor(tokenizer, 16)
+    return SpanBertTextClassifier(backbone, 2, preprocessor)
+
+
+def token_classifier(backbone, tokenizer):
+    preprocessor = SpanBertTokenClassifierPreprocessor(tokenizer, 16)
+    return SpanBertTokenClassifier(backbone, ["O", "B-PER", "I-PER"], preprocessor)
+
+
+@pytest.mark.parametrize(
+    ("make", "between", "is_trained"),
+    [
+        (masked_lm, "keras", True),
+        (masked_lm, "keras", False),
+        (question_answerer, "huggingface", False),
+        (text_classifier, "huggingface", False),
+        (token_classifier, "huggingface", False),
+    ],
+)
+def test_there_and_back_a_head_is_as_trained_as_before(
+    make, between, is_trained, backbone, tokenizer, tmp_path, capfd
+):
+    task = make(backbone, tokenizer)
+    if is_trained:
+        task.is_head_trained = True
+    preset, middle, back = (str(tmp_path / name) for name in ("preset", "middle", "back"))
+    write_preset(task, preset)
+    convert_checkpoint("keras", between, preset, middle)
+    assert ("its head was never trained: left out" in capfd.readouterr().out) != is_trained
+    convert_checkpoint(between, "keras", middle, back)
+    if is_trained:
+        assert load_trained(type(task), back).is_head_trained
+    else:
+        with pytest.raises(BadInputError, match="has no trained head"):
+            load_trained(type(task), back)
+
+
+def test_what_a_source_does_not_say_its_biases_tell(tmp_path):
+    model = torch_model(transformers.BertForSequenceClassification)
+    torch.nn.init.zeros_(model.classifier.bias)  # as in a new head
+    source = save_torch_model(model, tmp_path / "source")
+    convert_checkpoint("huggingface", "keras", str(source), str(tmp_path / "preset"))
+    with pytest.raises(BadInputError, match="was never trained"):
+        load_trained(SpanBertTextClassifier, str(tmp_path / "preset"))
+
+
+def test_an_untrained_head_is_not_taken_over(backbone, tokenizer, tmp_path):
+    sizes = {"max_span_targets": 4, "span_position_dim": 8}
+    pretrainer = SpanBertPretrainer(backbone, **sizes)
+    preset = str(tmp_path / "preset")
+    pretrainer.save_to_preset(preset, tokenizer=tokenizer)
+    report = load_preset_into(SpanBertPretrainer(backbone, **sizes), preset)
+    assert report["masked_lm_head"] == report["span_boundary_head"]
+    assert report["masked_lm_head"].startswith(FRESH)
