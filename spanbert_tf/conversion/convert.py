@@ -70,6 +70,8 @@ def convert_checkpoint(
     destination = check_output(destination, OUTPUT_KINDS[target_format], overwrite=overwrite)
     if os.path.realpath(source) == os.path.realpath(destination):
         raise BadInputError(f"{destination}: is SRC and DST at once; name another directory")
+    if source_format == target_format == "keras":
+        _function("keras_sources.refuse_copy")(source)
     keras.utils.set_random_seed(0)  # of a pooler that the source lacks
     read, write = _function(READERS[source_format]), _function(WRITERS[target_format])
     checkpoint = checked_checkpoint(read(source, vocabulary, lowercase, strip_accents))

@@ -1,5 +1,6 @@
 """Presets of this project and of KerasHub's BERT, read."""
 
+import inspect
 from collections.abc import Callable
 
 import keras
@@ -23,6 +24,7 @@ from spanbert_tf.models import (
     SpanBertCoreferenceResolver,
     SpanBertMaskedLM,
     SpanBertQuestionAnswerer,
+    SpanBertRelationClassifier,
     SpanBertTextClassifier,
     SpanBertTokenClassifier,
     SpanBertTokenizer,
@@ -95,6 +97,12 @@ def _casing(tokenizer: keras_hub.tokenizers.WordPieceTokenizer) -> Casing:
     return Casing(tokenizer.lowercase, tokenizer.lowercase and not keeps_accents)
 
 
+# Arguments of tasks and their preprocessors that a conversion keeps, or that arrays tell.
+_CONVERTED = {
+    *("backbone", "preprocessor", "tokenizer", "labels", "num_classes", "activation", "dropout"),
+    *("question_first", "segment_aware"),
+    *("max_segments", "max_span_width", "feature_dim", "ffnn_dim"),
+}
 # An encoder, the parameters of the heads on it, and further arguments of its `Checkpoint`.
 _Read = tuple[keras_hub.models.Backbone, list[Parameter], dict[str, object]]
 
@@ -109,7 +117,23 @@ def _read_task(
         _print_untrained(path)
         return task.backbone, [], {}
     heads, facts = head_of(path, task)
+    _print_settings_left_behind(path, task)
     return task.backbone, heads, {**facts, "is_head_trained": True}
+
+
+def _print_settings_left_behind(path: str, task: keras_hub.models.Task) -> None:
+    """Says which settings other formats cannot hold, as far as they are not the defaults."""
+    left = []
+    for part in (task, task.preprocessor):
+        known = inspect.signature(type(part).__init__).parameters
+        left += [
+            f"{name} {value}"
+            for name, value in part.get_config().items()
+            if name in known and name not in _CONVERTED and value != known[name].default
+        ]
+    if left:
+        settings = ", ".join(left)
+        print(f"{path}: these settings have no place in other formats: {settings}", flush=True)
 
 
 def _text_head(path: str, classifier: SpanBertTextClassifier) -> tuple[list[Parameter], dict]:
@@ -159,6 +183,12 @@ _HEADS = {
 def _read_pretrained(path: str, name: str | None) -> _Read:
     """The encoder of any other preset, with the heads of pre-training, if they were trained."""
     backbone, masked_lm_head = load_encoder_and_head(path)
+    if name not in (None, SpanBertMaskedLM.__name__, keras_hub.models.BertMaskedLM.__name__):
+        print(
+            f"{path}: the head of its {name} has no place in other formats: the encoder alone is "
+            "converted",
+            flush=True,
+        )
     if masked_lm_head is None:
         if name == SpanBertMaskedLM.__name__:
             _print_untrained(path)
@@ -168,6 +198,17 @@ def _read_pretrained(path: str, name: str | None) -> _Read:
         return backbone, heads, {}
     heads += further_head_parameters(add_heads(path, backbone, masked_lm_head)[0])
     return backbone, heads, {"is_head_trained": True}
+
+
+def refuse_copy(path: str) -> None:
+    """Refuses to convert a task's preset to such a preset, which would reset its settings.
+
+    Raises:
+        MismatchError: the preset is of one of this project's tasks, the masked LM apart.
+    """
+    name = task_class(path)
+    if name in {*_HEADS, SpanBertRelationClassifier.__name__}:
+        raise MismatchError(f"{path}: is such a preset already, of a {name}; copy the directory")
 
 
 def _print_untrained(path: str) -> None:

@@ -16,7 +16,7 @@ from spanbert_tf.conversion.coreference_variables import VARIABLES, standard_nam
 from spanbert_tf.conversion.huggingface import read_sizes
 from spanbert_tf.conversion.output_kinds import TF1_KIND
 from spanbert_tf.conversion.vocabularies import find_casing, find_vocabulary, save_vocabulary
-from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.errors import BadInputError, MismatchError, reason
 from spanbert_tf.files.writing import write_directory
 
 _PREFIX = "bert_model.ckpt"
@@ -121,9 +121,11 @@ def write_tf1(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
         The parts that this format has no place for.
 
     Raises:
-        MismatchError: LayerNorm's epsilon is not the one that Google's code has.
+        MismatchError: LayerNorm's epsilon is not the one that Google's code has, or a coreference
+            resolver lacks what the original's has.
     """
     check_epsilon(checkpoint, "Google's code")
+    _check_resolver(checkpoint)
     found = [part for part in checkpoint.found_parts() if part in _PARTS]
     parts = checkpoint.parts()
     names = [name for part in found for name in parts[part]]
@@ -145,6 +147,17 @@ def write_tf1(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
 
     write_directory(directory, write, TF1_KIND, overwrite=overwrite)
     return [part for part in checkpoint.found_parts() if part not in found]
+
+
+def _check_resolver(checkpoint: Checkpoint) -> None:
+    names = checkpoint.parts()[COREFERENCE]
+    missing = [name for name in names if name not in checkpoint.arrays]
+    if missing and len(missing) < len(names):
+        raise MismatchError(
+            f"{checkpoint.path}: its resolver lacks {variable_name(missing[0])}, which the "
+            "original's checkpoints have; one of depth 1 has no gate (coref_layer/f): train one of "
+            "depth 2"
+        )
 
 
 def _config(checkpoint: Checkpoint) -> dict:
