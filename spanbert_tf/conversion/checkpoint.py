@@ -54,6 +54,8 @@ class Checkpoint:
         casing: what is done to text.
         labels: names of the classes of a classifier of texts or tokens; empty without one.
         is_pair: whether a text classifier reads pairs of texts.
+        approximates_gelu: whether the encoder has KerasHub's tanh GELU, which other formats have
+            not.
         is_head_trained: `True` where the source says so; `None`: the weights must tell.
     """
 
@@ -64,6 +66,7 @@ class Checkpoint:
     casing: Casing
     labels: tuple[str, ...] = ()
     is_pair: bool = False
+    approximates_gelu: bool = False
     is_head_trained: bool | None = None
 
     def parts(self) -> dict[str, Shapes]:

@@ -80,6 +80,8 @@ def convert_checkpoint(
             raise MismatchError(f"{source}: holds no text classifier; leave out --pairs")
         checkpoint = dataclasses.replace(checkpoint, is_pair=True)
     left_out = write(checkpoint, destination, overwrite=overwrite)
+    if checkpoint.approximates_gelu != (target_format == "keras_bert"):
+        _function("keras_presets.print_gelu_difference")(checkpoint)
     _print_table(checkpoint, left_out)
     print(f"{destination}: {target_format}, from {source}", flush=True)
 

@@ -176,8 +176,7 @@ def write_keras_bert(
 ) -> list[str]:
     """Writes a preset of KerasHub's own BERT, which loads without this project.
 
-    Prints how far its outputs are from those of the exact encoder: KerasHub's BERT has the tanh
-    approximation of the GELU.
+    KerasHub's BERT has the tanh approximation of the GELU; see `print_gelu_difference`.
 
     Args:
         checkpoint: what to write.
@@ -192,8 +191,7 @@ def write_keras_bert(
     """
     check_epsilon(checkpoint, "KerasHub's BERT")
     found = checkpoint.found_parts()
-    sizes = {name: checkpoint.sizes[name] for name in SIZES}
-    backbone = keras_hub.models.BertBackbone(**sizes)
+    backbone = _stock_backbone(checkpoint)
     _assign_encoder(backbone, checkpoint)
     tokenizer = keras_hub.models.BertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
     facts = {"Converted from": checkpoint.path}
@@ -206,7 +204,6 @@ def write_keras_bert(
         write_preset(masked_lm, directory, facts=facts, overwrite=overwrite)
     else:
         write_preset(backbone, directory, tokenizer=tokenizer, facts=facts, overwrite=overwrite)
-    _print_gelu_difference(checkpoint, backbone)
     return [part for part in found if part not in (ENCODER, POOLER, MASKED_LM_HEAD)]
 
 
@@ -217,9 +214,16 @@ def _assign_encoder(backbone: keras_hub.models.Backbone, checkpoint: Checkpoint)
     assign_parameters(parameters, checkpoint.arrays)
 
 
-def _print_gelu_difference(checkpoint: Checkpoint, tanh_encoder: keras_hub.models.Backbone) -> None:
+def print_gelu_difference(checkpoint: Checkpoint) -> None:
+    """Prints how far the outputs of KerasHub's BERT are from those of the exact encoder.
+
+    Args:
+        checkpoint: the weights of both.
+    """
     exact_encoder = SpanBertBackbone(**checkpoint.sizes)
-    _assign_encoder(exact_encoder, checkpoint)
+    tanh_encoder = _stock_backbone(checkpoint)
+    for encoder in (exact_encoder, tanh_encoder):
+        _assign_encoder(encoder, checkpoint)
     tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
     rows = golden_rows(tokenizer)
     pairs = zip(encode_rows(exact_encoder, rows), encode_rows(tanh_encoder, rows), strict=True)
@@ -228,3 +232,8 @@ def _print_gelu_difference(checkpoint: Checkpoint, tanh_encoder: keras_hub.model
         f"KerasHub's BERT approximates the GELU: its outputs differ by up to {difference:.1e} from "
         "those of the exact encoder, on three sentences"
     )
+
+
+def _stock_backbone(checkpoint: Checkpoint) -> keras_hub.models.BertBackbone:
+    sizes = {name: checkpoint.sizes[name] for name in SIZES}
+    return keras_hub.models.BertBackbone(**sizes)

@@ -65,6 +65,7 @@ def read_keras(
         backbone, heads, facts = _read_task(path, *_HEADS[name])
     else:
         backbone, heads, facts = _read_pretrained(path, name)
+    facts["approximates_gelu"] = isinstance(backbone, keras_hub.models.BertBackbone)
     tokenizer = load_preset(keras_hub.models.Tokenizer, path)
     sizes = {name: getattr(backbone, name) for name in SIZES}
     sizes["layer_norm_epsilon"] = getattr(backbone, "layer_norm_epsilon", BERT_EPSILON)

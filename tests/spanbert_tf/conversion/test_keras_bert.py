@@ -101,6 +101,12 @@ def test_difference_of_the_gelu_is_printed(presets, model, tmp_path, capsys):
     assert printed == pytest.approx(max(differences), rel=0.06)
 
 
+@pytest.mark.parametrize("target", ["tf1", "keras_bert"])
+def test_difference_is_printed_where_the_gelu_changes(target, presets, tmp_path, capsys):
+    convert_checkpoint("keras", target, str(presets / "theirs"), str(tmp_path / "copy"))
+    assert ("approximates the GELU" in capsys.readouterr().out) == (target == "tf1")
+
+
 def test_way_back_has_the_same_weights(presets):
     ours, back = (SpanBertBackbone.from_preset(str(presets / name)) for name in ("ours", "back"))
     for expected, actual in zip(ours.get_weights(), back.get_weights(), strict=True):
