@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
@@ -95,13 +97,18 @@ def predict_lines(
     """
     if output != "-":
         output = check_output_file(output, _PREDICTIONS, _holds_predictions, overwrite=overwrite)
-    inputs = list(_read_lines(source))
-    predictions = Predictor(preset, precision)(inputs, top_k)
+    lines = dict(_read_lines(source))
+    inputs = list(lines.values())
+    try:
+        predictions = Predictor(preset, precision)(inputs, top_k)
+    except BadInputError as error:
+        raise BadInputError(_with_line(str(error), source, list(lines))) from error
     text = "".join(json.dumps(found, ensure_ascii=False) + "\n" for found in predictions)
     if output == "-":
-        sys.stdout.write(text)
+        sys.stdout.write(text.encode("utf-8", "replace").decode())  # halves of surrogate pairs
         return
     try:
+        os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
         write_text(output, text)
     except OSError as error:
         raise BadInputError(f"{output}: cannot be written ({reason(error)})") from error
@@ -120,8 +127,21 @@ def _holds_predictions(path: str) -> bool:
     return found == [] or (isinstance(found, dict) and not _KEYS.isdisjoint(found))
 
 
-def _read_lines(source: str) -> Iterator[dict]:
-    name = "standard input" if source == "-" else source
+def _with_line(message: str, source: str, numbers: Sequence[int]) -> str:
+    """An error about "input 3" with the file and the line in its place; any other as it is."""
+    found = re.match(r"input (\d+)(?=:)", message)
+    if found is None:
+        return message
+    return f"{_name(source)}: line {numbers[int(found[1]) - 1]}{message[found.end() :]}"
+
+
+def _name(source: str) -> str:
+    return "standard input" if source == "-" else source
+
+
+def _read_lines(source: str) -> Iterator[tuple[int, dict]]:
+    """Line number and content of each line that is not blank."""
+    name = _name(source)
     try:
         with (
             contextlib.nullcontext(sys.stdin)
@@ -130,7 +150,7 @@ def _read_lines(source: str) -> Iterator[dict]:
         ):
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    yield _read_line(line, f"{name}: line {number}")
+                    yield number, _read_line(line, f"{name}: line {number}")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError(f"{name}: cannot be read as UTF-8 text ({reason(error)})") from error
 

@@ -1,6 +1,7 @@
 """The predictor of a pre-trained model: it fills in masks."""
 
 import json
+import sys
 
 import keras
 import numpy as np
@@ -74,11 +75,27 @@ def test_model_that_reads_more_than_a_text_is_refused(tmp_path):
         predict({"text": "ann has [MASK] cat"})
 
 
-def test_half_a_surrogate_pair_is_written_as_a_question_mark(preset, tmp_path):
+def test_half_a_surrogate_pair_is_written_as_a_question_mark(preset, tmp_path, capfdbinary):
     (tmp_path / "in.jsonl").write_text('{"text": "\\ud83d [MASK] cat"}\n')
-    predict_lines(preset, str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), top_k=1)
-    (found,) = json.loads((tmp_path / "out.jsonl").read_text(encoding="utf-8"))
+    output = tmp_path / "new" / "out.jsonl"
+    predict_lines(preset, str(tmp_path / "in.jsonl"), str(output), top_k=1)
+    in_file = output.read_bytes()
+    (found,) = json.loads(in_file)
     assert found["sequence"].startswith("? ")
+    capfdbinary.readouterr()
+    predict_lines(preset, str(tmp_path / "in.jsonl"), "-", top_k=1)
+    sys.stdout.flush()
+    assert capfdbinary.readouterr().out == in_file
+
+
+def test_errors_name_the_line_of_the_file(preset, tmp_path):
+    source = tmp_path / "in.jsonl"
+    for line, words in (("{}", "has no text 'text'"), ('{"text": "the cat"}', "has no [MASK]")):
+        source.write_text(f'{{"text": "[MASK]"}}\n\n{line}\n')
+        with pytest.raises(BadInputError) as caught:
+            predict_lines(preset, str(source), "-")
+        message = str(caught.value)
+        assert message.startswith(f"{source}: line 3: ") and words in message
 
 
 def test_texts_of_json_may_have_halves_of_surrogate_pairs(predict):
