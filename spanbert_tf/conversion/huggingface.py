@@ -24,6 +24,7 @@ from spanbert_tf.conversion.torch_files import (
     with_standard_names,
 )
 from spanbert_tf.conversion.vocabularies import (
+    check_tokenizer,
     find_casing,
     find_vocabulary,
     read_json,
@@ -56,12 +57,14 @@ def read_huggingface(
         strip_accents: `False`: accents are kept, where nothing states it.
 
     Raises:
-        BadInputError: a file is missing or unusable, or the model is not a plain BERT.
+        BadInputError: a file is missing or unusable, or the model is not a plain BERT, or its
+            tokenizer another one.
         ConfigurationError: the casing is not stated.
         MismatchError: the casing is stated otherwise.
     """
     with opened_source(path) as directory:
         sizes = read_sizes(directory, path)
+        check_tokenizer(directory, path)
         pieces = find_vocabulary(directory, path, vocabulary)
         casing = find_casing(directory, path, lowercase, strip_accents)
         arrays = with_standard_names(_read_weights(directory, path))

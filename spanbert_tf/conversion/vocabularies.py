@@ -4,9 +4,16 @@ import json
 import os
 
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
-from spanbert_tf.vocabulary import Casing, check_vocabulary, load_vocabulary
+from spanbert_tf.vocabulary import CONTINUATION_PREFIX, Casing, check_vocabulary, load_vocabulary
 
 VOCABULARY_NAMES = ("vocab.txt", "vocabulary.txt")
+# Classes of `transformers` that split text as BERT does, with `Fast` or without; the last two leave
+# it to `tokenizer.json`.
+_TOKENIZER_CLASSES = {
+    *("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"),
+    *("PreTrainedTokenizer", "TokenizersBackend"),
+}
+_WORD_PIECES = {"type": "WordPiece", "continuing_subword_prefix": CONTINUATION_PREFIX}
 _TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 
 
@@ -109,6 +116,41 @@ def find_casing(
             "this project's tokenizer cannot"
         )
     return Casing.of(lowercase, strip_accents)
+
+
+def check_tokenizer(directory: str, path: str) -> None:
+    """Refuses a directory of `transformers` whose tokenizer is stated to be another than BERT's.
+
+    Args:
+        directory: directory of the checkpoint.
+        path: what the user called it, for messages.
+
+    Raises:
+        BadInputError: it splits text otherwise, or its pieces are no word pieces.
+    """
+    config, tokenizer = (os.path.join(directory, name) for name in (_TOKENIZER_CONFIG, _TOKENIZER))
+    if os.path.isfile(config):
+        kind = read_json(config).get("tokenizer_class")
+        if kind is not None and str(kind).removesuffix("Fast") not in _TOKENIZER_CLASSES:
+            raise BadInputError(
+                f"{config}: tokenizer_class is {json.dumps(kind)}, which splits text otherwise; "
+                "only BERT's word pieces are converted"
+            )
+    if os.path.isfile(tokenizer):
+        model = read_json(tokenizer).get("model")
+        for key, known in _WORD_PIECES.items():
+            found = model.get(key, known) if isinstance(model, dict) else known
+            if found != known:
+                raise BadInputError(
+                    f"{tokenizer}: model.{key} is {json.dumps(found)}; only BERT's word pieces, of "
+                    f"{json.dumps(known)}, are converted"
+                )
+    if _stated(directory, "tokenize_chinese_chars", "handle_chinese_chars") is False:
+        raise BadInputError(
+            f"{path}: states that Chinese characters are no words of their own "
+            "(tokenize_chinese_chars, handle_chinese_chars), as they are in this project; a model "
+            "of such text cannot be converted"
+        )
 
 
 def _stated(directory: str, key: str, normalizer_key: str) -> bool | None:

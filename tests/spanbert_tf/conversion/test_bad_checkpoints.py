@@ -107,7 +107,34 @@ def ids_with_a_gap(source):
     (source / "tokenizer.json").write_text(json.dumps({"model": {"vocab": ids}}))
 
 
+def other_tokenizer(source):
+    edit_json(source / "tokenizer_config.json", tokenizer_class="BertJapaneseTokenizer")
+
+
+def other_pieces(source):
+    (source / "tokenizer.json").write_text(json.dumps({"model": {"type": "BPE"}}))
+
+
+def other_prefix(source):
+    model = {"type": "WordPiece", "continuing_subword_prefix": ""}
+    (source / "tokenizer.json").write_text(json.dumps({"model": model}))
+
+
+def whole_chinese_words(source):
+    edit_json(source / "tokenizer_config.json", tokenize_chinese_chars=False)
+
+
+def whole_chinese_words_of_the_tokenizer(source):
+    normalizer = {"type": "BertNormalizer", "handle_chinese_chars": False}
+    (source / "tokenizer.json").write_text(json.dumps({"normalizer": normalizer}))
+
+
 CASES = {
+    other_tokenizer: 'tokenizer_config.json: tokenizer_class is "BertJapaneseTokenizer"',
+    other_pieces: 'tokenizer.json: model.type is "BPE"',
+    other_prefix: 'tokenizer.json: model.continuing_subword_prefix is ""',
+    whole_chinese_words: "states that Chinese characters are no words of their own",
+    whole_chinese_words_of_the_tokenizer: "Chinese characters are no words of their own",
     ids_with_a_gap: r"tokenizer.json: no piece has the id 5, and 18 pieces need the ids from 0 to",
     no_config: "holds no config.json",
     broken_config: "config.json: cannot be read as JSON",
