@@ -11,6 +11,10 @@ PAD_TOKEN, UNKNOWN_TOKEN = "[PAD]", "[UNK]"
 START_TOKEN, END_TOKEN, MASK_TOKEN = "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_TOKENS = (PAD_TOKEN, UNKNOWN_TOKEN, START_TOKEN, END_TOKEN, MASK_TOKEN)
 CONTINUATION_PREFIX = "##"
+_REPLACE = (
+    "put another entry, such as [unused1000], in its place: the lines after it must keep their "
+    "numbers"
+)
 
 
 class Casing(NamedTuple):
@@ -73,11 +77,12 @@ def check_vocabulary(vocabulary: list[str], path: str | os.PathLike) -> None:
     first_line: dict[str, int] = {}
     for line, piece in enumerate(vocabulary, start=1):
         if not piece:
-            raise BadInputError(f"{path}: line {line}: empty entry; remove it")
+            advice = "remove it" if line == len(vocabulary) else _REPLACE
+            raise BadInputError(f"{path}: line {line}: empty entry; {advice}")
         if piece in first_line:
             raise BadInputError(
                 f"{path}: line {line}: {piece!r} stands in line {first_line[piece]} already; "
-                "remove one of them"
+                f"{_REPLACE}"
             )
         first_line[piece] = line
     missing = [token for token in SPECIAL_TOKENS if token not in first_line]

@@ -281,8 +281,12 @@ def test_bytes_that_are_not_utf8_do_not_raise(reading):
     ("change", "words"),
     [
         (lambda entries: [entry for entry in entries if entry != "[MASK]"], "lacks [MASK]"),
-        (lambda entries: [*entries, "hello"], "'hello' stands in line 6"),
-        (lambda entries: [*entries, ""], "empty entry"),
+        (
+            lambda entries: [*entries, "hello"],
+            "'hello' stands in line 6 already; put another entry",
+        ),
+        (lambda entries: [*entries, ""], "empty entry; remove it"),
+        (lambda entries: [*entries, "", "x"], "empty entry; put another entry"),
     ],
 )
 def test_vocabularies_that_cannot_be_used_are_refused(tmp_path, change, words):
