@@ -19,6 +19,7 @@ from spanbert_tf.conversion.output_kinds import OUTPUT_KINDS
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.outputs import check_output
 from spanbert_tf.process.console import table_console
+from spanbert_tf.vocabulary import check_case
 
 # Format: module and function. Modules are imported when they are needed: some want PyTorch.
 READERS = {
@@ -75,6 +76,8 @@ def convert_checkpoint(
     keras.utils.set_random_seed(0)  # of a pooler that the source lacks
     read, write = _function(READERS[source_format]), _function(WRITERS[target_format])
     checkpoint = checked_checkpoint(read(source, vocabulary, lowercase, strip_accents))
+    if lowercase is not None:
+        _warn_of_casing(checkpoint)
     if is_pair:
         if TEXT_CLASSIFIER not in checkpoint.found_parts():
             raise MismatchError(f"{source}: holds no text classifier; leave out --pairs")
@@ -83,7 +86,18 @@ def convert_checkpoint(
     if checkpoint.approximates_gelu != (target_format == "keras_bert"):
         _function("keras_presets.print_gelu_difference")(checkpoint)
     _print_table(checkpoint, left_out)
+    num_entries, num_rows = len(checkpoint.vocabulary), checkpoint.sizes["vocabulary_size"]
+    if num_entries != num_rows:
+        print(f"vocabulary: {num_entries:,} entries, token embedding: {num_rows:,} rows")
     print(f"{destination}: {target_format}, from {source}", flush=True)
+
+
+def _warn_of_casing(checkpoint: Checkpoint) -> None:
+    """A casing that was given on the command line may be wrong, and nothing else would say so."""
+    try:
+        check_case(checkpoint.vocabulary, checkpoint.path, checkpoint.casing)
+    except MismatchError as error:
+        print(f"warning: {error}", flush=True)
 
 
 def _function(name: str) -> Callable:

@@ -169,6 +169,16 @@ def test_released_archive_without_heads_and_vocabulary(source, model, rows, tmp_
         SpanBertMaskedLM.from_preset(destination)
 
 
+def test_what_does_not_fit_the_vocabulary_is_said(tmp_path, capfd):
+    model = torch_model(vocab_size=len(VOCABULARY) + 3)
+    source = str(save_torch_model(model, tmp_path / "source", lowercase=None))
+    convert_checkpoint("huggingface", "tf1", source, str(tmp_path / "tf1"), lowercase=False)
+    printed = capfd.readouterr().out
+    assert f"vocabulary: {len(VOCABULARY)} entries, token embedding: 21 rows" in printed
+    words = "has no entry with an upper-case letter; give --lowercase with it"
+    assert f"warning: {source}: {words}" in printed
+
+
 @pytest.mark.parametrize(
     "kind",
     [
