@@ -24,6 +24,7 @@ _PARTS = (
     *("encoder", "pooler", "masked_lm_head", "next_sentence_head", "span_classifiers"),
     COREFERENCE,
 )
+_INDEX = re.compile(r"\.ckpt(-\d+)?\.index$")  # of a run with its step
 _OPTIMIZER = re.compile(r"(/adam_[mv]|/Adam(_1)?|^global_step|beta[12]_power)$")
 # Names that do not follow the rule.
 _NEXT_SENTENCE_MATRIX = ("cls/seq_relationship/output_weights", "cls.seq_relationship.weight")
@@ -61,9 +62,11 @@ def read_tf1(
 
 
 def _read_arrays(directory: str, path: str) -> dict[str, np.ndarray]:
-    indices = sorted(name for name in os.listdir(directory) if name.endswith(".ckpt.index"))
+    indices = sorted(filter(_INDEX.search, os.listdir(directory)))
     if len(indices) != 1:
-        raise BadInputError(f"{path}: holds {len(indices)} *.ckpt.index files, one is needed")
+        raise BadInputError(
+            f"{path}: holds {len(indices)} *.ckpt.index or *.ckpt-STEP.index files, one is needed"
+        )
     prefix = os.path.join(directory, indices[0].removesuffix(".index"))
     try:
         reader = tf.train.load_checkpoint(prefix)
@@ -74,14 +77,16 @@ def _read_arrays(directory: str, path: str) -> dict[str, np.ndarray]:
         raise BadInputError(
             f"{path}: {indices[0]}: is damaged ({reason}); copy it again"
         ) from error
-    return dict(_to_standard(name, value) for name, value in values.items())
+    # Other classifiers have `output_weights`, too.
+    is_resolver = any("span_width_embeddings" in name for name in values)
+    return dict(_to_standard(name, value, is_resolver) for name, value in values.items())
 
 
-def _to_standard(name: str, value: np.ndarray) -> tuple[str, np.ndarray]:
+def _to_standard(name: str, value: np.ndarray, is_resolver: bool) -> tuple[str, np.ndarray]:
     for standard, theirs in _RENAMED.items():
         if name == theirs:
             return standard, value
-    if name in VARIABLES:
+    if is_resolver and name in VARIABLES:
         return standard_name(name), value
     if name.endswith("/kernel"):
         value = np.ascontiguousarray(value.T)  # [inputs, outputs] → [outputs, inputs]

@@ -128,6 +128,27 @@ def test_published_layout(shared_data, tmp_path):
     check_encoder(str(tmp_path / "preset"), source, rows)
 
 
+def test_a_run_of_another_classifier_is_read(tmp_path, capfd):
+    """As run_classifier.py leaves it: the step in the name, and a head that is not converted."""
+    save_torch_model(torch_model(), tmp_path / "source")
+    convert_checkpoint("huggingface", "tf1", str(tmp_path / "source"), str(tmp_path / "tf1"))
+    reader = tf.train.load_checkpoint(str(tmp_path / "tf1/bert_model.ckpt"))
+    values = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    values |= {"output_weights": np.ones((2, 32), "f"), "output_bias": np.ones(2, "f")}
+    for file in (tmp_path / "tf1").glob("bert_model.ckpt*"):
+        file.unlink()
+    tf.raw_ops.SaveV2(
+        prefix=str(tmp_path / "tf1" / "model.ckpt-343"),
+        tensor_names=list(values),
+        shape_and_slices=[""] * len(values),
+        tensors=list(values.values()),
+    )
+    capfd.readouterr()
+    source, destination = str(tmp_path / "tf1"), str(tmp_path / "preset")
+    convert_checkpoint("tf1", "huggingface", source, destination, lowercase=True)
+    assert "unused: output_bias, output_weights" in capfd.readouterr().out
+
+
 def test_damaged_data_is_named(tmp_path):
     save_torch_model(torch_model(), tmp_path / "source")
     convert_checkpoint("huggingface", "tf1", str(tmp_path / "source"), str(tmp_path / "tf1"))
