@@ -14,7 +14,7 @@ from keras_hub.src.utils import preset_utils
 from spanbert_tf.data.schema import VOCABULARY_FILE, vocabulary_hash
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.layers import weights_are_loaded
-from spanbert_tf.models import SpanBertTokenizer
+from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.task_presets import describe_missing, is_task_preset
 from spanbert_tf.presets.golden import check_outputs, check_weights
 from spanbert_tf.process.precision import choose_precision
@@ -84,7 +84,8 @@ def load_checked(
         **options: as for `from_preset`.
 
     Raises:
-        BadInputError: as `load_preset`; or token ids or outputs are not those of `golden.json`.
+        BadInputError: as `load_preset`; or its encoder is no BERT, or token ids or outputs are not
+            those of `golden.json`.
     """
     return load_with_tokenizer(kind, preset, **options)[0]
 
@@ -94,10 +95,13 @@ def load_with_tokenizer(
 ) -> tuple[keras_hub.models.Backbone | keras_hub.models.Task, keras_hub.tokenizers.Tokenizer]:
     """The same, and the tokenizer whose token ids were compared: a task's own, or the preset's."""
     model = load_preset(kind, preset, dtype="float32", **options)
+    backbone = getattr(model, "backbone", model)
+    if not isinstance(backbone, SpanBertBackbone | keras_hub.models.BertBackbone):
+        raise BadInputError(f"{preset}: holds a {type(backbone).__name__}, no BERT; name another")
     tokenizer = getattr(getattr(model, "preprocessor", None), "tokenizer", None)
     if tokenizer is None:
         tokenizer = load_preset(keras_hub.models.Tokenizer, preset)
-    check_outputs(preset, getattr(model, "backbone", model), tokenizer)
+    check_outputs(preset, backbone, tokenizer)
     return model, tokenizer
 
 

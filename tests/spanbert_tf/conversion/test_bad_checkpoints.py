@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 
+import keras_hub
 import pytest
 import torch
 from torch_models import VOCABULARY, save_torch_model, torch_model
@@ -229,6 +230,13 @@ def test_sega_bert_has_no_place_elsewhere(tmp_path):
     backbone.save_to_preset(str(tmp_path / "preset"))
     SpanBertTokenizer(VOCABULARY).save_to_preset(str(tmp_path / "preset"))
     refused(tmp_path, "has SegaBERT's positions", "keras", "tf1", str(tmp_path / "preset"))
+
+
+def test_keras_hubs_other_models_are_refused(tmp_path):
+    preset = str(tmp_path / "preset")
+    keras_hub.models.DistilBertBackbone(len(VOCABULARY), 1, 2, 8, 8).save_to_preset(preset)
+    keras_hub.models.DistilBertTokenizer(VOCABULARY).save_to_preset(preset)
+    refused(tmp_path, "holds a DistilBertBackbone, no BERT", "keras", "tf1", preset)
 
 
 def test_command_line_exits_with_2(source, tmp_path):
