@@ -101,7 +101,8 @@ class TextRowPacker:
             second_sizes = tf.cast(second.row_lengths(), tf.int32)
             kept, second_kept = self._sizes(sizes, second_sizes)
             lengths, is_cut = kept + second_kept + 3, kept + second_kept < sizes + second_sizes
-        width = self.sequence_length if pads_to_limit else tf.reduce_max(lengths)
+        longest = tf.maximum(tf.reduce_max(lengths), 2)  # of no rows: the special tokens alone
+        width = self.sequence_length if pads_to_limit else longest
         positions = tf.range(width)[tf.newaxis]  # [1, S]
         second_starts = kept[:, tf.newaxis] + 2  # [B, 1]
         token_ids = _at(first, positions - 1)  # [B, S]

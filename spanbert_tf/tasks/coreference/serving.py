@@ -55,7 +55,14 @@ class ResolveTexts(tf.Module):
         Returns:
             `starts`, `ends`, `clusters`, int32 [N, K], and `mentions`, string [N, K].
         """
-        text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
+        num_texts = tf.shape(text)[0]
+        # The model needs a document: of no texts it gets an empty one, whose row is cut off below.
+        lacking = tf.fill([tf.cast(num_texts == 0, tf.int32)], "")
+        text = tf.strings.unicode_transcode(
+            tf.concat([text, lacking], axis=0), "UTF-8", "UTF-8", errors="replace"
+        )
+        if speakers is not None:
+            speakers = tf.concat([speakers, lacking], axis=0)
         documents = self._reader(text, speakers)
         linked = link_spans(self._model, documents.features)
         is_mention = linked.clusters != NO_CLUSTER  # [N, spans]
@@ -72,7 +79,8 @@ class ResolveTexts(tf.Module):
         mentions = tf.strings.substr(
             repeated, tf.maximum(starts, 0), tf.maximum(ends - starts, 0), unit="UTF8_CHAR"
         )
-        return {"starts": starts, "ends": ends, "clusters": clusters, "mentions": mentions}
+        found = {"starts": starts, "ends": ends, "clusters": clusters, "mentions": mentions}
+        return {name: values[:num_texts] for name, values in found.items()}
 
     def signatures(self) -> dict[str, tuple[Callable, list[tf.TensorSpec]]]:
         """The export's signatures: name → function and its inputs."""

@@ -57,11 +57,12 @@ class ClassifyRelations(tf.Module):
         """
         texts = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
         rows = self._pack(texts, subject, object, subject_type, object_type)
-        token_ids = rows.to_tensor(self._pad_id)  # [N, S]
+        shape = tf.stack([-1, tf.maximum(rows.bounding_shape(1), 1)])  # 1 position of no rows
+        token_ids = rows.to_tensor(self._pad_id, shape=shape)  # [N, S]
         x = {
             "token_ids": token_ids,
             "segment_ids": tf.zeros_like(token_ids),
-            "padding_mask": tf.ones_like(rows).to_tensor(),
+            "padding_mask": tf.ones_like(rows).to_tensor(shape=shape),
         }
         best, numbers = tf.math.top_k(relation_probabilities(self._model, x), self._top_k)
         return {"labels": tf.gather(self._labels, numbers), "probabilities": best}

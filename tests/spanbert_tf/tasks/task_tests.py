@@ -173,6 +173,8 @@ class TaskTests:
         serve = tf.saved_model.load(path).signatures["serving_default"]
         columns = {name: tf.constant([item[name] for item in inputs]) for name in inputs[0]}
         served = {name: values.numpy() for name, values in serve(**columns).items()}
+        of_nobody = serve(**{name: values[:0] for name, values in columns.items()})
+        assert all(len(values) == 0 for values in of_nobody.values())
         of_export = self.answers_of_export(served)
         of_predictor = list(map(self.answer_of_predictor, Predictor(preset)(inputs)))
         assert len(in_files) == len(inputs) > 10
