@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.models import SpanBertCoreferenceResolver
-from spanbert_tf.tasks.predictor import Predictor
 
 WIDTH, SPAN, FEATURE, HIDDEN, SPANS, SEGMENTS = 8, 28, 4, 6, 5, 3
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Ann", "has", "it", "."]
@@ -141,9 +140,3 @@ def test_there_and_back_all_variables_are_the_same(released, preset, tmp_path):
     assert reader.get_variable_to_shape_map().keys() == released[1].keys()
     for name, array in released[1].items():
         np.testing.assert_array_equal(reader.get_tensor(name), array)
-
-
-@pytest.mark.slow
-def test_a_converted_resolver_resolves(preset):
-    found = Predictor(preset)({"text": "Ann has it. It has Ann."})
-    assert found.keys() == {"text", "clusters", "strings"}
