@@ -13,7 +13,7 @@ from spanbert_tf.data.rows_info import RowsInfo
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.checksums import directory_digest
 from spanbert_tf.files.writing import write_text
-from spanbert_tf.models import SpanBertBackbone
+from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.loading import (
     checked_tokenizer,
     load_checked,
@@ -92,6 +92,8 @@ def run_finetuning(
     plan = _Plan(config, info)
     with strategy.scope():
         backbone, tokenizer = _load_encoder(config, preset, info, data)
+        if validation_data:
+            _check_read(backbone, tokenizer, task, preset, validation_data)
         inputs["--preset"] = None if training.random_weights else weights_digest(backbone)
         check_same_inputs(output, inputs)
         if config.optimizer.lora_rank is not None:
@@ -270,6 +272,19 @@ def _load_encoder(
             load_weights=not config.training.random_weights,
         )
     return backbone, tokenizer
+
+
+def _check_read(
+    backbone: SpanBertBackbone,
+    tokenizer: SpanBertTokenizer,
+    task: Task,
+    preset: str,
+    directory: str,
+) -> None:
+    """Checks that the model reads records that it is not trained on: scores would be noise."""
+    info = task.load_info(directory)
+    checked_tokenizer(preset, directory, info, tokenizer)
+    check_encoder(backbone, info, directory, preset)
 
 
 def check_encoder(backbone: SpanBertBackbone, info: RowsInfo, data: str, preset: str) -> None:

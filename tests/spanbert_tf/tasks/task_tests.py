@@ -142,6 +142,14 @@ class TaskTests:
         scores = self.finetune(material, output)
         return str(output / "preset"), scores
 
+    def test_validation_data_of_another_vocabulary_is_refused(self, material, tmp_path):
+        others = tmp_path / "vocab.txt"
+        others.write_text("".join(f"{piece}\n" for piece in (*self.vocabulary, "zebra")))
+        self.write_records(tmp_path, str(others))
+        with pytest.raises(MismatchError, match=f"{tmp_path / 'dev'} .vocabulary_hash.;"):
+            self.finetune(material, tmp_path / "run", dev=tmp_path / "dev")
+        assert not (tmp_path / "run").exists()
+
     def test_scores_of_a_run_are_those_of_its_preset(self, finished, material):
         preset, scores = finished
         size = self.config(material).prediction.batch_size
