@@ -146,6 +146,7 @@ class _Writer:
     ) -> None:
         self.counts = collections.Counter(dict.fromkeys(_COUNTS, 0))
         self.lost: list[str] = []  # the first ones, for people
+        self.max_question_tokens = options.max_question_tokens
         self._questions = questions
         self._options = options
         self._tokenize = TextTokenizer(pieces, casing, segment_aware=options.segment_aware)
@@ -323,4 +324,9 @@ def _print_summary(output: str, writer: _Writer, seconds: float) -> None:
         print(
             f"left out of training: {counts['untrained_questions']:,} questions without an answer "
             "that was found"
+        )
+    if counts["cut_questions"]:
+        print(
+            f"cut off: the end of {counts['cut_questions']:,} questions, after their first "
+            f"{writer.max_question_tokens} tokens"
         )
