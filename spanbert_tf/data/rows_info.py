@@ -81,6 +81,11 @@ class RowsInfo:
         return True
 
     @property
+    def lack_of_labels(self) -> str:
+        """What is wrong, and what to do, where `is_labelled` is false."""
+        return "has no labels to score by, as a test set; `predict --data` takes it"
+
+    @property
     def num_tokens(self) -> int:
         """Tokens of all rows, special tokens counted."""
         return self.counts["tokens"]

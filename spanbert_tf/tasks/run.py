@@ -247,9 +247,7 @@ def check_labelled(info: RowsInfo, directory: str) -> None:
         BadInputError: they have no labels.
     """
     if not info.is_labelled:
-        raise BadInputError(
-            f"{directory}: has no labels to score by, as a test set; `predict --data` takes it"
-        )
+        raise BadInputError(f"{directory}: {info.lack_of_labels}")
 
 
 def _load_encoder(
