@@ -12,6 +12,7 @@ import tensorflow as tf
 from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests
 
 from data_prep.coreference import prepare_coreference
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.commands import (
     load_task_model,
     run_baseline_evaluation,
@@ -107,6 +108,21 @@ class TestCoreference(TaskTests):
             f"{material['dev']}.v4_gold_conll", str(tmp_path / "out/predictions.conll")
         )
         assert score.as_dict() == finished[1]
+
+    def test_documents_without_clusters_are_predicted_and_nothing_else(
+        self, finished, material, tmp_path
+    ):
+        path, data = tmp_path / "test.v4_auto_conll", str(tmp_path / "test")
+        made = [(*rest, []) for *rest, _ in made_up_documents.documents(3, 4)]
+        made_up_documents.write_conll(path, made)
+        prepare(path, data, material["vocab.txt"])
+        for evaluate in (run_baseline_evaluation, lambda sets: run_evaluation(finished[0], sets)):
+            with pytest.raises(BadInputError, match=f"{data}: has no labels to score by"):
+                evaluate([data])
+        with pytest.raises(BadInputError, match=f"{data}: has no labels to score by"):
+            self.finetune(material, tmp_path / "run", dev=data)
+        run_prediction(finished[0], data, str(tmp_path / "predictions"))
+        assert len((tmp_path / "predictions/predictions.jsonlines").read_text().splitlines()) == 3
 
     def test_report_shows_all_documents(self, finished, material, tmp_path):
         report = tmp_path / "page.html"
