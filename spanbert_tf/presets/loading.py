@@ -126,6 +126,7 @@ def load_trained(kind: type, preset: str) -> keras_hub.models.Task:
             f"{preset}: the head of its {kind.__name__} was never trained; use the preset of a "
             "training run"
         )
+    task.loaded_from = preset
     return task
 
 

@@ -170,7 +170,9 @@ class TaskTests:
         assert names == sorted(os.listdir(tmp_path / "second"))
         for name in names:
             first, second = (tmp_path / way / name for way in ("first", "second"))
-            assert first.read_bytes() == second.read_bytes()
+            # Evaluations name the preset.
+            renamed = first.read_text().replace(finished[0], str(tmp_path / "preset"))
+            assert second.read_text() == renamed
 
     def test_export_and_predictor_say_what_predict_says(self, finished, material, tmp_path):
         preset = finished[0]

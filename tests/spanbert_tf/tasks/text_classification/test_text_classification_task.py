@@ -112,6 +112,12 @@ class TestTextClassification(TaskTests):
         assert text.count('data-kinds="wrong') == errors
         assert f"errors ({errors})" in text
 
+    def test_evaluations_tell_of_which_model_and_how_many_texts(self, finished, material, tmp_path):
+        run_prediction(finished[0], material["dev"], str(tmp_path / "dev"))
+        content = json.loads((tmp_path / "dev" / "evaluation.json").read_text())
+        assert content["scores"] == finished[1]
+        assert (content["rows"], content["preset"]) == (24, finished[0])
+
     def test_texts_without_labels_are_predicted_and_nothing_else(
         self, finished, material, tmp_path
     ):
