@@ -237,7 +237,7 @@ def _check_records(config: FinetuningConfig, info: RowsInfo, directory: str) -> 
 
 
 def check_labelled(info: RowsInfo, directory: str) -> None:
-    """Checks that predictions for some records can be scored.
+    """Checks that predictions for some records can be scored; says what scores do not tell.
 
     Args:
         info: their description.
@@ -248,6 +248,8 @@ def check_labelled(info: RowsInfo, directory: str) -> None:
     """
     if not info.is_labelled:
         raise BadInputError(f"{directory}: {info.lack_of_labels}")
+    if info.scoring_note:
+        print(f"{directory}: {info.scoring_note}", flush=True)
 
 
 def _load_encoder(
