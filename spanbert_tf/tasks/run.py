@@ -230,9 +230,11 @@ def _check_records(config: FinetuningConfig, info: RowsInfo, directory: str) -> 
     for name, wanted in config.data.as_dict().items():
         found = getattr(info, name)
         if wanted is not None and found != wanted:
+            # As YAML spells them.
+            shown = [v if isinstance(v, str) else json.dumps(v) for v in (found, wanted)]
             raise MismatchError(
-                f"{directory}: data.{name} of these records is {found}, of the configuration "
-                f"{wanted}; write them again, or --set data.{name}={json.dumps(found)}"
+                f"{directory}: data.{name} of these records is {shown[0]}, of the configuration "
+                f"{shown[1]}; write them again, or --set data.{name}={json.dumps(found)}"
             )
 
 

@@ -151,7 +151,7 @@ class TestTextClassification(TaskTests):
             self.finetune(material, tmp_path / "run", dev=str(tmp_path / "labels"))
         assert not (tmp_path / "run").exists()
         with pytest.raises(
-            MismatchError, match=r"data.dataset of these records is null|None"
+            MismatchError, match=r"data.dataset of these records is null, of .* rte;"
         ):
             self.finetune(material, tmp_path / "run", **{"data.dataset": "rte"})
 
