@@ -8,13 +8,11 @@ from typing import ClassVar
 import made_up_documents
 import numpy as np
 import pytest
-import tensorflow as tf
 from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests
 
 from data_prep.coreference import prepare_coreference
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.commands import (
-    load_task_model,
     run_baseline_evaluation,
     run_evaluation,
     run_prediction,
@@ -168,15 +166,3 @@ class TestCoreference(TaskTests):
 
         predict_rows(count, coreference_dataset(material["dev"], batch_size=2, training=False))
         assert len(traces) == 1
-
-    @pytest.mark.parametrize("speakers", [["Bob", "Ann"], "Bob\nAnn"])
-    def test_speakers_of_lines_are_read(self, finished, speakers):
-        text = "Ann has the cat .\nShe likes the cat ."
-        found = Predictor(finished[0])([{"text": text, "speakers": speakers}])
-        assert found[0]["text"] == text
-        _, model = load_task_model(finished[0])
-        names = tf.constant(["Bob\nAnn"])
-        x = model.preprocessor({"text": tf.constant([text]), "speakers": names})
-        ids = x["speaker_ids"].numpy()[0]
-        words = [number for number in ids.tolist() if number > 1]
-        assert words[0] == words[4] != words[5] == words[-1]
