@@ -29,9 +29,10 @@ def read_conll(path: str, text: str) -> list[Document]:
 
     Args:
         path: path of the file, for errors; it names a document that has no name (GUM's).
-        text: rows of at least 12 columns, split at white space (CoNLL-2012: word 4th, speaker 10th,
-            clusters last), or of 3, split at tabs (GUM: number, word, clusters); a blank line ends
-            a sentence. Documents of 3 columns without any blank line tell no sentences.
+        text: rows of at least 12 columns, split at tabs or else at white space (CoNLL-2012: word
+            4th, speaker 10th, clusters last), or of 3, split at tabs (GUM: number, word, clusters);
+            a blank line ends a sentence. Documents of 3 columns without any blank line tell no
+            sentences.
 
     Raises:
         BadInputError: a line is wrong; the message names it.
@@ -40,9 +41,13 @@ def read_conll(path: str, text: str) -> list[Document]:
 
 
 def _columns(line: str) -> list[str]:
-    """At tabs where they make up GUM's columns, whose words may be white space."""
+    """At tabs where they make up the columns, whose cells may hold white space; else there."""
     columns = line.split("\t")
-    return columns if len(columns) == _GUM_COLUMNS else line.split()
+    if len(columns) == _GUM_COLUMNS:
+        return columns
+    columns = [cell.strip(" ") or cell for cell in line.strip().split("\t")]
+    # Several tabs between two columns are white space, too.
+    return columns if len(columns) >= _MIN_COLUMNS and all(columns) else line.split()
 
 
 def _parts(text: str) -> Iterator[tuple[int, str, str | None]]:

@@ -56,7 +56,7 @@ class DocumentTokenizer:
         all_numbers = [
             np.fromiter(map(numbers.__getitem__, document.words), "int64") for document in documents
         ]
-        raw = [word.encode("utf-8", "surrogatepass") for word in numbers]
+        raw = [word.encode("utf-8", "replace") for word in numbers]
         ids = self._tokenizer.tokenize(raw)
         flat, splits = ids.flat_values.numpy(), ids.row_splits.numpy()
         found = self._found_sentences(documents)

@@ -140,7 +140,7 @@ class Featurizer:
     def rows(self, texts: Sequence[tuple[str, ...]]) -> TextRows:
         """The rows of texts, or of pairs of them."""
         columns = zip(*texts, strict=True)
-        encoded = ([text.encode("utf-8", "surrogatepass") for text in column] for column in columns)
+        encoded = ([text.encode("utf-8", "replace") for text in column] for column in columns)
         return self._pack(*(self._tokenizer.tokenize(tf.constant(column)) for column in encoded))
 
     def __call__(

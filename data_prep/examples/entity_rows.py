@@ -66,7 +66,8 @@ def write_entities(
     Returns:
         The description that was written. Its `counts` tell `sentences`, `empty_sentences`,
         `split_sentences`, `words`, `words_without_pieces`, `entities` and `lost_entities`: those
-        that begin or end inside a word, or have no pieces, and so have no labels.
+        that begin or end inside a word, or have no pieces, and so have no labels; of these the
+        `unscored_entities` are in no word's label, either: scores do not know of them.
 
     Raises:
         BadInputError: the sentences cannot be used, or the output exists or cannot be written.
@@ -120,7 +121,7 @@ class _Writer:
         self._pack = RowPacker(pieces)
         self._continues = np.array([is_continuation(piece) for piece in pieces])
         names = ("empty_sentences", "split_sentences", "words", "words_without_pieces")
-        names += ("entities", "lost_entities")
+        names += ("entities", "lost_entities", "unscored_entities")
         self._counts = collections.Counter(dict.fromkeys(names, 0))
 
     def write(self, directory: str) -> Mapping[str, int]:
@@ -195,6 +196,8 @@ class _Writer:
         labels = None
         if sentence.entities is not None:
             labels = _word_labels(words, sentence.entities)
+            labelled = sum(label.startswith(schema.BEGIN) for label in labels)
+            self._counts["unscored_entities"] += len(sentence.entities) - labelled
         return {
             "id": sentence.id,
             "text": sentence.text,

@@ -48,6 +48,7 @@ QUESTIONS = OutputKind(
 )
 _SHOWN_LOST = 5
 _COUNTS = ("windows", "training_windows", "untrained_questions", "cut_questions")
+_COUNTS += ("unanswered_questions", "unlabelled_questions")
 _COUNTS += ("found", "repaired", "lost", "round_trips")
 
 Located = tuple[Answer, Outcome, Location | None]
@@ -101,7 +102,9 @@ def write_questions(
         their `tokens`, `cut_questions`, and for the answers `answers`, `found`, `repaired`,
         `lost`, `round_trips` (those whose tokens give back the same text). Questions whose answers
         are all lost, or that have no answers where `has_unanswerable` is false, are scored but not
-        trained: `untrained_questions`; their windows follow the `training_windows`.
+        trained: `untrained_questions`; their windows follow the `training_windows`. Questions
+        without a gold answer are `unanswered_questions`; those of which the file does not say
+        either that they have none are `unlabelled_questions`, as in a test set.
 
     Raises:
         BadInputError: the questions cannot be used, or the output exists or cannot be written.
@@ -146,6 +149,7 @@ class _Writer:
     ) -> None:
         self.counts = collections.Counter(dict.fromkeys(_COUNTS, 0))
         self.lost: list[str] = []  # the first ones, for people
+        self.max_question_tokens = options.max_question_tokens
         self._questions = questions
         self._options = options
         self._tokenize = TextTokenizer(pieces, casing, segment_aware=options.segment_aware)
@@ -168,6 +172,7 @@ class _Writer:
             located = self._located(question)
             lines.append(_line(question, located))
             answers.append(self._answer_tokens(question, located, passage))
+        self._count_unlabelled()
         trained = [self._is_trained(*pair) for pair in zip(questions, answers, strict=True)]
         self.counts["untrained_questions"] += trained.count(False)
         with RowWriter(os.path.join(directory, schema.WINDOWS_FILE)) as writer:
@@ -183,9 +188,21 @@ class _Writer:
             write_json_lines(os.path.join(directory, name), values)
         return self.counts
 
+    def _count_unlabelled(self) -> None:
+        for question in self._questions.questions:
+            self.counts["unanswered_questions"] += not question.gold_texts
+            self.counts["unlabelled_questions"] += not (
+                question.gold_texts or question.is_impossible
+            )
+
     def _is_trained(self, question: Question, answer: tuple[int, int] | None) -> bool:
         """Whether it is trained: not if its answers were lost (as in the original code)."""
-        return answer is not None or (self._options.has_unanswerable and not question.gold_texts)
+        if answer is not None:
+            return True
+        # Some files mark a question without an answer by its empty list alone; test sets, where no
+        # question has one, tell nothing by it.
+        is_labelled = self.counts["unlabelled_questions"] < len(self._questions.questions)
+        return self._options.has_unanswerable and is_labelled and not question.gold_texts
 
     def _located(self, question: Question) -> list[Located]:
         context = self._questions.contexts[question.context_index]
@@ -323,4 +340,9 @@ def _print_summary(output: str, writer: _Writer, seconds: float) -> None:
         print(
             f"left out of training: {counts['untrained_questions']:,} questions without an answer "
             "that was found"
+        )
+    if counts["cut_questions"]:
+        print(
+            f"cut off: the end of {counts['cut_questions']:,} questions, after their first "
+            f"{writer.max_question_tokens} tokens"
         )

@@ -114,11 +114,15 @@ def _from_rows(path: str, rows: list[_Row]) -> QuestionSet:
     questions = []
     for row in rows:
         index = contexts.setdefault(row["context"], len(contexts))
-        lists = row.get("answers") or {"text": [], "answer_start": []}
+        lists = row.get("answers")
+        is_known = (
+            lists is not None
+        )  # test sets have no answers, which is not an empty list of them
+        lists = lists or {"text": [], "answer_start": []}
         # What has no place is an answer that is lost, and counted so.
         places = itertools.chain(lists["answer_start"], itertools.repeat(-1))
         answers = tuple(map(Answer, lists["text"], places))
-        questions.append(_question(row, index, answers, is_impossible=not answers))
+        questions.append(_question(row, index, answers, is_impossible=is_known and not answers))
     return QuestionSet(path, list(contexts), questions)
 
 

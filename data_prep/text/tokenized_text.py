@@ -55,7 +55,7 @@ class TextTokenizer:
         """
         for first in range(0, len(texts), _TEXTS_AT_ONCE):
             some = texts[first : first + _TEXTS_AT_ONCE]
-            batch = [text.encode("utf-8", "surrogatepass") for text in some]
+            batch = [text.encode("utf-8", "replace") for text in some]
             ids, starts, ends = self._tokenizer.tokenize_with_offsets(batch)
             columns = []
             if self._segment_aware:

@@ -81,6 +81,16 @@ class RowsInfo:
         return True
 
     @property
+    def lack_of_labels(self) -> str:
+        """What is wrong, and what to do, where `is_labelled` is false."""
+        return "has no labels to score by, as a test set; `predict --data` takes it"
+
+    @property
+    def scoring_note(self) -> str | None:
+        """What people must know of scores for these records, where there is anything."""
+        return None
+
+    @property
     def num_tokens(self) -> int:
         """Tokens of all rows, special tokens counted."""
         return self.counts["tokens"]

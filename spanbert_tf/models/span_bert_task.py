@@ -16,8 +16,12 @@ class SpanBertTask:
 
     A task that does not read the pooler leaves it out of what it trains, and out of its
     optimizer; the backbone itself, which other tasks may share, stays as it is.
+
+    Attributes:
+        loaded_from: name of the preset that a command loaded, for what is written of its outputs.
     """
 
+    loaded_from: str | None = None
     _reads_pooler = False
 
     @property

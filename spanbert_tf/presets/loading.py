@@ -134,7 +134,10 @@ def load_trained(kind: type, preset: str, precision: str = "float32") -> keras_h
         )
     if precision == "auto":
         precision = choose_precision(precision, task.backbone.hidden_dim).removeprefix("mixed_")
-    return task if precision == "float32" else load_preset(kind, preset, dtype=precision)
+    if precision != "float32":
+        task = load_preset(kind, preset, dtype=precision)
+    task.loaded_from = preset
+    return task
 
 
 @contextlib.contextmanager

@@ -13,7 +13,9 @@ from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, SCORE_RANGE
 from spanbert_tf.tasks.text_classification.submission import HEADER, submission_file
 
 _CONFIG, _SCORES, _EVALUATION = "config.yaml", "scores.json", "evaluation.json"
-_NOT_SEARCHED = frozenset({"checkpoints", "preset", "logs"})
+_PRESET = "preset"
+_NOT_SEARCHED = frozenset({"checkpoints", _PRESET, "logs"})
+_MATCHED, _MISMATCHED = "mnli", "mnli_mm"
 _TITLES = {submission_file(name): name for name in GLUE_TASKS}
 
 
@@ -23,17 +25,20 @@ class Result(NamedTuple):
     Attributes:
         scores: name → percent; `score` is their mean.
         path: directory that holds them.
+        preset: path of the model that they are of, where it is known.
     """
 
     scores: dict[str, float]
     path: str
+    preset: str | None = None
 
 
 def find_results(runs: str) -> dict[str, Result]:
     """The best scores of each GLUE task below a directory.
 
-    A run of `finetune` has those of its validation data; predictions for a labelled set of `predict
-    --data` have theirs, such as those of a model of MNLI for the mismatched set.
+    A run of `finetune` has those of its validation data; predictions of `predict --data` for a
+    development set have theirs, such as those of a model of MNLI for the mismatched set. Nothing is
+    chosen on that set: its scores are those of the model that is best on the matched one.
 
     Args:
         runs: directory to search.
@@ -41,12 +46,37 @@ def find_results(runs: str) -> dict[str, Result]:
     Raises:
         BadInputError: a file cannot be read.
     """
-    best: dict[str, Result] = {}
+    found: dict[str, list[Result]] = {}
     for directory, names in _directories(runs):
         for dataset, result in _results_in(directory, names):
-            if dataset not in best or result.scores["score"] > best[dataset].scores["score"]:
-                best[dataset] = result
+            found.setdefault(dataset, []).append(result)
+    mismatched = found.pop(_MISMATCHED, [])
+    best = {
+        dataset: max(results, key=lambda result: result.scores["score"])
+        for dataset, results in found.items()
+    }
+    if result := _of_chosen_model(mismatched, best.get(_MATCHED)):
+        best[_MISMATCHED] = result
     return best
+
+
+def _of_chosen_model(mismatched: list[Result], matched: Result | None) -> Result | None:
+    """The result on MNLI's mismatched set that goes with the one on its matched set."""
+    if matched is not None and matched.preset is not None:
+        preset = os.path.realpath(matched.preset)
+        for result in mismatched:
+            if result.preset is not None and os.path.realpath(result.preset) == preset:
+                return result
+    if len(mismatched) == 1:  # older ones do not tell their preset, and folders are moved
+        return mismatched[0]
+    if mismatched:
+        chosen = f"that of {matched.path}" if matched else "chosen on the matched set"
+        print(
+            f"{GLUE_TASKS[_MISMATCHED].title}: {len(mismatched)} results, none of which is known "
+            f"to be of the model {chosen}: none counts; predict that set with this model again",
+            flush=True,
+        )
+    return None
 
 
 def find_predictions(runs: str) -> dict[str, str]:
@@ -78,22 +108,39 @@ def _results_in(directory: str, names: list[str]) -> Iterator[tuple[str, Result]
         named = settings.get("data.dataset")
         if named is not None and named.value in GLUE_TASKS:
             path = os.path.join(directory, _SCORES)
-            yield from _result(named.value, _read(path, dict[str, float]), path)
+            preset = os.path.join(directory, _PRESET)
+            yield from _result(named.value, _read(path, dict[str, float]), path, preset)
     if _EVALUATION in names:
         path = os.path.join(directory, _EVALUATION)
-        content = _read(path, dict[str, str | dict[str, float] | None])
+        content = _read(path, dict[str, str | int | dict[str, float] | None])
         dataset, scores = content.get("dataset"), content.get("scores")
-        if dataset in GLUE_TASKS and isinstance(scores, dict):
-            yield from _result(dataset, scores, path)
+        is_scored = dataset in GLUE_TASKS and isinstance(scores, dict)
+        if is_scored and _is_of_development_set(dataset, content.get("rows"), path):
+            yield from _result(dataset, scores, path, content.get("preset"))
 
 
-def _result(dataset: str, scores: dict[str, float], path: str) -> Iterator[tuple[str, Result]]:
+def _is_of_development_set(dataset: str, rows: int | None, path: str) -> bool:
+    """Whether a data set is as large as the development set; older evaluations do not tell."""
+    facts = GLUE_TASKS[dataset]
+    if rows is None or rows == facts.dev_rows:
+        return True
+    print(
+        f"{path}: does not count: {rows:,} texts, and the development set of {facts.title} has "
+        f"{facts.dev_rows:,}",
+        flush=True,
+    )
+    return False
+
+
+def _result(
+    dataset: str, scores: dict[str, float], path: str, preset: str | None
+) -> Iterator[tuple[str, Result]]:
     """None for a run without validation data, which has no scores."""
     needed = ("score", *GLUE_TASKS[dataset].metrics)
     if missing := [name for name in needed if scores and name not in scores]:
         raise BadInputError(f"{path}: has no {missing[0]}; evaluate the run again")
     if scores:
-        yield dataset, Result(scores, os.path.dirname(path))
+        yield dataset, Result(scores, os.path.dirname(path), preset)
 
 
 def _read(path: str, kind: type) -> dict:

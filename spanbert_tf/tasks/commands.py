@@ -133,7 +133,9 @@ def print_scores(
                 raise BadInputError(f"{report}: cannot be written ({reason(error)})") from error
             print(f"{report}: all records of {directory}", flush=True)
     if len(data) > 1:  # MRQA's overall score (Fisch et al., 2019; SpanBERT, table 2: "Avg.")
-        means = {key: float(np.mean([one[key] for one in scores])) for key in scores[0]}
+        # Data sets of one task can have metrics of their own, as GLUE's do.
+        shared = [key for key in scores[0] if all(key in one for one in scores)]
+        means = {key: float(np.mean([one[key] for one in scores])) for key in shared}
         print(f"overall, the mean of {len(data)} sets: {shown_scores(means)}", flush=True)
     return scores
 

@@ -13,7 +13,7 @@ from spanbert_tf.data.rows_info import RowsInfo
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.checksums import directory_digest
 from spanbert_tf.files.writing import write_text
-from spanbert_tf.models import SpanBertBackbone
+from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.loading import (
     checked_tokenizer,
     load_checked,
@@ -92,6 +92,8 @@ def run_finetuning(
     plan = _Plan(config, info)
     with strategy.scope():
         backbone, tokenizer = _load_checked_encoder(preset, info, data)
+        if validation_data:
+            _check_read(backbone, tokenizer, task, preset, validation_data)
         config = decide_precision(config, before, backbone.hidden_dim)
         backbone = _as_configured(backbone, config, preset)
         inputs["--preset"] = None if training.random_weights else weights_digest(backbone)
@@ -234,14 +236,16 @@ def _check_records(config: FinetuningConfig, info: RowsInfo, directory: str) -> 
     for name, wanted in config.data.as_dict().items():
         found = getattr(info, name)
         if wanted is not None and found != wanted:
+            # As YAML spells them.
+            shown = [v if isinstance(v, str) else json.dumps(v) for v in (found, wanted)]
             raise MismatchError(
-                f"{directory}: data.{name} of these records is {found}, of the configuration "
-                f"{wanted}; write them again, or --set data.{name}={json.dumps(found)}"
+                f"{directory}: data.{name} of these records is {shown[0]}, of the configuration "
+                f"{shown[1]}; write them again, or --set data.{name}={json.dumps(found)}"
             )
 
 
 def check_labelled(info: RowsInfo, directory: str) -> None:
-    """Checks that predictions for some records can be scored.
+    """Checks that predictions for some records can be scored; says what scores do not tell.
 
     Args:
         info: their description.
@@ -251,9 +255,9 @@ def check_labelled(info: RowsInfo, directory: str) -> None:
         BadInputError: they have no labels.
     """
     if not info.is_labelled:
-        raise BadInputError(
-            f"{directory}: has no labels to score by, as a test set; `predict --data` takes it"
-        )
+        raise BadInputError(f"{directory}: {info.lack_of_labels}")
+    if info.scoring_note:
+        print(f"{directory}: {info.scoring_note}", flush=True)
 
 
 def _load_checked_encoder(
@@ -282,6 +286,19 @@ def _as_configured(
         dtype=training.precision,
         load_weights=not training.random_weights,
     )
+
+
+def _check_read(
+    backbone: SpanBertBackbone,
+    tokenizer: SpanBertTokenizer,
+    task: Task,
+    preset: str,
+    directory: str,
+) -> None:
+    """Checks that the model reads records that it is not trained on: scores would be noise."""
+    info = task.load_info(directory)
+    checked_tokenizer(preset, directory, info, tokenizer)
+    check_encoder(backbone, info, directory, preset)
 
 
 def check_encoder(backbone: SpanBertBackbone, info: RowsInfo, data: str, preset: str) -> None:

@@ -37,6 +37,7 @@ _CHANGEABLE = frozenset(
         "prediction.batch_size",
     }
 )
+_GRID = "grid."  # section of what other runs try: a grid may get further values later
 # The learning rate has followed them already; a longer run is another one that begins with its
 # weights. Key: the option that names these.
 _SCHEDULE = {"training.schedule_steps": "--initial-preset", "training.epochs": "--preset"}
@@ -100,7 +101,7 @@ def check_same_config(directory: str, before: Mapping[str, Any], now: Mapping[st
         MismatchError: a value differs that may not change in the middle of a run.
     """
     for key, value in now.items():
-        if key in _CHANGEABLE or key not in before or value == before[key]:
+        if key.startswith(_GRID) or key in _CHANGEABLE or key not in before or value == before[key]:
             continue
         if (key, value) == ("training.precision", "auto"):  # decided when the run began
             continue

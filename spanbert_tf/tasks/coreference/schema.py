@@ -54,6 +54,11 @@ class CoreferenceInfo(RowsInfo):
 
     max_training_segments: Annotated[int, Gt(0), Lt(2**31)]
 
+    @property
+    def is_labelled(self) -> bool:
+        """Whether the documents have clusters; without any, all scores are 0."""
+        return self.counts.get("mentions", 1) > 0
+
 
 def default_training_segments(sequence_length: int) -> int:
     """The original's number for segments of a length (`experiments.conf`), or as much text."""

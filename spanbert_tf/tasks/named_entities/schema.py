@@ -59,6 +59,17 @@ class NamedEntitiesInfo(RowsInfo):
         """Whether the entities of the sentences are known."""
         return self.num_training_rows > 0
 
+    @property
+    def scoring_note(self) -> str | None:
+        """How many entities no label tells of, which makes the recall too high."""
+        unscored = self.counts.get("unscored_entities", 0)
+        if not unscored:
+            return None
+        return (
+            f"{unscored:,} gold entities are not counted: they begin or end inside a word, or hold "
+            "none"
+        )
+
 
 def load_sentences(directory: str) -> list[SentenceLine]:
     """The lines of `sentences.jsonl`.

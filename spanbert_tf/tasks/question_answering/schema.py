@@ -52,7 +52,9 @@ class QuestionAnsweringInfo(RowsInfo):
         question_first: whether rows are `[CLS] question [SEP] passage [SEP]`.
         has_unanswerable: whether questions without an answer belong to the task (SQuAD 2.0).
         counts: rows are `windows`, of which training reads the first `training_windows` (all of
-            them in records that do not tell).
+            them in records that do not tell). Of the `questions` those without a gold answer are
+            `unanswered_questions`, those of which nothing is known `unlabelled_questions` (older
+            records do not tell).
     """
 
     task: ClassVar[str] = "question_answering"
@@ -72,3 +74,21 @@ class QuestionAnsweringInfo(RowsInfo):
     def num_training_rows(self) -> int:
         """Rows that are trained, the first ones; older records do not say."""
         return self.counts.get("training_windows", self.num_rows)
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether answers can be scored; without `has_unanswerable` each question needs one."""
+        if self.has_unanswerable:
+            return self.counts.get("unlabelled_questions", 0) < self.counts["questions"]
+        return not self.counts.get("unanswered_questions", 0)
+
+    @property
+    def lack_of_labels(self) -> str:
+        """What is wrong, and what to do, where `is_labelled` is false."""
+        without = self.counts.get("unanswered_questions", 0)
+        if without == self.counts["questions"]:
+            return super().lack_of_labels
+        return (
+            f"{without:,} of {self.counts['questions']:,} questions have no answer to score by, as "
+            "in SQuAD 2.0; write the questions again with --version-2, and fine-tune for them"
+        )

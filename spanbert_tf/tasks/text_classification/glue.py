@@ -22,6 +22,7 @@ class GlueTask:
         labels: names of the classes in the order of their numbers; empty for a regression.
         metrics: keys of the scores, in the order of the paper's tables.
         test_rows: number of texts in the test set.
+        dev_rows: number of texts in the development set; 0 where there is none.
         columns: columns of the labelled files, where they have no header.
         skips_short_rows: whether rows with too few columns are part of the distribution.
     """
@@ -32,6 +33,7 @@ class GlueTask:
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
     test_rows: int
+    dev_rows: int
     columns: tuple[str, ...] = ()
     skips_short_rows: bool = False
 
@@ -47,17 +49,17 @@ class GlueTask:
 
 
 _COLA_COLUMNS = ("source", "label", "original_label", "sentence")
-_MNLI = GlueTask("MNLI-m", _SENTENCES, "gold_label", _NLI, ("accuracy",), 9796)
+_MNLI = GlueTask("MNLI-m", _SENTENCES, "gold_label", _NLI, ("accuracy",), 9796, 9815)
 # In the order of GLUE's table.
 GLUE_TASKS = {
     "cola": GlueTask(
-        "CoLA", ("sentence",), "label", _BINARY, ("matthews",), 1063, columns=_COLA_COLUMNS
+        "CoLA", ("sentence",), "label", _BINARY, ("matthews",), 1063, 1043, columns=_COLA_COLUMNS
     ),
-    "sst2": GlueTask("SST-2", ("sentence",), "label", _BINARY, ("accuracy",), 1821),
+    "sst2": GlueTask("SST-2", ("sentence",), "label", _BINARY, ("accuracy",), 1821, 872),
     "mrpc": GlueTask(
-        "MRPC", ("#1 String", "#2 String"), "Quality", _BINARY, ("f1", "accuracy"), 1725
+        "MRPC", ("#1 String", "#2 String"), "Quality", _BINARY, ("f1", "accuracy"), 1725, 408
     ),
-    "stsb": GlueTask("STS-B", _SENTENCES, "score", (), ("pearson", "spearman"), 1379),
+    "stsb": GlueTask("STS-B", _SENTENCES, "score", (), ("pearson", "spearman"), 1379, 1500),
     "qqp": GlueTask(
         "QQP",
         ("question1", "question2"),
@@ -65,13 +67,16 @@ GLUE_TASKS = {
         _BINARY,
         ("f1", "accuracy"),
         390_965,
+        40_430,
         skips_short_rows=True,
     ),
     "mnli": _MNLI,
-    "mnli_mm": dataclasses.replace(_MNLI, title="MNLI-mm", test_rows=9847),
-    "qnli": GlueTask("QNLI", ("question", "sentence"), "label", ENTAILMENT, ("accuracy",), 5463),
-    "rte": GlueTask("RTE", _SENTENCES, "label", ENTAILMENT, ("accuracy",), 3000),
-    "wnli": GlueTask("WNLI", _SENTENCES, "label", _BINARY, ("accuracy",), 146),
-    "ax": GlueTask("AX", _SENTENCES, None, _NLI, ("matthews",), 1104),
+    "mnli_mm": dataclasses.replace(_MNLI, title="MNLI-mm", test_rows=9847, dev_rows=9832),
+    "qnli": GlueTask(
+        "QNLI", ("question", "sentence"), "label", ENTAILMENT, ("accuracy",), 5463, 5463
+    ),
+    "rte": GlueTask("RTE", _SENTENCES, "label", ENTAILMENT, ("accuracy",), 3000, 277),
+    "wnli": GlueTask("WNLI", _SENTENCES, "label", _BINARY, ("accuracy",), 146, 71),
+    "ax": GlueTask("AX", _SENTENCES, None, _NLI, ("matthews",), 1104, 0),
 }
 SCORE_RANGE = (0.0, 5.0)  # of STS-B

@@ -151,7 +151,13 @@ def _write(model: SpanBertTextClassifier, directory: str, rows: Rows, output: st
     ]
     write_json_lines(os.path.join(output, PREDICTIONS_FILE), lines)
     if info.is_labelled:
-        content = {"dataset": info.dataset, "scores": _score(model, directory, rows)}
+        # `spanbert-tf glue` tells a development set by its size, and whose predictions these are.
+        content = {
+            "dataset": info.dataset,
+            "rows": info.num_rows,
+            "preset": model.loaded_from and os.path.abspath(model.loaded_from),
+            "scores": _score(model, directory, rows),
+        }
         write_text(os.path.join(output, EVALUATION_FILE), json.dumps(content, indent=1) + "\n")
     elif info.dataset is not None:
         text = submission_text(info.dataset, predicted)

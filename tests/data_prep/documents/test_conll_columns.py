@@ -91,6 +91,24 @@ def test_spaces_beyond_ascii_and_controls_are_never_parts_of_cells(space):
     )
 
 
+def test_cells_between_tabs_may_hold_spaces():
+    rows = [row("my doc", word, "Ann B", cell, 12, "\t") for word, cell in
+            (("10\u00a0km", "(1)"), ("x ", "-"), ("\u00a0", "(1)"))]  # fmt: skip
+    text = "\n".join(["#begin document (my doc); part 002", *rows, "#end document"])
+    (document,) = read_conll("f", text)
+    assert document.words == ["10\u00a0km", "x", "\u00a0"]
+    assert document.speakers == ["Ann B"] * 3
+    assert document.clusters == [[(0, 0), (2, 2)]]
+
+
+@pytest.mark.parametrize("space", ["\t\t", "\t ", " \t", " "])
+def test_several_tabs_are_one_border(space):
+    text = "#begin document (d)\n" + row("d", "word", "Ann", "(1)", 12, space) + space
+    (document,) = read_conll("f", text)
+    assert (document.words, document.speakers) == (["word"], ["Ann"])
+    assert document.clusters == [[(0, 0)]]
+
+
 def test_places_of_bad_cells_are_told(tmp_path):
     bad = row("d", "a", "-", "(1", 12, " ")[:-2] + "1)"
     lines = ["", "#begin document (d)", "", *ORDINARY, "", "", *ORDINARY, bad, *ORDINARY]

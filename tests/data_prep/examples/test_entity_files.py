@@ -14,6 +14,7 @@ from data_prep.examples.tagged_sentences import spans_of_tags
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.named_entities.dataset import named_entities_dataset
 from spanbert_tf.tasks.named_entities.schema import load_sentences
+from spanbert_tf.tasks.run import check_labelled
 from spanbert_tf.vocabulary import Casing
 
 WORDS = ["the", "cat", "##s", "ann", "lee", "rome", "in", "-", "u", ".", "s", "##town"]
@@ -98,6 +99,28 @@ def test_entities_inside_words_are_lost_and_counted(tmp_path, vocabulary, capsys
     assert "sentence 1: 'th' (X) begins or ends inside a word" in capsys.readouterr().out
     (row,) = labelled_rows(str(tmp_path / "records"), info)
     assert {label for _, label in row} == {"O", None}
+    check_labelled(info, "ner/dev")  # as `evaluate` and `finetune` do
+    expected = (
+        "ner/dev: 4 gold entities are not counted: they begin or end inside a word, or hold none"
+    )
+    assert capsys.readouterr().out.splitlines() == [expected]
+
+
+def test_entities_without_pieces_whose_words_have_labels_are_counted_by_scores(
+    tmp_path, vocabulary, capsys
+):
+    line = {
+        "doc_key": "d",
+        "sentence": ["ann", "\u200b", "rome"],
+        "ner": [[1, 1, "L"], [2, 2, "L"]],
+    }
+    (tmp_path / "a.json").write_text(json.dumps(line) + "\n")
+    info = prepare(read_crossre(str(tmp_path / "a.json")), tmp_path / "records", vocabulary)
+    assert (info.counts["lost_entities"], info.counts["unscored_entities"]) == (1, 0)
+    assert load_sentences(str(tmp_path / "records"))[0]["labels"] == ["O", "B-L", "B-L"]
+    capsys.readouterr()
+    check_labelled(info, "ner/dev")
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,7 @@ def test_untidy_answers_are_counted(tmp_path, vocabulary_file, capsys):
     assert load_questions(output)[0]["gold_texts"] == ["cats", "The cats"]
     printed = capsys.readouterr().out
     assert f"{path}: question 'c': 'dog' is not at character 4 of its context" in printed
+    assert "cut off: the end of 1 questions, after their first 64 tokens" in printed
     assert len(rows) == 5
 
 

@@ -8,12 +8,11 @@ from typing import ClassVar
 import made_up_documents
 import numpy as np
 import pytest
-import tensorflow as tf
 from task_tests import SEQUENCE_LENGTH, SPECIAL, TrainingTests
 
 from data_prep.coreference import prepare_coreference
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.commands import (
-    load_task_model,
     run_baseline_evaluation,
     run_evaluation,
     run_prediction,
@@ -108,6 +107,21 @@ class TestCoreference(TrainingTests):
         )
         assert score.as_dict() == finished[1]
 
+    def test_documents_without_clusters_are_predicted_and_nothing_else(
+        self, finished, material, tmp_path
+    ):
+        path, data = tmp_path / "test.v4_auto_conll", str(tmp_path / "test")
+        made = [(*rest, []) for *rest, _ in made_up_documents.documents(3, 4)]
+        made_up_documents.write_conll(path, made)
+        prepare(path, data, material["vocab.txt"])
+        for evaluate in (run_baseline_evaluation, lambda sets: run_evaluation(finished[0], sets)):
+            with pytest.raises(BadInputError, match=f"{data}: has no labels to score by"):
+                evaluate([data])
+        with pytest.raises(BadInputError, match=f"{data}: has no labels to score by"):
+            self.finetune(material, tmp_path / "run", dev=data)
+        run_prediction(finished[0], data, str(tmp_path / "predictions"))
+        assert len((tmp_path / "predictions/predictions.jsonlines").read_text().splitlines()) == 3
+
     def test_report_shows_all_documents(self, finished, material, tmp_path):
         report = tmp_path / "page.html"
         run_evaluation(finished[0], [material["dev"]], report=str(report))
@@ -152,15 +166,3 @@ class TestCoreference(TrainingTests):
 
         predict_rows(count, coreference_dataset(material["dev"], batch_size=2, training=False))
         assert len(traces) == 1
-
-    @pytest.mark.parametrize("speakers", [["Bob", "Ann"], "Bob\nAnn"])
-    def test_speakers_of_lines_are_read(self, finished, speakers):
-        text = "Ann has the cat .\nShe likes the cat ."
-        found = Predictor(finished[0])([{"text": text, "speakers": speakers}])
-        assert found[0]["text"] == text
-        _, model = load_task_model(finished[0])
-        names = tf.constant(["Bob\nAnn"])
-        x = model.preprocessor({"text": tf.constant([text]), "speakers": names})
-        ids = x["speaker_ids"].numpy()[0]
-        words = [number for number in ids.tolist() if number > 1]
-        assert words[0] == words[4] != words[5] == words[-1]

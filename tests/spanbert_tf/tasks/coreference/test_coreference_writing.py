@@ -2,6 +2,7 @@
 
 import json
 
+from data_prep.documents.conll import read_conll
 from spanbert_tf.files.json_lines import write_json_lines
 from spanbert_tf.tasks.coreference.baseline import link_equal_strings
 from spanbert_tf.tasks.coreference.report import links, report_page
@@ -56,6 +57,14 @@ def test_conll_is_read_again_as_it_was_written(tmp_path):
     assert rows[1].split("\t")[:4] == ["nw/x", "3", "0", "Alice"]
     assert all(len(row.split()) == 12 for row in rows[1:-3] if row)
     assert rows.count("") == 4  # between sentences, at the end of the last one and of the file
+
+
+def test_predictions_of_a_document_whose_name_has_a_space_are_read_again():
+    (document,) = read_conll("x", as_conll({**LINE, "name": "my doc"}, CLUSTERS))
+    assert (document.name, document.part) == ("my doc", 3)
+    assert document.words == ["_" if word == "\u00a0" else word for word in WORDS]
+    assert document.speakers == [name.replace(" ", "_") for name in LINE["speakers"]]
+    assert (document.sentence_starts, document.clusters) == (LINE["sentence_starts"], CLUSTERS)
 
 
 def test_json_lines_have_sentences_and_both_clusters():

@@ -7,12 +7,14 @@ import types
 from typing import ClassVar
 
 import pytest
-from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests, run_benchmark
+from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests, assert_same_answers, run_benchmark
 
 from data_prep.examples.entity_files import read_entity_lines
 from data_prep.examples.entity_rows import write_entities
 from spanbert_tf.errors import MismatchError
+from spanbert_tf.tasks.commands import run_prediction
 from spanbert_tf.tasks.named_entities.task import _check_model, _columns
+from spanbert_tf.tasks.predictor import Predictor
 from spanbert_tf.vocabulary import Casing
 
 pytestmark = pytest.mark.slow  # whole trainings, exports and predictions
@@ -41,6 +43,18 @@ def made_up_lines(count, seed):
         yield {"id": f"s{number}", "text": text, "entities": entities}
 
 
+def write_lines(lines, output, vocabulary):
+    source = pathlib.Path(f"{output}.jsonl")
+    source.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    write_entities(
+        read_entity_lines(str(source)),
+        str(output),
+        vocabulary=vocabulary,
+        casing=Casing.of(lowercase=True),
+        sequence_length=SEQUENCE_LENGTH,
+    )
+
+
 def test_word_of_white_space_keeps_its_column():
     """A reader that splits at white space would take the label for the word."""
     sentence = {"text": "ann \u00a0 sat", "words": [[0, 3], [4, 5], [6, 9]]}
@@ -67,15 +81,7 @@ class TestNamedEntities(TaskTests):
 
     def write_records(self, directory, vocabulary):
         for name, count, seed in (("train", 64, 1), ("dev", 24, 2), ("other", 64, 3)):
-            source = directory / f"{name}.jsonl"
-            source.write_text("".join(f"{json.dumps(x)}\n" for x in made_up_lines(count, seed)))
-            write_entities(
-                read_entity_lines(str(source)),
-                str(directory / name),
-                vocabulary=vocabulary,
-                casing=Casing.of(lowercase=True),
-                sequence_length=SEQUENCE_LENGTH,
-            )
+            write_lines(made_up_lines(count, seed), directory / name, vocabulary)
 
     def raw_inputs(self, data):
         lines = pathlib.Path(f"{data}.jsonl").read_text().splitlines()
@@ -107,6 +113,16 @@ class TestNamedEntities(TaskTests):
         for number, entity in enumerate(found):
             answer |= {f"{name} of {number}": value for name, value in entity.items()}
         return answer
+
+    def test_half_a_surrogate_pair_moves_no_label(self, finished, material, tmp_path):
+        odd = {"text": "the great\ud83d ann lives in rome .", "entities": []}
+        made = list(made_up_lines(4, 9))
+        write_lines([*made[:2], odd, *made[2:]], tmp_path / "odd", material["vocab.txt"])
+        run_prediction(finished[0], str(tmp_path / "odd"), str(tmp_path / "out"))
+        found = Predictor(finished[0])(self.raw_inputs(tmp_path / "odd"))
+        assert [entity["word"] for entity in found[2]] == ["ann", "rome"]
+        in_files = self.answers_in_files(tmp_path / "out")
+        assert_same_answers(map(self.answer_of_predictor, found), in_files)
 
     def test_it_is_learned(self, finished):
         assert finished[1]["f1"] > 90  # both types, and names of two words and of two pieces

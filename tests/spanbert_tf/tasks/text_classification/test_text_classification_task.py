@@ -15,6 +15,7 @@ from task_tests import TaskTests
 
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.process.keras_import import UNUSED
+from spanbert_tf.studies.grid import run_grid
 from spanbert_tf.tasks.commands import (
     load_task_model,
     run_baseline_evaluation,
@@ -112,6 +113,12 @@ class TestTextClassification(TaskTests):
         assert text.count('data-kinds="wrong') == errors
         assert f"errors ({errors})" in text
 
+    def test_evaluations_tell_of_which_model_and_how_many_texts(self, finished, material, tmp_path):
+        run_prediction(finished[0], material["dev"], str(tmp_path / "dev"))
+        content = json.loads((tmp_path / "dev" / "evaluation.json").read_text())
+        assert content["scores"] == finished[1]
+        assert (content["rows"], content["preset"]) == (24, finished[0])
+
     def test_texts_without_labels_are_predicted_and_nothing_else(
         self, finished, material, tmp_path
     ):
@@ -143,7 +150,9 @@ class TestTextClassification(TaskTests):
         with pytest.raises(MismatchError, match="label 'other'"):
             self.finetune(material, tmp_path / "run", dev=str(tmp_path / "labels"))
         assert not (tmp_path / "run").exists()
-        with pytest.raises(MismatchError, match=r"data.dataset of these records is null|None"):
+        with pytest.raises(
+            MismatchError, match=r"data.dataset of these records is null, of .* rte;"
+        ):
             self.finetune(material, tmp_path / "run", **{"data.dataset": "rte"})
 
     def test_texts_that_the_model_does_not_read_are_refused(self, finished):
@@ -170,6 +179,18 @@ class TestTextClassification(TaskTests):
         assert "no better for 2 evaluations: stopped" in capfd.readouterr().out
         lines = read_metrics(str(tmp_path / "run" / METRICS_FILE))
         assert max(line["step"] for line in lines) == 3
+
+    def test_a_grid_that_gets_further_values_trains_those_alone(self, material, tmp_path):
+        paths = material["preset"], material["train"], str(tmp_path), material["dev"]
+        options = {"training.epochs": 1, "grid.batch_sizes": "[64]"}
+        logs = [tmp_path / f"learning-rate-{r}-batch-64" / METRICS_FILE for r in ("0.001", "0.002")]
+        run_grid(self.config(material, **options, **{"grid.learning_rates": "[0.001]"}), *paths)
+        before = logs[0].read_text()  # times, too
+        run_grid(
+            self.config(material, **options, **{"grid.learning_rates": "[0.001, 0.002]"}), *paths
+        )
+        assert logs[0].read_text() == before
+        assert len(logs[1].read_text().splitlines()) == len(before.splitlines()) > 0
 
     def test_without_an_evaluation_the_last_step_is_the_one_kept(self, material, tmp_path, capfd):
         options = {"training.epochs": 1, "training.batch_size": 64, "training.keep_best": "true"}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spanbert_tf.cli import main
 from spanbert_tf.studies.glue import average_of_columns, average_of_tasks, paper_scores
+from spanbert_tf.studies.glue_results import find_results
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 from spanbert_tf.tasks.text_classification.scoring import score_labels
 from spanbert_tf.tasks.text_classification.submission import submission_file, submission_text
@@ -132,6 +133,38 @@ def test_tables_name_what_is_missing(runs, capfd):
     assert cells == ["these runs (dev)", "-", "-", "90.5/86.0", "-", "-", "-/83.5", "-", "71.5",
                      "-", "-"]  # fmt: skip
     assert "no scores of CoLA, SST-2, STS-B, QQP, MNLI-m, QNLI, WNLI" in printed
+
+
+def write_evaluation(directory, dataset, score, **facts):
+    directory.mkdir(parents=True)
+    content = {"dataset": dataset, "scores": {"accuracy": score, "score": score}, **facts}
+    (directory / "evaluation.json").write_text(json.dumps(content))
+
+
+def test_a_part_that_is_not_the_development_set_does_not_count(runs, capfd):
+    write_evaluation(runs / "train", "rte", 99.0, rows=2490, preset="x")
+    write_evaluation(runs / "dev", "rte", 71.75, rows=277, preset="x")
+    assert find_results(str(runs))["rte"].scores["score"] == 71.75
+    path = runs / "train" / "evaluation.json"
+    expected = f"{path}: does not count: 2,490 texts, and the development set of RTE has 277\n"
+    assert capfd.readouterr().out == expected
+
+
+def test_nothing_is_chosen_on_the_mismatched_set(tmp_path, capfd):
+    runs = tmp_path / "runs"
+    for name, score in (("a", 84.0), ("b", 84.5), ("c", 80.0)):
+        write_run(runs / name, "mnli", {"accuracy": score, "score": score})
+    for name, score in (("a", 85.0), ("c", 86.0)):
+        preset = str(runs / name / "mnli" / "preset")
+        write_evaluation(runs / f"mm_{name}", "mnli_mm", score, rows=9832, preset=preset)
+    assert "mnli_mm" not in find_results(str(runs))
+    printed = capfd.readouterr().out
+    assert printed.startswith("MNLI-mm: 2 results, none of which is known to be of the model that")
+    assert str(runs / "b" / "mnli") in printed
+    preset = str(runs / "b" / "mnli" / "preset")
+    write_evaluation(runs / "mm_b", "mnli_mm", 83.0, rows=9832, preset=preset)
+    assert find_results(str(runs))["mnli_mm"].scores["score"] == 83.0
+    assert capfd.readouterr().out == ""
 
 
 def test_submission_holds_what_is_there(runs, tmp_path, capfd):

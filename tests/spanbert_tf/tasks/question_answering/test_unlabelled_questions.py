@@ -1,0 +1,103 @@
+"""Questions whose answers nobody tells, as in a test set: they are not unanswerable ones."""
+
+import json
+
+import pytest
+from made_up_questions import VOCABULARY
+
+from data_prep.examples.question_rows import QuestionOptions, write_questions
+from data_prep.examples.squad import read_squad
+from spanbert_tf.config import load_finetuning_config
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.tasks.commands import run_baseline_evaluation
+from spanbert_tf.tasks.question_answering.schema import QuestionAnsweringInfo
+from spanbert_tf.tasks.run import run_finetuning
+
+CONTEXT = "ann has the cat. bob has the owl."
+GOLD = {"answers": [{"text": "ann", "answer_start": 0}]}
+ROW_GOLD = {"answers": {"text": ["ann"], "answer_start": [0]}}
+NO_ANSWER = {"answers": [], "is_impossible": True}
+NO_ROW_ANSWER = {"answers": {"text": [], "answer_start": []}}
+NOTHING = {}
+
+
+def prepared(tmp_path, entries, *, in_rows=False, has_unanswerable=True):
+    """Records of questions with what `entries` say of their answers."""
+    asked = [{"id": str(n), "question": "who has the cat?", **e} for n, e in enumerate(entries)]
+    if in_rows:
+        data = [{"context": CONTEXT, **row} for row in asked]
+    else:
+        data = [{"paragraphs": [{"context": CONTEXT, "qas": asked}]}]
+    (tmp_path / "questions.json").write_text(json.dumps({"data": data}))
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in VOCABULARY))
+    write_questions(
+        read_squad(str(tmp_path / "questions.json")),
+        str(tmp_path / "data"),
+        vocabulary=str(tmp_path / "vocab.txt"),
+        lowercase=True,
+        options=QuestionOptions(sequence_length=32, has_unanswerable=has_unanswerable),
+        overwrite=True,
+    )
+    return str(tmp_path / "data")
+
+
+UNLABELLED = [
+    ([NOTHING, NOTHING], {}, "has no labels to score by, as a test set"),
+    ([{"answers": None}] * 2, {}, "has no labels to score by, as a test set"),
+    ([{"answers": [], "is_impossible": False}], {}, "has no labels to score by, as a test set"),
+    ([NOTHING, {"answers": None}], {"in_rows": True}, "has no labels to score by, as a test set"),
+    ([NOTHING], {"has_unanswerable": False}, "has no labels to score by, as a test set"),
+    (
+        [GOLD, NO_ANSWER],
+        {"has_unanswerable": False},
+        "1 of 2 questions have no answer to score by, as in SQuAD 2.0; .* --version-2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("entries", "options", "words"), UNLABELLED)
+def test_they_are_refused_before_anything_is_predicted(entries, options, words, tmp_path):
+    data = prepared(tmp_path, entries, **options)
+    with pytest.raises(BadInputError, match=f"{data}: {words}"):
+        run_baseline_evaluation([data])
+
+
+@pytest.mark.parametrize(
+    ("entries", "options"),
+    [
+        ([NO_ANSWER, NO_ANSWER], {}),
+        ([GOLD, NOTHING], {}),
+        ([GOLD, NO_ANSWER], {}),
+        ([NO_ROW_ANSWER, NO_ROW_ANSWER], {"in_rows": True}),
+        ([ROW_GOLD, NO_ROW_ANSWER], {"in_rows": True}),
+        ([GOLD, GOLD], {"has_unanswerable": False}),
+    ],
+)
+def test_questions_that_are_known_to_have_no_answer_are_scored(entries, options, tmp_path):
+    (scores,) = run_baseline_evaluation([prepared(tmp_path, entries, **options)])
+    assert 0 <= scores["f1"] <= 100
+
+
+def test_finetuning_neither_trains_nor_scores_on_them(tmp_path):
+    train, dev = tmp_path / "train", tmp_path / "dev"
+    for directory in (train, dev):
+        directory.mkdir()
+    train, dev = prepared(train, [GOLD, NO_ANSWER]), prepared(dev, [NOTHING, NOTHING])
+    assert QuestionAnsweringInfo.load(dev).num_training_rows == 0
+    config = load_finetuning_config("squad_v2", ["data.sequence_length=32"])
+    output = str(tmp_path / "run")
+    with pytest.raises(BadInputError, match=f"{dev}: has no labels to score by"):
+        run_finetuning(config, "no preset", train, output, dev)
+    with pytest.raises(BadInputError, match=f"{dev}: holds no rows to train on"):
+        run_finetuning(config, "no preset", dev, output, train)
+
+
+def test_older_records_that_count_no_such_questions_are_scored_as_before(tmp_path):
+    path = tmp_path / "data" / QuestionAnsweringInfo.file_name()
+    data = prepared(tmp_path, [NO_ANSWER, GOLD])
+    content = json.loads(path.read_text())
+    for name in ("unanswered_questions", "unlabelled_questions"):
+        assert content["counts"].pop(name) is not None
+    path.write_text(json.dumps(content))
+    (scores,) = run_baseline_evaluation([data])
+    assert scores["no_answer_f1"] == 0  # the baseline always answers
