@@ -13,7 +13,8 @@ from spanbert_tf.files.writing import write_directory, write_text
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.process.console import table_console
 from spanbert_tf.tasks.report.page import is_report
-from spanbert_tf.tasks.run import check_encoder, check_labelled, shown_scores
+from spanbert_tf.tasks.run import shown_scores
+from spanbert_tf.tasks.run_inputs import check_encoder, check_labelled
 from spanbert_tf.tasks.task import Predictions, Task, task_of_preset, task_of_records
 
 _REPORT = OutputKind("a report page", "report.html")

@@ -10,19 +10,22 @@ import tensorflow as tf
 
 from spanbert_tf.config import FinetuningConfig, flat_values
 from spanbert_tf.data.rows_info import RowsInfo
-from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.checksums import directory_digest
 from spanbert_tf.files.writing import write_text
-from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.loading import (
-    checked_tokenizer,
     load_checked,
-    load_preset,
-    load_with_tokenizer,
     weights_digest,
 )
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.optimizer import add_adapters, finetuning_optimizer, frozen_variables
+from spanbert_tf.tasks.run_inputs import (
+    check_labelled,
+    check_reads,
+    check_records,
+    encoder_as_configured,
+    load_encoder,
+)
 from spanbert_tf.tasks.table import load_task, load_task_config
 from spanbert_tf.tasks.task import Task
 from spanbert_tf.training.loop import CheckStop, Course, LoopOptions, TrainingLoop
@@ -77,7 +80,7 @@ def run_finetuning(
     if not info.num_training_rows:
         raise BadInputError(f"{data}: holds no rows to train on; write records with labels")
     for directory in filter(None, (data, validation_data)):
-        _check_records(config, task.load_info(directory), directory)
+        check_records(config, task.load_info(directory), directory)
     if validation_data:
         check_labelled(task.load_info(validation_data), validation_data)
     inputs = {"--data": data, "--validation-data": validation_data}
@@ -91,11 +94,12 @@ def run_finetuning(
     keras.utils.set_random_seed(training.library_seed)
     plan = _Plan(config, info)
     with strategy.scope():
-        backbone, tokenizer = _load_checked_encoder(preset, info, data)
+        backbone, tokenizer = load_encoder(preset, info, data)
         if validation_data:
-            _check_read(backbone, tokenizer, task, preset, validation_data)
+            checked = task.load_info(validation_data)
+            check_reads(backbone, tokenizer, checked, validation_data, preset)
         config = decide_precision(config, before, backbone.hidden_dim)
-        backbone = _as_configured(backbone, config, preset)
+        backbone = encoder_as_configured(backbone, config, preset)
         inputs["--preset"] = None if training.random_weights else weights_digest(backbone)
         check_same_inputs(output, inputs)
         if config.optimizer.lora_rank is not None:
@@ -229,101 +233,6 @@ def _check_run(
         check_same_config(output, flat_values(before), flat_values(config))
     check_same_inputs(output, inputs)
     return before
-
-
-def _check_records(config: FinetuningConfig, info: RowsInfo, directory: str) -> None:
-    """Checks that records are what the section `data` says."""
-    for name, wanted in config.data.as_dict().items():
-        found = getattr(info, name)
-        if wanted is not None and found != wanted:
-            # As YAML spells them.
-            shown = [v if isinstance(v, str) else json.dumps(v) for v in (found, wanted)]
-            raise MismatchError(
-                f"{directory}: data.{name} of these records is {shown[0]}, of the configuration "
-                f"{shown[1]}; write them again, or --set data.{name}={json.dumps(found)}"
-            )
-
-
-def check_labelled(info: RowsInfo, directory: str) -> None:
-    """Checks that predictions for some records can be scored; says what scores do not tell.
-
-    Args:
-        info: their description.
-        directory: directory of the records, for errors.
-
-    Raises:
-        BadInputError: they have no labels.
-    """
-    if not info.is_labelled:
-        raise BadInputError(f"{directory}: {info.lack_of_labels}")
-    if info.scoring_note:
-        print(f"{directory}: {info.scoring_note}", flush=True)
-
-
-def _load_checked_encoder(
-    preset: str, info: RowsInfo, data: str
-) -> tuple[SpanBertBackbone, keras_hub.tokenizers.Tokenizer]:
-    """The encoder in float32, and its tokenizer, both of which fit the records."""
-    backbone, tokenizer = load_with_tokenizer(keras_hub.models.Backbone, preset)
-    if not isinstance(backbone, SpanBertBackbone):
-        raise MismatchError(
-            f"{preset}: no encoder of this project; `spanbert-tf convert` makes one"
-        )
-    check_encoder(backbone, info, data, preset)
-    return backbone, checked_tokenizer(preset, data, info, tokenizer)
-
-
-def _as_configured(
-    backbone: SpanBertBackbone, config: FinetuningConfig, preset: str
-) -> SpanBertBackbone:
-    """The encoder in the run's precision, with random weights where the run begins with such."""
-    training = config.training
-    if training.precision == "float32" and not training.random_weights:
-        return backbone
-    return load_preset(
-        SpanBertBackbone,
-        preset,
-        dtype=training.precision,
-        load_weights=not training.random_weights,
-    )
-
-
-def _check_read(
-    backbone: SpanBertBackbone,
-    tokenizer: SpanBertTokenizer,
-    task: Task,
-    preset: str,
-    directory: str,
-) -> None:
-    """Checks that the model reads records that it is not trained on: scores would be noise."""
-    info = task.load_info(directory)
-    checked_tokenizer(preset, directory, info, tokenizer)
-    check_encoder(backbone, info, directory, preset)
-
-
-def check_encoder(backbone: SpanBertBackbone, info: RowsInfo, data: str, preset: str) -> None:
-    """Checks that an encoder can read the rows of some records.
-
-    Args:
-        backbone: backbone of the preset.
-        info: description of the records.
-        data: directory of the records, for errors.
-        preset: what `from_preset` took, for errors.
-
-    Raises:
-        MismatchError: the rows hold other positions than the encoder reads, or are too long.
-    """
-    if info.segment_aware != (backbone.position_embeddings != "absolute"):
-        reads = "BERT's positions" if info.segment_aware else "SegaBERT's positions"
-        raise MismatchError(
-            f"{preset}: reads {reads}, which is not what {data} was written for; write the "
-            f"records {'without' if info.segment_aware else 'with'} --segment-aware"
-        )
-    if backbone.position_embedding and backbone.max_sequence_length < info.sequence_length:
-        raise MismatchError(
-            f"{preset}: has {backbone.max_sequence_length} positions, the rows in {data} up to "
-            f"{info.sequence_length}; write them with --sequence-length"
-        )
 
 
 def _compile(trained: ReplicatedModel, config: FinetuningConfig, plan: _Plan) -> None:

@@ -14,7 +14,7 @@ from data_prep.examples.tagged_sentences import spans_of_tags
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.named_entities.dataset import named_entities_dataset
 from spanbert_tf.tasks.named_entities.schema import load_sentences
-from spanbert_tf.tasks.run import check_labelled
+from spanbert_tf.tasks.run_inputs import check_labelled
 from spanbert_tf.vocabulary import Casing
 
 WORDS = ["the", "cat", "##s", "ann", "lee", "rome", "in", "-", "u", ".", "s", "##town"]

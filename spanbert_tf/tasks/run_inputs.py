@@ -1,0 +1,141 @@
+"""What a run or a command of a task reads: records and an encoder that fit each other."""
+
+import json
+
+import keras_hub
+
+from spanbert_tf.config import FinetuningConfig
+from spanbert_tf.data.rows_info import RowsInfo
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+from spanbert_tf.presets.loading import checked_tokenizer, load_preset, load_with_tokenizer
+
+
+def check_records(config: FinetuningConfig, info: RowsInfo, directory: str) -> None:
+    """Checks that records are what the section `data` says.
+
+    Args:
+        config: configuration of the run.
+        info: description of the records.
+        directory: directory of the records, for errors.
+
+    Raises:
+        MismatchError: a value differs.
+    """
+    for name, wanted in config.data.as_dict().items():
+        found = getattr(info, name)
+        if wanted is not None and found != wanted:
+            # As YAML spells them.
+            shown = [v if isinstance(v, str) else json.dumps(v) for v in (found, wanted)]
+            raise MismatchError(
+                f"{directory}: data.{name} of these records is {shown[0]}, of the configuration "
+                f"{shown[1]}; write them again, or --set data.{name}={json.dumps(found)}"
+            )
+
+
+def check_labelled(info: RowsInfo, directory: str) -> None:
+    """Checks that predictions for some records can be scored; says what scores do not tell.
+
+    Args:
+        info: their description.
+        directory: directory of the records, for errors.
+
+    Raises:
+        BadInputError: they have no labels.
+    """
+    if not info.is_labelled:
+        raise BadInputError(f"{directory}: {info.lack_of_labels}")
+    if info.scoring_note:
+        print(f"{directory}: {info.scoring_note}", flush=True)
+
+
+def load_encoder(
+    preset: str, info: RowsInfo, data: str
+) -> tuple[SpanBertBackbone, SpanBertTokenizer]:
+    """The encoder of a preset in float32, and its tokenizer, both of which fit some records.
+
+    Args:
+        preset: what `from_preset` takes.
+        info: description of the records.
+        data: directory of the records, for errors.
+
+    Raises:
+        BadInputError: the preset cannot be used.
+        MismatchError: it holds no encoder of this project, or one that reads other records.
+    """
+    backbone, tokenizer = load_with_tokenizer(keras_hub.models.Backbone, preset)
+    if not isinstance(backbone, SpanBertBackbone):
+        raise MismatchError(
+            f"{preset}: no encoder of this project; `spanbert-tf convert` makes one"
+        )
+    check_encoder(backbone, info, data, preset)
+    return backbone, checked_tokenizer(preset, data, info, tokenizer)
+
+
+def encoder_as_configured(
+    backbone: SpanBertBackbone, config: FinetuningConfig, preset: str
+) -> SpanBertBackbone:
+    """The encoder in the run's precision, with random weights where the run begins with such.
+
+    Args:
+        backbone: the preset's encoder in float32.
+        config: configuration of the run, its precision decided.
+        preset: what `from_preset` takes.
+    """
+    training = config.training
+    if training.precision == "float32" and not training.random_weights:
+        return backbone
+    return load_preset(
+        SpanBertBackbone,
+        preset,
+        dtype=training.precision,
+        load_weights=not training.random_weights,
+    )
+
+
+def check_reads(
+    backbone: SpanBertBackbone,
+    tokenizer: SpanBertTokenizer,
+    info: RowsInfo,
+    data: str,
+    preset: str,
+) -> None:
+    """Checks that a model reads records that it is not trained on: scores would be noise.
+
+    Args:
+        backbone: the model's encoder.
+        tokenizer: the model's tokenizer.
+        info: description of the records.
+        data: directory of the records, for errors.
+        preset: what `from_preset` took, for errors.
+
+    Raises:
+        MismatchError: vocabulary, casing or the layout of the rows differ.
+    """
+    checked_tokenizer(preset, data, info, tokenizer)
+    check_encoder(backbone, info, data, preset)
+
+
+def check_encoder(backbone: SpanBertBackbone, info: RowsInfo, data: str, preset: str) -> None:
+    """Checks that an encoder can read the rows of some records.
+
+    Args:
+        backbone: backbone of the preset.
+        info: description of the records.
+        data: directory of the records, for errors.
+        preset: what `from_preset` took, for errors.
+
+    Raises:
+        MismatchError: the rows hold other positions than the encoder reads, or are too long.
+    """
+    if info.segment_aware != (backbone.position_embeddings != "absolute"):
+        reads = "BERT's positions" if info.segment_aware else "SegaBERT's positions"
+        raise MismatchError(
+            f"{preset}: reads {reads}, which is not what {data} was written for; write the "
+            f"records {'without' if info.segment_aware else 'with'} --segment-aware"
+        )
+    if backbone.position_embedding and backbone.max_sequence_length < info.sequence_length:
+        raise MismatchError(
+            f"{preset}: has {backbone.max_sequence_length} positions, the rows in {data} up to "
+            f"{info.sequence_length}; write them with --sequence-length"
+        )
