@@ -115,9 +115,8 @@ def _from_rows(path: str, rows: list[_Row]) -> QuestionSet:
     for row in rows:
         index = contexts.setdefault(row["context"], len(contexts))
         lists = row.get("answers")
-        is_known = (
-            lists is not None
-        )  # test sets have no answers, which is not an empty list of them
+        # Test sets have no answers, which is not an empty list of them.
+        is_known = lists is not None
         lists = lists or {"text": [], "answer_start": []}
         # What has no place is an answer that is lost, and counted so.
         places = itertools.chain(lists["answer_start"], itertools.repeat(-1))

@@ -132,7 +132,7 @@ def test_two_workers_mix_the_first_weights_in(tiny_records, tmp_path):
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_when_a_worker_dies_the_other_says_so_and_both_go_on_later(
+def test_when_a_worker_dies_the_other_says_so_and_a_checkpoint_is_kept(
     config_file, tiny_records, tmp_path
 ):
     run = tmp_path / "run"
