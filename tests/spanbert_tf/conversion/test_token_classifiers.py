@@ -76,7 +76,7 @@ def test_way_back(model, preset, tmp_path):
         np.testing.assert_array_equal(tensor, expected[name])
 
 
-@pytest.mark.parametrize("strategy", ["simple", "first"])
+@pytest.mark.parametrize("strategy", ["simple", pytest.param("first", marks=pytest.mark.slow)])
 def test_predictor_is_the_pipeline(strategy, model, preset, tmp_path):
     ids = {piece: number for number, piece in enumerate(VOCABULARY)}
     tokenizer = transformers.BertTokenizerFast(vocab=ids, do_lower_case=True)

@@ -130,6 +130,7 @@ def check_equal(found, expected, **tolerances):
         np.testing.assert_allclose(found[name], expected[name], err_msg=name, **tolerances)
 
 
+@pytest.mark.slow
 def test_given_gradients_move_weights_and_moments_as_on_tensorflow(tmp_path):
     """Clips, groups, loss scale, exceptions from the decay, updates that are left out."""
     found = results_on_jax("", tmp_path, ["optimizer"])["optimizer"]

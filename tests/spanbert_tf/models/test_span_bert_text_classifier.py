@@ -91,6 +91,7 @@ def segabert_classifier(num_classes=2, **options):
     return SpanBertTextClassifier(backbone, num_classes, preprocessor, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_toy")
 def test_segabert_reads_pairs_of_strings_and_keeps_its_positions(tmp_path):
     classifier = segabert_classifier(dropout=0.0)

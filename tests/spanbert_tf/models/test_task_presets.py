@@ -142,7 +142,18 @@ def test_a_preset_holds_weights_alone(kind, encoder_preset, tmp_path, caplog):
 
 
 @pytest.mark.usefixtures("without_toy")
-@pytest.mark.parametrize("kind", TASKS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        SpanBertMaskedLM,
+        SpanBertTextClassifier,
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in TASKS
+            if kind not in (SpanBertMaskedLM, SpanBertTextClassifier)
+        ),
+    ],
+)
 def test_rows_are_as_long_as_the_preset_says(kind, encoder_preset, tmp_path):
     options, _, inputs = TASKS[kind]
     # KerasHub's class finds ours, and does not come by our `from_preset`.
@@ -165,6 +176,7 @@ def test_rows_are_as_long_as_the_preset_says(kind, encoder_preset, tmp_path):
     assert PREPROCESSORS[kind].from_preset(encoder_preset, sequence_length=9).sequence_length == 9
 
 
+@pytest.mark.slow
 def test_a_question_answerer_of_segabert_tells_its_positions(tmp_path):
     make_backbone(position_embeddings="segment_aware").save_to_preset(str(tmp_path / "preset"))
     SpanBertTokenizer(VOCABULARY).save_to_preset(str(tmp_path / "preset"))

@@ -90,7 +90,16 @@ def check_equal(found, expected):
 
 
 @pytest.mark.parametrize(
-    ("name", "optimizer"), [*((name, "keras") for name in TASKS), ("question_answerer", "ours")]
+    ("name", "optimizer"),
+    [
+        ("pretrainer", "keras"),
+        ("question_answerer", "ours"),
+        *(
+            pytest.param(name, "keras", marks=pytest.mark.slow)
+            for name in TASKS
+            if name != "pretrainer"
+        ),
+    ],
 )
 def test_two_replicas_train_as_one(name, optimizer, two_devices):
     """Loss and weights; the second batch has other numbers of targets on the two replicas."""

@@ -77,6 +77,7 @@ def test_padding_does_not_reach_tokens(is_quantized):
     np.testing.assert_allclose(*results, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_quantized_layers_compute_what_keras_hubs_do():
     inputs, mask = rows()
     outputs = []

@@ -316,6 +316,7 @@ def test_finished_run_refuses_another_encoder(straight_run, tiny_records, tmp_pa
         continue_run(other, tiny_records, straight_run)
 
 
+@pytest.mark.slow
 def test_head_of_the_preset_keeps_its_bias(straight_run, tiny_records, tmp_path):
     """A run goes on from another run's preset, which has both heads."""
     earlier = str(straight_run / "preset")

@@ -13,15 +13,16 @@ from spanbert_tf.pretraining.model import compiled_pretrainer
 @pytest.fixture(scope="module")
 def measured(tiny_overrides, tiny_pair_records):
     """Batch size → metrics of all three objectives on 10 records; 7 and 64 fill a batch up."""
-    results = {}
+    results, model = {}, None
     for batch_size in (1, 7, 64):
         overrides = [f"training.batch_size={batch_size}", "objectives.span_boundary=true"]
         config = load_config("bert_2seq_nsp", [*tiny_overrides, *overrides])
         info = load_dataset_info(tiny_pair_records)
         strategy = tf.distribute.get_strategy()
         held_out = RunDatasets(config, tiny_pair_records, info, strategy).held_out()
-        keras.utils.set_random_seed(3)
-        model = compiled_pretrainer(config, info.vocabulary_size)
+        if model is None:
+            keras.utils.set_random_seed(3)
+            model = compiled_pretrainer(config, info.vocabulary_size)
         results[batch_size] = model.evaluate(held_out, return_dict=True, verbose=0)
     return results
 

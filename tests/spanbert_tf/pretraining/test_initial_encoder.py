@@ -39,6 +39,7 @@ def encoder_of(preset):
     return SpanBertBackbone.from_preset(str(preset)).get_weights()
 
 
+@pytest.mark.slow
 def test_encoder_is_the_mean_and_heads_are_the_trained_ones(
     straight_run, preset, tiny_records, tmp_path
 ):
@@ -129,6 +130,7 @@ def test_finished_run_takes_another_share(straight_run, preset, tiny_records, tm
     assert mixed_run(preset, tiny_records, run, share=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["half", "bit"])
 def test_damaged_file_is_named_before_the_first_step(
     damage, straight_run, preset, tiny_records, tmp_path

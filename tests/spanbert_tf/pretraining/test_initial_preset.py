@@ -107,6 +107,7 @@ def test_preset_that_reads_text_otherwise_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_uncased_preset_fits_uncased_records(save_preset, config, tmp_path, capfd):
     records = write_records(
         tmp_path / "records",

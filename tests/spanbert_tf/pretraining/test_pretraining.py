@@ -207,6 +207,7 @@ def test_finished_run_is_not_trained_again(copied_run, config, tiny_records):
     assert os.path.isdir(f"{copied_run}/preset")
 
 
+@pytest.mark.slow
 def test_run_can_be_made_longer(copied_run, tiny_overrides, tiny_records):
     longer = [*tiny_overrides, "model.dropout=0.1", "training.steps=14", "training.log_every=1"]
     run_pretraining(load_config("spanbert_base", longer), tiny_records, copied_run)

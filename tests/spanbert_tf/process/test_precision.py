@@ -66,6 +66,7 @@ def test_several_workers_keep_float32_on_processors(as_if_gained):
     assert decide_precision(config, None, WIDE).training.precision == "float32"
 
 
+@pytest.mark.slow
 def test_run_goes_on_in_the_precision_that_it_began_with(
     tiny_overrides, tiny_records, tmp_path, as_if_gained
 ):

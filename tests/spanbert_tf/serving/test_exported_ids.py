@@ -60,7 +60,7 @@ def test_real_lines_have_the_ids_of_preparation(shared_data, tmp_path):
     params=[
         pytest.param(CASED, marks=pytest.mark.slow),  # real lines are cased
         Casing.of(True),
-        Casing(True, False),
+        pytest.param(Casing(True, False), marks=pytest.mark.slow),
     ],
     ids=Casing.describe,
 )

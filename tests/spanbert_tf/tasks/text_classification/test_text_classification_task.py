@@ -180,6 +180,7 @@ class TestTextClassification(TaskTests):
         lines = read_metrics(str(tmp_path / "run" / METRICS_FILE))
         assert max(line["step"] for line in lines) == 3
 
+    @pytest.mark.slow
     def test_a_grid_that_gets_further_values_trains_those_alone(self, material, tmp_path):
         paths = material["preset"], material["train"], str(tmp_path), material["dev"]
         options = {"training.epochs": 1, "grid.batch_sizes": "[64]"}
