@@ -166,6 +166,7 @@ def test_fit_on_texts_learns_them(answerer, with_starts):
         assert np.argmax(logits[f"{end}_logits"], axis=1).tolist() == expected
 
 
+@pytest.mark.slow
 def test_the_example_of_the_class(answerer, tmp_path):
     """The block of code in the docstring, with a preset of that name."""
     answerer.is_head_trained = True

@@ -92,12 +92,12 @@ def check_equal(found, expected):
 @pytest.mark.parametrize(
     ("name", "optimizer"),
     [
-        ("pretrainer", "keras"),
+        ("text_classifier", "keras"),
         ("question_answerer", "ours"),
         *(
             pytest.param(name, "keras", marks=pytest.mark.slow)
             for name in TASKS
-            if name != "pretrainer"
+            if name != "text_classifier"
         ),
     ],
 )

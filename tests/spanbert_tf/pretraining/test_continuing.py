@@ -75,6 +75,7 @@ def test_key_that_contradicts_the_preset_is_refused(preset, tiny_records, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_heads_alone_leave_the_encoder_as_it_is(preset, tiny_records, tmp_path):
     run = tmp_path / "run"
     continue_run(preset, tiny_records, run, training__head_steps=100, training__steps=4)

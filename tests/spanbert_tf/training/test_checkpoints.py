@@ -181,6 +181,7 @@ def test_best_checkpoint_that_is_gone_is_kept_when_it_is_reached_again(tmp_path)
     assert checkpoints.restore_best() == 3
 
 
+@pytest.mark.slow
 def test_a_step_can_be_damaged_twice(tmp_path):
     _saved(tmp_path, [2, 4])
     for _ in range(2):

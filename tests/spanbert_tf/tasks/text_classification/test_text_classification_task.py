@@ -57,6 +57,7 @@ class TestTextClassification(TaskTests):
     def answer_of_predictor(self, found):
         return {"label": found["label"], found["label"]: found["score"]}
 
+    @pytest.mark.slow
     def test_evaluation_imports_no_other_keras(self, finished, material):
         """In a process of its own, as a shell starts it; each of these costs up to seconds."""
         others = {"tf_keras", "official", "torch", "transformers", "apache_beam", *UNUSED}
@@ -171,6 +172,7 @@ class TestTextClassification(TaskTests):
         )
         assert "its pooler was never trained" not in capfd.readouterr().out
 
+    @pytest.mark.slow
     def test_patience_ends_a_run_that_keeps_no_best_checkpoint(self, material, tmp_path, capfd):
         """The first of three evaluations is the best one: nothing is learned."""
         options = {"training.epochs": 9, "training.batch_size": 64, "training.keep_best": "false"}
