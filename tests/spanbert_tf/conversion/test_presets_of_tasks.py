@@ -1,35 +1,18 @@
 """What a preset of a task loses on its way to another format is said, or refused."""
 
-import keras
 import pytest
-import torch_models
 
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import (
-    SpanBertBackbone,
     SpanBertCoreferenceResolver,
     SpanBertCoreferenceResolverPreprocessor,
     SpanBertQuestionAnswerer,
     SpanBertQuestionAnswererPreprocessor,
     SpanBertRelationClassifier,
     SpanBertRelationClassifierPreprocessor,
-    SpanBertTokenizer,
 )
 from spanbert_tf.presets.writing import write_preset
-
-VOCABULARY = [*torch_models.VOCABULARY, *(f"[unused{number}]" for number in range(1, 7))]
-
-
-@pytest.fixture(scope="module")
-def backbone():
-    keras.utils.set_random_seed(1)
-    return SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=16)
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return SpanBertTokenizer(VOCABULARY, lowercase=True)
 
 
 def write(task, directory):
@@ -39,10 +22,10 @@ def write(task, directory):
 
 
 @pytest.fixture(scope="module")
-def answerer(backbone, tokenizer, tmp_path_factory):
-    preprocessor = SpanBertQuestionAnswererPreprocessor(tokenizer, 16, question_first=True)
+def answerer(tiny_backbone, tiny_tokenizer, tmp_path_factory):
+    preprocessor = SpanBertQuestionAnswererPreprocessor(tiny_tokenizer, 16, question_first=True)
     settings = {"null_threshold": -1.5, "has_unanswerable": True}
-    task = SpanBertQuestionAnswerer(backbone, preprocessor, **settings)
+    task = SpanBertQuestionAnswerer(tiny_backbone, preprocessor, **settings)
     return write(task, tmp_path_factory.mktemp("answerer") / "preset")
 
 
@@ -62,9 +45,9 @@ def test_a_task_is_not_converted_to_itself(answerer, tmp_path):
     assert not (tmp_path / "copy").exists()
 
 
-def test_a_head_that_has_no_place_is_named(backbone, tokenizer, tmp_path, capfd):
-    preprocessor = SpanBertRelationClassifierPreprocessor(tokenizer, 16)
-    classifier = SpanBertRelationClassifier(backbone, ["no_relation", "born_in"], preprocessor)
+def test_a_head_that_has_no_place_is_named(tiny_backbone, tiny_tokenizer, tmp_path, capfd):
+    preprocessor = SpanBertRelationClassifierPreprocessor(tiny_tokenizer, 16)
+    classifier = SpanBertRelationClassifier(tiny_backbone, ["no_relation", "born_in"], preprocessor)
     preset = write(classifier, tmp_path / "preset")
     convert_checkpoint("keras", "tf1", preset, str(tmp_path / "copy"))
     words = f"{preset}: the head of its SpanBertRelationClassifier has no place in other formats"
@@ -72,11 +55,11 @@ def test_a_head_that_has_no_place_is_named(backbone, tokenizer, tmp_path, capfd)
 
 
 def test_a_resolver_without_a_gate_has_no_place_in_the_originals_format(
-    backbone, tokenizer, tmp_path
+    tiny_backbone, tiny_tokenizer, tmp_path
 ):
-    preprocessor = SpanBertCoreferenceResolverPreprocessor(tokenizer, 16)
+    preprocessor = SpanBertCoreferenceResolverPreprocessor(tiny_tokenizer, 16)
     sizes = {"max_span_width": 3, "feature_dim": 4, "ffnn_dim": 6}
-    resolver = SpanBertCoreferenceResolver(backbone, preprocessor, depth=1, **sizes)
+    resolver = SpanBertCoreferenceResolver(tiny_backbone, preprocessor, depth=1, **sizes)
     preset = write(resolver, tmp_path / "preset")
     with pytest.raises(MismatchError, match=r"lacks coref_layer/f/.* has no gate"):
         convert_checkpoint("keras", "tf1", preset, str(tmp_path / "copy"))

@@ -1,15 +1,13 @@
 """A head that was never trained is no trained one after a conversion."""
 
-import keras
 import pytest
 import torch
 import transformers
-from torch_models import VOCABULARY, save_torch_model, torch_model
+from torch_models import save_torch_model, torch_model
 
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import (
-    SpanBertBackbone,
     SpanBertMaskedLM,
     SpanBertMaskedLMPreprocessor,
     SpanBertPretrainer,
@@ -19,23 +17,11 @@ from spanbert_tf.models import (
     SpanBertTextClassifierPreprocessor,
     SpanBertTokenClassifier,
     SpanBertTokenClassifierPreprocessor,
-    SpanBertTokenizer,
 )
 from spanbert_tf.models.pretraining_heads import FRESH
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.presets.pretraining import load_preset_into
 from spanbert_tf.presets.writing import write_preset
-
-
-@pytest.fixture(scope="module")
-def backbone():
-    keras.utils.set_random_seed(1)
-    return SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=16)
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return SpanBertTokenizer(VOCABULARY, lowercase=True)
 
 
 def masked_lm(backbone, tokenizer):
@@ -68,9 +54,9 @@ def token_classifier(backbone, tokenizer):
     ],
 )
 def test_there_and_back_a_head_is_as_trained_as_before(
-    make, between, is_trained, backbone, tokenizer, tmp_path, capfd
+    make, between, is_trained, tiny_backbone, tiny_tokenizer, tmp_path, capfd
 ):
-    task = make(backbone, tokenizer)
+    task = make(tiny_backbone, tiny_tokenizer)
     if is_trained:
         task.is_head_trained = True
     preset, middle, back = (str(tmp_path / name) for name in ("preset", "middle", "back"))
@@ -94,11 +80,11 @@ def test_what_a_source_does_not_say_its_biases_tell(tmp_path):
         load_trained(SpanBertTextClassifier, str(tmp_path / "preset"))
 
 
-def test_an_untrained_head_is_not_taken_over(backbone, tokenizer, tmp_path):
+def test_an_untrained_head_is_not_taken_over(tiny_backbone, tiny_tokenizer, tmp_path):
     sizes = {"max_span_targets": 4, "span_position_dim": 8}
-    pretrainer = SpanBertPretrainer(backbone, **sizes)
+    pretrainer = SpanBertPretrainer(tiny_backbone, **sizes)
     preset = str(tmp_path / "preset")
-    pretrainer.save_to_preset(preset, tokenizer=tokenizer)
-    report = load_preset_into(SpanBertPretrainer(backbone, **sizes), preset)
+    pretrainer.save_to_preset(preset, tokenizer=tiny_tokenizer)
+    report = load_preset_into(SpanBertPretrainer(tiny_backbone, **sizes), preset)
     assert report["masked_lm_head"] == report["span_boundary_head"]
     assert report["masked_lm_head"].startswith(FRESH)

@@ -94,3 +94,18 @@ def test_a_tokenizer_without_a_name_lives_as_long_as_it_works():
     ids = WordPieceTokenizer(VOCABULARY, Casing.of(True)).tokenize(tf.constant(["ab"]))
     offsets = WordPieceTokenizer(VOCABULARY, Casing.of(True)).tokenize_with_offsets(["ab"])
     assert offsets[0].to_list() == ids.to_list()
+
+
+def test_one_tokenizer_of_a_vocabulary_also_if_a_graph_asks_first():
+    vocabulary = [*VOCABULARY, "onlyhere"]
+
+    @tf.function
+    def in_graph(texts):
+        return WordPieceTokenizer.shared(vocabulary, Casing.of(True)).tokenize(texts)
+
+    expected = [[len(vocabulary) - 1]]
+    assert in_graph(tf.constant(["OnlyHere"])).to_list() == expected
+    shared = WordPieceTokenizer.shared(tuple(vocabulary), Casing.of(True))
+    assert shared.tokenize(tf.constant(["OnlyHere"])).to_list() == expected
+    assert WordPieceTokenizer.shared(vocabulary, Casing.of(True)) is shared
+    assert WordPieceTokenizer.shared(vocabulary, Casing.of(False)) is not shared
