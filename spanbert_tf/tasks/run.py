@@ -8,7 +8,7 @@ import keras
 import keras_hub
 import tensorflow as tf
 
-from spanbert_tf.config import FinetuningConfig, flat_values
+from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.data.rows_info import RowsInfo
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.checksums import directory_digest
@@ -33,7 +33,6 @@ from spanbert_tf.training.replicated_model import ReplicatedModel
 from spanbert_tf.training.run_directory import (
     CONFIG_FILE,
     PRESET,
-    check_directory,
     check_same_config,
     check_same_inputs,
     write_finetuning_run,
@@ -85,7 +84,8 @@ def run_finetuning(
         check_labelled(task.load_info(validation_data), validation_data)
     inputs = {"--data": data, "--validation-data": validation_data}
     inputs = {option: path and directory_digest(path) for option, path in inputs.items()}
-    before = _check_run(config, output, inputs)
+    before = check_same_config(output, config, load_task_config)
+    check_same_inputs(output, inputs)
     training = config.training
     strategy = make_strategy(training, num_devices)
     workers = Workers(strategy)
@@ -220,19 +220,6 @@ def _calibrated_scores(
     if task.calibrate is not None:
         task.calibrate(model, validation_data, predictions)
     return task.score(model, validation_data, predictions)
-
-
-def _check_run(
-    config: FinetuningConfig, output: str, inputs: Mapping[str, str | None]
-) -> FinetuningConfig | None:
-    """Checks that a directory is new or of the same run, and returns that run's configuration."""
-    check_directory(output)
-    path, before = os.path.join(output, CONFIG_FILE), None
-    if os.path.exists(path):
-        before = load_task_config(path)
-        check_same_config(output, flat_values(before), flat_values(config))
-    check_same_inputs(output, inputs)
-    return before
 
 
 def _compile(trained: ReplicatedModel, config: FinetuningConfig, plan: _Plan) -> None:

@@ -3,14 +3,16 @@
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from spanbert_tf.config import PretrainingConfig, flat_values, load_config
+from spanbert_tf.config import FinetuningConfig, PretrainingConfig, flat_values, load_config
 from spanbert_tf.config.runs import CONFIG_FILE
 from spanbert_tf.data.schema import DATASET_INFO_FILE, DatasetInfo
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.writing import write_text
+
+AnyConfig = TypeVar("AnyConfig", bound=FinetuningConfig | PretrainingConfig)
 
 INPUTS_FILE = "inputs.json"
 CHECKPOINTS, PRESET = "checkpoints", "preset"
@@ -69,11 +71,7 @@ def check_run(
         BadInputError: the directory holds something else.
         MismatchError: it is a run with another configuration or other records.
     """
-    check_directory(directory)
-    config_path, before = os.path.join(directory, CONFIG_FILE), None
-    if os.path.exists(config_path):
-        before = load_config(config_path)
-        check_same_config(directory, flat_values(before), flat_values(config))
+    before = check_same_config(directory, config, load_config)
     info_path = os.path.join(directory, DATASET_INFO_FILE)
     if os.path.exists(info_path):
         with open(info_path, encoding="utf-8") as file:
@@ -89,17 +87,33 @@ def write_run(directory: str, config: PretrainingConfig, info: DatasetInfo) -> N
     write_text(os.path.join(directory, CONFIG_FILE), config.to_yaml())
 
 
-def check_same_config(directory: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Checks that a run goes on with the configuration that it was begun with.
+def check_same_config(
+    directory: str, config: AnyConfig, load: Callable[[str], AnyConfig]
+) -> AnyConfig | None:
+    """Checks that a directory is new, empty, or of a run with the same configuration.
 
     Args:
-        directory: directory of the run, for errors.
-        before: its flat values.
-        now: the flat values of the command.
+        directory: directory of the run.
+        config: configuration of the command.
+        load: path of a `config.yaml` → configuration.
+
+    Returns:
+        The configuration that the run was begun with; `None` for a new one.
 
     Raises:
+        BadInputError: the directory holds something else.
         MismatchError: a value differs that may not change in the middle of a run.
     """
+    check_directory(directory)
+    path = os.path.join(directory, CONFIG_FILE)
+    if not os.path.exists(path):
+        return None
+    before = load(path)
+    _compare_values(directory, flat_values(before), flat_values(config))
+    return before
+
+
+def _compare_values(directory: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     for key, value in now.items():
         if key.startswith(_GRID) or key in _CHANGEABLE or key not in before or value == before[key]:
             continue

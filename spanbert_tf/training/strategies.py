@@ -3,20 +3,13 @@
 import dataclasses
 import json
 import os
-from typing import TypeVar
 
 import tensorflow as tf
 
-from spanbert_tf.config import (
-    FinetuningConfig,
-    FinetuningTrainingConfig,
-    PretrainingConfig,
-    TrainingConfig,
-)
+from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.process.precision import choose_precision
-
-AnyConfig = TypeVar("AnyConfig", bound=FinetuningConfig | PretrainingConfig)
+from spanbert_tf.training.run_directory import AnyConfig
 
 _CLUSTER_VARIABLE, _SLURM_VARIABLE = "TF_CONFIG", "SLURM_STEP_NODELIST"
 _SLURM_PORT = 8888
