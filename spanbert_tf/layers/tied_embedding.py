@@ -32,10 +32,18 @@ class TiedEmbedding(keras.layers.ReversibleEmbedding):
         # Keras' embeddings do not cast by themselves: under mixed precision this product, the
         # largest of all, would be in float32.
         table = ops.cast(self.embeddings, self.compute_dtype)  # [V, H]
-        num_missing = -self.input_dim % _MULTIPLE if keras.backend.backend() == "jax" else 0
-        if num_missing:
-            table = ops.pad(table, [(0, num_missing), (0, 0)])
-        logits = ops.matmul(ops.cast(rows, self.compute_dtype), ops.transpose(table))
-        if num_missing:
-            logits = logits[:, : self.input_dim]  # [B · K, V]
+        logits = _product(ops.cast(rows, self.compute_dtype), table)  # [B · K, V]
         return ops.reshape(logits, (*ops.shape(inputs)[:-1], self.input_dim))
+
+
+def _product(rows: keras.KerasTensor, table: keras.KerasTensor) -> keras.KerasTensor:
+    """Logits [N, V] of rows [N, H] and the table [V, H]."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        # Of a table that is transposed first, the gradient is [H, V] and is transposed, too.
+        return tf.matmul(rows, table, transpose_b=True)
+    num_entries = table.shape[0]
+    if keras.backend.backend() == "jax":
+        table = ops.pad(table, [(0, -num_entries % _MULTIPLE), (0, 0)])
+    return ops.matmul(rows, ops.transpose(table))[:, :num_entries]

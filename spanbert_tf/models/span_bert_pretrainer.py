@@ -20,6 +20,7 @@ from spanbert_tf.models.pretraining_heads import (
 from spanbert_tf.models.replicas import global_mean_share
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
+from spanbert_tf.models.vocabulary_crossentropy import vocabulary_crossentropy
 
 if TYPE_CHECKING:  # they need TensorFlow, which a pretrainer on JAX does without
     from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
@@ -257,9 +258,7 @@ class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
             labels, weights = _targets(
                 batch, objective, sample_weight
             )  # [B, K]; [B] for next sentences
-            values = ops.cast(values, "float32")
-            losses = keras.losses.sparse_categorical_crossentropy(labels, values, from_logits=True)
-            is_correct = ops.equal(ops.argmax(values, axis=-1), ops.cast(labels, "int32"))
+            losses, is_correct = vocabulary_crossentropy(labels, ops.cast(values, "float32"))
             sums[objective] = ObjectiveSums(
                 ops.sum(losses * weights),
                 ops.sum(ops.cast(is_correct, "float32") * weights),
