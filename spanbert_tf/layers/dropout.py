@@ -1,5 +1,8 @@
 """Dropout with half of the random bits."""
 
+import math
+from collections.abc import Sequence
+
 import keras
 
 _BITS = 16
@@ -24,22 +27,31 @@ def apply_dropout(
     Returns:
         A tensor of the shape and type of `x`.
     """
-    draw = _DRAWS.get(keras.backend.backend())
-    if not training or not layer.rate or draw is None or keras.distribution.distribution():
+    if not training or not layer.rate or not draws_own_bits():
         return layer(x, training=training)
+    is_kept, scale = draw_kept(layer, keras.ops.shape(x))
+    return x * (keras.ops.cast(is_kept, x.dtype) * keras.ops.cast(scale, x.dtype))
+
+
+def draws_own_bits() -> bool:
+    """Whether there is a generator of 16 bits a value for this backend."""
+    return keras.backend.backend() in _DRAWS and not keras.distribution.distribution()
+
+
+def draw_kept(layer: keras.layers.Dropout, shape: Sequence) -> tuple[keras.KerasTensor, float]:
+    """Which values a layer keeps, bool in the given shape, and what those are multiplied with."""
     # Of the numbers that 16 bits can be, neither none nor all.
     num_kept = min(max(round((1 - layer.rate) * _RANGE), 1), _RANGE - 1)
-    is_kept = keras.ops.cast(draw(layer.seed_generator.next(), x, num_kept), x.dtype)
-    return x * (is_kept * keras.ops.cast(_RANGE / num_kept, x.dtype))
+    draw = _DRAWS[keras.backend.backend()]
+    return draw(layer.seed_generator.next(), shape, num_kept), _RANGE / num_kept
 
 
 def _draw_on_tensorflow(
-    seed: keras.KerasTensor, x: keras.KerasTensor, num_kept: int
+    seed: keras.KerasTensor, shape: Sequence, num_kept: int
 ) -> keras.KerasTensor:
-    """What is kept, bool in the shape of `x`."""
     import tensorflow as tf
 
-    size = tf.size(x)
+    size = tf.reduce_prod(tf.stack(shape))
     words = tf.random.stateless_uniform(
         [(size + 1) // 2],
         tf.cast(seed, tf.int64),
@@ -48,17 +60,18 @@ def _draw_on_tensorflow(
         dtype=tf.int32,
     )
     halves = tf.reshape(tf.bitcast(words, tf.int16), [-1])[:size]
-    return tf.reshape(halves < num_kept - _RANGE // 2, tf.shape(x))
+    return tf.reshape(halves < num_kept - _RANGE // 2, shape)
 
 
-def _draw_on_jax(seed: keras.KerasTensor, x: keras.KerasTensor, num_kept: int) -> keras.KerasTensor:
+def _draw_on_jax(seed: keras.KerasTensor, shape: Sequence, num_kept: int) -> keras.KerasTensor:
     """As on TensorFlow, from the device's own generator: JAX' default computes each bit itself."""
     import jax
 
+    size = math.prod(shape)
     key = jax.random.wrap_key_data(keras.ops.concatenate([seed, seed]), impl="rbg")
-    words = jax.random.bits(key, [(x.size + 1) // 2], "uint32")
-    halves = jax.lax.bitcast_convert_type(words, "uint16").reshape(-1)[: x.size]
-    return halves.reshape(x.shape) < num_kept
+    words = jax.random.bits(key, [(size + 1) // 2], "uint32")
+    halves = jax.lax.bitcast_convert_type(words, "uint16").reshape(-1)[:size]
+    return halves.reshape(shape) < num_kept
 
 
 _DRAWS = {"tensorflow": _draw_on_tensorflow, "jax": _draw_on_jax}

@@ -10,6 +10,7 @@ from keras import ops
 from spanbert_tf.layers.dropout import apply_dropout
 from spanbert_tf.layers.gelu import training_gelu
 from spanbert_tf.layers.layer_norm import apply_layer_norm
+from spanbert_tf.layers.training_attention import training_attention
 
 _MASKED = -1e9  # added to the scores of padding; float16 has its own
 _MASKED_FLOAT16 = -3e4
@@ -25,7 +26,8 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
     - all products with weights are of matrices [B · S, H], with which TensorFlow puts bias and
       GELU into the product at inference;
     - padding is added to the attention's scores in place of a selection over [B, N, S, S];
-    - in training, dropout and GELU are `apply_dropout`'s and `training_gelu`'s.
+    - in training, dropout and GELU are `apply_dropout`'s and `training_gelu`'s, and on TensorFlow
+      attention is `training_attention`.
 
     The class keeps KerasHub's name, which is part of the paths in files of weights.
 
@@ -96,15 +98,17 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         by_part = ops.transpose(by_head, (2, 0, 3, 1, 4))  # [3, B, N, S, D]
         query, key, value = ops.unstack(by_part, 3, axis=0)
         query = ops.multiply(query, ops.cast(head_dim**-0.5, query.dtype))
-        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, S, S]
-        is_half = keras.backend.standardize_dtype(scores.dtype) == "float16"
-        is_padding = 1 - ops.cast(padding_mask, scores.dtype)  # [B, S]
-        scores += (is_padding * (_MASKED_FLOAT16 if is_half else _MASKED))[:, None, None, :]
-        weights = ops.softmax(scores, axis=-1)
-        if self.dropout:
+        is_half = keras.backend.standardize_dtype(query.dtype) == "float16"
+        is_padding = 1 - ops.cast(padding_mask, query.dtype)  # [B, S]
+        padding = (is_padding * (_MASKED_FLOAT16 if is_half else _MASKED))[:, None, None, :]
+        if keras.backend.backend() == "tensorflow" and training and rate:
+            heads = training_attention(attention._dropout_layer, query, key, value, padding)
+        else:
+            scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, S, S]
+            weights = ops.softmax(scores + padding, axis=-1)
             weights = apply_dropout(attention._dropout_layer, weights, training)
-        heads = ops.transpose(ops.matmul(weights, value), (0, 2, 1, 3))  # [B, S, N, D]
-        return ops.reshape(heads, (-1, hidden_dim))
+            heads = ops.matmul(weights, value)  # [B, N, S, D]
+        return ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), (-1, hidden_dim))
 
 
 def _attend_at_once(
