@@ -1,16 +1,17 @@
 """Tokens a second of a pre-training step, beside the same model in PyTorch `transformers`.
 
-    python -m benchmarks.pretraining_step [--shape small|base] [--rounds N]
+    python -m benchmarks.pretraining_step [--shape small|base] [--rounds N] [--precisions]
 
 A step is forward, backward and the AdamW update, dropout on, on rows of 512 positions with 77
 masked tokens and BERT's cased vocabulary. The peer is `BertForMaskedLM` as people use it, with
 vocabulary logits at every position, and the span boundary objective as the original
 implementation computes it: for each padded span one projection for each of 20 slots. Beside them
-what the span boundary objective and SegaBERT's position embeddings add to an MLM step, and what
-mixed_bfloat16 saves, on a processor that has it. Steps of all are interleaved; the table shows
-medians.
+what the span boundary objective and SegaBERT's position embeddings add to an MLM step, what
+mixed_bfloat16 saves, on a processor that has it, and the matrix products of a step alone. Steps of
+all are interleaved; the table shows medians.
 """
 
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import click
 import numpy as np
 
 from benchmarks.machine import describe_machine
+from benchmarks.matrix_products import products_step
 
 VOCABULARY_SIZE, LENGTH, SLOTS, THREADS = 28_996, 512, 77, 2
 SPANS_A_ROW, MAX_SPAN_TARGETS, POSITION_DIM = 20, 20, 200  # a row has 17 merged spans on average
@@ -28,6 +30,7 @@ SHAPES = {
 }
 _BOTH, _MLM = "spanbert_tf, MLM and SBO", "spanbert_tf, MLM only"
 _HALF = "spanbert_tf, mixed_bfloat16"
+_PRODUCTS, _HALF_PRODUCTS = "products alone, float32", "products alone, bfloat16"
 _SEGABERT, _TORCH = "spanbert_tf, SegaBERT's MLM", "transformers, MLM and SBO"
 
 
@@ -35,7 +38,8 @@ _SEGABERT, _TORCH = "spanbert_tf, SegaBERT's MLM", "transformers, MLM and SBO"
 @click.option("--shape", type=click.Choice(list(SHAPES)), default="small", show_default=True)
 @click.option("--rounds", default=7, show_default=True, help="Steps of each that are timed.")
 @click.option("--jit-compile", is_flag=True, help="Compile our step with XLA.")
-def main(shape: str, rounds: int, jit_compile: bool) -> None:
+@click.option("--precisions", is_flag=True, help="Only float32 beside mixed_bfloat16.")
+def main(shape: str, rounds: int, jit_compile: bool, precisions: bool) -> None:
     import tensorflow as tf
     import torch
 
@@ -43,26 +47,41 @@ def main(shape: str, rounds: int, jit_compile: bool) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(THREADS)
     print(describe_machine())
     dimensions = SHAPES[shape]
-    batch = synthetic_batch(dimensions["batch"])
-    steps = {
-        _BOTH: keras_step(dimensions, batch, jit_compile, span_boundary=True),
-        _HALF: keras_step(
-            dimensions, batch, jit_compile, span_boundary=True, dtype="mixed_bfloat16"
-        ),
-        _MLM: keras_step(dimensions, batch, jit_compile),
-        _SEGABERT: keras_step(dimensions, batch, jit_compile, positions="segment_aware"),
-        _TORCH: torch_step(dimensions, batch),
-    }
-    medians = interleaved_medians(steps, rounds)
+    makers = _makers(dimensions, synthetic_batch(dimensions["batch"]), jit_compile)
+    names = (_BOTH, _HALF, _PRODUCTS, _HALF_PRODUCTS) if precisions else tuple(makers)
+    medians = interleaved_medians({name: makers[name]() for name in names}, rounds)
     tokens = dimensions["batch"] * LENGTH
-    ours, masked_lm = medians[_BOTH], medians[_MLM]
     print(f"{shape}: {dimensions}")
     for name, seconds in medians.items():
         print(f"{name:30}{1000 * seconds:9.0f} ms{tokens / seconds:10,.0f} tokens/s")
-    print(f"faster than transformers: {medians[_TORCH] / ours:.2f} x")
-    print(f"mixed_bfloat16, MLM and SBO: {ours / medians[_HALF]:.2f} x as fast as float32")
-    print(f"SBO adds to an MLM step: {ours / masked_lm - 1:.1%}")
-    print(f"SegaBERT's positions add to an MLM step: {medians[_SEGABERT] / masked_lm - 1:.1%}")
+    ours, half = medians[_BOTH], medians[_HALF]
+    print(f"mixed_bfloat16, MLM and SBO: {ours / half:.2f} x as fast as float32")
+    print(f"products alone: {medians[_PRODUCTS] / ours:.0%} of the step's time", end=", ")
+    print(f"{medians[_HALF_PRODUCTS] / half:.0%} in bfloat16")
+    if not precisions:
+        masked_lm = medians[_MLM]
+        print(f"faster than transformers: {medians[_TORCH] / ours:.2f} x")
+        print(f"SBO adds to an MLM step: {ours / masked_lm - 1:.1%}")
+        print(f"SegaBERT's positions add to an MLM step: {medians[_SEGABERT] / masked_lm - 1:.1%}")
+
+
+def _makers(
+    dimensions: dict[str, int], batch: dict[str, np.ndarray], jit_compile: bool
+) -> dict[str, Callable[[], Callable[[], None]]]:
+    """Each kind of step, by the functions that make it."""
+    ours = functools.partial(keras_step, dimensions, batch, jit_compile)
+    products = functools.partial(
+        products_step, dimensions, LENGTH, SLOTS, VOCABULARY_SIZE, num_heads_of_objectives=2
+    )
+    return {
+        _BOTH: functools.partial(ours, span_boundary=True),
+        _HALF: functools.partial(ours, span_boundary=True, dtype="mixed_bfloat16"),
+        _MLM: ours,
+        _SEGABERT: functools.partial(ours, positions="segment_aware"),
+        _TORCH: functools.partial(torch_step, dimensions, batch),
+        _PRODUCTS: functools.partial(products, dtype="float32"),
+        _HALF_PRODUCTS: functools.partial(products, dtype="bfloat16"),
+    }
 
 
 def synthetic_batch(size: int) -> dict[str, np.ndarray]:

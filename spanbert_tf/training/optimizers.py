@@ -177,7 +177,8 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
             lambda: self._rate_and_powers(values, variable.dtype, learning_rate),
         )
         if values.weight_decay:
-            variable.assign_sub(variable * values.weight_decay * learning_rate)
+            # Not `variable * (1 - …)`: float32 would round the decay's share of a step away.
+            variable.assign_sub(variable * (learning_rate * values.weight_decay))
         if self.amsgrad:
             return super().update_step(gradient, variable, learning_rate)
         self._adam_step(gradient, variable, learning_rate, powers, values.epsilon)
