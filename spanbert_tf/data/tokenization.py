@@ -33,18 +33,19 @@ class WordPieceTokenizer(tf.Module):
 
     def __init__(self, vocabulary: Sequence[str], casing: Casing) -> None:
         super().__init__()
-        self._casing = casing
-        # It cleans what is normalised already without changing it.
-        self._word_pieces = tf_text.FastBertTokenizer(
+        self._lowercase = casing.lowercase
+        self._stripper = None
+        make_word_pieces = tf_text.FastBertTokenizer  # which cleans the text first
+        if casing.lowercase and casing.strip_accents:
+            # It cleans as well; another cleaning would change nothing and take its time.
+            self._stripper = tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=True)
+            make_word_pieces = tf_text.FastWordpieceTokenizer
+        self._word_pieces = make_word_pieces(
             list(vocabulary),
             suffix_indicator=CONTINUATION_PREFIX,
             unknown_token=UNKNOWN_TOKEN,
             token_out_type=tf.int32,
-            lower_case_nfd_strip_accents=False,
         )
-        self._stripper = None
-        if casing.lowercase and casing.strip_accents:
-            self._stripper = tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=True)
 
     @classmethod
     def shared(cls, vocabulary: Sequence[str], casing: Casing) -> "WordPieceTokenizer":
@@ -104,11 +105,9 @@ class WordPieceTokenizer(tf.Module):
 
         The places are bytes of the original, ragged int64 [N, bytes + 1]; `None`: they stay.
         """
-        if not self._casing.lowercase:
-            return texts, None
-        if self._casing.strip_accents:
+        if self._stripper is not None:
             return self._stripper.normalize_with_offsets(texts)
-        return _lower_case(texts)
+        return _lower_case(texts) if self._lowercase else (texts, None)
 
 
 @functools.lru_cache(maxsize=8)

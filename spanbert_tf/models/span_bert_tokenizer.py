@@ -144,9 +144,12 @@ class SpanBertTokenizer(keras_hub.tokenizers.WordPieceTokenizer):
         super().set_vocabulary(vocabulary)
 
     def _set_vocabulary_tf(self) -> None:
-        # KerasHub's `detokenize` uses it; its own `_set_vocabulary_tf` would build one an object.
-        self._fast_word_piece = _shared_detokenizer(tuple(self.vocabulary), self.compute_dtype)
+        # KerasHub's own would build a detokenizer for each object.
         self._word_piece = WordPieceTokenizer.shared(self.vocabulary, self.casing)
+
+    def _maybe_initialized_tf(self) -> None:
+        """Has what KerasHub's `detokenize` uses ready; most commands never call that."""
+        self._fast_word_piece = _shared_detokenizer(tuple(self.vocabulary), self.compute_dtype)
 
     def tokenize(self, inputs: tf.Tensor) -> tf.RaggedTensor | tf.Tensor:
         """Ids of the texts' word pieces.

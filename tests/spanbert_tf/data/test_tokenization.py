@@ -3,6 +3,7 @@
 import hypothesis
 import pytest
 import tensorflow as tf
+import tensorflow_text as tf_text
 from hypothesis import strategies as st
 
 from spanbert_tf.data.tokenization import WordPieceTokenizer
@@ -88,6 +89,18 @@ def test_offsets_are_of_whole_characters_in_order_and_leave_none_out(tokenizer, 
         for character, bound in zip(text, bounds, strict=False):
             if character not in " \u200b\u0301\u0307":
                 assert bound in covered, repr(character)
+
+
+def test_each_character_has_the_ids_of_tensorflow_texts_whole_bert_tokenizer():
+    """It normalises and then cleans; here the cleaning is left out where that normalised."""
+    characters = [chr(code) for code in range(0x30000) if not 0xD800 <= code < 0xE000]
+    texts = [f"a{character}b {character}" for character in characters]
+    options = {"unknown_token": "[UNK]", "token_out_type": tf.int32}
+    whole = tf_text.FastBertTokenizer(VOCABULARY, lower_case_nfd_strip_accents=True, **options)
+    expected = whole.tokenize(texts)
+    ids = WordPieceTokenizer(VOCABULARY, Casing.of(True)).tokenize(texts)
+    assert tf.reduce_all(ids.row_splits == expected.row_splits)
+    assert tf.reduce_all(ids.flat_values == expected.flat_values)
 
 
 def test_a_tokenizer_without_a_name_lives_as_long_as_it_works():

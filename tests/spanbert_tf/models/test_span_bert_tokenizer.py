@@ -272,6 +272,14 @@ def test_detokenize_joins_the_pieces_of_words(plain):
     assert plain.detokenize(plain("unable worldly, a!")) == "unable worldly , a !"
 
 
+def test_detokenize_for_the_first_time_in_a_graph():
+    tokenizer = SpanBertTokenizer([*CASED, "onlyhere"])
+    ids = tokenizer(["onlyhere hello"])
+    texts = tf.data.Dataset.from_tensors(ids).map(tokenizer.detokenize)
+    assert next(texts.as_numpy_iterator()).tolist() == [b"onlyhere hello"]
+    assert tokenizer.detokenize(ids) == ["onlyhere hello"]
+
+
 def test_bytes_that_are_not_utf8_do_not_raise(reading):
     unknown, mask = CASED.index("[UNK]"), CASED.index("[MASK]")
     assert reading(tf.constant([b"a\xff[MASK]\xc3"])) == [[unknown, mask, unknown]]
