@@ -21,6 +21,7 @@ from data_prep.text.formats import (
     plain_text_parts,
     wikipedia_parts,
 )
+from data_prep.text.local_files import match_local_files
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.text_files import GZIP_MAGIC
 
@@ -51,10 +52,10 @@ def find_files(patterns: str | Sequence[str]) -> list[InputFile]:
 
     Args:
         patterns: paths with `*`, `?`, `[…]` and `**` (which also matches `/`); the path of a file
-            that is there is no pattern.
+            that is there is no pattern. Links to local directories are followed.
 
     Raises:
-        BadInputError: a pattern matches no file, or a file is empty.
+        BadInputError: a pattern matches no file, or a link to nothing, or a file is empty.
     """
     patterns = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
     sizes: dict[str, int] = {}
@@ -65,7 +66,10 @@ def find_files(patterns: str | Sequence[str]) -> list[InputFile]:
             sizes[os.path.abspath(pattern)] = os.path.getsize(pattern)
             continue
         try:
-            found = match_files(pattern if is_remote(pattern) else _absolute(pattern))
+            if is_remote(pattern):
+                found = match_files(pattern)
+            else:
+                found = match_local_files(_absolute(pattern))
         except OSError as error:
             raise BadInputError(f"{pattern}: cannot be listed ({error})") from error
         if not found and any(map(os.path.isdir, glob.iglob(pattern))):

@@ -211,6 +211,30 @@ def test_brackets_of_the_working_directory_are_no_pattern(tmp_path, monkeypatch)
     assert [file.name for file in find_files("texts/*")] == ["beside.txt"]
 
 
+def test_links_to_directories_are_followed_but_not_in_circles(tmp_path):
+    texts, disk = tmp_path / "texts", tmp_path / "disk"
+    for name in ("texts/own.txt", "disk/far.txt", "disk/deep/farther.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("text")
+    (texts / "linked").symlink_to(disk)
+    (texts / "file.txt").symlink_to(disk / "far.txt")
+    (disk / "deep" / "back").symlink_to(texts)
+    (texts / "itself").symlink_to(texts)
+    names = ["file.txt", "linked/deep/farther.txt", "linked/far.txt", "own.txt"]
+    assert [file.name for file in find_files(str(texts / "**"))] == names
+    assert [file.name for file in find_files(str(texts / "l*" / "*.txt"))] == ["far.txt"]
+    assert [file.name for file in find_files(str(texts / "*.txt"))] == ["file.txt", "own.txt"]
+
+
+@pytest.mark.parametrize("pattern", ["**", "*.txt", "gone.txt"])
+def test_a_link_to_nothing_is_refused(tmp_path, pattern):
+    (tmp_path / "text.txt").write_text("text")
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "moved.txt")
+    with pytest.raises(BadInputError, match=r"gone\.txt: is a link to nothing \(.*moved\.txt\)"):
+        find_files(str(tmp_path / pattern))
+    assert [file.name for file in find_files(str(tmp_path / "t*"))] == ["text.txt"]
+
+
 def test_patterns_without_files_are_refused(tmp_path):
     with pytest.raises(BadInputError, match="no such file"):
         find_files(str(tmp_path / "nothing*"))
