@@ -10,6 +10,7 @@ from spanbert_tf.models.pretraining_heads import LOADED
 from spanbert_tf.presets.loading import checked_tokenizer, weights_digest
 from spanbert_tf.presets.pretraining import load_preset_into
 from spanbert_tf.pretraining.output_bias import begin_at_frequencies
+from spanbert_tf.process.console import print_line
 from spanbert_tf.training.run_directory import check_same_inputs, write_inputs
 
 _OPTION = "--initial-preset"
@@ -41,7 +42,7 @@ def begin_run(
         counts = load_unigram_counts(data, info)
         for head in begin_at_frequencies(model, counts, trained):
             words = head.replace("_", " ")
-            print(f"  output bias of the {words}: frequencies of the training text", flush=True)
+            print_line(f"  output bias of the {words}: frequencies of the training text")
 
 
 def check_same_preset(model: SpanBertPretrainer, preset: str, directory: str) -> None:
@@ -91,8 +92,8 @@ def begin_with_preset(
     """
     checked_tokenizer(preset, data, info)
     report = load_preset_into(model, preset)
-    print(f"{preset}:")
+    print_line(f"{preset}:")
     for part, outcome in report.items():
-        print(f"  {part.replace('_', ' ')}: {outcome}")
-    print("  optimizer and schedule: starts fresh", flush=True)
+        print_line(f"  {part.replace('_', ' ')}: {outcome}")
+    print_line("  optimizer and schedule: starts fresh")
     return report

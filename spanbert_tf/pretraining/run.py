@@ -19,6 +19,7 @@ from spanbert_tf.pretraining.initial_encoder import (
 from spanbert_tf.pretraining.initial_preset import begin_run, check_same_preset, note_preset
 from spanbert_tf.pretraining.model import compiled_pretrainer
 from spanbert_tf.pretraining.results import last_evaluation, print_summary, save_run_preset
+from spanbert_tf.process.console import print_line
 from spanbert_tf.training.encoder_variables import encoder_variables
 from spanbert_tf.training.loop import CheckStop, Course, HeldStart, LoopOptions, TrainingLoop
 from spanbert_tf.training.replicated_model import ReplicatedModel
@@ -129,7 +130,7 @@ def _finish(
     if not workers.is_chief:
         return
     if share:
-        print(f"encoder: {share:g} x first weights + {1 - share:g} x trained weights", flush=True)
+        print_line(f"encoder: {share:g} x first weights + {1 - share:g} x trained weights")
     measured = mixed or last_evaluation(output)
     save_run_preset(model.model, config, data, output, info, measured)
     print_summary(output, config.training.steps, measured, show_next_steps=show_next_steps)

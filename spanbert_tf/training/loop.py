@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError, MismatchError, TrainingError, reason
+from spanbert_tf.process.console import print_line
 from spanbert_tf.training.callbacks import (
     Evaluation,
     PeriodicCheckpoint,
@@ -126,6 +127,7 @@ class TrainingLoop:
             os.path.join(output, CHECKPOINTS),
             model,
             max_to_keep=options.max_checkpoints,
+            report=print_line,
             writes=workers.is_chief,
         )
 
@@ -184,7 +186,7 @@ class TrainingLoop:
     def say(self, line: str) -> None:
         """Prints a line, once for all workers."""
         if self._workers.is_chief:
-            print(line, flush=True)
+            print_line(line)
 
     def _fit(self, course: Course, first_step: int) -> None:
         options, chief = self._options, self._workers.is_chief
@@ -204,7 +206,6 @@ class TrainingLoop:
 
         callbacks = [
             log,
-            progress,
             StopOnDivergence(first_step, max_skipped_steps=options.max_skipped_steps),
             PeriodicCheckpoint(
                 self._checkpoints,
@@ -213,6 +214,7 @@ class TrainingLoop:
                 also_at=options.checkpoint_at,
             ),
             stop,
+            progress,  # what is shown cannot keep a step from being saved
             Evaluation(first_step, is_due=self._options.evaluate_at, evaluate=evaluate),
         ]
         try:

@@ -10,6 +10,7 @@ import rich.console
 import rich.progress
 import tensorflow as tf
 
+from spanbert_tf.process.console import print_line
 from spanbert_tf.training.callbacks import StepCallback
 from spanbert_tf.training.metrics_log import MetricsLog
 
@@ -17,7 +18,7 @@ from spanbert_tf.training.metrics_log import MetricsLog
 class TrainingProgress(StepCallback):
     """Shows step, loss, speed and the time that is left.
 
-    It stands after `MetricsLog`. Use it as a context manager around `fit`.
+    It stands after `MetricsLog`, and after what saves. Use it as a context manager around `fit`.
 
     Args:
         log: log whose lines are shown.
@@ -61,7 +62,7 @@ class TrainingProgress(StepCallback):
         if self._bar is not None:
             self._bar.update(self._task, completed=self.step, description=self._describe())
         elif self._shows and self._log.last_line.get("step") == self.step:
-            print(self._describe(), flush=True)
+            print_line(self._describe())
 
     def _describe(self) -> str:
         text = f"step {self.step:,} of {self._num_steps:,}"

@@ -1,5 +1,6 @@
-"""SIGKILL at random moments: the run ends with the same bits, dropout on."""
+"""SIGKILL at random moments: the run ends with the same bits, dropout on. And Ctrl-C of a pipe."""
 
+import json
 import os
 import random
 import shutil
@@ -60,3 +61,27 @@ def test_killed_at_random_moments_a_run_on_two_devices_ends_with_the_same_bits(
             kills += 1
     subprocess.run(_command(config_file, tiny_records, killed, num_devices), check=True)
     assert _all_variables(killed) == _all_variables(straight)
+
+
+def test_ctrl_c_of_a_pipe_saves_the_step(tiny_overrides, tiny_records, tmp_path):
+    """As of `pretrain … | tee log`: the reader ends first, then the run wants to print."""
+    overrides = [*tiny_overrides, "training.checkpoint_every_steps=9999", "training.log_every=1"]
+    overrides += [f"training.{key}=9999" for key in ("steps", "schedule_steps", "evaluate_every")]
+    config_file, run = tmp_path / "config.yaml", tmp_path / "run"
+    config_file.write_text(load_config("spanbert_base", overrides).to_yaml())
+    child = subprocess.Popen(
+        _command(config_file, tiny_records, run, 1),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not child.stdout.readline().startswith("step 3 "):
+        assert child.poll() is None
+    child.stdout.close()
+    time.sleep(1)  # lines are printed that nobody reads
+    child.send_signal(signal.SIGINT)
+    errors = child.stderr.read()
+    assert (child.wait(), errors) == (0, "")
+    (checkpoint,) = os.listdir(run / "checkpoints")
+    last_line = (run / "metrics.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last_line)["step"] == int(checkpoint.removeprefix("step-")) > 3
