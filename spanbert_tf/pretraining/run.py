@@ -69,7 +69,7 @@ def run_pretraining(
     """
     training = config.training
     skips_damage = config.data.on_corrupt == "skip"
-    info = load_dataset_info(data, check_sizes=not skips_damage)
+    described = info = load_dataset_info(data, check_sizes=not skips_damage)
     check_records(config, info, data)
     strategy = make_strategy(training, num_devices)
     workers = Workers(strategy)
@@ -81,7 +81,8 @@ def run_pretraining(
         tf.config.experimental.enable_op_determinism()
     datasets = RunDatasets(config, data, info, strategy)
     held_out = datasets.held_out()  # refuses records that lack what the masking needs
-    before = check_run(output, config, info)
+    # Damage that comes later does not make them other records.
+    before = check_run(output, config, described)
     config = decide_precision(config, before, config.model.hidden_dim)
     keras.utils.set_random_seed(training.library_seed)
     with strategy.scope():
@@ -98,7 +99,7 @@ def run_pretraining(
     with loop.named_errors(course):
         first_step = loop.restore()
         if workers.is_chief:
-            write_run(output, config, info)
+            write_run(output, config, described)
             if not has_begun:
                 note_preset(model.model, initial_preset, output)
             if share and not has_begun:

@@ -318,28 +318,3 @@ def test_records_without_held_out_ones_are_refused(config, tmp_path):
     records = write_records(tmp_path / "records", random_records(40, 24), sequence_length=24)
     with pytest.raises(BadInputError, match="no held-out records"):
         run_pretraining(config, str(records), str(tmp_path / "run"))
-
-
-def test_damaged_shard_is_named(config, tiny_records, tmp_path):
-    records = pathlib.Path(shutil.copytree(tiny_records, tmp_path / "records"))
-    shard = records / "train-00001-of-00002.tfrecord"
-    content = bytearray(shard.read_bytes())
-    content[len(content) // 2] ^= 1
-    shard.write_bytes(content)
-    with pytest.raises(BadInputError, match=r"train-00001-of-00002.tfrecord: record \d+ .*damaged"):
-        run_pretraining(config, str(records), str(tmp_path / "run"))
-
-
-@pytest.mark.slow
-def test_damaged_records_are_skipped_on_request(tiny_overrides, tiny_records, tmp_path, capfd):
-    records = pathlib.Path(shutil.copytree(tiny_records, tmp_path / "records"))
-    shard = records / "train-00001-of-00002.tfrecord"
-    shard.write_bytes(shard.read_bytes()[:-1])
-    overrides = ["data.on_corrupt=skip", "training.steps=5"]
-    config = load_config("spanbert_base", [*tiny_overrides, *overrides])
-    run_pretraining(config, str(records), str(tmp_path / "run"))
-    assert f"{shard}: 1 damaged records are skipped, 19 are whole" in capfd.readouterr().out
-    # The same run goes on with the same records.
-    longer = load_config("spanbert_base", [*tiny_overrides, *overrides, "training.steps=7"])
-    run_pretraining(longer, str(records), str(tmp_path / "run"))
-    assert "going on after step 5 of 7" in capfd.readouterr().out
