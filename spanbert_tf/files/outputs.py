@@ -64,14 +64,19 @@ def check_output(directory: str, kind: OutputKind, *, overwrite: bool = False) -
         The directory without a slash at its end.
 
     Raises:
-        BadInputError: it is a file, or holds something else, or `overwrite` is not given, or it
-            cannot be made.
+        BadInputError: it is a file or a mount point, or holds something else, or `overwrite` is
+            not given, or it cannot be made.
     """
     directory = without_slash(directory)
     _undo_replacement(directory)
     if not os.path.lexists(directory):
         _check_writable(directory)
         return directory
+    if os.path.ismount(os.path.realpath(directory)):
+        raise BadInputError(
+            f"{directory}: is a mount point, to which nothing can be renamed; name a directory "
+            f"below it, such as {os.path.join(directory, 'output')}"
+        )
     if os.path.isdir(directory) and not os.listdir(directory):
         return directory
     refuse_output(directory, kind, is_earlier=kind.describes(directory), overwrite=overwrite)

@@ -7,6 +7,7 @@ import keras
 import pytest
 
 from spanbert_tf.cli import main
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.outputs import OutputKind, check_output
 from spanbert_tf.files.writing import write_directory
 from spanbert_tf.models import (
@@ -210,3 +211,14 @@ def test_an_output_below_a_file_is_refused_before_the_work(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(Exception, match="file is no directory"):
         check_output(str(tmp_path / "file" / "a" / "b"), KIND)
+
+
+def test_a_mount_point_is_refused_before_the_work(tmp_path):
+    """As `docker run --volume` gives one: nothing can be renamed to it."""
+    mount = "/proc"
+    if not os.path.ismount(mount):
+        pytest.skip(f"{mount} is no mount point")
+    (tmp_path / "link").symlink_to(mount)
+    for output in (mount, str(tmp_path / "link")):
+        with pytest.raises(BadInputError, match=f"{output}: is a mount point.*{output}/output"):
+            check_output(output, KIND, overwrite=True)
