@@ -58,10 +58,8 @@ def head_options(saved: dict[str, np.ndarray]) -> dict[str, bool | int]:
     Args:
         saved: what `read_heads` returned.
     """
-    table = saved.get(_SPAN_POSITIONS, np.empty((1, 1)))
-    return {
-        "span_boundary": _SPAN_POSITIONS in saved,
-        "next_sentence": _NEXT_SENTENCE in saved,
-        "max_span_targets": table.shape[0],
-        "span_position_dim": table.shape[1],
-    }
+    options = {"span_boundary": _SPAN_POSITIONS in saved, "next_sentence": _NEXT_SENTENCE in saved}
+    if _SPAN_POSITIONS in saved:
+        sizes = saved[_SPAN_POSITIONS].shape
+        options |= dict(zip(("max_span_targets", "span_position_dim"), sizes, strict=True))
+    return options

@@ -37,6 +37,8 @@ _TARGETS = {
     "next_sentence": ("next_sentence_labels", "mask_weights"),
 }
 
+_HEAD_ARGUMENTS = ("span_boundary", "next_sentence", "max_span_targets", "span_position_dim")
+
 
 def _targets(
     batch: dict, objective: str, row_weights: keras.KerasTensor | None = None
@@ -214,7 +216,8 @@ class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
         from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
 
         saved = read_heads(preset)
-        options = {name: kwargs.pop(name, value) for name, value in head_options(saved).items()}
+        options = head_options(saved)
+        options |= {name: kwargs.pop(name) for name in _HEAD_ARGUMENTS if name in kwargs}
         loaded = SpanBertMaskedLM.from_preset(
             preset, load_weights=load_weights, preprocessor=None, **kwargs
         )
@@ -307,6 +310,5 @@ class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
 
     def get_config(self) -> dict:
         config = super().get_config()
-        names = ("span_boundary", "next_sentence", "max_span_targets", "span_position_dim")
-        config.update({name: getattr(self, name) for name in names})
+        config.update({name: getattr(self, name) for name in _HEAD_ARGUMENTS})
         return config

@@ -229,3 +229,13 @@ def test_pretrainer_saves_what_the_commands_and_all_classes_load(source, tmp_pat
     assert masked_lm.preprocessor.tokenizer.get_vocabulary() == VOCABULARY
     without = SpanBertPretrainer.from_preset(preset, next_sentence=False)
     assert without.next_sentence_head is None and without.span_boundary_head is not None
+
+
+def test_a_head_that_the_preset_lacks_has_the_sizes_of_a_new_model(encoder_preset):
+    bare = SpanBertPretrainer.from_preset(encoder_preset)
+    assert bare.span_boundary_head is None and bare.next_sentence_head is None
+    for sizes in ({}, {"max_span_targets": 6, "span_position_dim": 9}):
+        loaded = SpanBertPretrainer.from_preset(encoder_preset, span_boundary=True, **sizes)
+        new = SpanBertPretrainer(loaded.backbone, span_boundary=True, **sizes)
+        shapes, expected = ([w.shape for w in m.span_boundary_head.weights] for m in (loaded, new))
+        assert shapes == expected
