@@ -30,7 +30,11 @@ def small_version(
             "objectives.span_position_dim": tiny.objectives.span_position_dim,
             "optimizer.learning_rate": tiny.optimizer.learning_rate,
             "training.batch_size": tiny.training.batch_size,
-            "training.initial_encoder_share": 0,  # all begin at random
+            # All begin at random: nothing is to be kept, or trained later or less than the rest.
+            "training.initial_encoder_share": 0,
+            "training.head_steps": 0,
+            "optimizer.encoder_learning_rate": "null",
+            "optimizer.layer_decay": 1,
         },
         info,
         steps,

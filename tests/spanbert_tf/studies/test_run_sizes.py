@@ -6,7 +6,15 @@ from spanbert_tf.studies.run_sizes import small_version
 
 
 def test_ways_of_continuing_can_be_compared_from_random_weights(tiny_records):
-    """There is nothing then to take a share of, and no run would begin."""
-    assert load_config("continue").training.initial_encoder_share > 0
+    """There is nothing then to take a share of or to be careful with; all begin alike."""
+    way, tiny = load_config("continue"), load_config("spanbert_tiny")
     small = small_version("continue", load_dataset_info(tiny_records), 10, [])
-    assert small.training.initial_encoder_share == 0
+    for section, name in (
+        ("training", "initial_encoder_share"),
+        ("training", "head_steps"),
+        ("optimizer", "encoder_learning_rate"),
+        ("optimizer", "layer_decay"),
+    ):
+        expected = getattr(getattr(tiny, section), name)
+        assert getattr(getattr(way, section), name) != expected
+        assert getattr(getattr(small, section), name) == expected
