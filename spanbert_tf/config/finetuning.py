@@ -57,7 +57,8 @@ class FinetuningOptimizerConfig(AdamWConfig):
         frozen_layers: transformer layers that stay as they are, from the first, and below them
             the embeddings; 0: all is trained.
         task_layers: what is different for the task's own layers.
-        lora_rank: rank of low-rank adapters, trained in place of the encoder; null: no adapters.
+        lora_rank: rank of low-rank adapters, trained in place of the encoder (and beside a pooler
+            that the task reads and nothing has trained); null: no adapters.
     """
 
     learning_rate: Positive = 2e-5

@@ -1,4 +1,4 @@
-"""Training by one objective of the model's own; `compile()` needs no loss.
+"""Training by a model's own objectives; `compile()` needs no loss.
 
 B rows or documents.
 """
@@ -11,20 +11,32 @@ from spanbert_tf.models.replicas import global_mean_share
 
 
 class OwnObjective:
-    """Base of tasks with one objective; to be named before `SpanBertTask`.
+    """Base of tasks with objectives of their own; to be named before `SpanBertTask`.
 
-    A class has `_objective`, the name, `objective_sums` and `_target_weights`.
+    A class has `objective_sums`; with one objective `_objective`, its name, and `_target_weights`,
+    with several `objectives` and `target_counts`.
     """
 
     _objective: str
 
-    def compile(self, optimizer: str | keras.Optimizer = "auto", **kwargs) -> None:
+    def compile(
+        self, optimizer: str | keras.Optimizer = "auto", loss: str | None = "auto", **kwargs
+    ) -> None:
         """Configures the model for training; the loss is the model's own.
 
         Args:
             optimizer: `"auto"` (Adam, 3e-5), a name, or a `keras.Optimizer`.
+            loss: `"auto"` or `None`.
             **kwargs: as for `keras.Model.compile`.
+
+        Raises:
+            ValueError: another loss.
         """
+        if not (loss is None or (isinstance(loss, str) and loss == "auto")):
+            raise ValueError(
+                f"loss must be 'auto' or None: {type(self).__name__} is trained by its own "
+                f"objective. Received: {loss!r}"
+            )
         if optimizer == "auto":
             optimizer = keras.optimizers.Adam(3e-5)
         super().compile(optimizer=optimizer, **kwargs)
@@ -67,7 +79,10 @@ class OwnObjective:
         sample_weight: keras.KerasTensor | None = None,
         training: bool = True,
     ) -> keras.KerasTensor:
-        """This replica's share of the mean over the targets of the global batch, by their weights.
+        """This replica's share of each objective's mean over the targets of the global batch.
+
+        It is their sum, by the targets' weights, with the losses of regularisers and of `add_loss`;
+        an objective without targets counts as 0.
 
         Args:
             x: as for `call`.
@@ -76,5 +91,7 @@ class OwnObjective:
             sample_weight: float [B]; 1 by default.
             training: unused.
         """
-        (part,) = self.objective_sums(x, y_pred, y, sample_weight).values()
-        return global_mean_share(part.loss, part.num_targets)
+        parts = self.objective_sums(x, y_pred, y, sample_weight).values()
+        # As Keras does; it divides these, which all replicas have alike, by the replicas' number.
+        further = [self._aggregate_additional_loss(loss) for loss in self.losses]
+        return sum((global_mean_share(part.loss, part.num_targets) for part in parts), sum(further))

@@ -12,12 +12,12 @@ from keras import ops
 from spanbert_tf.files.preset_files import head_options, read_heads
 from spanbert_tf.layers import SpanBoundaryHead, bert_initializer, masked_lm_head
 from spanbert_tf.models.objective_sums import ObjectiveSums
+from spanbert_tf.models.own_objective import OwnObjective
 from spanbert_tf.models.pretraining_heads import (
     head_arrays,
     load_heads,
     write_heads,
 )
-from spanbert_tf.models.replicas import global_mean_share
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.models.vocabulary_crossentropy import vocabulary_crossentropy
@@ -56,7 +56,7 @@ def _targets(
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
+class SpanBertPretrainer(OwnObjective, SpanBertTask, keras_hub.models.Task):
     """An encoder with the heads of SpanBERT's objectives (SpanBERT, sections 3.1 to 3.3).
 
     `fit` takes the batches of `spanbert_tf.data.pretraining_dataset` as they are: one dict of
@@ -274,18 +274,6 @@ class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
     ) -> dict[str, keras.KerasTensor]:
         """How many targets each objective has in a batch, float32 []."""
         return {name: ops.sum(_targets(batch, name, sample_weight)[1]) for name in self.objectives}
-
-    def compute_loss(
-        self,
-        x: dict | None = None,
-        y: None = None,
-        y_pred: dict | None = None,
-        sample_weight: keras.KerasTensor | None = None,
-        training: bool = True,
-    ) -> keras.KerasTensor:
-        """The sum of the objectives' means over the global batch; 0 for one without targets."""
-        sums = self.objective_sums(x, y_pred, y, sample_weight)
-        return sum(global_mean_share(part.loss, part.num_targets) for part in sums.values())
 
     def compute_metrics(
         self, x: dict, y: None, y_pred: dict, sample_weight: keras.KerasTensor | None = None

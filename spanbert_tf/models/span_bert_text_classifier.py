@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import keras
 import keras_hub
+from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.models.classifier_layers import classifier_layers
 from spanbert_tf.models.mean_crossentropy import MeanCrossentropy
@@ -19,6 +20,7 @@ from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.models.span_bert_text_classifier_preprocessor import (
     SpanBertTextClassifierPreprocessor,
 )
+from spanbert_tf.models.task_presets import is_task_preset
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -27,12 +29,13 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
 
     With one class it is a regression: its output is the number, in float32 whatever the precision.
 
-    `from_preset(preset, num_classes=…)` puts a new classifier on the encoder of any preset of this
-    project; only one that was saved from a classifier needs no `num_classes`.
+    `from_preset(preset, num_classes=…)`, or `labels=…`, puts a new classifier on the encoder of any
+    preset of this project; only one that was saved from a classifier needs neither. As many
+    `labels` as that has rename its classes.
 
     Args:
         backbone: a `SpanBertBackbone`.
-        num_classes: int. Number of classes, C; 1 for a regression.
+        num_classes: int. Number of classes, C; 1 for a regression. That of `labels` by default.
         preprocessor: a `SpanBertTextClassifierPreprocessor`, or `None` for rows that are packed
             already.
         activation: activation of the logits; the identity by default.
@@ -41,8 +44,8 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
             its number; `LABEL_0` and so on by default.
 
     Raises:
-        ValueError: `labels` are not `num_classes` different names; or one of backbone and
-            preprocessor has SegaBERT's positions and the other has not.
+        ValueError: `labels` are not `num_classes` different names, or neither is given; or one of
+            backbone and preprocessor has SegaBERT's positions and the other has not.
 
     Example:
     ```python
@@ -58,19 +61,15 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
     def __init__(
         self,
         backbone: SpanBertBackbone,
-        num_classes: int,
+        num_classes: int | None = None,
         preprocessor: SpanBertTextClassifierPreprocessor | None = None,
         activation: str | None = None,
         dropout: float = 0.1,
         labels: Sequence[str] | None = None,
         **kwargs,
     ) -> None:
-        if labels is None:
-            labels = [f"LABEL_{number}" for number in range(num_classes)]
-        if len(set(labels)) != num_classes or len(labels) != num_classes:
-            raise ValueError(
-                f"labels must be {num_classes} different names. Received: {list(labels)}"
-            )
+        labels = _checked_labels(num_classes, labels)
+        num_classes = len(labels)
         is_aware = backbone.position_embeddings != "absolute"
         if preprocessor is not None and preprocessor.segment_aware != is_aware:
             raise ValueError(
@@ -101,10 +100,32 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
     def from_preset(
         cls, preset: str, load_weights: bool = True, **kwargs
     ) -> "SpanBertTextClassifier":
-        """Loads a preset; with `num_classes` with a new classifier, whose labels are new."""
+        """Loads a preset; with `num_classes` or other labels with a new classifier.
+
+        Args:
+            preset: directory, or another name that KerasHub knows.
+            load_weights: whether to load weights; all are random otherwise.
+            **kwargs: arguments of the class and of its backbone, in place of the preset's.
+        """
         if "num_classes" in kwargs:
             kwargs.setdefault("labels", None)
+            _checked_labels(kwargs["num_classes"], kwargs["labels"])
+        elif kwargs.get("labels") is not None:
+            labels = _checked_labels(None, kwargs["labels"])
+            if _saved_num_classes(preset) != len(labels):
+                kwargs["num_classes"] = len(labels)
         return super().from_preset(preset, load_weights=load_weights, **kwargs)
+
+    @classmethod
+    def from_config(cls, config: dict) -> "SpanBertTextClassifier":
+        """A classifier as `get_config` describes it; `labels` must be `num_classes`, or are new.
+
+        (KerasHub's `TextClassifier.from_preset` puts its `num_classes` beside the preset's labels.)
+        """
+        labels = config.get("labels")
+        if labels is not None and config.get("num_classes") not in (None, len(labels)):
+            config = {**config, "labels": None}
+        return super().from_config(config)
 
     @property
     def is_regression(self) -> bool:
@@ -184,3 +205,23 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
             }
         )
         return config
+
+
+def _checked_labels(num_classes: int | None, labels: Sequence[str] | None) -> list[str]:
+    """The names of the classes; raises `ValueError` where they are not different, or too few."""
+    if num_classes is None and labels is None:
+        raise ValueError("num_classes or labels must be given")
+    if labels is None:
+        return [f"LABEL_{number}" for number in range(num_classes)]
+    wanted = len(labels) if num_classes is None else num_classes
+    if not labels or len(set(labels)) != wanted or len(labels) != wanted:
+        number = "" if num_classes is None else f"{num_classes} "
+        raise ValueError(f"labels must be {number}different names. Received: {list(labels)}")
+    return list(labels)
+
+
+def _saved_num_classes(preset: str) -> int | None:
+    """How many classes the text classifier of a preset has; `None` where it holds none."""
+    if not is_task_preset(preset, SpanBertTextClassifier):
+        return None
+    return preset_utils.load_json(preset, preset_utils.TASK_CONFIG_FILE)["config"]["num_classes"]

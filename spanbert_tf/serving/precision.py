@@ -8,9 +8,12 @@ def describe_difference(exact: list, other: list) -> str:
     """How far the outputs of two models differ for the same sentences.
 
     Args:
-        exact: logits [N, classes] of the model in float32.
+        exact: logits [N, classes] of the model in float32; of a regression its numbers, [N, 1].
         other: logits of the same model in another precision.
     """
+    if all(values.shape[-1] == 1 for values in exact):  # whose softmax would always be 1
+        differences = [np.abs(one - two) for one, two in zip(exact, other, strict=True)]
+        return f"numbers differ by up to {max(map(np.max, differences)):.1e}"
     difference, num_same, num_all = 0.0, 0, 0
     for logits in zip(exact, other, strict=True):
         expected, actual = (

@@ -69,15 +69,19 @@ def frozen_variables(backbone: SpanBertBackbone, num_layers: int) -> list[keras.
     return [variable for block in blocks for variable in block]
 
 
-def add_adapters(backbone: SpanBertBackbone, rank: int) -> None:
+def add_adapters(model: keras_hub.models.Task, rank: int) -> None:
     """Low-rank adapters of queries and values, to train in place of the encoder (Hu et al., 2021).
 
     The file of weights of such an encoder holds kernels with the adapters' product.
 
     Args:
-        backbone: the encoder; from now on, only its adapters are trained.
+        model: a model whose `backbone` is the encoder; from now on, only its adapters are trained
+            beside the task's own layers, and a pooler that the task reads and nothing has trained.
         rank: rank of the adapters.
     """
+    backbone = model.backbone
     backbone.enable_lora(rank)
     for variable in backbone.trainable_variables:  # Keras leaves the biases beside the adapters
         variable.trainable = "lora" in variable.name
+    if model.reads_pooler and not backbone.is_pooler_trained:
+        backbone.pooled_dense.trainable = True  # the task's layers would read random features

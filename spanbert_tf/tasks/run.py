@@ -102,9 +102,9 @@ def run_finetuning(
         backbone = encoder_as_configured(backbone, config, preset)
         inputs["--preset"] = None if training.random_weights else weights_digest(backbone)
         check_same_inputs(output, inputs)
-        if config.optimizer.lora_rank is not None:
-            add_adapters(backbone, config.optimizer.lora_rank)
         model = task.build(backbone, tokenizer, info, config)
+        if config.optimizer.lora_rank is not None:
+            add_adapters(model, config.optimizer.lora_rank)
         if validation_data and task.check_model is not None:
             task.check_model(model, task.load_info(validation_data), validation_data, data)
         frozen = frozen_variables(backbone, config.optimizer.frozen_layers)

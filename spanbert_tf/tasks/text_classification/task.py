@@ -181,7 +181,7 @@ def _sample_logits(model: keras_hub.models.Task) -> list:
     """Logits of three sentences, as they are or as pairs with the next one."""
     texts = np.array(SENTENCES)
     columns = (texts, np.roll(texts, 1)) if model.preprocessor.is_pair else (texts,)
-    return [model(model.preprocessor(columns), training=False)]
+    return [model(model.preprocessor(x=columns), training=False)]
 
 
 TASK = Task(

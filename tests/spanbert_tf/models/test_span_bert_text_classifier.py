@@ -65,6 +65,15 @@ def test_strings_and_pairs_are_packed_as_by_huggingface(classifier, model):
             np.testing.assert_array_equal(packed[ours], expected[theirs])
 
 
+def test_arrays_of_strings_are_packed_as_lists_are(classifier):
+    preprocessor = SpanBertTextClassifierPreprocessor(classifier.preprocessor.tokenizer, 16)
+    firsts, seconds = list(SENTENCES[:2]), list(SENTENCES[2:])
+    for texts in ((firsts, seconds), (firsts,)):
+        packed = preprocessor(x=texts)
+        for name, values in preprocessor(x=tuple(map(np.array, texts))).items():
+            np.testing.assert_array_equal(values, packed[name])
+
+
 @pytest.mark.usefixtures("without_toy")
 def test_fits_on_strings_and_keeps_its_head_in_a_preset(classifier, tmp_path):
     classifier.preprocessor.sequence_length = 16

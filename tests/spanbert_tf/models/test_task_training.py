@@ -13,6 +13,7 @@ from spanbert_tf.models import (
     SpanBertPretrainer,
     SpanBertQuestionAnswerer,
     SpanBertTextClassifier,
+    SpanBertTokenClassifier,
 )
 from spanbert_tf.training import adamw
 
@@ -142,3 +143,43 @@ def test_what_has_no_gradient_is_not_trained_and_the_backbone_stays_trainable(na
     classifier.compile(optimizer=OPTIMIZERS["keras"](), run_eagerly=True)
     classifier.fit(dataset(random_rows("text_classifier", 2), 2), verbose=0)
     assert not np.array_equal(task.backbone.pooled_dense.get_weights()[0], before[0])
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_regularisers_are_part_of_the_loss(name):
+    task = make_task(name)
+    x, y, weights = random_rows(name, 2)
+    outputs = task(x, training=False)
+    before = float(task.compute_loss(x, y, outputs, weights))
+    embeddings = task.backbone.token_embedding.embeddings
+    embeddings.regularizer = keras.regularizers.L2(0.25)
+    after = float(task.compute_loss(x, y, outputs, weights))
+    assert after - before == pytest.approx(0.25 * float(np.sum(np.square(embeddings))), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_two_replicas_regularise_as_one(two_devices, monkeypatch):
+    make_plain = make_task
+
+    def make_regularised(name):
+        task = make_plain(name)
+        task.backbone.token_embedding.embeddings.regularizer = keras.regularizers.L2(1.0)
+        return task
+
+    data = dataset(random_rows("question_answerer", 2 * BATCH), BATCH)
+    plain = trained("question_answerer", "keras", data)
+    monkeypatch.setitem(globals(), "make_task", make_regularised)
+    one, two = (trained("question_answerer", "keras", data, where) for where in (None, two_devices))
+    assert abs(one[0][0] - plain[0][0]) > 0.1
+    check_equal(two, one)
+
+
+@pytest.mark.parametrize("loss", ["mse", keras.losses.MeanSquaredError(), {"start_logits": "mse"}])
+@pytest.mark.parametrize("name", ["pretrainer", "question_answerer", "token_classifier"])
+def test_a_loss_beside_the_own_objective_is_refused(name, loss):
+    options = {"token_classifier": lambda backbone: SpanBertTokenClassifier(backbone, ["O", "B"])}
+    task = {**TASKS, **options}[name](SpanBertBackbone(VOCABULARY, 1, 4, 32, 37))
+    for own in ("auto", None):
+        task.compile("sgd", loss=own)
+    with pytest.raises(ValueError, match="loss must be 'auto' or None"):
+        task.compile("sgd", loss=loss)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import signal
 from typing import ClassVar
 
@@ -191,6 +192,19 @@ class TaskTests:
         assert_same_answers(of_export, in_files)
         assert_same_answers(of_predictor, in_files)
         assert_same_answers(of_predictor, of_export)
+
+    def test_export_in_bfloat16_answers_and_says_what_it_changes(
+        self, finished, material, tmp_path, capsys
+    ):
+        path = export_preset(finished[0], str(tmp_path / "served"), precision="bfloat16")
+        said = re.search(r"bfloat16: probabilities differ by up to (\S+);", capsys.readouterr().out)
+        assert 0 < float(said[1]) < 0.5
+        serve = tf.saved_model.load(path).signatures["serving_default"]
+        inputs = self.raw_inputs(material["dev"])
+        columns = {name: tf.constant([item[name] for item in inputs]) for name in inputs[0]}
+        for values in serve(**columns).values():
+            assert len(values) == len(inputs)
+            assert values.dtype == tf.string or np.isfinite(values).all()
 
     def test_a_batch_of_one_row_changes_nothing(self, finished, material, tmp_path):
         for size in (1, 32):

@@ -14,6 +14,7 @@ from made_up_texts import LABELS, VOCABULARY, made_up_pairs, made_up_scores, wri
 from task_tests import TaskTests
 
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.process.keras_import import UNUSED
 from spanbert_tf.studies.grid import run_grid
 from spanbert_tf.tasks.commands import (
@@ -171,6 +172,25 @@ class TestTextClassification(TaskTests):
             material, tmp_path / "again", preset=str(tmp_path / "run" / "preset"), **options
         )
         assert "its pooler was never trained" not in capfd.readouterr().out
+
+    @pytest.mark.slow
+    def test_adapters_leave_a_pooler_as_it_is_unless_nothing_trained_it(
+        self, material, tmp_path, capfd
+    ):
+        options = {"training.epochs": 1, "training.batch_size": 64, "optimizer.lora_rank": 2}
+        first, second = (str(tmp_path / name / "preset") for name in ("first", "second"))
+        self.finetune(material, tmp_path / "first", **options)
+        assert "it is trained now" in capfd.readouterr().out
+        assert "never trained" not in (tmp_path / "first" / "preset" / "README.md").read_text()
+        self.finetune(material, tmp_path / "second", preset=first, **options)
+        assert "it is trained now" not in capfd.readouterr().out
+        before, after, later = (
+            SpanBertBackbone.from_preset(preset).pooled_dense.get_weights()
+            for preset in (material["preset"], first, second)
+        )
+        for was, became, stayed in zip(before, after, later, strict=True):
+            assert np.any(was != became)
+            np.testing.assert_array_equal(became, stayed)
 
     @pytest.mark.slow
     def test_patience_ends_a_run_that_keeps_no_best_checkpoint(self, material, tmp_path, capfd):
