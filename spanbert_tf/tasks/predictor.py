@@ -1,6 +1,5 @@
 """Predictions for raw inputs: `spanbert_tf.predictor` and `spanbert-tf predict --input`."""
 
-import contextlib
 import json
 import os
 import re
@@ -85,8 +84,8 @@ def predict_lines(
 
     Args:
         preset: as for `Predictor`.
-        source: path of the lines, or `-` for standard input.
-        output: path of the predictions, or `-` for standard output.
+        source: path of the lines, or `-` for standard input; UTF-8, whatever the locale.
+        output: path of the predictions, or `-` for standard output; UTF-8, too.
         top_k: as for `Predictor`.
         precision: as for `Predictor`.
         overwrite: whether an earlier output may be replaced.
@@ -105,7 +104,9 @@ def predict_lines(
         raise BadInputError(_with_line(str(error), source, list(lines))) from error
     text = "".join(json.dumps(found, ensure_ascii=False) + "\n" for found in predictions)
     if output == "-":
-        sys.stdout.write(text.encode("utf-8", "replace").decode())  # halves of surrogate pairs
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8", "replace"))  # halves of surrogate pairs
+        sys.stdout.buffer.flush()
         return
     try:
         os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
@@ -143,12 +144,10 @@ def _read_lines(source: str) -> Iterator[tuple[int, dict]]:
     """Line number and content of each line that is not blank."""
     name = _name(source)
     try:
-        with (
-            contextlib.nullcontext(sys.stdin)
-            if source == "-"
-            else open(source, encoding="utf-8-sig") as file
-        ):
-            for number, line in enumerate(file, start=1):
+        # Standard input, 0, is not this function's to close.
+        is_file = source != "-"
+        with open(source if is_file else 0, encoding="utf-8-sig", closefd=is_file) as lines:
+            for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield number, _read_line(line, f"{name}: line {number}")
     except (OSError, UnicodeDecodeError) as error:
