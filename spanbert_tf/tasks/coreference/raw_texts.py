@@ -20,7 +20,7 @@ def resolve_texts(
 
     Those are a list, or lines, of names, one for each line of the text that has words. It returns
     `{"text": …, "clusters": [[[start, end], …], …], "strings": [[…], …]}` for each, in characters,
-    the ends exclusive.
+    the ends exclusive, and the `doc_key` of an input that has one.
 
     Args:
         model: with its preprocessor.
@@ -75,4 +75,5 @@ def _clusters(item: dict, starts: list[int], ends: list[int], numbers: list[int]
         if number != NO_CLUSTER:
             clusters[number].append([start, end])
     strings = [[text[start:end] for start, end in spans] for spans in clusters]
-    return {"text": text, "clusters": clusters, "strings": strings}
+    key = {"doc_key": item["doc_key"]} if "doc_key" in item else {}
+    return {**key, "text": text, "clusters": clusters, "strings": strings}
