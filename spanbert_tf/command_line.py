@@ -1,5 +1,6 @@
 """How a command runs: options that several share, quiet libraries, and the status at the end."""
 
+import io
 import json
 import logging
 import os
@@ -127,6 +128,7 @@ def run_command(
         arguments: arguments of the command.
         debug: whether to show tracebacks.
     """
+    _escape_unknown_characters()
     try:
         with second_signal_ends():
             command.main(list(arguments), name, standalone_mode=False, **_HELP)
@@ -142,3 +144,9 @@ def run_command(
         click.echo(f"spanbert-tf: {error}", err=True)
         sys.exit(EXIT_FAILED if isinstance(error, TrainingError) else EXIT_BAD_INPUT)
     sys.exit(EXIT_DONE)
+
+
+def _escape_unknown_characters() -> None:
+    """What the encoding of the terminal lacks is printed escaped; standard error does so anyway."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")

@@ -108,7 +108,7 @@ def evaluate(
 @click.option("--data", type=EXISTING_DIRECTORY, help="Records: the task's official files.")
 @click.option("--input", "source", metavar="FILE|-", help="JSON lines of the task's fields.")
 @click.option("--output", required=True, type=OUTPUT_PATH, metavar="DIR|FILE|-")
-@click.option("--top-k", type=click.IntRange(min=1), help="Predictions of each input.")
+@click.option("--top-k", type=click.IntRange(min=1), help="Predictions of each --input.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
 @precision_option
 @overwrite_option
@@ -118,24 +118,22 @@ def predict(
     source: str | None,
     output: str,
     top_k: int | None,
-    batch_size: int,
-    precision: str,
-    overwrite: bool,
+    **options: object,
 ) -> None:
     """Predict for records (--data, official files) or raw inputs (--input, JSON lines)."""
     if (data is None) == (source is None):
         raise click.UsageError("give either --data or --input")
+    if data is not None and top_k is not None:
+        raise click.UsageError("--top-k is for --input alone; leave it out")
     import_keras()
     if source is not None:
         from spanbert_tf.tasks.predictor import predict_lines
 
-        predict_lines(preset, source, output, top_k=top_k, precision=precision, overwrite=overwrite)
+        predict_lines(preset, source, output, top_k=top_k, **options)
         return
     from spanbert_tf.tasks.commands import run_prediction
 
-    run_prediction(
-        preset, data, output, batch_size=batch_size, precision=precision, overwrite=overwrite
-    )
+    run_prediction(preset, data, output, **options)
 
 
 @click.command()

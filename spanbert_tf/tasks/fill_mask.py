@@ -8,15 +8,13 @@ import tensorflow as tf
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertMaskedLM
 from spanbert_tf.serving.fill_mask import FillMask, check_fill_mask
-from spanbert_tf.tasks.raw_inputs import in_batches_by_length, string_tensor
+from spanbert_tf.tasks.raw_inputs import BATCH_SIZE, in_batches_by_length, string_tensor
 from spanbert_tf.vocabulary import MASK_TOKEN
 
 _FIELD = "text"
 
 
-def fill_masks(
-    model: SpanBertMaskedLM, *, top_k: int = 5
-) -> Callable[[Sequence[dict]], list[list]]:
+def fill_masks(model: SpanBertMaskedLM, *, top_k: int = 5) -> Callable[..., list[list]]:
     """A function that finds the most probable fillings of each `[MASK]`, by the export's graph.
 
     Args:
@@ -45,11 +43,11 @@ def fill_masks(
         rows = zip(texts, found["fillings"], found["probabilities"], strict=True)
         return [_of_text(text, *row, token_to_id) for text, *row in rows]
 
-    def fill_all(inputs: Sequence[dict]) -> list[list]:
+    def fill_all(inputs: Sequence[dict], batch_size: int = BATCH_SIZE) -> list[list]:
         for number, item in enumerate(inputs, start=1):
             if isinstance(item, dict) and MASK_TOKEN not in str(item.get(_FIELD, MASK_TOKEN)):
                 raise BadInputError(f"input {number}: its text has no {MASK_TOKEN}")
-        return in_batches_by_length(inputs, (_FIELD,), fill_batch)
+        return in_batches_by_length(inputs, (_FIELD,), fill_batch, batch_size=batch_size)
 
     return fill_all
 

@@ -1,6 +1,5 @@
 """Predictions for raw inputs: `spanbert_tf.predictor` and `spanbert-tf predict --input`."""
 
-import contextlib
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from spanbert_tf.models import SpanBertMaskedLM
 from spanbert_tf.models.task_presets import is_task_preset
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.tasks.fill_mask import fill_masks
+from spanbert_tf.tasks.raw_inputs import BATCH_SIZE
 from spanbert_tf.tasks.task import task_of_preset
 
 _PREDICTIONS = OutputKind("predictions", "")
@@ -35,6 +35,7 @@ class Predictor:
         inputs: a dict of the task's natural fields, such as `{"question": …, "context": …}` or
             `{"text": …}`, or a list of them.
         top_k: predictions for each input; by default as many as the pipeline gives.
+        batch_size: inputs that are worked on together at most.
 
     Returns:
         What the pipeline returns: for one input its prediction, for a list a list of them.
@@ -50,7 +51,7 @@ class Predictor:
     """
 
     def __init__(self, preset: str, precision: str = "float32") -> None:
-        self._functions: dict[int | None, Callable[[Sequence[dict]], list]] = {}  # traced once each
+        self._functions: dict[int | None, Callable[..., list]] = {}  # traced once each
         task = task_of_preset(preset)
         if task is not None:
             self._model: keras_hub.models.Task = load_trained(task.model_class, preset, precision)
@@ -63,13 +64,20 @@ class Predictor:
                 f"{preset}: holds an encoder and no trained head; fine-tune it first"
             )
 
-    def __call__(self, inputs: dict | Sequence[dict], top_k: int | None = None) -> list | dict:
+    def __call__(
+        self,
+        inputs: dict | Sequence[dict],
+        top_k: int | None = None,
+        batch_size: int = BATCH_SIZE,
+    ) -> list | dict:
         """Predicts; see the class."""
         if top_k not in self._functions:
             options = {} if top_k is None else {"top_k": top_k}
             self._functions[top_k] = self._from_raw(self._model, **options)
         predict = self._functions[top_k]
-        return predict([inputs])[0] if isinstance(inputs, dict) else predict(list(inputs))
+        if isinstance(inputs, dict):
+            return predict([inputs])[0]
+        return predict(list(inputs), batch_size=batch_size)
 
 
 def predict_lines(
@@ -78,6 +86,7 @@ def predict_lines(
     output: str,
     *,
     top_k: int | None = None,
+    batch_size: int = BATCH_SIZE,
     precision: str = "float32",
     overwrite: bool = False,
 ) -> None:
@@ -85,9 +94,10 @@ def predict_lines(
 
     Args:
         preset: as for `Predictor`.
-        source: path of the lines, or `-` for standard input.
-        output: path of the predictions, or `-` for standard output.
+        source: path of the lines, or `-` for standard input; UTF-8, whatever the locale.
+        output: path of the predictions, or `-` for standard output; UTF-8, too.
         top_k: as for `Predictor`.
+        batch_size: as for `Predictor`.
         precision: as for `Predictor`.
         overwrite: whether an earlier output may be replaced.
 
@@ -100,12 +110,14 @@ def predict_lines(
     lines = dict(_read_lines(source))
     inputs = list(lines.values())
     try:
-        predictions = Predictor(preset, precision)(inputs, top_k)
+        predictions = Predictor(preset, precision)(inputs, top_k, batch_size)
     except BadInputError as error:
         raise BadInputError(_with_line(str(error), source, list(lines))) from error
     text = "".join(json.dumps(found, ensure_ascii=False) + "\n" for found in predictions)
     if output == "-":
-        sys.stdout.write(text.encode("utf-8", "replace").decode())  # halves of surrogate pairs
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8", "replace"))  # halves of surrogate pairs
+        sys.stdout.buffer.flush()
         return
     try:
         os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
@@ -143,12 +155,10 @@ def _read_lines(source: str) -> Iterator[tuple[int, dict]]:
     """Line number and content of each line that is not blank."""
     name = _name(source)
     try:
-        with (
-            contextlib.nullcontext(sys.stdin)
-            if source == "-"
-            else open(source, encoding="utf-8-sig") as file
-        ):
-            for number, line in enumerate(file, start=1):
+        # Standard input, 0, is not this function's to close.
+        is_file = source != "-"
+        with open(source if is_file else 0, encoding="utf-8-sig", closefd=is_file) as lines:
+            for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield number, _read_line(line, f"{name}: line {number}")
     except (OSError, UnicodeDecodeError) as error:

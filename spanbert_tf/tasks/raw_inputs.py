@@ -8,7 +8,8 @@ import tensorflow as tf
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.process.progress import show_progress
 
-_BATCH_SIZE = 32
+BATCH_SIZE = 32
+_MAX_CHARACTERS = 2**20  # of a batch, padding counted; word pieces of longer ones fill memory
 
 Result = TypeVar("Result")
 
@@ -41,6 +42,9 @@ def in_batches_by_length(
     inputs: Sequence[dict],
     names: Sequence[str],
     work: Callable[[Sequence[dict]], Sequence[Result]],
+    *,
+    batch_size: int = BATCH_SIZE,
+    max_characters: int = _MAX_CHARACTERS,
 ) -> list[Result]:
     """Works on inputs of similar length together, with a bar on a terminal.
 
@@ -48,6 +52,9 @@ def in_batches_by_length(
         inputs: dicts of texts.
         names: fields whose lengths matter.
         work: batch → a result for each input.
+        batch_size: inputs of a batch at most.
+        max_characters: characters of a batch at most, if each input were as long as the longest;
+            a longer input is a batch of its own.
 
     Returns:
         The results in the order of the inputs.
@@ -57,11 +64,21 @@ def in_batches_by_length(
     """
     check_raw_inputs(inputs, names)
     lengths = [sum(len(item[name]) for name in names) for item in inputs]
-    order = sorted(range(len(inputs)), key=lambda number: -lengths[number])
+    batches = _batches(lengths, batch_size, max_characters)
     results: list[Result | None] = [None] * len(inputs)
-    starts = range(0, len(order), _BATCH_SIZE)
-    for start in show_progress(starts, len(starts), "batches", doing="predicting"):
-        numbers = order[start : start + _BATCH_SIZE]
+    for numbers in show_progress(batches, len(batches), "batches", doing="predicting"):
         for number, result in zip(numbers, work([inputs[n] for n in numbers]), strict=True):
             results[number] = result
     return results
+
+
+def _batches(lengths: Sequence[int], batch_size: int, max_characters: int) -> list[Sequence[int]]:
+    """Numbers of the inputs of each batch, the longest first."""
+    order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
+    batches = []
+    while order:
+        fitting = max_characters // max(lengths[order[0]], 1)
+        size = max(min(fitting, batch_size), 1)
+        batches.append(order[:size])
+        order = order[size:]
+    return batches

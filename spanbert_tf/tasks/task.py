@@ -45,9 +45,9 @@ class Task:
             directory.
         written_files: patterns of their names, the first of which is always there.
         served: `(model, top_k)` → what an export computes.
-        from_raw: `(model, top_k=…)` → a function of raw inputs, dicts of the task's natural
-            fields, that returns what the `transformers` pipeline of the task does; it is called
-            again and again.
+        from_raw: `(model, top_k=…)` → a function `(inputs, batch_size=…)` of raw inputs, dicts of
+            the task's natural fields, that returns what the `transformers` pipeline of the task
+            does; it is called again and again.
         sample_logits: `(model)` → logits [N, classes] for three sentences, to see what another
             precision changes.
         calibrate: `(model, directory, predictions)`: sets what the model chooses on development
@@ -75,7 +75,7 @@ class Task:
     write: Callable[[keras_hub.models.Task, str, Predictions, str], None]
     written_files: tuple[str, ...]
     served: Callable[[keras_hub.models.Task, int], ServedModule]
-    from_raw: Callable[..., Callable[[Sequence[dict]], list]]
+    from_raw: Callable[..., Callable[..., list]]
     sample_logits: Callable[[keras_hub.models.Task], list]
     # What not every task has.
     calibrate: Callable[[keras_hub.models.Task, str, Predictions], None] | None = None

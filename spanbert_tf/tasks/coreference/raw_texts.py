@@ -1,6 +1,6 @@
 """Clusters of raw texts, as fastcoref's `get_clusters` has them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -8,19 +8,19 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertCoreferenceResolver
 from spanbert_tf.tasks.coreference.decoding import NO_CLUSTER
 from spanbert_tf.tasks.coreference.serving import ResolveTexts
-from spanbert_tf.tasks.raw_inputs import in_batches_by_length, string_tensor
+from spanbert_tf.tasks.raw_inputs import BATCH_SIZE, in_batches_by_length, string_tensor
 
 _MAX_CHARACTERS = 16_384  # of a batch, padding counted: about 4,096 pieces
 
 
 def resolve_texts(
     model: SpanBertCoreferenceResolver, *, top_k: int = 1
-) -> Callable[[Sequence[dict]], list[dict]]:
+) -> Callable[..., list[dict]]:
     """A function of dicts with a `text` and, if it is a dialogue, `speakers`.
 
     Those are a list, or lines, of names, one for each line of the text that has words. It returns
     `{"text": …, "clusters": [[[start, end], …], …], "strings": [[…], …]}` for each, in characters,
-    the ends exclusive.
+    the ends exclusive, and the `doc_key` of an input that has one.
 
     Args:
         model: with its preprocessor.
@@ -31,18 +31,16 @@ def resolve_texts(
     resolve = tf.function(served.resolve, input_signature=specification)
 
     def work(batch: Sequence[dict]) -> list[dict]:
-        found = []
-        for some in _small_batches(batch):
-            columns = [string_tensor(some, name) for name in ("text", "speakers")]
-            outputs = {name: values.numpy() for name, values in resolve(*columns).items()}
-            names = ("starts", "ends", "clusters")
-            rows = zip(some, *(outputs[name].tolist() for name in names), strict=True)
-            found += [_clusters(*row) for row in rows]
-        return found
+        columns = [string_tensor(batch, name) for name in ("text", "speakers")]
+        outputs = {name: values.numpy() for name, values in resolve(*columns).items()}
+        names = ("starts", "ends", "clusters")
+        rows = zip(batch, *(outputs[name].tolist() for name in names), strict=True)
+        return [_clusters(*row) for row in rows]
 
-    def resolve_all(inputs: Sequence[dict]) -> list[dict]:
+    def resolve_all(inputs: Sequence[dict], batch_size: int = BATCH_SIZE) -> list[dict]:
         checked = [_with_speakers(item, n) for n, item in enumerate(inputs, start=1)]
-        return in_batches_by_length(checked, ("text",), work)
+        limits = {"batch_size": batch_size, "max_characters": _MAX_CHARACTERS}
+        return in_batches_by_length(checked, ("text",), work, **limits)
 
     return resolve_all
 
@@ -58,15 +56,6 @@ def _with_speakers(item: dict, number: int) -> dict:
     return {**item, "speakers": speakers}
 
 
-def _small_batches(inputs: Sequence[dict]) -> Iterator[Sequence[dict]]:
-    """Parts of a batch that is sorted, the longest first."""
-    start = 0
-    while start < len(inputs):
-        size = max(_MAX_CHARACTERS // max(len(inputs[start]["text"]), 1), 1)
-        yield inputs[start : start + size]
-        start += size
-
-
 def _clusters(item: dict, starts: list[int], ends: list[int], numbers: list[int]) -> dict:
     # As the graph has it: halves of surrogate pairs are one character there, too.
     text = item["text"].encode("utf-8", "replace").decode()
@@ -75,4 +64,5 @@ def _clusters(item: dict, starts: list[int], ends: list[int], numbers: list[int]
         if number != NO_CLUSTER:
             clusters[number].append([start, end])
     strings = [[text[start:end] for start, end in spans] for spans in clusters]
-    return {"text": text, "clusters": clusters, "strings": strings}
+    key = {"doc_key": item["doc_key"]} if "doc_key" in item else {}
+    return {**key, "text": text, "clusters": clusters, "strings": strings}

@@ -3,9 +3,12 @@
 N texts, S positions of a row, R rows of all texts.
 """
 
+import functools
+
 import tensorflow as tf
 
 from spanbert_tf.models import SpanBertTokenClassifier
+from spanbert_tf.serving.row_chunks import map_row_chunks
 from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.serving.text_function import TextFunction
 from spanbert_tf.tasks.named_entities.decoding import EntityDecoder, best_labels
@@ -58,7 +61,9 @@ class FindEntities(tf.Module):
         firsts = tf.ragged.range(counts).flat_values * self._room  # [R]
         lengths = tf.minimum(tf.repeat(sizes, counts) - firsts, self._room)
         rows = self._pack(tf.RaggedTensor.from_row_lengths(ids.flat_values, lengths))
-        labels, scores = best_labels(self._model, rows.features(segment_aware=False))  # [R, S]
+        best = functools.partial(best_labels, self._model)
+        features = rows.features(segment_aware=False)
+        labels, scores = map_row_chunks(best, features, (tf.int32, tf.float32))  # [R, S]
         positions = tf.range(tf.shape(labels)[1])[tf.newaxis]
         is_piece = (positions > 0) & (positions < rows.lengths[:, tf.newaxis] - 1)
         return labels[is_piece], scores[is_piece]

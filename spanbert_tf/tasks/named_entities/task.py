@@ -220,9 +220,7 @@ def _plain(values: Sequence[bytes | np.generic]) -> list[str | float | int]:
     return [v.decode() if isinstance(v, bytes) else v.item() for v in values]
 
 
-def _from_raw(
-    model: SpanBertTokenClassifier, *, top_k: int = 1
-) -> Callable[[Sequence[dict]], list[list[dict]]]:
+def _from_raw(model: SpanBertTokenClassifier, *, top_k: int = 1) -> Callable[..., list[list[dict]]]:
     """Finds the entities of dicts of `text` as the `token-classification` pipeline does.
 
     Args:

@@ -12,6 +12,7 @@ from spanbert_tf.data.passage_windows import WindowPacker
 from spanbert_tf.data.segment_positions import SegmentPositions, pair_positions
 from spanbert_tf.data.tokenization import WordPieceTokenizer, characters_before
 from spanbert_tf.models import SpanBertQuestionAnswerer
+from spanbert_tf.serving.row_chunks import map_row_chunks
 from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.serving.warmup import Request
 from spanbert_tf.tasks.question_answering.candidates import (
@@ -19,9 +20,10 @@ from spanbert_tf.tasks.question_answering.candidates import (
     WindowSpans,
     best_candidates,
 )
-from spanbert_tf.tasks.question_answering.spans import best_spans
+from spanbert_tf.tasks.question_answering.spans import Spans, best_spans
 
 _ROW = ("token_ids", "segment_ids", "padding_mask")
+_SPAN_DTYPES = Spans(scores=tf.float32, starts=tf.int32, ends=tf.int32, null_scores=tf.float32)
 _SIGNATURES = """| signature | inputs |
 | --- | --- |
 | `serving_default` | `question`, `context`, string [N] |
@@ -86,15 +88,8 @@ class AnswerQuestions(tf.Module):
         if self._segment_aware:
             positions = pair_positions(questions, contexts, question_starts, byte_starts)
         windows = self._pack(asked, passages, positions)
-        logits = self._model(windows.features(), training=False)
-        spans = best_spans(
-            logits["start_logits"],
-            logits["end_logits"],
-            windows.passage_tokens >= 0,
-            windows.has_most_context,
-            max_answer_tokens=self._model.max_answer_tokens,
-            num_spans=SPANS_OF_A_WINDOW,
-        )
+        rows = (windows.features(), windows.passage_tokens >= 0, windows.has_most_context)
+        spans = map_row_chunks(self._best_spans, rows, _SPAN_DTYPES)
         last = tf.minimum(spans.ends, tf.shape(windows.token_ids)[1] - 1)
         firsts = tf.gather(windows.passage_tokens, spans.starts, batch_dims=1)  # [W, K] tokens
         lasts = tf.gather(windows.passage_tokens, last, batch_dims=1)
@@ -169,6 +164,19 @@ class AnswerQuestions(tf.Module):
                 row=", ".join(f"`{name}`" for name in self._row_names),
                 num_candidates=self._model.num_candidates,
             ),
+        )
+
+    def _best_spans(self, rows: tuple[dict, tf.Tensor, tf.Tensor]) -> Spans:
+        """The best spans of windows: what the model reads, and where a span may be and start."""
+        features, is_passage, can_start = rows
+        logits = self._model(features, training=False)
+        return best_spans(
+            logits["start_logits"],
+            logits["end_logits"],
+            is_passage,
+            can_start,
+            max_answer_tokens=self._model.max_answer_tokens,
+            num_spans=SPANS_OF_A_WINDOW,
         )
 
     def _cut(self, values: tf.Tensor) -> tf.Tensor:

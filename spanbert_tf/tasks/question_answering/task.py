@@ -165,7 +165,7 @@ def _served(model: SpanBertQuestionAnswerer, top_k: int) -> AnswerQuestions:
 
 def _from_raw(
     model: SpanBertQuestionAnswerer, *, top_k: int = 1
-) -> Callable[[Sequence[dict]], list[dict | list[dict]]]:
+) -> Callable[..., list[dict | list[dict]]]:
     """Answers dicts of `question` and `context` as the `question-answering` pipeline does.
 
     Where questions may have no answer, one that counts as unanswerable has an empty `answer`.

@@ -19,7 +19,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.golden import SENTENCES
-from spanbert_tf.tasks.raw_inputs import in_batches_by_length, string_tensor
+from spanbert_tf.tasks.raw_inputs import BATCH_SIZE, in_batches_by_length, string_tensor
 from spanbert_tf.tasks.relation_extraction.dataset import relation_extraction_dataset
 from spanbert_tf.tasks.relation_extraction.examples import marked_text_of
 from spanbert_tf.tasks.relation_extraction.report import report_page
@@ -160,7 +160,7 @@ def _write(
 
 def _from_raw(
     model: SpanBertRelationClassifier, *, top_k: int = 1
-) -> Callable[[Sequence[dict]], list[dict | list[dict]]]:
+) -> Callable[..., list[dict | list[dict]]]:
     """Classifies the relations of texts or tokens with two entities, see `marked_text_of`."""
     module = served(model, top_k)
     specs = module.signatures()["serving_default"][1]
@@ -177,9 +177,11 @@ def _from_raw(
         ]
         return [best[0] for best in answers] if top_k == 1 else answers
 
-    def classify_all(inputs: Sequence[dict]) -> list[dict | list[dict]]:
+    def classify_all(
+        inputs: Sequence[dict], batch_size: int = BATCH_SIZE
+    ) -> list[dict | list[dict]]:
         texts = [marked_text_of(x, f"input {number}") for number, x in enumerate(inputs, start=1)]
-        return in_batches_by_length(texts, _TEXT_FIELDS, classify_batch)
+        return in_batches_by_length(texts, _TEXT_FIELDS, classify_batch, batch_size=batch_size)
 
     return classify_all
 

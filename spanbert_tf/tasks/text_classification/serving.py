@@ -12,7 +12,7 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertTextClassifier
 from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.serving.text_function import TextFunction
-from spanbert_tf.tasks.raw_inputs import in_batches_by_length, string_tensor
+from spanbert_tf.tasks.raw_inputs import BATCH_SIZE, in_batches_by_length, string_tensor
 from spanbert_tf.tasks.text_classification.predictions import probabilities
 from spanbert_tf.tasks.text_classification.schema import text_names
 
@@ -60,7 +60,7 @@ def _classify(model: SpanBertTextClassifier, *texts: tf.Tensor, **named: tf.Tens
 
 def classify_raw(
     model: SpanBertTextClassifier, *, top_k: int = 1
-) -> Callable[[Sequence[dict]], list[dict | list[dict]]]:
+) -> Callable[..., list[dict | list[dict]]]:
     """Classifies dicts of `text`, and for pairs `text_pair`, as `transformers`' pipeline does.
 
     Args:
@@ -84,12 +84,14 @@ def classify_raw(
             answers.append([{"label": model.labels[n], "score": float(row[n])} for n in order])
         return [best[0] for best in answers] if top_k == 1 else answers
 
-    def classify_all(inputs: Sequence[dict]) -> list[dict | list[dict]]:
+    def classify_all(
+        inputs: Sequence[dict], batch_size: int = BATCH_SIZE
+    ) -> list[dict | list[dict]]:
         for number, item in enumerate(inputs, start=1):
             if isinstance(item, dict) and len(names) == 1 and item.get("text_pair") is not None:
                 raise BadInputError(
                     f"input {number}: has a 'text_pair', and the model was trained on single texts"
                 )
-        return in_batches_by_length(inputs, names, classify_batch)
+        return in_batches_by_length(inputs, names, classify_batch, batch_size=batch_size)
 
     return classify_all

@@ -1,6 +1,8 @@
 """The predictor of a pre-trained model: it fills in masks."""
 
+import io
 import json
+import os
 import sys
 
 import keras
@@ -86,6 +88,25 @@ def test_half_a_surrogate_pair_is_written_as_a_question_mark(preset, tmp_path, c
     predict_lines(preset, str(tmp_path / "in.jsonl"), "-", top_k=1)
     sys.stdout.flush()
     assert capfdbinary.readouterr().out == in_file
+
+
+def test_standard_input_and_output_are_utf_8_whatever_the_locale(preset, tmp_path, monkeypatch):
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes('\ufeff{"text": "caf\xe9 → [MASK] cat"}\n'.encode())
+    predict_lines(preset, str(source), str(output), top_k=1)
+    out = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    kept = os.dup(0)
+    try:
+        with open(source) as stdin, open(0, encoding="ascii", closefd=False) as ascii_input:
+            os.dup2(stdin.fileno(), 0)
+            monkeypatch.setattr(sys, "stdin", ascii_input)
+            predict_lines(preset, "-", "-", top_k=1)
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+    assert "caf\xe9 → " in output.read_text("utf-8")
+    assert out.buffer.getvalue() == output.read_bytes()
 
 
 def test_errors_name_the_line_of_the_file(preset, tmp_path):

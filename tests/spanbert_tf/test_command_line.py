@@ -1,0 +1,35 @@
+"""How commands run, whatever they do."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import click, sys
+from spanbert_tf.command_line import run_command
+from spanbert_tf.errors import BadInputError
+
+@click.command()
+def speak():
+    print({text!r})
+    raise BadInputError({text!r})
+
+run_command(speak, "speak", [])
+"""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_characters_that_the_terminal_lacks_are_escaped(encoding):
+    """The last one is a byte of a file's name that is no UTF-8, as Python has it."""
+    text = "caf\xe9 → \U0001f600 \udcff"
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(text=text)],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )
+    assert result.returncode == 2
+    assert result.stdout.strip() == text.encode(encoding, "backslashreplace")
+    assert b"Traceback" not in result.stderr
+    assert len(result.stderr.splitlines()) == 1
