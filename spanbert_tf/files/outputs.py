@@ -143,13 +143,17 @@ def check_output_file(
         The path without a slash at its end.
 
     Raises:
-        BadInputError: it is a directory, or something else, or `overwrite` is not given, or it
-            cannot be made.
+        BadInputError: it is a directory, a link to nothing or something else, or `overwrite` is
+            not given, or it cannot be made.
     """
     path = without_slash(path)
     if os.path.isdir(path):
         raise BadInputError(f"{path}: is a directory; name a file")
-    if os.path.lexists(path):
+    if os.path.islink(path) and not os.path.exists(path):
+        raise BadInputError(
+            f"{path}: is a link to nothing ({os.readlink(path)}); remove it or name another output"
+        )
+    if os.path.exists(path):
         refuse_output(path, kind, is_earlier=is_earlier(path), overwrite=overwrite)
     else:
         _check_writable(path)

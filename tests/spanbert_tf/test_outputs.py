@@ -8,7 +8,7 @@ import pytest
 
 from spanbert_tf.cli import main
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.outputs import OutputKind, check_output
+from spanbert_tf.files.outputs import OutputKind, check_output, check_output_file
 from spanbert_tf.files.writing import write_directory
 from spanbert_tf.models import (
     SpanBertBackbone,
@@ -222,3 +222,11 @@ def test_a_mount_point_is_refused_before_the_work(tmp_path):
     for output in (mount, str(tmp_path / "link")):
         with pytest.raises(BadInputError, match=f"{output}: is a mount point.*{output}/output"):
             check_output(output, KIND, overwrite=True)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_that_is_a_link_to_nothing_is_refused(overwrite, tmp_path):
+    (tmp_path / "link").symlink_to("gone")
+    with pytest.raises(BadInputError, match=r"link: is a link to nothing \(gone\)"):
+        check_output_file(str(tmp_path / "link"), KIND, os.path.getsize, overwrite=overwrite)
+    assert os.readlink(tmp_path / "link") == "gone"
