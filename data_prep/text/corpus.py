@@ -48,7 +48,7 @@ class InputFile:
     size: int
 
 
-def find_files(patterns: str | Sequence[str]) -> list[InputFile]:
+def find_files(patterns: str | os.PathLike | Sequence[str | os.PathLike]) -> list[InputFile]:
     """The files that match a pattern or one of several, in order of their names.
 
     Args:

@@ -52,7 +52,7 @@ def _fits(name: str, pattern: str) -> bool:
     return len(parts) == len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))
 
 
-def check_output(directory: str, kind: OutputKind, *, overwrite: bool = False) -> str:
+def check_output(directory: str | os.PathLike, kind: OutputKind, *, overwrite: bool = False) -> str:
     """Checks that an output directory is new, empty, or one that may be replaced.
 
     Args:
@@ -129,7 +129,11 @@ def check_resumable(directory: str, name: str, contents: Sequence[str]) -> None:
 
 
 def check_output_file(
-    path: str, kind: OutputKind, is_earlier: Callable[[str], bool], *, overwrite: bool = False
+    path: str | os.PathLike,
+    kind: OutputKind,
+    is_earlier: Callable[[str], bool],
+    *,
+    overwrite: bool = False,
 ) -> str:
     """Checks that an output file is new, or one that may be replaced.
 
@@ -160,8 +164,9 @@ def check_output_file(
     return path
 
 
-def without_slash(path: str) -> str:
+def without_slash(path: str | os.PathLike) -> str:
     """A path without slashes at its end; the root stays."""
+    path = os.fspath(path)
     return path.rstrip("/") or path
 
 
