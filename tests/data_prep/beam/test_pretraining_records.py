@@ -344,8 +344,13 @@ def test_the_case_must_be_that_of_the_vocabulary(corpus, letters_vocabulary, tmp
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--vocabluary=x"], "--vocabluary: neither"),
-        (["stray"], "stray: neither"),
+        (["--vocabluary=x"], "^--vocabluary: neither"),
+        (["--sequence-lenght", "128"], "^--sequence-lenght: neither"),
+        (["stray"], "^stray: neither"),
+        (["--runner", "DirectRunner", "stray"], "^stray: neither"),
+        (["stray", "--streaming"], "^stray: neither"),
+        (["--job_name", "one", "two", "--region=three"], "^two: neither"),
+        (["-x"], "^-x: neither"),
         (["--direct_num_workers=many"], "many"),
     ],
 )
