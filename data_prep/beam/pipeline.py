@@ -1,5 +1,6 @@
 """The Apache Beam pipeline: what each worker does, and how it is run."""
 
+import argparse
 import contextlib
 import dataclasses
 import gc
@@ -62,17 +63,17 @@ def beam_options(num_processes: int, arguments: Sequence[str]) -> PipelineOption
     Raises:
         ConfigurationError: an argument is not one of Beam's.
     """
+    parsers: list[argparse.ArgumentParser] = []
+    PipelineOptions([]).get_all_options(add_extra_args_fn=parsers.append)
     messages = io.StringIO()
     try:
         with contextlib.redirect_stderr(messages):
-            given = PipelineOptions(list(arguments)).get_all_options(retain_unknown_options=True)
+            _, unknown = parsers[0].parse_known_args(list(arguments))
     except SystemExit as error:  # a bad value; the last line says which
         reason = messages.getvalue().strip().splitlines()[-1].split("error: ")[-1]
         raise ConfigurationError(f"{' '.join(arguments)}: {reason}") from error
-    unknown = sorted(given.keys() - PipelineOptions([]).get_all_options().keys())
-    strays = [text for text in arguments if not text.startswith("-")]
-    if unknown or (strays and len(strays) == len(arguments)):
-        name = f"--{unknown[0]}" if unknown else strays[0]
+    if unknown:
+        name = unknown[0].partition("=")[0]
         raise ConfigurationError(f"{name}: neither our option nor one of Beam's; see --help")
     return PipelineOptions([f"--direct_num_workers={num_processes}", *arguments])
 

@@ -77,7 +77,9 @@ class WorkDirectory:
         overwrite: whether an earlier output of that kind may be replaced.
     """
 
-    def __init__(self, output: str, kind: OutputKind, *, overwrite: bool = False) -> None:
+    def __init__(
+        self, output: str | os.PathLike, kind: OutputKind, *, overwrite: bool = False
+    ) -> None:
         output = without_slash(output)
         self.output = output if is_remote(output) else os.path.realpath(output)
         self.path = f"{self.output}.incomplete"

@@ -14,6 +14,7 @@ import collections
 import dataclasses
 import hashlib
 import json
+import os
 import time
 from collections.abc import Sequence
 
@@ -52,10 +53,10 @@ _GZIP_RATIO = 3  # bytes of English text in a byte of gzip, about
 
 
 def write_pretraining_records(
-    input_pattern: str | Sequence[str],
+    input_pattern: str | os.PathLike | Sequence[str | os.PathLike],
     *,
-    vocabulary: str,
-    output: str,
+    vocabulary: str | os.PathLike,
+    output: str | os.PathLike,
     document_separator: str | None = None,
     lowercase: bool = False,
     strip_accents: bool | None = None,

@@ -28,7 +28,8 @@ from spanbert_tf.files.text_files import GZIP_MAGIC
 READ_SIZE = 2**20  # bytes
 _BYTE_ORDER_MARK = "\ufeff"
 _WIKIPEDIA_START = re.compile(r"\s*<doc [^\n]*>")
-_JSON_LINES_START = re.compile(r'\s*\{\s*"')
+_JSON_LINES_START = re.compile(r'\s*\{(\s*"|\}[^\S\n]*\n\s*\{)')
+_JSON_ARRAY_START = re.compile(r'\s*\[\s*(\{\s*"|"[^"\n]*"\s*,\s*")')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +48,7 @@ class InputFile:
     size: int
 
 
-def find_files(patterns: str | Sequence[str]) -> list[InputFile]:
+def find_files(patterns: str | os.PathLike | Sequence[str | os.PathLike]) -> list[InputFile]:
     """The files that match a pattern or one of several, in order of their names.
 
     Args:
@@ -123,6 +124,11 @@ class DocumentReader:
             return wikipedia_parts(_chain(first, blocks), self.path)
         if _JSON_LINES_START.match(first):
             return json_lines_parts(_chain(first, blocks), self.path)
+        if _JSON_ARRAY_START.match(first):
+            raise BadInputError(
+                f"{self.path}: is a JSON array; write one JSON object a line, with its text as "
+                "`text`"
+            )
         return plain_text_parts(_chain(first, blocks), self.path, self._separator, READ_SIZE)
 
     def _blocks(self) -> Iterator[str]:

@@ -155,5 +155,5 @@ def _permutation(size: int, seed: int, epoch: int, purpose: int) -> np.ndarray:
 
     The bits of a generator are promised to stay; what `Generator.permutation` makes of them is not.
     """
-    sequence = np.random.SeedSequence([seed % 2**64, epoch, purpose])
+    sequence = np.random.SeedSequence([int(seed) % 2**64, epoch, purpose])
     return np.argsort(np.random.PCG64(sequence).random_raw(size), kind="stable")

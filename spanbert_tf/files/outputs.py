@@ -52,7 +52,7 @@ def _fits(name: str, pattern: str) -> bool:
     return len(parts) == len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))
 
 
-def check_output(directory: str, kind: OutputKind, *, overwrite: bool = False) -> str:
+def check_output(directory: str | os.PathLike, kind: OutputKind, *, overwrite: bool = False) -> str:
     """Checks that an output directory is new, empty, or one that may be replaced.
 
     Args:
@@ -129,7 +129,11 @@ def check_resumable(directory: str, name: str, contents: Sequence[str]) -> None:
 
 
 def check_output_file(
-    path: str, kind: OutputKind, is_earlier: Callable[[str], bool], *, overwrite: bool = False
+    path: str | os.PathLike,
+    kind: OutputKind,
+    is_earlier: Callable[[str], bool],
+    *,
+    overwrite: bool = False,
 ) -> str:
     """Checks that an output file is new, or one that may be replaced.
 
@@ -143,21 +147,26 @@ def check_output_file(
         The path without a slash at its end.
 
     Raises:
-        BadInputError: it is a directory, or something else, or `overwrite` is not given, or it
-            cannot be made.
+        BadInputError: it is a directory, a link to nothing or something else, or `overwrite` is
+            not given, or it cannot be made.
     """
     path = without_slash(path)
     if os.path.isdir(path):
         raise BadInputError(f"{path}: is a directory; name a file")
-    if os.path.lexists(path):
+    if os.path.islink(path) and not os.path.exists(path):
+        raise BadInputError(
+            f"{path}: is a link to nothing ({os.readlink(path)}); remove it or name another output"
+        )
+    if os.path.exists(path):
         refuse_output(path, kind, is_earlier=is_earlier(path), overwrite=overwrite)
     else:
         _check_writable(path)
     return path
 
 
-def without_slash(path: str) -> str:
+def without_slash(path: str | os.PathLike) -> str:
     """A path without slashes at its end; the root stays."""
+    path = os.fspath(path)
     return path.rstrip("/") or path
 
 

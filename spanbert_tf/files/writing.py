@@ -13,7 +13,7 @@ _CHUNK = bytes(1 << 20)
 
 
 def write_directory(
-    directory: str,
+    directory: str | os.PathLike,
     write: Callable[[str], None],
     kind: OutputKind | None,
     *,

@@ -86,7 +86,7 @@ def inspect_records(
                 plot_span_lengths(lengths, unfinished, title)
         except OSError as error:
             raise BadInputError(f"{png}: cannot be written ({reason(error)})") from error
-        console.print(f"wrote {png}")
+        console.print(Text(f"wrote {png}"))
 
 
 def _is_picture(path: str) -> bool:
@@ -109,11 +109,12 @@ def rows_for_tokens(info: DatasetInfo, num_tokens: int = PAPER_BATCH_TOKENS) -> 
 
 def _print_counts(console: Console, data: str, info: DatasetInfo) -> None:
     annotations = ", ".join(info.annotations) or "none"
-    console.print(
+    summary = (
         f"{data}: {info.sequences} sequences of {info.sequence_length}, "
         f"{info.casing.describe()}, vocabulary of {info.vocabulary_size:,}, "
         f"annotations: {annotations}"
     )
+    console.print(Text(summary))
     table = Table("split", "shards", "records", "tokens", "fill rate")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -186,7 +187,7 @@ def _print_clipped_indices(console: Console, data: str, index_names: Sequence[st
 
 
 def _print_lengths(console: Console, lengths: SpanLengths, title: str) -> None:
-    console.print(f"\nSpan lengths in words, {title}")
+    console.print(Text(f"\nSpan lengths in words, {title}"))
     columns = {"drawn": lengths.drawn, "merged": lengths.merged}
     table = Table("words", *(name for name, counts in columns.items() if counts.any()))
     if lengths.exact is not None:

@@ -37,7 +37,7 @@ def row_keys(seed: int, epochs: tf.Tensor, record_ids: tf.Tensor) -> tf.Tensor:
     Returns:
         uint64 [B].
     """
-    seed_key = _mix(_constant((seed + 1) * GOLDEN_GAMMA))
+    seed_key = _mix(_constant((int(seed) + 1) * GOLDEN_GAMMA))
     epoch_keys = _mix(seed_key + tf.cast(epochs, tf.uint64) * _constant(GOLDEN_GAMMA))  # [B]
     return _mix(epoch_keys + tf.cast(record_ids, tf.uint64) * _constant(GOLDEN_GAMMA))  # [B]
 

@@ -68,9 +68,7 @@ def select_tokens(
         bool [B, S].
     """
     round_size = draws_per_round(num_slots, options.scheme)
-    rate = options.exact_rate
-    # ceil in integers: a float32 0.15 · 100 is 15.000001.
-    budgets = -(-blocks.lengths * rate.numerator // rate.denominator)  # [B, G]
+    budgets = _budgets(blocks.lengths, num_slots, options)  # [B, G]
     first_draw = tf.constant(0, tf.int64)
     rows = _Rows(blocks, words, keys, annotated)
     masked, remaining = _mask_round(rows, first_draw, None, budgets, round_size, options)
@@ -97,6 +95,23 @@ def select_tokens(
     start = (first_draw + round_size, tf.gather(masked, late), tf.gather(remaining, late))
     _, late_masked, _ = tf.while_loop(more_to_mask, mask_more, start)
     return tf.tensor_scatter_nd_update(masked, late[:, tf.newaxis], late_masked)
+
+
+def _budgets(lengths: tf.Tensor, num_slots: int, options: MaskingOptions) -> tf.Tensor:
+    """ceil(rate · length), where float32 would round up, and int64 overflow with many digits.
+
+    Args:
+        lengths: int64 [B, G].
+        num_slots: K.
+        options: for the rate.
+
+    Returns:
+        int64 [B, G]: how many lengths of a list, the longest with a budget of 0, 1, … K, are less.
+    """
+    longest = [min(slots // options.exact_rate, tf.int64.max) for slots in range(num_slots + 1)]
+    flat = tf.reshape(lengths, [-1])
+    found = tf.searchsorted(tf.constant(longest, tf.int64), flat, out_type=tf.int64)
+    return tf.reshape(found, tf.shape(lengths))
 
 
 class _Rows(NamedTuple):

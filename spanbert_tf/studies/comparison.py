@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.data import pretraining_dataset
@@ -109,7 +110,7 @@ def compare_systems(
     results = []
     for number, ((name, config), run_name) in enumerate(zip(runs, run_names, strict=True), start=1):
         title = f"\n{name}, seed {config.training.seed} (run {number} of {len(runs)})"
-        console.print(title, style="bold", markup=False)
+        console.print(Text(title, style="bold"))
         result = _train(name, config, data, os.path.join(output, RUNS, run_name), encoder)
         if result is None:  # stopped by SIGTERM
             return results
@@ -118,7 +119,7 @@ def compare_systems(
     _plot(results, os.path.join(output, PLOT_FILE))
     tokens = steps * runs[0][1].training.batch_size * tokens_per_row(info)
     console.print(_table(results, f"{steps:,} steps, {tokens:,.0f} tokens a run"))
-    console.print(f"{output}: {RESULTS_FILE}, {PLOT_FILE}, runs/")
+    console.print(Text(f"{output}: {RESULTS_FILE}, {PLOT_FILE}, runs/"))
     return results
 
 
@@ -193,7 +194,7 @@ def _table(results: Sequence[Result], title: str) -> Table:
             [getattr(result, measure) for result in results if result.config == name]
             for measure in measures
         ]
-        table.add_row(name, *map(_mean_and_deviation, row))
+        table.add_row(Text(name), *map(_mean_and_deviation, row))
     return table
 
 

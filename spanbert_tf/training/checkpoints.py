@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable
 from typing import Annotated
@@ -28,6 +29,7 @@ _DESCRIPTION_FILE = "checkpoint.json"
 _STATE_PREFIX = "state"
 _BEST_FILE = "best.json"
 _PREFIX, _UNFINISHED, _DAMAGED = "step-", ".unfinished", "damaged-"
+_CHECKPOINT = re.compile(rf"{_PREFIX}(\d{{8,}})")  # other names are a user's own copies
 
 
 class _Best(TypedDict, extra_items=float):  # beside the step, the value of a metric by its name
@@ -76,11 +78,8 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps of the checkpoints that are there, oldest first."""
-        return sorted(
-            int(name.removeprefix(_PREFIX))
-            for name in self._names()
-            if name.startswith(_PREFIX) and not name.endswith(_UNFINISHED)
-        )
+        found = map(_CHECKPOINT.fullmatch, self._names())
+        return sorted(int(match[1]) for match in found if match)
 
     def save(self, step: int) -> None:
         """Writes the checkpoint of a step unless it is there, then deletes those that are too many.

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -99,9 +100,7 @@ def _cluster() -> tf.distribute.cluster_resolver.ClusterResolver:
     if _CLUSTER_VARIABLE in os.environ:
         try:
             cluster = json.loads(os.environ[_CLUSTER_VARIABLE])
-            workers, number = cluster["cluster"]["worker"], cluster["task"]["index"]
-            if not 0 <= number < len(workers):
-                raise ValueError(f"task {number} of {len(workers)} workers")
+            _check_task(cluster["cluster"], cluster["task"]["type"], cluster["task"]["index"])
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(
                 f"{_CLUSTER_VARIABLE}: not a cluster of workers and a task "
@@ -113,6 +112,18 @@ def _cluster() -> tf.distribute.cluster_resolver.ClusterResolver:
     raise ConfigurationError(
         f"training.strategy: multi_worker needs {_CLUSTER_VARIABLE} in the environment, or Slurm"
     )
+
+
+def _check_task(jobs: Mapping[str, Sequence[str]], job: str, number: int) -> None:
+    """Raises `ValueError` unless a task is one of workers and at most one chief."""
+    if others := ", ".join(sorted(jobs.keys() - {"chief", "worker"})):
+        raise ValueError(f"a job {others}, but there can be workers and one chief")
+    if len(jobs.get("chief", ())) > 1:
+        raise ValueError(f"{len(jobs['chief'])} chiefs, but there can be one")
+    if job not in jobs:
+        raise ValueError(f"no {job} among {', '.join(jobs)}")
+    if not 0 <= number < len(jobs[job]):
+        raise ValueError(f"no {job} {number} among {len(jobs[job])}")
 
 
 def for_workers(batches: tf.data.Dataset, strategy: tf.distribute.Strategy) -> tf.data.Dataset:

@@ -14,9 +14,8 @@ class Workers:
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
-        resolver = strategy.cluster_resolver
         self.are_several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        self.number = (resolver.task_id or 0) if self.are_several else 0
+        self.number = _number(strategy.cluster_resolver) if self.are_several else 0
         self.is_chief = self.number == 0
 
     def any(self, flag: bool) -> bool:
@@ -51,3 +50,9 @@ class Workers:
 
         sums = self._strategy.run(sum_over_replicas, args=(value,))
         return self._strategy.experimental_local_results(sums)[0]
+
+
+def _number(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> int:
+    """The number of this process; a job `chief`, where there is one, comes before the workers."""
+    comes_after = resolver.task_type == "worker" and "chief" in resolver.cluster_spec().jobs
+    return (resolver.task_id or 0) + comes_after

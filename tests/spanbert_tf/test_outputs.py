@@ -8,7 +8,7 @@ import pytest
 
 from spanbert_tf.cli import main
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.outputs import OutputKind, check_output
+from spanbert_tf.files.outputs import OutputKind, check_output, check_output_file
 from spanbert_tf.files.writing import write_directory
 from spanbert_tf.models import (
     SpanBertBackbone,
@@ -175,7 +175,7 @@ def test_a_link_to_a_directory_stays_a_link(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     for _ in range(2):
-        write_directory(str(tmp_path / "link"), write_marker, KIND, overwrite=True)
+        write_directory(tmp_path / "link", write_marker, KIND, overwrite=True)
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real" / "marker").read_text() == "new"
     assert sorted(os.listdir(tmp_path)) == ["link", "real"]
@@ -210,7 +210,7 @@ def test_a_directory_that_fills_during_the_work_is_left_alone(tmp_path):
 def test_an_output_below_a_file_is_refused_before_the_work(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(Exception, match="file is no directory"):
-        check_output(str(tmp_path / "file" / "a" / "b"), KIND)
+        check_output(tmp_path / "file" / "a" / "b", KIND)
 
 
 def test_a_mount_point_is_refused_before_the_work(tmp_path):
@@ -222,3 +222,11 @@ def test_a_mount_point_is_refused_before_the_work(tmp_path):
     for output in (mount, str(tmp_path / "link")):
         with pytest.raises(BadInputError, match=f"{output}: is a mount point.*{output}/output"):
             check_output(output, KIND, overwrite=True)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_that_is_a_link_to_nothing_is_refused(overwrite, tmp_path):
+    (tmp_path / "link").symlink_to("gone")
+    with pytest.raises(BadInputError, match=r"link: is a link to nothing \(gone\)"):
+        check_output_file(tmp_path / "link", KIND, os.path.getsize, overwrite=overwrite)
+    assert os.readlink(tmp_path / "link") == "gone"

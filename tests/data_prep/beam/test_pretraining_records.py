@@ -32,11 +32,8 @@ OPTIONS = {"sequence_length": SEQUENCE_LENGTH, "num_shards": 3, "validation_frac
 @pytest.fixture(scope="module")
 def single(corpus, letters_vocabulary, tmp_path_factory):
     output = tmp_path_factory.mktemp("single") / "records"
-    pattern = str(corpus[0] / "*")
-    info = write_pretraining_records(
-        pattern, vocabulary=letters_vocabulary, output=str(output), **OPTIONS
-    )
-    return output, info
+    options = {"vocabulary": pathlib.Path(letters_vocabulary), "output": output, **OPTIONS}
+    return output, write_pretraining_records(corpus[0] / "*", **options)
 
 
 def tokenize(vocabulary, documents, lowercase=False):
@@ -347,8 +344,13 @@ def test_the_case_must_be_that_of_the_vocabulary(corpus, letters_vocabulary, tmp
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--vocabluary=x"], "--vocabluary: neither"),
-        (["stray"], "stray: neither"),
+        (["--vocabluary=x"], "^--vocabluary: neither"),
+        (["--sequence-lenght", "128"], "^--sequence-lenght: neither"),
+        (["stray"], "^stray: neither"),
+        (["--runner", "DirectRunner", "stray"], "^stray: neither"),
+        (["stray", "--streaming"], "^stray: neither"),
+        (["--job_name", "one", "two", "--region=three"], "^two: neither"),
+        (["-x"], "^-x: neither"),
         (["--direct_num_workers=many"], "many"),
     ],
 )

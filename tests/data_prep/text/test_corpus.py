@@ -115,6 +115,16 @@ def test_formats_are_recognised_by_content(
     assert read_documents(path) == documents
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["[1] Smith, 1999.", "[The] first", '[" "]said he', "{1} note", "{ }", "[]", '["a" b]'],
+)
+def test_brackets_make_no_json_of_plain_text(tmp_path, text):
+    path = tmp_path / "text.txt"
+    path.write_text(text)
+    assert read_documents(path) == [[text]]
+
+
 @pytest.mark.parametrize("read_size", [30, 2**20])
 def test_separator_lines_divide_plain_text(tmp_path, monkeypatch, read_size):
     monkeypatch.setattr(data_prep.text.corpus, "READ_SIZE", read_size)
@@ -169,6 +179,11 @@ def test_a_line_without_end_is_read_in_pieces(tmp_path, monkeypatch):
         (b'{"text": "one"}\n{"text": "tw', "line 2: "),
         (b'{"text": "\\ud800"}', "line 1: "),
         (b'{"text": "one"}\n["text"]', "line 2: "),
+        (b'[{"text": "one"}, {"text": "two"}]', "is a JSON array; write one JSON object a line"),
+        (b' [\n  {\n    "text": "one"\n  }\n]\n', "is a JSON array"),
+        (b'["one", "two"]', "is a JSON array"),
+        (b'{}\n{"text": "two"}\n', "line 1: .*`text`"),
+        (b'{\n  "text": "one"\n}\n', "line 1: "),
         (b'<doc id="1" title="A">\nA\n\nB\n</doc>\n\n stray\n', "line 7: text outside"),
         (b'<doc id="1" title="A">\nA\n\nB\n', "line 4: ends inside a document"),
     ],

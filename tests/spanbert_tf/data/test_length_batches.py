@@ -87,6 +87,13 @@ def test_order_has_nothing_of_the_file(count, is_sorted):
         assert abs(scipy.stats.spearmanr(first, second).statistic) < 0.25
 
 
+def test_seeds_of_numpy_are_those_of_python():
+    batches = LengthBatches(made_up_lengths(99), batch_size=7, max_length=512)
+    for seed in (0, -3):
+        expected, found = batches.epoch(seed, 2), batches.epoch(np.int64(seed), 2)
+        np.testing.assert_array_equal(found.rows, expected.rows)
+
+
 def test_batches_have_other_rows_in_each_epoch():
     batches = LengthBatches(made_up_lengths(5_000), batch_size=8, max_length=512)
     companions = [

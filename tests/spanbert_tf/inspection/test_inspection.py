@@ -1,5 +1,7 @@
 """What `inspect` counts and prints, against plain-Python counts of the same records."""
 
+import shutil
+
 import numpy as np
 import pytest
 import record_files
@@ -189,3 +191,17 @@ def test_steps_of_the_heads_alone_are_shown(overrides, expected, directory, tmp_
     inspect_records(str(directory), "continue", overrides, num_examples=0, console=console)
     text = console.export_text()
     assert expected in text if expected else "heads alone" not in text
+
+
+def test_brackets_of_paths_are_printed(directory, tmp_path):
+    """Rich would take them for styles, and end with an error at a slash in them."""
+    records, config = tmp_path / "[bold]" / "[/x]:cat:", tmp_path / "[red].yaml"
+    shutil.copytree(directory, records)
+    config.write_text("base: spanbert_base\n")
+    console = Console(record=True, width=500, file=(tmp_path / "out.txt").open("w"))
+    picture = tmp_path / "[/i].png"
+    inspect_records(str(records), str(config), png=str(picture), num_examples=0, console=console)
+    text = console.export_text()
+    assert f"{records}: single sequences of {LENGTH}" in text
+    assert f"Span lengths in words, {config}: geometric_spans" in text
+    assert f"wrote {picture}" in text

@@ -299,6 +299,17 @@ def test_budget_is_exact_where_float32_rounds_up(rate, lengths):
         assert batch["mask_weights"].sum() == exact
 
 
+@pytest.mark.parametrize("rate", [0.20000000000000007, 1e-20, 1 - 1e-16])
+def test_budget_is_exact_for_rates_of_many_digits(rate):
+    """Products with their denominators have more than 63 bits."""
+    lengths = (1, 2, 97, 500)
+    rows, blocks = zip(*(pack([[5] * length], 502) for length in lengths), strict=True)
+    options = MaskingOptions(rate=rate)
+    batch = run_graph(rows, blocks, options, options.num_slots(502, "single"), range(4))
+    exact = [-(-length * Fraction(str(rate)) // 1) for length in lengths]
+    assert batch["mask_weights"].sum(axis=1).tolist() == exact
+
+
 def sample(options, num_rows, length):
     """(graph's batch, oracle's results from Python's generator) on the same text."""
     random = masking_oracle.random.Random(1)

@@ -36,11 +36,15 @@ def _free_ports(count):
     return ports
 
 
-def _start_workers(config_file, data, run, overrides=(), options=()):
-    addresses = [f"localhost:{port}" for port in _free_ports(2)]
+def _start_workers(config_file, data, run, overrides=(), options=(), jobs=("worker", "worker")):
+    """Starts two processes, of these jobs."""
+    addresses = {job: [] for job in jobs}
+    for job, port in zip(jobs, _free_ports(2), strict=True):
+        addresses[job].append(f"localhost:{port}")
     workers = []
-    for number in range(2):
-        cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": number}}
+    for number, job in enumerate(jobs):
+        task = {"type": job, "index": number if len(addresses) == 1 else 0}
+        cluster = {"cluster": addresses, "task": task}
         command = [sys.executable, "-m", "spanbert_tf.cli", "pretrain", "--config"]
         command += [str(config_file), "--data", data, "--output", str(run), *options]
         for override in ("training.strategy=multi_worker", *overrides):
@@ -112,7 +116,8 @@ def test_two_workers_train_what_one_does_also_after_a_preemption(
             assert line == pytest.approx(other, abs=1e-4)
 
 
-def test_two_workers_mix_the_first_weights_in(tiny_records, tmp_path):
+@pytest.mark.parametrize("jobs", [("worker", "worker"), ("chief", "worker")])
+def test_two_workers_mix_the_first_weights_in(jobs, tiny_records, tmp_path):
     preset = save_encoder(tmp_path / "encoder", dropout=0.0)
     alone, shared = tmp_path / "alone", tmp_path / "shared"
     changed = {"optimizer__epsilon": 1e-4, "training__batch_size": 16}
@@ -122,7 +127,7 @@ def test_two_workers_mix_the_first_weights_in(tiny_records, tmp_path):
     config_file = tmp_path / "config.yaml"
     config_file.write_text(config.to_yaml())
     options = ["--initial-preset", preset]
-    workers = _start_workers(config_file, tiny_records, shared, options=options)
+    workers = _start_workers(config_file, tiny_records, shared, options=options, jobs=jobs)
     outputs = [worker.communicate(timeout=300) for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], outputs
     shown = ["Held-out records after step 12" in printed for printed, _ in outputs]
@@ -152,12 +157,21 @@ def test_when_a_worker_dies_the_other_says_so_and_a_checkpoint_is_kept(
     assert max(steps) >= 16
 
 
+def _cluster(job, index, **jobs):
+    addresses = {"chief": ["localhost:1"], "worker": ["localhost:2"], **jobs}
+    return json.dumps({"cluster": addresses, "task": {"type": job, "index": index}})
+
+
 @pytest.mark.parametrize(
     "cluster, message",
     [
         (None, "needs TF_CONFIG in the environment, or Slurm"),
-        ('{"cluster": {"worker": ["localhost:1"]}, "task": {"index": 3}}', "task 3 of 1 workers"),
         ("{", "TF_CONFIG: not a cluster"),
+        (_cluster("worker", 3), "no worker 3 among 1"),
+        (_cluster("evaluator", 0), "no evaluator among chief, worker"),
+        (_cluster("worker", 0, ps=["localhost:3"]), "a job ps, but there can be workers and one"),
+        (_cluster("chief", 1, chief=["localhost:1", "localhost:3"]), "2 chiefs"),
+        ('{"cluster": {"worker": ["localhost:1"]}, "task": {"index": 0}}', "KeyError: 'type'"),
     ],
 )
 def test_a_cluster_that_makes_no_sense_is_refused(cluster, message, monkeypatch):

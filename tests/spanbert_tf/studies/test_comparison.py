@@ -145,3 +145,16 @@ def test_a_directory_of_something_else_is_left_alone(settings, tiny_records, tmp
     with pytest.raises(BadInputError, match=r"other things than a comparison \(thesis\)"):
         compare_systems(["spanbert"], tiny_records, str(tmp_path), steps=STEPS, seeds=[1])
     assert [path.name for path in tmp_path.iterdir()] == ["thesis"]
+
+
+def test_brackets_of_paths_are_printed(settings, tiny_records, tmp_path):
+    """Rich would take them for styles, and end with an error at a slash in them."""
+    config, output = tmp_path / "[red]bert.yaml", tmp_path / "a[" / "b]"
+    config.write_text("base: bert_1seq\n")
+    console = Console(record=True, width=500)
+    options = {"steps": STEPS, "seeds": [1], "overrides": settings, "console": console}
+    compare_systems([str(config)], tiny_records, str(output), **options)
+    text = console.export_text()
+    assert f"{config}, seed 1 (run 1 of 1)" in text
+    assert f" {config} " in text.partition("Held-out records")[2]
+    assert f"{output}: results.csv" in text

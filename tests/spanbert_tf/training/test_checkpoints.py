@@ -127,6 +127,18 @@ def test_leftovers_of_a_killed_process_are_no_checkpoints(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_copies_of_checkpoints_are_left_alone(tmp_path):
+    """A user puts one aside before he tries something."""
+    model = _saved(tmp_path, [2, 4])
+    copies = ("step-00000004.bak", "step-00000004 (copy)", "step-4")
+    for name in copies:
+        shutil.copytree(tmp_path / "step-00000004", tmp_path / name)
+    checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=1)
+    assert checkpoints.restore() == 4
+    checkpoints.save(5)
+    assert sorted(os.listdir(tmp_path)) == sorted(["step-00000005", *copies])
+
+
 def test_full_disk_keeps_the_checkpoint_before(tmp_path):
     model = _saved(tmp_path, [2])
     checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=1)
