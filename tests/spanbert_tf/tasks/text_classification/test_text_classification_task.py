@@ -133,11 +133,12 @@ class TestTextClassification(TaskTests):
         with pytest.raises(BadInputError, match="test: holds no rows to train on"):
             self.finetune(material, tmp_path / "run", data="test")
 
-    def test_baseline_is_the_majority_class(self, material):
+    def test_baseline_is_the_majority_class(self, material, capsys):
         labels = [line["label"] for line in load_examples(material["dev"])]
         (scores,) = run_baseline_evaluation([material["dev"]])
         share = max(labels.count(label) for label in LABELS) / len(labels)
         assert scores["accuracy"] == pytest.approx(100 * share)
+        assert "correlation" not in capsys.readouterr().out  # accuracy and F1 are none
 
     def test_records_of_another_kind_are_refused(self, finished, material, tmp_path):
         texts = made_up_pairs(8, 1, labels=(*LABELS, "other"))

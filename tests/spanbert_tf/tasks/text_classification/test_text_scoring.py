@@ -12,7 +12,7 @@ from spanbert_tf.cli import main
 from spanbert_tf.studies.glue import average_of_columns, average_of_tasks, paper_scores
 from spanbert_tf.studies.glue_results import find_results
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
-from spanbert_tf.tasks.text_classification.scoring import score_labels
+from spanbert_tf.tasks.text_classification.scoring import has_correlation, score_labels
 from spanbert_tf.tasks.text_classification.submission import submission_file, submission_text
 
 BINARY = st.lists(st.tuples(st.sampled_from("01"), st.sampled_from("01")), min_size=1)
@@ -52,6 +52,24 @@ def test_correlations_are_those_by_hand():
 def test_undefined_correlations_are_0(predicted):
     scores = score_labels([0.0, 1.0, 2.0], predicted, dataset="stsb", is_regression=True)
     assert scores == {"pearson": 0.0, "spearman": 0.0, "score": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "is_regression", "expected"),
+    [
+        ("cola", False, True),
+        ("mrpc", False, False),
+        ("stsb", True, True),
+        (None, True, True),
+        (None, False, False),
+    ],
+)
+def test_matthews_pearson_and_spearman_are_correlations(dataset, is_regression, expected):
+    options = {"dataset": dataset, "is_regression": is_regression}
+    assert has_correlation(**options) is expected
+    labels = [0.0, 1.0] if is_regression else ["0", "1"]
+    scores = score_labels(labels, labels, **options)
+    assert bool({"matthews", "pearson", "spearman"} & set(scores)) is expected
 
 
 def test_other_data_is_scored_by_accuracy_and_macro_f1():
