@@ -3,6 +3,7 @@
 import html
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -120,6 +121,8 @@ class TestTextClassification(TaskTests):
         content = json.loads((tmp_path / "dev" / "evaluation.json").read_text())
         assert content["scores"] == finished[1]
         assert (content["rows"], content["preset"]) == (24, finished[0])
+        inputs = json.loads(pathlib.Path(finished[0], "..", "inputs.json").read_text())
+        assert inputs["validation_rows"] == 24
 
     def test_texts_without_labels_are_predicted_and_nothing_else(
         self, finished, material, tmp_path

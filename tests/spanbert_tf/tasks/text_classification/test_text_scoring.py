@@ -168,6 +168,20 @@ def test_a_part_that_is_not_the_development_set_does_not_count(runs, capfd):
     assert capfd.readouterr().out == expected
 
 
+def test_a_run_that_was_scored_on_a_part_does_not_count(runs, capfd):
+    for name, score, rows in (("part", 99.0, 50), ("whole", 72.0, 277)):
+        write_run(runs / name, "rte", {"accuracy": score, "score": score})
+        inputs = {"--data": "x", "--validation-data": "y", "validation_rows": rows}
+        (runs / name / "rte" / "inputs.json").write_text(json.dumps(inputs))
+    assert find_results(str(runs))["rte"].scores["score"] == 72.0
+    path = runs / "part" / "rte" / "scores.json"
+    expected = f"{path}: does not count: 50 texts, and the development set of RTE has 277\n"
+    assert capfd.readouterr().out == expected
+    (runs / "part" / "rte" / "inputs.json").write_text("[")
+    assert glue(runs) == 2
+    assert "part/rte/inputs.json: " in capfd.readouterr().err
+
+
 def test_nothing_is_chosen_on_the_mismatched_set(tmp_path, capfd):
     runs = tmp_path / "runs"
     for name, score in (("a", 84.0), ("b", 84.5), ("c", 80.0)):
