@@ -17,7 +17,7 @@ from spanbert_tf.files.outputs import without_slash
 from spanbert_tf.process.signals import second_signal_ends
 
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
-_HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _KEY_AND_VALUE = re.compile(r"[\w.]+=")
 EXISTING_DIRECTORY = click.Path(exists=True, file_okay=False)
 
@@ -131,7 +131,7 @@ def run_command(
     _escape_unknown_characters()
     try:
         with second_signal_ends():
-            command.main(list(arguments), name, standalone_mode=False, **_HELP)
+            command.main(list(arguments), name, standalone_mode=False, **CONTEXT_SETTINGS)
     except click.ClickException as error:
         click.echo(f"spanbert-tf: {' '.join(error.format_message().split())}", err=True)
         sys.exit(EXIT_BAD_INPUT)

@@ -14,6 +14,8 @@ from spanbert_tf.validation import (
 )
 
 CONFIG_FILE = "config.yaml"  # the resolved configuration in the directory of a run
+INPUTS_FILE = "inputs.json"  # beside it: what the run was begun with
+VALIDATION_ROWS = "validation_rows"  # in that: of how many rows a fine-tuning run's scores are
 
 Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
 Strategy = Literal["one_device", "mirrored", "multi_worker", "tpu"]

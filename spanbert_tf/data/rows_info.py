@@ -31,6 +31,8 @@ class RowsInfo:
         rows_file: name of the TFRecord file of the rows, a class attribute.
         records_version: version of the task's records, a class attribute; others are refused.
         needed_counts: names that `counts` must have, a class attribute.
+        segment_aware_options: options of the task's `prepare` that write SegaBERT's positions, a
+            class attribute; empty: there are none.
         vocabulary_hash: hash of `vocab.txt`, as in `schema.vocabulary_hash`.
         vocabulary_size: entries of the vocabulary.
         lowercase: whether text was lower-cased.
@@ -48,6 +50,7 @@ class RowsInfo:
     rows_file: ClassVar[str] = "rows.tfrecord"
     records_version: ClassVar[int] = 1
     needed_counts: ClassVar[tuple[str, ...]] = ("rows", "tokens")
+    segment_aware_options: ClassVar[str] = ""
     __pydantic_config__: ClassVar[dict] = {"extra": "forbid"}
 
     vocabulary_hash: str

@@ -17,17 +17,23 @@ def task_class(preset: str) -> str | None:
     Raises:
         BadInputError: there is no preset of that name, or its description is damaged.
     """
-    try:
-        if not preset_utils.check_file_exists(preset, preset_utils.TASK_CONFIG_FILE):
-            return None
-    except (ValueError, OSError) as error:  # no directory, and no name that KerasHub can load
-        raise BadInputError(describe_missing(preset, error)) from error
-    with open(preset_utils.get_file(preset, preset_utils.TASK_CONFIG_FILE), "rb") as file:
-        text = file.read()
-    place = f"{preset}: {preset_utils.TASK_CONFIG_FILE} is damaged"
-    task = parse_json(text, dict[str, Any], place, "copy the preset again")
-    has_weights = preset_utils.check_file_exists(preset, preset_utils.TASK_WEIGHTS_FILE)
-    return str(task.get("class_name")) if has_weights else None
+    task = _read_task(preset)
+    if task is None or not preset_utils.check_file_exists(preset, preset_utils.TASK_WEIGHTS_FILE):
+        return None
+    return str(task.get("class_name"))
+
+
+def reads_raw_inputs(preset: str) -> bool:
+    """Whether a preset holds a task with its preprocessor.
+
+    Args:
+        preset: what `from_preset` takes.
+
+    Raises:
+        BadInputError: as `task_class`.
+    """
+    config = (_read_task(preset) or {}).get("config")
+    return isinstance(config, dict) and config.get("preprocessor") is not None
 
 
 def is_task_preset(preset: str, kind: type) -> bool:
@@ -41,6 +47,19 @@ def is_task_preset(preset: str, kind: type) -> bool:
         BadInputError: as `task_class`.
     """
     return task_class(preset) == kind.__name__
+
+
+def _read_task(preset: str) -> dict[str, Any] | None:
+    """The description of a preset's task."""
+    try:
+        if not preset_utils.check_file_exists(preset, preset_utils.TASK_CONFIG_FILE):
+            return None
+    except (ValueError, OSError) as error:  # no directory, and no name that KerasHub can load
+        raise BadInputError(describe_missing(preset, error)) from error
+    with open(preset_utils.get_file(preset, preset_utils.TASK_CONFIG_FILE), "rb") as file:
+        text = file.read()
+    place = f"{preset}: {preset_utils.TASK_CONFIG_FILE} is damaged"
+    return parse_json(text, dict[str, Any], place, "copy the preset again")
 
 
 def describe_missing(preset: str, error: Exception) -> str:

@@ -15,7 +15,7 @@ from spanbert_tf.data.schema import VOCABULARY_FILE, vocabulary_hash
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-from spanbert_tf.models.task_presets import describe_missing, is_task_preset
+from spanbert_tf.models.task_presets import describe_missing, is_task_preset, reads_raw_inputs
 from spanbert_tf.presets.golden import check_outputs, check_weights
 from spanbert_tf.process.precision import choose_precision
 from spanbert_tf.vocabulary import Casing
@@ -117,13 +117,18 @@ def load_trained(kind: type, preset: str, precision: str = "float32") -> keras_h
             compute fastest in.
 
     Raises:
-        BadInputError: as `load_checked`; or the preset has no head of that class, or one that was
-            never trained.
+        BadInputError: as `load_checked`; or the preset has no head of that class, one that was
+            never trained, or no preprocessor.
     """
     if not is_task_preset(preset, kind):
         raise BadInputError(
             f"{preset}: has no trained head ({preset_utils.TASK_WEIGHTS_FILE} of a "
             f"{kind.__name__}); use the preset of such a model"
+        )
+    if not reads_raw_inputs(preset):
+        raise BadInputError(
+            f"{preset}: was saved without a preprocessor, which tells how text is read; save the "
+            f"{kind.__name__} with its preprocessor"
         )
     with without_warning_of_new_heads():  # it is an error here
         task = load_checked(kind, preset)

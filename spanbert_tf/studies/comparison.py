@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spanbert_tf.config import PretrainingConfig
+from spanbert_tf.config.runs import INPUTS_FILE
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.schema import DatasetInfo
@@ -24,7 +25,6 @@ from spanbert_tf.pretraining.datasets import check_records, tokens_per_row
 from spanbert_tf.pretraining.run import run_pretraining
 from spanbert_tf.studies.continued_encoder import ContinuedEncoder
 from spanbert_tf.studies.run_sizes import continued_version, small_version
-from spanbert_tf.training.run_directory import INPUTS_FILE
 
 RESULTS_FILE, PLOT_FILE, RUNS = "results.csv", "results.png", "runs"
 _MEASURES = ("masked_lm_loss", "masked_lm_accuracy", "span_boundary_loss", "encoder_change")

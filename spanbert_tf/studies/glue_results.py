@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from spanbert_tf.config.runs import CONFIG_FILE, INPUTS_FILE, VALIDATION_ROWS
 from spanbert_tf.config.yaml_files import read_settings
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, SCORE_RANGE
 from spanbert_tf.tasks.text_classification.submission import HEADER, submission_file
 
-_CONFIG, _SCORES, _EVALUATION = "config.yaml", "scores.json", "evaluation.json"
+_SCORES, _EVALUATION = "scores.json", "evaluation.json"
 _PRESET = "preset"
 _NOT_SEARCHED = frozenset({"checkpoints", _PRESET, "logs"})
 _MATCHED, _MISMATCHED = "mnli", "mnli_mm"
@@ -37,8 +38,9 @@ def find_results(runs: str) -> dict[str, Result]:
     """The best scores of each GLUE task below a directory.
 
     A run of `finetune` has those of its validation data; predictions of `predict --data` for a
-    development set have theirs, such as those of a model of MNLI for the mismatched set. Nothing is
-    chosen on that set: its scores are those of the model that is best on the matched one.
+    development set have theirs, such as those of a model of MNLI for the mismatched set. Those of
+    another number of texts than the development set has do not count. Nothing is chosen on the
+    mismatched set: its scores are those of the model that is best on the matched one.
 
     Args:
         runs: directory to search.
@@ -103,13 +105,15 @@ def _directories(runs: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _results_in(directory: str, names: list[str]) -> Iterator[tuple[str, Result]]:
-    if _CONFIG in names and _SCORES in names:
-        settings = read_settings(os.path.join(directory, _CONFIG), layer=0)
+    if CONFIG_FILE in names and _SCORES in names:
+        settings = read_settings(os.path.join(directory, CONFIG_FILE), layer=0)
         named = settings.get("data.dataset")
         if named is not None and named.value in GLUE_TASKS:
             path = os.path.join(directory, _SCORES)
             preset = os.path.join(directory, _PRESET)
-            yield from _result(named.value, _read(path, dict[str, float]), path, preset)
+            rows = _validation_rows(directory) if INPUTS_FILE in names else None
+            if _is_of_development_set(named.value, rows, path):
+                yield from _result(named.value, _read(path, dict[str, float]), path, preset)
     if _EVALUATION in names:
         path = os.path.join(directory, _EVALUATION)
         content = _read(path, dict[str, str | int | dict[str, float] | None])
@@ -119,8 +123,14 @@ def _results_in(directory: str, names: list[str]) -> Iterator[tuple[str, Result]
             yield from _result(dataset, scores, path, content.get("preset"))
 
 
+def _validation_rows(directory: str) -> int | None:
+    """How many texts the scores of a run are of; older ones, and those of none, do not tell."""
+    path = os.path.join(directory, INPUTS_FILE)
+    return _read(path, dict[str, str | int | None]).get(VALIDATION_ROWS)
+
+
 def _is_of_development_set(dataset: str, rows: int | None, path: str) -> bool:
-    """Whether a data set is as large as the development set; older evaluations do not tell."""
+    """Whether a data set is as large as the development set; older runs do not tell."""
     facts = GLUE_TASKS[dataset]
     if rows is None or rows == facts.dev_rows:
         return True

@@ -9,6 +9,7 @@ import keras_hub
 import tensorflow as tf
 
 from spanbert_tf.config import FinetuningConfig
+from spanbert_tf.config.runs import VALIDATION_ROWS
 from spanbert_tf.data.rows_info import RowsInfo
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.checksums import directory_digest
@@ -115,7 +116,8 @@ def run_finetuning(
     with loop.named_errors(course):
         first_step = loop.restore()
         if workers.is_chief:
-            write_finetuning_run(output, config.to_yaml(), inputs)
+            rows = task.load_info(validation_data).num_rows if validation_data else None
+            write_finetuning_run(output, config.to_yaml(), {**inputs, VALIDATION_ROWS: rows})
     if model.reads_pooler and not (backbone.is_pooler_trained or training.random_weights):
         loop.say(
             f"{preset}: its pooler was never trained, as pre-training on single sequences leaves "

@@ -130,9 +130,14 @@ def check_encoder(backbone: SpanBertBackbone, info: RowsInfo, data: str, preset:
     """
     if info.segment_aware != (backbone.position_embeddings != "absolute"):
         reads = "BERT's positions" if info.segment_aware else "SegaBERT's positions"
+        if info.segment_aware:
+            advice = "write the records without --segment-aware"
+        elif info.segment_aware_options:
+            advice = f"write the records with {info.segment_aware_options}"
+        else:
+            advice = f"records of {info.task} never are: take an encoder with BERT's positions"
         raise MismatchError(
-            f"{preset}: reads {reads}, which is not what {data} was written for; write the "
-            f"records {'without' if info.segment_aware else 'with'} --segment-aware"
+            f"{preset}: reads {reads}, which is not what {data} was written for; {advice}"
         )
     if backbone.position_embedding and backbone.max_sequence_length < info.sequence_length:
         raise MismatchError(

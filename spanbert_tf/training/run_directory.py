@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from spanbert_tf.config import FinetuningConfig, PretrainingConfig, flat_values, load_config
-from spanbert_tf.config.runs import CONFIG_FILE
+from spanbert_tf.config.runs import CONFIG_FILE, INPUTS_FILE
 from spanbert_tf.data.schema import DATASET_INFO_FILE, DatasetInfo
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.writing import write_text
 
 AnyConfig = TypeVar("AnyConfig", bound=FinetuningConfig | PretrainingConfig)
 
-INPUTS_FILE = "inputs.json"
 CHECKPOINTS, PRESET = "checkpoints", "preset"
 REPAIRED_RECORDS = "records-of-worker-"
 
@@ -157,26 +156,26 @@ def check_same_inputs(directory: str, now: Mapping[str, str | None]) -> None:
             )
 
 
-def write_inputs(directory: str, inputs: Mapping[str, str | None]) -> None:
+def write_inputs(directory: str, inputs: Mapping[str, str | int | None]) -> None:
     """Writes `inputs.json`, for `check_same_inputs`.
 
     Args:
         directory: directory of the run; made where it is missing.
-        inputs: as for `check_same_inputs`.
+        inputs: as for `check_same_inputs`; and what else there is to know of them.
     """
     os.makedirs(directory, exist_ok=True)
     write_text(os.path.join(directory, INPUTS_FILE), json.dumps(dict(inputs), indent=1) + "\n")
 
 
 def write_finetuning_run(
-    directory: str, config_text: str, inputs: Mapping[str, str | None]
+    directory: str, config_text: str, inputs: Mapping[str, str | int | None]
 ) -> None:
     """Writes `inputs.json` and `config.yaml` of a fine-tuning run.
 
     Args:
         directory: directory of the run; made where it is missing.
         config_text: the resolved configuration.
-        inputs: as for `check_same_inputs`.
+        inputs: as for `write_inputs`.
     """
     write_inputs(directory, inputs)
     write_text(os.path.join(directory, CONFIG_FILE), config_text)

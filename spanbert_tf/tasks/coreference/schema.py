@@ -55,6 +55,11 @@ class CoreferenceInfo(RowsInfo):
     max_training_segments: Annotated[int, Gt(0), Lt(2**31)]
 
     @property
+    def num_training_rows(self) -> int:
+        """Documents that are trained: none where no cluster is known, for nothing is to learn."""
+        return self.num_rows if self.is_labelled else 0
+
+    @property
     def is_labelled(self) -> bool:
         """Whether the documents have clusters; without any, all scores are 0."""
         return self.counts.get("mentions", 1) > 0

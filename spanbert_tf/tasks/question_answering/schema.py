@@ -60,6 +60,7 @@ class QuestionAnsweringInfo(RowsInfo):
     task: ClassVar[str] = "question_answering"
     rows_file: ClassVar[str] = WINDOWS_FILE
     needed_counts: ClassVar[tuple[str, ...]] = ("questions", "windows", "tokens")
+    segment_aware_options: ClassVar[str] = "--question-first --segment-aware"
 
     stride: Annotated[int, Gt(0), Lt(2**31)]
     question_first: bool

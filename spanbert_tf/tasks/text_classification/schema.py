@@ -44,6 +44,7 @@ class TextClassificationInfo(RowsInfo):
     """
 
     task: ClassVar[str] = "text_classification"
+    segment_aware_options: ClassVar[str] = "--segment-aware"
 
     labels: Annotated[list[str], MinLen(1)]
     label_counts: list[Annotated[int, Ge(0)]]

@@ -76,6 +76,7 @@ _METRICS: Mapping[str, Callable[[Labels, Labels], float]] = {
     "pearson": _pearson,
     "spearman": _spearman,
 }
+_CORRELATIONS = frozenset({"matthews", "pearson", "spearman"})
 
 
 def score_labels(
@@ -94,14 +95,22 @@ def score_labels(
         The metrics, and `score`, by which the best model is chosen: their mean for a GLUE task, as
         GLUE averages, and for a regression; else the accuracy.
     """
-    if dataset is not None:
-        counted = names = GLUE_TASKS[dataset].metrics
-    elif is_regression:
-        counted = names = ("pearson", "spearman")
-    else:
-        counted, names = ("accuracy",), ("accuracy", "macro_f1")
+    names = _metric_names(dataset, is_regression=is_regression)
+    counted = [name for name in names if name != "macro_f1"]
     scores = {name: 100 * float(_METRICS[name](gold, predicted)) for name in names}
     return {**scores, MAIN_METRIC: float(np.mean([scores[name] for name in counted]))}
+
+
+def has_correlation(dataset: str | None, *, is_regression: bool) -> bool:
+    """Whether a metric of a data set is a correlation; as for `score_labels`."""
+    names = _metric_names(dataset, is_regression=is_regression)
+    return not _CORRELATIONS.isdisjoint(names)
+
+
+def _metric_names(dataset: str | None, *, is_regression: bool) -> tuple[str, ...]:
+    if dataset is not None:
+        return GLUE_TASKS[dataset].metrics
+    return ("pearson", "spearman") if is_regression else ("accuracy", "macro_f1")
 
 
 def is_constant(values: Labels) -> bool:

@@ -36,7 +36,12 @@ from spanbert_tf.tasks.text_classification.predictions import (
 )
 from spanbert_tf.tasks.text_classification.report import report_page
 from spanbert_tf.tasks.text_classification.schema import TextClassificationInfo
-from spanbert_tf.tasks.text_classification.scoring import MAIN_METRIC, is_constant, score_labels
+from spanbert_tf.tasks.text_classification.scoring import (
+    MAIN_METRIC,
+    has_correlation,
+    is_constant,
+    score_labels,
+)
 from spanbert_tf.tasks.text_classification.serving import classify_raw, served_classifier
 from spanbert_tf.tasks.text_classification.submission import submission_file, submission_text
 
@@ -124,7 +129,7 @@ def _print_details(
 ) -> None:
     """Prints a table of the classes and the confusion matrix; and says where a metric is void."""
     info, gold, predicted = _gold_and_predicted(model, directory, rows)
-    if is_constant(predicted):
+    if is_constant(predicted) and has_correlation(info.dataset, is_regression=info.is_regression):
         console.print(
             f"all predictions are {predicted[0]}: a correlation is undefined then, and counts as 0",
             markup=False,

@@ -26,6 +26,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.loading import load_trained
+from spanbert_tf.tasks.predictor import Predictor
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "."]
 VOCABULARY += [f"[unused{number}]" for number in range(1, 7)]
@@ -139,6 +140,21 @@ def test_a_preset_holds_weights_alone(kind, encoder_preset, tmp_path, caplog):
         warnings.simplefilter("error")
         kind.from_preset(str(tmp_path / "preset"))
     assert not caplog.records
+
+
+@pytest.mark.parametrize("has_tokenizer", [False, True])
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_model_without_a_preprocessor_is_not_for_the_commands(
+    kind, has_tokenizer, encoder_preset, tmp_path
+):
+    task = kind.from_preset(encoder_preset, preprocessor=None, **TASKS[kind][0])
+    task.is_head_trained = True
+    task.save_to_preset(str(tmp_path / "preset"))
+    if has_tokenizer:
+        SpanBertTokenizer(VOCABULARY).save_to_preset(str(tmp_path / "preset"))
+    for load in (Predictor, lambda preset: load_trained(kind, preset)):
+        with pytest.raises(BadInputError, match=r"preset: was saved without a preprocessor.*;"):
+            load(str(tmp_path / "preset"))
 
 
 @pytest.mark.usefixtures("without_toy")

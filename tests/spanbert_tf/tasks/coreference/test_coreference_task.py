@@ -119,6 +119,11 @@ class TestCoreference(TrainingTests):
                 evaluate([data])
         with pytest.raises(BadInputError, match=f"{data}: has no labels to score by"):
             self.finetune(material, tmp_path / "run", dev=data)
+        with pytest.raises(
+            BadInputError, match=f"{data}: holds no rows to train on; write .* labels"
+        ):
+            self.finetune(material, tmp_path / "run", data=data)
+        assert not (tmp_path / "run").exists()
         run_prediction(finished[0], data, str(tmp_path / "predictions"))
         assert len((tmp_path / "predictions/predictions.jsonlines").read_text().splitlines()) == 3
 

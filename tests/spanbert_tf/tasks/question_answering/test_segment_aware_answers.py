@@ -171,7 +171,7 @@ def test_records_must_suit_the_encoder(kind, tmp_path):
     settings = [f"data.sequence_length={LENGTH}", f"data.stride={STRIDE}"]
     settings.append(f"data.segment_aware={not is_segment_aware}".lower())
     config = load_finetuning_config("segabert_squad_v1", settings)
-    word = "with" if is_segment_aware else "without"
+    word = "with --question-first" if is_segment_aware else "without"
     with pytest.raises(MismatchError, match=f"write the records {word} --segment-aware"):
         run_finetuning(config, encoder, data, str(tmp_path / "run"))
 

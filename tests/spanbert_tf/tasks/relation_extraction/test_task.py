@@ -5,7 +5,9 @@ import pathlib
 import random
 from typing import ClassVar
 
+import numpy as np
 import pytest
+import tensorflow as tf
 from task_tests import (
     ODD_TEXTS,
     SEQUENCE_LENGTH,
@@ -19,6 +21,7 @@ from data_prep.examples.relation_rows import write_relations
 from data_prep.examples.tacred import read_tacred
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.tasks.commands import run_evaluation
+from spanbert_tf.tasks.exporting import export_preset
 from spanbert_tf.tasks.predictor import Predictor
 from spanbert_tf.tasks.relation_extraction.examples import marked_text_of
 from spanbert_tf.vocabulary import Casing
@@ -49,6 +52,13 @@ def made_up_examples(count, seed):
             "obj_type": "CITY",
             "relation": "lives" if "lives" in words else "no_relation",
         }
+
+
+# Of a text of 19 characters: empty, the wrong way round, outside of it, overlapping.
+BAD_PLACES = [
+    *({"subject": [3, 3]}, {"object": [13, 12]}, {"subject": [-1, 3]}, {"object": [13, 20]}),
+    *({"object": [2, 6]}, {"object": [0, 3]}, {"subject": [2**31 - 2, 2**31 - 1]}, {"text": ""}),
+]
 
 
 class TestRelationExtraction(TaskTests):
@@ -136,6 +146,27 @@ class TestRelationExtraction(TaskTests):
     def test_bad_raw_inputs_are_named(self, changes, message, finished):
         with pytest.raises(BadInputError, match=f"^input 2: .*{message}"):
             Predictor(finished[0])([self.raw_input, {**self.raw_input, **changes}])
+
+    def test_a_bad_request_leaves_the_others_of_its_batch_alone(self, finished, tmp_path):
+        """A server puts requests of several clients together."""
+        serve = tf.saved_model.load(export_preset(finished[0], str(tmp_path / "served")))
+        good = self.raw_input
+        bad = [{**good, **change} for change in BAD_PLACES]
+
+        def answers(requests):
+            columns = {name: tf.constant([one[name] for one in requests]) for name in good}
+            found = serve.signatures["serving_default"](**columns)
+            return found["labels"].numpy(), found["probabilities"].numpy()
+
+        (label,), (row,) = answers([good])
+        labels, rows = answers([bad[0], good, *bad[1:], good])
+        for place in (1, -1):
+            assert labels[place].tolist() == label.tolist() and b"" not in label
+            np.testing.assert_allclose(rows[place], row, atol=1e-6)
+        is_bad = np.array([True, False, *[True] * (len(bad) - 1), False])
+        assert set(labels[is_bad].ravel()) == {b""} and not rows[is_bad].any()
+        labels, rows = answers(bad)
+        assert set(labels.ravel()) == {b""} and not rows.any()
 
     def test_records_of_other_types_are_refused(self, finished, material, tmp_path):
         examples = json.loads(pathlib.Path(f"{material['dev']}.json").read_text())

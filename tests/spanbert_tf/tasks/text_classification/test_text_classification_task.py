@@ -3,6 +3,7 @@
 import html
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -120,6 +121,8 @@ class TestTextClassification(TaskTests):
         content = json.loads((tmp_path / "dev" / "evaluation.json").read_text())
         assert content["scores"] == finished[1]
         assert (content["rows"], content["preset"]) == (24, finished[0])
+        inputs = json.loads(pathlib.Path(finished[0], "..", "inputs.json").read_text())
+        assert inputs["validation_rows"] == 24
 
     def test_texts_without_labels_are_predicted_and_nothing_else(
         self, finished, material, tmp_path
@@ -133,11 +136,12 @@ class TestTextClassification(TaskTests):
         with pytest.raises(BadInputError, match="test: holds no rows to train on"):
             self.finetune(material, tmp_path / "run", data="test")
 
-    def test_baseline_is_the_majority_class(self, material):
+    def test_baseline_is_the_majority_class(self, material, capsys):
         labels = [line["label"] for line in load_examples(material["dev"])]
         (scores,) = run_baseline_evaluation([material["dev"]])
         share = max(labels.count(label) for label in LABELS) / len(labels)
         assert scores["accuracy"] == pytest.approx(100 * share)
+        assert "correlation" not in capsys.readouterr().out  # accuracy and F1 are none
 
     def test_records_of_another_kind_are_refused(self, finished, material, tmp_path):
         texts = made_up_pairs(8, 1, labels=(*LABELS, "other"))

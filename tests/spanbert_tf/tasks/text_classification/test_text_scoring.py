@@ -12,7 +12,7 @@ from spanbert_tf.cli import main
 from spanbert_tf.studies.glue import average_of_columns, average_of_tasks, paper_scores
 from spanbert_tf.studies.glue_results import find_results
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
-from spanbert_tf.tasks.text_classification.scoring import score_labels
+from spanbert_tf.tasks.text_classification.scoring import has_correlation, score_labels
 from spanbert_tf.tasks.text_classification.submission import submission_file, submission_text
 
 BINARY = st.lists(st.tuples(st.sampled_from("01"), st.sampled_from("01")), min_size=1)
@@ -52,6 +52,24 @@ def test_correlations_are_those_by_hand():
 def test_undefined_correlations_are_0(predicted):
     scores = score_labels([0.0, 1.0, 2.0], predicted, dataset="stsb", is_regression=True)
     assert scores == {"pearson": 0.0, "spearman": 0.0, "score": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "is_regression", "expected"),
+    [
+        ("cola", False, True),
+        ("mrpc", False, False),
+        ("stsb", True, True),
+        (None, True, True),
+        (None, False, False),
+    ],
+)
+def test_matthews_pearson_and_spearman_are_correlations(dataset, is_regression, expected):
+    options = {"dataset": dataset, "is_regression": is_regression}
+    assert has_correlation(**options) is expected
+    labels = [0.0, 1.0] if is_regression else ["0", "1"]
+    scores = score_labels(labels, labels, **options)
+    assert bool({"matthews", "pearson", "spearman"} & set(scores)) is expected
 
 
 def test_other_data_is_scored_by_accuracy_and_macro_f1():
@@ -148,6 +166,20 @@ def test_a_part_that_is_not_the_development_set_does_not_count(runs, capfd):
     path = runs / "train" / "evaluation.json"
     expected = f"{path}: does not count: 2,490 texts, and the development set of RTE has 277\n"
     assert capfd.readouterr().out == expected
+
+
+def test_a_run_that_was_scored_on_a_part_does_not_count(runs, capfd):
+    for name, score, rows in (("part", 99.0, 50), ("whole", 72.0, 277)):
+        write_run(runs / name, "rte", {"accuracy": score, "score": score})
+        inputs = {"--data": "x", "--validation-data": "y", "validation_rows": rows}
+        (runs / name / "rte" / "inputs.json").write_text(json.dumps(inputs))
+    assert find_results(str(runs))["rte"].scores["score"] == 72.0
+    path = runs / "part" / "rte" / "scores.json"
+    expected = f"{path}: does not count: 50 texts, and the development set of RTE has 277\n"
+    assert capfd.readouterr().out == expected
+    (runs / "part" / "rte" / "inputs.json").write_text("[")
+    assert glue(runs) == 2
+    assert "part/rte/inputs.json: " in capfd.readouterr().err
 
 
 def test_nothing_is_chosen_on_the_mismatched_set(tmp_path, capfd):
