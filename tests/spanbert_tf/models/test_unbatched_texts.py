@@ -1,0 +1,69 @@
+"""What preprocessors make of one text, and of NumPy's strings."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from spanbert_tf import models
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"[unused{n}]" for n in range(1, 8))]
+VOCABULARY = [*SPECIAL, "ann", "bob", "has", "the", "cat", ".", "who"]
+LENGTH = 12
+TEXTS = ["ann has the cat .", "bob . the cat has bob"]
+CLUSTERS = models.SpanBertCoreferenceResolverPreprocessor.clusters_tensor(
+    [[[(0, 3), (12, 15)]], [[(0, 3), (18, 21)], [(6, 13)]]]
+)
+RELATIONS = {
+    "text": TEXTS,
+    "subject": [[0, 3], [18, 21]],
+    "object": [[12, 15], [10, 13]],
+    "subject_type": ["PERSON", ""],
+    "object_type": ["", ""],
+}
+CASES = {
+    "question_answerer": ((["who has", "who"], TEXTS), ["the cat", "bob"]),
+    "question_answerer, starts": ((["who has", "who"], TEXTS), (["ann", "bob"], [0, 18])),
+    "relation_classifier": (RELATIONS, [0, 1]),
+    "coreference_resolver": (TEXTS, CLUSTERS),
+    "text_classifier": (TEXTS, [0, 1]),
+    "token_classifier": (TEXTS, [0, 1]),
+}
+CLASSES = {
+    "question_answerer": models.SpanBertQuestionAnswererPreprocessor,
+    "relation_classifier": models.SpanBertRelationClassifierPreprocessor,
+    "coreference_resolver": models.SpanBertCoreferenceResolverPreprocessor,
+    "text_classifier": models.SpanBertTextClassifierPreprocessor,
+    "token_classifier": models.SpanBertTokenClassifierPreprocessor,
+}
+
+
+def tensors(values):
+    """Lists as tensors; tuples and dicts are structure."""
+    if isinstance(values, tuple):
+        return tuple(map(tensors, values))
+    if isinstance(values, dict):
+        return {name: tensors(value) for name, value in values.items()}
+    return values if isinstance(values, tf.RaggedTensor) else tf.constant(values)
+
+
+def element(values, number):
+    return tf.nest.map_structure(lambda value: value[number], values)
+
+
+@pytest.mark.parametrize("with_labels", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_one_input_gives_what_it_gives_in_a_batch_without_its_dimension(name, with_labels):
+    tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True)
+    preprocessor = CLASSES[name.partition(",")[0]](tokenizer, LENGTH)
+    x, y = tensors(CASES[name])
+    batch = {"x": x, "y": y} if with_labels else {"x": x}
+    for number in range(len(TEXTS)):
+        expected = preprocessor(**element(batch, slice(number, number + 1)))
+        one = element(batch, number)
+        in_data_set = tf.data.Dataset.from_tensors(one).map(lambda parts: preprocessor(**parts))
+        for outputs in (preprocessor(**one), *in_data_set):
+            tf.nest.map_structure(
+                lambda value, wanted: np.testing.assert_array_equal(value, wanted[0], strict=True),
+                outputs,
+                expected,
+            )
