@@ -94,7 +94,8 @@ class SpanBertTextClassifierPreprocessor(
     def _pack(
         self, x: tf.Tensor | tuple, y: tf.Tensor | None, sample_weight: tf.Tensor | None
     ) -> dict | tuple:
-        texts = x if isinstance(x, tuple) else (x,)
+        # Outside of a graph NumPy's strings come as they are.
+        texts = tuple(map(tf.convert_to_tensor, x if isinstance(x, tuple) else (x,)))
         features = self.pack_texts(*(tf.reshape(text, [-1]) for text in texts), pads_to_limit=True)
         if texts[0].shape.rank == 0:
             features = {name: values[0] for name, values in features.items()}

@@ -1,5 +1,6 @@
 """What preprocessors make of one text, and of NumPy's strings."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -67,3 +68,51 @@ def test_one_input_gives_what_it_gives_in_a_batch_without_its_dimension(name, wi
                 outputs,
                 expected,
             )
+
+
+def tiny_model(model_class, **heads):
+    keras.utils.set_random_seed(1)
+    tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True)
+    backbone = models.SpanBertBackbone(
+        len(VOCABULARY), 1, 2, 8, 8, dropout=0.0, max_sequence_length=LENGTH
+    )
+    preprocessor = model_class.preprocessor_cls(tokenizer, LENGTH)
+    model = model_class(backbone, preprocessor=preprocessor, **heads)
+    model.compile("sgd", run_eagerly=True)
+    return model
+
+
+LABELLED = {
+    "text_classifier": (
+        lambda: tiny_model(models.SpanBertTextClassifier, num_classes=2, dropout=0.0),
+        np.array([0, 1]),
+    ),
+    "token_classifier": (
+        lambda: tiny_model(models.SpanBertTokenClassifier, labels=["O", "B-X"], dropout=0.0),
+        np.array([[-1, 0, 1, 0, 1, 0, -1, -1, -1, -1, -1, -1]] * 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["U", "S", object])
+@pytest.mark.parametrize("name", LABELLED)
+def test_batches_of_numpy_s_strings_are_trained_scored_and_predicted(name, dtype):
+    make, y = LABELLED[name]
+    texts = np.array(TEXTS, dtype)
+    for method, labels in (
+        ("predict_on_batch", {}),
+        ("test_on_batch", {"y": y}),
+        ("train_on_batch", {"y": y}),
+    ):
+        found = getattr(make(), method)(texts, **labels)
+        np.testing.assert_allclose(found, getattr(make(), method)(TEXTS, **labels), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["U", "S", object])
+def test_batches_of_numpy_s_strings_are_masked(dtype):
+    masked_lm = tiny_model(models.SpanBertMaskedLM)
+    texts = np.array(TEXTS, dtype)
+    shapes = [masked_lm.predict_on_batch(x).shape for x in (texts, TEXTS)]
+    assert shapes[0] == shapes[1]
+    assert masked_lm.test_on_batch(texts)[0] > 0
+    assert masked_lm.train_on_batch(texts)[0] > 0
