@@ -116,3 +116,22 @@ def test_batches_of_numpy_s_strings_are_masked(dtype):
     assert shapes[0] == shapes[1]
     assert masked_lm.test_on_batch(texts)[0] > 0
     assert masked_lm.train_on_batch(texts)[0] > 0
+
+
+@pytest.mark.slow
+def test_texts_with_clusters_are_scored_as_they_are_trained():
+    clusters = [[[(0, 3), (12, 15)]], [[(0, 3), (18, 21)], [(6, 13)]]]
+    heads = {"feature_dim": 2, "ffnn_dim": 2, "dropout": 0.0}
+    resolver = tiny_model(models.SpanBertCoreferenceResolver, **heads)
+    resolver.optimizer.learning_rate = 0.0
+    # As a data set, which needs no conversion of lists.
+    documents = tf.data.Dataset.from_tensor_slices((TEXTS, CLUSTERS)).batch(2)
+    loss = resolver.evaluate(documents, verbose=0)
+    assert loss > 0
+    np.testing.assert_allclose(resolver.evaluate(TEXTS, clusters, verbose=0), loss, rtol=1e-5)
+    weighted = (TEXTS, clusters, np.array([1.0, 0.0]))
+    history = resolver.fit(TEXTS, clusters, validation_data=weighted, verbose=0).history
+    np.testing.assert_allclose(history["loss"], [loss], rtol=1e-5)
+    found = resolver.evaluate(*weighted[:2], sample_weight=weighted[2], verbose=0)
+    np.testing.assert_allclose(history["val_loss"], [found], rtol=1e-5)
+    assert abs(found - loss) > 1e-3
