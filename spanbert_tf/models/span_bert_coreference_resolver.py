@@ -142,18 +142,38 @@ class SpanBertCoreferenceResolver(OwnObjective, SpanBertTask, keras_hub.models.T
             setattr(self, name, value)
         self.singletons = singletons
 
-    def fit(self, x: object = None, y: object = None, **kwargs) -> keras.callbacks.History:
+    def fit(
+        self, x: object = None, y: object = None, *, validation_data: object = None, **kwargs
+    ) -> keras.callbacks.History:
         """Trains the model, as `keras.Model.fit`.
 
         Args:
             x: texts, or a dict of `text` and `speakers`, see the preprocessor; or a data set.
             y: for each text its clusters, lists of mentions `(start, end)`, characters, the ends
                 exclusive.
+            validation_data: a tuple of such, or a data set.
             **kwargs: as for `keras.Model.fit`.
         """
+        if isinstance(validation_data, list | tuple):
+            texts, clusters, *weights = validation_data
+            validation_data = (texts, self._clusters(clusters), *weights)
+        return super().fit(x=x, y=self._clusters(y), validation_data=validation_data, **kwargs)
+
+    def evaluate(self, x: object = None, y: object = None, **kwargs) -> float | list | dict:
+        """The loss of documents, as `keras.Model.evaluate`.
+
+        Args:
+            x: as for `fit`.
+            y: as for `fit`.
+            **kwargs: as for `keras.Model.evaluate`.
+        """
+        return super().evaluate(x=x, y=self._clusters(y), **kwargs)
+
+    def _clusters(self, y: object) -> object:
+        """Lists of clusters as the preprocessor takes them."""
         if isinstance(y, list | tuple) and self.preprocessor is not None:
-            y = self.preprocessor.clusters_tensor(y)
-        return super().fit(x=x, y=y, **kwargs)
+            return self.preprocessor.clusters_tensor(y)
+        return y
 
     def compile(self, optimizer: str | keras.Optimizer = "auto", **kwargs) -> None:
         """Configures the model for training; the loss is the model's own.

@@ -30,7 +30,8 @@ class SpanBertCoreferenceResolverPreprocessor(LengthOfPreset, keras_hub.models.P
 
     Call arguments:
         x: texts, string [B]; or a dict of `text` and `speakers`, string [B] each, the latter one
-            name for each line of the text that has words, with line ends between them.
+            name for each line of the text that has words, with line ends between them. Of one text,
+            string [], the outputs have no dimension B.
         y: clusters, to train: a ragged int tensor [B, clusters, mentions, 2] of first characters
             and characters after the last (`clusters_tensor` makes it of lists), or a dict, which
             is handed through.
@@ -85,14 +86,19 @@ class SpanBertCoreferenceResolverPreprocessor(LengthOfPreset, keras_hub.models.P
     def _pack(
         self, x: tf.Tensor | dict, y: tf.RaggedTensor | dict | None, sample_weight: tf.Tensor | None
     ) -> dict | tuple:
+        is_unbatched = tf.convert_to_tensor(x["text"] if isinstance(x, dict) else x).shape.rank == 0
         if isinstance(x, dict):
             texts, speakers = (tf.reshape(x[name], [-1]) for name in ("text", "speakers"))
         else:
             texts, speakers = tf.reshape(x, [-1]), None
         documents = self._reader(texts, speakers)
-        if isinstance(y, tf.RaggedTensor):
-            y = _mention_positions(documents, y)
-        return keras.utils.pack_x_y_sample_weight(documents.features, y, sample_weight)
+        features, has_clusters = documents.features, isinstance(y, tf.RaggedTensor)
+        if has_clusters:
+            y = _mention_positions(documents, y[tf.newaxis] if is_unbatched else y)
+        if is_unbatched:
+            features = {name: values[0] for name, values in features.items()}
+            y = {name: values[0] for name, values in y.items()} if has_clusters else y
+        return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
 
     def get_config(self) -> dict:
         config = super().get_config()

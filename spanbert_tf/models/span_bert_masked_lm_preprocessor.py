@@ -110,7 +110,8 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
 
     @preprocessing_function
     def _call_tf(self, x: tf.Tensor | tuple) -> tuple[dict, tf.Tensor, tf.Tensor]:
-        segments = x if isinstance(x, tuple) else (x,)
+        # Outside of a graph NumPy's strings come as they are.
+        segments = tuple(map(tf.convert_to_tensor, x if isinstance(x, tuple) else (x,)))
         if len(segments) > 2:
             raise ValueError(f"x must be one text or two. Received: {len(segments)}")
         is_unbatched = segments[0].shape.rank == 0

@@ -33,7 +33,8 @@ class SpanBertQuestionAnswererPreprocessor(LengthOfPreset, keras_hub.models.Prep
         segment_aware: bool. Tell SegaBERT's positions as well; needs `question_first`.
 
     Call arguments:
-        x: tuple of questions and passages, string tensors [B].
+        x: tuple of questions and passages, string tensors [B]; or of one of each, string [], whose
+            outputs have no dimension B.
         y: the answers, to train: strings [B], which are looked for in the passages, the first
             occurrence counts; or a tuple of such and of the characters where they begin, int [B];
             or a dict, which is handed through. An empty string is no answer.
@@ -116,6 +117,7 @@ class SpanBertQuestionAnswererPreprocessor(LengthOfPreset, keras_hub.models.Prep
         y: tf.Tensor | tuple | dict | None,
         sample_weight: tf.Tensor | None,
     ) -> dict | tuple:
+        is_unbatched = tf.convert_to_tensor(x[0]).shape.rank == 0
         texts = [tf.reshape(text, [-1]) for text in x]  # [B] each
         has_answers = y is not None and not isinstance(y, dict)
         positions = None
@@ -139,6 +141,9 @@ class SpanBertQuestionAnswererPreprocessor(LengthOfPreset, keras_hub.models.Prep
         if has_answers:
             tokens = tokens_of_answers(texts[1], y, starts, ends)
             y = _positions_in_rows(*tokens, tf.gather(windows.passage_tokens, firsts))
+        if is_unbatched:
+            features = {name: values[0] for name, values in features.items()}
+            y = {name: values[0] for name, values in y.items()} if has_answers else y
         return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
 
     def get_config(self) -> dict:

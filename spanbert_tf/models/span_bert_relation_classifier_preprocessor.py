@@ -33,7 +33,8 @@ class SpanBertRelationClassifierPreprocessor(LengthOfPreset, keras_hub.models.Pr
 
     Call arguments:
         x: dict of `text`, string [B]; `subject` and `object`, int [B, 2], the first character and
-            the one after the last; and `subject_type` and `object_type`, string [B].
+            the one after the last; and `subject_type` and `object_type`, string [B]. Or of one
+            text, all without the dimension B, which the outputs lack then, too.
         y: classes, int [B]; handed through.
         sample_weight: handed through.
 
@@ -80,6 +81,9 @@ class SpanBertRelationClassifierPreprocessor(LengthOfPreset, keras_hub.models.Pr
 
     @preprocessing_function
     def _pack(self, x: dict, y: tf.Tensor | None, sample_weight: tf.Tensor | None) -> dict | tuple:
+        is_unbatched = tf.convert_to_tensor(x["text"]).shape.rank == 0
+        if is_unbatched:
+            x = {name: tf.expand_dims(values, 0) for name, values in x.items()}
         rows = self.packer(**x)
         shape = [None, self.sequence_length]
         token_ids = rows.to_tensor(self.tokenizer.pad_token_id, shape=shape)
@@ -88,6 +92,8 @@ class SpanBertRelationClassifierPreprocessor(LengthOfPreset, keras_hub.models.Pr
             "segment_ids": tf.zeros_like(token_ids),
             "padding_mask": tf.ones_like(rows).to_tensor(shape=shape),
         }  # [B, S]
+        if is_unbatched:
+            features = {name: values[0] for name, values in features.items()}
         return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
 
     def get_config(self) -> dict:

@@ -68,6 +68,8 @@ class SpanBertTokenClassifierPreprocessor(LengthOfPreset, keras_hub.models.Prepr
         sample_weight: tf.Tensor | None,
     ) -> dict | tuple:
         has_words = isinstance(x, tf.RaggedTensor)
+        if not has_words:
+            x = tf.convert_to_tensor(x)  # outside of a graph NumPy's strings come as they are
         tokens = self.tokenizer(x if has_words else tf.reshape(x, [-1]))
         if has_words:
             if y is not None:

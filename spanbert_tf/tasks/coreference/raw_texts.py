@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from spanbert_tf.data.tokenization import WordPieceTokenizer
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertCoreferenceResolver
 from spanbert_tf.tasks.coreference.decoding import NO_CLUSTER
@@ -18,7 +19,8 @@ def resolve_texts(
 ) -> Callable[..., list[dict]]:
     """A function of dicts with a `text` and, if it is a dialogue, `speakers`.
 
-    Those are a list, or lines, of names, one for each line of the text that has words. It returns
+    Those are a list, or lines, of names, one for each line of the text, or for each that has words;
+    it raises `BadInputError` where they are more or fewer. It returns
     `{"text": …, "clusters": [[[start, end], …], …], "strings": [[…], …]}` for each, in characters,
     the ends exclusive, and the `doc_key` of an input that has one.
 
@@ -26,6 +28,8 @@ def resolve_texts(
         model: with its preprocessor.
         top_k: unused: there is one set of clusters.
     """
+    tokenizer = model.preprocessor.tokenizer
+    reader = WordPieceTokenizer.shared(tokenizer.get_vocabulary(), tokenizer.casing)
     served = ResolveTexts(model)
     specification = [tf.TensorSpec([None], tf.string)] * 2
     resolve = tf.function(served.resolve, input_signature=specification)
@@ -38,22 +42,51 @@ def resolve_texts(
         return [_clusters(*row) for row in rows]
 
     def resolve_all(inputs: Sequence[dict], batch_size: int = BATCH_SIZE) -> list[dict]:
-        checked = [_with_speakers(item, n) for n, item in enumerate(inputs, start=1)]
+        checked = _checked(inputs, reader)
         limits = {"batch_size": batch_size, "max_characters": _MAX_CHARACTERS}
         return in_batches_by_length(checked, ("text",), work, **limits)
 
     return resolve_all
 
 
-def _with_speakers(item: dict, number: int) -> dict:
-    if not isinstance(item, dict):
-        return item  # refused with the others
-    speakers = item.get("speakers") or ""
+def _checked(inputs: Sequence[dict], reader: WordPieceTokenizer) -> list[dict]:
+    """Inputs with `speakers` as lines, one name for each line of the text that has words."""
+    checked = []
+    for number, item in enumerate(inputs, start=1):
+        if isinstance(item, dict) and isinstance(item.get("text"), str):  # others are refused later
+            names = _names(item, f"input {number}")
+            names = names and _of_lines_with_words(item["text"], names, reader, f"input {number}")
+            item = {**item, "speakers": "\n".join(names)}
+        checked.append(item)
+    return checked
+
+
+def _names(item: dict, place: str) -> list[str]:
+    speakers = item.get("speakers") or []
+    if isinstance(speakers, str):
+        # A line end that ends the text, too, begins no line of its own.
+        ends_line = item["text"].endswith("\n")
+        return (speakers.removesuffix("\n") if ends_line else speakers).split("\n")
     if isinstance(speakers, list | tuple) and all(isinstance(name, str) for name in speakers):
-        speakers = "\n".join(" ".join(name.split()) for name in speakers)
-    if not isinstance(speakers, str):
-        raise BadInputError(f"input {number}: 'speakers' is no list of names, one for each line")
-    return {**item, "speakers": speakers}
+        return [" ".join(name.split()) for name in speakers]
+    raise BadInputError(f"{place}: 'speakers' is no list of names, one for each line")
+
+
+def _of_lines_with_words(
+    text: str, names: list[str], reader: WordPieceTokenizer, place: str
+) -> list[str]:
+    """The names of the lines that have words, of those lines' or of all lines'."""
+    lines = text.removesuffix("\n").split("\n")
+    pieces = reader.tokenize(tf.constant([line.encode("utf-8", "replace") for line in lines]))
+    has_words = pieces.row_lengths().numpy() > 0
+    if len(names) == has_words.sum():
+        return names
+    if len(names) == len(lines):
+        return [name for name, is_kept in zip(names, has_words, strict=True) if is_kept]
+    raise BadInputError(
+        f"{place}: has {len(names):,} speakers for {has_words.sum():,} lines with words; name one "
+        "for each line"
+    )
 
 
 def _clusters(item: dict, starts: list[int], ends: list[int], numbers: list[int]) -> dict:

@@ -7,10 +7,13 @@ import pytest
 import tensorflow as tf
 from task_tests import SEQUENCE_LENGTH, SPECIAL
 
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertCoreferenceResolverPreprocessor, SpanBertTokenizer
 from spanbert_tf.tasks.coreference import schema, serving
 from spanbert_tf.tasks.coreference.decoding import NO_CLUSTER, LinkedSpans
 from spanbert_tf.tasks.coreference.raw_texts import resolve_texts
+
+TWO_LINES = "Ann has the cat .\nShe likes the cat ."
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ def resolve(monkeypatch, seen):
 
 
 def test_speakers_of_lines_reach_the_model_in_both_spellings(resolve, seen):
-    text, all_speakers = "Ann has the cat .\nShe likes the cat .", (["Bob", "Ann"], "Bob\nAnn")
+    text, all_speakers = TWO_LINES, (["Bob", "Ann"], "Bob\nAnn")
     all_speakers += (["Ann", "Ann"], None)
     found = resolve([{"text": text, "speakers": speakers} for speakers in all_speakers])
     assert found == [{"text": text, "clusters": [], "strings": []}] * 4
@@ -51,3 +54,41 @@ def test_keys_of_documents_come_back_with_their_texts(resolve):
     texts = {"one": "Ann .", "two": "Ann has the cat .", "three": "Ann has ."}
     found = resolve([{"doc_key": key, "text": text} for key, text in texts.items()])
     assert {document["doc_key"]: document["text"] for document in found} == texts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n \t\n{}\n\u200b\n\n{}\n",  # nothing that is a word in a blank line
+        "{}\n\r\n{}\n\n",
+        "{}\n{}\n",
+    ],
+)
+@pytest.mark.parametrize("in_lines", [False, True])
+def test_names_of_blank_lines_move_no_other_name(text, in_lines, resolve, seen):
+    text = text.format(*TWO_LINES.split("\n"))
+    lines = text.removesuffix("\n").split("\n")
+    of_lines = {"Ann has the cat .": "Bob", "She likes the cat .": "Ann"}
+    for_all = [of_lines.get(line, "Zoe") for line in lines]
+    with_words = ["Bob", "Ann"]
+    every = [for_all, with_words]
+    if in_lines:
+        every = ["\n".join(names) + "\n" for names in every]
+    found = [{"text": text, "speakers": names} for names in every]
+    resolve([*found, {"text": TWO_LINES, "speakers": with_words}])
+    assert len(seen) == 3 and seen[0] == seen[1] == seen[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "speakers", "numbers"),
+    [
+        (TWO_LINES, ["Ann"], "1 speakers for 2 lines"),
+        (TWO_LINES, "Ann\nBob\nZoe", "3 speakers for 2 lines"),
+        (f"\n\n{TWO_LINES}", ["Ann", "Bob", "Zoe"], "3 speakers for 2 lines"),
+        ("", ["Ann", "Bob"], "2 speakers for 0 lines"),
+    ],
+)
+def test_speakers_that_are_no_line_s_are_refused(resolve, text, speakers, numbers):
+    fine = {"text": TWO_LINES, "speakers": ["Ann", "Bob"]}
+    with pytest.raises(BadInputError, match=f"^input 2: has {numbers} with words"):
+        resolve([fine, {"text": text, "speakers": speakers}])

@@ -1,0 +1,137 @@
+"""What preprocessors make of one text, and of NumPy's strings."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from spanbert_tf import models
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"[unused{n}]" for n in range(1, 8))]
+VOCABULARY = [*SPECIAL, "ann", "bob", "has", "the", "cat", ".", "who"]
+LENGTH = 12
+TEXTS = ["ann has the cat .", "bob . the cat has bob"]
+CLUSTERS = models.SpanBertCoreferenceResolverPreprocessor.clusters_tensor(
+    [[[(0, 3), (12, 15)]], [[(0, 3), (18, 21)], [(6, 13)]]]
+)
+RELATIONS = {
+    "text": TEXTS,
+    "subject": [[0, 3], [18, 21]],
+    "object": [[12, 15], [10, 13]],
+    "subject_type": ["PERSON", ""],
+    "object_type": ["", ""],
+}
+CASES = {
+    "question_answerer": ((["who has", "who"], TEXTS), ["the cat", "bob"]),
+    "question_answerer, starts": ((["who has", "who"], TEXTS), (["ann", "bob"], [0, 18])),
+    "relation_classifier": (RELATIONS, [0, 1]),
+    "coreference_resolver": (TEXTS, CLUSTERS),
+    "text_classifier": (TEXTS, [0, 1]),
+    "token_classifier": (TEXTS, [0, 1]),
+}
+CLASSES = {
+    "question_answerer": models.SpanBertQuestionAnswererPreprocessor,
+    "relation_classifier": models.SpanBertRelationClassifierPreprocessor,
+    "coreference_resolver": models.SpanBertCoreferenceResolverPreprocessor,
+    "text_classifier": models.SpanBertTextClassifierPreprocessor,
+    "token_classifier": models.SpanBertTokenClassifierPreprocessor,
+}
+
+
+def tensors(values):
+    """Lists as tensors; tuples and dicts are structure."""
+    if isinstance(values, tuple):
+        return tuple(map(tensors, values))
+    if isinstance(values, dict):
+        return {name: tensors(value) for name, value in values.items()}
+    return values if isinstance(values, tf.RaggedTensor) else tf.constant(values)
+
+
+def element(values, number):
+    return tf.nest.map_structure(lambda value: value[number], values)
+
+
+@pytest.mark.parametrize("with_labels", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_one_input_gives_what_it_gives_in_a_batch_without_its_dimension(name, with_labels):
+    tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True)
+    preprocessor = CLASSES[name.partition(",")[0]](tokenizer, LENGTH)
+    x, y = tensors(CASES[name])
+    batch = {"x": x, "y": y} if with_labels else {"x": x}
+    for number in range(len(TEXTS)):
+        expected = preprocessor(**element(batch, slice(number, number + 1)))
+        one = element(batch, number)
+        in_data_set = tf.data.Dataset.from_tensors(one).map(lambda parts: preprocessor(**parts))
+        for outputs in (preprocessor(**one), *in_data_set):
+            tf.nest.map_structure(
+                lambda value, wanted: np.testing.assert_array_equal(value, wanted[0], strict=True),
+                outputs,
+                expected,
+            )
+
+
+def tiny_model(model_class, **heads):
+    keras.utils.set_random_seed(1)
+    tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True)
+    backbone = models.SpanBertBackbone(
+        len(VOCABULARY), 1, 2, 8, 8, dropout=0.0, max_sequence_length=LENGTH
+    )
+    preprocessor = model_class.preprocessor_cls(tokenizer, LENGTH)
+    model = model_class(backbone, preprocessor=preprocessor, **heads)
+    model.compile("sgd", run_eagerly=True)
+    return model
+
+
+LABELLED = {
+    "text_classifier": (
+        lambda: tiny_model(models.SpanBertTextClassifier, num_classes=2, dropout=0.0),
+        np.array([0, 1]),
+    ),
+    "token_classifier": (
+        lambda: tiny_model(models.SpanBertTokenClassifier, labels=["O", "B-X"], dropout=0.0),
+        np.array([[-1, 0, 1, 0, 1, 0, -1, -1, -1, -1, -1, -1]] * 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["U", "S", object])
+@pytest.mark.parametrize("name", LABELLED)
+def test_batches_of_numpy_s_strings_are_trained_scored_and_predicted(name, dtype):
+    make, y = LABELLED[name]
+    texts = np.array(TEXTS, dtype)
+    for method, labels in (
+        ("predict_on_batch", {}),
+        ("test_on_batch", {"y": y}),
+        ("train_on_batch", {"y": y}),
+    ):
+        found = getattr(make(), method)(texts, **labels)
+        np.testing.assert_allclose(found, getattr(make(), method)(TEXTS, **labels), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["U", "S", object])
+def test_batches_of_numpy_s_strings_are_masked(dtype):
+    masked_lm = tiny_model(models.SpanBertMaskedLM)
+    texts = np.array(TEXTS, dtype)
+    shapes = [masked_lm.predict_on_batch(x).shape for x in (texts, TEXTS)]
+    assert shapes[0] == shapes[1]
+    assert masked_lm.test_on_batch(texts)[0] > 0
+    assert masked_lm.train_on_batch(texts)[0] > 0
+
+
+@pytest.mark.slow
+def test_texts_with_clusters_are_scored_as_they_are_trained():
+    clusters = [[[(0, 3), (12, 15)]], [[(0, 3), (18, 21)], [(6, 13)]]]
+    heads = {"feature_dim": 2, "ffnn_dim": 2, "dropout": 0.0}
+    resolver = tiny_model(models.SpanBertCoreferenceResolver, **heads)
+    resolver.optimizer.learning_rate = 0.0
+    # As a data set, which needs no conversion of lists.
+    documents = tf.data.Dataset.from_tensor_slices((TEXTS, CLUSTERS)).batch(2)
+    loss = resolver.evaluate(documents, verbose=0)
+    assert loss > 0
+    np.testing.assert_allclose(resolver.evaluate(TEXTS, clusters, verbose=0), loss, rtol=1e-5)
+    weighted = (TEXTS, clusters, np.array([1.0, 0.0]))
+    history = resolver.fit(TEXTS, clusters, validation_data=weighted, verbose=0).history
+    np.testing.assert_allclose(history["loss"], [loss], rtol=1e-5)
+    found = resolver.evaluate(*weighted[:2], sample_weight=weighted[2], verbose=0)
+    np.testing.assert_allclose(history["val_loss"], [found], rtol=1e-5)
+    assert abs(found - loss) > 1e-3
