@@ -44,6 +44,7 @@ def training_batches(
     """
     first_epoch, first_in_epoch = divmod(first_batch, batches.num_batches)
 
+    @tf.autograph.experimental.do_not_convert  # here as below: plain operations
     def plan_of(epoch: tf.Tensor) -> tf.data.Dataset:
         rows, widths = tf.numpy_function(
             lambda number: tuple(batches.epoch(seed, int(number))),
@@ -56,6 +57,7 @@ def training_batches(
         epochs = tf.fill(tf.shape(rows), epoch)
         return tf.data.Dataset.from_tensor_slices((rows, widths, epochs)).skip(num_passed)
 
+    @tf.autograph.experimental.do_not_convert
     def read(rows: tf.Tensor, width: tf.Tensor, epochs: tf.Tensor) -> tuple[dict, dict, tf.Tensor]:
         is_row = rows != FILLER
         rows = tf.where(is_row, rows, rows[0])
@@ -88,6 +90,7 @@ def prediction_batches(
         return to the order of the file.
     """
 
+    @tf.autograph.experimental.do_not_convert
     def read(rows: tf.Tensor, width: tf.Tensor) -> tuple[dict, dict]:
         rows = tf.boolean_mask(rows, rows != FILLER)
         x, y = parse(_read(records, rows), width)
@@ -97,6 +100,7 @@ def prediction_batches(
     return plan.map(read, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
 
+@tf.autograph.experimental.do_not_convert
 def _read(records: RecordFile, rows: tf.Tensor) -> tf.Tensor:
     """The records of a batch, string [B]."""
     serialized = tf.numpy_function(

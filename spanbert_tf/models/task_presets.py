@@ -17,7 +17,7 @@ def task_class(preset: str) -> str | None:
     Raises:
         BadInputError: there is no preset of that name, or its description is damaged.
     """
-    task = _read_task(preset)
+    task = _read(preset, preset_utils.TASK_CONFIG_FILE)
     if task is None or not preset_utils.check_file_exists(preset, preset_utils.TASK_WEIGHTS_FILE):
         return None
     return str(task.get("class_name"))
@@ -32,7 +32,7 @@ def reads_raw_inputs(preset: str) -> bool:
     Raises:
         BadInputError: as `task_class`.
     """
-    config = (_read_task(preset) or {}).get("config")
+    config = (_read(preset, preset_utils.TASK_CONFIG_FILE) or {}).get("config")
     return isinstance(config, dict) and config.get("preprocessor") is not None
 
 
@@ -49,17 +49,30 @@ def is_task_preset(preset: str, kind: type) -> bool:
     return task_class(preset) == kind.__name__
 
 
-def _read_task(preset: str) -> dict[str, Any] | None:
-    """The description of a preset's task."""
+def encoder_width(preset: str) -> int:
+    """The `hidden_dim` of a preset's encoder; 0 where there is none, which loading it tells.
+
+    Args:
+        preset: what `from_preset` takes.
+
+    Raises:
+        BadInputError: there is no preset of that name, or its description is damaged.
+    """
+    config = (_read(preset, preset_utils.CONFIG_FILE) or {}).get("config")
+    width = config.get("hidden_dim") if isinstance(config, dict) else None
+    return width if isinstance(width, int) else 0
+
+
+def _read(preset: str, name: str) -> dict[str, Any] | None:
+    """A description in a preset: of its task, of its encoder; `None` where there is none."""
     try:
-        if not preset_utils.check_file_exists(preset, preset_utils.TASK_CONFIG_FILE):
+        if not preset_utils.check_file_exists(preset, name):
             return None
     except (ValueError, OSError) as error:  # no directory, and no name that KerasHub can load
         raise BadInputError(describe_missing(preset, error)) from error
-    with open(preset_utils.get_file(preset, preset_utils.TASK_CONFIG_FILE), "rb") as file:
+    with open(preset_utils.get_file(preset, name), "rb") as file:
         text = file.read()
-    place = f"{preset}: {preset_utils.TASK_CONFIG_FILE} is damaged"
-    return parse_json(text, dict[str, Any], place, "copy the preset again")
+    return parse_json(text, dict[str, Any], f"{preset}: {name} is damaged", "copy the preset again")
 
 
 def describe_missing(preset: str, error: Exception) -> str:

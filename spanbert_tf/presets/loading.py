@@ -91,10 +91,17 @@ def load_checked(
 
 
 def load_with_tokenizer(
-    kind: type, preset: str, **options: object
+    kind: type, preset: str, *, dtype: str = "float32", **options: object
 ) -> tuple[keras_hub.models.Backbone | keras_hub.models.Task, keras_hub.tokenizers.Tokenizer]:
-    """The same, and the tokenizer whose token ids were compared: a task's own, or the preset's."""
-    model = load_preset(kind, preset, dtype="float32", **options)
+    """The same, and the tokenizer whose token ids were compared: a task's own, or the preset's.
+
+    Args:
+        kind: as for `load_checked`.
+        preset: as for `load_checked`.
+        dtype: policy of the model, whose weights are in float32.
+        **options: as for `load_checked`.
+    """
+    model = load_preset(kind, preset, dtype=dtype, **options)
     backbone = getattr(model, "backbone", model)
     if not isinstance(backbone, SpanBertBackbone | keras_hub.models.BertBackbone):
         raise BadInputError(f"{preset}: holds a {type(backbone).__name__}, no BERT; name another")

@@ -14,8 +14,11 @@ from spanbert_tf.data.rows_info import RowsInfo
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.checksums import directory_digest
 from spanbert_tf.files.writing import write_text
+from spanbert_tf.models import SpanBertBackbone
+from spanbert_tf.models.task_presets import encoder_width
 from spanbert_tf.presets.loading import (
     load_checked,
+    load_preset,
     weights_digest,
 )
 from spanbert_tf.presets.writing import write_preset
@@ -24,7 +27,6 @@ from spanbert_tf.tasks.run_inputs import (
     check_labelled,
     check_reads,
     check_records,
-    encoder_as_configured,
     load_encoder,
 )
 from spanbert_tf.tasks.table import load_task, load_task_config
@@ -95,12 +97,15 @@ def run_finetuning(
     keras.utils.set_random_seed(training.library_seed)
     plan = _Plan(config, info)
     with strategy.scope():
-        backbone, tokenizer = load_encoder(preset, info, data)
+        config = decide_precision(config, before, encoder_width(preset))
+        precision = config.training.precision
+        backbone, tokenizer = load_encoder(preset, info, data, precision)
         if validation_data:
             checked = task.load_info(validation_data)
             check_reads(backbone, tokenizer, checked, validation_data, preset)
-        config = decide_precision(config, before, backbone.hidden_dim)
-        backbone = encoder_as_configured(backbone, config, preset)
+        if training.random_weights:
+            options = {"dtype": precision, "load_weights": False}
+            backbone = load_preset(SpanBertBackbone, preset, **options)
         inputs["--preset"] = None if training.random_weights else weights_digest(backbone)
         check_same_inputs(output, inputs)
         model = task.build(backbone, tokenizer, info, config)

@@ -8,7 +8,7 @@ from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.data.rows_info import RowsInfo
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-from spanbert_tf.presets.loading import checked_tokenizer, load_preset, load_with_tokenizer
+from spanbert_tf.presets.loading import checked_tokenizer, load_with_tokenizer
 
 
 def check_records(config: FinetuningConfig, info: RowsInfo, directory: str) -> None:
@@ -50,47 +50,28 @@ def check_labelled(info: RowsInfo, directory: str) -> None:
 
 
 def load_encoder(
-    preset: str, info: RowsInfo, data: str
+    preset: str, info: RowsInfo, data: str, precision: str
 ) -> tuple[SpanBertBackbone, SpanBertTokenizer]:
-    """The encoder of a preset in float32, and its tokenizer, both of which fit some records.
+    """The encoder of a preset and its tokenizer, both of which fit some records.
 
     Args:
         preset: what `from_preset` takes.
         info: description of the records.
         data: directory of the records, for errors.
+        precision: dtype policy of the encoder, whose weights are in float32.
 
     Raises:
         BadInputError: the preset cannot be used.
         MismatchError: it holds no encoder of this project, or one that reads other records.
     """
-    backbone, tokenizer = load_with_tokenizer(keras_hub.models.Backbone, preset)
+    kind = keras_hub.models.Backbone
+    backbone, tokenizer = load_with_tokenizer(kind, preset, dtype=precision)
     if not isinstance(backbone, SpanBertBackbone):
         raise MismatchError(
             f"{preset}: no encoder of this project; `spanbert-tf convert` makes one"
         )
     check_encoder(backbone, info, data, preset)
     return backbone, checked_tokenizer(preset, data, info, tokenizer)
-
-
-def encoder_as_configured(
-    backbone: SpanBertBackbone, config: FinetuningConfig, preset: str
-) -> SpanBertBackbone:
-    """The encoder in the run's precision, with random weights where the run begins with such.
-
-    Args:
-        backbone: the preset's encoder in float32.
-        config: configuration of the run, its precision decided.
-        preset: what `from_preset` takes.
-    """
-    training = config.training
-    if training.precision == "float32" and not training.random_weights:
-        return backbone
-    return load_preset(
-        SpanBertBackbone,
-        preset,
-        dtype=training.precision,
-        load_weights=not training.random_weights,
-    )
 
 
 def check_reads(

@@ -21,7 +21,7 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.models.task_presets import is_task_preset
 from spanbert_tf.presets.golden import encode_rows
-from spanbert_tf.presets.loading import load_checked, load_preset
+from spanbert_tf.presets.loading import load_checked, load_preset, load_with_tokenizer
 from spanbert_tf.presets.pretraining import load_pretrainer, save_pretraining_preset
 from spanbert_tf.presets.writing import write_preset
 
@@ -256,7 +256,15 @@ def test_weights_of_another_shape_are_named(backbone, tmp_path):
 def test_presets_of_mixed_precision_are_checked_in_float32(policy, tmp_path):
     keras.utils.set_random_seed(1)
     mixed = SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 37, max_sequence_length=40, dtype=policy)
-    check_same_weights(write(mixed, tmp_path / "preset"), mixed)
+    preset = write(mixed, tmp_path / "preset")
+    check_same_weights(preset, mixed)
+    rows = [[2, 5, 6, 3], [2, 3]]
+    before = encode_rows(mixed, rows)
+    exact = load_checked(SpanBertBackbone, preset)
+    checked, _ = load_with_tokenizer(SpanBertBackbone, preset, dtype=policy)
+    assert not np.array_equal(encode_rows(exact, rows)[0], before[0])
+    for expected, actual in zip(before, encode_rows(checked, rows), strict=True):
+        np.testing.assert_array_equal(actual, expected)  # the check leaves it as it was
 
 
 @pytest.mark.parametrize("name", ["bert-base-cased", "google/bert_uncased_L-2_H-128_A-2"])
