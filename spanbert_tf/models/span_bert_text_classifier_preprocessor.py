@@ -94,6 +94,7 @@ class SpanBertTextClassifierPreprocessor(
     def _pack(
         self, x: tf.Tensor | tuple, y: tf.Tensor | None, sample_weight: tf.Tensor | None
     ) -> dict | tuple:
+        # Outside of a graph NumPy's strings come as they are.
         texts = tuple(map(tf.convert_to_tensor, x if isinstance(x, tuple) else (x,)))
         features = self.pack_texts(*(tf.reshape(text, [-1]) for text in texts), pads_to_limit=True)
         if texts[0].shape.rank == 0:
