@@ -160,7 +160,7 @@ def test_what_the_csv_module_writes_is_read_as_it_was(tmp_path_factory, rows):
         ("x.jsonl", '{"body": "a"}\n', {}, "line 1: has no 'label'; it has body"),
         ("x.jsonl", '{"body": 7, "label": "x"}\n', {}, "line 1: body is no text but 7"),
         ("x.jsonl", '{"body": "a", "label": null}\n', {}, "line 1: has no label in 'label'"),
-        ("x.jsonl", '{"body": "a", "label": [1]}\n', {}, "line 1: label [[]1] is no name"),
+        ("x.jsonl", '{"body": "a", "label": [1]}\n', {}, r"line 1: label \[1\] is no name"),
         ("x.jsonl", '{"body": "a", "label": 0.5}\n', {}, "label 0.5 is no name; for numbers give"),
         ("x.txt", "a", {}, "its name tells no format; give --format"),
     ],
