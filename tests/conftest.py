@@ -1,5 +1,7 @@
+import contextlib
 import os
 import pathlib
+import resource
 import zlib
 
 import hypothesis
@@ -47,6 +49,22 @@ def shared_data():
 def without_toy(monkeypatch):
     """KerasHub takes any registered class on a preset's backbone, and the toy task has one."""
     monkeypatch.delitem(keras.saving.get_custom_objects(), "toy>ToyClassifier", raising=False)
+
+
+@pytest.fixture
+def full_disk():
+    """A context in which no file can grow beyond so many bytes."""
+
+    @contextlib.contextmanager
+    def limited(num_bytes):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limited
 
 
 @pytest.fixture(scope="session")

@@ -95,11 +95,12 @@ def _text(path: str, row: Row, name: str) -> str:
 
 def _label(path: str, row: Row, name: str, is_regression: bool) -> str | float:
     place, value = f"{path}: line {row.number}", row.values[name]
+    if value is None or (isinstance(value, str) and not value.strip()):
+        raise BadInputError(
+            f"{place}: has no label in {name!r}; for texts without any leave out --label-column"
+        )
     if is_regression:
         return parse_number(value, place)
     if isinstance(value, float) or not isinstance(value, str | int):
         raise BadInputError(f"{place}: label {value!r} is no name; for numbers give --regression")
-    label = str(value).strip()
-    if not label:
-        raise BadInputError(f"{place}: has no label in {name!r}")
-    return label
+    return str(value).strip()

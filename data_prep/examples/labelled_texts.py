@@ -48,10 +48,18 @@ class LabelledTexts:
         """Refuses texts that no records can be made of.
 
         Raises:
-            BadInputError: there is no example, or a label is unknown.
+            BadInputError: there is no example, some have labels, or a label is unknown.
         """
         if not self.examples:
             raise BadInputError(f"{self.path}: holds no texts")
+        first = self.examples[0]
+        for example in self.examples:
+            if (example.label is None) != (first.label is None):
+                has, had = ("no", "one") if example.label is None else ("a", "none")
+                raise BadInputError(
+                    f"{self.path}: line {example.line}: has {has} label, line {first.line} has "
+                    f"{had}; prepare texts without labels alone"
+                )
         for example in self.examples:
             if isinstance(example.label, str) and example.label not in self.labels:
                 raise BadInputError(

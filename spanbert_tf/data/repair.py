@@ -17,6 +17,7 @@ from spanbert_tf.data import schema
 from spanbert_tf.data.packing import parse_records
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.checksums import sha256
+from spanbert_tf.files.writing import write_directory, write_text
 
 _LENGTH, _CHECKSUM = schema.RECORD_LENGTH, struct.Struct("<I")
 
@@ -34,14 +35,14 @@ def repaired_records(
     Args:
         directory: directory of the records.
         info: their description.
-        output: directory for the repaired records; written anew if there is damage.
+        output: directory for the repaired records; written anew, as a whole, if there is damage.
         report: takes one line of text for each damaged shard.
 
     Returns:
         The directory to read and its description: those given where nothing is damaged.
 
     Raises:
-        BadInputError: a split has no whole record left.
+        BadInputError: a split has no whole record left, or the output cannot be written.
     """
     damaged = {
         shard.file
@@ -50,20 +51,36 @@ def repaired_records(
     }
     if not damaged:
         return directory, info
-    shutil.rmtree(output, ignore_errors=True)
-    os.makedirs(output)
+    repaired = info
+
+    def write(unfinished: str) -> None:
+        nonlocal repaired
+        repaired = _write_repaired(directory, info, damaged, unfinished, report)
+
+    write_directory(output, write, None)
+    return output, repaired
+
+
+def _write_repaired(
+    directory: str,
+    info: schema.DatasetInfo,
+    damaged: set[str],
+    output: str,
+    report: Callable[[str], None],
+) -> schema.DatasetInfo:
+    """Writes the whole records of damaged shards, and links to the other shards."""
     shards = []
     for shard in info.shards:
         source = os.path.abspath(os.path.join(directory, shard.file))
         target = os.path.join(output, shard.file)
         if shard.file in damaged:
-            shard = _copy_whole_records(source, target, shard, info)
-            lost = next(s.num_records for s in info.shards if s.file == shard.file)
-            lost -= shard.num_records
-            report(f"{source}: {lost} damaged records are skipped, {shard.num_records} are whole")
+            whole = _copy_whole_records(source, target, shard, info)
+            lost = shard.num_records - whole.num_records
+            report(f"{source}: {lost} damaged records are skipped, {whole.num_records} are whole")
+            shards.append(whole)
         else:
             os.symlink(source, target)
-        shards.append(shard)
+            shards.append(shard)
     for name in (schema.VOCABULARY_FILE, schema.UNIGRAM_COUNTS_FILE):
         if os.path.exists(os.path.join(directory, name)):  # older records have no file of counts
             shutil.copyfile(os.path.join(directory, name), os.path.join(output, name))
@@ -71,24 +88,26 @@ def repaired_records(
     for split in schema.SPLITS:
         if not info.num_records(split):
             raise BadInputError(f"{directory}: no whole record is left in the {split} split")
-    with open(os.path.join(output, schema.DATASET_INFO_FILE), "w", encoding="utf-8") as file:
-        file.write(info.to_json())
-    return output, info
+    write_text(os.path.join(output, schema.DATASET_INFO_FILE), info.to_json())
+    return info
 
 
 def _copy_whole_records(
     source: str, target: str, shard: schema.ShardInfo, info: schema.DatasetInfo
 ) -> schema.ShardInfo:
     num_records = num_tokens = 0
-    with tf.io.TFRecordWriter(target) as writer:
-        for serialized in _whole_records(source):
-            try:
-                lengths = parse_records(tf.constant([serialized]), info).lengths
-            except tf.errors.InvalidArgumentError:  # its checksum was written over the damage
-                continue
-            writer.write(serialized)
-            num_records += 1
-            num_tokens += int(lengths[0])
+    try:
+        with tf.io.TFRecordWriter(target) as writer:
+            for serialized in _whole_records(source):
+                try:
+                    lengths = parse_records(tf.constant([serialized]), info).lengths
+                except tf.errors.InvalidArgumentError:  # its checksum was written over the damage
+                    continue
+                writer.write(serialized)
+                num_records += 1
+                num_tokens += int(lengths[0])
+    except tf.errors.OpError as error:  # such as a full disk
+        raise OSError(error.message) from error
     return dataclasses.replace(
         shard,
         num_records=num_records,

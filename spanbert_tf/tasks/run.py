@@ -22,6 +22,7 @@ from spanbert_tf.presets.loading import (
     weights_digest,
 )
 from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.process.console import print_line
 from spanbert_tf.tasks.optimizer import add_adapters, finetuning_optimizer, frozen_variables
 from spanbert_tf.tasks.run_inputs import (
     check_labelled,
@@ -266,10 +267,10 @@ def _finish(
         saved = load_checked(task.model_class, directory)  # in float32
         scores = _calibrated_scores(task, saved, validation_data, config)
         write_text(os.path.join(output, SCORES_FILE), json.dumps(scores, indent=1) + "\n")
-        print(f"{validation_data}: {shown_scores(scores)}")
+        print_line(f"{validation_data}: {shown_scores(scores)}")
         facts["Scores"] = shown_scores(scores)
         write_preset(saved, directory, facts=facts, of_run=True)
-    print(f"{output}: {PRESET}/, checkpoints/, metrics.jsonl, {CONFIG_FILE}", flush=True)
+    print_line(f"{output}: {PRESET}/, checkpoints/, metrics.jsonl, {CONFIG_FILE}")
     return scores
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from data_prep.examples.classification import read_labelled_texts
 from data_prep.examples.glue import read_glue
+from data_prep.examples.labelled_texts import LabelledText, LabelledTexts
 from data_prep.examples.text_tables import read_csv, read_tsv, with_header
 from spanbert_tf.cli import main
 from spanbert_tf.errors import BadInputError
@@ -158,7 +159,8 @@ def test_what_the_csv_module_writes_is_read_as_it_was(tmp_path_factory, rows):
         ("x.jsonl", '{"body": "a", "label": "x"}\n[1]\n', {}, "line 2: "),
         ("x.jsonl", '{"body": "a"}\n', {}, "line 1: has no 'label'; it has body"),
         ("x.jsonl", '{"body": 7, "label": "x"}\n', {}, "line 1: body is no text but 7"),
-        ("x.jsonl", '{"body": "a", "label": null}\n', {}, "line 1: label None is no name"),
+        ("x.jsonl", '{"body": "a", "label": null}\n', {}, "line 1: has no label in 'label'"),
+        ("x.jsonl", '{"body": "a", "label": [1]}\n', {}, r"line 1: label \[1\] is no name"),
         ("x.jsonl", '{"body": "a", "label": 0.5}\n', {}, "label 0.5 is no name; for numbers give"),
         ("x.txt", "a", {}, "its name tells no format; give --format"),
     ],
@@ -203,6 +205,47 @@ def test_classes_of_other_files_are_those_of_the_training_records(vocabulary, tm
     assert prepare(*options, "--overwrite", "--input", other) == 2
     assert "other.csv: line 2: label 'q' is none of x, y, z" in capfd.readouterr().err
     assert TextClassificationInfo.load(str(tmp_path / "dev")) == info  # nothing is lost
+
+
+def test_texts_without_labels_are_to_predict(vocabulary, tmp_path, capfd):
+    columns = ("classification", "--lowercase", "--text-column", "body", "--vocabulary", vocabulary)
+    train = written(tmp_path, "body,label\na,x\nbad,y\n", "train.csv")
+    named = (*columns, "--label-column", "label", "--input", train)
+    assert prepare(*named, "--output", tmp_path / "train") == 0
+    test = written(tmp_path, "body\nfine\nbad\na\n", "test.csv")
+    for kind in (["--labels-of", tmp_path / "train"], ["--regression"]):
+        output = tmp_path / kind[0]
+        assert prepare(*columns, *kind, "--input", test, "--output", output) == 0
+        assert "without labels: to predict" in capfd.readouterr().out
+        info = TextClassificationInfo.load(str(output))
+        assert (info.is_labelled, info.num_rows, sum(info.label_counts)) == (False, 3, 0)
+    assert prepare(*columns, "--input", test, "--output", tmp_path / "neither") == 2
+    assert "test.csv: no --label-column is given; " in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "line"), [("fine,\nbad,\n", 2), ("fine,x\nbad,\na,y\n", 3)], ids=["all", "one"]
+)
+@pytest.mark.parametrize("options", [[], ["--regression"]])
+def test_a_column_without_labels_is_refused(options, content, line, vocabulary, tmp_path, capfd):
+    content = content.replace("x", "1.5").replace("y", "2") if options else content
+    path = written(tmp_path, f"body,label\n{content}", "test.csv")
+    columns = ("--text-column", "body", "--label-column", "label", "--vocabulary", vocabulary)
+    arguments = ("classification", *columns, *options, "--input", path)
+    assert prepare(*arguments, "--lowercase", "--output", tmp_path / "test") == 2
+    (error,) = capfd.readouterr().err.splitlines()
+    assert f"{path}: line {line}: has no label in 'label'; " in error
+    assert "leave out --label-column" in error
+    assert not (tmp_path / "test").exists()
+
+
+@pytest.mark.parametrize("labels", [("x", None), (None, None, "y")])
+def test_texts_of_which_some_have_labels_are_refused(labels):
+    """None would be trained as the first class."""
+    examples = [LabelledText(5 + number, ("a",), label) for number, label in enumerate(labels)]
+    texts = LabelledTexts("some.csv", examples, ("x", "y"), is_pair=False)
+    with pytest.raises(BadInputError, match=f"^some.csv: line {4 + len(labels)}: has (a|no) label"):
+        texts.check()
 
 
 def test_files_as_glue_has_them(shared_data):

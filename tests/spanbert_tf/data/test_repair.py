@@ -80,6 +80,25 @@ def test_what_is_damaged_is_left_out_and_counted(directory, tmp_path, place, num
         assert _records(pathlib.Path(found) / shard.file) == _records(directory / shard.file)
 
 
+@pytest.mark.parametrize("limit", [0, 500])
+def test_full_disk_leaves_nothing(directory, tmp_path, limit, full_disk):
+    """But what an earlier repair has written."""
+    info = load_dataset_info(directory)
+    _flip(directory / info.shards[1].file, 20)
+    (tmp_path / "run").mkdir()
+    output = tmp_path / "run" / "new"
+    message = f"{output}: cannot be written .*free some space"
+    with full_disk(limit), pytest.raises(BadInputError, match=message) as raised:
+        repaired_records(str(directory), info, str(output), lambda line: None)
+    assert "\n" not in str(raised.value)
+    assert not list((tmp_path / "run").iterdir())
+    repaired_records(str(directory), info, str(output), lambda line: None)
+    with full_disk(limit), pytest.raises(BadInputError, match=message):
+        repaired_records(str(directory), info, str(output), lambda line: None)
+    assert [path.name for path in output.parent.iterdir()] == ["new"]
+    assert load_dataset_info(output).num_records("train") < NUM_RECORDS
+
+
 def test_a_split_without_whole_records_is_refused(directory, tmp_path):
     info = load_dataset_info(directory)
     for shard in info.shards:

@@ -1,9 +1,7 @@
 """Presets: all heads come back, in a fresh process too; a failure leaves what was there."""
 
-import contextlib
 import json
 import os
-import resource
 import subprocess
 import sys
 
@@ -181,19 +179,8 @@ def test_directories_that_are_no_preset_are_refused(tmp_path, text):
     assert str(tmp_path) in str(caught.value)
 
 
-@contextlib.contextmanager
-def full_disk(limit):
-    """No file can grow beyond `limit` bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize("limit", [0, 10_000, 100_000])
-def test_full_disk_leaves_the_earlier_preset(source, tmp_path, limit):
+def test_full_disk_leaves_the_earlier_preset(source, tmp_path, limit, full_disk):
     preset = save(source, tmp_path / "preset")
     assert os.path.getsize(os.path.join(preset, "model.weights.h5")) > 100_000
     with full_disk(limit), pytest.raises(BadInputError, match="free some space") as caught:

@@ -1,8 +1,6 @@
 """The exported model, in a process that has TensorFlow and TensorFlow Text only."""
 
-import contextlib
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -244,18 +242,7 @@ def test_models_that_need_more_than_text_are_refused(tmp_path):
     refused(str(tmp_path / "preset"), tmp_path / "out", "sentences and paragraphs")
 
 
-@contextlib.contextmanager
-def full_disk(limit):
-    """No file can grow beyond `limit` bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize("limit", [100, 50_000])
-def test_full_disk_leaves_nothing(preset, tmp_path, limit):
+def test_full_disk_leaves_nothing(preset, tmp_path, limit, full_disk):
     with full_disk(limit):
         refused(preset, tmp_path / "out", "free some space")

@@ -1,5 +1,4 @@
 import os
-import resource
 import shutil
 
 import keras
@@ -139,16 +138,12 @@ def test_copies_of_checkpoints_are_left_alone(tmp_path):
     assert sorted(os.listdir(tmp_path)) == sorted(["step-00000005", *copies])
 
 
-def test_full_disk_keeps_the_checkpoint_before(tmp_path):
+def test_full_disk_keeps_the_checkpoint_before(tmp_path, full_disk):
     model = _saved(tmp_path, [2])
     checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=1)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (256, limits[1]))  # bytes a file may have
-    try:
-        with pytest.raises(BadInputError, match=r"step-00000004: cannot be written .*") as raised:
-            checkpoints.save(4)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    message = r"step-00000004: cannot be written .*"
+    with full_disk(256), pytest.raises(BadInputError, match=message) as raised:
+        checkpoints.save(4)
     assert "\n" not in str(raised.value)
     assert os.listdir(tmp_path) == ["step-00000002"]
     assert Checkpoints(str(tmp_path), model, max_to_keep=1).restore() == 2
