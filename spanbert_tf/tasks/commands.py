@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 import keras_hub
 import numpy as np
 
-from spanbert_tf.data.schema import vocabulary_hash
 from spanbert_tf.errors import BadInputError, MismatchError, reason
 from spanbert_tf.files.outputs import OutputKind, check_output, check_output_file
 from spanbert_tf.files.writing import write_directory, write_text
@@ -14,7 +13,7 @@ from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.process.console import table_console
 from spanbert_tf.tasks.report.page import is_report
 from spanbert_tf.tasks.run import shown_scores
-from spanbert_tf.tasks.run_inputs import check_encoder, check_labelled
+from spanbert_tf.tasks.run_inputs import check_labelled, check_reads
 from spanbert_tf.tasks.task import Predictions, Task, task_of_preset, task_of_records
 
 _REPORT = OutputKind("a report page", "report.html")
@@ -202,22 +201,7 @@ def load_task_model(
         if task_of_records(directory) is not task:
             raise MismatchError(f"{directory}: holds no records of {task.name}, as {preset} reads")
         info = task.load_info(directory)
-        _check_tokenizer(model, info, directory, preset)
-        check_encoder(model.backbone, info, directory, preset)
+        check_reads(model.backbone, model.preprocessor.tokenizer, info, directory, preset)
         if task.check_model is not None:
             task.check_model(model, info, directory, preset)
     return task, model
-
-
-def _check_tokenizer(model: keras_hub.models.Task, info: object, data: str, preset: str) -> None:
-    tokenizer = model.preprocessor.tokenizer
-    for name, found, wanted in (
-        ("vocabulary_hash", info.vocabulary_hash, vocabulary_hash(tokenizer.get_vocabulary())),
-        ("lowercase", info.casing.lowercase, tokenizer.lowercase),
-        ("strip_accents", info.casing.strip_accents, tokenizer.strip_accents),
-    ):
-        if found != wanted:
-            raise MismatchError(
-                f"{data}: {name} of these records is {found}, of {preset} {wanted}; write them "
-                "again for this model"
-            )

@@ -5,10 +5,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertMaskedLM
 from spanbert_tf.serving.fill_mask import FillMask, check_fill_mask
-from spanbert_tf.tasks.raw_inputs import BATCH_SIZE, in_batches_by_length, string_tensor
+from spanbert_tf.tasks.raw_inputs import (
+    BATCH_SIZE,
+    RawInputError,
+    in_batches_by_length,
+    string_tensor,
+)
 from spanbert_tf.vocabulary import MASK_TOKEN
 
 _FIELD = "text"
@@ -24,7 +28,7 @@ def fill_masks(model: SpanBertMaskedLM, *, top_k: int = 5) -> Callable[..., list
     Returns:
         A function of dicts with a `text`. For a text with one mask it gives a list of dicts of
         `score`, `token` (the id), `token_str` and `sequence` (the text with the filling); for a
-        text with several masks a list of such lists. It raises `BadInputError` if an input has no
+        text with several masks a list of such lists. It raises `RawInputError` if an input has no
         `text`, or a text no mask.
 
     Raises:
@@ -46,7 +50,7 @@ def fill_masks(model: SpanBertMaskedLM, *, top_k: int = 5) -> Callable[..., list
     def fill_all(inputs: Sequence[dict], batch_size: int = BATCH_SIZE) -> list[list]:
         for number, item in enumerate(inputs, start=1):
             if isinstance(item, dict) and MASK_TOKEN not in str(item.get(_FIELD, MASK_TOKEN)):
-                raise BadInputError(f"input {number}: its text has no {MASK_TOKEN}")
+                raise RawInputError(number, f"its text has no {MASK_TOKEN}")
         return in_batches_by_length(inputs, (_FIELD,), fill_batch, batch_size=batch_size)
 
     return fill_all

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,7 +15,7 @@ from spanbert_tf.models import SpanBertMaskedLM
 from spanbert_tf.models.task_presets import is_task_preset
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.tasks.fill_mask import fill_masks
-from spanbert_tf.tasks.raw_inputs import BATCH_SIZE
+from spanbert_tf.tasks.raw_inputs import BATCH_SIZE, RawInputError
 from spanbert_tf.tasks.task import task_of_preset
 
 _PREDICTIONS = OutputKind("predictions", "")
@@ -111,8 +110,9 @@ def predict_lines(
     inputs = list(lines.values())
     try:
         predictions = Predictor(preset, precision)(inputs, top_k, batch_size)
-    except BadInputError as error:
-        raise BadInputError(_with_line(str(error), source, list(lines))) from error
+    except RawInputError as error:
+        line = list(lines)[error.number - 1]
+        raise BadInputError(f"{_name(source)}: line {line}: {error.problem}") from error
     text = "".join(json.dumps(found, ensure_ascii=False) + "\n" for found in predictions)
     if output == "-":
         sys.stdout.flush()
@@ -137,14 +137,6 @@ def _holds_predictions(path: str) -> bool:
     while isinstance(found, list) and found:
         found = found[0]
     return found == [] or (isinstance(found, dict) and not _KEYS.isdisjoint(found))
-
-
-def _with_line(message: str, source: str, numbers: Sequence[int]) -> str:
-    """An error about "input 3" with the file and the line in its place; any other as it is."""
-    found = re.match(r"input (\d+)(?=:)", message)
-    if found is None:
-        return message
-    return f"{_name(source)}: line {numbers[int(found[1]) - 1]}{message[found.end() :]}"
 
 
 def _name(source: str) -> str:

@@ -1,6 +1,7 @@
 """Raw inputs of a task: checks them and works on them in batches of similar length."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import tensorflow as tf
@@ -14,23 +15,50 @@ _MAX_CHARACTERS = 2**20  # of a batch, padding counted; word pieces of longer on
 Result = TypeVar("Result")
 
 
-def check_raw_inputs(inputs: Sequence[dict], names: Sequence[str], place: str = "input") -> None:
+class RawInputError(BadInputError):
+    """An input cannot be used.
+
+    Args:
+        number: its number, from 1.
+        problem: what is wrong with it.
+    """
+
+    def __init__(self, number: int, problem: str) -> None:
+        super().__init__(f"input {number}: {problem}")
+        self.number = number
+        self.problem = problem
+
+
+@contextlib.contextmanager
+def input_place(number: int) -> Iterator[str]:
+    """The place of an input, for errors that name one; they come out as `RawInputError`.
+
+    Args:
+        number: its number, from 1.
+    """
+    place = f"input {number}"
+    try:
+        yield place
+    except BadInputError as error:
+        raise RawInputError(number, str(error).removeprefix(f"{place}: ")) from error
+
+
+def check_raw_inputs(inputs: Sequence[dict], names: Sequence[str]) -> None:
     """Checks that each input has the task's fields, which are texts.
 
     Args:
         inputs: dicts.
         names: names of the fields.
-        place: what to call an input in errors, with its number: `"input 3"`.
 
     Raises:
-        BadInputError: an input is not a dict, or lacks a field.
+        RawInputError: an input is not a dict, or lacks a field.
     """
     for number, item in enumerate(inputs, start=1):
         if not isinstance(item, dict):
-            raise BadInputError(f"{place} {number}: is no object with {', '.join(names)}")
+            raise RawInputError(number, f"is no object with {', '.join(names)}")
         for name in names:
             if not isinstance(item.get(name), str):
-                raise BadInputError(f"{place} {number}: has no text {name!r}")
+                raise RawInputError(number, f"has no text {name!r}")
 
 
 def string_tensor(inputs: Sequence[dict], name: str) -> tf.Tensor:
@@ -60,7 +88,7 @@ def in_batches_by_length(
         The results in the order of the inputs.
 
     Raises:
-        BadInputError: as `check_raw_inputs`.
+        RawInputError: as `check_raw_inputs`.
     """
     check_raw_inputs(inputs, names)
     lengths = [sum(len(item[name]) for name in names) for item in inputs]

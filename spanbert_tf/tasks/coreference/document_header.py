@@ -1,6 +1,7 @@
 """How CoNLL files name a document: `#begin document (NAME); part 003`."""
 
-NAME_AND_PART = r"\((.*?)\);\s*part\s+(\d+)"  # of a regular expression
+# Of a regular expression. Python reads no number of thousands of digits; the line is a bare name.
+NAME_AND_PART = r"\((.*?)\);\s*part\s+0*(\d{1,18})"
 
 
 def document_title(name: str, part: int) -> str:

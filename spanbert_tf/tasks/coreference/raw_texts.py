@@ -5,11 +5,15 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from spanbert_tf.data.tokenization import WordPieceTokenizer
-from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertCoreferenceResolver
 from spanbert_tf.tasks.coreference.decoding import NO_CLUSTER
 from spanbert_tf.tasks.coreference.serving import ResolveTexts
-from spanbert_tf.tasks.raw_inputs import BATCH_SIZE, in_batches_by_length, string_tensor
+from spanbert_tf.tasks.raw_inputs import (
+    BATCH_SIZE,
+    RawInputError,
+    in_batches_by_length,
+    string_tensor,
+)
 
 _MAX_CHARACTERS = 16_384  # of a batch, padding counted: about 4,096 pieces
 
@@ -20,7 +24,7 @@ def resolve_texts(
     """A function of dicts with a `text` and, if it is a dialogue, `speakers`.
 
     Those are a list, or lines, of names, one for each line of the text, or for each that has words;
-    it raises `BadInputError` where they are more or fewer. It returns
+    it raises `RawInputError` where they are more or fewer. It returns
     `{"text": …, "clusters": [[[start, end], …], …], "strings": [[…], …]}` for each, in characters,
     the ends exclusive, and the `doc_key` of an input that has one.
 
@@ -54,14 +58,14 @@ def _checked(inputs: Sequence[dict], reader: WordPieceTokenizer) -> list[dict]:
     checked = []
     for number, item in enumerate(inputs, start=1):
         if isinstance(item, dict) and isinstance(item.get("text"), str):  # others are refused later
-            names = _names(item, f"input {number}")
-            names = names and _of_lines_with_words(item["text"], names, reader, f"input {number}")
+            names = _names(item, number)
+            names = names and _of_lines_with_words(item["text"], names, reader, number)
             item = {**item, "speakers": "\n".join(names)}
         checked.append(item)
     return checked
 
 
-def _names(item: dict, place: str) -> list[str]:
+def _names(item: dict, number: int) -> list[str]:
     speakers = item.get("speakers") or []
     if isinstance(speakers, str):
         # A line end that ends the text, too, begins no line of its own.
@@ -69,11 +73,11 @@ def _names(item: dict, place: str) -> list[str]:
         return (speakers.removesuffix("\n") if ends_line else speakers).split("\n")
     if isinstance(speakers, list | tuple) and all(isinstance(name, str) for name in speakers):
         return [" ".join(name.split()) for name in speakers]
-    raise BadInputError(f"{place}: 'speakers' is no list of names, one for each line")
+    raise RawInputError(number, "'speakers' is no list of names, one for each line")
 
 
 def _of_lines_with_words(
-    text: str, names: list[str], reader: WordPieceTokenizer, place: str
+    text: str, names: list[str], reader: WordPieceTokenizer, number: int
 ) -> list[str]:
     """The names of the lines that have words, of those lines' or of all lines'."""
     lines = text.removesuffix("\n").split("\n")
@@ -83,9 +87,10 @@ def _of_lines_with_words(
         return names
     if len(names) == len(lines):
         return [name for name, is_kept in zip(names, has_words, strict=True) if is_kept]
-    raise BadInputError(
-        f"{place}: has {len(names):,} speakers for {has_words.sum():,} lines with words; name one "
-        "for each line"
+    raise RawInputError(
+        number,
+        f"has {len(names):,} speakers for {has_words.sum():,} lines with words; name one for each "
+        "line",
     )
 
 

@@ -19,7 +19,12 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.golden import SENTENCES
-from spanbert_tf.tasks.raw_inputs import BATCH_SIZE, in_batches_by_length, string_tensor
+from spanbert_tf.tasks.raw_inputs import (
+    BATCH_SIZE,
+    in_batches_by_length,
+    input_place,
+    string_tensor,
+)
 from spanbert_tf.tasks.relation_extraction.dataset import relation_extraction_dataset
 from spanbert_tf.tasks.relation_extraction.examples import marked_text_of
 from spanbert_tf.tasks.relation_extraction.report import report_page
@@ -180,7 +185,10 @@ def _from_raw(
     def classify_all(
         inputs: Sequence[dict], batch_size: int = BATCH_SIZE
     ) -> list[dict | list[dict]]:
-        texts = [marked_text_of(x, f"input {number}") for number, x in enumerate(inputs, start=1)]
+        texts = []
+        for number, item in enumerate(inputs, start=1):
+            with input_place(number) as place:
+                texts.append(marked_text_of(item, place))
         return in_batches_by_length(texts, _TEXT_FIELDS, classify_batch, batch_size=batch_size)
 
     return classify_all

@@ -8,11 +8,15 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertTextClassifier
 from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.serving.text_function import TextFunction
-from spanbert_tf.tasks.raw_inputs import BATCH_SIZE, in_batches_by_length, string_tensor
+from spanbert_tf.tasks.raw_inputs import (
+    BATCH_SIZE,
+    RawInputError,
+    in_batches_by_length,
+    string_tensor,
+)
 from spanbert_tf.tasks.text_classification.predictions import probabilities
 from spanbert_tf.tasks.text_classification.schema import text_names
 
@@ -69,7 +73,7 @@ def classify_raw(
 
     Returns:
         Of dicts: `{"label": …, "score": …}` for each, the score a probability, of a regression the
-        number. Raises `BadInputError` where an input lacks a text, or has one that is not read.
+        number. Raises `RawInputError` where an input lacks a text, or has one that is not read.
     """
     names = text_names(model.preprocessor.is_pair)
     signature = [tf.TensorSpec([None], tf.string)] * len(names)
@@ -89,8 +93,8 @@ def classify_raw(
     ) -> list[dict | list[dict]]:
         for number, item in enumerate(inputs, start=1):
             if isinstance(item, dict) and len(names) == 1 and item.get("text_pair") is not None:
-                raise BadInputError(
-                    f"input {number}: has a 'text_pair', and the model was trained on single texts"
+                raise RawInputError(
+                    number, "has a 'text_pair', and the model was trained on single texts"
                 )
         return in_batches_by_length(inputs, names, classify_batch, batch_size=batch_size)
 

@@ -8,7 +8,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from task_tests import SPECIAL
+from task_tests import SPECIAL, write_encoder
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import (
@@ -117,6 +117,15 @@ def test_errors_name_the_line_of_the_file(preset, tmp_path):
             predict_lines(preset, str(source), "-")
         message = str(caught.value)
         assert message.startswith(f"{source}: line 3: ") and words in message
+
+
+def test_preset_that_is_called_as_an_input_is_named_itself(tmp_path, monkeypatch):
+    """The line's number has its place in the error, and is not read out of its text."""
+    monkeypatch.chdir(tmp_path)
+    write_encoder(tmp_path / "input 9", VOCABULARY, seed=1)
+    (tmp_path / "in.jsonl").write_text('{"text": "[MASK]"}\n')
+    with pytest.raises(BadInputError, match=r"^input 9: holds an encoder and no trained head"):
+        predict_lines("input 9", "in.jsonl", "-")
 
 
 def test_texts_of_json_may_have_halves_of_surrogate_pairs(predict):

@@ -98,6 +98,16 @@ def test_bare_name_is_part_0(tmp_path):
     assert score_files(key, response).as_dict()["average_f1"] == 100.0
 
 
+def test_part_of_more_digits_than_a_number_has_is_a_name(tmp_path):
+    key, other = (
+        write(tmp_path / digit, conll(["(0)", "(0)"], f"(a); part {digit * 5000}"))
+        for digit in "89"
+    )
+    assert score_files(key, key).as_dict()["average_f1"] == 100.0
+    with pytest.raises(BadInputError, match="holds no document of"):
+        score_files(key, other)
+
+
 def test_files_of_other_documents_are_refused(tmp_path):
     key = write(tmp_path / "key", conll(["(0)", "(0)"], "(a); part 000"))
     response = write(tmp_path / "response", conll(["(0)", "(0)"], "(a); part 001"))
