@@ -10,6 +10,7 @@ from spanbert_tf.layers import (
     TransformerEncoder,
     bert_initializer,
 )
+from spanbert_tf.models.preset_precision import SavesWithoutMixedPrecision
 
 # Which indices have embeddings, beside the position in the row where it says "absolute".
 POSITION_EMBEDDINGS = {
@@ -20,7 +21,7 @@ POSITION_EMBEDDINGS = {
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertBackbone(keras_hub.models.Backbone):
+class SpanBertBackbone(SavesWithoutMixedPrecision, keras_hub.models.Backbone):
     """A BERT encoder, to the digit: exact GELU, LayerNorm epsilon 1e-12.
 
     SpanBERT ([Joshi et al., 2020](https://arxiv.org/abs/1907.10529)) has BERT's encoder and

@@ -3,12 +3,10 @@
 It holds the SHA-256 of each file of weights, and the encoder's outputs for three sentences.
 """
 
-import contextlib
 import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterator
 from typing import ClassVar
 
 import keras
@@ -19,6 +17,7 @@ from keras_hub.src.utils import preset_utils
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.checksums import sha256
 from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.models.preset_precision import without_mixed_precision
 from spanbert_tf.vocabulary import END_TOKEN, START_TOKEN
 
 GOLDEN_FILE = "golden.json"
@@ -107,7 +106,7 @@ def check_outputs(
 
     Args:
         preset: what `from_preset` took.
-        backbone: as loaded, with weights in float32; outputs are compared in float32, too.
+        backbone: as loaded, its weights in float32.
         tokenizer: as loaded.
 
     Raises:
@@ -159,24 +158,11 @@ def _run_sentences(
     backbone: keras_hub.models.Backbone, tokenizer: keras_hub.tokenizers.Tokenizer
 ) -> list[tuple[str, list[int], list]]:
     rows = golden_rows(tokenizer)
-    with _computing_in_float32(backbone):
+    with without_mixed_precision(backbone):  # outputs are compared in float32
         outputs = encode_rows(backbone, rows)
     # [first and last position, values]
     ends = [output[[0, -1], :_NUM_VALUES].astype("float64").tolist() for output in outputs]
     return list(zip(SENTENCES, rows, ends, strict=True))
-
-
-@contextlib.contextmanager
-def _computing_in_float32(backbone: keras_hub.models.Backbone) -> Iterator[None]:
-    """Mixed precision put off: its weights are in float32, so that no second encoder is needed."""
-    policies = [(layer, layer.dtype_policy) for layer in backbone._flatten_layers()]
-    try:
-        for layer, _ in policies:
-            layer.dtype_policy = "float32"
-        yield
-    finally:
-        for layer, policy in policies:
-            layer.dtype_policy = policy
 
 
 def _read(preset: str) -> _Golden:
