@@ -19,6 +19,8 @@ from spanbert_tf.presets.golden import encode_rows
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "span", "a", "."]
 ROWS = [[2, 5, 6, 3]]
 
+pytestmark = pytest.mark.usefixtures("without_toy")
+
 
 @pytest.fixture(params=["mixed_bfloat16", "mixed_float16"])
 def classifier(request):
