@@ -148,3 +148,16 @@ def test_missing_files_and_empty_directories_are_named(tmp_path):
         read_documents([str(tmp_path / "*.conll")])
     with pytest.raises(BadInputError, match="holds no file that ends in"):
         read_documents([str(tmp_path)])
+
+
+def test_linked_directories_are_read_and_each_file_once(tmp_path):
+    disk, documents = tmp_path / "disk", tmp_path / "documents"
+    disk.mkdir()
+    documents.mkdir()
+    write(documents / "a_conll", ROWS)
+    write(disk / "b_conll", ROWS.replace("cctv_0000", "cctv_0001"))
+    (documents / "linked").symlink_to(disk)
+    (documents / "latest").symlink_to(documents / "linked")
+    (disk / "back").symlink_to(documents)
+    names = [document.name for document in read_documents([str(documents)])]
+    assert names == ["bc/cctv/00/cctv_0000", "bc/cctv/00/cctv_0001"]
