@@ -173,3 +173,13 @@ def test_a_word_longer_than_a_segment_is_named(tmp_path):
     ):
         prepare(tmp_path, line, "--sequence-length", 8)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_of_the_users_beside_the_records_stays(tmp_path):
+    notes = tmp_path / "out" / "rows.csv"
+    prepare(tmp_path, LINE)
+    prepare(tmp_path, LINE)
+    notes.write_text("mine")
+    with pytest.raises(BadInputError, match="holds other things than coreference records"):
+        prepare(tmp_path, LINE)
+    assert notes.read_text() == "mine"

@@ -124,6 +124,18 @@ class TestTextClassification(TaskTests):
         inputs = json.loads(pathlib.Path(finished[0], "..", "inputs.json").read_text())
         assert inputs["validation_rows"] == 24
 
+    def test_a_table_of_the_users_is_not_replaced_with_predictions(
+        self, finished, material, tmp_path
+    ):
+        output = tmp_path / "predictions"
+        run_prediction(finished[0], material["test"], str(output))
+        (output / "RTE.tsv").write_text("index\tprediction\n")
+        run_prediction(finished[0], material["test"], str(output), overwrite=True)
+        (output / "notes.tsv").write_text("mine")
+        with pytest.raises(BadInputError, match="holds other things than predictions"):
+            run_prediction(finished[0], material["test"], str(output), overwrite=True)
+        assert (output / "notes.tsv").read_text() == "mine"
+
     def test_texts_without_labels_are_predicted_and_nothing_else(
         self, finished, material, tmp_path
     ):
