@@ -14,18 +14,23 @@ from spanbert_tf.files.text_files import read_text_file
 _ENDINGS = ("_conll", ".conll", ".jsonlines", ".jsonl")
 
 
-def read_documents(patterns: Sequence[str]) -> list[Document]:
+def read_documents(
+    patterns: str | os.PathLike | Sequence[str | os.PathLike],
+) -> list[Document]:
     """The documents of all files, those of a file in its order.
 
     Args:
-        patterns: paths, or patterns of them; of a directory all files below, through links to
-            directories, too, whose names end in `_conll`, `.conll`, `.jsonlines` or `.jsonl`,
-            compressed by gzip or not.
+        patterns: a path, or a pattern of paths, or several of them; of a directory all files
+            below, through links to directories, too, whose names end in `_conll`, `.conll`,
+            `.jsonlines` or `.jsonl`, compressed by gzip or not.
 
     Raises:
         BadInputError: nothing fits a pattern, a file cannot be read, or no records can be made of
             the documents.
     """
+    if isinstance(patterns, str | os.PathLike):
+        patterns = [patterns]
+    patterns = list(map(os.fspath, patterns))
     documents: list[Document] = []
     for path in (path for pattern in patterns for path in _files(pattern)):
         text = read_text_file(path)

@@ -150,6 +150,13 @@ def test_missing_files_and_empty_directories_are_named(tmp_path):
         read_documents([str(tmp_path)])
 
 
+def test_one_path_is_read_as_a_list_of_it(tmp_path):
+    (path,) = write(tmp_path / "a_conll", ROWS)
+    expected = read_documents([path])
+    for given in (path, tmp_path / "a_conll", [tmp_path / "a_conll"]):
+        assert read_documents(given) == expected
+
+
 def test_linked_directories_are_read_and_each_file_once(tmp_path):
     disk, documents = tmp_path / "disk", tmp_path / "documents"
     disk.mkdir()

@@ -124,6 +124,12 @@ class TestTextClassification(TaskTests):
         inputs = json.loads(pathlib.Path(finished[0], "..", "inputs.json").read_text())
         assert inputs["validation_rows"] == 24
 
+    def test_paths_may_be_pathlibs(self, finished, material, tmp_path):
+        preset, data = pathlib.Path(finished[0]), pathlib.Path(material["dev"])
+        run_prediction(preset, data, tmp_path / "dev")
+        assert run_evaluation(preset, [data], report=tmp_path / "page.html") == [finished[1]]
+        assert Predictor(preset)(self.raw_input) == Predictor(finished[0])(self.raw_input)
+
     def test_a_table_of_the_users_is_not_replaced_with_predictions(
         self, finished, material, tmp_path
     ):
