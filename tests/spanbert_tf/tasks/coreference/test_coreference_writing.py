@@ -99,6 +99,15 @@ def test_page_escapes_what_it_shows():
     assert page.count('<span class="mention"') == 2 * 2 + sum(map(len, CLUSTERS))
 
 
+def test_page_shows_a_document_without_clusters_last_and_not_as_an_error():
+    lines = [{**LINE, "name": "none", "clusters": []}, {**LINE, "name": "some"}]
+    page = report_page("t", lines, [[], CLUSTERS], {"average_f1": 1.0})
+    last = page.split("<article")[-1]
+    assert "none, part 3" in last and "no clusters" in last and "average F1" not in last
+    found = report_page("t", lines[:1], [CLUSTERS], {"average_f1": 1.0})
+    assert "average F1 0.00" in found
+
+
 def test_equal_strings_are_linked(tmp_path):
     sentences = (
         "Ann Lee saw the dog .",
