@@ -146,9 +146,9 @@ class RecordMaker:
         if sizes.max(initial=0) > self._max_pieces:
             word = int(sizes.argmax())
             raise BadInputError(
-                f"document {document.key!r}: word {word} (from 0), {document.words[word][:40]!r}, "
-                f"has {sizes[word]} pieces and a segment room for {self._max_pieces}; give a "
-                "larger --sequence-length"
+                f"{document.path}: document {document.key!r}: word {word} (from 0), "
+                f"{document.words[word][:40]!r}, has {sizes[word]} pieces and a segment room for "
+                f"{self._max_pieces}; give a larger --sequence-length"
             )
 
     def _serialize(self, document: Document, row: SegmentedDocuments) -> bytes:

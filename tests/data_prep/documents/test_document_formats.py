@@ -121,7 +121,7 @@ def test_clusters_that_share_a_mention_are_one():
     [
         (ROWS.replace("19)\n", "18)\n"), "line 6: a mention of cluster 18 ends"),
         (ROWS.replace("  *   *   *   (19)", "(19)"), "line 2: has 11 columns"),
-        (ROWS + ROWS, "is there 2 times"),
+        (ROWS + ROWS, "is there twice"),
         (ROWS.replace("#end document", "") + ROWS, "a document begins before `#end document`"),
         ("#end document\n" + ROWS, "is neither CoNLL"),
         (ROWS + "word\n", "line 10: stands before any"),
@@ -168,3 +168,11 @@ def test_linked_directories_are_read_and_each_file_once(tmp_path):
     (disk / "back").symlink_to(documents)
     names = [document.name for document in read_documents([str(documents)])]
     assert names == ["bc/cctv/00/cctv_0000", "bc/cctv/00/cctv_0001"]
+
+
+def test_a_document_of_two_files_names_both(tmp_path):
+    for name in ("a_conll", "b_conll"):
+        write(tmp_path / name, ROWS)
+    message = f"^{tmp_path}/b_conll: document .* is there already, in {tmp_path}/a_conll$"
+    with pytest.raises(BadInputError, match=message):
+        read_documents(tmp_path)
