@@ -4,6 +4,7 @@ Importing this package is cheap: its parts are loaded when they are first used.
 """
 
 import importlib
+import os
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from spanbert_tf.tasks.predictor import Predictor
 
 
-def predictor(preset: str, precision: str = "float32") -> "Predictor":
+def predictor(preset: str | os.PathLike, precision: str = "float32") -> "Predictor":
     """Predictions for raw inputs, as the `transformers` pipeline of the preset's task gives them.
 
     Args:

@@ -170,4 +170,5 @@ class _Reader:
             sentence_starts=self._starts if self._tells_sentences else None,
             speakers=self._speakers,
             clusters=clean_clusters(self._column.clusters()),
+            path=self._path,
         )

@@ -1,6 +1,5 @@
 """A document with clusters of mentions, as the readers of all formats hand it on."""
 
-import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
 
@@ -23,6 +22,7 @@ class Document:
             tell sentences.
         speakers: speakers of each word; empty for none.
         clusters: spans of words, both ends inclusive.
+        path: path of its file, for errors.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Document:
     sentence_starts: list[int] | None
     speakers: list[str]
     clusters: Clusters
+    path: str = dataclasses.field(default="", compare=False)
 
     @property
     def key(self) -> str:
@@ -74,6 +75,10 @@ def check_documents(path: str, documents: Sequence[Document]) -> None:
     """
     if not any(document.words for document in documents):
         raise BadInputError(f"{path}: holds no document with words")
-    counts = collections.Counter(document.key for document in documents)
-    if twice := [key for key, count in counts.items() if count > 1]:
-        raise BadInputError(f"{path}: document {twice[0]!r} is there {counts[twice[0]]} times")
+    places: dict[str, str] = {}
+    for document in documents:
+        if document.key in places:
+            first = places[document.key]
+            where = "twice" if first == document.path else f"already, in {first}"
+            raise BadInputError(f"{document.path}: document {document.key!r} is there {where}")
+        places[document.key] = document.path

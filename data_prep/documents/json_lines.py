@@ -40,14 +40,14 @@ def read_json_documents(path: str, text: str) -> list[Document]:
         BadInputError: a line is wrong; the message names it.
     """
     return [
-        _document(parse_json(line, _Line, place), place)
+        _document(parse_json(line, _Line, place), place, path)
         for number, line in enumerate(text.split("\n"), start=1)
         if line.strip()
         for place in [f"{path}: line {number}"]
     ]
 
 
-def _document(line: _Line, place: str) -> Document:
+def _document(line: _Line, place: str, path: str) -> Document:
     tokens = list(itertools.chain.from_iterable(line["sentences"]))
     speakers = list(itertools.chain.from_iterable(line.get("speakers") or []))
     if speakers and len(speakers) != len(tokens):
@@ -71,6 +71,7 @@ def _document(line: _Line, place: str) -> Document:
         sentence_starts=starts,
         speakers=speakers,
         clusters=clean_clusters(clusters),
+        path=path,
     )
 
 

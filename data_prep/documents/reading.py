@@ -7,23 +7,30 @@ from collections.abc import Sequence
 from data_prep.documents.conll import is_conll, read_conll
 from data_prep.documents.document import Document, check_documents
 from data_prep.documents.json_lines import read_json_documents
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.below import files_below
 from spanbert_tf.files.text_files import read_text_file
 
 _ENDINGS = ("_conll", ".conll", ".jsonlines", ".jsonl")
 
 
-def read_documents(patterns: Sequence[str]) -> list[Document]:
+def read_documents(
+    patterns: str | os.PathLike | Sequence[str | os.PathLike],
+) -> list[Document]:
     """The documents of all files, those of a file in its order.
 
     Args:
-        patterns: paths, or patterns of them; of a directory all files below whose names end in
-            `_conll`, `.conll`, `.jsonlines` or `.jsonl`, compressed by gzip or not.
+        patterns: a path, or a pattern of paths, or several of them; of a directory all files
+            below, through links to directories, too, whose names end in `_conll`, `.conll`,
+            `.jsonlines` or `.jsonl`, compressed by gzip or not.
 
     Raises:
         BadInputError: nothing fits a pattern, a file cannot be read, or no records can be made of
             the documents.
     """
+    if isinstance(patterns, str | os.PathLike):
+        patterns = [patterns]
+    patterns = list(map(os.fspath, patterns))
     documents: list[Document] = []
     for path in (path for pattern in patterns for path in _files(pattern)):
         text = read_text_file(path)
@@ -50,10 +57,14 @@ def _files(pattern: str) -> list[str]:
 
 
 def _files_below(directory: str) -> list[str]:
-    paths = (
-        os.path.join(parent, name) for parent, _, names in os.walk(directory) for name in names
-    )
-    found = sorted(path for path in paths if path.removesuffix(".gz").endswith(_ENDINGS))
+    try:
+        paths = sorted(files_below(directory))
+    except OSError as error:
+        raise BadInputError(f"{directory}: cannot be searched ({reason(error)})") from error
+    found: dict[str, str] = {}  # links can lead to one file by several ways: real path → path
+    for path in paths:
+        if path.removesuffix(".gz").endswith(_ENDINGS):
+            found.setdefault(os.path.realpath(path), path)
     if not found:
         raise BadInputError(f"{directory}: holds no file that ends in {', '.join(_ENDINGS)}")
-    return found
+    return list(found.values())

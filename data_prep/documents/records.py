@@ -15,8 +15,9 @@ from data_prep.examples.features import serialize_features
 from data_prep.examples.row_writer import RowWriter
 from data_prep.examples.task_records import write_task_records
 from spanbert_tf.data.document_segments import NO_PIECE, SegmentedDocuments
+from spanbert_tf.data.row_lengths import lengths_path
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS
-from spanbert_tf.data.schema import token_id_dtype
+from spanbert_tf.data.schema import VOCABULARY_FILE, token_id_dtype
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.json_lines import write_json_lines
 from spanbert_tf.files.outputs import OutputKind
@@ -26,7 +27,12 @@ from spanbert_tf.vocabulary import END_TOKEN, START_TOKEN, Casing, check_case, l
 RECORDS = OutputKind(
     "coreference records",
     schema.CoreferenceInfo.file_name(),
-    ("rows.*", schema.DOCUMENTS_FILE, "vocab.txt"),
+    (
+        schema.CoreferenceInfo.rows_file,
+        os.path.basename(lengths_path(schema.CoreferenceInfo.rows_file)),
+        schema.DOCUMENTS_FILE,
+        VOCABULARY_FILE,
+    ),
 )
 _DOCUMENTS_AT_ONCE = 64
 
@@ -140,9 +146,9 @@ class RecordMaker:
         if sizes.max(initial=0) > self._max_pieces:
             word = int(sizes.argmax())
             raise BadInputError(
-                f"document {document.key!r}: word {word} (from 0), {document.words[word][:40]!r}, "
-                f"has {sizes[word]} pieces and a segment room for {self._max_pieces}; give a "
-                "larger --sequence-length"
+                f"{document.path}: document {document.key!r}: word {word} (from 0), "
+                f"{document.words[word][:40]!r}, has {sizes[word]} pieces and a segment room for "
+                f"{self._max_pieces}; give a larger --sequence-length"
             )
 
     def _serialize(self, document: Document, row: SegmentedDocuments) -> bytes:

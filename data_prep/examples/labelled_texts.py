@@ -5,6 +5,8 @@ import math
 
 from spanbert_tf.errors import BadInputError
 
+_LARGEST = float.fromhex("0x1.fffffep127")  # of float32, in which labels are stored
+
 
 @dataclasses.dataclass(frozen=True)
 class LabelledText:
@@ -76,7 +78,7 @@ def parse_number(text: object, place: str) -> float:
         place: file and line, for errors.
 
     Raises:
-        BadInputError: it is no finite number.
+        BadInputError: it is no finite number, or infinite in float32.
     """
     try:
         number = float(str(text)) if not isinstance(text, bool) else math.nan
@@ -84,4 +86,6 @@ def parse_number(text: object, place: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise BadInputError(f"{place}: label {text!r} is no number")
+    if abs(number) > _LARGEST:
+        raise BadInputError(f"{place}: label {text!r} is infinite in float32; scale the labels")
     return number

@@ -18,8 +18,8 @@ def window_starts(num_tokens: int, length: int, stride: int) -> np.ndarray:
     return np.arange(num_windows) * stride
 
 
-def has_most_context(starts: np.ndarray, num_tokens: int, length: int) -> np.ndarray:
-    """In which window a token has the most text around it.
+def windows_with_most_context(starts: np.ndarray, num_tokens: int, length: int) -> np.ndarray:
+    """The window in which each token has the most text around it.
 
     A token stands in several windows; predictions count only in the window where the smaller of
     the text before and after it is largest; of equal ones, in the longer window, then the first
@@ -31,12 +31,24 @@ def has_most_context(starts: np.ndarray, num_tokens: int, length: int) -> np.nda
         length: tokens of a window at most.
 
     Returns:
-        bool [W, T]; false for tokens that are not in a window.
+        int64 [T], numbers of windows.
     """
     tokens = np.arange(num_tokens)
-    ends = np.minimum(starts + length, num_tokens)[:, np.newaxis]  # [W, 1], exclusive
-    before = tokens - starts[:, np.newaxis]  # [W, T]
-    after = ends - 1 - tokens
-    score = np.minimum(before, after) + 0.01 * (ends - starts[:, np.newaxis])
-    score = np.where((before >= 0) & (after >= 0), score, -1.0)
-    return np.arange(len(starts))[:, np.newaxis] == score.argmax(axis=0)
+    last = np.searchsorted(starts, tokens, side="right") - 1  # that a token stands in
+    best, best_score = last, np.full(num_tokens, -1.0)
+    # A token is in few windows, however long the passage; from the last one back to the first.
+    for back in range(_num_overlapping(starts, length)):
+        window = np.maximum(last - back, 0)
+        ends = np.minimum(starts[window] + length, num_tokens)  # exclusive
+        before, after = tokens - starts[window], ends - 1 - tokens
+        score = np.minimum(before, after) + 0.01 * (ends - starts[window])
+        is_better = (after >= 0) & (score >= best_score)
+        best = np.where(is_better, window, best)
+        best_score = np.where(is_better, score, best_score)
+    return best
+
+
+def _num_overlapping(starts: np.ndarray, length: int) -> int:
+    """How many windows a token stands in at most."""
+    stride = int(starts[1]) if len(starts) > 1 else length
+    return -(-length // stride)

@@ -15,7 +15,7 @@ import numpy as np
 
 from data_prep.examples.answers import Location, Outcome, locate_answer, token_span
 from data_prep.examples.features import serialize_features
-from data_prep.examples.passage_windows import has_most_context, window_starts
+from data_prep.examples.passage_windows import window_starts, windows_with_most_context
 from data_prep.examples.questions import Answer, Question, QuestionSet, check_questions
 from data_prep.examples.row_writer import RowWriter
 from data_prep.examples.task_records import RowPacker, write_task_records
@@ -222,8 +222,8 @@ class _Writer:
         question_ids = text.token_ids[: options.max_question_tokens]
         length = self._room(question, len(question_ids), num_tokens)
         starts = window_starts(num_tokens, length, options.stride)
-        most = has_most_context(starts, num_tokens, length)  # [W, T]
-        for start, is_best in zip(starts.tolist(), most, strict=True):
+        best = windows_with_most_context(starts, num_tokens, length)  # [T]
+        for window, start in enumerate(starts.tolist()):
             part = slice(start, min(start + length, num_tokens))
             row, passage_start, second_start = self._pack(passage.token_ids[part], question_ids)
             first, last = answer or (-1, -1)
@@ -241,7 +241,7 @@ class _Writer:
                 ROW_TOKEN_IDS: row,
                 schema.OFFSET_STARTS: passage.starts[part].astype(schema.OFFSET_DTYPE),
                 schema.OFFSET_ENDS: passage.ends[part].astype(schema.OFFSET_DTYPE),
-                schema.HAS_MOST_CONTEXT: is_best[part].astype(schema.FLAG_DTYPE),
+                schema.HAS_MOST_CONTEXT: (best[part] == window).astype(schema.FLAG_DTYPE),
             }
             if options.segment_aware:
                 asked = text.positions[: len(question_ids)]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.json_values import parse_json
-from spanbert_tf.files.text_files import read_text_file
+from spanbert_tf.files.text_files import read_text_file, refuse_json_list
 
 FORMATS = ("csv", "tsv", "jsonl")
 _MAX_FIELD = 1 << 27  # characters; the module's own limit is 2 ** 17
@@ -123,10 +123,12 @@ def read_jsonl(path: str, names: Iterable[str]) -> list[Row]:
         names: keys that each object must have.
 
     Raises:
-        BadInputError: the file cannot be read or is empty, a line is no object, or lacks a key.
+        BadInputError: the file cannot be read or is empty, is a list, a line is no object, or
+            lacks a key.
     """
-    rows = []
-    for number, cells in read_tsv(path):
+    rows, lines = [], read_tsv(path)
+    refuse_json_list(path, lines[0].cells[0])
+    for number, cells in lines:
         place = f"{path}: line {number}"
         values = parse_json("\t".join(cells), dict[str, object], place)
         for name in names:

@@ -3,9 +3,9 @@
 Beam's own listing leaves out such directories, links that lead nowhere, and what cannot be read.
 """
 
+import functools
 import os
 import re
-from collections.abc import Iterator
 
 import data_prep.beam.storage  # noqa: F401 — imports Beam without its warnings
 
@@ -13,6 +13,7 @@ import data_prep.beam.storage  # noqa: F401 — imports Beam without its warning
 from apache_beam.io.filesystem import FileSystem
 
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.below import files_below
 
 _FIRST_WILDCARD = re.compile(r"[*?[]")
 
@@ -31,21 +32,10 @@ def match_local_files(pattern: str) -> dict[str, int]:
     matches = re.compile(FileSystem.translate_pattern(pattern)).match
     found = _FIRST_WILDCARD.search(pattern)
     root = os.path.dirname(pattern[: found.start()] if found else pattern)
-    paths = _walk(root, pattern, frozenset()) if os.path.isdir(root) else ()
+    paths = ()
+    if os.path.isdir(root):
+        paths = files_below(root, functools.partial(_may_hold, pattern=pattern))
     return {path: _size(path) for path in paths if matches(path)}
-
-
-def _walk(directory: str, pattern: str, above: frozenset[str]) -> Iterator[str]:
-    """Whatever lies in a directory and in those below it that may hold what is looked for."""
-    place = os.path.realpath(directory)
-    if place in above:  # a link led back to where we came from
-        return
-    for name in sorted(os.listdir(directory)):
-        path = os.path.join(directory, name)
-        if not os.path.isdir(path):
-            yield path
-        elif _may_hold(path, pattern):
-            yield from _walk(path, pattern, above | {place})
 
 
 def _may_hold(directory: str, pattern: str) -> bool:

@@ -174,7 +174,7 @@ def _has_most_context(
     sizes: tf.Tensor,
     passage_sizes: tf.Tensor,
 ) -> tf.Tensor:
-    """The rule of `data_prep.examples.passage_windows.has_most_context`; bool [W, S]."""
+    """The rule of `data_prep.examples.passage_windows`; bool [W, S]."""
     before = passage_tokens - firsts[:, tf.newaxis]  # [W, S]
     after = (firsts + sizes - 1)[:, tf.newaxis] - passage_tokens
     # In hundredths, so that ties are exact.

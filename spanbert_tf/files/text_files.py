@@ -47,5 +47,21 @@ def read_json_objects(path: str, kind: type[T]) -> list[T]:
     Raises:
         BadInputError: the file or one of its lines cannot be read.
     """
-    lines = enumerate(read_text_file(path).split("\n"), start=1)
+    text = read_text_file(path)
+    refuse_json_list(path, text)
+    lines = enumerate(text.split("\n"), start=1)
     return [parse_json(line, kind, f"{path}: line {n}") for n, line in lines if line.strip()]
+
+
+def refuse_json_list(path: str, beginning: str) -> None:
+    """Refuses what should be JSON lines and is a list, which is JSON as well.
+
+    Args:
+        path: path of the file, for the error.
+        beginning: beginning of its text.
+
+    Raises:
+        BadInputError: it is such a file.
+    """
+    if beginning.lstrip().startswith("["):
+        raise BadInputError(f"{path}: is a JSON list; write one JSON object a line")

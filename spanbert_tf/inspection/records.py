@@ -56,7 +56,7 @@ def inspect_records(
     Raises:
         SpanBertError: the records or the configuration cannot be used.
     """
-    console = console or Console()
+    console = console or Console(emoji=False)  # `:smile:` stays what the text has
     if holds_task_records(data):
         if png or overrides:
             raise ConfigurationError(

@@ -86,7 +86,7 @@ def compare_systems(
         SpanBertError: a configuration cannot be used, or does not fit the records, or the output
             holds something else.
     """
-    console = console or Console()
+    console = console or Console(emoji=False)
     output = without_slash(output)
     check_resumable(output, "a comparison", (RESULTS_FILE, PLOT_FILE, RUNS, INPUTS_FILE))
     info = load_dataset_info(data)

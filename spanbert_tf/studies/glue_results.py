@@ -3,12 +3,13 @@
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from spanbert_tf.config.runs import CONFIG_FILE, INPUTS_FILE, VALIDATION_ROWS
 from spanbert_tf.config.yaml_files import read_settings
 from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.below import files_below
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, SCORE_RANGE
 from spanbert_tf.tasks.text_classification.submission import HEADER, submission_file
@@ -98,10 +99,18 @@ def find_predictions(runs: str) -> dict[str, str]:
     return found
 
 
-def _directories(runs: str) -> Iterator[tuple[str, list[str]]]:
-    for directory, subdirectories, names in os.walk(runs):
-        subdirectories[:] = sorted(set(subdirectories) - _NOT_SEARCHED)
-        yield directory, names
+def _directories(runs: str) -> Iterable[tuple[str, list[str]]]:
+    """Directories that hold files, with the names of these; those of linked runs, too."""
+    names: dict[str, list[str]] = {}
+    try:
+        for path in files_below(runs, lambda path: os.path.basename(path) not in _NOT_SEARCHED):
+            names.setdefault(os.path.dirname(path), []).append(os.path.basename(path))
+    except OSError as error:
+        raise BadInputError(f"{runs}: cannot be searched ({reason(error)})") from error
+    places: dict[str, str] = {}  # links can lead to one by several ways: real path → path
+    for directory in names:
+        places.setdefault(os.path.realpath(directory), directory)
+    return [(directory, names[directory]) for directory in places.values()]
 
 
 def _results_in(directory: str, names: list[str]) -> Iterator[tuple[str, Result]]:

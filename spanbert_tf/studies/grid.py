@@ -67,7 +67,7 @@ def run_grid(
         keras.backend.clear_session()
     if not all(results.values()):  # a worker that is not the chief scores nothing
         return None
-    rich.console.Console().print(_table(list(points.values()), list(results.values())))
+    rich.console.Console(emoji=False).print(_table(list(points.values()), list(results.values())))
     best = max(results, key=lambda run: results[run][metric])
     shown = metric.upper() if metric == "f1" else metric
     print(f"best on {validation_data}: {best}, {shown} {results[best][metric]:.2f}", flush=True)

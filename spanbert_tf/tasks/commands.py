@@ -20,10 +20,10 @@ _REPORT = OutputKind("a report page", "report.html")
 
 
 def run_evaluation(
-    preset: str,
-    data: Sequence[str],
+    preset: str | os.PathLike,
+    data: Sequence[str | os.PathLike],
     *,
-    report: str | None = None,
+    report: str | os.PathLike | None = None,
     batch_size: int = 32,
     precision: str = "float32",
     overwrite: bool = False,
@@ -57,7 +57,10 @@ def run_evaluation(
 
 
 def run_baseline_evaluation(
-    data: Sequence[str], *, report: str | None = None, overwrite: bool = False
+    data: Sequence[str | os.PathLike],
+    *,
+    report: str | os.PathLike | None = None,
+    overwrite: bool = False,
 ) -> list[dict[str, float]]:
     """Prints the scores of the task's baseline, which was never trained.
 
@@ -141,9 +144,9 @@ def print_scores(
 
 
 def run_prediction(
-    preset: str,
-    data: str,
-    output: str,
+    preset: str | os.PathLike,
+    data: str | os.PathLike,
+    output: str | os.PathLike,
     *,
     batch_size: int = 32,
     precision: str = "float32",
@@ -177,7 +180,7 @@ def run_prediction(
 
 
 def load_task_model(
-    preset: str, data: Sequence[str] = (), precision: str = "float32"
+    preset: str | os.PathLike, data: Sequence[str] = (), precision: str = "float32"
 ) -> tuple[Task, keras_hub.models.Task]:
     """Loads a fine-tuned model and checks that records were written for it.
 
@@ -190,6 +193,7 @@ def load_task_model(
         BadInputError: the preset cannot be used, or holds no task's model.
         MismatchError: vocabulary, casing or the layout of the rows differ.
     """
+    preset = os.fspath(preset)
     task = task_of_preset(preset)
     if task is None:
         raise BadInputError(

@@ -49,8 +49,9 @@ class Predictor:
     ```
     """
 
-    def __init__(self, preset: str, precision: str = "float32") -> None:
+    def __init__(self, preset: str | os.PathLike, precision: str = "float32") -> None:
         self._functions: dict[int | None, Callable[..., list]] = {}  # traced once each
+        preset = os.fspath(preset)
         task = task_of_preset(preset)
         if task is not None:
             self._model: keras_hub.models.Task = load_trained(task.model_class, preset, precision)

@@ -2,6 +2,7 @@
 
 import colorsys
 import itertools
+import math
 import os
 from collections.abc import Mapping, Sequence
 
@@ -33,7 +34,7 @@ def report_page(
         scores: scores of all documents, in percent.
     """
     records = [_record(*pair) for pair in zip(lines, predicted, strict=True)]
-    records.sort(key=lambda record: record["score"])
+    records.sort(key=lambda record: math.inf if record["score"] is None else record["score"])
     shown = ", ".join(
         f"{name.removesuffix('_f1')} {value:.2f}"
         for name, value in scores.items()
@@ -64,7 +65,9 @@ def links(clusters: Sequence[Sequence[Span]], others: Sequence[Sequence[Span]]) 
 def _record(line: DocumentLine, predicted: Clusters) -> dict:
     gold = [[tuple(span) for span in spans] for spans in line["clusters"]]
     missed, wrong = links(gold, predicted), links(predicted, gold)
-    score = score_documents([(gold, predicted)]).as_dict()["average_f1"]
+    score = None  # of a document where nothing is to be found, and nothing was
+    if gold or predicted:
+        score = score_documents([(gold, predicted)]).as_dict()["average_f1"]
     kinds = ["missed"] * bool(missed) + ["wrong"] * bool(wrong)
     return {
         "kinds": kinds or ["right"],

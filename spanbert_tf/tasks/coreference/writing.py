@@ -39,6 +39,8 @@ def as_conll(line: DocumentLine, clusters: Clusters) -> str:
     """A document in CoNLL-2012's columns, those that are not known empty."""
     starts = set(line["sentence_starts"][1:])
     cells = cluster_cells(len(line["words"]), clusters)
+    name = _cell(line["name"], "_")
+    name = f"_{name[1:]}" if name.startswith("#") else name  # no row begins as a comment does
     rows = [f"#begin document {document_title(line['name'], line['part'])}"]
     in_sentence = 0
     for number, (word, speaker) in enumerate(zip(line["words"], line["speakers"], strict=True)):
@@ -46,11 +48,16 @@ def as_conll(line: DocumentLine, clusters: Clusters) -> str:
             rows.append("")
             in_sentence = 0
         # A word may be white space, which would be no column.
-        columns = [line["name"], line["part"], in_sentence, "".join(word.split()) or "_"]
-        columns += ["-", "*", "-", "-", "-", speaker.replace(" ", "_") or "-", "*", cells[number]]
+        columns = [name, line["part"], in_sentence, "".join(word.split()) or "_"]
+        columns += ["-", "*", "-", "-", "-", _cell(speaker, "-"), "*", cells[number]]
         rows.append("\t".join(map(str, columns)))
         in_sentence += 1
     return "\n".join([*rows, "", "#end document", ""])
+
+
+def _cell(text: str, nothing: str) -> str:
+    """A text as one column, whether they are split at tabs or at any white space."""
+    return "_".join(text.split()) or nothing
 
 
 def as_json(line: DocumentLine, clusters: Clusters) -> str:

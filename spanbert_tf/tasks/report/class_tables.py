@@ -48,7 +48,8 @@ def class_scores(
     )
     *shares, support = (column.tolist() for column in columns)
     percents = ([100 * value for value in column] for column in shares)
-    return list(map(ClassScore, labels, *percents, support))
+    # Of classes that some of the labels lack, scikit-learn's counts are floats.
+    return list(map(ClassScore, labels, *percents, map(int, support)))
 
 
 def print_class_scores(console: rich.console.Console, scores: Iterable[ClassScore]) -> None:

@@ -28,6 +28,7 @@ from spanbert_tf.tasks.text_classification.dataset import (
     load_examples,
     text_classification_dataset,
 )
+from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 from spanbert_tf.tasks.text_classification.predictions import (
     Rows,
     predict_directory,
@@ -202,7 +203,7 @@ TASK = Task(
     baseline=predict_majority,
     score=_score,
     write=_write,
-    written_files=(PREDICTIONS_FILE, EVALUATION_FILE, "*.tsv"),
+    written_files=(PREDICTIONS_FILE, EVALUATION_FILE, *map(submission_file, GLUE_TASKS)),
     report=_report,
     print_details=_print_details,
     served=served_classifier,

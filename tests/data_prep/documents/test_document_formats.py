@@ -121,7 +121,7 @@ def test_clusters_that_share_a_mention_are_one():
     [
         (ROWS.replace("19)\n", "18)\n"), "line 6: a mention of cluster 18 ends"),
         (ROWS.replace("  *   *   *   (19)", "(19)"), "line 2: has 11 columns"),
-        (ROWS + ROWS, "is there 2 times"),
+        (ROWS + ROWS, "is there twice"),
         (ROWS.replace("#end document", "") + ROWS, "a document begins before `#end document`"),
         ("#end document\n" + ROWS, "is neither CoNLL"),
         (ROWS + "word\n", "line 10: stands before any"),
@@ -148,3 +148,31 @@ def test_missing_files_and_empty_directories_are_named(tmp_path):
         read_documents([str(tmp_path / "*.conll")])
     with pytest.raises(BadInputError, match="holds no file that ends in"):
         read_documents([str(tmp_path)])
+
+
+def test_one_path_is_read_as_a_list_of_it(tmp_path):
+    (path,) = write(tmp_path / "a_conll", ROWS)
+    expected = read_documents([path])
+    for given in (path, tmp_path / "a_conll", [tmp_path / "a_conll"]):
+        assert read_documents(given) == expected
+
+
+def test_linked_directories_are_read_and_each_file_once(tmp_path):
+    disk, documents = tmp_path / "disk", tmp_path / "documents"
+    disk.mkdir()
+    documents.mkdir()
+    write(documents / "a_conll", ROWS)
+    write(disk / "b_conll", ROWS.replace("cctv_0000", "cctv_0001"))
+    (documents / "linked").symlink_to(disk)
+    (documents / "latest").symlink_to(documents / "linked")
+    (disk / "back").symlink_to(documents)
+    names = [document.name for document in read_documents([str(documents)])]
+    assert names == ["bc/cctv/00/cctv_0000", "bc/cctv/00/cctv_0001"]
+
+
+def test_a_document_of_two_files_names_both(tmp_path):
+    for name in ("a_conll", "b_conll"):
+        write(tmp_path / name, ROWS)
+    message = f"^{tmp_path}/b_conll: document .* is there already, in {tmp_path}/a_conll$"
+    with pytest.raises(BadInputError, match=message):
+        read_documents(tmp_path)

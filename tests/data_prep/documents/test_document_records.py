@@ -169,7 +169,17 @@ def test_sentences_of_files_that_do_not_tell_them(tmp_path):
 def test_a_word_longer_than_a_segment_is_named(tmp_path):
     line = {"doc_key": "a_0", "sentences": [["Ann", "x" * 9]], "clusters": []}
     with pytest.raises(
-        BadInputError, match=r"document 'a_0': word 1 .*, 'xxxxxxxxx', has 9 pieces"
+        BadInputError, match=r"in\.jsonl: document 'a_0': word 1 .*, 'xxxxxxxxx', has 9 pieces"
     ):
         prepare(tmp_path, line, "--sequence-length", 8)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_of_the_users_beside_the_records_stays(tmp_path):
+    notes = tmp_path / "out" / "rows.csv"
+    prepare(tmp_path, LINE)
+    prepare(tmp_path, LINE)
+    notes.write_text("mine")
+    with pytest.raises(BadInputError, match="holds other things than coreference records"):
+        prepare(tmp_path, LINE)
+    assert notes.read_text() == "mine"

@@ -260,3 +260,10 @@ def test_crossre_has_no_lost_entities(shared_data, tmp_path):
         begins = [label[0] for label in sentence["labels"]].count("B")
         assert begins == len(line["ner"])
         assert (np.diff(sentence["first_pieces"]) > 0).all()
+
+
+def test_a_list_in_place_of_lines_is_named(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([{"text": "ann"}], indent=1))
+    with pytest.raises(BadInputError, match=f"^{path}: is a JSON list; write one JSON object"):
+        read_entity_lines(str(path))

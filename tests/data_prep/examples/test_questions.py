@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import tracemalloc
 
 import hypothesis
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from data_prep.examples.answers import Location, Outcome, locate_answer, token_span
 from data_prep.examples.mrqa import read_mrqa
-from data_prep.examples.passage_windows import has_most_context, window_starts
+from data_prep.examples.passage_windows import window_starts, windows_with_most_context
 from data_prep.examples.question_rows import QuestionOptions, write_questions
 from data_prep.examples.questions import Answer
 from data_prep.examples.squad import read_squad
@@ -154,7 +155,7 @@ def test_windows_are_those_of_the_original_loop(num_tokens, length, stride):
     hypothesis.assume(stride <= length)
     starts = window_starts(num_tokens, length, stride)
     assert starts.tolist() == [start for start, _ in spans]
-    most = has_most_context(starts, num_tokens, length)
+    best = windows_with_most_context(starts, num_tokens, length)
     for token in range(num_tokens):
         scores = [
             min(token - start, start + size - 1 - token) + 0.01 * size
@@ -162,7 +163,19 @@ def test_windows_are_those_of_the_original_loop(num_tokens, length, stride):
             else -1
             for start, size in spans
         ]
-        assert most[:, token].nonzero()[0].tolist() == [scores.index(max(scores))]
+        assert best[token] == scores.index(max(scores))
+
+
+def test_windows_of_a_long_passage_take_little_memory():
+    num_tokens, length = 200_000, 384
+    starts = window_starts(num_tokens, length, 128)
+    tracemalloc.start()
+    best = windows_with_most_context(starts, num_tokens, length)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200 * num_tokens  # bytes; with a table of all windows 1,560 tokens each
+    inside = np.arange(num_tokens) - starts[best]
+    assert inside.min() == 0 and inside.max() < length
 
 
 @pytest.mark.parametrize(

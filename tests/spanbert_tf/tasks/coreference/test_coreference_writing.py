@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from data_prep.documents.conll import read_conll
 from spanbert_tf.files.json_lines import write_json_lines
 from spanbert_tf.tasks.coreference.baseline import link_equal_strings
@@ -59,12 +61,19 @@ def test_conll_is_read_again_as_it_was_written(tmp_path):
     assert rows.count("") == 4  # between sentences, at the end of the last one and of the file
 
 
-def test_predictions_of_a_document_whose_name_has_a_space_are_read_again():
-    (document,) = read_conll("x", as_conll({**LINE, "name": "my doc"}, CLUSTERS))
-    assert (document.name, document.part) == ("my doc", 3)
+@pytest.mark.parametrize(("name", "read"), [("my doc", "my doc"), ("", "x"), ("#1", "#1")])
+@pytest.mark.parametrize("speaker", ["A B", "A\tB", "A \n B"])
+def test_predictions_are_read_again_whatever_names_hold(name, read, speaker, tmp_path):
+    speakers = [speaker] * 7 + ["", "\t"] * 6 + [""] * (len(WORDS) - 19)
+    text = as_conll({**LINE, "name": name, "speakers": speakers}, CLUSTERS)
+    (document,) = read_conll("x", text)
+    assert (document.name, document.part) == (read, 3)
     assert document.words == ["_" if word == "\u00a0" else word for word in WORDS]
-    assert document.speakers == [name.replace(" ", "_") for name in LINE["speakers"]]
+    assert document.speakers == ["A_B"] * 7 + [""] * (len(WORDS) - 7)
     assert (document.sentence_starts, document.clusters) == (LINE["sentence_starts"], CLUSTERS)
+    assert all(len(row.split()) == 12 for row in text.split("\n")[1:-3] if row)
+    (tmp_path / "response").write_text(text)
+    assert read_clusters(str(tmp_path / "response")) == {f"({name}); part 003": CLUSTERS}
 
 
 def test_json_lines_have_sentences_and_both_clusters():
@@ -88,6 +97,15 @@ def test_page_escapes_what_it_shows():
     assert "<b>" not in page and "a<script>" not in page and "t<i>" not in page
     assert ("&lt;b&gt;&amp;" in page and "average 12.35" in page) or "average 12.34" in page
     assert page.count('<span class="mention"') == 2 * 2 + sum(map(len, CLUSTERS))
+
+
+def test_page_shows_a_document_without_clusters_last_and_not_as_an_error():
+    lines = [{**LINE, "name": "none", "clusters": []}, {**LINE, "name": "some"}]
+    page = report_page("t", lines, [[], CLUSTERS], {"average_f1": 1.0})
+    last = page.split("<article")[-1]
+    assert "none, part 3" in last and "no clusters" in last and "average F1" not in last
+    found = report_page("t", lines[:1], [CLUSTERS], {"average_f1": 1.0})
+    assert "average F1 0.00" in found
 
 
 def test_equal_strings_are_linked(tmp_path):

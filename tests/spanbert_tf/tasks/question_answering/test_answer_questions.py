@@ -11,7 +11,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 from server_process import TEXT_OPERATIONS, operations_beyond_tensorflow, run
 
-from data_prep.examples.passage_windows import has_most_context, window_starts
+from data_prep.examples.passage_windows import window_starts, windows_with_most_context
 from data_prep.examples.question_rows import QuestionOptions, write_questions
 from data_prep.examples.questions import Question, QuestionSet
 from spanbert_tf.data import question_answering_dataset
@@ -60,8 +60,8 @@ def test_windows_are_those_of_preparation(pairs, question_first):
         question = question[:5]
         length = LENGTH - 3 - len(question)
         starts = window_starts(max(len(passage), 1), length, STRIDE)
-        most = has_most_context(starts, len(passage), length)
-        for start, best in zip(starts.tolist(), most, strict=True):
+        best = windows_with_most_context(starts, len(passage), length)
+        for window, start in enumerate(starts.tolist()):
             part = passage[start : start + length]
             segments = [question, part] if question_first else [part, question]
             expected = [START, *segments[0], END, *segments[1], END]
@@ -79,7 +79,7 @@ def test_windows_are_those_of_preparation(pairs, question_first):
             first = second if question_first else 1
             assert where.tolist() == list(range(first, first + len(part)))
             found = windows.has_most_context[row].numpy()[where]
-            assert found.tolist() == best[start : start + length].tolist()
+            assert found.tolist() == (best[start : start + length] == window).tolist()
             row += 1
     assert row == len(windows.token_ids)
 

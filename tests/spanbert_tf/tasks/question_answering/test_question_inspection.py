@@ -10,22 +10,27 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ann", "##a", "has",
 VOCABULARY += ["who", "?", "."]
 
 
-def test_counts_and_readable_rows(tmp_path):
+def write_records(tmp_path, questions):
+    """Records about two contexts of the same text."""
     (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in VOCABULARY))
-    contexts = ["Anna has the cat."] * 2
-    answer = Answer("Anna", 0)
-    questions = [
-        Question("first", "Who has the cat?", 0, (answer,), (answer.text,)),
-        Question("second", "Who?", 1, (), (), True),
-    ]
     output = str(tmp_path / "records")
     write_questions(
-        QuestionSet("made up", contexts, questions),
+        QuestionSet("made up", ["Anna has the cat."] * 2, questions),
         output,
         vocabulary=str(tmp_path / "vocab.txt"),
         lowercase=True,
         options=QuestionOptions(sequence_length=32, has_unanswerable=True),
     )
+    return output
+
+
+def test_counts_and_readable_rows(tmp_path):
+    answer = Answer("Anna", 0)
+    questions = [
+        Question("first", "Who has the cat?", 0, (answer,), (answer.text,)),
+        Question("second", "Who?", 1, (), (), True),
+    ]
+    output = write_records(tmp_path, questions)
     console = Console(record=True, width=200)
     inspect_records(output, "spanbert_base", num_examples=2, console=console)
     shown = console.export_text()
@@ -35,3 +40,9 @@ def test_counts_and_readable_rows(tmp_path):
     assert "[CLS] »anna« has the cat . [SEP] who has the cat ? [SEP]" in first
     assert "gold answers: none\n" in second
     assert "[CLS] anna has the cat . [SEP] who ? [SEP]" in second
+
+
+def test_names_of_emojis_stay_what_the_text_has(tmp_path, capfd):
+    output = write_records(tmp_path, [Question("1", "Who? :cat: [red]", 0, (), (), True)])
+    inspect_records(output, "spanbert_base", num_examples=1)
+    assert "1: Who? :cat: [red]\n" in capfd.readouterr().out

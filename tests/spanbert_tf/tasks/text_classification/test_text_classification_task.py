@@ -124,6 +124,24 @@ class TestTextClassification(TaskTests):
         inputs = json.loads(pathlib.Path(finished[0], "..", "inputs.json").read_text())
         assert inputs["validation_rows"] == 24
 
+    def test_paths_may_be_pathlibs(self, finished, material, tmp_path):
+        preset, data = pathlib.Path(finished[0]), pathlib.Path(material["dev"])
+        run_prediction(preset, data, tmp_path / "dev")
+        assert run_evaluation(preset, [data], report=tmp_path / "page.html") == [finished[1]]
+        assert Predictor(preset)(self.raw_input) == Predictor(finished[0])(self.raw_input)
+
+    def test_a_table_of_the_users_is_not_replaced_with_predictions(
+        self, finished, material, tmp_path
+    ):
+        output = tmp_path / "predictions"
+        run_prediction(finished[0], material["test"], str(output))
+        (output / "RTE.tsv").write_text("index\tprediction\n")
+        run_prediction(finished[0], material["test"], str(output), overwrite=True)
+        (output / "notes.tsv").write_text("mine")
+        with pytest.raises(BadInputError, match="holds other things than predictions"):
+            run_prediction(finished[0], material["test"], str(output), overwrite=True)
+        assert (output / "notes.tsv").read_text() == "mine"
+
     def test_texts_without_labels_are_predicted_and_nothing_else(
         self, finished, material, tmp_path
     ):

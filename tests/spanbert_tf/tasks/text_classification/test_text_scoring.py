@@ -240,6 +240,18 @@ def test_two_predictions_of_a_test_set_are_refused(runs, capfd):
     assert "is there, too; remove one of them" in capfd.readouterr().err
 
 
+def test_linked_runs_count_and_each_once(runs, tmp_path, capfd):
+    write_run(tmp_path / "disk", "cola", {"matthews": 61.5, "score": 61.5})
+    write_predictions(tmp_path / "disk", "cola")
+    (runs / "cola").symlink_to(tmp_path / "disk")
+    (runs / "latest").symlink_to(tmp_path / "disk")
+    assert glue(runs, "--submission", tmp_path / "glue.zip") == 0
+    printed = capfd.readouterr().out
+    assert "│ these runs (dev)       │ 61.5 │" in printed
+    assert f"CoLA: {runs}/cola/cola\n" in printed
+    assert "without SST-2," in printed
+
+
 def test_folder_without_glue_is_refused(tmp_path, capfd):
     assert glue(tmp_path) == 2
     assert "holds no scores of GLUE" in capfd.readouterr().err
