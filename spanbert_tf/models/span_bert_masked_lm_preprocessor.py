@@ -85,10 +85,7 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
         if replaced := sorted(set(_REPLACED) & set(kwargs)):
             raise ValueError(f"{replaced[0]} has no effect here; set it in `masking`")
         super().__init__(tokenizer, sequence_length=sequence_length, truncate=truncate, **kwargs)
-        if isinstance(masking, str):
-            masking = MaskingOptions(scheme=masking)
-        elif isinstance(masking, dict):
-            masking = MaskingOptions(**masking)
+        masking = MaskingOptions.of(masking)
         if masking.scheme in ANNOTATION_LISTS:
             raise ValueError(f"masking {masking.scheme!r} needs annotated records, not strings")
         self.masking = masking
