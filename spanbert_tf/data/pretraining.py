@@ -3,6 +3,7 @@
 B rows, S positions, K prediction slots.
 """
 
+import operator
 import os
 
 import tensorflow as tf
@@ -35,7 +36,7 @@ def pretraining_dataset(
     directory: str | os.PathLike,
     *,
     batch_size: int,
-    masking: str | MaskingOptions = "geometric_spans",
+    masking: str | dict | MaskingOptions = "geometric_spans",
     split: str = "train",
     seed: int = 0,
     first_batch: int = 0,
@@ -51,10 +52,11 @@ def pretraining_dataset(
     Args:
         directory: what `spanbert-tf prepare pretraining` wrote.
         batch_size: B, rows of the global batch.
-        masking: a scheme's name, or all parameters of one.
+        masking: a scheme's name, a dict of the fields of `MaskingOptions`, or `MaskingOptions`.
         split: `"train"` or `"validation"`.
         seed: seed of the order and of the masks.
-        first_batch: how many batches of the training stream to pass over, to resume.
+        first_batch: how many batches of the training stream to pass over, to resume; of the
+            validation split, which is read from its start, 0.
         segment_aware: whether to add SegaBERT's three indices.
 
     Returns:
@@ -65,14 +67,20 @@ def pretraining_dataset(
         `sentence_indices`, `token_indices` (int32 [B, S]).
 
     Raises:
-        BadInputError: the directory or one of its files is missing or unusable, or the split has
-            no records.
+        BadInputError: the directory or one of its files is missing or unusable, the split has
+            no records, or a number cannot be used.
+        ConfigurationError: `masking` cannot be used.
         MismatchError: the records lack what `masking` or `segment_aware` needs.
     """
-    options = MaskingOptions(scheme=masking) if isinstance(masking, str) else masking
+    options = MaskingOptions.of(masking)
+    batch_size = _whole_number("batch_size", batch_size, least=1)
+    seed = _whole_number("seed", seed)
+    first_batch = _whole_number("first_batch", first_batch, least=0)
     directory = os.fspath(directory)
     info = load_dataset_info(directory)
     _check_fit(directory, info, options, split, segment_aware)
+    if first_batch and split != "train":
+        raise BadInputError(f"first_batch: {first_batch} of the {split} split; use skip() instead")
     files = info.files(directory, split)
     if split == "train":
         first_record = first_batch * batch_size
@@ -150,6 +158,17 @@ def empty_record(info: schema.DatasetInfo) -> bytes:
     zero = tf.train.Feature(int64_list=tf.train.Int64List(value=[0]))
     features |= dict.fromkeys(scalar_names(info.sequences), zero)
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def _whole_number(name: str, value: int, least: int | None = None) -> int:
+    """An argument as Python's integer; NumPy's are such, too."""
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise BadInputError(f"{name}: must be a whole number, not {value!r}") from error
+    if least is not None and number < least:
+        raise BadInputError(f"{name}: {number} is less than {least}")
+    return number
 
 
 def _check_fit(

@@ -70,6 +70,23 @@ class MaskingOptions(Section):
                 fix=f"masking.random_token_rate={rest:.12g}",
             )
 
+    @classmethod
+    def of(cls, masking: "str | dict | MaskingOptions") -> "MaskingOptions":
+        """The options that a scheme's name, a dict of fields or options stand for.
+
+        Raises:
+            ConfigurationError: it is none of these, or a value cannot be used.
+        """
+        if isinstance(masking, str):
+            return cls(scheme=masking)
+        if isinstance(masking, dict):
+            return cls(**masking)
+        if not isinstance(masking, cls):
+            raise InvalidValueError(
+                cls.section, f" must be a scheme's name, a dict or MaskingOptions, not {masking!r}"
+            )
+        return masking
+
     @property
     def unit(self) -> ReplacementUnit:
         """The unit of replacement: what was asked for, or the scheme's own."""

@@ -15,6 +15,7 @@ from spanbert_tf.data.text_documents import TextDocuments, TextReader
 from spanbert_tf.models.preset_lengths import LengthOfPreset
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+from spanbert_tf.models.text_inputs import flat_texts
 
 _NO_POSITION = -1
 
@@ -88,9 +89,9 @@ class SpanBertCoreferenceResolverPreprocessor(LengthOfPreset, keras_hub.models.P
     ) -> dict | tuple:
         is_unbatched = tf.convert_to_tensor(x["text"] if isinstance(x, dict) else x).shape.rank == 0
         if isinstance(x, dict):
-            texts, speakers = (tf.reshape(x[name], [-1]) for name in ("text", "speakers"))
+            texts, speakers = (flat_texts(x[name]) for name in ("text", "speakers"))
         else:
-            texts, speakers = tf.reshape(x, [-1]), None
+            texts, speakers = flat_texts(x), None
         documents = self._reader(texts, speakers)
         features, has_clusters = documents.features, isinstance(y, tf.RaggedTensor)
         if has_clusters:

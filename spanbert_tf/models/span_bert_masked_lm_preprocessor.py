@@ -15,6 +15,7 @@ from spanbert_tf.masking import Blocks, MaskingOptions, SpanMasker
 from spanbert_tf.models.preset_lengths import LengthOfPreset
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+from spanbert_tf.models.text_inputs import flat_texts
 from spanbert_tf.models.text_packer import text_packer
 from spanbert_tf.vocabulary import SPECIAL_TOKENS
 
@@ -84,10 +85,7 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
         if replaced := sorted(set(_REPLACED) & set(kwargs)):
             raise ValueError(f"{replaced[0]} has no effect here; set it in `masking`")
         super().__init__(tokenizer, sequence_length=sequence_length, truncate=truncate, **kwargs)
-        if isinstance(masking, str):
-            masking = MaskingOptions(scheme=masking)
-        elif isinstance(masking, dict):
-            masking = MaskingOptions(**masking)
+        masking = MaskingOptions.of(masking)
         if masking.scheme in ANNOTATION_LISTS:
             raise ValueError(f"masking {masking.scheme!r} needs annotated records, not strings")
         self.masking = masking
@@ -110,12 +108,11 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
 
     @preprocessing_function
     def _call_tf(self, x: tf.Tensor | tuple) -> tuple[dict, tf.Tensor, tf.Tensor]:
-        # Outside of a graph NumPy's strings come as they are.
-        segments = tuple(map(tf.convert_to_tensor, x if isinstance(x, tuple) else (x,)))
+        segments = x if isinstance(x, tuple) else (x,)
         if len(segments) > 2:
             raise ValueError(f"x must be one text or two. Received: {len(segments)}")
-        is_unbatched = segments[0].shape.rank == 0
-        segments = tuple(tf.reshape(segment, [-1]) for segment in segments)
+        is_unbatched = tf.convert_to_tensor(segments[0]).shape.rank == 0
+        segments = tuple(map(flat_texts, segments))
         token_ids, segment_ids = self.packer(tuple(map(self.tokenizer, segments)))  # [B, S]
         is_text = token_ids != self.tokenizer.pad_token_id
         blocks = _blocks(token_ids, segment_ids, is_text, len(segments))

@@ -16,6 +16,7 @@ from spanbert_tf.models.answer_tokens import tokens_of_answers
 from spanbert_tf.models.preset_lengths import LengthOfPreset
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+from spanbert_tf.models.text_inputs import flat_texts
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -48,7 +49,7 @@ class SpanBertQuestionAnswererPreprocessor(LengthOfPreset, keras_hub.models.Prep
         or it does not stand in that place of the passage or in the row.
 
     Raises:
-        ValueError: `segment_aware` without `question_first`.
+        ValueError: `segment_aware` without `question_first`; or `x` is no tuple of two.
 
     Example:
     ```python
@@ -117,8 +118,13 @@ class SpanBertQuestionAnswererPreprocessor(LengthOfPreset, keras_hub.models.Prep
         y: tf.Tensor | tuple | dict | None,
         sample_weight: tf.Tensor | None,
     ) -> dict | tuple:
+        if not isinstance(x, tuple | list) or len(x) != 2:
+            raise ValueError(
+                "x must be a tuple of questions and passages: preprocessor(x=(questions, "
+                "passages)), and in a data set without answers ((questions, passages),)"
+            )
         is_unbatched = tf.convert_to_tensor(x[0]).shape.rank == 0
-        texts = [tf.reshape(text, [-1]) for text in x]  # [B] each
+        texts = [flat_texts(text) for text in x]  # [B] each
         has_answers = y is not None and not isinstance(y, dict)
         positions = None
         if self.segment_aware or has_answers:

@@ -14,6 +14,7 @@ from spanbert_tf.data.text_rows import TextRowPacker
 from spanbert_tf.models.preset_lengths import LengthOfPreset
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+from spanbert_tf.models.text_inputs import flat_texts
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -94,10 +95,9 @@ class SpanBertTextClassifierPreprocessor(
     def _pack(
         self, x: tf.Tensor | tuple, y: tf.Tensor | None, sample_weight: tf.Tensor | None
     ) -> dict | tuple:
-        # Outside of a graph NumPy's strings come as they are.
-        texts = tuple(map(tf.convert_to_tensor, x if isinstance(x, tuple) else (x,)))
-        features = self.pack_texts(*(tf.reshape(text, [-1]) for text in texts), pads_to_limit=True)
-        if texts[0].shape.rank == 0:
+        texts = x if isinstance(x, tuple) else (x,)
+        features = self.pack_texts(*map(flat_texts, texts), pads_to_limit=True)
+        if tf.convert_to_tensor(texts[0]).shape.rank == 0:
             features = {name: values[0] for name, values in features.items()}
         return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
 

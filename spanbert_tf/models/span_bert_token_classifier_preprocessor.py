@@ -13,6 +13,7 @@ from spanbert_tf.data.text_rows import TextRowPacker
 from spanbert_tf.models.preset_lengths import LengthOfPreset
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+from spanbert_tf.models.text_inputs import flat_texts
 
 _NO_LABEL = -1
 
@@ -29,9 +30,9 @@ class SpanBertTokenClassifierPreprocessor(LengthOfPreset, keras_hub.models.Prepr
             length of the preset's own, or of its encoder.
 
     Call arguments:
-        x: string, string tensor [B], or words, ragged strings [B, words].
-        y: classes of the words, ragged int [B, words]; each is the label of the first piece of its
-            word. Of texts: handed through.
+        x: string, string tensor [B], or words, strings [B, words], ragged or not.
+        y: classes of the words, int [B, words], ragged or not; each is the label of the first piece
+            of its word. Of texts: handed through.
         sample_weight: handed through.
 
     Returns:
@@ -67,13 +68,15 @@ class SpanBertTokenClassifierPreprocessor(LengthOfPreset, keras_hub.models.Prepr
         y: tf.Tensor | tf.RaggedTensor | None,
         sample_weight: tf.Tensor | None,
     ) -> dict | tuple:
-        has_words = isinstance(x, tf.RaggedTensor)
-        if not has_words:
+        if not isinstance(x, tf.RaggedTensor):
             x = tf.convert_to_tensor(x)  # outside of a graph NumPy's strings come as they are
-        tokens = self.tokenizer(x if has_words else tf.reshape(x, [-1]))
+            if x.shape.rank == 2:  # as many words in each
+                x = tf.RaggedTensor.from_tensor(x)
+        has_words = isinstance(x, tf.RaggedTensor)
+        tokens = self.tokenizer(x if has_words else flat_texts(x))
         if has_words:
             if y is not None:
-                y = self._labels_of_pieces(tf.cast(y, tf.int32), tokens)
+                y = self._labels_of_pieces(_ragged(y), tokens)
             tokens = tokens.merge_dims(1, 2)  # ragged [B, pieces]
         features = self.packer(tokens, pads_to_limit=True).features(segment_aware=False)
         if x.shape.rank == 0:
@@ -88,6 +91,9 @@ class SpanBertTokenClassifierPreprocessor(LengthOfPreset, keras_hub.models.Prepr
             tokens: pieces of the words, ragged [B, words, pieces].
         """
         lengths = tokens.values.row_lengths()  # [all words]
+        tf.debugging.assert_equal(
+            labels.row_lengths(), tokens.row_lengths(), "each word must have one label"
+        )
         is_first = tf.ragged.range(lengths).flat_values == 0  # [all pieces]
         of_pieces = tf.where(is_first, tf.repeat(labels.flat_values, lengths), _NO_LABEL)
         rows = tokens.with_flat_values(of_pieces).merge_dims(1, 2)[:, : self.sequence_length - 2]
@@ -96,3 +102,9 @@ class SpanBertTokenClassifierPreprocessor(LengthOfPreset, keras_hub.models.Prepr
 
     def get_config(self) -> dict:
         return {**super().get_config(), "sequence_length": self.sequence_length}
+
+
+def _ragged(labels: tf.Tensor | tf.RaggedTensor) -> tf.RaggedTensor:
+    if not isinstance(labels, tf.RaggedTensor):
+        labels = tf.RaggedTensor.from_tensor(labels)
+    return tf.cast(labels, tf.int32)

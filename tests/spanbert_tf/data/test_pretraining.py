@@ -1,6 +1,7 @@
 """The pre-training data set: its order, its contract, its rows, its errors."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import record_files
 import tensorflow as tf
 
 from spanbert_tf.data import pretraining_dataset, records
-from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.errors import BadInputError, MismatchError, SpanBertError
 from spanbert_tf.masking import MaskingOptions
 
 CLS, SEP, PAD = 2, 3, 0
@@ -252,6 +253,34 @@ def copy_records(single_records, tmp_path, **options):
     return record_files.write_records(
         tmp_path / "records", single_records[:6], sequence_length=LENGTH, **options
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size: 0 is less than 1"),
+        ({"batch_size": 2.5}, "batch_size: must be a whole number, not 2.5"),
+        ({"batch_size": "4"}, "batch_size: must be a whole number, not '4'"),
+        ({"seed": 1.5}, "seed: must be a whole number, not 1.5"),
+        ({"seed": None}, "seed: must be a whole number, not None"),
+        ({"first_batch": -1}, "first_batch: -1 is less than 0"),
+        ({"first_batch": 1, "split": "validation"}, "first_batch: 1 of the validation split"),
+        ({"masking": None}, "masking must be a scheme's name, a dict or MaskingOptions, not None"),
+        ({"masking": {"rate": 2.0}}, "masking.rate: 2.0 is not between 0 and 1"),
+    ],
+)
+def test_an_argument_that_cannot_be_used_is_named(options, message, single):
+    with pytest.raises(SpanBertError, match=f"^{re.escape(message)}"):
+        pretraining_dataset(single, **{"batch_size": 2, **options})
+
+
+def test_numbers_of_numpy_and_masking_as_a_dict_are_taken(single):
+    plain = {"masking": MaskingOptions(rate=0.3), "batch_size": 3, "seed": 2}
+    other = {"masking": {"rate": 0.3}, "batch_size": np.int64(3), "seed": np.int32(2)}
+    first, second = (
+        next(iter(pretraining_dataset(single, **options))) for options in (plain, other)
+    )
+    tf.nest.map_structure(np.testing.assert_array_equal, first, second)
 
 
 def test_missing_description_is_named(tmp_path):

@@ -118,6 +118,69 @@ def test_batches_of_numpy_s_strings_are_masked(dtype):
     assert masked_lm.train_on_batch(texts)[0] > 0
 
 
+PAIRS = [["ann has", "the cat"], ["bob .", "who has"], ["who", "ann"]]
+
+
+@pytest.mark.parametrize("in_data_set", [False, True])
+@pytest.mark.parametrize("name", ["text_classifier", "coreference_resolver", "masked_lm"])
+def test_texts_in_rows_are_not_flattened(name, in_data_set):
+    tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True)
+    kind = CLASSES.get(name, models.SpanBertMaskedLMPreprocessor)
+    preprocessor = kind(tokenizer, LENGTH)
+
+    def packed(texts):
+        if in_data_set:
+            return next(iter(tf.data.Dataset.from_tensors(texts).map(preprocessor)))
+        return preprocessor(texts)
+
+    with pytest.raises(ValueError, match=r"shape \[batch\]; give pairs as a tuple of two"):
+        packed(PAIRS)
+    for first, column in zip(
+        tf.nest.flatten(packed([pair[0] for pair in PAIRS])),
+        tf.nest.flatten(packed([pair[:1] for pair in PAIRS])),
+        strict=True,
+    ):
+        assert first.shape == column.shape
+
+
+@pytest.mark.parametrize("in_data_set", [False, True])
+def test_words_in_rows_of_one_length_are_words_of_one_text_each(in_data_set):
+    tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True)
+    preprocessor = models.SpanBertTokenClassifierPreprocessor(tokenizer, LENGTH)
+    words, labels = [["ann", "has."], ["the cat", "bob"]], [[2, 1], [0, 3]]
+    expected = preprocessor(tf.ragged.constant(words), tf.ragged.constant(labels))
+    found = preprocessor(tf.constant(words), tf.constant(labels))
+    if in_data_set:
+        data = tf.data.Dataset.from_tensor_slices((words, labels)).batch(2)
+        (found,) = data.map(preprocessor)
+    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
+    assert preprocessor(tf.constant(words))["token_ids"].shape == (2, LENGTH)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="each word must have one label"):
+        preprocessor(
+            tf.ragged.constant([["ann", "has"], ["bob"]]), tf.ragged.constant([[0], [1, 2]])
+        )
+
+
+def test_a_question_answerer_says_how_it_takes_texts():
+    questions, passages = ["who has", "who"], TEXTS
+    message = r"x must be a tuple of questions and passages"
+    model = tiny_model(models.SpanBertQuestionAnswerer)
+    for x in (
+        (questions, passages),
+        [["who has", "ann has the cat ."], ["who", "bob ."]],
+        "who",
+        {"question": questions},
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.preprocessor(x)
+    data = tf.data.Dataset.from_tensor_slices((questions, passages)).batch(2)
+    with pytest.raises(ValueError, match=message):
+        model.predict(data, verbose=0)
+    logits = model.predict(data.map(lambda *x: (x,)), verbose=0)
+    expected = model.predict((questions, passages), verbose=0)
+    tf.nest.map_structure(np.testing.assert_array_equal, logits, expected)
+
+
 @pytest.mark.slow
 def test_texts_with_clusters_are_scored_as_they_are_trained():
     clusters = [[[(0, 3), (12, 15)]], [[(0, 3), (18, 21)], [(6, 13)]]]
