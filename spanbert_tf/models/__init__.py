@@ -4,7 +4,6 @@ Without TensorFlow, under `KERAS_BACKEND=jax`, it has the backbone and the pretr
 arrays; all others read text, which only TensorFlow splits here.
 """
 
-from spanbert_tf.models.mixed_precision_presets import load_mixed_precision
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_pretrainer import SpanBertPretrainer
 
@@ -35,8 +34,6 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "tensorflow":
         raise
-
-load_mixed_precision()
 
 __all__ = [
     "SpanBertBackbone",

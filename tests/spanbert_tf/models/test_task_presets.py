@@ -9,7 +9,6 @@ import keras_hub
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_hub.src.utils import tensor_utils
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import (
@@ -200,29 +199,3 @@ def test_a_question_answerer_of_segabert_tells_its_positions(tmp_path):
     answerer = SpanBertQuestionAnswerer.from_preset(str(tmp_path / "preset"))
     logits = answerer.predict((["the cat"], ["the cat sat."]), verbose=0)
     assert logits["start_logits"].shape == (1, 40)
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_a_preset_of_mixed_precision_loads_as_any_other(policy, tmp_path):
-    preset = str(tmp_path / "preset")
-    preprocessor = SpanBertTextClassifierPreprocessor(SpanBertTokenizer(VOCABULARY), 12)
-    classifier = SpanBertTextClassifier(make_backbone(dtype=policy), 3, preprocessor)
-    classifier.is_head_trained = True
-    classifier.save_to_preset(preset)
-    for kind in (SpanBertTextClassifier, keras_hub.models.TextClassifier):
-        loaded = kind.from_preset(preset)
-        assert loaded.backbone.dtype_policy.name == keras.config.dtype_policy().name
-        for expected, actual in zip(classifier.get_weights(), loaded.get_weights(), strict=True):
-            np.testing.assert_array_equal(actual, expected)
-        half = kind.from_preset(preset, dtype=policy)
-        assert half.backbone.dtype_policy.name == policy
-
-
-def test_what_keras_hub_does_with_mixed_precision():
-    """Where this fails, KerasHub has mended it, and `mixed_precision_presets.py` can go."""
-    with pytest.raises(ValueError, match="Invalid dtype"):
-        tensor_utils.is_float_dtype.__wrapped__("mixed_bfloat16")
-    found = {name: tensor_utils.is_float_dtype(name) for name in ("float32", "int8", "bfloat16")}
-    assert found == {"float32": True, "int8": False, "bfloat16": True}
-    with pytest.raises(ValueError, match="Invalid dtype"):
-        tensor_utils.is_float_dtype("int8_from_mixed_bfloat16")
