@@ -177,8 +177,8 @@ class _Writer:
             return None
         first, last = found
         is_cut = text.starts[first] < entity.start or text.ends[last] > entity.end
-        borders = text.token_ids[[first, *range(last + 1, len(text.token_ids))][:2]]
-        is_cut |= self._continues[borders].any()  # the piece after it must begin a word, too
+        following = text.token_ids[last + 1 : last + 2]  # must begin a word, too; may be missing
+        is_cut |= self._continues[[text.token_ids[first], *following]].any()
         return None if is_cut else slice(first, last + 1)
 
     def _line(self, sentence: Sentence, text: TokenizedText) -> schema.SentenceLine:
@@ -228,7 +228,7 @@ class _Writer:
 def _word_labels(words: Sequence[tuple[int, int]], entities: Sequence[Entity]) -> list[str]:
     """The labels of words, from the characters of the entities; none of one that cuts a word."""
     labels = [schema.OUTSIDE] * len(words)
-    starts, ends = ([place[side] for place in words] for side in (0, 1))
+    starts, ends = np.array(words, int).reshape(-1, 2).T
     for entity in entities:
         first = int(np.searchsorted(starts, entity.start))
         last = int(np.searchsorted(ends, entity.end, side="right"))

@@ -8,6 +8,7 @@ from spanbert_tf.files.text_files import read_text_file
 from spanbert_tf.tasks.relation_extraction.examples import MarkedTokens, text_of_tokens
 
 NO_RELATION = "no_relation"
+_LAYOUT = "TACRED is one JSON list of examples (of JSON lines: jq -s .)"
 
 
 class _Entry(MarkedTokens):
@@ -26,7 +27,8 @@ def read_tacred(path: str) -> RelationSet:
             or overlaps the other; the message names the entry.
     """
     examples = []
-    for number, entry in enumerate(parse_json(read_text_file(path), list, path), start=1):
+    entries = parse_json(read_text_file(path), list, path, _LAYOUT)
+    for number, entry in enumerate(entries, start=1):
         place = f"{path}: entry {number}"
         found = check_json_value(entry, _Entry, place)
         identifier = str(found["id"])

@@ -5,6 +5,7 @@
 """
 
 import itertools
+import operator
 import os
 from collections.abc import Mapping, Sequence
 
@@ -63,15 +64,16 @@ def marked_parts(
         golds: first character of each marked place, and the one after its last.
         chosen: by the model, as `golds`.
     """
-    borders = {0, len(text)}
-    for spans in (golds, chosen):
-        borders.update(border for start, end, *_ in spans for border in (start, end))
-    parts = []
-    for start, end in itertools.pairwise(sorted(borders)):
-        inside = tuple(
-            any(first <= start < last for first, last, *_ in spans) for spans in (golds, chosen)
-        )
-        parts.append((text[start:end], _MARKS.get(inside)))
+    # How many more places of both kinds there are from each border on.
+    changes = {border: [0, 0] for border in (0, len(text))}
+    for kind, spans in enumerate((golds, chosen)):
+        for start, end, *_ in spans:
+            changes.setdefault(start, [0, 0])[kind] += 1
+            changes.setdefault(end, [0, 0])[kind] -= 1
+    parts, num_open = [], (0, 0)
+    for start, end in itertools.pairwise(sorted(changes)):
+        num_open = tuple(map(operator.add, num_open, changes[start]))
+        parts.append((text[start:end], _MARKS.get(tuple(map(bool, num_open)))))
     return parts
 
 

@@ -1,6 +1,7 @@
 """Files of named entities: what is read, what is refused or counted, and the rows of it."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -267,3 +268,15 @@ def test_a_list_in_place_of_lines_is_named(tmp_path):
     path.write_text(json.dumps([{"text": "ann"}], indent=1))
     with pytest.raises(BadInputError, match=f"^{path}: is a JSON list; write one JSON object"):
         read_entity_lines(str(path))
+
+
+def test_a_long_text_with_many_entities_takes_no_time(tmp_path, vocabulary):
+    num_words = 40_000
+    entities = [{"start": n, "end": n + 3, "label": "PER"} for n in range(0, 4 * num_words, 8)]
+    sentences = write_lines(
+        tmp_path / "a.jsonl", [{"text": "ann " * num_words, "entities": entities}]
+    )
+    started = time.process_time()
+    info = prepare(sentences, tmp_path / "records", vocabulary)
+    assert time.process_time() - started < 8  # seconds; each entity against each word: 40
+    assert (info.counts["entities"], info.counts["lost_entities"]) == (num_words // 2, 0)

@@ -234,3 +234,10 @@ def test_the_test_set_needs_a_training_set(tmp_path, vocabulary):
     info = prepare(relations, tmp_path / "test", vocabulary, training=read_semeval2010(str(train)))
     assert info.labels == ["Other", "Entity-Destination(e1,e2)"]
     assert not info.is_labelled and info.num_rows == 2
+
+
+@pytest.mark.parametrize("content", ['{"id": "1"}\n{"id": "2"}\n', '{"id": "1"}', ""])
+def test_what_is_no_list_of_tacred_says_what_is(content, tmp_path):
+    (tmp_path / "train.json").write_text(content)
+    with pytest.raises(BadInputError, match=r"train\.json: .*; TACRED is one JSON list"):
+        read_tacred(str(tmp_path / "train.json"))

@@ -2,6 +2,7 @@
 
 import io
 import re
+import time
 
 import pytest
 import rich.console
@@ -13,7 +14,7 @@ from spanbert_tf.tasks.report.class_tables import (
     print_class_scores,
     print_confusions,
 )
-from spanbert_tf.tasks.report.page import is_report, render_page
+from spanbert_tf.tasks.report.page import is_report, marked_parts, render_page
 
 LABELS = ["no", "yes", "never seen"]
 GOLD = ["yes", "yes", "yes", "no", "no"]
@@ -89,3 +90,27 @@ def test_page_escapes_and_counts(tmp_path):
     assert "all (2)" in page and "errors (1)" in page
     (tmp_path / "page.html").write_text(page)
     assert is_report(str(tmp_path / "page.html")) and not is_report(str(template))
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted), max_size=5)
+
+
+@settings(max_examples=200)
+@given(SPANS, SPANS)
+def test_parts_are_marked_as_each_of_their_characters_is(golds, chosen):
+    text = "abcdefghi"
+    names = {(True, True): "both", (True, False): "gold", (False, True): "model"}
+    expected = [
+        names.get(tuple(any(a <= n < b for a, b in spans) for spans in (golds, chosen)))
+        for n in range(len(text))
+    ]
+    parts = marked_parts(text, golds, chosen)
+    assert "".join(part for part, _ in parts) == text
+    assert [name for part, name in parts for _ in part] == expected
+
+
+def test_a_long_text_with_many_places_takes_no_time():
+    spans = [(start, start + 3) for start in range(0, 200_000, 10)]
+    started = time.process_time()
+    assert len(marked_parts("x" * 200_000, spans, spans)) == 40_000
+    assert time.process_time() - started < 10  # seconds; each part against each place: 140
