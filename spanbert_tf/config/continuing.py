@@ -11,7 +11,12 @@ from spanbert_tf.config.runs import CONFIG_FILE
 from spanbert_tf.config.yaml_files import Setting, read_settings
 from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.files.json_values import parse_json
-from spanbert_tf.files.preset_files import find_preset_file, head_options, read_heads
+from spanbert_tf.files.preset_files import (
+    check_is_preset,
+    find_preset_file,
+    head_options,
+    read_heads,
+)
 
 _SWITCH = "model.from_preset"
 _ENCODER_KEYS = [f"model.{name}" for name in ModelConfig().encoder_options()]
@@ -95,6 +100,7 @@ class _SavedEncoder:
 
 
 def _read_config(preset: str) -> _SavedEncoder:
+    check_is_preset(preset)
     try:
         path = find_preset_file(preset, _CONFIG_FILE)
     except (ValueError, OSError, ImportError) as error:

@@ -6,6 +6,7 @@ from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.preset_files import check_is_preset
 
 
 def task_class(preset: str) -> str | None:
@@ -67,6 +68,7 @@ def _read(preset: str, name: str) -> dict[str, Any] | None:
     """A description in a preset: of its task, of its encoder; `None` where there is none."""
     try:
         if not preset_utils.check_file_exists(preset, name):
+            check_is_preset(preset)
             return None
     except (ValueError, OSError) as error:  # no directory, and no name that KerasHub can load
         raise BadInputError(describe_missing(preset, error)) from error

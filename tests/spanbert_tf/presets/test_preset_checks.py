@@ -1,5 +1,6 @@
 """What a preset says of itself, and that the commands notice when it is not true."""
 
+import functools
 import json
 import os
 
@@ -21,9 +22,16 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.models.task_presets import is_task_preset
 from spanbert_tf.presets.golden import encode_rows
-from spanbert_tf.presets.loading import load_checked, load_preset, load_with_tokenizer
+from spanbert_tf.presets.loading import (
+    load_checked,
+    load_preset,
+    load_trained,
+    load_with_tokenizer,
+)
 from spanbert_tf.presets.pretraining import load_pretrainer, save_pretraining_preset
 from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.tasks.predictor import Predictor
+from spanbert_tf.tasks.task import task_of_preset
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "span", "a", "."]
 
@@ -250,6 +258,23 @@ def test_weights_of_another_shape_are_named(backbone, tmp_path):
     with pytest.raises(BadInputError, match="preset: no preset of a Backbone") as caught:
         load_checked(keras_hub.models.Backbone, preset)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("is_run", [True, False])
+def test_a_directory_that_holds_a_preset_is_told_from_one(is_run, backbone, tmp_path):
+    advice = "name the directory of a preset"
+    if is_run:
+        advice = f"name {write(backbone, tmp_path / 'preset')}"
+    message = f"^{tmp_path}: no preset: config.json is missing; {advice}$"
+    for use in (
+        functools.partial(load_preset, SpanBertBackbone),
+        functools.partial(load_preset, SpanBertTokenizer),
+        functools.partial(load_trained, SpanBertMaskedLM),
+        Predictor,
+        task_of_preset,
+    ):
+        with pytest.raises(BadInputError, match=message):
+            use(str(tmp_path))
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
