@@ -7,6 +7,7 @@ import dataclasses
 
 import keras
 import keras_hub
+import numpy as np
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
@@ -33,9 +34,9 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
     """Tokenizes, packs and masks strings, or pairs of strings, with SpanBERT's masks.
 
     For pre-training at scale use records and `spanbert_tf.data.pretraining_dataset`, whose masks
-    can be reproduced; here a text has no number of its own, and each call draws new masks. Random
-    tokens are drawn uniformly from the vocabulary without its special tokens, since there is no
-    corpus to count in.
+    can be reproduced; here a text has no number of its own, and each call draws new masks, also in
+    each epoch of a data set and in each evaluation. Random tokens are drawn uniformly from the
+    vocabulary without its special tokens, since there is no corpus to count in.
 
     Args:
         tokenizer: a `SpanBertTokenizer`.
@@ -43,7 +44,8 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
             length of the preset's own, or of its encoder.
         truncate: string. How texts are cut to fit, as for `keras_hub.layers.MultiSegmentPacker`.
         masking: a scheme's name, a dict of the fields of `MaskingOptions`, or `MaskingOptions`.
-        seed: int or `None`. Seed of the random numbers.
+        seed: int or `None`. Seed of the random numbers; by default `keras.utils.set_random_seed`
+            tells them.
 
     Raises:
         ValueError: a scheme that needs annotations, or one of KerasHub's masking rates, which
@@ -95,6 +97,8 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
         # In place of the base class's packer and masker.
         vocabulary = self.tokenizer.get_vocabulary()
         self.packer = text_packer(self.tokenizer, self.sequence_length, self.truncate)
+        seed = np.random.randint(2**32, dtype="int64") if self.seed is None else self.seed
+        self._random = np.random.default_rng(seed)
         counts = [int(piece not in SPECIAL_TOKENS) for piece in vocabulary]
         with tf.init_scope():  # Keras may build while it traces one of several graphs
             self.masker = SpanMasker.from_vocabulary(vocabulary, counts, self.masking)
@@ -117,10 +121,10 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
         is_text = token_ids != self.tokenizer.pad_token_id
         blocks = _blocks(token_ids, segment_ids, is_text, len(segments))
         batch_size = tf.shape(token_ids)[0]
-        # Texts have no record number here; a random one takes its place.
-        numbers = tf.random.uniform(
-            [batch_size], maxval=tf.int64.max, dtype=tf.int64, seed=self.seed
-        )
+        # Texts have no record number here; a random one takes its place. TensorFlow's own random
+        # numbers begin anew in each epoch of a data set, as soon as any seed is set.
+        numbers = tf.numpy_function(self._draw, [batch_size], tf.int64, stateful=True)
+        numbers = tf.reshape(numbers, [batch_size])
         kind = "single" if len(segments) == 1 else "pair"
         num_slots = self.masking.num_slots(self.sequence_length, kind)
         batch = self.masker(blocks, tf.zeros_like(numbers), numbers, num_slots)
@@ -134,6 +138,10 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
         if is_unbatched:
             outputs = tf.nest.map_structure(lambda values: values[0], outputs)
         return keras.utils.pack_x_y_sample_weight(*outputs)
+
+    def _draw(self, size: int) -> np.ndarray:
+        """Random numbers, int64 [size]."""
+        return self._random.integers(np.iinfo("int64").max, size=size)
 
     def get_config(self) -> dict:
         config = super().get_config()

@@ -74,6 +74,8 @@ def run_quickstart(output: str, input_pattern: str | None = None) -> None:
         validation_fraction=VALIDATION_FRACTION,
     )
 
+    _check_enough(input_pattern, records, config.training.batch_size)
+
     _print_stage("Pre-training")
     sentences = choose_masked_sentences(records, _NUM_SENTENCES)
     before = _fill(_untrained_model(config, records), sentences)
@@ -98,6 +100,17 @@ def run_quickstart(output: str, input_pattern: str | None = None) -> None:
         f"Lengths of masked spans, beside Geo({options.geometric_p})",
     )
     _print_summary(output, unigrams, lines, time.monotonic() - start)
+
+
+def _check_enough(input_pattern: str, records: str, batch_size: int) -> None:
+    """What `pretrain` would advise against too few records is no option of the quickstart."""
+    info = load_dataset_info(records)
+    num_records, num_held_out = info.num_records("train"), info.num_records("validation")
+    if num_records < batch_size or not num_held_out:
+        raise BadInputError(
+            f"{input_pattern}: is too short for the quickstart: {num_records} training and "
+            f"{num_held_out} held-out records, at least {batch_size} and 1 are needed; give more"
+        )
 
 
 def unigram_cross_entropy(config: PretrainingConfig, records: str) -> float:

@@ -4,11 +4,13 @@ import dataclasses
 import hashlib
 import json
 import os
+import shlex
+import urllib.parse
 
 _MODELS_CONFIG = """model_config_list {{
   config {{
-    name: "{name}"
-    base_path: "/models/{name}"
+    name: {name}
+    base_path: {path}
     model_platform: "tensorflow"
   }}
 }}
@@ -28,16 +30,16 @@ _README = """# {name}
 {description} For TensorFlow Serving 2.20; 2.12 and later have its operations.
 
 ```bash
-docker run --rm -p 8500:8500 -p 8501:8501 -v "$PWD:/models/{name}" tensorflow/serving:2.20.0 \\
-  --model_config_file=/models/{name}/models.config \\
-  --enable_batching --batching_parameters_file=/models/{name}/batching_parameters.txt
+docker run --rm -p 8500:8500 -p 8501:8501 -v "$PWD":{path} tensorflow/serving:2.20.0 \\
+  --model_config_file={path}/models.config \\
+  --enable_batching --batching_parameters_file={path}/batching_parameters.txt
 ```
 
 REST:
 
 ```bash
 curl -d '{rest}' \\
-  http://localhost:8501/v1/models/{name}:predict
+  http://localhost:8501/v1/models/{in_url}:predict
 ```
 
 gRPC (`pip install tensorflow-serving-api`):
@@ -48,7 +50,7 @@ import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 request = predict_pb2.PredictRequest()
-request.model_spec.name = "{name}"
+request.model_spec.name = {in_python}
 {assignments}
 stub = prediction_service_pb2_grpc.PredictionServiceStub(grpc.insecure_channel("localhost:8500"))
 response = stub.Predict(request, timeout=10)
@@ -101,6 +103,9 @@ def write_server_files(directory: str, name: str, manual: Manual) -> None:
     )
     readme = _README.format(
         name=name,
+        path=shlex.quote(f"/models/{name}"),
+        in_url=urllib.parse.quote(name, safe=""),
+        in_python=_quoted(name),
         description=manual.description,
         rest=json.dumps({"inputs": manual.inputs}),
         assignments=assignments,
@@ -109,13 +114,18 @@ def write_server_files(directory: str, name: str, manual: Manual) -> None:
         signatures=manual.signatures,
     )
     contents = {
-        "models.config": _MODELS_CONFIG.format(name=name),
+        "models.config": _MODELS_CONFIG.format(name=_quoted(name), path=_quoted(f"/models/{name}")),
         "batching_parameters.txt": _BATCHING.format(largest=_BATCH_SIZES[-1], allowed=allowed),
         "README.md": readme,
     }
     for file_name, content in contents.items():
         with open(os.path.join(directory, file_name), "w", encoding="utf-8") as file:
             file.write(f"{content}{_signature(file_name, content)}\n")
+
+
+def _quoted(text: str) -> str:
+    """As Python and protocol buffers write it."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def replace_server_files(source: str, output: str) -> list[str]:

@@ -182,3 +182,17 @@ def test_keras_file_holds_model_and_tokenizer(tmp_path):
     assert loaded.preprocessor.tokenizer.get_vocabulary() == VOCABULARY
     for expected, actual in zip(model.get_weights(), loaded.get_weights(), strict=True):
         np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_each_epoch_of_a_data_set_has_new_masks_which_the_seed_tells(seed):
+    def epochs(global_seed):
+        keras.utils.set_random_seed(global_seed)
+        preprocessor = make_preprocessor(seed=seed)
+        data = tf.data.Dataset.from_tensors([TEXTS[3]] * 8).map(preprocessor)
+        return [next(iter(data))[0]["mask_positions"].numpy() for _ in range(3)]
+
+    first, second, third = epochs(1)
+    assert (first != second).any() and (second != third).any() and (first != third).any()
+    np.testing.assert_array_equal(epochs(1), [first, second, third])
+    assert (np.array(epochs(2)) == [first, second, third]).all() == (seed is not None)

@@ -108,6 +108,14 @@ def test_existing_output_is_refused(tmp_path):
     assert os.listdir(tmp_path) == ["thesis.txt"]
 
 
+def test_a_short_text_is_told_in_the_quickstart_s_own_words(tmp_path):
+    (tmp_path / "short.txt").write_text("Hello world.\n")
+    message = rf"^{tmp_path}/short.txt: is too short for the quickstart: 1 training and 0 held-out"
+    with pytest.raises(BadInputError, match=message) as caught:
+        quickstart.run_quickstart(str(tmp_path / "output"), str(tmp_path / "short.txt"))
+    assert "--set" not in str(caught.value)
+
+
 def test_texts_of_python_are_prose_without_repetitions(tmp_path):
     num_files = write_python_texts(str(tmp_path / "text"))
     files = sorted(pathlib.Path(tmp_path, "text").iterdir())

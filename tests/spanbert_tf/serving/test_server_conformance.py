@@ -145,7 +145,7 @@ def test_files_for_the_server(export):
     ]  # fmt: skip
     with open(os.path.join(directory, "README.md"), encoding="utf-8") as file:
         text = file.read()
-    assert f'-v "$PWD:/models/{name}" tensorflow/serving:2.20.0' in text
+    assert f'-v "$PWD":/models/{name} tensorflow/serving:2.20.0' in text
     from google.protobuf import text_format
     from tensorflow_serving.config import model_server_config_pb2
 
