@@ -15,7 +15,7 @@ from spanbert_tf.data.text_documents import TextDocuments, TextReader
 from spanbert_tf.models.preset_lengths import LengthOfPreset
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
-from spanbert_tf.models.text_inputs import flat_texts
+from spanbert_tf.models.text_inputs import flat_texts, is_one_text, of_one_text
 
 _NO_POSITION = -1
 
@@ -87,7 +87,7 @@ class SpanBertCoreferenceResolverPreprocessor(LengthOfPreset, keras_hub.models.P
     def _pack(
         self, x: tf.Tensor | dict, y: tf.RaggedTensor | dict | None, sample_weight: tf.Tensor | None
     ) -> dict | tuple:
-        is_unbatched = tf.convert_to_tensor(x["text"] if isinstance(x, dict) else x).shape.rank == 0
+        is_unbatched = is_one_text(x["text"] if isinstance(x, dict) else x)
         if isinstance(x, dict):
             texts, speakers = (flat_texts(x[name]) for name in ("text", "speakers"))
         else:
@@ -97,8 +97,7 @@ class SpanBertCoreferenceResolverPreprocessor(LengthOfPreset, keras_hub.models.P
         if has_clusters:
             y = _mention_positions(documents, y[tf.newaxis] if is_unbatched else y)
         if is_unbatched:
-            features = {name: values[0] for name, values in features.items()}
-            y = {name: values[0] for name, values in y.items()} if has_clusters else y
+            features, y = of_one_text(features), of_one_text(y) if has_clusters else y
         return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
 
     def get_config(self) -> dict:

@@ -16,7 +16,7 @@ from spanbert_tf.masking import Blocks, MaskingOptions, SpanMasker
 from spanbert_tf.models.preset_lengths import LengthOfPreset
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
-from spanbert_tf.models.text_inputs import flat_texts
+from spanbert_tf.models.text_inputs import flat_texts, is_one_text, of_one_text
 from spanbert_tf.models.text_packer import text_packer
 from spanbert_tf.vocabulary import SPECIAL_TOKENS
 
@@ -115,7 +115,7 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
         segments = x if isinstance(x, tuple) else (x,)
         if len(segments) > 2:
             raise ValueError(f"x must be one text or two. Received: {len(segments)}")
-        is_unbatched = tf.convert_to_tensor(segments[0]).shape.rank == 0
+        is_unbatched = is_one_text(segments[0])
         segments = tuple(map(flat_texts, segments))
         token_ids, segment_ids = self.packer(tuple(map(self.tokenizer, segments)))  # [B, S]
         is_text = token_ids != self.tokenizer.pad_token_id
@@ -136,7 +136,7 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
         }
         outputs = (features, batch["mask_ids"], batch["mask_weights"])
         if is_unbatched:
-            outputs = tf.nest.map_structure(lambda values: values[0], outputs)
+            outputs = of_one_text(outputs)
         return keras.utils.pack_x_y_sample_weight(*outputs)
 
     def _draw(self, size: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from spanbert_tf.models.answer_tokens import tokens_of_answers
 from spanbert_tf.models.preset_lengths import LengthOfPreset
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
-from spanbert_tf.models.text_inputs import flat_texts
+from spanbert_tf.models.text_inputs import flat_texts, is_one_text, of_one_text
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -123,7 +123,7 @@ class SpanBertQuestionAnswererPreprocessor(LengthOfPreset, keras_hub.models.Prep
                 "x must be a tuple of questions and passages: preprocessor(x=(questions, "
                 "passages)), and in a data set without answers ((questions, passages),)"
             )
-        is_unbatched = tf.convert_to_tensor(x[0]).shape.rank == 0
+        is_unbatched = is_one_text(x[0])
         texts = [flat_texts(text) for text in x]  # [B] each
         has_answers = y is not None and not isinstance(y, dict)
         positions = None
@@ -148,8 +148,7 @@ class SpanBertQuestionAnswererPreprocessor(LengthOfPreset, keras_hub.models.Prep
             tokens = tokens_of_answers(texts[1], y, starts, ends)
             y = _positions_in_rows(*tokens, tf.gather(windows.passage_tokens, firsts))
         if is_unbatched:
-            features = {name: values[0] for name, values in features.items()}
-            y = {name: values[0] for name, values in y.items()} if has_answers else y
+            features, y = of_one_text(features), of_one_text(y) if has_answers else y
         return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
 
     def get_config(self) -> dict:

@@ -15,6 +15,7 @@ from spanbert_tf.data.relation_packer import RelationPacker
 from spanbert_tf.models.preset_lengths import LengthOfPreset
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+from spanbert_tf.models.text_inputs import is_one_text, of_one_text
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -81,7 +82,7 @@ class SpanBertRelationClassifierPreprocessor(LengthOfPreset, keras_hub.models.Pr
 
     @preprocessing_function
     def _pack(self, x: dict, y: tf.Tensor | None, sample_weight: tf.Tensor | None) -> dict | tuple:
-        is_unbatched = tf.convert_to_tensor(x["text"]).shape.rank == 0
+        is_unbatched = is_one_text(x["text"])
         if is_unbatched:
             x = {name: tf.expand_dims(values, 0) for name, values in x.items()}
         rows = self.packer(**x)
@@ -93,7 +94,7 @@ class SpanBertRelationClassifierPreprocessor(LengthOfPreset, keras_hub.models.Pr
             "padding_mask": tf.ones_like(rows).to_tensor(shape=shape),
         }  # [B, S]
         if is_unbatched:
-            features = {name: values[0] for name, values in features.items()}
+            features = of_one_text(features)
         return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
 
     def get_config(self) -> dict:

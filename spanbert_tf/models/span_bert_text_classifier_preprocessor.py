@@ -14,7 +14,7 @@ from spanbert_tf.data.text_rows import TextRowPacker
 from spanbert_tf.models.preset_lengths import LengthOfPreset
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
-from spanbert_tf.models.text_inputs import flat_texts
+from spanbert_tf.models.text_inputs import flat_texts, is_one_text, of_one_text
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -97,8 +97,8 @@ class SpanBertTextClassifierPreprocessor(
     ) -> dict | tuple:
         texts = x if isinstance(x, tuple) else (x,)
         features = self.pack_texts(*map(flat_texts, texts), pads_to_limit=True)
-        if tf.convert_to_tensor(texts[0]).shape.rank == 0:
-            features = {name: values[0] for name, values in features.items()}
+        if is_one_text(texts[0]):
+            features = of_one_text(features)
         return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
 
     def pack_texts(self, *texts: tf.Tensor, pads_to_limit: bool = False) -> dict[str, tf.Tensor]:

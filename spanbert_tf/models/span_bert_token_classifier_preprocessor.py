@@ -13,7 +13,7 @@ from spanbert_tf.data.text_rows import TextRowPacker
 from spanbert_tf.models.preset_lengths import LengthOfPreset
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
-from spanbert_tf.models.text_inputs import flat_texts
+from spanbert_tf.models.text_inputs import flat_texts, is_one_text, of_one_text
 
 _NO_LABEL = -1
 
@@ -79,8 +79,8 @@ class SpanBertTokenClassifierPreprocessor(LengthOfPreset, keras_hub.models.Prepr
                 y = self._labels_of_pieces(_ragged(y), tokens)
             tokens = tokens.merge_dims(1, 2)  # ragged [B, pieces]
         features = self.packer(tokens, pads_to_limit=True).features(segment_aware=False)
-        if x.shape.rank == 0:
-            features = {name: values[0] for name, values in features.items()}
+        if not has_words and is_one_text(x):
+            features = of_one_text(features)
         return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
 
     def _labels_of_pieces(self, labels: tf.RaggedTensor, tokens: tf.RaggedTensor) -> tf.Tensor:

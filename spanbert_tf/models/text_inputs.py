@@ -3,7 +3,11 @@
 B texts.
 """
 
+from typing import TypeVar
+
 import tensorflow as tf
+
+Outputs = TypeVar("Outputs")
 
 
 def flat_texts(texts: tf.Tensor) -> tf.Tensor:
@@ -22,3 +26,13 @@ def flat_texts(texts: tf.Tensor) -> tf.Tensor:
             f"x=(first, second). Received: {list(texts.shape)}"
         )
     return tf.reshape(texts, [-1])
+
+
+def is_one_text(texts: tf.Tensor) -> bool:
+    """Whether it is one text, string [], so that the outputs have no dimension B either."""
+    return tf.convert_to_tensor(texts).shape.rank == 0
+
+
+def of_one_text(outputs: Outputs) -> Outputs:
+    """A structure of tensors [1, …] without their first dimension."""
+    return tf.nest.map_structure(lambda values: values[0], outputs)
