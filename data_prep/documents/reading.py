@@ -8,7 +8,7 @@ from data_prep.documents.conll import is_conll, read_conll
 from data_prep.documents.document import Document, check_documents
 from data_prep.documents.json_lines import read_json_documents
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.below import files_below
+from spanbert_tf.files.below import each_once, files_below
 from spanbert_tf.files.text_files import read_text_file
 
 _ENDINGS = ("_conll", ".conll", ".jsonlines", ".jsonl")
@@ -61,10 +61,7 @@ def _files_below(directory: str) -> list[str]:
         paths = sorted(files_below(directory))
     except OSError as error:
         raise BadInputError(f"{directory}: cannot be searched ({reason(error)})") from error
-    found: dict[str, str] = {}  # links can lead to one file by several ways: real path → path
-    for path in paths:
-        if path.removesuffix(".gz").endswith(_ENDINGS):
-            found.setdefault(os.path.realpath(path), path)
+    found = each_once(path for path in paths if path.removesuffix(".gz").endswith(_ENDINGS))
     if not found:
         raise BadInputError(f"{directory}: holds no file that ends in {', '.join(_ENDINGS)}")
-    return list(found.values())
+    return found

@@ -1,7 +1,7 @@
 """All files below a directory, linked directories included. Nothing here needs TensorFlow."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 
 def files_below(
@@ -30,3 +30,11 @@ def files_below(
             yield path
         elif is_searched(path):
             yield from files_below(path, is_searched, above | {place})
+
+
+def each_once(paths: Iterable[str]) -> list[str]:
+    """Of paths to one file or directory, to which links can lead by several ways, the first."""
+    places: dict[str, str] = {}  # real path → path
+    for path in paths:
+        places.setdefault(os.path.realpath(path), path)
+    return list(places.values())

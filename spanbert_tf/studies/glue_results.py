@@ -9,7 +9,7 @@ from typing import NamedTuple
 from spanbert_tf.config.runs import CONFIG_FILE, INPUTS_FILE, VALIDATION_ROWS
 from spanbert_tf.config.yaml_files import read_settings
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.below import files_below
+from spanbert_tf.files.below import each_once, files_below
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, SCORE_RANGE
 from spanbert_tf.tasks.text_classification.submission import HEADER, submission_file
@@ -107,10 +107,7 @@ def _directories(runs: str) -> Iterable[tuple[str, list[str]]]:
             names.setdefault(os.path.dirname(path), []).append(os.path.basename(path))
     except OSError as error:
         raise BadInputError(f"{runs}: cannot be searched ({reason(error)})") from error
-    places: dict[str, str] = {}  # links can lead to one by several ways: real path → path
-    for directory in names:
-        places.setdefault(os.path.realpath(directory), directory)
-    return [(directory, names[directory]) for directory in places.values()]
+    return [(directory, names[directory]) for directory in each_once(names)]
 
 
 def _results_in(directory: str, names: list[str]) -> Iterator[tuple[str, Result]]:
