@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import keras
 import keras_hub
-from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.models.classifier_layers import classifier_layers
 from spanbert_tf.models.mean_crossentropy import MeanCrossentropy
@@ -20,7 +19,7 @@ from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.models.span_bert_text_classifier_preprocessor import (
     SpanBertTextClassifierPreprocessor,
 )
-from spanbert_tf.models.task_presets import is_task_preset
+from spanbert_tf.models.task_presets import is_task_preset, task_config
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -224,4 +223,4 @@ def _saved_num_classes(preset: str) -> int | None:
     """How many classes the text classifier of a preset has; `None` where it holds none."""
     if not is_task_preset(preset, SpanBertTextClassifier):
         return None
-    return preset_utils.load_json(preset, preset_utils.TASK_CONFIG_FILE)["config"]["num_classes"]
+    return task_config(preset)["num_classes"]

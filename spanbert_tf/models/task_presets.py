@@ -33,8 +33,19 @@ def reads_raw_inputs(preset: str) -> bool:
     Raises:
         BadInputError: as `task_class`.
     """
-    config = (_read(preset, preset_utils.TASK_CONFIG_FILE) or {}).get("config")
-    return isinstance(config, dict) and config.get("preprocessor") is not None
+    return task_config(preset).get("preprocessor") is not None
+
+
+def task_config(preset: str) -> dict[str, Any]:
+    """What a preset's task was configured with; empty where it holds no task.
+
+    Args:
+        preset: what `from_preset` takes.
+
+    Raises:
+        BadInputError: as `task_class`.
+    """
+    return _config(preset, preset_utils.TASK_CONFIG_FILE)
 
 
 def is_task_preset(preset: str, kind: type) -> bool:
@@ -59,9 +70,13 @@ def encoder_width(preset: str) -> int:
     Raises:
         BadInputError: there is no preset of that name, or its description is damaged.
     """
-    config = (_read(preset, preset_utils.CONFIG_FILE) or {}).get("config")
-    width = config.get("hidden_dim") if isinstance(config, dict) else None
+    width = _config(preset, preset_utils.CONFIG_FILE).get("hidden_dim")
     return width if isinstance(width, int) else 0
+
+
+def _config(preset: str, name: str) -> dict[str, Any]:
+    config = (_read(preset, name) or {}).get("config")
+    return config if isinstance(config, dict) else {}
 
 
 def _read(preset: str, name: str) -> dict[str, Any] | None:

@@ -73,7 +73,6 @@ def run_quickstart(output: str, input_pattern: str | None = None) -> None:
         sequence_length=config.data.sequence_length,
         validation_fraction=VALIDATION_FRACTION,
     )
-
     _check_enough(input_pattern, records, config.training.batch_size)
 
     _print_stage("Pre-training")
