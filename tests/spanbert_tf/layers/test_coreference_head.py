@@ -138,6 +138,21 @@ def test_longer_documents_go_through_chunks_and_blocks_without_seams():
     check_against_oracle(head, [make_document(300, 6, seed=7), make_document(260, 2, seed=8)])
 
 
+@pytest.mark.parametrize("size", [14, 200])  # a chunk of the mention scorer, and several
+def test_padding_is_no_span_however_well_it_would_score(size):
+    """Positions of padding have the state of position 0, here that of the best span."""
+    head = make_head(max_antecedents=3)
+    documents = [make_document(size, 2, seed=1), make_document(6, seed=2)]
+    oracle, shorter = Oracle(head), documents[1]
+    states = np.random.default_rng(5).normal(size=[200, HIDDEN])
+    shorter["states"][0] = max(states, key=lambda state: oracle.mention_score(state[None], 0, 0))
+    spans = oracle.candidates(shorter)
+    best = max(spans, key=lambda span: oracle.mention_score(shorter["states"], *span))
+    assert best == (0, 0)
+    outputs = check_against_oracle(head, documents)
+    assert outputs["is_span"][1].sum() == 2
+
+
 def sums(outputs, y, sample_weight=None):
     resolver = SpanBertCoreferenceResolver
     fake = types.SimpleNamespace(_objective="antecedents")

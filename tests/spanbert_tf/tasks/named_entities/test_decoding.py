@@ -1,6 +1,7 @@
 """From labels of word pieces to entities."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from spanbert_tf.models import (
@@ -14,21 +15,35 @@ from spanbert_tf.tasks.named_entities.decoding import EntityDecoder
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "acme", "hires", "ann"]
 
 
+LABELS = ["O", "B-P", "I-P", "B-O", "I-O"]
+
+
+def decode(texts, labels, vocabulary=VOCABULARY, strategy="simple", **casing):
+    """Entities of texts whose pieces have these labels, numbers of `LABELS`."""
+    backbone = SpanBertBackbone(
+        len(vocabulary), num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8
+    )
+    tokenizer = SpanBertTokenizer(vocabulary, **casing)
+    preprocessor = SpanBertTokenClassifierPreprocessor(tokenizer, 16)
+    options = {"aggregation_strategy": strategy}
+    decoder = EntityDecoder(SpanBertTokenClassifier(backbone, LABELS, preprocessor, **options))
+    texts = tf.constant(texts)
+    scores = tf.constant(np.full(len(labels), 0.5, "float32"))
+    return decoder.decode(texts, decoder.tokenize(texts), tf.constant(labels), scores)
+
+
 def test_type_that_is_called_as_no_entity_is_one():
     """`O` for organisations: the label `O` alone is no entity."""
-    backbone = SpanBertBackbone(
-        len(VOCABULARY), num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8
-    )
-    preprocessor = SpanBertTokenClassifierPreprocessor(SpanBertTokenizer(VOCABULARY), 16)
-    labels = ["O", "B-P", "I-P", "B-O", "I-O"]
-    decoder = EntityDecoder(SpanBertTokenClassifier(backbone, labels, preprocessor))
-    texts = tf.constant(["acme acme hires ann"])
-    found = decoder.decode(
-        texts,
-        decoder.tokenize(texts),
-        tf.constant([3, 4, 0, 1]),
-        tf.constant(np.full(4, 0.5, "float32")),
-    )
+    found = decode(["acme acme hires ann"], [3, 4, 0, 1])
     assert found.types.to_list() == [[b"O", b"P"]]
     assert found.starts.to_list() == [[0, 16]]
     assert found.ends.to_list() == [[9, 19]]
+
+
+@pytest.mark.parametrize("strategy", ["simple", "first"])
+def test_an_entity_ends_with_its_text(strategy):
+    """The next text of the batch would go on with it: `I-P` after `B-P`."""
+    found = decode(["hires ann", "ann hires", "acme"], [0, 1, 2, 0, 4], strategy=strategy)
+    assert found.types.to_list() == [[b"P"], [b"P"], [b"O"]]
+    assert found.starts.to_list() == [[6], [0], [0]]
+    assert found.ends.to_list() == [[9], [3], [4]]

@@ -1,5 +1,6 @@
 """Scores of answers whose outcome is known."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,6 +38,14 @@ def test_scores_of_each_question():
     scores = score_each(questions, ["Cat", "", "dog", ""])
     assert [score["f1"] for score in scores] == [100.0, 100.0, 0.0, 0.0]
     assert [score["exact_match"] for score in scores] == [100.0, 100.0, 0.0, 0.0]
+
+
+def test_odds_at_the_threshold_are_no_reason_for_no_answer():
+    """SQuAD's script, too, takes a question as unanswerable if its odds exceed the threshold."""
+    found = answered("1", "cat", score=1.0, null_score=3.5)
+    assert found.null_odds == 2.5
+    below, above = np.nextafter([2.5, 2.5], [0.0, 5.0])
+    assert [found.text_under(odds) for odds in (below, 2.5, above)] == ["", "cat", "cat"]
 
 
 def test_threshold_for_no_answer_is_the_best_one():

@@ -1,0 +1,64 @@
+"""From the outputs of a model, made by hand, to clusters."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from spanbert_tf.tasks.coreference.decoding import clusters_of, link_spans
+
+
+class HandMade:
+    """Stands for a model that gave these spans.
+
+    Args:
+        spans: `(start, end, mention score, antecedent)`, positions; `None`: it links to none.
+        singletons: as of the resolver.
+    """
+
+    def __init__(self, spans, *, singletons=False):
+        self.singletons = singletons
+        starts, ends, mention_scores, links = zip(*spans, strict=True)
+        antecedents = [[*range(n), *[0] * (len(spans) - n)] for n in range(len(spans))]
+        scores = np.full([len(spans), len(spans) + 1], -1.0)
+        scores[:, 0] = 0.0  # of none
+        for number, link in enumerate(links):
+            if link is not None:
+                scores[number, 1 + link] = 1.0
+        self._outputs = {
+            "span_starts": tf.constant([starts]),
+            "span_ends": tf.constant([ends]),
+            "is_span": tf.ones([1, len(spans)], tf.int32),
+            "mention_scores": tf.constant([mention_scores], tf.float32),
+            "antecedents": tf.constant([antecedents]),
+            "scores": tf.constant([scores], tf.float32),
+        }
+
+    def __call__(self, x, training):
+        return self._outputs
+
+
+def clusters(spans, words, **options):
+    linked = link_spans(HandMade(spans, **options), {"word_indices": tf.constant([words])})
+    return clusters_of(*(values[0].numpy() for values in linked))
+
+
+@pytest.mark.parametrize("singletons", [False, True])
+def test_a_mention_alone_counts_where_singletons_do_and_its_score_is_positive(singletons):
+    spans = [(0, 0, 1.0, None), (1, 1, -1.0, None), (2, 2, -1.0, None), (3, 3, -1.0, 2)]
+    linked = [(2, 2), (3, 3)]  # whatever their scores
+    expected = [[(0, 0)], linked] if singletons else [linked]
+    assert clusters(spans, [0, 1, 2, 3], singletons=singletons) == expected
+
+
+def test_the_same_words_are_one_mention_of_the_first_cluster():
+    """Positions 0 and 1 are pieces of word 0: as words, three spans of them are one."""
+    words = [0, 0, 1, 2]
+    same = [(0, 0, 1.0, None), (0, 1, 1.0, None), (1, 1, 1.0, 0)]
+    assert clusters([*same, (2, 2, 1.0, 0)], words) == [[(0, 0), (1, 1)]]
+    # Of a cluster that has no other words nothing is left, with singletons one mention.
+    assert clusters(same, words) == []
+    assert clusters(same, words, singletons=True) == [[(0, 0)]]
+    # In two clusters: the first keeps the words, the other one has too few then.
+    twice = [(0, 0, 1.0, None), (1, 1, 1.0, None), (2, 2, 1.0, 0), (3, 3, 1.0, 1)]
+    assert clusters(twice, words) == [[(0, 0), (1, 1)]]
+    assert clusters(twice, words, singletons=True) == [[(0, 0), (1, 1)], [(2, 2)]]
