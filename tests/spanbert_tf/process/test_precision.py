@@ -1,6 +1,5 @@
 """What `precision: auto` is, and that it stays what it was when a run began."""
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -11,29 +10,70 @@ from spanbert_tf.process import precision
 from spanbert_tf.training.strategies import decide_precision
 
 WIDE = 768
+# Of lines of `flags` in /proc/cpuinfo, those that matter: Sapphire Rapids, Cooper Lake and Zen 4,
+# Ice Lake, Haswell.
+AMX = "avx2 avx512f avx512_bf16 avx512_fp16 amx_bf16 amx_tile"
+AVX512_BF16 = "avx2 avx512f avx512_vnni avx512_bf16"
+AVX512 = "avx2 avx512f avx512_vnni"
+AVX2 = "fma avx2"
 
 
 @pytest.fixture
-def as_if_gained(monkeypatch):
-    """Makes the measured gain another processor's."""
-    return lambda gain: monkeypatch.setattr(precision, "bfloat16_gain", lambda: gain)
+def on_processor(tmp_path, monkeypatch):
+    """Makes the processor one with these flags, as Linux describes it, and nothing turned off."""
+    for name in ("TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA"):
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "cpuinfo"
+    monkeypatch.setattr(precision, "CPU_INFO", str(path))
+
+    def describe(flags):
+        core = f"vendor_id\t: Some\nmodel name\t: amx_bf16 avx512_bf16\nflags\t\t: fpu {flags}\n\n"
+        path.write_text(core * 2)
+
+    return describe
 
 
 @pytest.mark.parametrize(
-    ("gain", "width", "of_several_machines", "expected"),
+    ("flags", "width", "of_several_machines", "expected"),
     [
-        (2.5, WIDE, False, "mixed_bfloat16"),
-        (1.4, WIDE, False, "float32"),
-        (0.2, WIDE, False, "float32"),
-        (2.5, 128, False, "float32"),  # spanbert_tiny: the same figures on every processor
-        (2.5, WIDE, True, "float32"),
+        (AMX, WIDE, False, "mixed_bfloat16"),
+        (AVX512_BF16, WIDE, False, "mixed_bfloat16"),
+        (AVX512_BF16, 256, False, "mixed_bfloat16"),
+        (AVX512, WIDE, False, "float32"),
+        (AVX2, WIDE, False, "float32"),
+        ("", WIDE, False, "float32"),
+        (AMX, 128, False, "float32"),  # spanbert_tiny: the same figures on every processor
+        (AMX, WIDE, True, "float32"),
     ],
 )
-def test_processors(gain, width, of_several_machines, expected, as_if_gained):
-    as_if_gained(gain)
+def test_processors(flags, width, of_several_machines, expected, on_processor):
+    on_processor(flags)
     found = precision.choose_precision("auto", width, of_several_machines=of_several_machines)
     assert found == expected
     assert precision.choose_precision("mixed_float16", width) == "mixed_float16"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("TF_ENABLE_ONEDNN_OPTS", "0", "float32"),
+        ("TF_ENABLE_ONEDNN_OPTS", "1", "mixed_bfloat16"),
+        ("ONEDNN_MAX_CPU_ISA", "AVX2", "float32"),  # where TensorFlow would end with an abort
+        ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_VNNI", "float32"),
+        ("ONEDNN_MAX_CPU_ISA", "avx512_core_bf16", "mixed_bfloat16"),
+        ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_AMX", "mixed_bfloat16"),
+    ],
+)
+def test_instructions_that_tensorflow_does_not_use_do_not_count(
+    variable, value, expected, on_processor, monkeypatch
+):
+    on_processor(AMX)
+    monkeypatch.setenv(variable, value)
+    assert precision.choose_precision("auto", WIDE) == expected
+
+
+def test_a_system_that_does_not_describe_its_processor_has_float32(on_processor):
+    assert precision.choose_precision("auto", WIDE) == "float32"  # no such file
 
 
 @pytest.mark.parametrize(
@@ -45,8 +85,8 @@ def test_processors(gain, width, of_several_machines, expected, as_if_gained):
         ([(9, 0), None], "float32"),
     ],
 )
-def test_oldest_gpu_decides(capabilities, expected, as_if_gained, monkeypatch):
-    as_if_gained(9.0)
+def test_oldest_gpu_decides(capabilities, expected, on_processor, monkeypatch):
+    on_processor(AMX)
     details = [{"compute_capability": one} if one else {} for one in capabilities]
     numbers = list(range(len(details)))
     monkeypatch.setattr(
@@ -56,29 +96,25 @@ def test_oldest_gpu_decides(capabilities, expected, as_if_gained, monkeypatch):
     assert precision.choose_precision("auto", 32) == expected
 
 
-def test_gain_is_a_number():
-    assert np.isfinite(precision.bfloat16_gain()) and precision.bfloat16_gain() > 0
-
-
-def test_several_workers_keep_float32_on_processors(as_if_gained):
-    as_if_gained(9.0)
+def test_several_workers_keep_float32_on_processors(on_processor):
+    on_processor(AMX)
     config = load_config("spanbert_base", ["training.strategy=multi_worker"])
     assert decide_precision(config, None, WIDE).training.precision == "float32"
 
 
 @pytest.mark.slow
 def test_run_goes_on_in_the_precision_that_it_began_with(
-    tiny_overrides, tiny_records, tmp_path, as_if_gained
+    tiny_overrides, tiny_records, tmp_path, on_processor
 ):
     """The same command on a machine that would choose another one."""
-    as_if_gained(9.0)
+    on_processor(AMX)
     wide = ["model.hidden_dim=256", "model.num_layers=1", "training.steps=2"]
     first = load_config("spanbert_base", [*tiny_overrides, *wide])
     run = str(tmp_path / "run")
     assert first.training.precision == "auto"
     model = run_pretraining(first, tiny_records, run)
     assert model.model.backbone.dtype_policy.name == "mixed_bfloat16"
-    as_if_gained(0.1)
+    on_processor(AVX2)
     longer = load_config("spanbert_base", [*tiny_overrides, *wide, "training.steps=3"])
     model = run_pretraining(longer, tiny_records, run)
     assert model.model.backbone.dtype_policy.name == "mixed_bfloat16"
