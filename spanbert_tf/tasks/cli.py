@@ -106,7 +106,13 @@ def evaluate(
 @click.command(cls=ModelCommand)
 @click.option("--preset", required=True, metavar="PRESET")
 @click.option("--data", type=EXISTING_DIRECTORY, help="Records: the task's official files.")
-@click.option("--input", "source", metavar="FILE|-", help="JSON lines of the task's fields.")
+@click.option("--input", "source", metavar="FILE|-", help="Raw inputs, a line each.")
+@click.option(
+    "--format",
+    "source_format",
+    type=click.Choice(["jsonlines", "text"]),
+    help="Lines of --input: JSON objects of the task's fields, or texts.  [default: jsonlines]",
+)
 @click.option("--output", required=True, type=OUTPUT_PATH, metavar="DIR|FILE|-")
 @click.option("--top-k", type=click.IntRange(min=1), help="Predictions of each --input.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
@@ -116,20 +122,24 @@ def predict(
     preset: str,
     data: str | None,
     source: str | None,
+    source_format: str | None,
     output: str,
     top_k: int | None,
     **options: object,
 ) -> None:
-    """Predict for records (--data, official files) or raw inputs (--input, JSON lines)."""
+    """Predict for records (--data, official files) or raw inputs (--input, lines)."""
     if (data is None) == (source is None):
         raise click.UsageError("give either --data or --input")
     if data is not None and top_k is not None:
         raise click.UsageError("--top-k is for --input alone; leave it out")
+    if data is not None and source_format is not None:
+        raise click.UsageError("--format is for --input alone; leave it out")
     import_keras()
     if source is not None:
         from spanbert_tf.tasks.predictor import predict_lines
 
-        predict_lines(preset, source, output, top_k=top_k, **options)
+        options |= {"source_format": source_format or "jsonlines", "top_k": top_k}
+        predict_lines(preset, source, output, **options)
         return
     from spanbert_tf.tasks.commands import run_prediction
 

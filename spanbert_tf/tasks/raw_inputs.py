@@ -1,7 +1,7 @@
 """Raw inputs of a task: checks them and works on them in batches of similar length."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import tensorflow as tf
@@ -10,6 +10,7 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.process.progress import show_progress
 
 BATCH_SIZE = 32
+TEXT_ALONE = ("text",)  # the fields of a task of one text
 _MAX_CHARACTERS = 2**20  # of a batch, padding counted; word pieces of longer ones fill memory
 
 Result = TypeVar("Result")
@@ -43,6 +44,30 @@ def input_place(number: int) -> Iterator[str]:
         raise RawInputError(number, str(error).removeprefix(f"{place}: ")) from error
 
 
+def as_dicts(inputs: Iterable[str | dict], fields: Sequence[str], task: str) -> list[dict]:
+    """Inputs as dicts: a string is the `text` of a task that reads one text.
+
+    Args:
+        inputs: strings and dicts; what dicts hold is the task's to check.
+        fields: names of the fields that an input must have.
+        task: name of the task, for errors.
+
+    Raises:
+        RawInputError: an input is a string, and the task reads more; or it is neither.
+    """
+    wanted = f"{task} reads dicts of {' and '.join(fields)}"
+    if tuple(fields) == TEXT_ALONE:
+        wanted = f"{task} reads strings, or dicts of text"
+    dicts = []
+    for number, item in enumerate(inputs, start=1):
+        if isinstance(item, str) and tuple(fields) == TEXT_ALONE:
+            item = {"text": item}
+        if not isinstance(item, dict):
+            raise RawInputError(number, f"is of type {type(item).__name__}; {wanted}")
+        dicts.append(item)
+    return dicts
+
+
 def check_raw_inputs(inputs: Sequence[dict], names: Sequence[str]) -> None:
     """Checks that each input has the task's fields, which are texts.
 
@@ -58,7 +83,9 @@ def check_raw_inputs(inputs: Sequence[dict], names: Sequence[str]) -> None:
             raise RawInputError(number, f"is no object with {', '.join(names)}")
         for name in names:
             if not isinstance(item.get(name), str):
-                raise RawInputError(number, f"has no text {name!r}")
+                raise RawInputError(
+                    number, f"has no text {name!r}; an input has {' and '.join(names)}"
+                )
 
 
 def string_tensor(inputs: Sequence[dict], name: str) -> tf.Tensor:

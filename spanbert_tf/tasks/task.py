@@ -18,6 +18,7 @@ from spanbert_tf.data.rows_info import RowsInfo, info_file
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models.task_presets import is_task_preset
 from spanbert_tf.serving.exporting import ServedModule
+from spanbert_tf.tasks.raw_inputs import TEXT_ALONE
 from spanbert_tf.tasks.table import load_task, task_names
 
 Predictions = Sequence[Any]  # a type of the task's own, in the order of the records
@@ -45,6 +46,8 @@ class Task:
             directory.
         written_files: patterns of their names, the first of which is always there.
         served: `(model, top_k)` → what an export computes.
+        fields: `(model)` → names of the fields that a raw input must have; where that is `text`
+            alone, a string is one, too.
         from_raw: `(model, top_k=…)` → a function `(inputs, batch_size=…)` of raw inputs, dicts of
             the task's natural fields, that returns what the `transformers` pipeline of the task
             does; it is called again and again.
@@ -77,7 +80,8 @@ class Task:
     served: Callable[[keras_hub.models.Task, int], ServedModule]
     from_raw: Callable[..., Callable[..., list]]
     sample_logits: Callable[[keras_hub.models.Task], list]
-    # What not every task has.
+    # What not every task has, or has another of.
+    fields: Callable[[keras_hub.models.Task], tuple[str, ...]] = lambda model: TEXT_ALONE
     calibrate: Callable[[keras_hub.models.Task, str, Predictions], None] | None = None
     baseline: Callable[[str], Predictions] | None = None
     check_model: Callable[[keras_hub.models.Task, RowsInfo, str, str], None] | None = None

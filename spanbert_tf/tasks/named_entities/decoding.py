@@ -21,7 +21,7 @@ class Entities(NamedTuple):
     Attributes:
         types: string.
         scores: float32, mean probability of the labels.
-        words: string, the pieces put together, as `transformers` has them.
+        words: string, slices of the texts, with their case and accents.
         starts: int32, first characters.
         ends: int32, the characters after the last.
     """
@@ -47,9 +47,7 @@ class EntityDecoder(tf.Module):
         tokenizer = model.preprocessor.tokenizer
         vocabulary = tokenizer.get_vocabulary()
         self._tokenizer = WordPieceTokenizer.shared(vocabulary, tokenizer.casing)
-        self._vocabulary = tf.constant(vocabulary)
         self._is_continuation = tf.constant([is_continuation(piece) for piece in vocabulary])
-        self._unknown_id = tokenizer.token_to_id(tokenizer.unk_token)
         types = [_type_of(label) for label in model.labels]
         names = sorted({name for name in types if name is not None})
         self._type_names = tf.constant([OUTSIDE, *names])
@@ -90,22 +88,14 @@ class EntityDecoder(tf.Module):
             tf.math.unsorted_segment_sum(values, tf.where(is_inside, entity, -1), num_entities)
             for values in (weights * tf.gather(scores, speaker), weights)
         ]
-        text_of = tf.gather(texts, rows)  # [T]
-        shown = tf.where(
-            ids == self._unknown_id,
-            tf.strings.substr(text_of, starts, ends - starts),
-            tf.gather(self._vocabulary, ids),
-        )
-        words = tf.RaggedTensor.from_value_rowids(
-            shown[is_inside], tf.cast(entity[is_inside], tf.int64), tf.cast(num_entities, tf.int64)
-        )
-        texts_of_entities = text_of[is_first]  # [E]
+        texts_of_entities = tf.gather(texts, rows[is_first])  # [E]
+        firsts, limits = starts[is_first], ends[is_last]  # bytes
         flat = (
             tf.gather(self._type_names, types[is_first]),
             tf.math.divide_no_nan(*sums),
-            _join_pieces(words),
-            characters_before(texts_of_entities, starts[is_first]),
-            characters_before(texts_of_entities, ends[is_last]),
+            tf.strings.substr(texts_of_entities, firsts, limits - firsts),
+            characters_before(texts_of_entities, firsts),
+            characters_before(texts_of_entities, limits),
         )
         num_texts = tf.size(texts, tf.int64)
         return Entities(
@@ -131,13 +121,6 @@ def best_labels(model: SpanBertTokenClassifier, x: dict) -> tuple[tf.Tensor, tf.
 def _changes(values: tf.Tensor) -> tf.Tensor:
     """Whether each value differs from the one before it; the first one does."""
     return tf.concat([[True], values[1:] != values[:-1]], axis=0)[: tf.size(values)]
-
-
-def _join_pieces(words: tf.RaggedTensor) -> tf.Tensor:
-    """Pieces [E, pieces] as texts, string [E], as HuggingFace's decoder joins them."""
-    joined = tf.strings.reduce_join(words, axis=1, separator=" ")
-    joined = tf.strings.regex_replace(joined, " ##", "")
-    return tf.strings.regex_replace(joined, r" ([.?!,])", r"\1")
 
 
 def _type_of(label: str) -> str | None:

@@ -19,9 +19,9 @@ _MANUAL = Manual(
     output="types",
     output_shape="[texts, entities]",
     signatures="""`serving_default` takes `text`, string [N], of any length, and returns the
-entities of each text in their order: `types`, `words` (string), `scores` (float32), and `starts`
-and `ends` (int32), characters of the text, the end exclusive; all [N, entities of the text that has
-most]. The rest is empty, with score 0.""",
+entities of each text in their order: `types`, `words` (string, as they stand in the text), `scores`
+(float32), and `starts` and `ends` (int32), characters of the text, the end exclusive; all
+[N, entities of the text that has most]. The rest is empty, with score 0.""",
 )
 
 

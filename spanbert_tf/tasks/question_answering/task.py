@@ -159,6 +159,9 @@ def _report(
     return report_page(title, questions, load_contexts(directory), answered, texts, each)
 
 
+_FIELDS = ("question", "context")
+
+
 def _served(model: SpanBertQuestionAnswerer, top_k: int) -> AnswerQuestions:
     return AnswerQuestions(model, top_k)
 
@@ -173,15 +176,13 @@ def _from_raw(
     served = AnswerQuestions(model, max(top_k, 1))
     answer = tf.function(served.answer, input_signature=served.signatures()["serving_default"][1])
 
-    names = ("question", "context")
-
     def answer_batch(batch: Sequence[dict]) -> list[dict | list[dict]]:
-        columns = [string_tensor(batch, name) for name in names]
+        columns = [string_tensor(batch, name) for name in _FIELDS]
         found = {name: values.numpy() for name, values in answer(*columns).items()}
         answers = [_pipeline_answers(model, found, row) for row in range(len(batch))]
         return [best[0] for best in answers] if top_k == 1 else answers
 
-    return functools.partial(in_batches_by_length, names=names, work=answer_batch)
+    return functools.partial(in_batches_by_length, names=_FIELDS, work=answer_batch)
 
 
 def _pipeline_answers(
@@ -226,6 +227,7 @@ TASK = Task(
     report=_report,
     served=_served,
     from_raw=_from_raw,
+    fields=lambda model: _FIELDS,
     sample_logits=_sample_logits,
     inspect=inspect_questions,
 )

@@ -219,5 +219,6 @@ TASK = Task(
     written_files=("answers.txt", "probabilities.jsonl"),
     served=served,
     from_raw=_from_raw,
+    fields=lambda model: ("text", "subject", "object"),
     sample_logits=_sample_logits,
 )

@@ -36,7 +36,7 @@ from spanbert_tf.tasks.text_classification.predictions import (
     predicted_labels,
 )
 from spanbert_tf.tasks.text_classification.report import report_page
-from spanbert_tf.tasks.text_classification.schema import TextClassificationInfo
+from spanbert_tf.tasks.text_classification.schema import TextClassificationInfo, text_names
 from spanbert_tf.tasks.text_classification.scoring import (
     MAIN_METRIC,
     has_correlation,
@@ -208,5 +208,6 @@ TASK = Task(
     print_details=_print_details,
     served=served_classifier,
     from_raw=classify_raw,
+    fields=lambda model: text_names(model.preprocessor.is_pair),
     sample_logits=_sample_logits,
 )

@@ -3,12 +3,10 @@
 import json
 
 import click.testing
-import keras
 import pytest
 import tensorflow as tf
-from task_tests import SPECIAL
+from tiny_models import INPUTS, SENTENCE, tiny_model
 
-from spanbert_tf import models
 from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.serving.row_chunks import MAX_ROWS
@@ -16,40 +14,10 @@ from spanbert_tf.tasks.cli import predict
 from spanbert_tf.tasks.fill_mask import fill_masks
 from spanbert_tf.tasks.table import load_task
 
-WORDS = ["ann", "bob", "has", "the", "cat", ".", "who", "?"]
-MARKERS = [f"[unused{number}]" for number in range(1, 8)]
-VOCABULARY = [*SPECIAL, *WORDS, *MARKERS]
-LENGTH = 16
-SENTENCE = "ann has the cat ."
-INPUTS = {
-    "question_answering": {"question": "who has the cat ?", "context": SENTENCE},
-    "named_entities": {"text": SENTENCE},
-    "text_classification": {"text": SENTENCE},
-    "relation_extraction": {"text": SENTENCE, "subject": [0, 3], "object": [12, 15]},
-    "coreference": {"text": SENTENCE},
-    "fill_mask": {"text": "ann has the [MASK] ."},
-}
 LONG = {
     "question_answering": {"question": "who has the cat ?", "context": SENTENCE * 200},
     "named_entities": {"text": SENTENCE * 200},
 }
-
-
-def tiny_model(name):
-    keras.utils.set_random_seed(1)
-    backbone = models.SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=LENGTH)
-    options = {"special_tokens_in_strings": True} if name == "fill_mask" else {}
-    tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True, **options)
-    model_class, heads = {
-        "question_answering": (models.SpanBertQuestionAnswerer, {"stride": 4}),
-        "named_entities": (models.SpanBertTokenClassifier, {"labels": ["O", "B-X", "I-X"]}),
-        "text_classification": (models.SpanBertTextClassifier, {"num_classes": 2}),
-        "relation_extraction": (models.SpanBertRelationClassifier, {"labels": ["no", "yes"]}),
-        "coreference": (models.SpanBertCoreferenceResolver, {"feature_dim": 2, "ffnn_dim": 2}),
-        "fill_mask": (models.SpanBertMaskedLM, {}),
-    }[name]
-    preprocessor = model_class.preprocessor_cls(tokenizer, LENGTH)
-    return model_class(backbone, preprocessor=preprocessor, **heads)
 
 
 def raw_function(name):

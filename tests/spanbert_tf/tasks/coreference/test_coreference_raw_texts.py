@@ -50,6 +50,21 @@ def test_speakers_of_lines_reach_the_model_in_both_spellings(resolve, seen):
     assert len({bob, ann, schema.NO_SPEAKER, schema.SPECIAL_SPEAKER}) == 4
 
 
+def test_strings_are_slices_of_the_text(resolve, monkeypatch):
+    """Each word a cluster of its own; the tokenizer lowers case and strips accents."""
+    words = ["A\u0308nn", "H\u00c1S", "the", "C\u00e2t", "\U0001f408", ".", "\u0160he"]
+    text = "\u00a0 " + "  ".join(words)
+
+    def each_word(model, features):
+        numbers = tf.range(len(words))[tf.newaxis]
+        return LinkedSpans(numbers, numbers, numbers)
+
+    monkeypatch.setattr(serving, "link_spans", each_word)
+    (found,) = resolve([{"text": text}])
+    assert found["strings"] == [[word] for word in words]
+    assert [[text[a:b] for a, b in spans] for spans in found["clusters"]] == found["strings"]
+
+
 def test_keys_of_documents_come_back_with_their_texts(resolve):
     texts = {"one": "Ann .", "two": "Ann has the cat .", "three": "Ann has ."}
     found = resolve([{"doc_key": key, "text": text} for key, text in texts.items()])

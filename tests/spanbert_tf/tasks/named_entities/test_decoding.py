@@ -47,3 +47,20 @@ def test_an_entity_ends_with_its_text(strategy):
     assert found.types.to_list() == [[b"P"], [b"P"], [b"O"]]
     assert found.starts.to_list() == [[6], [0], [0]]
     assert found.ends.to_list() == [[9], [3], [4]]
+
+
+@pytest.mark.parametrize(
+    "name", ["ANN", "\u00c4nn", "A\u0308NN", "Ann\u0301", "\u212bnn", "Acme,  ANN", "\U0001f408"]
+)
+def test_words_are_slices_of_the_text(name):
+    """Whatever the tokenizer makes of it: lower case, no accents, pieces, an unknown word."""
+    vocabulary = [*VOCABULARY, "a", "##nn", ","]
+    texts = [f"hires {name} \u00e9t\u00e9", name]
+    pieces = {"Acme,  ANN": 3}.get(name, 1)
+    labels = [0, *[1, 2, 2][:pieces], 0, *[1, 2, 2][:pieces]]
+    found = decode(texts, labels, vocabulary, lowercase=True)
+    assert [[word.decode() for word in words] for words in found.words.to_list()] == [[name]] * 2
+    for text, words, starts, ends in zip(
+        texts, *(values.to_list() for values in found[2:]), strict=True
+    ):
+        assert [text[a:b].encode() for a, b in zip(starts, ends, strict=True)] == words

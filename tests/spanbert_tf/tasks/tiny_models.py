@@ -1,0 +1,37 @@
+"""A tiny model of each task that answers raw inputs, and an input for each."""
+
+import keras
+from task_tests import SPECIAL
+
+from spanbert_tf import models
+
+WORDS = ["ann", "bob", "has", "the", "cat", ".", "who", "?"]
+MARKERS = [f"[unused{number}]" for number in range(1, 8)]
+VOCABULARY = [*SPECIAL, *WORDS, *MARKERS]
+LENGTH = 16
+SENTENCE = "ann has the cat ."
+INPUTS = {
+    "question_answering": {"question": "who has the cat ?", "context": SENTENCE},
+    "named_entities": {"text": SENTENCE},
+    "text_classification": {"text": SENTENCE},
+    "relation_extraction": {"text": SENTENCE, "subject": [0, 3], "object": [12, 15]},
+    "coreference": {"text": SENTENCE},
+    "fill_mask": {"text": "ann has the [MASK] ."},
+}
+
+
+def tiny_model(name):
+    keras.utils.set_random_seed(1)
+    backbone = models.SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=LENGTH)
+    options = {"special_tokens_in_strings": True} if name == "fill_mask" else {}
+    tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True, **options)
+    model_class, heads = {
+        "question_answering": (models.SpanBertQuestionAnswerer, {"stride": 4}),
+        "named_entities": (models.SpanBertTokenClassifier, {"labels": ["O", "B-X", "I-X"]}),
+        "text_classification": (models.SpanBertTextClassifier, {"num_classes": 2}),
+        "relation_extraction": (models.SpanBertRelationClassifier, {"labels": ["no", "yes"]}),
+        "coreference": (models.SpanBertCoreferenceResolver, {"feature_dim": 2, "ffnn_dim": 2}),
+        "fill_mask": (models.SpanBertMaskedLM, {}),
+    }[name]
+    preprocessor = model_class.preprocessor_cls(tokenizer, LENGTH)
+    return model_class(backbone, preprocessor=preprocessor, **heads)
