@@ -29,7 +29,7 @@ _BEAM_CONTEXT = {"ignore_unknown_options": True, "allow_extra_args": True}
 def prepare_pretraining(
     context: click.Context, input_pattern: Sequence[str], annotate: str, **options: object
 ) -> None:
-    """Write pre-training records. Further options go to the Apache Beam runner."""
+    """Write pre-training records. With --runner, Apache Beam does it; further options are its."""
     from data_prep.beam.writing import write_pretraining_records
 
     write_pretraining_records(

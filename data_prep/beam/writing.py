@@ -1,13 +1,13 @@
 """Writes pre-training records: `spanbert-tf prepare pretraining`.
 
-An Apache Beam pipeline in two halves, with files between them:
+In two halves, with files between them, by processes of this machine or a runner of Apache Beam:
 
 1. each input file → records in a spill file (`records`, `spill`);
 2. each shard ← its part of every spill file, in an order that is random but always the same
    (`shards`).
 
-Only numbers travel through Beam, memory does not grow with the corpus, and the output is the same
-for any number of processes.
+Only numbers travel between processes, memory does not grow with the corpus, and the output is the
+same for any number of processes.
 """
 
 import collections
@@ -18,10 +18,11 @@ import os
 import time
 from collections.abc import Sequence
 
-from data_prep.beam.pipeline import Job, beam_options, cannot_write, run_pipeline
+from data_prep.beam.pipeline import run_locally, run_on_beam, runner_options
 from data_prep.beam.progress import ProgressDisplay
 from data_prep.beam.shards import FileSummary, ShardResult
 from data_prep.beam.storage import WorkDirectory, open_to_write, rename
+from data_prep.beam.worker import Job, cannot_write
 from data_prep.blocks.annotations import check_annotations
 from data_prep.blocks.held_out import HeldOut
 from data_prep.blocks.records import RecordOptions
@@ -87,8 +88,8 @@ def write_pretraining_records(
             few or large, see `data_prep.blocks.held_out`.
         num_shards: files of the training split; one for each 32 MB of text by default (gzip
             counts threefold). A shard is sorted in memory.
-        num_processes: processes of Beam's local runner; each takes whole input files.
-        beam_arguments: options for Beam, such as `--runner=DataflowRunner`.
+        num_processes: processes of this machine; each takes whole input files.
+        beam_arguments: options for a runner of Beam, such as `--runner=DataflowRunner`.
         overwrite: whether earlier records may be replaced.
 
     Returns:
@@ -100,7 +101,8 @@ def write_pretraining_records(
     Raises:
         BadInputError: a file cannot be read, used or written, or the output exists.
         MismatchError: the vocabulary is not of the stated case.
-        ConfigurationError: an option of Beam is unknown, or spaCy or its model is missing.
+        ConfigurationError: an option of Beam is unknown or lacks a runner, or spaCy or its model
+            is missing.
     """
     start = time.monotonic()
     directory = WorkDirectory(output, RECORDS, overwrite=overwrite)
@@ -125,12 +127,15 @@ def write_pretraining_records(
         num_shards or -(-text_bytes // _TEXT_BYTES_PER_SHARD),
         validation_fraction,
     )
-    options = beam_options(num_processes, beam_arguments)
+    options = runner_options(beam_arguments)
     try:
         job.directory.create()
         progress = job.directory.join("progress")
         with ProgressDisplay(progress, input_bytes, job.num_shards):
-            run_pipeline(job, files, num_processes, options)
+            if options is None:
+                run_locally(job, files, num_processes)
+            else:
+                run_on_beam(job, files, options)
         if error := job.directory.read_error():
             raise BadInputError(error)
         info, held_out = _finish(job, len(files))

@@ -217,6 +217,18 @@ def test_two_processes_write_the_same_bytes_from_any_place(
     assert directory_bytes(output) == directory_bytes(single[0])
 
 
+def test_a_runner_of_beam_writes_the_same_bytes(single, corpus, letters_vocabulary, tmp_path):
+    output = str(tmp_path / "records")
+    write_pretraining_records(
+        str(corpus[0] / "*"),
+        vocabulary=letters_vocabulary,
+        output=output,
+        beam_arguments=["--runner=FnApiRunner"],
+        **OPTIONS,
+    )
+    assert directory_bytes(output) == directory_bytes(single[0])
+
+
 def test_small_pieces_of_text_give_the_same_bytes(
     single, corpus, letters_vocabulary, tmp_path, monkeypatch
 ):
@@ -352,6 +364,7 @@ def test_the_case_must_be_that_of_the_vocabulary(corpus, letters_vocabulary, tmp
         (["--job_name", "one", "two", "--region=three"], "^two: neither"),
         (["-x"], "^-x: neither"),
         (["--direct_num_workers=many"], "many"),
+        (["--job_name=one"], "^--job_name=one: an option of Beam's needs --runner"),
     ],
 )
 def test_options_that_beam_does_not_know_are_refused(
