@@ -44,8 +44,12 @@ class ModelConfig(Section):
         max_sequence_length: rows of the position table.
         layer_norm_epsilon: BERT's TensorFlow code has 1e-12.
         position_embeddings: which positions are embedded: the place in the row (BERT); paragraph,
-            sentence and token instead (SegaBERT 2); or paragraph and sentence as well
-            (SegaBERT 3.3).
+            sentence and token instead (SegaBERT 2), with BERT's segments beside them (the code of
+            its authors) or without; or paragraph and sentence as well (SegaBERT 3.3).
+        num_paragraphs: rows of the table of paragraphs (SegaBERT 2: 50).
+        num_sentences: rows of the table of sentences in a paragraph (100).
+        max_sentence_length: rows of the table of tokens in a sentence (256; the released command
+            has 512).
         from_preset: whether the keys of this section that are not set are those of
             `--initial-preset`, and with them the sizes of the span boundary head that it has.
     """
@@ -58,8 +62,14 @@ class ModelConfig(Section):
     max_sequence_length: PositiveInt = 512
     layer_norm_epsilon: Positive = 1e-12
     position_embeddings: Literal[
-        "absolute", "segment_aware", "absolute_with_paragraph_and_sentence"
+        "absolute",
+        "segment_aware",
+        "segment_aware_with_segments",
+        "absolute_with_paragraph_and_sentence",
     ] = "absolute"
+    num_paragraphs: PositiveInt = 50
+    num_sentences: PositiveInt = 100
+    max_sentence_length: PositiveInt = 256
     from_preset: bool = False
 
     def encoder_options(self) -> dict[str, Any]:

@@ -1,15 +1,16 @@
-"""Counts the tokens whose paragraph, sentence or place in it is beyond SegaBERT's tables."""
+"""Counts the tokens whose paragraph, sentence or place in it SegaBERT's tables cannot tell."""
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data.packing import POSITION_LISTS, parse_records, segment_aware_indices
 from spanbert_tf.data.records import load_dataset_info
-from spanbert_tf.layers.segment_aware_embedding import TABLE_SIZES
+from spanbert_tf.layers.segment_aware_embedding import lowered_indices
 
 _BATCH_SIZE = 256
 
@@ -21,7 +22,8 @@ class ClippedIndices:
     Attributes:
         num_records: records that were counted.
         num_tokens: their tokens, special tokens apart.
-        clipped: name of the index → tokens whose index is beyond its table.
+        clipped: name of the index → tokens whose index is beyond its table, after the paragraphs of
+            a row are lowered into it (`lowered_indices`).
     """
 
     num_records: int
@@ -31,7 +33,7 @@ class ClippedIndices:
 
 def count_clipped_indices(
     directory: str | os.PathLike,
-    index_names: Sequence[str],
+    table_sizes: Mapping[str, int],
     *,
     split: str = "train",
     max_batches: int = 100,
@@ -40,7 +42,8 @@ def count_clipped_indices(
 
     Args:
         directory: directory of records; these must be of single sequences.
-        index_names: which of `paragraph_indices`, `sentence_indices` and `token_indices` to count.
+        table_sizes: rows of the tables of `paragraph_indices`, `sentence_indices` and
+            `token_indices`, of those that are to be counted.
         split: `"train"` or `"validation"`.
         max_batches: where to stop.
     """
@@ -55,13 +58,14 @@ def count_clipped_indices(
     batches = tf.data.TFRecordDataset(info.files(directory, split)).batch(_BATCH_SIZE)
     batches = batches.take(max_batches).map(indices_and_lengths)
     num_records = num_tokens = 0
-    clipped = dict.fromkeys(index_names, 0)
+    clipped = dict.fromkeys(table_sizes, 0)
     for indices, lengths in batches.as_numpy_iterator():
         num_records += len(lengths)
         num_tokens += int(lengths.sum())
-        for name in index_names:
+        for name, size in table_sizes.items():
+            lowered = keras.ops.convert_to_numpy(lowered_indices(name, indices[name], size))
             # Column 0 is [CLS]; beyond the text are [SEP] and padding.
-            of_text = indices[name][:, 1:-1]
+            of_text = lowered[:, 1:-1]
             is_text = np.arange(of_text.shape[1]) < lengths[:, np.newaxis]
-            clipped[name] += int((is_text & (of_text >= TABLE_SIZES[name])).sum())
+            clipped[name] += int((is_text & (of_text >= size)).sum())
     return ClippedIndices(num_records, num_tokens, clipped)

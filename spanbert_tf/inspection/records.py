@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from rich.console import Console
@@ -19,9 +19,8 @@ from spanbert_tf.files.writing import whole_file
 from spanbert_tf.inspection.clipped_indices import count_clipped_indices
 from spanbert_tf.inspection.masked_examples import STYLED_KINDS, masked_example
 from spanbert_tf.inspection.span_lengths import SpanLengths, count_span_lengths, plot_span_lengths
-from spanbert_tf.layers.segment_aware_embedding import TABLE_SIZES
 from spanbert_tf.masking import MaskingOptions
-from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS
+from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS, TABLE_SIZES
 from spanbert_tf.pretraining.datasets import tokens_per_row
 from spanbert_tf.tasks.inspection import inspect_rows
 from spanbert_tf.tasks.task import holds_task_records, task_of_records
@@ -75,7 +74,8 @@ def inspect_records(
     _print_examples(console, data, settings, num_examples)
     _print_head_steps(console, settings)
     if index_names := POSITION_EMBEDDINGS[settings.model.position_embeddings]:
-        _print_clipped_indices(console, data, index_names)
+        sizes = {name: getattr(settings.model, TABLE_SIZES[name]) for name in index_names}
+        _print_clipped_indices(console, data, sizes)
     lengths = count_span_lengths(data, settings.masking, seed=settings.training.seed)
     title = f"{config}: {settings.masking.scheme}"
     _print_lengths(console, lengths, title)
@@ -173,15 +173,16 @@ def _print_head_steps(console: Console, settings: PretrainingConfig) -> None:
         )
 
 
-def _print_clipped_indices(console: Console, data: str, index_names: Sequence[str]) -> None:
-    counted = count_clipped_indices(data, index_names)
+def _print_clipped_indices(console: Console, data: str, table_sizes: Mapping[str, int]) -> None:
+    counted = count_clipped_indices(data, table_sizes)
     console.print(
         f"\nBeyond SegaBERT's tables, whose last row they take, of {counted.num_tokens:,} tokens "
-        f"in {counted.num_records:,} records:"
+        f"in {counted.num_records:,} records (paragraphs after those of a row are lowered into "
+        "the table):"
     )
     for name, clipped in counted.clipped.items():
         console.print(
-            f"  {name.replace('_', ' ')} from {TABLE_SIZES[name]}: {clipped:,} "
+            f"  {name.replace('_', ' ')} from {table_sizes[name]}: {clipped:,} "
             f"({clipped / max(counted.num_tokens, 1):.1%})"
         )
 

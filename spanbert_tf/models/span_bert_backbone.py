@@ -4,6 +4,7 @@ import keras
 import keras_hub
 import numpy as np
 
+from spanbert_tf.errors import MismatchError
 from spanbert_tf.layers import (
     SegmentAwareEmbedding,
     TiedEmbedding,
@@ -12,11 +13,18 @@ from spanbert_tf.layers import (
 )
 from spanbert_tf.models.preset_precision import SavesWithoutMixedPrecision
 
-# Which indices have embeddings, beside the position in the row where it says "absolute".
+# Which indices have embeddings. Without that of the token, the position in the row has one.
 POSITION_EMBEDDINGS = {
     "absolute": (),
     "segment_aware": ("paragraph_indices", "sentence_indices", "token_indices"),
+    "segment_aware_with_segments": ("paragraph_indices", "sentence_indices", "token_indices"),
     "absolute_with_paragraph_and_sentence": ("paragraph_indices", "sentence_indices"),
+}
+# Arguments of the backbone: the rows of the tables of these indices.
+TABLE_SIZES = {
+    "paragraph_indices": "num_paragraphs",
+    "sentence_indices": "num_sentences",
+    "token_indices": "max_sentence_length",
 }
 
 
@@ -41,8 +49,13 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, keras_hub.models.Backbone):
         layer_norm_epsilon: float. Epsilon of every LayerNorm.
         position_embeddings: string. `"absolute"`: BERT's. `"segment_aware"`: SegaBERT's
             embeddings of paragraph, sentence and token in place of positions and segments
-            (SegaBERT, section 2). `"absolute_with_paragraph_and_sentence"`: BERT's positions and
-            segments, and those of paragraph and sentence (section 3.3).
+            (SegaBERT, section 2). `"segment_aware_with_segments"`: these and BERT's segments, as
+            the code of SegaBERT's authors has it. `"absolute_with_paragraph_and_sentence"`: BERT's
+            positions and segments, and those of paragraph and sentence (section 3.3).
+        num_paragraphs: int. Rows of the table of paragraphs (SegaBERT, section 2: 50). Indices
+            beyond it are lowered row by row; see `SegmentAwareEmbedding`.
+        num_sentences: int. Rows of the table of sentences (100).
+        max_sentence_length: int. Rows of the table of places in a sentence (256).
         dtype: string or `keras.DTypePolicy`.
 
     Raises:
@@ -77,6 +90,9 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, keras_hub.models.Backbone):
         num_segments: int = 2,
         layer_norm_epsilon: float = 1e-12,
         position_embeddings: str = "absolute",
+        num_paragraphs: int = 50,
+        num_sentences: int = 100,
+        max_sentence_length: int = 256,
         dtype: str | keras.DTypePolicy | None = None,
         **kwargs,
     ) -> None:
@@ -91,6 +107,11 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, keras_hub.models.Backbone):
                 f"Received: {position_embeddings!r}"
             )
         index_names = POSITION_EMBEDDINGS[position_embeddings]
+        table_sizes = {
+            "paragraph_indices": num_paragraphs,
+            "sentence_indices": num_sentences,
+            "token_indices": max_sentence_length,
+        }
 
         # === Layers ===
         self.token_embedding = TiedEmbedding(
@@ -101,13 +122,14 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, keras_hub.models.Backbone):
             name="token_embedding",
         )
         self.position_embedding = self.segment_embedding = self.segment_aware_embedding = None
-        if position_embeddings != "segment_aware":
+        if "token_indices" not in index_names:
             self.position_embedding = keras_hub.layers.PositionEmbedding(
                 sequence_length=max_sequence_length,
                 initializer=bert_initializer(),
                 dtype=dtype,
                 name="position_embedding",
             )
+        if position_embeddings != "segment_aware":
             self.segment_embedding = keras.layers.Embedding(
                 input_dim=num_segments,
                 output_dim=hidden_dim,
@@ -117,7 +139,7 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, keras_hub.models.Backbone):
             )
         if index_names:
             self.segment_aware_embedding = SegmentAwareEmbedding(
-                index_names,
+                {name: table_sizes[name] for name in index_names},
                 hidden_dim,
                 initializer=bert_initializer(),
                 dtype=dtype,
@@ -159,10 +181,9 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, keras_hub.models.Backbone):
         tokens = self.token_embedding(inputs["token_ids"])  # [B, S, H]
         terms = [tokens]
         if self.position_embedding is not None:
-            terms += [
-                self.position_embedding(tokens),
-                self.segment_embedding(inputs["segment_ids"]),
-            ]
+            terms.append(self.position_embedding(tokens))
+        if self.segment_embedding is not None:
+            terms.append(self.segment_embedding(inputs["segment_ids"]))
         if self.segment_aware_embedding is not None:
             terms.append(self.segment_aware_embedding({name: inputs[name] for name in index_names}))
         x = self.embeddings_add(terms)
@@ -189,6 +210,9 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, keras_hub.models.Backbone):
         self.num_segments = num_segments
         self.layer_norm_epsilon = layer_norm_epsilon
         self.position_embeddings = position_embeddings
+        self.num_paragraphs = num_paragraphs
+        self.num_sentences = num_sentences
+        self.max_sentence_length = max_sentence_length
 
     @property
     def is_pooler_trained(self) -> bool:
@@ -212,6 +236,25 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, keras_hub.models.Backbone):
             "num_segments",
             "layer_norm_epsilon",
             "position_embeddings",
+            *TABLE_SIZES.values(),
         )
         config.update({name: getattr(self, name) for name in names})
         return config
+
+    @classmethod
+    def from_config(cls, config: dict) -> "SpanBertBackbone":
+        """An encoder of a configuration, such as a preset's.
+
+        Raises:
+            MismatchError: it has SegaBERT's positions and was written before 0.2.0: without the
+                sizes of the tables, and when all paragraphs beyond the table took its last row.
+                What was trained on these rows must not read others without a word.
+        """
+        is_absolute = config.get("position_embeddings", "absolute") == "absolute"
+        if not is_absolute and not config.keys() >= set(TABLE_SIZES.values()):
+            raise MismatchError(
+                f"config.json lacks {', '.join(TABLE_SIZES.values())}: it is from before 0.2.0, "
+                "whose SegaBERT read other positions of paragraphs beyond the table; train it "
+                "again, or convert it again"
+            )
+        return super().from_config(config)

@@ -43,6 +43,7 @@ def load_preset(
 
     Raises:
         BadInputError: the preset is of another class, or one of its files is missing or damaged.
+        MismatchError: it has SegaBERT's positions of before 0.2.0.
     """
     check_is_preset(preset)
     try:
@@ -52,6 +53,8 @@ def load_preset(
             weights_are_loaded() if _holds_all(kind, preset, options) else contextlib.nullcontext()
         ):
             return kind.from_preset(preset, **options)
+    except MismatchError as error:  # of an encoder, which does not know where it is from
+        raise MismatchError(f"{preset}: {error}") from error
     except (ValueError, OSError, KeyError, TypeError, ImportError) as error:
         if not os.path.isdir(preset):
             raise BadInputError(describe_missing(preset, error)) from error

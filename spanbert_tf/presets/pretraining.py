@@ -130,7 +130,7 @@ def load_preset_into(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, s
 def _check_shapes(preset: str, found: SpanBertBackbone, wanted: SpanBertBackbone) -> None:
     for name, value in wanted.get_config().items():
         is_size = name.endswith(("_size", "_dim", "_layers", "_heads", "_length", "_segments"))
-        is_size = is_size or name == "position_embeddings"
+        is_size = is_size or name in ("position_embeddings", "num_paragraphs", "num_sentences")
         if name == "vocabulary_size":
             _check_vocabulary_size(preset, found.vocabulary_size, value)
         elif is_size and found.get_config()[name] != value:

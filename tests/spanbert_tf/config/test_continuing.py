@@ -21,6 +21,9 @@ ENCODER = {
     "num_segments": 2,
     "layer_norm_epsilon": 1e-7,
     "position_embeddings": "absolute",
+    "num_paragraphs": 51,
+    "num_sentences": 49,
+    "max_sentence_length": 512,
 }
 SHAPE = {name: ENCODER[name] for name in ENCODER if name not in ("vocabulary_size", "num_segments")}
 

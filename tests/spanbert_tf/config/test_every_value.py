@@ -128,7 +128,10 @@ UNFITTING = {
     "model.hidden_dim": small,
     "model.max_sequence_length": small,
     "model.position_embeddings": st.sampled_from(
-        ["absolute", "segment_aware", "absolute_with_paragraph_and_sentence"]
+        [
+            *("absolute", "segment_aware", "segment_aware_with_segments"),
+            "absolute_with_paragraph_and_sentence",
+        ]
     ),
     "masking.mask_token_rate": st.floats(0, 1),
     "masking.random_token_rate": st.floats(0, 1),

@@ -132,16 +132,20 @@ def test_indices_beyond_the_tables_are_counted(tmp_path):
 
     records = [
         # Tokens 250 … 261 of a sentence, of which 6 are beyond 255; then 8 tokens of a sentence
-        # that is the 100th (the last row) and 10 of the 101st, in paragraph 49 and then 50.
+        # that is the 100th (the last row) and 10 of the 101st, in paragraph 49 and then 50, which
+        # become 48 and 49.
         record(1, 30, 250, [(0, 3), (12, 99), (20, 100)], [(0, 49), (25, 50)]),
         record(2, 7, 0, [(0, 0)], [(0, 77)]),
+        # Lowered by 2, until [CLS] is in paragraph 0: 0, 49 and 58, of which the last is lost.
+        record(3, 9, 0, [(0, 0)], [(0, 2), (1, 51), (5, 60)]),
+        record(4, 9, 0, [(0, 0)], [(0, 0), (3, 49), (6, 50)]),
     ]
     directory = record_files.write_records(tmp_path, records, sequence_length=40)
-    names = ("paragraph_indices", "sentence_indices", "token_indices")
-    counted = count_clipped_indices(directory, names)
-    assert (counted.num_records, counted.num_tokens) == (2, 37)
+    sizes = {"paragraph_indices": 50, "sentence_indices": 100, "token_indices": 256}
+    counted = count_clipped_indices(directory, sizes)
+    assert (counted.num_records, counted.num_tokens) == (4, 55)
     assert counted.clipped == {
-        "paragraph_indices": 5 + 7,
+        "paragraph_indices": 4 + 3,
         "sentence_indices": 10,
         "token_indices": 6,
     }

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from spanbert_tf.layers import weights_are_loaded
+from spanbert_tf.layers import SegmentAwareEmbedding, weights_are_loaded
 from spanbert_tf.models import SpanBertBackbone, SpanBertMaskedLM
 
 TINY = {
@@ -143,6 +143,7 @@ def encoder_parameters(layers, width, inner, vocabulary=28_996, positions=512 + 
         (12, 12, 768, 3072, "absolute", 512 + 2),
         pytest.param(24, 16, 1024, 4096, "absolute", 512 + 2, marks=pytest.mark.slow),
         (12, 12, 768, 3072, "segment_aware", 50 + 100 + 256),
+        (12, 12, 768, 3072, "segment_aware_with_segments", 2 + 50 + 100 + 256),
         (12, 12, 768, 3072, "absolute_with_paragraph_and_sentence", 512 + 2 + 50 + 100),
     ],
 )
@@ -164,29 +165,80 @@ def test_padding_does_not_change_the_text():
     np.testing.assert_allclose(np.array(long)[:, :11], np.array(short), atol=1e-5)
 
 
+def as_the_authors_load_a_row(paragraphs, table_size):
+    """Their loop over one row of paragraph indices, which begins with [CLS]."""
+    paragraphs = list(paragraphs)
+    while max(paragraphs) >= table_size:
+        if paragraphs[0] == 0:
+            paragraphs = [min(index, table_size - 1) for index in paragraphs]
+        else:
+            paragraphs = [index - 1 for index in paragraphs]
+    return paragraphs
+
+
 @pytest.mark.parametrize(
     "kind, used",
-    [("segment_aware", INDICES), ("absolute_with_paragraph_and_sentence", INDICES[:2])],
+    [
+        ("segment_aware", INDICES),
+        ("segment_aware_with_segments", INDICES),
+        ("absolute_with_paragraph_and_sentence", INDICES[:2]),
+    ],
 )
-def test_segment_aware_embeddings_are_summed_and_clipped(kind, used):
-    backbone = SpanBertBackbone(**TINY, position_embeddings=kind)
-    inputs = example(TINY, 3, 13)
+@pytest.mark.parametrize("sizes", [(50, 100, 256), (7, 3, 19)])
+def test_segment_aware_embeddings_are_summed_and_clipped(kind, used, sizes):
+    names = ("num_paragraphs", "num_sentences", "max_sentence_length")
+    backbone = SpanBertBackbone(
+        **TINY, position_embeddings=kind, **dict(zip(names, sizes, strict=True))
+    )
+    inputs = example(TINY, 5, 13)
     inputs["padding_mask"][:] = 1
     random = np.random.default_rng(4)
-    inputs |= {name: random.integers(0, 400, (3, 13)).astype("int32") for name in used}
+    inputs |= {name: random.integers(0, 400, (5, 13)).astype("int32") for name in used}
+    inputs["paragraph_indices"].sort(axis=1)
+    inputs["paragraph_indices"][1] -= inputs["paragraph_indices"][1, 0]  # from the first one
+    inputs["paragraph_indices"][2] = 60 + np.arange(13) // 4
+    inputs["paragraph_indices"][3] = 77  # one paragraph
+    inputs["paragraph_indices"][4] = np.arange(13) // 2  # all are in the table
+    rows = dict(inputs) | {
+        "paragraph_indices": np.array(
+            [as_the_authors_load_a_row(row, sizes[0]) for row in inputs["paragraph_indices"]]
+        )
+    }
     embedded = keras.Model(backbone.input, backbone.embeddings_add.output)(inputs)
 
     tables = {weight.path: np.array(weight) for weight in backbone.weights}
     expected = tables["token_embedding/embeddings"][inputs["token_ids"]]
-    if kind != "segment_aware":
+    if kind == "absolute_with_paragraph_and_sentence":
         expected = expected + tables["position_embedding/embeddings"][:13]
+    if kind != "segment_aware":
         expected = expected + tables["segment_embedding/embeddings"][inputs["segment_ids"]]
-    for name, size in zip(INDICES, (50, 100, 256), strict=True):
+    for name, size in zip(INDICES, sizes, strict=True):
         if name in used:
             path = f"segment_aware_embedding/{name.removesuffix('_indices')}_embedding/embeddings"
             assert tables[path].shape == (size, 32)
-            expected = expected + tables[path][np.minimum(inputs[name], size - 1)]
+            expected = expected + tables[path][np.minimum(rows[name], size - 1)]
     np.testing.assert_allclose(np.array(embedded), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("paragraphs", "in_table"),
+    [
+        ([60, 60, 61, 62, 63], [46, 46, 47, 48, 49]),
+        ([77, 77, 77, 77, 77], [49, 49, 49, 49, 49]),
+        ([3, 3, 51, 52, 53], [0, 0, 48, 49, 49]),  # by 3 at most
+        ([0, 0, 60, 61, 0], [0, 0, 49, 49, 0]),  # a question, a passage and padding
+        ([12, 13, 60, 61, 0], [0, 1, 48, 49, 0]),  # padding
+        ([0, 1, 48, 49, 49], [0, 1, 48, 49, 49]),
+    ],
+)
+def test_paragraphs_of_a_row_are_lowered_into_the_table(paragraphs, in_table):
+    layer = SegmentAwareEmbedding({"paragraph_indices": 50}, hidden_dim=1)
+    layer.build({"paragraph_indices": (None, None)})
+    layer.set_weights([np.arange(50.0)[:, np.newaxis]])  # each row holds its number
+    # Not lowered by the row beside it.
+    batch = np.array([paragraphs, [5, 6, 7, 8, 9]], "int32")
+    embedded = np.array(layer({"paragraph_indices": batch}))[..., 0]
+    np.testing.assert_array_equal(embedded, [in_table, [5, 6, 7, 8, 9]])
 
 
 def test_tables_of_one_model_begin_different():

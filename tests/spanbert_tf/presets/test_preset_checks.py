@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.writing import write_directory
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertMaskedLM,
     SpanBertPretrainer,
+    SpanBertTextClassifier,
+    SpanBertTextClassifierPreprocessor,
     SpanBertTokenClassifier,
     SpanBertTokenClassifierPreprocessor,
     SpanBertTokenizer,
@@ -28,7 +30,11 @@ from spanbert_tf.presets.loading import (
     load_trained,
     load_with_tokenizer,
 )
-from spanbert_tf.presets.pretraining import load_pretrainer, save_pretraining_preset
+from spanbert_tf.presets.pretraining import (
+    load_encoder_and_head,
+    load_pretrainer,
+    save_pretraining_preset,
+)
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.predictor import Predictor
 from spanbert_tf.tasks.task import task_of_preset
@@ -124,6 +130,49 @@ def test_segabert_is_checked_too(tmp_path):
         len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=40, position_embeddings="segment_aware"
     )
     check_same_weights(write(backbone, tmp_path / "preset"), backbone)
+
+
+def as_before_0_2_0(preset):
+    """Takes out of a preset's descriptions what commit e8ac957 did not write."""
+    for path in (os.path.join(preset, name) for name in ("config.json", "task.json")):
+        with open(path, encoding="utf-8") as file:
+            description = json.load(file)
+        encoder = description["config"].get("backbone", description)["config"]
+        for name in ("num_paragraphs", "num_sentences", "max_sentence_length"):
+            del encoder[name]
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(description, file)
+
+
+@pytest.mark.parametrize(
+    "positions", ["segment_aware", "absolute_with_paragraph_and_sentence", "absolute"]
+)
+def test_segabert_of_before_is_refused(positions, tmp_path):
+    """What was trained on other positions; BERT's have not changed."""
+    preset, config = str(tmp_path / "preset"), {"max_sequence_length": 40}
+    encoder = SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, position_embeddings=positions, **config)
+    is_aware = positions != "absolute"
+    tokenizer = SpanBertTokenizer(VOCABULARY)
+    preprocessor = SpanBertTextClassifierPreprocessor(tokenizer, 16, segment_aware=is_aware)
+    classifier = SpanBertTextClassifier(encoder, 2, preprocessor)
+    classifier.is_head_trained = True
+    write_preset(classifier, preset)
+    as_before_0_2_0(preset)
+    loads = [
+        functools.partial(load_checked, keras_hub.models.Backbone),
+        functools.partial(load_trained, SpanBertTextClassifier),
+        load_encoder_and_head,  # of `pretrain` and `convert`
+        SpanBertMaskedLM.from_preset,
+        keras_hub.models.Backbone.from_preset,
+    ]
+    for load in loads:
+        if not is_aware:
+            load(preset)
+            continue
+        with pytest.raises(MismatchError, match=r"from before 0\.2\.0.*train it again") as caught:
+            load(preset)
+        assert "\n" not in str(caught.value)
+        assert "preset: config.json lacks num_paragraphs" in str(caught.value) or load in loads[3:]
 
 
 @pytest.fixture
