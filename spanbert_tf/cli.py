@@ -182,6 +182,11 @@ def compare(
 @click.option(
     "--pairs", "is_pair", is_flag=True, help="A text classifier's source reads pairs of texts."
 )
+@click.option(
+    "--positions",
+    type=click.Choice(["absolute", "segment_aware", "absolute_with_paragraph_and_sentence"]),
+    help="For a checkpoint of SegaBERT's authors: which of its tables are read.",
+)
 @click.argument("source", metavar="SRC")
 @click.argument("destination", type=OUTPUT_PATH, metavar="DST")
 @overwrite_option

@@ -12,9 +12,19 @@ import numpy as np
 
 from spanbert_tf.conversion.coreference_variables import expected_coreference_shapes
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS, TABLE_SIZES
 from spanbert_tf.vocabulary import Casing
 
 TOKEN_TABLE = "bert.embeddings.word_embeddings.weight"
+SEGMENT_TABLE = "bert.embeddings.token_type_embeddings.weight"
+# Arguments of SpanBertBackbone, and the tables whose rows they count; SegaBERT's as its authors
+# call them.
+POSITION_TABLES = {
+    "max_sequence_length": "bert.embeddings.position_embeddings.weight",
+    "num_paragraphs": "bert.embeddings.para_position_embeddings.weight",
+    "num_sentences": "bert.embeddings.sent_position_embeddings.weight",
+    "max_sentence_length": "bert.embeddings.token_position_embeddings.weight",
+}
 SPAN_POSITIONS = "cls.pair_target_predictions.position_embeddings.weight"
 ENCODER, POOLER, MASKED_LM_HEAD = "encoder", "pooler", "masked_lm_head"
 SPAN_BOUNDARY_HEAD, NEXT_SENTENCE_HEAD = "span_boundary_head", "next_sentence_head"
@@ -35,6 +45,12 @@ SIZE_NAMES = {
     "num_segments": "type_vocab_size",
 }
 SIZES = (*SIZE_NAMES, "dropout")  # arguments that KerasHub's `BertBackbone` has, too
+# Sizes of SegaBERT's tables in its authors' configurations, which may lack them.
+SEGMENT_AWARE_SIZE_NAMES = {
+    "num_paragraphs": "max_para_position_embeddings",
+    "num_sentences": "max_sent_position_embeddings",
+    "max_sentence_length": "max_token_position_embeddings",
+}
 # The output matrix of a head is the token embedding once more, in files that hold it at all.
 _TIED = ("cls.predictions.decoder.weight", "cls.pair_target_predictions.decoder.weight")
 _TIED_BIASES = {"cls.predictions.decoder.bias": "cls.predictions.bias"}
@@ -60,7 +76,7 @@ class Checkpoint:
     """
 
     path: str
-    sizes: Mapping[str, int | float]
+    sizes: Mapping[str, int | float | str]
     arrays: Mapping[str, np.ndarray]
     vocabulary: list[str]
     casing: Casing
@@ -83,6 +99,34 @@ class Checkpoint:
         """Names of arrays that no part knows."""
         known = {name for shapes in self.parts().values() for name in shapes}
         return sorted(self.arrays.keys() - known)
+
+
+def read_tables(position_embeddings: str) -> set[str]:
+    """Which of `POSITION_TABLES` an encoder reads.
+
+    Args:
+        position_embeddings: as of `SpanBertBackbone`.
+    """
+    index_names = POSITION_EMBEDDINGS[position_embeddings]
+    sizes = {TABLE_SIZES[name] for name in index_names}
+    return sizes if "token_indices" in index_names else sizes | {"max_sequence_length"}
+
+
+def check_absolute(checkpoint: Checkpoint, reader: str) -> None:
+    """Refuses SegaBERT's positions for a target that has no place for them.
+
+    Args:
+        checkpoint: what will be written.
+        reader: what reads it, for the message.
+
+    Raises:
+        MismatchError: it has them.
+    """
+    if checkpoint.sizes["position_embeddings"] != "absolute":
+        raise MismatchError(
+            f"{checkpoint.path}: has SegaBERT's positions, which {reader} cannot hold; --to "
+            "huggingface writes its authors' layout, --to keras a preset"
+        )
 
 
 def check_epsilon(checkpoint: Checkpoint, reader: str) -> None:
@@ -138,7 +182,7 @@ def checked_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def expected_shapes(
-    sizes: Mapping[str, int | float], arrays: Mapping[str, np.ndarray]
+    sizes: Mapping[str, int | float | str], arrays: Mapping[str, np.ndarray]
 ) -> dict[str, Shapes]:
     """Part → name → shape of everything that a checkpoint of these sizes can hold.
 
@@ -150,10 +194,15 @@ def expected_shapes(
     width, vocabulary_size = sizes["hidden_dim"], sizes["vocabulary_size"]
     encoder = {
         TOKEN_TABLE: (vocabulary_size, width),
-        "bert.embeddings.position_embeddings.weight": (sizes["max_sequence_length"], width),
-        "bert.embeddings.token_type_embeddings.weight": (sizes["num_segments"], width),
+        **{
+            POSITION_TABLES[size]: (sizes[size], width)
+            for size in POSITION_TABLES
+            if size in read_tables(sizes["position_embeddings"])
+        },
         **_layer_norm("bert.embeddings.LayerNorm", width),
     }
+    if sizes["position_embeddings"] != "segment_aware":
+        encoder[SEGMENT_TABLE] = (sizes["num_segments"], width)
     for number in range(int(sizes["num_layers"])):
         encoder |= _encoder_layer(f"bert.encoder.layer.{number}", width, sizes["intermediate_dim"])
     predictions, boundary = "cls.predictions", "cls.pair_target_predictions"

@@ -16,6 +16,7 @@ from spanbert_tf.conversion.checkpoint import (
     checked_checkpoint,
 )
 from spanbert_tf.conversion.output_kinds import OUTPUT_KINDS
+from spanbert_tf.conversion.position_tables import with_positions
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.outputs import check_output
 from spanbert_tf.process.console import table_console
@@ -49,6 +50,7 @@ def convert_checkpoint(
     overwrite: bool = False,
     strip_accents: bool | None = None,
     is_pair: bool = False,
+    positions: str | None = None,
 ) -> None:
     """Converts a checkpoint and prints what was found, what is missing and what is not used.
 
@@ -62,10 +64,11 @@ def convert_checkpoint(
         overwrite: whether an earlier output of the target's format may be replaced.
         strip_accents: `False`: accents are kept, for a source that does not state it.
         is_pair: a text classifier reads pairs of texts, for a source that does not state it.
+        positions: one of `POSITIONS`, for a source whose tables fit several encoders.
 
     Raises:
         BadInputError: the source cannot be used, or the destination exists or cannot be written.
-        ConfigurationError: the casing is neither stated nor given.
+        ConfigurationError: the casing, or which positions are read, is neither stated nor given.
         MismatchError: source and options, or source and target, do not fit together.
     """
     destination = check_output(destination, OUTPUT_KINDS[target_format], overwrite=overwrite)
@@ -75,7 +78,8 @@ def convert_checkpoint(
         _function("keras_sources.refuse_copy")(source)
     keras.utils.set_random_seed(0)  # of a pooler that the source lacks
     read, write = _function(READERS[source_format]), _function(WRITERS[target_format])
-    checkpoint = checked_checkpoint(read(source, vocabulary, lowercase, strip_accents))
+    checkpoint = read(source, vocabulary, lowercase, strip_accents)
+    checkpoint = checked_checkpoint(with_positions(checkpoint, positions))
     if lowercase is not None:
         _warn_of_casing(checkpoint)
     if is_pair:

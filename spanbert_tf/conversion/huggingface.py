@@ -10,17 +10,21 @@ from spanbert_tf.conversion.archives import opened_source
 from spanbert_tf.conversion.checkpoint import (
     BERT_EPSILON,
     MASKED_LM_HEAD,
+    SEGMENT_AWARE_SIZE_NAMES,
+    SEGMENT_TABLE,
     SIZE_NAMES,
     SPAN_CLASSIFIERS,
     TEXT_CLASSIFIER,
     TOKEN_CLASSIFIER,
     TOKEN_TABLE,
     Checkpoint,
+    read_tables,
 )
 from spanbert_tf.conversion.output_kinds import HUGGINGFACE_KIND
 from spanbert_tf.conversion.torch_files import (
     read_pickled,
     read_safetensors,
+    with_fused_attention,
     with_standard_names,
 )
 from spanbert_tf.conversion.vocabularies import (
@@ -32,6 +36,7 @@ from spanbert_tf.conversion.vocabularies import (
 )
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.writing import write_directory
+from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS
 from spanbert_tf.vocabulary import PAD_TOKEN
 
 _CONFIG_NAMES = ("config.json", "bert_config.json")
@@ -41,6 +46,7 @@ _HEAD_PARTS = (
     *("encoder", "pooler", MASKED_LM_HEAD, "next_sentence_head"),
     *(SPAN_CLASSIFIERS, TEXT_CLASSIFIER, TOKEN_CLASSIFIER),
 )
+_SEGABERT = "segabert"  # `--model_type` of its authors' programs
 _CLASSIFIER = "classifier"  # the name of the head of several of their classes
 
 
@@ -131,28 +137,34 @@ def _read_labels(config: dict, num_classes: int, where: str) -> tuple[str, ...]:
     return tuple(named[key] for key in keys)
 
 
-def read_sizes(directory: str, path: str) -> dict[str, int | float]:
-    """Arguments of `SpanBertBackbone` from BERT's configuration.
+def read_sizes(directory: str, path: str) -> dict[str, int | float | str]:
+    """Arguments of `SpanBertBackbone` from BERT's configuration; of SegaBERT's what it states.
 
     Raises:
         BadInputError: the file is missing, lacks a key, or asks for what this encoder cannot do.
     """
     config, where = _read_config(directory, path)
     sizes = {}
-    for ours, theirs in SIZE_NAMES.items():
+    for ours, theirs in (SIZE_NAMES | SEGMENT_AWARE_SIZE_NAMES).items():
         if theirs not in config:
+            if ours in SEGMENT_AWARE_SIZE_NAMES:  # the tables tell
+                continue
             raise BadInputError(f"{where}: lacks {theirs}")
         value = config[theirs]
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
             raise BadInputError(f"{where}: {theirs} is {json.dumps(value)}, no positive integer")
         sizes[ours] = value
     for key, known in (
-        ("hidden_act", "gelu"),
-        ("position_embedding_type", "absolute"),
-        ("model_type", "bert"),
+        ("hidden_act", ("gelu",)),
+        ("position_embedding_type", tuple(POSITION_EMBEDDINGS)),
+        ("model_type", ("bert", _SEGABERT)),
     ):
-        if (config.get(key) or known) != known:
-            raise BadInputError(f"{where}: {key} is {config[key]!r}; only {known!r} is converted")
+        if (config.get(key) or known[0]) not in known:
+            words = f"only {known[0]!r} is converted"
+            raise BadInputError(f"{where}: {key} is {config[key]!r}; {words}")
+    # "absolute" is what transformers writes of any model.
+    if (config.get("position_embedding_type") or "absolute") != "absolute":
+        sizes["position_embeddings"] = config["position_embedding_type"]
     if sizes["hidden_dim"] % sizes["num_heads"]:
         raise BadInputError(f"{where}: num_attention_heads does not divide hidden_size")
     dropout = _share(config, "hidden_dropout_prob", 0.1, where)
@@ -201,7 +213,9 @@ def write_huggingface(
 
     As `BertForPreTraining`, `BertForMaskedLM`, `BertForQuestionAnswering`,
     `BertForSequenceClassification`, `BertForTokenClassification` or `BertModel`, by the heads that
-    are there; the classes of other tasks load its encoder.
+    are there; the classes of other tasks load its encoder. With SegaBERT's positions it is a
+    directory for the classes of its authors (rsvp-ai/segatron_aaai), whose `model_type` no class of
+    `transformers` takes for its own.
 
     Args:
         checkpoint: what to write.
@@ -241,6 +255,11 @@ def _write_weights(checkpoint: Checkpoint, found: list[str], directory: str) -> 
         arrays["cls.predictions.decoder.bias"] = arrays["cls.predictions.bias"].copy()
     for part in (TEXT_CLASSIFIER, TOKEN_CLASSIFIER):
         arrays = _renamed(arrays, part, _CLASSIFIER)
+    if checkpoint.sizes["position_embeddings"] != "absolute":
+        arrays = with_fused_attention(arrays)
+        # Theirs always adds a segment; without weights of it, it would draw them.
+        table = (checkpoint.sizes["num_segments"], checkpoint.sizes["hidden_dim"])
+        arrays.setdefault(SEGMENT_TABLE, np.zeros(table, "float32"))
     path = os.path.join(directory, "model.safetensors")
     try:
         save_file(arrays, path, metadata={"format": "pt"})
@@ -250,17 +269,23 @@ def _write_weights(checkpoint: Checkpoint, found: list[str], directory: str) -> 
 
 def _config(checkpoint: Checkpoint, found: list[str]) -> dict:
     sizes = checkpoint.sizes
+    positions = sizes["position_embeddings"]
     return {
         "architectures": [_architecture(found)],
-        "model_type": "bert",
+        "model_type": "bert" if positions == "absolute" else _SEGABERT,
         "hidden_act": "gelu",
         "hidden_dropout_prob": sizes["dropout"],
         "attention_probs_dropout_prob": sizes["dropout"],
         "layer_norm_eps": sizes["layer_norm_epsilon"],
         "initializer_range": 0.02,
-        "position_embedding_type": "absolute",
+        "position_embedding_type": positions,
         "pad_token_id": checkpoint.vocabulary.index(PAD_TOKEN),
         **{theirs: sizes[ours] for ours, theirs in SIZE_NAMES.items()},
+        **{
+            theirs: sizes[ours]
+            for ours, theirs in SEGMENT_AWARE_SIZE_NAMES.items()
+            if ours in read_tables(positions)
+        },
         **(_label_settings(checkpoint.labels) if TEXT_CLASSIFIER in found else {}),
         **(_label_names(checkpoint.labels) if TOKEN_CLASSIFIER in found else {}),
     }

@@ -16,6 +16,7 @@ from spanbert_tf.conversion.checkpoint import (
     TEXT_CLASSIFIER,
     TOKEN_CLASSIFIER,
     Checkpoint,
+    check_absolute,
     check_epsilon,
 )
 from spanbert_tf.conversion.coreference import coreference_parameters
@@ -66,8 +67,14 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
 
     Returns:
         The parts that the preset does not hold.
+
+    Raises:
+        MismatchError: a task that has no SegaBERT here has SegaBERT's positions.
     """
     found = checkpoint.found_parts()
+    for part in (TOKEN_CLASSIFIER, COREFERENCE):
+        if part in found:
+            check_absolute(checkpoint, f"a preset with its {part}")
     tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
     backbone = SpanBertBackbone(**checkpoint.sizes)
     _assign_encoder(backbone, checkpoint)
@@ -114,7 +121,10 @@ def _question_answerer(
     checkpoint: Checkpoint, backbone: SpanBertBackbone, tokenizer: SpanBertTokenizer
 ) -> tuple[SpanBertQuestionAnswerer, list[Parameter]]:
     preprocessor = SpanBertQuestionAnswererPreprocessor(
-        tokenizer, sequence_length=backbone.max_sequence_length, question_first=True
+        tokenizer,
+        sequence_length=backbone.max_sequence_length,
+        question_first=True,
+        segment_aware=backbone.position_embeddings != "absolute",
     )
     answerer = SpanBertQuestionAnswerer(backbone, preprocessor)
     return answerer, span_classifier_parameters(answerer.span_classifiers, backbone.hidden_dim)
@@ -140,7 +150,10 @@ def _text_classifier(
     checkpoint: Checkpoint, backbone: SpanBertBackbone, tokenizer: SpanBertTokenizer
 ) -> tuple[SpanBertTextClassifier, list[Parameter]]:
     preprocessor = SpanBertTextClassifierPreprocessor(
-        tokenizer, backbone.max_sequence_length, is_pair=checkpoint.is_pair
+        tokenizer,
+        backbone.max_sequence_length,
+        is_pair=checkpoint.is_pair,
+        segment_aware=backbone.position_embeddings != "absolute",
     )
     classifier = SpanBertTextClassifier(
         backbone,
@@ -187,9 +200,11 @@ def write_keras_bert(
         The parts that the preset does not hold.
 
     Raises:
-        MismatchError: LayerNorm's epsilon is not the one that KerasHub's BERT has.
+        MismatchError: LayerNorm's epsilon is not the one that KerasHub's BERT has, or it has
+            SegaBERT's positions.
     """
     check_epsilon(checkpoint, "KerasHub's BERT")
+    check_absolute(checkpoint, "KerasHub's BERT")
     found = checkpoint.found_parts()
     backbone = _stock_backbone(checkpoint)
     _assign_encoder(backbone, checkpoint)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import keras
 import keras_hub
 
-from spanbert_tf.conversion.checkpoint import BERT_EPSILON, SIZES, Checkpoint
+from spanbert_tf.conversion.checkpoint import BERT_EPSILON, SIZES, Checkpoint, read_tables
 from spanbert_tf.conversion.coreference import coreference_parameters
 from spanbert_tf.conversion.parameters import (
     Parameter,
@@ -55,8 +55,8 @@ def read_keras(
 
     Raises:
         BadInputError: the preset cannot be used.
-        MismatchError: it has SegaBERT's positions, or another casing, or it answers questions and
-            reads the passage first, as no other project's classes do.
+        MismatchError: it has another casing, or it answers questions and reads the passage first,
+            as no other project's classes do; or it is a SegaBERT of before 0.2.0.
     """
     if vocabulary:
         raise MismatchError(f"{path}: has a vocabulary of its own; leave out --vocabulary")
@@ -69,10 +69,9 @@ def read_keras(
     tokenizer = load_preset(keras_hub.models.Tokenizer, path)
     sizes = {name: getattr(backbone, name) for name in SIZES}
     sizes["layer_norm_epsilon"] = getattr(backbone, "layer_norm_epsilon", BERT_EPSILON)
-    if getattr(backbone, "position_embeddings", "absolute") != "absolute":
-        raise MismatchError(
-            f"{path}: has SegaBERT's positions, which no other project's format can hold"
-        )
+    sizes["position_embeddings"] = getattr(backbone, "position_embeddings", "absolute")
+    for size in read_tables(sizes["position_embeddings"]):
+        sizes[size] = getattr(backbone, size)
     casing = _casing(tokenizer)
     if lowercase not in (None, casing.lowercase) or strip_accents not in (
         None,

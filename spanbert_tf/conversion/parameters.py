@@ -11,6 +11,8 @@ import keras_hub
 import numpy as np
 
 from spanbert_tf.conversion.checkpoint import (
+    POSITION_TABLES,
+    SEGMENT_TABLE,
     SPAN_POSITIONS,
     TEXT_CLASSIFIER,
     TOKEN_CLASSIFIER,
@@ -18,6 +20,7 @@ from spanbert_tf.conversion.checkpoint import (
 )
 from spanbert_tf.layers import SpanBoundaryHead
 from spanbert_tf.models import SpanBertPretrainer
+from spanbert_tf.models.span_bert_backbone import TABLE_SIZES
 
 
 class Parameter(NamedTuple):
@@ -59,18 +62,23 @@ def encoder_parameters(backbone: keras_hub.models.Backbone) -> list[Parameter]:
     """The parameters of a `SpanBertBackbone` or KerasHub's `BertBackbone`, without the pooler."""
     parameters = [
         Parameter(TOKEN_TABLE, backbone.token_embedding.embeddings),
-        Parameter(
-            "bert.embeddings.position_embeddings.weight",
-            backbone.position_embedding.position_embeddings,
-        ),
-        Parameter(
-            "bert.embeddings.token_type_embeddings.weight", backbone.segment_embedding.embeddings
-        ),
+        *_position_tables(backbone),
         *_layer_norm("bert.embeddings.LayerNorm", backbone.embeddings_layer_norm),
     ]
     for number, layer in enumerate(backbone.transformer_layers):
         parameters += _encoder_layer(f"bert.encoder.layer.{number}", layer, backbone)
     return parameters
+
+
+def _position_tables(backbone: keras_hub.models.Backbone) -> Iterator[Parameter]:
+    if backbone.position_embedding is not None:
+        table = backbone.position_embedding.position_embeddings
+        yield Parameter(POSITION_TABLES["max_sequence_length"], table)
+    if backbone.segment_embedding is not None:
+        yield Parameter(SEGMENT_TABLE, backbone.segment_embedding.embeddings)
+    segment_aware = getattr(backbone, "segment_aware_embedding", None)
+    for name, table in segment_aware.tables.items() if segment_aware else ():
+        yield Parameter(POSITION_TABLES[TABLE_SIZES[name]], table.embeddings)
 
 
 def pooler_parameters(backbone: keras_hub.models.Backbone) -> list[Parameter]:

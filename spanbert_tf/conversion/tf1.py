@@ -11,7 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.conversion.archives import opened_source
-from spanbert_tf.conversion.checkpoint import COREFERENCE, SIZE_NAMES, Checkpoint, check_epsilon
+from spanbert_tf.conversion.checkpoint import (
+    COREFERENCE,
+    SIZE_NAMES,
+    Checkpoint,
+    check_absolute,
+    check_epsilon,
+)
 from spanbert_tf.conversion.coreference_variables import VARIABLES, standard_name, variable_name
 from spanbert_tf.conversion.huggingface import read_sizes
 from spanbert_tf.conversion.output_kinds import TF1_KIND
@@ -126,10 +132,11 @@ def write_tf1(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
         The parts that this format has no place for.
 
     Raises:
-        MismatchError: LayerNorm's epsilon is not the one that Google's code has, or a coreference
-            resolver lacks what the original's has.
+        MismatchError: LayerNorm's epsilon is not the one that Google's code has, it has SegaBERT's
+            positions, or a coreference resolver lacks what the original's has.
     """
     check_epsilon(checkpoint, "Google's code")
+    check_absolute(checkpoint, "Google's code")
     _check_resolver(checkpoint)
     found = [part for part in checkpoint.found_parts() if part in _PARTS]
     parts = checkpoint.parts()

@@ -6,11 +6,17 @@ import re
 
 import numpy as np
 
+from spanbert_tf.conversion.checkpoint import TOKEN_TABLE
 from spanbert_tf.errors import BadInputError
 
 # Names that mean nothing, and old names of LayerNorm's parameters.
-_BUFFERS = re.compile(r"(^|\.)position_ids$")
+_BUFFERS = re.compile(r"(^|\.)(position|token_type)_ids$")
 _OLD_NAMES = {"gamma": "weight", "beta": "bias"}
+_PREDICTIONS = "cls.predictions"
+# SegaBERT's authors pad the vocabulary, and their converter cuts the token embedding alone
+# (convert_segatron_to_huggingface.py).
+_PADDED = f"{_PREDICTIONS}.decoder_weight"
+_FUSED, _SEPARATE = ".attention.self.query_key_value.", ("query", "key", "value")
 
 
 def read_safetensors(path: str) -> dict[str, np.ndarray]:
@@ -73,7 +79,10 @@ def with_standard_names(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays under the names of `BertForPreTraining`.
 
     Takes off what wraps them (`module.`, fairseq's `decoder.`), adds `bert.` where a bare encoder
-    has none, renames LayerNorm's old `gamma` and `beta`, and drops index buffers.
+    has none, renames LayerNorm's old `gamma` and `beta`, drops index buffers, and takes apart the
+    queries, keys and values that SegaBERT's authors have one above the other in one matrix
+    (modeling_segabert.py, `BertSelfAttention`). Their output matrix is called as everybody's, and
+    cut to the token embedding's rows.
     """
     renamed = {}
     for name, array in arrays.items():
@@ -84,8 +93,34 @@ def with_standard_names(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         name = f"{stem}.{_OLD_NAMES.get(last, last)}"
         if name.split(".")[0] in ("embeddings", "encoder", "pooler"):
             name = f"bert.{name}"
-        renamed[name] = array
+        if _FUSED in name and len(array) % len(_SEPARATE) == 0:
+            for part, values in zip(_SEPARATE, np.split(array, len(_SEPARATE)), strict=True):
+                renamed[name.replace("query_key_value", part)] = values
+        else:
+            renamed[name] = array
+    if _PADDED in renamed:
+        num_rows = len(renamed.get(TOKEN_TABLE, ()))
+        renamed[f"{_PREDICTIONS}.decoder.weight"] = renamed.pop(_PADDED)[:num_rows]
+        if f"{_PREDICTIONS}.bias" in renamed:
+            renamed[f"{_PREDICTIONS}.bias"] = renamed[f"{_PREDICTIONS}.bias"][:num_rows]
     return renamed
+
+
+def with_fused_attention(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays with queries, keys and values of each layer in one, as SegaBERT's authors have it.
+
+    Args:
+        arrays: under the names of `BertForPreTraining`.
+    """
+    fused = {}
+    for name, array in arrays.items():
+        part = name.split(".")[-2]
+        if ".attention.self." not in name or part not in _SEPARATE:
+            fused[name] = array
+        elif part == _SEPARATE[0]:
+            parts = [arrays[name.replace(part, each)] for each in _SEPARATE]
+            fused[name.replace(part, "query_key_value")] = np.concatenate(parts)
+    return fused
 
 
 def _reason(error: Exception) -> str:
