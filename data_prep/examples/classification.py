@@ -13,6 +13,7 @@ from data_prep.examples.text_tables import (
     with_header,
 )
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.text_files import read_text_file
 
 
 def read_labelled_texts(
@@ -75,6 +76,7 @@ def _format_of(path: str) -> str:
     ending = os.path.basename(path).removesuffix(".gz").rpartition(".")[2].lower()
     ending = {"json": "jsonl", "ndjson": "jsonl", "tab": "tsv"}.get(ending, ending)
     if ending not in FORMATS:
+        read_text_file(path)  # its content may tell more: Parquet, or a path that leads nowhere
         raise BadInputError(f"{path}: its name tells no format; give --format {'|'.join(FORMATS)}")
     return ending
 

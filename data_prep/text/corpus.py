@@ -1,7 +1,8 @@
 """Finds text files and reads their documents in parts, whatever the format.
 
 Formats are recognised by content: gzip by its first two bytes; then WikiExtractor's text, JSON
-lines or plain text by the first line. Paths may be of any file system that Apache Beam knows.
+lines or plain text by the first line. What else is known (Parquet, tables, web pages …) is refused
+by name. Paths may be of any file system that Apache Beam knows.
 Memory is bounded by READ_SIZE and, in JSON lines, by the longest line.
 """
 
@@ -9,12 +10,14 @@ import dataclasses
 import glob
 import gzip
 import io
+import itertools
 import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
 
 from data_prep.beam.storage import is_remote, match_files, open_to_read
+from data_prep.text.foreign_formats import refuse_foreign_format
 from data_prep.text.formats import (
     TextPart,
     json_lines_parts,
@@ -23,6 +26,7 @@ from data_prep.text.formats import (
 )
 from data_prep.text.local_files import match_local_files
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.file_kinds import HEAD_SIZE, refuse_known_binary
 from spanbert_tf.files.text_files import GZIP_MAGIC
 
 READ_SIZE = 2**20  # bytes
@@ -113,23 +117,28 @@ class DocumentReader:
         """Yields parts of about `READ_SIZE` or less.
 
         Raises:
-            BadInputError: the file is missing, not UTF-8, a broken gzip, not well-formed, or
-                without any text.
+            BadInputError: the file is missing, not UTF-8, a broken gzip, of another format, not
+                well-formed, or without any text.
         """
         blocks = self._blocks()
         first = next(blocks, "")
         if not first:
             raise BadInputError(f"{self.path}: is empty; remove it from the input")
         if _WIKIPEDIA_START.match(first):
-            return wikipedia_parts(_chain(first, blocks), self.path)
+            return wikipedia_parts(itertools.chain([first], blocks), self.path)
         if _JSON_LINES_START.match(first):
-            return json_lines_parts(_chain(first, blocks), self.path)
+            return json_lines_parts(itertools.chain([first], blocks), self.path)
         if _JSON_ARRAY_START.match(first):
             raise BadInputError(
                 f"{self.path}: is a JSON array; write one JSON object a line, with its text as "
                 "`text`"
             )
-        return plain_text_parts(_chain(first, blocks), self.path, self._separator, READ_SIZE)
+        # The last line of a short text is a block of its own, where it has no end.
+        is_whole = self.bytes_read < READ_SIZE
+        start = [first, *(itertools.islice(blocks, 1) if is_whole else ())]
+        refuse_foreign_format(self.path, "".join(start), is_whole=is_whole)
+        blocks = itertools.chain(start, blocks)
+        return plain_text_parts(blocks, self.path, self._separator, READ_SIZE)
 
     def _blocks(self) -> Iterator[str]:
         """Text of whole lines; a line longer than `READ_SIZE` comes in several blocks."""
@@ -152,6 +161,8 @@ class DocumentReader:
                 raw.seek(0)
                 file: io.BufferedIOBase = gzip.GzipFile(fileobj=raw) if is_compressed else raw
                 while data := file.read(READ_SIZE):
+                    if not self.bytes_read:
+                        refuse_known_binary(self.path, data[:HEAD_SIZE], unpacked=is_compressed)
                     self.position = raw.tell()
                     self.bytes_read += len(data)
                     yield data
@@ -174,11 +185,6 @@ class DocumentReader:
         if not first_byte:
             text = text.removeprefix(_BYTE_ORDER_MARK)
         return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
-
-
-def _chain(first: str, others: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from others
 
 
 def _character_boundary(data: bytes) -> int:

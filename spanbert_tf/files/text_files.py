@@ -6,6 +6,7 @@ import zlib
 from typing import TypeVar
 
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.file_kinds import HEAD_SIZE, refuse_known_binary
 from spanbert_tf.files.json_values import parse_json
 
 T = TypeVar("T")
@@ -22,8 +23,10 @@ def read_text_file(path: str) -> str:
     try:
         with open(path, "rb") as file:
             content = file.read()
-        if content.startswith(GZIP_MAGIC):
+        is_compressed = content.startswith(GZIP_MAGIC)
+        if is_compressed:
             content = gzip.decompress(content)
+        refuse_known_binary(path, content[:HEAD_SIZE], unpacked=is_compressed)
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = 1 + error.object[: error.start].count(b"\n")

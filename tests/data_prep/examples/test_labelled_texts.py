@@ -263,3 +263,13 @@ def test_files_as_glue_has_them(shared_data):
         assert len(train.examples) == labelled
         assert all(example.label is None for example in test.examples)
     assert counts == {"cola": 1063, "mrpc": 1725, "rte": 3000, "wnli": 146, "stsb": 1379}
+
+
+@pytest.mark.parametrize("file_format", [None, "csv", "jsonl"])
+def test_a_format_that_is_not_read_is_named(tmp_path, file_format):
+    """Whatever its name says, and whatever --format says."""
+    path = written(tmp_path, b"PAR1\x15\x04" + bytes(60) + b"PAR1", "train.parquet")
+    with pytest.raises(BadInputError, match=r"is Parquet and not read here; .*to_json\("):
+        read_labelled_texts(path, ["text"], "label", file_format=file_format)
+    with pytest.raises(BadInputError, match="no such file"):
+        read_labelled_texts(path + "s", ["text"], "label")
