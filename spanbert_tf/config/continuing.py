@@ -10,9 +10,9 @@ from spanbert_tf.config.pretraining import ModelConfig, PretrainingConfig
 from spanbert_tf.config.runs import CONFIG_FILE
 from spanbert_tf.config.yaml_files import Setting, read_settings
 from spanbert_tf.errors import BadInputError, ConfigurationError
+from spanbert_tf.files.directory_kinds import hugging_face_model, refuse_no_preset
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.files.preset_files import (
-    check_is_preset,
     find_preset_file,
     head_options,
     read_heads,
@@ -100,7 +100,7 @@ class _SavedEncoder:
 
 
 def _read_config(preset: str) -> _SavedEncoder:
-    check_is_preset(preset)
+    refuse_no_preset(preset)
     try:
         path = find_preset_file(preset, _CONFIG_FILE)
     except (ValueError, OSError, ImportError) as error:
@@ -110,4 +110,8 @@ def _read_config(preset: str) -> _SavedEncoder:
     if path is None:
         raise BadInputError(f"{preset}: no preset of a {_ENCODER} ({_CONFIG_FILE} is missing)")
     with open(path, "rb") as file:
-        return parse_json(file.read(), _SavedEncoder, path, "copy the preset again")
+        text = file.read()
+    config = parse_json(text, dict[str, Any], path, "copy the preset again")
+    if found := hugging_face_model(config, "DIR"):  # of another place, such as hf://
+        raise BadInputError(f"{preset}: is {found.what}; download it to DIR: {found.advice}")
+    return parse_json(text, _SavedEncoder, path, "copy the preset again")

@@ -28,6 +28,7 @@ from spanbert_tf.data.schema import (
     vocabulary_hash,
 )
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.files.directory_kinds import PRETRAINING_RECORDS, refuse_other_records
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.masking.random_bits import Stream, random_bits, row_keys
 from spanbert_tf.vocabulary import load_vocabulary
@@ -53,6 +54,7 @@ def load_dataset_info(directory: str | os.PathLike, *, check_sizes: bool = True)
         MismatchError: `vocab.txt` is not the vocabulary that the records were written with.
     """
     directory = os.fspath(directory)
+    refuse_other_records(directory, PRETRAINING_RECORDS)
     path = os.path.join(directory, DATASET_INFO_FILE)
     try:
         with tf.io.gfile.GFile(path) as file:

@@ -9,6 +9,7 @@ from annotated_types import Ge, Gt, Lt
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.checksums import Checksums
+from spanbert_tf.files.directory_kinds import refuse_other_records
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.vocabulary import Casing
 
@@ -114,6 +115,7 @@ class RowsInfo:
         Raises:
             BadInputError: it is missing, no such description, or of another version.
         """
+        refuse_other_records(directory, cls.task)
         path = os.path.join(directory, cls.file_name())
         try:
             with open(path, encoding="utf-8") as file:

@@ -7,6 +7,8 @@ from spanbert_tf.errors import BadInputError
 
 HEAD_SIZE = 512  # bytes that tell every kind
 _TAR_MAGIC, _TAR_PLACE = b"ustar", 257
+_ZIP_MAGIC, _GZIP_MAGIC, _XZ_MAGIC = b"PK\x03\x04", b"\x1f\x8b", b"\xfd7zXZ\0"
+_COMPRESSED = (_GZIP_MAGIC, _XZ_MAGIC)  # as tar archives are
 _LONGEST_RECORD = 2**32  # bytes; the length of a TFRecord's first record stands in 8
 
 
@@ -39,13 +41,13 @@ _KINDS = (
     _Kind(b"\x89HDF\r\n\x1a\n", "HDF5", "name a file of text"),
     _Kind(b"\x93NUMPY", "a NumPy array", "name a file of text"),
     _Kind(b"\x28\xb5\x2f\xfd", "compressed by zstd", f"{_UNPACK}: `zstd -d FILE`, or use gzip"),
-    _Kind(b"\xfd7zXZ\0", "compressed by xz", f"{_UNPACK}: `xz -dk FILE`, or use gzip"),
+    _Kind(_XZ_MAGIC, "compressed by xz", f"{_UNPACK}: `xz -dk FILE`, or use gzip"),
     _Kind(b"BZh", "compressed by bzip2", f"{_UNPACK}: `bunzip2 -k FILE`, or use gzip"),
     _Kind(b"\x04\x22\x4d\x18", "compressed by lz4", f"{_UNPACK}: `lz4 -d FILE`, or use gzip"),
-    _Kind(b"\x1f\x8b", "compressed by gzip twice", f"{_UNPACK} once: `gunzip -k FILE`"),
+    _Kind(_GZIP_MAGIC, "compressed by gzip twice", f"{_UNPACK} once: `gunzip -k FILE`"),
     _Kind(b"\x1f\x9d", "compressed by compress", f"{_UNPACK}: `uncompress FILE`, or use gzip"),
     _Kind(
-        b"PK\x03\x04",
+        _ZIP_MAGIC,
         "a ZIP archive (as docx, xlsx and epub are)",
         f"unzip it and name the files of text; of a document, {_AS_TEXT}",
     ),
@@ -74,13 +76,25 @@ def refuse_known_binary(path: str, head: bytes, *, unpacked: bool = False) -> No
         BadInputError: it is such content; the message names the format and says what to do.
     """
     found = _known_binary(head)
-    if found is None or (found.magic == b"\x1f\x8b" and not unpacked):
+    if found is None or (found.magic == _GZIP_MAGIC and not unpacked):
         return
-    inside = ", inside gzip," if unpacked and found.magic != b"\x1f\x8b" else ""
+    inside = ", inside gzip," if unpacked and found.magic != _GZIP_MAGIC else ""
     raise BadInputError(
         f"{path}: is {found.name}{inside} and not read here; "
         f"{found.advice.replace('FILE', os.path.basename(path))}"
     )
+
+
+def archive_kind(head: bytes) -> str | None:
+    """`"zip"`, or `"tar"`, which may be compressed; `None` for what is no archive.
+
+    Args:
+        head: the first `HEAD_SIZE` bytes, or all there are.
+    """
+    if head.startswith(_ZIP_MAGIC):
+        return "zip"
+    is_tar = head.startswith(_COMPRESSED) or head[_TAR_PLACE:].startswith(_TAR_MAGIC)
+    return "tar" if is_tar or _is_bzip2(head) else None
 
 
 def _known_binary(head: bytes) -> _Kind | None:
@@ -95,7 +109,7 @@ def _known_binary(head: bytes) -> _Kind | None:
 
 
 def _is_bzip2(head: bytes) -> bool:
-    return head[3:4].isdigit() and head[4:10] in _BZIP2_BLOCKS
+    return head.startswith(b"BZh") and head[3:4].isdigit() and head[4:10] in _BZIP2_BLOCKS
 
 
 def _utf_16(head: bytes) -> _Kind | None:

@@ -8,8 +8,6 @@ import numpy as np
 from spanbert_tf.errors import BadInputError
 
 HEADS_FILE = "pretraining_heads.npz"
-_CONFIG_FILE = "config.json"
-_PRESET_OF_RUN = "preset"
 _SPAN_POSITIONS = "span_boundary_head/position_embedding/embeddings"
 _NEXT_SENTENCE = "next_sentence_head/kernel"
 
@@ -33,23 +31,6 @@ def find_preset_file(preset: str, name: str) -> str | None:
         return preset_utils.get_file(preset, name)
     except FileNotFoundError:
         return None
-
-
-def check_is_preset(preset: str) -> None:
-    """Checks that a directory is a preset's; other names are left to KerasHub.
-
-    Args:
-        preset: directory, or another name that `from_preset` takes.
-
-    Raises:
-        BadInputError: it is another directory, such as a run's, which has a preset in it.
-    """
-    if not os.path.isdir(preset) or os.path.exists(os.path.join(preset, _CONFIG_FILE)):
-        return
-    inner = os.path.join(preset, _PRESET_OF_RUN)
-    is_run = os.path.exists(os.path.join(inner, _CONFIG_FILE))
-    advice = f"name {inner}" if is_run else "name the directory of a preset"
-    raise BadInputError(f"{preset}: no preset: {_CONFIG_FILE} is missing; {advice}")
 
 
 def read_heads(preset: str) -> dict[str, np.ndarray]:

@@ -10,6 +10,7 @@ import keras_hub
 from keras import ops
 from keras_hub.src.utils import preset_utils
 
+from spanbert_tf.files.directory_kinds import refuse_no_preset
 from spanbert_tf.models.mean_crossentropy import MeanCrossentropy
 from spanbert_tf.models.objective_sums import ObjectiveSums
 from spanbert_tf.models.own_objective import OwnObjective
@@ -36,6 +37,7 @@ class LabelObjective(OwnObjective):
         """
         if "labels" not in kwargs:
             return super().from_preset(preset, load_weights=load_weights, **kwargs)
+        refuse_no_preset(preset)
         # KerasHub itself leaves a saved head out where `num_classes` is given, and only there.
         loader = preset_utils.get_preset_loader(preset)
         return loader.load_task(cls, load_weights, load_task_weights=False, **kwargs)

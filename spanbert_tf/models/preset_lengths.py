@@ -2,8 +2,10 @@
 
 from keras_hub.src.utils import preset_utils
 
+from spanbert_tf.models.preset_source import LoadsPresets
 
-class LengthOfPreset:
+
+class LengthOfPreset(LoadsPresets):
     """Packs rows as long as those of the preset's own preprocessor, or as its encoder reads.
 
     Name it before KerasHub's class, whose default is 512 whatever the encoder reads.

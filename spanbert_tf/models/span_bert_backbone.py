@@ -12,6 +12,7 @@ from spanbert_tf.layers import (
     bert_initializer,
 )
 from spanbert_tf.models.preset_precision import SavesWithoutMixedPrecision
+from spanbert_tf.models.preset_source import LoadsPresets
 
 # Which indices have embeddings. Without that of the token, the position in the row has one.
 POSITION_EMBEDDINGS = {
@@ -29,7 +30,7 @@ TABLE_SIZES = {
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertBackbone(SavesWithoutMixedPrecision, keras_hub.models.Backbone):
+class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.models.Backbone):
     """A BERT encoder, to the digit: exact GELU, LayerNorm epsilon 1e-12.
 
     SpanBERT ([Joshi et al., 2020](https://arxiv.org/abs/1907.10529)) has BERT's encoder and

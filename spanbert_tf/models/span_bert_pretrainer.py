@@ -9,6 +9,7 @@ import keras
 import keras_hub
 from keras import ops
 
+from spanbert_tf.files.directory_kinds import refuse_no_preset
 from spanbert_tf.files.preset_files import head_options, read_heads
 from spanbert_tf.layers import SpanBoundaryHead, bert_initializer, masked_lm_head
 from spanbert_tf.models.objective_sums import ObjectiveSums
@@ -215,6 +216,7 @@ class SpanBertPretrainer(OwnObjective, SpanBertTask, keras_hub.models.Task):
         """
         from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
 
+        refuse_no_preset(preset)
         saved = read_heads(preset)
         options = head_options(saved)
         options |= {name: kwargs.pop(name) for name in _HEAD_ARGUMENTS if name in kwargs}

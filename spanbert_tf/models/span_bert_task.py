@@ -7,12 +7,13 @@ import keras_hub
 import numpy as np
 
 from spanbert_tf.models.preset_precision import SavesWithoutMixedPrecision
+from spanbert_tf.models.preset_source import LoadsPresets
 from spanbert_tf.models.replicas import num_replicas
 
 _HEAD_STATE = "is_head_trained"  # in the file of weights, beside the head's
 
 
-class SpanBertTask(SavesWithoutMixedPrecision):
+class SpanBertTask(SavesWithoutMixedPrecision, LoadsPresets):
     """Base of the tasks on a `SpanBertBackbone`; name it before KerasHub's class.
 
     A task that does not read the pooler leaves it out of what it trains, and out of its

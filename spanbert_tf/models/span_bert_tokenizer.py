@@ -15,6 +15,7 @@ from keras.src.saving.serialization_lib import in_safe_mode
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.data.tokenization import WordPieceTokenizer
+from spanbert_tf.models.preset_source import LoadsPresets
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.vocabulary import (
     CONTINUATION_PREFIX,
@@ -57,7 +58,7 @@ def _shared_detokenizer(vocabulary: tuple[str, ...], dtype: str) -> tf_text.Fast
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertTokenizer(keras_hub.tokenizers.WordPieceTokenizer):
+class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
     """BERT's WordPiece tokenizer, with the ids that `spanbert-tf prepare` writes.
 
     Preparation, presets and exported models call the same TensorFlow Text operation, so that a

@@ -5,8 +5,8 @@ from typing import Any
 from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.directory_kinds import refuse_no_preset
 from spanbert_tf.files.json_values import parse_json
-from spanbert_tf.files.preset_files import check_is_preset
 
 
 def task_class(preset: str) -> str | None:
@@ -83,9 +83,10 @@ def _read(preset: str, name: str) -> dict[str, Any] | None:
     """A description in a preset: of its task, of its encoder; `None` where there is none."""
     try:
         if not preset_utils.check_file_exists(preset, name):
-            check_is_preset(preset)
+            refuse_no_preset(preset)
             return None
     except (ValueError, OSError) as error:  # no directory, and no name that KerasHub can load
+        refuse_no_preset(preset)
         raise BadInputError(describe_missing(preset, error)) from error
     with open(preset_utils.get_file(preset, name), "rb") as file:
         text = file.read()

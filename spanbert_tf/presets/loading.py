@@ -13,7 +13,7 @@ from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.data.schema import VOCABULARY_FILE, vocabulary_hash
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.files.preset_files import check_is_preset
+from spanbert_tf.files.directory_kinds import refuse_no_preset
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.task_presets import describe_missing, is_task_preset, reads_raw_inputs
@@ -45,7 +45,7 @@ def load_preset(
         BadInputError: the preset is of another class, or one of its files is missing or damaged.
         MismatchError: it has SegaBERT's positions of before 0.2.0.
     """
-    check_is_preset(preset)
+    refuse_no_preset(preset)
     try:
         if not issubclass(kind, keras_hub.models.Tokenizer):  # it reads none
             check_weights(preset)

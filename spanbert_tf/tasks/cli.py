@@ -13,6 +13,7 @@ from spanbert_tf.command_line import (
     precision_option,
     set_option,
 )
+from spanbert_tf.files.directory_kinds import refuse_no_preset
 from spanbert_tf.process.keras_import import import_keras
 
 
@@ -41,6 +42,7 @@ def finetune(
     from spanbert_tf.tasks.table import load_task_config
 
     settings = load_task_config(config, overrides)  # before TensorFlow is imported
+    refuse_no_preset(preset)
     import_keras()
     if grid:
         from spanbert_tf.studies.grid import run_grid

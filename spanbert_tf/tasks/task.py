@@ -16,6 +16,7 @@ import tensorflow as tf
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.data.rows_info import RowsInfo, info_file
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.directory_kinds import ANY_TASK, refuse_other_records
 from spanbert_tf.models.task_presets import is_task_preset
 from spanbert_tf.serving.exporting import ServedModule
 from spanbert_tf.tasks.raw_inputs import TEXT_ALONE
@@ -107,6 +108,7 @@ def task_of_records(directory: str) -> Task:
     name = _records_task(directory)
     if name is not None:
         return load_task(name)
+    refuse_other_records(directory, ANY_TASK)
     raise BadInputError(
         f"{directory}: holds no records of a task; write them with `spanbert-tf prepare`, "
         "for example `prepare squad`"

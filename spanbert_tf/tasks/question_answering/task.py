@@ -44,15 +44,20 @@ def _check_model(
     model: SpanBertQuestionAnswerer, info: QuestionAnsweringInfo, directory: str, preset: str
 ) -> None:
     preprocessor = model.preprocessor
-    for name, found, wanted in (
-        ("question_first", info.question_first, preprocessor.question_first),
-        ("has_unanswerable", info.has_unanswerable, model.has_unanswerable),
-    ):
-        if found != wanted:
-            raise MismatchError(
-                f"{directory}: {name} of these questions is {found}, of {preset} {wanted}; write "
-                "them again for this model"
-            )
+    if info.question_first != preprocessor.question_first:
+        orders = ("after the passage", "before the passage")
+        option = "with" if preprocessor.question_first else "without"
+        raise MismatchError(
+            f"{directory}: has the question {orders[info.question_first]}, and {preset} has it "
+            f"{orders[preprocessor.question_first]}; write the records again {option} "
+            "--question-first"
+        )
+    if info.has_unanswerable != model.has_unanswerable:
+        kinds = ("that all have an answer", "some of which have none")
+        raise MismatchError(
+            f"{directory}: holds questions {kinds[info.has_unanswerable]}, and {preset} is for "
+            f"questions {kinds[model.has_unanswerable]}; it and the records must be of one data set"
+        )
 
 
 def _build(

@@ -46,20 +46,26 @@ from spanbert_tf.tasks.text_classification.scoring import (
 from spanbert_tf.tasks.text_classification.serving import classify_raw, served_classifier
 from spanbert_tf.tasks.text_classification.submission import submission_file, submission_text
 
+# What records hold, without and with each property, and how a `prepare` command makes it so.
+_PAIRS = ("single texts", "pairs of texts")
+_PAIR_ADVICE = ("without --text-pair-column", "with --text-pair-column, or of pairs")
+_NUMBERS = ("texts with classes as labels", "texts with numbers as labels")
+_NUMBER_ADVICE = ("without --regression", "with --regression")
 PREDICTIONS_FILE, EVALUATION_FILE = "predictions.jsonl", "evaluation.json"
 
 
 def _check_model(
     model: SpanBertTextClassifier, info: TextClassificationInfo, directory: str, preset: str
 ) -> None:
-    for name, found, wanted in (
-        ("is_pair", info.is_pair, model.preprocessor.is_pair),
-        ("is_regression", info.is_regression, model.is_regression),
+    for (without, with_it), found, wanted, advice in (
+        (_PAIRS, info.is_pair, model.preprocessor.is_pair, _PAIR_ADVICE),
+        (_NUMBERS, info.is_regression, model.is_regression, _NUMBER_ADVICE),
     ):
         if found != wanted:
+            shown, read = (with_it, without) if found else (without, with_it)
             raise MismatchError(
-                f"{directory}: {name} of these texts is {found}, of {preset} {wanted}; write them "
-                "again for this model"
+                f"{directory}: holds {shown}, and {preset} is for {read}; write the records again "
+                f"{advice[wanted]}"
             )
     unknown = [] if info.is_regression else sorted(set(info.labels) - set(model.labels))
     if unknown:

@@ -114,7 +114,7 @@ def test_damaged_description_is_named(content, tmp_path):
 
 def test_directory_that_is_no_preset(tmp_path):
     (tmp_path / "empty").mkdir()
-    assert "config.json is missing" in message_of(tmp_path, str(tmp_path / "empty"))
+    assert "is an empty directory, no preset" in message_of(tmp_path, str(tmp_path / "empty"))
 
 
 def test_wrong_value_in_a_preset_names_the_preset(tmp_path):

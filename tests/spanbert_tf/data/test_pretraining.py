@@ -284,7 +284,7 @@ def test_numbers_of_numpy_and_masking_as_a_dict_are_taken(single):
 
 
 def test_missing_description_is_named(tmp_path):
-    with pytest.raises(BadInputError, match=r"dataset_info.json: cannot be read"):
+    with pytest.raises(BadInputError, match=r"is an empty directory, not pre-training records"):
         pretraining_dataset(tmp_path, batch_size=2)
 
 

@@ -311,10 +311,10 @@ def test_weights_of_another_shape_are_named(backbone, tmp_path):
 
 @pytest.mark.parametrize("is_run", [True, False])
 def test_a_directory_that_holds_a_preset_is_told_from_one(is_run, backbone, tmp_path):
-    advice = "name the directory of a preset"
+    found, advice = "an empty directory", "name the directory of a preset"
     if is_run:
-        advice = f"name {write(backbone, tmp_path / 'preset')}"
-    message = f"^{tmp_path}: no preset: config.json is missing; {advice}$"
+        found, advice = "the directory of a run", f"name {write(backbone, tmp_path / 'preset')}"
+    message = f"^{tmp_path}: is {found}, no preset; {advice}$"
     for use in (
         functools.partial(load_preset, SpanBertBackbone),
         functools.partial(load_preset, SpanBertTokenizer),

@@ -124,7 +124,7 @@ def test_uncased_preset_fits_uncased_records(save_preset, config, tmp_path, capf
 
 def test_directory_that_is_no_preset(config, tiny_records, tmp_path):
     os.mkdir(tmp_path / "empty")
-    with pytest.raises(BadInputError, match=r"empty: no preset: config.json is missing") as raised:
+    with pytest.raises(BadInputError, match=r"empty: is an empty directory, no preset") as raised:
         run_pretraining(config, tiny_records, str(tmp_path / "run"), str(tmp_path / "empty"))
     assert "\n" not in str(raised.value)
 

@@ -167,7 +167,7 @@ class TestTextClassification(TaskTests):
         write_texts(made_up_scores(8, 1), tmp_path / "scores", material["vocab.txt"])
         for name, message in (
             ("labels", "label 'other' is none that .* knows: contradiction, entailment, neutral"),
-            ("scores", "is_pair of these texts is False"),
+            ("scores", "holds single texts, and .* is for pairs of texts; .*--text-pair-column"),
         ):
             with pytest.raises(MismatchError, match=message):
                 run_evaluation(finished[0], [str(tmp_path / name)])
