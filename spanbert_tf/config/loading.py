@@ -7,6 +7,7 @@ import typing
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from spanbert_tf.config.foreign_names import meant_key
 from spanbert_tf.config.shipped import find_config
 from spanbert_tf.config.yaml_files import Setting, parse_override, read_settings
 from spanbert_tf.errors import ConfigurationError
@@ -110,7 +111,10 @@ def _flat_keys(section_class: type, prefix: str = "") -> list[str]:
 def _unknown_key(key: str, known: list[str]) -> str:
     if any(name.startswith(f"{key}.") for name in known):
         return f"{key} is a section; write its keys below it"
-    # A key in the wrong section is found by its last part, a misspelt one by the whole.
+    # A key in the wrong section is found by its last part, one that is called otherwise elsewhere
+    # by a table, and a misspelt one by its letters.
     same_name = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
-    nearest = same_name or difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+    nearest = same_name[:1] or [meant_key(key, known)]
+    if nearest == [None]:
+        nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
     return f"unknown key {key}; the nearest is {nearest[0]}"
