@@ -54,6 +54,7 @@ def prediction(dimensions: dict[str, int], precision: str) -> Callable[[], None]
         dtype=precision,
     )
     model = SpanBertQuestionAnswerer(backbone)
+    model.is_head_trained = True  # nobody reads what it predicts
     ids = np.random.default_rng(0).integers(1000, VOCABULARY_SIZE, (BATCH_SIZE, LENGTH))
     half = np.arange(LENGTH) >= LENGTH // 2
     batch = {

@@ -6,6 +6,7 @@ import keras
 import keras_hub
 import numpy as np
 
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.models.preset_precision import SavesWithoutMixedPrecision
 from spanbert_tf.models.preset_source import LoadsPresets
 from spanbert_tf.models.replicas import num_replicas
@@ -52,6 +53,33 @@ class SpanBertTask(SavesWithoutMixedPrecision, LoadsPresets):
         if isinstance(inputs, dict) and isinstance(self.input, dict):
             inputs = {name: inputs[name] for name in self.input}
         return super().call(inputs, training=training, mask=mask)
+
+    def predict(self, x: object = None, **kwargs) -> object:
+        """The outputs for inputs, as `keras.Model.predict`.
+
+        Args:
+            x: texts, or what else the preprocessor takes; or a data set.
+            **kwargs: as for `keras.Model.predict`.
+
+        Raises:
+            BadInputError: the head was never trained.
+        """
+        self._check_head()
+        return super().predict(x, **kwargs)
+
+    def predict_on_batch(self, x: object, **kwargs) -> object:
+        """The outputs for a batch, as `keras.Model.predict_on_batch`; raises as `predict`."""
+        self._check_head()
+        return super().predict_on_batch(x, **kwargs)
+
+    def _check_head(self) -> None:
+        # As the commands do: outputs of a new head look like any others, and mean nothing.
+        if not self.is_head_trained:
+            raise BadInputError(
+                f"{type(self).__name__}: its head is new and was never trained; `fit` it, or load "
+                "the preset of a trained model; for weights from elsewhere, set is_head_trained "
+                "to True first"
+            )
 
     def compile(self, optimizer: str | keras.Optimizer = "auto", **kwargs) -> None:
         """Configures the model for training, as `keras.Model.compile`."""
@@ -110,7 +138,8 @@ class SpanBertTask(SavesWithoutMixedPrecision, LoadsPresets):
         """Loads a preset; one without a head of this class gets a new head.
 
         That warns, unless the call asks for a new head: with `num_classes`, with the `labels` of a
-        relation or token classifier, or without weights.
+        relation or token classifier, or without weights. `predict` refuses a head that was never
+        trained.
 
         Args:
             preset: directory, or another name that KerasHub knows.

@@ -88,7 +88,8 @@ def test_fits_on_strings_and_keeps_its_head_in_a_preset(classifier, tmp_path):
         assert type(loaded) is SpanBertTextClassifier
         np.testing.assert_allclose(loaded.predict(list(SENTENCES), verbose=0), expected, atol=1e-5)
     new = SpanBertTextClassifier.from_preset(str(tmp_path / "preset"), num_classes=5)
-    assert new.predict(list(SENTENCES), verbose=0).shape == (4, 5)
+    assert not new.is_head_trained
+    assert new(new.preprocessor(list(SENTENCES)), training=False).shape == (4, 5)
 
 
 def segabert_classifier(num_classes=2, **options):
@@ -118,7 +119,7 @@ def test_segabert_reads_pairs_of_strings_and_keeps_its_positions(tmp_path):
     classifier.preprocessor.tokenizer.save_to_preset(encoder)
     new = SpanBertTextClassifier.from_preset(encoder, num_classes=3)
     assert new.preprocessor.segment_aware
-    assert new.predict(pairs, verbose=0).shape == (2, 3)
+    assert new(new.preprocessor(pairs), training=False).shape == (2, 3)
 
 
 def test_positions_and_labels_must_suit():

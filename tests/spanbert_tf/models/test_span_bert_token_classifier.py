@@ -87,7 +87,7 @@ def test_other_labels_are_a_new_classifier(tmp_path):
     )
     assert same.labels == classifier.labels and same.is_head_trained
     assert other.labels == labels and not other.is_head_trained
-    assert other.predict(["the cat"], verbose=0).shape == (1, 12, 5)
+    assert other(other.preprocessor(["the cat"]), training=False).shape == (1, 12, 5)
     for expected, actual in zip(
         classifier.backbone.get_weights(), other.backbone.get_weights(), strict=True
     ):

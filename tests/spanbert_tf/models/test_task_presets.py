@@ -13,6 +13,7 @@ import tensorflow as tf
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import (
     SpanBertBackbone,
+    SpanBertCoreferenceResolver,
     SpanBertMaskedLM,
     SpanBertMaskedLMPreprocessor,
     SpanBertQuestionAnswerer,
@@ -51,6 +52,7 @@ TASKS = {
         TEXTS,
     ),
 }
+DOCUMENTS = (TEXTS, [[[(0, 3), (8, 11)]], [[(0, 3), (4, 7)]]])  # and their clusters
 PREPROCESSORS = {
     SpanBertMaskedLM: SpanBertMaskedLMPreprocessor,
     SpanBertQuestionAnswerer: SpanBertQuestionAnswererPreprocessor,
@@ -101,6 +103,62 @@ def test_an_encoder_gets_a_new_head_which_is_not_for_prediction(kind, encoder_pr
     loaded = load_trained(kind, str(tmp_path / "trained"))
     for expected, actual in zip(task.get_weights(), loaded.get_weights(), strict=True):
         np.testing.assert_array_equal(actual, expected)
+
+
+ALL_TASKS = TASKS | {
+    SpanBertCoreferenceResolver: ({"feature_dim": 2, "ffnn_dim": 4}, DOCUMENTS, TEXTS)
+}
+
+
+def with_new_head(kind, encoder_preset):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return kind.from_preset(encoder_preset, **ALL_TASKS[kind][0])
+
+
+@pytest.mark.parametrize("kind", ALL_TASKS)
+def test_predict_refuses_a_new_head(kind, encoder_preset):
+    task, inputs = with_new_head(kind, encoder_preset), ALL_TASKS[kind][-1]
+    for predict in (task.predict, task.predict_on_batch):
+        with pytest.raises(
+            BadInputError, match=f"^{kind.__name__}: its head is new and was never trained; `fit`"
+        ):
+            predict(inputs)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [*TASKS, pytest.param(SpanBertCoreferenceResolver, marks=pytest.mark.slow)],
+)
+def test_a_head_predicts_after_fit_and_from_weights_that_were_saved_then(
+    kind, encoder_preset, tmp_path
+):
+    """KerasHub's way goes on: `from_preset`, `fit`, `predict`."""
+    _, data, inputs = ALL_TASKS[kind]
+    task, loaded = (with_new_head(kind, encoder_preset) for _ in range(2))
+    train(task, data)
+    task.predict(inputs, verbose=0)
+    task.save_weights(tmp_path / "task.weights.h5")
+    loaded.compile(run_eagerly=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the optimizer
+        loaded.load_weights(tmp_path / "task.weights.h5")
+    loaded.predict(inputs, verbose=0)
+    for expected, actual in zip(task.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_weights_from_elsewhere_count_as_trained_where_their_biases_or_their_user_say_so():
+    preprocessor = SpanBertTextClassifierPreprocessor(SpanBertTokenizer(VOCABULARY), 12)
+    classifier = SpanBertTextClassifier(make_backbone(), 2, preprocessor)
+    kernel, bias = classifier.output_dense.get_weights()
+    classifier.output_dense.set_weights([kernel, bias + 0.1])
+    expected = classifier.predict(TEXTS, verbose=0)
+    classifier.output_dense.set_weights([kernel, bias])
+    with pytest.raises(BadInputError, match="set is_head_trained to True first"):
+        classifier.predict(TEXTS, verbose=0)
+    classifier.is_head_trained = True
+    np.testing.assert_allclose(classifier.predict(TEXTS, verbose=0), expected - 0.1, atol=1e-6)
 
 
 @pytest.mark.parametrize("says", [True, False])
@@ -178,6 +236,7 @@ def test_rows_are_as_long_as_the_preset_says(kind, encoder_preset, tmp_path):
     for loaded in (each.from_preset(encoder_preset, **options) for each in classes):
         assert type(loaded) is kind
         assert loaded.preprocessor.sequence_length == 40  # that of the encoder
+        loaded.is_head_trained = True
         assert len(loaded.predict(inputs, verbose=0)) == 2
     # A task of any class packs 12: so do all others that are made of its preset.
     other = next(name for name in TASKS if name is not kind)
@@ -197,5 +256,6 @@ def test_a_question_answerer_of_segabert_tells_its_positions(tmp_path):
     make_backbone(position_embeddings="segment_aware").save_to_preset(str(tmp_path / "preset"))
     SpanBertTokenizer(VOCABULARY).save_to_preset(str(tmp_path / "preset"))
     answerer = SpanBertQuestionAnswerer.from_preset(str(tmp_path / "preset"))
+    answerer.is_head_trained = True
     logits = answerer.predict((["the cat"], ["the cat sat."]), verbose=0)
     assert logits["start_logits"].shape == (1, 40)

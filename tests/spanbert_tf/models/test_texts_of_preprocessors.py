@@ -79,6 +79,7 @@ def tiny_model(model_class, **heads):
     preprocessor = model_class.preprocessor_cls(tokenizer, LENGTH)
     model = model_class(backbone, preprocessor=preprocessor, **heads)
     model.compile("sgd", run_eagerly=True)
+    model.is_head_trained = True
     return model
 
 
