@@ -51,7 +51,7 @@ ARGUMENTS = {
     "resume_from_checkpoint": ("the option --output", "the option --output"),
     "use_cpu": ("the option --devices", "the option --devices"),
 }
-# Its fields that have none, in this release: trackers, the Hub, other libraries, what no run here can be told.
+# Its fields that have none, in this release: trackers, the Hub, other libraries, other loops.
 RELEASE = "5.24.0"
 WITHOUT = """
     lr_scheduler_type lr_scheduler_kwargs optim optim_args optim_target_modules
