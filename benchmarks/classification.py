@@ -56,12 +56,14 @@ def show_featurising(data: str, rounds: int) -> None:
     from tokenizers.implementations import BertWordPieceTokenizer
 
     from data_prep.examples.classification_rows import Featurizer
+    from spanbert_tf.data.task_records import Records
     from spanbert_tf.tasks.text_classification.dataset import load_examples
     from spanbert_tf.tasks.text_classification.schema import TextClassificationInfo
     from spanbert_tf.vocabulary import load_vocabulary
 
-    info, path = TextClassificationInfo.load(data), os.path.join(data, "vocab.txt")
-    texts = [tuple(line[name] for name in info.text_names) for line in load_examples(data)]
+    records, path = Records.of(data, TextClassificationInfo), os.path.join(data, "vocab.txt")
+    info = records.info
+    texts = [tuple(line[name] for name in info.text_names) for line in load_examples(records)]
     featurizer = Featurizer(
         load_vocabulary(path), info.casing, info.sequence_length, segment_aware=False
     )
@@ -135,7 +137,7 @@ def _batches(data: str, count: int) -> tuple[dict[str, list[dict]], list[dict]]:
     num_batches = -(-len(rows) // BATCH_SIZE)
     trained = task.dataset(data, batch_size=BATCH_SIZE, training=True)
     random = np.random.default_rng(0).permutation(len(rows))
-    limit = task.load_info(data).sequence_length
+    limit = task.records(data).info.sequence_length
     parts = {
         "train here": [
             {**x, "label": y, "sample_weight": weight}
@@ -172,7 +174,7 @@ def _our_steps(data: str, preset: str, directory: str) -> tuple[Callable, Callab
     config = load_finetuning_config(_CONFIGS[task.name])
     backbone = SpanBertBackbone.from_preset(preset)
     tokenizer = SpanBertTokenizer.from_preset(preset)
-    model = task.build(backbone, tokenizer, task.load_info(data), config)
+    model = task.build(backbone, tokenizer, task.records(data).info, config)
     step = fine_tuning_step(model, _CONFIGS[task.name])
 
     def tensors(batch: dict) -> dict:

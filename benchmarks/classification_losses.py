@@ -95,7 +95,7 @@ def compare(
     keras.utils.set_random_seed(0)
     config = load_finetuning_config("classification")
     optimizer_config = dataclasses.replace(config.optimizer, learning_rate=learning_rate)
-    info = TASK.load_info(data)
+    info = TASK.records(data).info
     backbone = SpanBertBackbone.from_preset(preset, dropout=0.0)
     model = TASK.build(backbone, SpanBertTokenizer.from_preset(preset), info, config)
     model.is_head_trained = True  # so that it is converted

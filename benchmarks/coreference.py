@@ -67,7 +67,7 @@ def write_models(data: str, preset: str | None, directory: str) -> None:
     from spanbert_tf.tasks.coreference.task import TASK
     from spanbert_tf.vocabulary import load_vocabulary
 
-    info = TASK.load_info(data)
+    info = TASK.records(data).info
     if preset is None:
         vocabulary = os.path.join(data, "vocab.txt")
         tokenizer = SpanBertTokenizer(vocabulary, lowercase=info.lowercase)

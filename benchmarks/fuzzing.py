@@ -108,31 +108,36 @@ def fuzz(name: str, path: pathlib.Path, read: Reader, count: int, seed: int) -> 
         for _ in range(count):
             damaged = mutated(content, source)
             path.write_bytes(damaged)
-            outcome, reason = _outcome(read)
+            outcome, reason = outcome_of(read)
             outcomes[outcome] += 1
-            if reason:
+            if outcome not in ("taken", "refused"):
                 print(f"{name}: {outcome}: {reason}: {damaged[:300]!r}", flush=True)
     finally:
         path.write_bytes(content)
     return outcomes
 
 
-def _outcome(read: Reader) -> tuple[str, str]:
-    signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+def outcome_of(read: Reader, seconds: float = _SECONDS) -> tuple[str, str]:
+    """How a reader fares, and why: `taken`, `refused`, `badly refused` or `too slow`.
+
+    Needs `raise_too_slow` as the handler of SIGALRM.
+    """
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         read()
         return "taken", ""
     except SpanBertError as error:
-        return ("badly refused", repr(error)) if "\n" in str(error) else ("refused", "")
+        return ("badly refused", repr(error)) if "\n" in str(error) else ("refused", str(error))
     except _TooSlow:
-        return "too slow", f"{_SECONDS} s"
+        return "too slow", f"{seconds} s"
     except Exception as error:
         return "badly refused", f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _raise_too_slow(number: int, frame: object) -> None:
+def raise_too_slow(number: int, frame: object) -> None:
+    """Ends what takes too long."""
     raise _TooSlow
 
 
@@ -268,7 +273,7 @@ def _checkpoint_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Pa
 def main(mutations: int, seed: int) -> None:
     """Runs all kinds and prints a table."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    signal.signal(signal.SIGALRM, _raise_too_slow)
+    signal.signal(signal.SIGALRM, raise_too_slow)
     total: collections.Counter = collections.Counter()
     with tempfile.TemporaryDirectory() as name:
         for kind, path, read in kinds_of_files(pathlib.Path(name)):

@@ -22,6 +22,7 @@ from spanbert_tf.data.rows_info import (
     SEGMENT_POSITIONS,
 )
 from spanbert_tf.data.schema import VOCABULARY_FILE, token_id_dtype
+from spanbert_tf.data.task_records import Records
 from spanbert_tf.data.text_rows import TextRowPacker, TextRows
 from spanbert_tf.data.tokenization import WordPieceTokenizer
 from spanbert_tf.errors import BadInputError
@@ -206,7 +207,7 @@ def load_labels(directory: str) -> list[str]:
     Raises:
         BadInputError: the directory holds no records of labelled texts, or those of a regression.
     """
-    info = TextClassificationInfo.load(directory)
+    info = Records.of(directory, TextClassificationInfo).info
     if info.is_regression:
         raise BadInputError(f"{directory}: has numbers for labels; give --regression")
     return info.labels

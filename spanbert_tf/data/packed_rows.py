@@ -4,7 +4,6 @@ B rows, S positions of a batch.
 """
 
 import functools
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,9 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data.length_batches import LengthBatches
-from spanbert_tf.data.record_file import RecordFile
 from spanbert_tf.data.row_batches import prediction_batches, training_batches
-from spanbert_tf.data.row_lengths import load_lengths
 from spanbert_tf.data.rows_info import (
     POSITION_DTYPE,
     ROW_TOKEN_IDS,
@@ -22,11 +19,11 @@ from spanbert_tf.data.rows_info import (
     SEGMENT_POSITIONS,
     RowsInfo,
 )
-from spanbert_tf.data.schema import VOCABULARY_FILE, token_id_dtype
+from spanbert_tf.data.schema import token_id_dtype
+from spanbert_tf.data.task_records import Records
 from spanbert_tf.data.unsigned_lists import decode_unsigned
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.checksums import check_files
-from spanbert_tf.vocabulary import PAD_TOKEN, load_vocabulary
+from spanbert_tf.vocabulary import PAD_TOKEN
 
 NUMBER = tf.io.FixedLenFeature([], tf.int64)
 FLOAT = tf.io.FixedLenFeature([], tf.float32)
@@ -101,23 +98,20 @@ ParsePackedRows = Callable[[PackedRows, tf.Tensor, tf.Tensor], tuple[dict, Any]]
 
 
 def packed_batches(
-    directory: str | os.PathLike,
-    info: RowsInfo,
+    records: Records,
     parse: ParsePackedRows,
     *,
     batch_size: int,
     training: bool,
     seed: int = 0,
     first_batch: int = 0,
-    count_tokens: Callable[[str], np.ndarray] = load_lengths,
 ) -> tf.data.Dataset:
     """Batches of a task's rows, rows of similar length together.
 
     S is one of at most 16 widths; see `length_batches`.
 
     Args:
-        directory: directory of the records.
-        info: their description.
+        records: the records, opened.
         parse: `(rows, serialized, width)` → `(x, y)`, by `rows.parse`.
         batch_size: B.
         training: endless batches of B rows, each epoch in an order of its own that is a function of
@@ -125,8 +119,6 @@ def packed_batches(
             the last batch smaller.
         seed: seed of the order.
         first_batch: how many batches of the training stream to pass over, to resume.
-        count_tokens: path of the rows → their lengths, for a task that also reads records that
-            were written without them.
 
     Returns:
         For training, a data set of `(x, y, sample_weight)`: `sample_weight`, float32 [B], is 0
@@ -134,50 +126,20 @@ def packed_batches(
         also has `row_index`, int32 [B], the number of the row in the file.
 
     Raises:
-        BadInputError: the directory or one of its files is missing, damaged or unusable, or there
-            is no row to train on.
+        BadInputError: the rows are damaged, or there is none (to train on).
     """
-    records, lengths, vocabulary = open_rows(directory, info, count_tokens, training=training)
+    info = records.info
+    lengths = records.lengths(training=training)
+    if (longest := int(max(lengths))) > info.sequence_length:
+        raise BadInputError(
+            f"{records}: has rows of {longest} tokens, and {info.file_name()} says "
+            f"{info.sequence_length} at most (sequence_length); write the records again"
+        )
     batches = LengthBatches(lengths, batch_size=batch_size, max_length=info.sequence_length)
-    rows = PackedRows(info, vocabulary.index(PAD_TOKEN))
+    rows = PackedRows(info, records.vocabulary.index(PAD_TOKEN))
     parse_rows = tf.autograph.experimental.do_not_convert(functools.partial(parse, rows))
     if training:
-        return training_batches(records, batches, parse_rows, seed=seed, first_batch=first_batch)
-    return prediction_batches(records, batches, parse_rows)
-
-
-def open_rows(
-    directory: str | os.PathLike,
-    info: RowsInfo,
-    count_tokens: Callable[[str], np.ndarray] = load_lengths,
-    *,
-    training: bool,
-) -> tuple[RecordFile, np.ndarray, list[str]]:
-    """The rows of some records, checked.
-
-    Args:
-        directory: directory of the records.
-        info: their description.
-        count_tokens: as for `packed_batches`.
-        training: whether the rows that are not trained are left out of the lengths.
-
-    Returns:
-        The rows, their lengths, and the vocabulary.
-
-    Raises:
-        BadInputError: as `packed_batches`.
-    """
-    directory = os.fspath(directory)
-    check_files(directory, info.files)
-    path = os.path.join(directory, info.rows_file)
-    records, lengths = RecordFile(path), count_tokens(path)
-    if not len(records) == len(lengths) == info.num_rows:
-        raise BadInputError(
-            f"{path}: holds {len(records):,} rows, lengths of {len(lengths):,} and by "
-            f"{info.file_name()} {info.num_rows:,}; write the records again"
+        return training_batches(
+            records.rows, batches, parse_rows, seed=seed, first_batch=first_batch
         )
-    if training:
-        lengths = lengths[: info.num_training_rows]
-    if not len(lengths):
-        raise BadInputError(f"{path}: holds no rows{' to train on' * training}")
-    return records, lengths, load_vocabulary(os.path.join(directory, VOCABULARY_FILE))
+    return prediction_batches(records.rows, batches, parse_rows)

@@ -1,11 +1,24 @@
 """The lengths of a task's rows, beside the file of the rows. Nothing here needs TensorFlow."""
 
 import os
+import tokenize
 from collections.abc import Sequence
 
 import numpy as np
 
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, reason
+
+# NumPy reads a head as Python's text, and sets aside what it says the array takes.
+_NO_ARRAY = (
+    OSError,
+    ValueError,
+    EOFError,
+    MemoryError,
+    OverflowError,
+    SyntaxError,
+    TypeError,
+    tokenize.TokenError,
+)
 
 
 def lengths_path(records_path: str) -> str:
@@ -26,9 +39,12 @@ def load_lengths(records_path: str) -> np.ndarray:
     """
     path = lengths_path(records_path)
     try:
-        lengths = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise BadInputError(f"{path}: cannot be read ({error}); write the records again") from error
+        with open(path, "rb") as file:
+            lengths = np.lib.format.read_array(file, allow_pickle=False)
+    except _NO_ARRAY as error:
+        raise BadInputError(
+            f"{path}: cannot be read ({reason(error)}); write the records again"
+        ) from error
     if lengths.ndim != 1 or lengths.dtype.kind != "i":
         raise BadInputError(f"{path}: is no list of lengths; write the records again")
     return lengths

@@ -3,12 +3,15 @@
 import dataclasses
 import json
 import os
-from typing import Annotated, ClassVar, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self
 
 from annotated_types import Ge, Gt, Lt
 
+from spanbert_tf.data.row_lengths import lengths_path
+from spanbert_tf.data.schema import VOCABULARY_FILE
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.checksums import Checksums
+from spanbert_tf.files.checksums import Checksums, regular_size
 from spanbert_tf.files.directory_kinds import refuse_other_records
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.vocabulary import Casing
@@ -30,6 +33,8 @@ class RowsInfo:
     Attributes:
         task: name of the task, a class attribute.
         rows_file: name of the TFRecord file of the rows, a class attribute.
+        line_files: files of JSON lines beside it, a class attribute: name → kind of a line and the
+            name in `counts` of how many there are; `None` where nothing tells.
         records_version: version of the task's records, a class attribute; others are refused.
         needed_counts: names that `counts` must have, a class attribute.
         segment_aware_options: options of the task's `prepare` that write SegaBERT's positions, a
@@ -41,7 +46,7 @@ class RowsInfo:
         counts: numbers of what was read and written: `rows`, their `tokens` and, where some rows
             are not trained, `training_rows`, which are the first ones.
         segment_aware: whether rows hold SegaBERT's positions.
-        files: checksums of the other files; empty in older descriptions.
+        files: checksums of the other files, all of them.
         strip_accents: whether accents were stripped; `None`, in older descriptions: where text was
             lower-cased.
         version: `records_version` when they were written.
@@ -50,6 +55,7 @@ class RowsInfo:
     task: ClassVar[str]
     rows_file: ClassVar[str] = "rows.tfrecord"
     records_version: ClassVar[int] = 1
+    line_files: ClassVar[Mapping[str, tuple[Any, str | None]]] = {}
     needed_counts: ClassVar[tuple[str, ...]] = ("rows", "tokens")
     segment_aware_options: ClassVar[str] = ""
     __pydantic_config__: ClassVar[dict] = {"extra": "forbid"}
@@ -59,8 +65,8 @@ class RowsInfo:
     lowercase: bool
     sequence_length: Annotated[int, Ge(3), Lt(2**16)]
     counts: dict[str, Annotated[int, Ge(0), Lt(2**63)]]
+    files: Checksums
     segment_aware: bool = False
-    files: Checksums = dataclasses.field(default_factory=dict)
     strip_accents: bool | None = None
     version: int = 1
 
@@ -109,8 +115,14 @@ class RowsInfo:
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     @classmethod
+    def needed_files(cls) -> tuple[str, ...]:
+        """The names of the files that `files` must tell of."""
+        rows = (cls.rows_file, lengths_path(cls.rows_file))
+        return (*rows, *cls.line_files, VOCABULARY_FILE)
+
+    @classmethod
     def load(cls, directory: str) -> Self:
-        """Reads the file in a directory.
+        """Reads the file in a directory; `task_records.Records` alone calls this.
 
         Raises:
             BadInputError: it is missing, no such description, or of another version.
@@ -118,6 +130,7 @@ class RowsInfo:
         refuse_other_records(directory, cls.task)
         path = os.path.join(directory, cls.file_name())
         try:
+            regular_size(path)
             with open(path, encoding="utf-8") as file:
                 text = file.read()
         except (OSError, UnicodeDecodeError) as error:
@@ -127,6 +140,10 @@ class RowsInfo:
         info = parse_json(text, cls, path, _ADVICE)
         if missing := set(cls.needed_counts) - info.counts.keys():
             raise BadInputError(f"{path}: counts.{min(missing)}: is missing; {_ADVICE}")
+        if missing := set(cls.needed_files()) - info.files.keys():
+            raise BadInputError(f"{path}: files: lacks {min(missing)}; {_ADVICE}")
+        if info.num_training_rows > info.num_rows:
+            raise BadInputError(f"{path}: counts: more rows are trained than there are; {_ADVICE}")
         if info.strip_accents and not info.lowercase:
             raise BadInputError(f"{path}: strip_accents: is true, and text is cased; {_ADVICE}")
         if info.version != cls.records_version:

@@ -64,7 +64,7 @@ def inspect_records(
             )
         task = task_of_records(data)
         inspect = task.inspect or functools.partial(inspect_rows, task)
-        inspect(data, console, num_examples)
+        inspect(task.records(data), console, num_examples)
         return
     if png:
         png = check_output_file(png, _PICTURE, _is_picture, overwrite=overwrite)

@@ -45,7 +45,12 @@ def run_grid(
         MismatchError: preset, records and configuration do not fit together.
     """
     check_resumable(output, "runs of a grid", ("learning-rate-*-batch-*",))
-    metric = load_task(config.task).main_metric
+    task = load_task(config.task)
+    metric, data, validation_data = (
+        task.main_metric,
+        task.records(data),
+        task.records(validation_data),
+    )
     results: dict[str, dict[str, float]] = {}
     points: dict[str, dict[str, str]] = {}
     grid = config.grid

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import keras_hub
 import numpy as np
 
+from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import BadInputError, MismatchError, reason
 from spanbert_tf.files.outputs import OutputKind, check_output, check_output_file
 from spanbert_tf.files.writing import write_directory, write_text
@@ -14,7 +15,13 @@ from spanbert_tf.process.console import table_console
 from spanbert_tf.tasks.report.page import is_report
 from spanbert_tf.tasks.run import shown_scores
 from spanbert_tf.tasks.run_inputs import check_labelled, check_reads
-from spanbert_tf.tasks.task import Predictions, Task, task_of_preset, task_of_records
+from spanbert_tf.tasks.task import (
+    Predictions,
+    Task,
+    open_records,
+    task_of_preset,
+    task_of_records,
+)
 
 _REPORT = OutputKind("a report page", "report.html")
 
@@ -46,14 +53,15 @@ def run_evaluation(
         MismatchError: the records were written for another model.
     """
     report = checked_report(report, data[0], overwrite=overwrite)
-    task, model = load_task_model(preset, data, precision)
-    for directory in data:
-        check_labelled(task.load_info(directory), directory)
+    sets = [open_records(directory) for directory in data]
+    task, model = load_task_model(preset, sets, precision)
+    for records in sets:
+        check_labelled(records.info, records)
 
     def predict(directory: str) -> Predictions:
         return task.predict(model, directory, batch_size=batch_size)
 
-    return print_scores(task, preset, model, predict, data, report)
+    return print_scores(task, preset, model, predict, sets, report)
 
 
 def run_baseline_evaluation(
@@ -77,9 +85,10 @@ def run_baseline_evaluation(
     task = task_of_records(data[0])
     if task.baseline is None:
         raise BadInputError(f"{data[0]}: {task.name} has no baseline")
-    for directory in data:
-        check_labelled(task.load_info(directory), directory)
-    return print_scores(task, "the baseline", None, task.baseline, data, report)
+    sets = [task.records(directory) for directory in data]
+    for records in sets:
+        check_labelled(records.info, records)
+    return print_scores(task, "the baseline", None, task.baseline, sets, report)
 
 
 def checked_report(report: str | None, data: str, *, overwrite: bool) -> str | None:
@@ -106,8 +115,8 @@ def print_scores(
     task: Task,
     name: str,
     model: keras_hub.models.Task | None,
-    predict: Callable[[str], Predictions],
-    data: Sequence[str],
+    predict: Callable[[Records], Predictions],
+    data: Sequence[Records],
     report: str | None,
 ) -> list[dict[str, float]]:
     """Scores predictions for sets of records; prints them, writes the report.
@@ -116,25 +125,25 @@ def print_scores(
         task: task of the records.
         name: name of the model or the baseline, for the report.
         model: what predicts, or `None` for a baseline.
-        predict: directory of records → predictions.
-        data: directories of records.
+        predict: records → predictions.
+        data: sets of records.
         report: as for `run_evaluation`.
     """
     scores = []
-    for directory in data:
-        predictions = predict(directory)
-        scores.append(task.score(model, directory, predictions))
-        print(f"{directory}: {shown_scores(scores[-1])}", flush=True)
+    for records in data:
+        predictions = predict(records)
+        scores.append(task.score(model, records, predictions))
+        print(f"{records}: {shown_scores(scores[-1])}", flush=True)
         if task.print_details is not None:
-            task.print_details(model, directory, predictions, table_console())
-        if report and directory == data[0]:
-            page = task.report(f"{name} on {directory}", model, directory, predictions)
+            task.print_details(model, records, predictions, table_console())
+        if report and records is data[0]:
+            page = task.report(f"{name} on {records}", model, records, predictions)
             try:
                 os.makedirs(os.path.dirname(os.path.abspath(report)), exist_ok=True)
                 write_text(report, page)
             except OSError as error:
                 raise BadInputError(f"{report}: cannot be written ({reason(error)})") from error
-            print(f"{report}: all records of {directory}", flush=True)
+            print(f"{report}: all records of {records}", flush=True)
     if len(data) > 1:  # MRQA's overall score (Fisch et al., 2019; SpanBERT, table 2: "Avg.")
         # Data sets of one task can have metrics of their own, as GLUE's do.
         shared = [key for key in scores[0] if all(key in one for one in scores)]
@@ -169,28 +178,31 @@ def run_prediction(
     task = task_of_records(data)
     kind = OutputKind("predictions", task.written_files[0], task.written_files[1:])
     output = check_output(output, kind, overwrite=overwrite)
-    task, model = load_task_model(preset, [data], precision)
-    predictions = task.predict(model, data, batch_size=batch_size)
+    records = task.records(data)
+    task, model = load_task_model(preset, [records], precision)
+    predictions = task.predict(model, records, batch_size=batch_size)
 
     def write(directory: str) -> None:
-        task.write(model, data, predictions, directory)
+        task.write(model, records, predictions, directory)
 
     write_directory(output, write, kind, overwrite=overwrite)
     print(f"{output}: predictions for {len(predictions):,} records", flush=True)
 
 
 def load_task_model(
-    preset: str | os.PathLike, data: Sequence[str] = (), precision: str = "float32"
+    preset: str | os.PathLike,
+    data: Sequence[str | os.PathLike | Records] = (),
+    precision: str = "float32",
 ) -> tuple[Task, keras_hub.models.Task]:
     """Loads a fine-tuned model and checks that records were written for it.
 
     Args:
         preset: name of the preset of a task's model.
-        data: directories of records.
+        data: directories of records, or records.
         precision: of weights and computations, as for `load_trained`.
 
     Raises:
-        BadInputError: the preset cannot be used, or holds no task's model.
+        BadInputError: records are damaged, or the preset cannot be used, or holds no task's model.
         MismatchError: vocabulary, casing or the layout of the rows differ.
     """
     preset = os.fspath(preset)
@@ -204,7 +216,7 @@ def load_task_model(
     for directory in data:
         if task_of_records(directory) is not task:
             raise MismatchError(f"{directory}: holds no records of {task.name}, as {preset} reads")
-        info = task.load_info(directory)
+        info = task.records(directory).info
         check_reads(model.backbone, model.preprocessor.tokenizer, info, directory, preset)
         if task.check_model is not None:
             task.check_model(model, info, directory, preset)

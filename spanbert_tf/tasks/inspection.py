@@ -1,15 +1,12 @@
 """`spanbert-tf inspect` on the records of a task, and what the inspections of all tasks share."""
 
-import os
 from collections.abc import Sequence
 
 import numpy as np
 from rich.console import Console
 
 from spanbert_tf.data.rows_info import RowsInfo
-from spanbert_tf.data.schema import VOCABULARY_FILE
 from spanbert_tf.tasks.task import Task
-from spanbert_tf.vocabulary import load_vocabulary
 
 
 def inspect_rows(task: Task, data: str, console: Console, num_examples: int) -> None:
@@ -24,7 +21,8 @@ def inspect_rows(task: Task, data: str, console: Console, num_examples: int) -> 
     Raises:
         BadInputError: a file of the records is missing or damaged.
     """
-    info = task.load_info(data)
+    records = task.records(data)
+    info = records.info
     console.print(
         f"{data}: {task.name.replace('_', ' ')} in rows of up to {info.sequence_length}, "
         f"{info.casing.describe()}, vocabulary of {info.vocabulary_size:,}"
@@ -35,8 +33,8 @@ def inspect_rows(task: Task, data: str, console: Console, num_examples: int) -> 
     print_counts(info, console)
     if not num_examples:
         return
-    vocabulary = load_vocabulary(os.path.join(data, VOCABULARY_FILE))
-    rows = task.dataset(data, batch_size=1, training=False)
+    vocabulary = records.vocabulary
+    rows = task.dataset(records, batch_size=1, training=False)
     for x, labels in rows.take(num_examples).as_numpy_iterator():
         console.print(f"\n{' '.join(pieces_of_row(x, vocabulary))}", markup=False)
         shown = labels if isinstance(labels, dict) else {"label": labels}

@@ -11,8 +11,8 @@ import tensorflow as tf
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.config.runs import VALIDATION_ROWS
 from spanbert_tf.data.rows_info import RowsInfo
+from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.checksums import directory_digest
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.models.task_presets import encoder_width
@@ -51,9 +51,9 @@ SCORES_FILE = "scores.json"
 def run_finetuning(
     config: FinetuningConfig,
     preset: str,
-    data: str,
+    data: str | Records,
     output: str,
-    validation_data: str | None = None,
+    validation_data: str | Records | None = None,
     *,
     num_devices: int | None = None,
 ) -> dict[str, float] | None:
@@ -62,10 +62,10 @@ def run_finetuning(
     Args:
         config: configuration of the run; its `task` names the task.
         preset: preset whose encoder the run begins with.
-        data: directory of the training records.
+        data: directory of the training records, or the records.
         output: directory of the run.
-        validation_data: directory of records to score the model on; they also decide what the
-            task chooses on development data, such as the threshold of SQuAD 2.0.
+        validation_data: directory of records, or records, to score the model on; they also decide
+            what the task chooses on development data, such as the threshold of SQuAD 2.0.
         num_devices: devices of each machine to use, all by default.
 
     Returns:
@@ -79,15 +79,18 @@ def run_finetuning(
         TrainingError: gradients were not finite again and again, or another worker was lost.
     """
     task: Task = load_task(config.task)
-    info = task.load_info(data)
+    data = task.records(data)
+    if validation_data:
+        validation_data = task.records(validation_data)
+    info = data.info
     if not info.num_training_rows:
         raise BadInputError(f"{data}: holds no rows to train on; write records with labels")
     for directory in filter(None, (data, validation_data)):
-        check_records(config, task.load_info(directory), directory)
+        check_records(config, directory.info, directory)
     if validation_data:
-        check_labelled(task.load_info(validation_data), validation_data)
+        check_labelled(validation_data.info, validation_data)
     inputs = {"--data": data, "--validation-data": validation_data}
-    inputs = {option: path and directory_digest(path) for option, path in inputs.items()}
+    inputs = {option: records and records.digest for option, records in inputs.items()}
     before = check_same_config(output, config, load_task_config)
     check_same_inputs(output, inputs)
     training = config.training
@@ -102,8 +105,7 @@ def run_finetuning(
         precision = config.training.precision
         backbone, tokenizer = load_encoder(preset, info, data, precision)
         if validation_data:
-            checked = task.load_info(validation_data)
-            check_reads(backbone, tokenizer, checked, validation_data, preset)
+            check_reads(backbone, tokenizer, validation_data.info, validation_data, preset)
         if training.random_weights:
             options = {"dtype": precision, "load_weights": False}
             backbone = load_preset(SpanBertBackbone, preset, **options)
@@ -113,7 +115,7 @@ def run_finetuning(
         if config.optimizer.lora_rank is not None:
             add_adapters(model, config.optimizer.lora_rank)
         if validation_data and task.check_model is not None:
-            task.check_model(model, task.load_info(validation_data), validation_data, data)
+            task.check_model(model, validation_data.info, validation_data, data)
         frozen = frozen_variables(backbone, config.optimizer.frozen_layers)
         trained = ReplicatedModel(model, training.accumulation_steps, frozen)
         _compile(trained, config, plan)
@@ -122,7 +124,7 @@ def run_finetuning(
     with loop.named_errors(course):
         first_step = loop.restore()
         if workers.is_chief:
-            rows = task.load_info(validation_data).num_rows if validation_data else None
+            rows = validation_data.info.num_rows if validation_data else None
             write_finetuning_run(output, config.to_yaml(), {**inputs, VALIDATION_ROWS: rows})
     if model.reads_pooler and not (backbone.is_pooler_trained or training.random_weights):
         loop.say(
@@ -187,8 +189,8 @@ def _course(
     plan: _Plan,
     trained: ReplicatedModel,
     strategy: tf.distribute.Strategy,
-    data: str,
-    validation_data: str | None,
+    data: Records,
+    validation_data: Records | None,
 ) -> Course:
     training = config.training
 
@@ -218,7 +220,7 @@ def _course(
 def _calibrated_scores(
     task: Task,
     model: keras_hub.models.Task,
-    validation_data: str,
+    validation_data: Records,
     config: FinetuningConfig,
     **options: CheckStop,
 ) -> dict[str, float]:
@@ -248,16 +250,16 @@ def _finish(
     model: keras_hub.models.Task,
     config: FinetuningConfig,
     preset: str,
-    data: str,
+    data: Records,
     output: str,
-    validation_data: str | None,
+    validation_data: Records | None,
 ) -> dict[str, float]:
     """Writes the preset, and scores what was written as `evaluate` does."""
     directory = os.path.join(output, PRESET)
     random_weights = f"random weights of the shape of {preset}"
     facts = {
         "Fine-tuned from": random_weights if config.training.random_weights else preset,
-        "Data": data,
+        "Data": str(data),
     }
     if config.training.epochs:  # otherwise the weights that it was built with must tell
         model.is_head_trained = True

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.data.rows_info import RowsInfo, info_file
+from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.directory_kinds import ANY_TASK, refuse_other_records
 from spanbert_tf.models.task_presets import is_task_preset
@@ -29,13 +30,16 @@ Predictions = Sequence[Any]  # a type of the task's own, in the order of the rec
 class Task:
     """What the commands need to know of a fine-tuning task.
 
+    `directory` below is the path of a directory of records, or `Records` that are open: commands
+    open each once, so that its files are compared with their checksums once.
+
     Attributes:
         name: `"question_answering"`; records are described by `NAME_info.json`.
         main_metric: the score by which `--grid` and `keep_best` choose; higher is better.
         model_class: class of the presets; a `keras_hub.models.Task` that offers `objectives`,
             `objective_sums` and `target_counts` (`training.replicated_model.TrainableModel`).
         config_class: class of its configurations.
-        load_info: description of the records in a directory; it has an attribute for each key of
+        info_class: class of the description of its records, which has an attribute for each key of
             the configuration's section `data`.
         build: `(backbone, tokenizer, info, config)` → the model with its preprocessor.
         dataset: `(directory, batch_size=…, training=…, seed=…, first_batch=…)` → batches of
@@ -71,7 +75,7 @@ class Task:
     main_metric: str
     model_class: type[keras_hub.models.Task]
     config_class: type[FinetuningConfig]
-    load_info: Callable[[str], RowsInfo]
+    info_class: type[RowsInfo]
     build: Callable[..., keras_hub.models.Task]
     dataset: Callable[..., tf.data.Dataset]
     predict: Callable[..., Predictions]
@@ -93,6 +97,14 @@ class Task:
     ) = None
     inspect: Callable[[str, rich.console.Console, int], None] | None = None
 
+    def records(self, directory: str | os.PathLike | Records) -> Records:
+        """Opens records of the task, unless they are open.
+
+        Raises:
+            BadInputError: a file is missing, damaged or not what the description says.
+        """
+        return Records.of(directory, self.info_class)
+
 
 def holds_task_records(directory: str) -> bool:
     """Whether a directory holds records of a task."""
@@ -113,6 +125,15 @@ def task_of_records(directory: str) -> Task:
         f"{directory}: holds no records of a task; write them with `spanbert-tf prepare`, "
         "for example `prepare squad`"
     )
+
+
+def open_records(directory: str | os.PathLike | Records) -> Records:
+    """Opens the records of any task, unless they are open.
+
+    Raises:
+        BadInputError: the directory holds no records of a task, or they are damaged.
+    """
+    return task_of_records(directory).records(directory)
 
 
 def task_of_preset(preset: str) -> Task | None:

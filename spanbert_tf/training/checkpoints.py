@@ -21,7 +21,7 @@ from annotated_types import Ge
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.checksums import sha256
+from spanbert_tf.files.checksums import file_fault, is_file_name, regular_size, sha256
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.files.writing import write_text
 
@@ -228,11 +228,13 @@ def _write_description(directory: str, step: int) -> None:
 def _find_damage(directory: str) -> str | None:
     """What is wrong with the files of a checkpoint, or None."""
     try:
-        with open(os.path.join(directory, _DESCRIPTION_FILE), encoding="utf-8") as file:
+        path = os.path.join(directory, _DESCRIPTION_FILE)
+        regular_size(path)
+        with open(path, encoding="utf-8") as file:
             checksums = parse_json(file.read(), _Description, _DESCRIPTION_FILE)["sha256"]
         for name, checksum in checksums.items():
-            if sha256(os.path.join(directory, name)) != checksum:
-                return f"{name} has changed"
+            if fault := file_fault(directory, name, checksum):
+                return f"{name if is_file_name(name) else repr(name)} {fault}"
     except (OSError, ValueError, BadInputError) as error:
         return reason(error)
     return None

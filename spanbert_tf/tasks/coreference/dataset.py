@@ -12,12 +12,12 @@ import tensorflow as tf
 
 from spanbert_tf.data.document_batches import pack_documents
 from spanbert_tf.data.length_batches import LengthBatches
-from spanbert_tf.data.packed_rows import LIST, NUMBER, open_rows
+from spanbert_tf.data.packed_rows import LIST, NUMBER
 from spanbert_tf.data.row_batches import prediction_batches, training_batches
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS
 from spanbert_tf.data.schema import token_id_dtype
+from spanbert_tf.data.task_records import Records
 from spanbert_tf.data.unsigned_lists import decode_unsigned
-from spanbert_tf.files.json_lines import read_json_lines
 from spanbert_tf.masking.random_bits import Stream, high_fraction, random_bits, scale
 from spanbert_tf.tasks.coreference import schema
 from spanbert_tf.tasks.coreference.schema import CoreferenceInfo
@@ -69,30 +69,29 @@ def coreference_dataset(
     Raises:
         BadInputError: the directory or one of its files is missing, damaged or unusable.
     """
-    directory = os.fspath(directory)
-    info = CoreferenceInfo.load(directory)
-    records, lengths, vocabulary = open_rows(directory, info, training=training)
+    records = Records.of(directory, CoreferenceInfo)
+    info, lengths = records.info, records.lengths(training=training)
     max_segments = info.max_training_segments if training else None
     if training:
         lengths = np.minimum(lengths, max_segments * info.sequence_length)
     batches = LengthBatches(lengths, batch_size=batch_size, max_length=int(max(lengths)))
     parse = tf.autograph.experimental.do_not_convert(
-        functools.partial(_parse, info, vocabulary.index(PAD_TOKEN), max_segments)
+        functools.partial(_parse, info, records.vocabulary.index(PAD_TOKEN), max_segments)
     )
     if training:
         return training_batches(
-            records, batches, parse, seed=seed, first_batch=first_batch, with_keys=True
+            records.rows, batches, parse, seed=seed, first_batch=first_batch, with_keys=True
         )
-    return prediction_batches(records, batches, parse, MAX_BATCH_POSITIONS)
+    return prediction_batches(records.rows, batches, parse, MAX_BATCH_POSITIONS)
 
 
-def load_documents(directory: str) -> list[schema.DocumentLine]:
+def load_documents(directory: str | os.PathLike) -> list[schema.DocumentLine]:
     """The lines of `documents.jsonl`, in the order of the records.
 
     Raises:
-        BadInputError: the file cannot be read.
+        BadInputError: a file of the records is damaged.
     """
-    return read_json_lines(os.path.join(directory, schema.DOCUMENTS_FILE), schema.DocumentLine)
+    return Records.of(directory, CoreferenceInfo).lines(schema.DOCUMENTS_FILE)
 
 
 def _parse(

@@ -2,6 +2,7 @@
 
 from rich.console import Console
 
+from spanbert_tf.data.task_records import Records
 from spanbert_tf.tasks.coreference.dataset import load_documents
 from spanbert_tf.tasks.coreference.schema import CoreferenceInfo
 from spanbert_tf.tasks.coreference.writing import as_text
@@ -19,7 +20,8 @@ def inspect_documents(data: str, console: Console, num_examples: int) -> None:
     Raises:
         BadInputError: a file of the records is missing or damaged.
     """
-    info = CoreferenceInfo.load(data)
+    records = Records.of(data, CoreferenceInfo)
+    info = records.info
     console.print(
         f"{data}: coreference in segments of up to {info.sequence_length}, "
         f"{info.max_training_segments} trained at once, {info.casing.describe()}, vocabulary of "
@@ -27,6 +29,6 @@ def inspect_documents(data: str, console: Console, num_examples: int) -> None:
         markup=False,
     )
     print_counts(info, console)
-    for line in load_documents(data)[:num_examples]:
+    for line in load_documents(records)[:num_examples]:
         clusters = [[(start, end) for start, end in spans] for spans in line["clusters"]]
         console.print("\n" + as_text(line, clusters), markup=False, highlight=False)

@@ -50,6 +50,7 @@ class CoreferenceInfo(RowsInfo):
     """
 
     task: ClassVar[str] = "coreference"
+    line_files: ClassVar = {DOCUMENTS_FILE: (DocumentLine, "rows")}
     needed_counts: ClassVar[tuple[str, ...]] = ("rows", "tokens", "segments")
 
     max_training_segments: Annotated[int, Gt(0), Lt(2**31)]

@@ -8,6 +8,7 @@ import os
 import tensorflow as tf
 
 from spanbert_tf.data.packed_rows import LIST, PackedRows, packed_batches
+from spanbert_tf.data.task_records import Records
 from spanbert_tf.tasks.named_entities.schema import LABEL_DTYPE, LABELS, NamedEntitiesInfo
 
 
@@ -27,8 +28,7 @@ def named_entities_dataset(directory: str | os.PathLike, **options: bool | int) 
         BadInputError: the directory or one of its files is missing, damaged or unusable, or there
             is no row to train on.
     """
-    info = NamedEntitiesInfo.load(os.fspath(directory))
-    return packed_batches(directory, info, _parse, **options)
+    return packed_batches(Records.of(directory, NamedEntitiesInfo), _parse, **options)
 
 
 def _parse(

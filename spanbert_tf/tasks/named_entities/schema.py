@@ -12,7 +12,7 @@ from annotated_types import Ge, Len
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.data.rows_info import RowsInfo
-from spanbert_tf.files.json_lines import read_json_lines
+from spanbert_tf.data.task_records import Records
 
 SENTENCES_FILE = "sentences.jsonl"
 # Feature of a row: for each position the number of its label + 1, or 0 where it has none.
@@ -51,6 +51,8 @@ class NamedEntitiesInfo(RowsInfo):
     """
 
     task: ClassVar[str] = "named_entities"
+    line_files: ClassVar = {SENTENCES_FILE: (SentenceLine, "sentences")}
+    needed_counts: ClassVar[tuple[str, ...]] = ("rows", "tokens", "sentences")
 
     labels: Annotated[list[str], Len(1, 2**15)]
 
@@ -71,10 +73,10 @@ class NamedEntitiesInfo(RowsInfo):
         )
 
 
-def load_sentences(directory: str) -> list[SentenceLine]:
+def load_sentences(directory: str | os.PathLike) -> list[SentenceLine]:
     """The lines of `sentences.jsonl`.
 
     Raises:
-        BadInputError: the file cannot be read.
+        BadInputError: a file of the records is damaged.
     """
-    return read_json_lines(os.path.join(directory, SENTENCES_FILE), SentenceLine)
+    return Records.of(directory, NamedEntitiesInfo).lines(SENTENCES_FILE)

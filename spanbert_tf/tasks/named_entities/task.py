@@ -10,7 +10,7 @@ import rich.console
 import tensorflow as tf
 
 from spanbert_tf.config import NamedEntitiesConfig
-from spanbert_tf.data.row_lengths import load_lengths
+from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.json_lines import write_json_lines
 from spanbert_tf.files.writing import write_text
@@ -107,7 +107,7 @@ def _predict(
 
     dataset = named_entities_dataset(directory, batch_size=batch_size, training=False)
     rows = predict_rows(labels_and_scores, dataset, after_batch)
-    lengths = load_lengths(os.path.join(directory, NamedEntitiesInfo.rows_file))
+    lengths = Records.of(directory, NamedEntitiesInfo).lengths()
     pieces = np.concatenate(  # without [CLS], [SEP] and padding
         [row[1 : length - 1] for row, length in zip(rows, lengths, strict=True)]
     )  # [pieces of all sentences, 2]
@@ -241,7 +241,7 @@ TASK = Task(
     main_metric="f1",
     model_class=SpanBertTokenClassifier,
     config_class=NamedEntitiesConfig,
-    load_info=NamedEntitiesInfo.load,
+    info_class=NamedEntitiesInfo,
     check_model=_check_model,
     build=_build,
     dataset=named_entities_dataset,

@@ -3,19 +3,12 @@
 B rows, S positions of a batch.
 """
 
-import functools
 import os
 
-import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data.packed_rows import LIST, NUMBER, PackedRows, packed_batches
-from spanbert_tf.data.records import find_damage
-from spanbert_tf.data.row_lengths import lengths_path, load_lengths
-from spanbert_tf.data.rows_info import ROW_TOKEN_IDS
-from spanbert_tf.data.schema import token_id_dtype
-from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.json_lines import read_json_lines
+from spanbert_tf.data.task_records import Records
 from spanbert_tf.tasks.question_answering import schema
 from spanbert_tf.tasks.question_answering.schema import QuestionAnsweringInfo
 
@@ -30,7 +23,6 @@ _PASSAGE_LISTS = {
     schema.OFFSET_ENDS: schema.OFFSET_DTYPE,
     schema.HAS_MOST_CONTEXT: schema.FLAG_DTYPE,
 }
-_ROWS_COUNTED = 1024  # at once
 
 
 def question_answering_dataset(
@@ -68,40 +60,14 @@ def question_answering_dataset(
         BadInputError: the directory or one of its files is missing, damaged or unusable, or there
             is no row to train on.
     """
-    directory = os.fspath(directory)
-    info = QuestionAnsweringInfo.load(directory)
     return packed_batches(
-        directory,
-        info,
+        Records.of(directory, QuestionAnsweringInfo),
         _parse,
         batch_size=batch_size,
         training=training,
         seed=seed,
         first_batch=first_batch,
-        count_tokens=functools.partial(_lengths, info=info),
     )
-
-
-def _lengths(path: str, info: QuestionAnsweringInfo) -> np.ndarray:
-    """The lengths of the rows, int [rows]."""
-    return load_lengths(path) if os.path.exists(lengths_path(path)) else _count_tokens(path, info)
-
-
-def _count_tokens(path: str, info: QuestionAnsweringInfo) -> np.ndarray:
-    """Lengths of rows that were written without them; reads all, and checks each one's checksum."""
-    size = np.dtype(token_id_dtype(info.vocabulary_size)).itemsize
-    feature = {ROW_TOKEN_IDS: LIST}
-
-    def lengths_of(serialized: tf.Tensor) -> tf.Tensor:
-        record = tf.io.parse_example(serialized, feature)
-        return tf.strings.length(record[ROW_TOKEN_IDS]) // size
-
-    dataset = tf.data.TFRecordDataset(path).batch(_ROWS_COUNTED).map(lengths_of)
-    try:
-        return np.concatenate([np.zeros(0, "int32"), *dataset.as_numpy_iterator()])
-    except tf.errors.OpError as error:
-        damage = BadInputError(f"{path}: holds no rows of questions; write the records again")
-        raise find_damage([path]) or damage from error
 
 
 def _parse(rows: PackedRows, serialized: tf.Tensor, width: tf.Tensor) -> tuple[dict, dict]:
@@ -122,19 +88,20 @@ def _parse(rows: PackedRows, serialized: tf.Tensor, width: tf.Tensor) -> tuple[d
     return x, y
 
 
-def load_questions(directory: str) -> list[dict]:
+def load_questions(directory: str | os.PathLike) -> list[dict]:
     """The lines of `questions.jsonl`, with `id`, `question`, `context_index` and `gold_texts`.
 
     Raises:
-        BadInputError: the file cannot be read.
+        BadInputError: a file of the records is damaged.
     """
-    return read_json_lines(os.path.join(directory, schema.QUESTIONS_FILE), schema.QuestionLine)
+    records = Records.of(directory, QuestionAnsweringInfo)
+    return records.lines(schema.QUESTIONS_FILE)
 
 
-def load_contexts(directory: str) -> list[str]:
+def load_contexts(directory: str | os.PathLike) -> list[str]:
     """The passages.
 
     Raises:
-        BadInputError: the file cannot be read.
+        BadInputError: a file of the records is damaged.
     """
-    return read_json_lines(os.path.join(directory, schema.CONTEXTS_FILE), str)
+    return Records.of(directory, QuestionAnsweringInfo).lines(schema.CONTEXTS_FILE)

@@ -1,18 +1,16 @@
 """`spanbert-tf inspect` on records of questions: counts, and rows with their answers."""
 
-import os
-
 from rich.console import Console
 from rich.text import Text
 
-from spanbert_tf.data.schema import VOCABULARY_FILE
+from spanbert_tf.data.task_records import Records
 from spanbert_tf.tasks.inspection import pieces_of_row, print_counts
 from spanbert_tf.tasks.question_answering.dataset import (
     load_questions,
     question_answering_dataset,
 )
 from spanbert_tf.tasks.question_answering.schema import QuestionAnsweringInfo
-from spanbert_tf.vocabulary import is_continuation, load_vocabulary
+from spanbert_tf.vocabulary import is_continuation
 
 _ANSWER_STYLE = "bold green"
 
@@ -28,7 +26,8 @@ def inspect_questions(data: str, console: Console, num_examples: int) -> None:
     Raises:
         BadInputError: a file of the records is missing or damaged.
     """
-    info, questions = QuestionAnsweringInfo.load(data), load_questions(data)
+    records = Records.of(data, QuestionAnsweringInfo)
+    info, questions = records.info, load_questions(records)
     order = "question first" if info.question_first else "passage first"
     console.print(
         f"{data}: questions in rows of up to {info.sequence_length}, stride {info.stride}, "
@@ -40,8 +39,8 @@ def inspect_questions(data: str, console: Console, num_examples: int) -> None:
     print_counts(info, console)
     if not num_examples:
         return
-    vocabulary = load_vocabulary(os.path.join(data, VOCABULARY_FILE))
-    rows = question_answering_dataset(data, batch_size=1, training=False)
+    vocabulary = records.vocabulary
+    rows = question_answering_dataset(records, batch_size=1, training=False)
     for x, y in rows.take(num_examples).as_numpy_iterator():
         question = questions[int(x["question_index"][0])]
         golds = ", ".join(dict.fromkeys(question["gold_texts"])) or "none"

@@ -51,15 +51,26 @@ class QuestionAnsweringInfo(RowsInfo):
         stride: tokens from one window of a passage to the next.
         question_first: whether rows are `[CLS] question [SEP] passage [SEP]`.
         has_unanswerable: whether questions without an answer belong to the task (SQuAD 2.0).
-        counts: rows are `windows`, of which training reads the first `training_windows` (all of
-            them in records that do not tell). Of the `questions` those without a gold answer are
-            `unanswered_questions`, those of which nothing is known `unlabelled_questions` (older
-            records do not tell).
+        counts: rows are `windows`, of which training reads the first `training_windows`. Of the
+            `questions` those without a gold answer are `unanswered_questions`, those of which
+            nothing is known `unlabelled_questions`.
     """
 
     task: ClassVar[str] = "question_answering"
     rows_file: ClassVar[str] = WINDOWS_FILE
-    needed_counts: ClassVar[tuple[str, ...]] = ("questions", "windows", "tokens")
+    line_files: ClassVar = {
+        QUESTIONS_FILE: (QuestionLine, "questions"),
+        CONTEXTS_FILE: (str, "contexts"),
+    }
+    needed_counts: ClassVar[tuple[str, ...]] = (
+        "contexts",
+        "questions",
+        "unanswered_questions",
+        "unlabelled_questions",
+        "windows",
+        "training_windows",
+        "tokens",
+    )
     segment_aware_options: ClassVar[str] = "--question-first --segment-aware"
 
     stride: Annotated[int, Gt(0), Lt(2**31)]
@@ -73,20 +84,20 @@ class QuestionAnsweringInfo(RowsInfo):
 
     @property
     def num_training_rows(self) -> int:
-        """Rows that are trained, the first ones; older records do not say."""
-        return self.counts.get("training_windows", self.num_rows)
+        """Rows that are trained, the first ones."""
+        return self.counts["training_windows"]
 
     @property
     def is_labelled(self) -> bool:
         """Whether answers can be scored; without `has_unanswerable` each question needs one."""
         if self.has_unanswerable:
-            return self.counts.get("unlabelled_questions", 0) < self.counts["questions"]
-        return not self.counts.get("unanswered_questions", 0)
+            return self.counts["unlabelled_questions"] < self.counts["questions"]
+        return not self.counts["unanswered_questions"]
 
     @property
     def lack_of_labels(self) -> str:
         """What is wrong, and what to do, where `is_labelled` is false."""
-        without = self.counts.get("unanswered_questions", 0)
+        without = self.counts["unanswered_questions"]
         if without == self.counts["questions"]:
             return super().lack_of_labels
         return (

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.config import QuestionAnsweringConfig
+from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import (
@@ -111,7 +112,7 @@ def _score(
     model: SpanBertQuestionAnswerer | None, directory: str, answered: Sequence[AnsweredQuestion]
 ) -> dict[str, float]:
     if model is None:  # a baseline, which always answers
-        has_unanswerable = QuestionAnsweringInfo.load(directory).has_unanswerable
+        has_unanswerable = Records.of(directory, QuestionAnsweringInfo).info.has_unanswerable
         threshold = np.inf
     else:
         has_unanswerable, threshold = model.has_unanswerable, model.null_threshold
@@ -219,7 +220,7 @@ TASK = Task(
     main_metric="f1",
     model_class=SpanBertQuestionAnswerer,
     config_class=QuestionAnsweringConfig,
-    load_info=QuestionAnsweringInfo.load,
+    info_class=QuestionAnsweringInfo,
     check_model=_check_model,
     build=_build,
     dataset=question_answering_dataset,

@@ -8,6 +8,7 @@ import os
 import tensorflow as tf
 
 from spanbert_tf.data.packed_rows import NUMBER, PackedRows, packed_batches
+from spanbert_tf.data.task_records import Records
 from spanbert_tf.tasks.relation_extraction.schema import LABEL, RelationExtractionInfo
 
 
@@ -29,8 +30,7 @@ def relation_extraction_dataset(
         BadInputError: the directory or one of its files is missing, damaged or unusable, or there
             is no row to train on.
     """
-    info = RelationExtractionInfo.load(os.fspath(directory))
-    return packed_batches(directory, info, _parse, **options)
+    return packed_batches(Records.of(directory, RelationExtractionInfo), _parse, **options)
 
 
 def _parse(

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 
 from spanbert_tf.data.entity_markers import EntityMode
 from spanbert_tf.data.rows_info import RowsInfo
-from spanbert_tf.files.json_lines import read_json_lines
+from spanbert_tf.data.task_records import Records
 
 EXAMPLES_FILE = "examples.jsonl"
 LABEL = "label"  # int64 of a row: number of its relation + 1, or 0 where training has none such
@@ -44,6 +44,7 @@ class RelationExtractionInfo(RowsInfo):
     """
 
     task: ClassVar[str] = "relation_extraction"
+    line_files: ClassVar = {EXAMPLES_FILE: (ExampleLine, "rows")}
 
     labels: Annotated[list[str], Len(1)]
     markers: dict[str, str]
@@ -56,10 +57,10 @@ class RelationExtractionInfo(RowsInfo):
         return self.num_training_rows > 0
 
 
-def load_examples(directory: str) -> list[ExampleLine]:
+def load_examples(directory: str | os.PathLike) -> list[ExampleLine]:
     """The lines of `examples.jsonl`.
 
     Raises:
-        BadInputError: the file cannot be read.
+        BadInputError: a file of the records is damaged.
     """
-    return read_json_lines(os.path.join(directory, EXAMPLES_FILE), ExampleLine)
+    return Records.of(directory, RelationExtractionInfo).lines(EXAMPLES_FILE)

@@ -9,6 +9,7 @@ import rich.console
 import tensorflow as tf
 
 from spanbert_tf.config import RelationExtractionConfig
+from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.json_lines import write_json_lines
 from spanbert_tf.files.writing import write_text
@@ -98,7 +99,7 @@ def _all_scores(
 ) -> tuple[dict[str, float], list[ClassScore]]:
     """The official scores, and those of each relation."""
     gold, predicted = _gold(directory), _relations(model, predictions)
-    if RelationExtractionInfo.load(directory).layout == "semeval2010":
+    if Records.of(directory, RelationExtractionInfo).info.layout == "semeval2010":
         return score_semeval2010(gold, dict(zip(gold, predicted, strict=True)))
     relations = list(gold.values())
     unknown = sorted(set(relations) - set(model.labels))
@@ -148,7 +149,7 @@ def _write(
 ) -> None:
     """Writes what the official scorers read, and all probabilities as JSON lines."""
     examples, relations = load_examples(directory), _relations(model, predictions)
-    if RelationExtractionInfo.load(directory).layout == "semeval2010":
+    if Records.of(directory, RelationExtractionInfo).info.layout == "semeval2010":
         pairs = zip(examples, relations, strict=True)
         lines = [f"{example['id']}\t{relation}" for example, relation in pairs]
     else:
@@ -207,7 +208,7 @@ TASK = Task(
     main_metric="f1",
     model_class=SpanBertRelationClassifier,
     config_class=RelationExtractionConfig,
-    load_info=RelationExtractionInfo.load,
+    info_class=RelationExtractionInfo,
     check_model=_check_model,
     build=_build,
     dataset=relation_extraction_dataset,

@@ -9,7 +9,7 @@ import os
 import tensorflow as tf
 
 from spanbert_tf.data.packed_rows import FLOAT, NUMBER, PackedRows, packed_batches
-from spanbert_tf.files.json_lines import read_json_lines
+from spanbert_tf.data.task_records import Records
 from spanbert_tf.tasks.text_classification.schema import (
     EXAMPLES_FILE,
     LABEL,
@@ -50,12 +50,10 @@ def text_classification_dataset(
         BadInputError: the directory or one of its files is missing, damaged or unusable, or there
             is no row to train on.
     """
-    directory = os.fspath(directory)
-    info = TextClassificationInfo.load(directory)
-    kind = FLOAT if info.is_regression else NUMBER
+    records = Records.of(directory, TextClassificationInfo)
+    kind = FLOAT if records.info.is_regression else NUMBER
     return packed_batches(
-        directory,
-        info,
+        records,
         functools.partial(_parse, kind),
         batch_size=batch_size,
         training=training,
@@ -72,10 +70,10 @@ def _parse(
     return x, record[LABEL]
 
 
-def load_examples(directory: str) -> list[ExampleLine]:
+def load_examples(directory: str | os.PathLike) -> list[ExampleLine]:
     """The lines of `examples.jsonl`.
 
     Raises:
-        BadInputError: the file cannot be read.
+        BadInputError: a file of the records is damaged.
     """
-    return read_json_lines(os.path.join(directory, EXAMPLES_FILE), ExampleLine)
+    return Records.of(directory, TextClassificationInfo).lines(EXAMPLES_FILE)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from spanbert_tf.data.task_records import Records
 from spanbert_tf.models import SpanBertTextClassifier
 from spanbert_tf.tasks.row_predictions import predict_rows
 from spanbert_tf.tasks.text_classification.dataset import (
@@ -60,7 +61,7 @@ def predict_majority(directory: str) -> Rows:
     Args:
         directory: directory of records with labels.
     """
-    info = TextClassificationInfo.load(directory)
+    info = Records.of(directory, TextClassificationInfo).info
     if info.is_regression:
         numbers = [float(line["label"] or 0) for line in load_examples(directory)]
         row = np.array([np.mean(numbers)], "float32")

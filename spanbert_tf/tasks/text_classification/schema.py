@@ -44,6 +44,7 @@ class TextClassificationInfo(RowsInfo):
     """
 
     task: ClassVar[str] = "text_classification"
+    line_files: ClassVar = {EXAMPLES_FILE: (ExampleLine, "rows")}
     segment_aware_options: ClassVar[str] = "--segment-aware"
 
     labels: Annotated[list[str], MinLen(1)]

@@ -8,6 +8,7 @@ import numpy as np
 import rich.console
 
 from spanbert_tf.config import TextClassificationConfig
+from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.json_lines import write_json_lines
 from spanbert_tf.files.writing import write_text
@@ -111,7 +112,7 @@ def _labels_and_kind(
     model: SpanBertTextClassifier | None, directory: str
 ) -> tuple[TextClassificationInfo, list[str]]:
     """The records' description, and the labels that predictions have: a baseline's are theirs."""
-    info = TextClassificationInfo.load(directory)
+    info = Records.of(directory, TextClassificationInfo).info
     return info, info.labels if model is None else model.labels
 
 
@@ -201,7 +202,7 @@ TASK = Task(
     main_metric=MAIN_METRIC,
     model_class=SpanBertTextClassifier,
     config_class=TextClassificationConfig,
-    load_info=TextClassificationInfo.load,
+    info_class=TextClassificationInfo,
     check_model=_check_model,
     build=_build,
     dataset=text_classification_dataset,

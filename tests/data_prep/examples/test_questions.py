@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import pathlib
 import re
 import tracemalloc
@@ -21,6 +20,7 @@ from data_prep.examples.question_rows import QuestionOptions, write_questions
 from data_prep.examples.questions import Answer
 from data_prep.examples.squad import read_squad
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.checksums import checksums
 from spanbert_tf.tasks.question_answering.dataset import (
     load_contexts,
     load_questions,
@@ -330,31 +330,10 @@ def test_nothing_to_train_on(tmp_path, vocabulary_file):
         question_answering_dataset(output, batch_size=1, training=True)
 
 
-def as_earlier_versions_wrote(directory):
-    """Without lengths, checksums and the number of rows that are trained."""
-    os.remove(os.path.join(directory, "windows.lengths.npy"))
-    path = pathlib.Path(directory, "question_answering_info.json")
-    info = json.loads(path.read_text())
-    del info["files"], info["counts"]["training_windows"]
-    path.write_text(json.dumps(info))
-
-
-def test_records_of_earlier_versions(tmp_path, vocabulary_file):
-    path = mixed_questions(tmp_path)
-    _, output, rows = prepared(tmp_path, vocabulary_file, path, sequence_length=64, stride=16)
-    as_earlier_versions_wrote(output)
-    for earlier, row in zip(rows_of_file(output), rows, strict=True):
-        tf.nest.map_structure(np.testing.assert_array_equal, earlier, row)
-    assert len(trained_ids(output, epochs=1)) == len(rows)
-
-
-@pytest.mark.parametrize("is_earlier", [False, True])
-def test_damaged_rows_are_named_before_the_first_batch(is_earlier, tmp_path, vocabulary_file):
+def test_damaged_rows_are_named_before_the_first_batch(tmp_path, vocabulary_file):
     _, output, _ = prepared(
         tmp_path, vocabulary_file, mixed_questions(tmp_path), sequence_length=64, stride=16
     )
-    if is_earlier:
-        as_earlier_versions_wrote(output)
     path = pathlib.Path(output, "windows.tfrecord")
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -366,14 +345,17 @@ def test_damaged_rows_are_named_before_the_first_batch(is_earlier, tmp_path, voc
 
 
 def test_rows_that_are_not_those_of_the_description(tmp_path, vocabulary_file):
-    """Records of earlier versions, whose file ends early between two rows."""
+    """The file ends early between two rows, and the checksums are those of what is there."""
     path = squad_file(tmp_path, {CONTEXT: [entry("1", "who?"), entry("2", "where?")]})
     _, output, _ = prepared(tmp_path, vocabulary_file, path)
-    as_earlier_versions_wrote(output)
     rows = pathlib.Path(output, "windows.tfrecord")
     first = next(tf.data.TFRecordDataset(str(rows)).as_numpy_iterator())
     with tf.io.TFRecordWriter(str(rows)) as writer:
         writer.write(first)
+    info = pathlib.Path(output, "question_answering_info.json")
+    content = json.loads(info.read_text())
+    content["files"] = checksums(output, content["files"])
+    info.write_text(json.dumps(content))
     with pytest.raises(BadInputError, match=r"tfrecord: holds 1 rows, .* 2; write the records"):
         question_answering_dataset(output, batch_size=1, training=False)
 

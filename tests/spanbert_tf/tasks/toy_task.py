@@ -21,6 +21,7 @@ from data_prep.text.tokenized_text import TextTokenizer
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.data.packed_rows import NUMBER, packed_batches
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, SECOND_START, RowsInfo
+from spanbert_tf.data.task_records import Records
 from spanbert_tf.files.json_lines import write_json_lines
 from spanbert_tf.files.outputs import OutputKind
 from spanbert_tf.files.text_files import read_json_objects
@@ -85,7 +86,7 @@ def parse(rows, serialized, width):
 
 
 def dataset(directory, **options):
-    return packed_batches(directory, ToyInfo.load(directory), parse, **options)
+    return packed_batches(Records.of(directory, ToyInfo), parse, **options)
 
 
 def build(backbone, tokenizer, info, config):
@@ -137,7 +138,7 @@ TASK = Task(
     main_metric="accuracy",
     model_class=ToyClassifier,
     config_class=ToyConfig,
-    load_info=ToyInfo.load,
+    info_class=ToyInfo,
     build=build,
     dataset=dataset,
     predict=predict,

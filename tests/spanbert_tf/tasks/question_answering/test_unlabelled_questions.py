@@ -90,14 +90,3 @@ def test_finetuning_neither_trains_nor_scores_on_them(tmp_path):
         run_finetuning(config, "no preset", train, output, dev)
     with pytest.raises(BadInputError, match=f"{dev}: holds no rows to train on"):
         run_finetuning(config, "no preset", dev, output, train)
-
-
-def test_older_records_that_count_no_such_questions_are_scored_as_before(tmp_path):
-    path = tmp_path / "data" / QuestionAnsweringInfo.file_name()
-    data = prepared(tmp_path, [NO_ANSWER, GOLD])
-    content = json.loads(path.read_text())
-    for name in ("unanswered_questions", "unlabelled_questions"):
-        assert content["counts"].pop(name) is not None
-    path.write_text(json.dumps(content))
-    (scores,) = run_baseline_evaluation([data])
-    assert scores["no_answer_f1"] == 0  # the baseline always answers

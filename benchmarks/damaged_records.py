@@ -1,0 +1,323 @@
+"""Damages records of each kind in every way of a list, and counts how the commands fare.
+
+    python -m benchmarks.damaged_records
+
+Each value of each description is left out or replaced by others; each file is removed, emptied,
+cut, loses, doubles or swaps lines, or becomes a directory, a pipe or a link to `/dev/zero`. A
+command may refuse with one line that is meant for the user, or end well. It may not end in another
+exception, or take longer than a minute.
+"""
+
+import collections
+import contextlib
+import io
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+
+import click
+
+from benchmarks.fuzzing import Reader, outcome_of, raise_too_slow
+
+_WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "[unused2]", "[unused3]")
+_WORDS += tuple(f"[unused{number}]" for number in range(4, 11))
+_WORDS += ("the", "cat", "dog", "sees", "##s", ".", "ann")
+_LENGTH = 32
+_MISSING = object()
+_VALUES = (_MISSING, None, "x", "../x", "/dev/zero", 0, 3, -1, 2**70, float("nan"), [1], {"x": 1})
+_TASKS = {  # records → the configuration that trains on them, and what is set beside
+    "question_answering": ("squad_v1", "data.stride=8"),
+    "text_classification": ("classification",),
+    "regression": ("classification",),
+    "named_entities": ("named_entities",),
+    "relation_extraction": ("tacred",),
+    "coreference": ("coreference_small", "data.max_training_segments=44"),
+}
+
+Damage = Callable[[pathlib.Path], None]
+
+
+def write_all_records(directory: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Writes tiny records of each kind with `prepare`; their names and directories.
+
+    Args:
+        directory: an empty directory.
+    """
+    from data_prep.cli import prepare
+
+    vocabulary = directory / "vocab.txt"
+    vocabulary.write_text("".join(f"{piece}\n" for piece in _WORDS))
+    written = {}
+    for name, (command, source, *options) in _sources(directory).items():
+        written[name] = directory / name
+        arguments = [command, "--input", str(source), "--output", str(written[name])]
+        arguments += ["--vocabulary", str(vocabulary), "--sequence-length", str(_LENGTH)]
+        arguments += ["--lowercase", *options]
+        with contextlib.redirect_stdout(io.StringIO()):
+            prepare.main(arguments, standalone_mode=False)
+    return written
+
+
+def _sources(directory: pathlib.Path) -> dict[str, tuple]:
+    """For each kind of records the command of `prepare`, its input and options."""
+    text = directory / "text.txt"
+    text.write_text("the cats see. ann sees the dog.\n\nthe dog sees ann. the cat.\n\n" * 40)
+    context = "the cat sees the dog . ann sees cats . " * 3
+    answer = {"text": "dog", "answer_start": context.index("dog")}
+    entries = [{"id": str(n), "question": "the dog", "answers": [answer]} for n in range(4)]
+    passages = [{"context": context, "qas": entries[:2]}, {"context": context, "qas": entries[2:]}]
+    squad = directory / "squad.json"
+    squad.write_text(json.dumps({"data": [{"title": "t", "paragraphs": passages}]}))
+    texts = [{"text": f"the cat {'sees ' * n}.", "label": f"l{n % 2}", "n": n} for n in range(4)]
+    spans = [{"start": 0, "end": 3, "label": "PER"}]
+    entities = [
+        {"id": str(n), "text": f"ann sees {'the ' * n}", "entities": spans} for n in range(4)
+    ]
+    places = {"subj_start": 0, "subj_end": 0, "obj_start": 2, "obj_end": 2}
+    types = {"subj_type": "PERSON", "obj_type": "ANIMAL"}
+    relations = [
+        {"id": str(n), "token": ["ann", "sees", "cats", *["."] * n], **places, **types}
+        | {"relation": ("no_relation", "sees")[n % 2]}
+        for n in range(4)
+    ]
+    tacred = directory / "tacred.json"
+    tacred.write_text(json.dumps(relations))
+    words = ["ann", "sees", "the", "cat", ".", "the", "cat", "sees", "ann", "."]
+    clusters = [[[0, 0], [8, 8]], [[2, 3], [5, 6]]]
+    documents = [
+        {"doc_key": f"nw/{n}_0", "sentences": [words[:5], words[5:]], "clusters": clusters}
+        | {"speakers": [["-"] * 5, ["-"] * 5]}
+        for n in range(4)
+    ]
+    columns = ("--text-column", "text", "--label-column")
+    return {
+        "pretraining": ("pretraining", text),
+        "question_answering": ("squad", squad, "--stride", "8"),
+        "text_classification": ("classification", _lines(directory, texts), *columns, "label"),
+        "regression": ("classification", directory / "texts.jsonl", *columns, "n", "--regression"),
+        "named_entities": (
+            "named_entities",
+            _lines(directory, entities, "entities"),
+            "--format",
+            "jsonlines",
+        ),
+        "relation_extraction": ("tacred", tacred),
+        "coreference": ("coreference", _lines(directory, documents, "documents", "jsonlines")),
+    }
+
+
+def _lines(
+    directory: pathlib.Path, values: list, name: str = "texts", ending: str = "jsonl"
+) -> pathlib.Path:
+    path = directory / f"{name}.{ending}"
+    path.write_text("".join(f"{json.dumps(value)}\n" for value in values))
+    return path
+
+
+def write_presets(directory: pathlib.Path, records: dict[str, pathlib.Path]) -> dict[str, str]:
+    """A tiny untrained model that says it is trained for each task, and the `encoder` of all.
+
+    Args:
+        directory: where the presets are written.
+        records: what `write_all_records` returned.
+    """
+    from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+    from spanbert_tf.presets.writing import write_preset
+    from spanbert_tf.tasks.table import load_task_config
+    from spanbert_tf.tasks.task import task_of_records
+
+    backbone = SpanBertBackbone(len(_WORDS), 1, 2, 8, 8, max_sequence_length=_LENGTH)
+    tokenizer = SpanBertTokenizer(list(_WORDS), lowercase=True)
+    presets = {"encoder": str(directory / "encoder-preset")}
+    write_preset(backbone, presets["encoder"], tokenizer=tokenizer)
+    for name, (config, *_) in _TASKS.items():
+        task = task_of_records(str(records[name]))
+        info = task.records(str(records[name])).info
+        model = task.build(backbone, tokenizer, info, load_task_config(config))
+        model.is_head_trained = True
+        presets[name] = str(directory / f"{name}-preset")
+        write_preset(model, presets[name])
+    return presets
+
+
+def commands(
+    name: str, directory: pathlib.Path, presets: dict[str, str], output: pathlib.Path
+) -> dict[str, Reader]:
+    """What reads records of a kind, each as its command does.
+
+    Args:
+        name: kind of the records.
+        directory: where they lie.
+        presets: what `write_presets` returned.
+        output: directory for runs, which may be there.
+    """
+    from spanbert_tf.data import pretraining_dataset
+    from spanbert_tf.inspection.records import inspect_records
+    from spanbert_tf.tasks.commands import run_baseline_evaluation, run_evaluation, run_prediction
+    from spanbert_tf.tasks.run import run_finetuning
+    from spanbert_tf.tasks.table import load_task_config
+    from spanbert_tf.tasks.task import task_of_records
+
+    data, run = str(directory), str(output / "run")
+
+    def train() -> None:  # all that `pretrain` reads of records, without a model
+        next(iter(pretraining_dataset(data, batch_size=2)))
+        next(iter(pretraining_dataset(data, batch_size=2, split="validation")))
+
+    def inspect() -> None:
+        inspect_records(data, "spanbert_base", num_examples=2)
+
+    if name == "pretraining":
+        return {"dataset": train, "inspect": inspect}
+    found = {"inspect": inspect}
+    preset = presets[name]
+    small = ["training.batch_size=2", "training.precision=float32", "training.epochs=1"]
+    shipped, *settings = _TASKS[name]
+    config = load_task_config(shipped, [*small, f"data.sequence_length={_LENGTH}", *settings])
+
+    def finetune() -> None:
+        shutil.rmtree(run, ignore_errors=True)
+        run_finetuning(config, presets["encoder"], data, run, data)
+
+    if task_of_records(data).baseline is not None:
+        found["baseline"] = lambda: run_baseline_evaluation([data])
+    report = str(output / "report.html")
+    has_report = task_of_records(data).report is not None
+    found["evaluate"] = lambda: run_evaluation(
+        preset, [data], report=report if has_report else None, overwrite=True
+    )
+    predictions = str(output / f"{name}-predictions")
+    found["predict"] = lambda: run_prediction(preset, data, predictions, overwrite=True)
+    found["finetune"] = finetune
+    return found
+
+
+def leaves(value: object) -> Iterator[tuple[dict | list, str | int]]:
+    """Each place of a JSON value, as (object or list, key or index)."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in list(entries):
+        yield value, key
+        if isinstance(inner, dict | list):
+            yield from leaves(inner)
+
+
+def damaged_descriptions(text: str) -> Iterator[tuple[str, str]]:
+    """A description with each value in turn left out or replaced: what was done, its text."""
+    count = len(list(leaves(json.loads(text))))
+    for place in range(count):
+        for value in _VALUES:
+            document = json.loads(text)
+            owner, key = list(leaves(document))[place]
+            if value is _MISSING:
+                del owner[key]
+            elif owner[key] == value:
+                continue
+            else:
+                owner[key] = value
+            done = "is left out" if value is _MISSING else f"is {json.dumps(value)}"
+            yield f"{key} {done}", json.dumps(document)
+
+
+def _with_lines(change: Callable[[list[bytes]], list[bytes]]) -> Damage:
+    def damage(path: pathlib.Path) -> None:
+        path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+
+    return damage
+
+
+def _replaced(make: Callable[[pathlib.Path], object]) -> Damage:
+    def damage(path: pathlib.Path) -> None:
+        path.unlink()
+        make(path)
+
+    return damage
+
+
+DAMAGES: dict[str, Damage] = {
+    "missing": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "a line lost": _with_lines(lambda lines: [*lines[:1], *lines[2:]] if lines[1:] else [b""]),
+    "a line doubled": _with_lines(lambda lines: [*lines, lines[-1]]),
+    "lines swapped": _with_lines(lambda lines: [*lines[1:], lines[0]] if lines[1:] else [b" "]),
+    "a directory": _replaced(pathlib.Path.mkdir),
+    "a pipe": _replaced(os.mkfifo),
+    "a link to /dev/zero": _replaced(lambda path: path.symlink_to("/dev/zero")),
+}
+
+
+def damaged_files(directory: pathlib.Path) -> Iterator[tuple[str, Damage]]:
+    """Each file of a directory with each damage: what is done, and what does it."""
+    for name in sorted(os.listdir(directory)):
+        for kind, damage in DAMAGES.items():
+            yield f"{name}: {kind}", lambda copy, name=name, damage=damage: damage(copy / name)
+
+
+def all_damages(directory: pathlib.Path) -> Iterator[tuple[str, Damage]]:
+    """Every damage of a directory of records."""
+    yield from damaged_files(directory)
+    (info,) = [name for name in os.listdir(directory) if name.endswith("_info.json")]
+    for done, text in damaged_descriptions((directory / info).read_text()):
+        yield f"{info}: {done}", lambda copy, text=text: (copy / info).write_text(text) and None
+
+
+@click.command(help=__doc__.splitlines()[0])
+@click.option("--only", multiple=True, help="Kinds of records. [all]")
+@click.option("--share", default=1.0, show_default=True, help="Share of the damages, at random.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--without", multiple=True, help="Commands to leave out, such as finetune.")
+@click.option("--show-taken", is_flag=True, help="Print what was done and taken, too.")
+def main(
+    only: tuple[str, ...], share: float, seed: int, without: tuple[str, ...], show_taken: bool
+) -> None:
+    """Runs all kinds and prints a table."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    signal.signal(signal.SIGALRM, raise_too_slow)
+    source = random.Random(seed)
+    with tempfile.TemporaryDirectory() as name:
+        directory = pathlib.Path(name)
+        records = write_all_records(directory)
+        with contextlib.redirect_stdout(io.StringIO()):
+            presets = write_presets(directory, records)
+        for kind in only or records:
+            readers = commands(kind, records[kind], presets, directory)
+            _fuzz(kind, records[kind], readers, share, source, set(without), show_taken)
+
+
+def _fuzz(
+    kind: str,
+    directory: pathlib.Path,
+    readers: dict[str, Reader],
+    share: float,
+    source: random.Random,
+    without: set[str],
+    show_taken: bool,
+) -> None:
+    whole = directory.with_name(f"{directory.name}-whole")
+    shutil.copytree(directory, whole)
+    outcomes = {name: collections.Counter() for name in readers if name not in without}
+    for done, damage in [("nothing", lambda copy: None), *all_damages(whole)]:
+        if done != "nothing" and source.random() > share:
+            continue
+        shutil.rmtree(directory)
+        shutil.copytree(whole, directory)
+        damage(directory)
+        for name in outcomes:
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                outcome, reason = outcome_of(readers[name], seconds=60)
+            outcomes[name][outcome] += 1
+            is_odd = outcome not in (("taken",) if done == "nothing" else ("taken", "refused"))
+            if is_odd or (show_taken and outcome == "taken"):
+                print(f"{kind}: {name}: {outcome}: {done}: {reason}", flush=True)
+    for name, counted in outcomes.items():
+        print(f"{kind}: {name}: {dict(sorted(counted.items()))}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
