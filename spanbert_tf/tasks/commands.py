@@ -8,6 +8,7 @@ import numpy as np
 
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import BadInputError, MismatchError, reason
+from spanbert_tf.files.directory_kinds import refuse_no_preset
 from spanbert_tf.files.outputs import OutputKind, check_output, check_output_file
 from spanbert_tf.files.writing import write_directory, write_text
 from spanbert_tf.presets.loading import load_trained
@@ -53,6 +54,7 @@ def run_evaluation(
         MismatchError: the records were written for another model.
     """
     report = checked_report(report, data[0], overwrite=overwrite)
+    refuse_no_preset(os.fspath(preset))
     sets = [open_records(directory) for directory in data]
     task, model = load_task_model(preset, sets, precision)
     for records in sets:
