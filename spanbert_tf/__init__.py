@@ -8,6 +8,10 @@ import os
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+# As the commands have it: else TensorFlow and XLA log what they find on the machine when they are
+# first used. TF_CPP_MIN_LOG_LEVEL=0 in the environment brings their lines back.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
 __version__ = "0.1.0"
 
 _SUBMODULES = (

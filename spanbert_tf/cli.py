@@ -19,6 +19,7 @@ from spanbert_tf.command_line import (
     quiet_libraries,
     run_command,
     set_option,
+    show_library_logs,
 )
 from spanbert_tf.process.keras_import import import_keras
 from spanbert_tf.process.signals import hand_signals_on
@@ -30,7 +31,9 @@ from spanbert_tf.tasks.cli import evaluate, finetune, glue, predict
 @click.version_option(package_name="spanbert_tf")
 def cli(debug: bool) -> None:
     """Pre-train, fine-tune and serve SpanBERT with TensorFlow and Keras."""
-    if not debug:
+    if debug:
+        show_library_logs()
+    else:
         quiet_libraries()
 
 

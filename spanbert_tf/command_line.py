@@ -109,12 +109,17 @@ overwrite_option = click.option(
 
 
 def quiet_libraries() -> None:
-    """Hides warnings and TensorFlow's own log; before TensorFlow is imported."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    """Hides warnings, as importing the package hides TensorFlow's own log; before TensorFlow."""
     # Libraries' warnings do not concern the user; Beam's workers inherit the variable.
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
     warnings.simplefilter("ignore")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+
+def show_library_logs() -> None:
+    """Shows TensorFlow's log, which importing the package hides; before TensorFlow is imported."""
+    if os.environ["TF_CPP_MIN_LOG_LEVEL"] == "3":  # another level is the user's
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "0"
 
 
 def run_command(

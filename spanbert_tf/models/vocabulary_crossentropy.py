@@ -1,6 +1,5 @@
 """The loss and the hits of logits over a vocabulary, in few passes over them."""
 
-import math
 from typing import Any
 
 import keras
@@ -51,8 +50,9 @@ def _on_tensorflow(labels: Any, logits: Any) -> tuple[Any, Any]:
         losses = gaps - tf.math.log(tf.gather_nd(shares, of_best))  # [N]
 
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            # A processor's softmax of NaN has finite shares, which must not be trained on.
-            upstream = tf.where(tf.math.is_finite(losses), upstream, math.nan)
+            # A processor's softmax of NaN has finite shares, which must not be trained on. The loss
+            # itself takes the place: `tf.debugging.enable_check_numerics` ends at a constant NaN.
+            upstream = tf.where(tf.math.is_finite(losses), upstream, losses)
             return tf.tensor_scatter_nd_update(
                 shares * upstream[:, None], of_labels, (label_shares - 1.0) * upstream
             )

@@ -24,6 +24,7 @@ from spanbert_tf.training.metrics_log import MetricsLog
 from spanbert_tf.training.replicated_model import ReplicatedModel
 from spanbert_tf.training.run_directory import CHECKPOINTS
 from spanbert_tf.training.run_display import TrainingProgress
+from spanbert_tf.training.strategies import NVIDIA_CARD, unused_card
 from spanbert_tf.training.workers import Workers
 
 # What TensorFlow raises where another worker cannot be reached any more.
@@ -190,6 +191,8 @@ class TrainingLoop:
 
     def _fit(self, course: Course, first_step: int) -> None:
         options, chief = self._options, self._workers.is_chief
+        if advice := unused_card(NVIDIA_CARD):
+            self.say(advice)
         log = MetricsLog(
             self._output,
             first_step,

@@ -14,6 +14,7 @@ from spanbert_tf.training.run_directory import AnyConfig
 
 _CLUSTER_VARIABLE, _SLURM_VARIABLE = "TF_CONFIG", "SLURM_STEP_NODELIST"
 _SLURM_PORT = 8888
+NVIDIA_CARD = "/dev/nvidia0"  # of the driver; a container that is given the card has it
 
 
 def make_strategy(
@@ -94,6 +95,24 @@ def _devices(num_devices: int | None) -> list[str] | None:
                 "operation"
             ) from error
     return [f"CPU:{number}" for number in range(num_devices)]
+
+
+def unused_card(device_file: str) -> str | None:
+    """What to do where a card of this machine is not used; `None` where there is none, or it is.
+
+    Args:
+        device_file: exists where there is a card, such as `NVIDIA_CARD`.
+    """
+    # Devices that a run was told not to see are no mistake.
+    if not os.path.exists(device_file) or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return None
+    if any(tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU")):
+        return None
+    return (
+        f"{device_file}: there is a GPU that TensorFlow does not list, so the processor computes; "
+        "stop, `pip install -e '.[cuda]'` for the libraries that it needs, and start again (where "
+        "they are installed, `spanbert-tf --debug` shows what TensorFlow lacks)"
+    )
 
 
 def _cluster() -> tf.distribute.cluster_resolver.ClusterResolver:

@@ -274,6 +274,7 @@ def test_only_debugging_shows_what_libraries_warn_of(debug):
     assert result.returncode == 0
     if debug:
         assert "of a library" in result.stderr and "of a child" in result.stderr
+        assert result.stderr.endswith("\n0\n")
     else:
         assert result.stderr == "3\n"
 

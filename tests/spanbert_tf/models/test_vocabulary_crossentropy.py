@@ -63,12 +63,28 @@ def test_of_equal_logits_the_first_is_the_prediction():
     assert hits.tolist() == [True, False, True]
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("label", range(4))
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_logits_that_are_no_numbers_show_in_loss_and_gradient(value, label):
+def test_logits_that_are_no_numbers_show_in_loss_and_gradient(value, label, jit_compile):
     logits = np.zeros((2, 4), "float32")
     logits[1, 2] = value
     labels = np.full(2, label, "int32")
-    losses, _, gradient = computed(labels, logits, np.ones(2, "float32"))
+    losses, _, gradient = computed(labels, logits, np.ones(2, "float32"), jit_compile)
     assert np.isfinite(losses).tolist() == [True, False]
     assert np.isfinite(gradient).all(axis=-1).tolist() == [True, False]
+
+
+def test_tensorflows_check_of_numbers_ends_at_bad_logits_alone():
+    """`tf.debugging.enable_check_numerics` looks at every value, constants included."""
+    labels, logits, upstream = np.array([1], "int32"), np.zeros((1, 4), "float32"), np.ones(1)
+    tf.debugging.enable_check_numerics()
+    try:
+        losses, _, gradient = computed(labels, logits, upstream.astype("float32"))
+        np.testing.assert_allclose(losses, [np.log(4.0)], rtol=1e-6)
+        np.testing.assert_allclose(gradient, [[0.25, -0.75, 0.25, 0.25]], rtol=1e-6)
+        logits[0, 2] = np.nan
+        with pytest.raises(tf.errors.InvalidArgumentError, match="NaN"):
+            computed(labels, logits, upstream.astype("float32"))
+    finally:
+        tf.debugging.disable_check_numerics()

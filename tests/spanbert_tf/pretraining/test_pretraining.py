@@ -15,7 +15,9 @@ from record_files import random_records, write_records
 from spanbert_tf.config import load_config
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.pretraining.run import run_pretraining
+from spanbert_tf.training import loop
 from spanbert_tf.training.metrics_log import MetricsLog, read_metrics
+from spanbert_tf.training.strategies import NVIDIA_CARD, unused_card
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +28,15 @@ def config(tiny_overrides):
 
 @pytest.fixture(scope="module")
 def straight_run_and_output(config, tiny_records, tmp_path_factory):
-    run = tmp_path_factory.mktemp("runs") / "straight"
-    with contextlib.redirect_stdout(io.StringIO()) as output:
+    directory = tmp_path_factory.mktemp("runs")
+    run, card = directory / "straight", directory / "nvidia0"
+    card.touch()  # as on a machine whose card TensorFlow does not see
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as output,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(loop, "NVIDIA_CARD", str(card))
+        patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         run_pretraining(config, tiny_records, str(run))
     return run, output.getvalue()
 
@@ -274,6 +283,24 @@ def test_run_says_what_it_does_without_a_terminal(straight_run_and_output):
     evaluated = [line for line in lines if line.startswith("evaluated after step ")]
     assert [int(re.search(r"step (\d+):", line)[1]) for line in evaluated] == [5, 10, 12]
     assert not any("Epoch" in line for line in lines)
+
+
+@pytest.mark.skipif(tf.config.list_physical_devices("GPU") != [], reason="TensorFlow has a GPU")
+def test_a_card_that_tensorflow_does_not_list_is_told_before_the_first_step(
+    straight_run_and_output, tmp_path, monkeypatch
+):
+    lines = straight_run_and_output[1].splitlines()
+    (number,) = (n for n, line in enumerate(lines) if "nvidia0: there is a GPU" in line)
+    assert "pip install -e '.[cuda]'" in lines[number]
+    assert number < next(n for n, line in enumerate(lines) if line.startswith("step "))
+    card = tmp_path / "nvidia0"
+    assert unused_card(str(card)) is None  # no card
+    card.touch()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert unused_card(str(card)).startswith(f"{card}: ")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the user wants none
+    assert unused_card(str(card)) is None
+    assert NVIDIA_CARD == "/dev/nvidia0"
 
 
 def test_other_records_are_refused(copied_run, config, tmp_path):
