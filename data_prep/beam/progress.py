@@ -14,6 +14,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from spanbert_tf.process.progress import describe_share
+
 _SECONDS_BETWEEN_LOOKS = 0.2
 _SECONDS_BETWEEN_LINES = 10
 _LOOKS_BETWEEN_LINES = round(_SECONDS_BETWEEN_LINES / _SECONDS_BETWEEN_LOOKS)
@@ -92,11 +94,14 @@ class ProgressDisplay:
     def _describe(self, totals: Totals) -> str:
         if not totals.text_bytes:
             return "starting"
-        megabytes = totals.text_bytes / 1e6
-        rate = megabytes / (time.monotonic() - self._start)
+        megabytes, seconds = totals.text_bytes / 1e6, time.monotonic() - self._start
+        rate = megabytes / seconds
         text = f"{totals.documents:,} documents, {megabytes:,.1f} MB of text, {rate:.2g} MB/s"
         if totals.shards:
             text += f", {totals.shards:,} of {self._num_shards:,} shards"
+        # Writing a shard takes a little of the time that reading its text does.
+        elif self._input_bytes:
+            text += f", {describe_share(totals.input_bytes, self._input_bytes, seconds)}"
         return text
 
     def _show(self) -> None:

@@ -21,6 +21,7 @@ from spanbert_tf.data.schema import VOCABULARY_FILE, token_id_dtype
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.json_lines import write_json_lines
 from spanbert_tf.files.outputs import OutputKind
+from spanbert_tf.process.progress import show_progress
 from spanbert_tf.tasks.coreference import schema
 from spanbert_tf.vocabulary import END_TOKEN, START_TOKEN, Casing, check_case, load_vocabulary
 
@@ -76,7 +77,9 @@ def write_documents(
     def write(directory: str) -> Mapping[str, int]:
         lines = []
         with RowWriter(os.path.join(directory, schema.CoreferenceInfo.rows_file)) as writer:
-            for document, sentence_starts, serialized, num_tokens in make(documents):
+            for document, sentence_starts, serialized, num_tokens in show_progress(
+                make(documents), len(documents), "documents"
+            ):
                 writer.write(serialized, num_tokens)
                 lines.append(_document_line(document, sentence_starts))
         write_json_lines(os.path.join(directory, schema.DOCUMENTS_FILE), lines)

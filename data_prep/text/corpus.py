@@ -187,6 +187,37 @@ class DocumentReader:
         return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
+class CorpusReader:
+    """Iterates over the parts of the documents of several files, in their order.
+
+    Args:
+        files: the files.
+        document_separator: as of `DocumentReader`.
+
+    Attributes:
+        bytes_read: bytes of the files, as they lie on disk, read so far.
+    """
+
+    def __init__(self, files: Sequence[InputFile], document_separator: str | None = None) -> None:
+        self.bytes_read = 0
+        self._files = files
+        self._separator = document_separator
+
+    def __iter__(self) -> Iterator[TextPart]:
+        """Yields parts.
+
+        Raises:
+            BadInputError: as `DocumentReader`.
+        """
+        before = 0  # bytes of the files that are read
+        for file in self._files:
+            reader = DocumentReader(file.path, self._separator)
+            for part in reader:
+                self.bytes_read = before + reader.position
+                yield part
+            before += file.size
+
+
 def _character_boundary(data: bytes) -> int:
     """The last position where a UTF-8 character begins."""
     for length in range(1, 5):

@@ -2,15 +2,15 @@
 
 import collections
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from data_prep.text.corpus import DocumentReader, find_files
+from data_prep.text.corpus import CorpusReader, find_files
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.outputs import OutputKind, check_output_file
 from spanbert_tf.files.writing import write_text
+from spanbert_tf.process.progress import show_progress
 from spanbert_tf.vocabulary import (
     CONTINUATION_PREFIX,
     SPECIAL_TOKENS,
@@ -59,10 +59,16 @@ def write_vocabulary(
     output = check_output_file(output, _VOCABULARY, _is_vocabulary, overwrite=overwrite)
     files = find_files(input_pattern)
 
+    rounds = iter(("counting letters", "counting words"))
+
     def texts() -> Iterator[str]:
-        for file in files:
-            for part in DocumentReader(file.path, document_separator):
-                yield from part.paragraphs
+        parts = CorpusReader(files, document_separator)
+        size = sum(file.size for file in files) / 1e6
+        shown = show_progress(
+            parts, size, "MB", doing=next(rounds), done=lambda: parts.bytes_read / 1e6
+        )
+        for part in shown:
+            yield from part.paragraphs
 
     casing = Casing.of(lowercase, strip_accents)
     vocabulary = train_vocabulary(texts, vocabulary_size, casing)
@@ -110,7 +116,7 @@ def train_vocabulary(
         initial_alphabet=letters,
         special_tokens=[*SPECIAL_TOKENS, *letters, *inside],
         continuing_subword_prefix=CONTINUATION_PREFIX,
-        show_progress=sys.stderr.isatty(),
+        show_progress=False,  # its bars would lie over that of the reader
     )
     tokenizer.train_from_iterator(texts(), trainer)
     ids = tokenizer.get_vocab()

@@ -4,6 +4,7 @@ import datetime
 import math
 import sys
 import time
+from collections.abc import Mapping
 
 import keras
 import rich.console
@@ -16,7 +17,7 @@ from spanbert_tf.training.metrics_log import MetricsLog
 
 
 class TrainingProgress(StepCallback):
-    """Shows step, loss, speed and the time that is left.
+    """Shows step, losses, learning rate, speed, and the time that went by and is left.
 
     It stands after `MetricsLog`, and after what saves. Use it as a context manager around `fit`.
 
@@ -67,14 +68,28 @@ class TrainingProgress(StepCallback):
     def _describe(self) -> str:
         text = f"step {self.step:,} of {self._num_steps:,}"
         if line := self._log.last_line:
-            text += f": loss {line['loss']:.4f}, {line['tokens_per_second']:,.0f} tokens/s"
-        return f"{text}, {self._time_left()} left"
+            text += f": {describe_losses(line)}, learning rate {line['learning_rate']:.2e}, "
+            text += f"{line['tokens_per_second']:,.0f} tokens/s"
+        gone = time.monotonic() - self._start
+        per_step = gone / max(self.step - self._first_step, 1)
+        times = (gone, per_step * (self._num_steps - self.step))
+        gone, left = (str(datetime.timedelta(seconds=round(seconds))) for seconds in times)
+        return f"{text}, {gone} elapsed, {left} left"
 
-    def _time_left(self) -> str:
-        seconds = time.monotonic() - self._start
-        per_step = seconds / max(self.step - self._first_step, 1)
-        left = round(per_step * (self._num_steps - self.step))
-        return str(datetime.timedelta(seconds=left))
+
+def describe_losses(line: Mapping[str, float]) -> str:
+    """The loss, and the losses that it is the sum of, where there are several.
+
+    Args:
+        line: a line of training of `metrics.jsonl`.
+    """
+    parts = [
+        f"{name.removesuffix('_loss').replace('_', ' ')} {value:.4f}"
+        for name, value in line.items()
+        if name.endswith("_loss")
+    ]
+    text = f"loss {line['loss']:.4f}"
+    return f"{text} ({', '.join(parts)})" if len(parts) > 1 else text
 
 
 def describe_run(model: keras.Model, strategy: tf.distribute.Strategy, precision: str) -> str:

@@ -1,6 +1,7 @@
 import itertools
 import os
 import pty
+import re
 import subprocess
 import sys
 import textwrap
@@ -9,7 +10,7 @@ import threading
 import data_prep.beam.progress
 import spanbert_tf.process.progress
 from data_prep.beam.progress import ProgressDisplay, ProgressWriter, Totals
-from spanbert_tf.process.progress import show_progress
+from spanbert_tf.process.progress import describe_share, show_progress
 
 
 def test_totals_are_those_of_all_writers_and_never_fall(tmp_path):
@@ -41,6 +42,21 @@ def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch, capsys):
     assert last.endswith(" MB/s, 3 of 4 shards")
 
 
+def test_lines_tell_the_share_of_the_input_that_is_read(tmp_path, monkeypatch, capsys):
+    """By bytes on disk, of which compressed text has fewer."""
+    monkeypatch.setattr(data_prep.beam.progress, "_LOOKS_BETWEEN_LINES", 1)
+    with ProgressDisplay(str(tmp_path), 2_000_000, 4):
+        ProgressWriter(str(tmp_path)).add(Totals(1_234, 2_500_000, 900_000))
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(r" MB/s, 45 %, \d:\d\d:\d\d left$", last)
+
+
+def test_the_time_left_is_that_of_the_rest_at_the_same_speed():
+    assert describe_share(1, 4, 20) == "25 %, 0:01:00 left"
+    assert describe_share(3_000, 3_000, 7) == "100 %, 0:00:00 left"
+    assert describe_share(0, 9, 7) == "0 %"
+
+
 def on_a_terminal(script, *arguments):
     """What a script in Python shows on a terminal as its stderr."""
     terminal, end = pty.openpty()
@@ -55,8 +71,8 @@ def test_items_are_handed_on_and_lines_say_how_many(monkeypatch, capsys):
     monkeypatch.setattr(spanbert_tf.process.progress, "_SECONDS_BETWEEN_LINES", 0)
     assert list(show_progress(iter("abc"), 3, "letters")) == ["a", "b", "c"]
     assert capsys.readouterr().err.splitlines() == [
-        f"preparing: {number} of 3 letters"
-        for number in (1, 2)  # the end shows by itself
+        f"preparing: {number} of 3 letters, {share} %, 0:00:00 left"
+        for number, share in ((1, 33), (2, 67))  # the end shows by itself
     ]
 
 

@@ -1,9 +1,12 @@
 import json
+import os
+import random
 import re
 
 import pytest
 from tokenizers import BertWordPieceTokenizer
 
+import spanbert_tf.process.progress
 from data_prep.text.vocabulary import write_vocabulary
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.vocabulary import SPECIAL_TOKENS, load_vocabulary
@@ -84,3 +87,21 @@ def test_an_output_that_cannot_be_written_is_named(texts, tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(BadInputError, match=r"vocab\.txt: cannot be written"):
         write_vocabulary(texts, str(tmp_path / "file" / "vocab.txt"), vocabulary_size=90)
+
+
+def test_progress_is_told_by_bytes_of_both_readings(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(spanbert_tf.process.progress, "_SECONDS_BETWEEN_LINES", 0)
+    generator, paths = random.Random(0), [str(tmp_path / f"{name}.txt") for name in "ab"]
+    for path, num_words in zip(paths, (100_000, 300_000), strict=True):
+        words = generator.choices(("some", "words", "of", "text"), k=num_words)
+        with open(path, "w") as file:
+            file.write("\n\n".join(" ".join(words[n : n + 50]) for n in range(0, num_words, 50)))
+    write_vocabulary(paths, str(tmp_path / "vocab.txt"), vocabulary_size=100)
+    lines = capsys.readouterr().err.splitlines()
+    megabytes = sum(map(os.path.getsize, paths)) / 1e6
+    for doing in ("counting letters", "counting words"):
+        pattern = rf"{doing}: (\d+) of {megabytes:.0f} MB, (\d+) %, \d:\d\d:\d\d left"
+        found = [re.fullmatch(pattern, line) for line in lines if line.startswith(doing)]
+        shares = [int(match[2]) for match in found]
+        assert shares == sorted(shares)
+        assert round(100 * os.path.getsize(paths[0]) / 1e6 / megabytes) in shares

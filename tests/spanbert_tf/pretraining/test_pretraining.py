@@ -278,8 +278,16 @@ def test_run_says_what_it_does_without_a_terminal(straight_run_and_output):
         lines[0],
     )
     steps = [line for line in lines if line.startswith("step ")]
-    pattern = r"step (\d+) of 12: loss \d+\.\d{4}, [\d,]+ tokens/s, \d:\d\d:\d\d left"
-    assert [re.fullmatch(pattern, line)[1] for line in steps] == ["2", "4", "6", "8", "10", "12"]
+    pattern = (
+        r"step (\d+) of 12: loss (\d+\.\d{4}) \((.*)\), learning rate \d\.\d\de-\d\d, [\d,]+ "
+        r"tokens/s, \d:\d\d:\d\d elapsed, \d:\d\d:\d\d left"
+    )
+    found = [re.fullmatch(pattern, line) for line in steps]
+    assert [match[1] for match in found] == ["2", "4", "6", "8", "10", "12"]
+    for match in found:  # each objective, and the loss is their sum
+        parts = dict(part.rsplit(" ", 1) for part in match[3].split(", "))
+        assert {"masked lm", "span boundary"} <= parts.keys()
+        assert sum(map(float, parts.values())) == pytest.approx(float(match[2]), abs=2e-4)
     evaluated = [line for line in lines if line.startswith("evaluated after step ")]
     assert [int(re.search(r"step (\d+):", line)[1]) for line in evaluated] == [5, 10, 12]
     assert not any("Epoch" in line for line in lines)
