@@ -177,8 +177,8 @@ def _print_clipped_indices(console: Console, data: str, table_sizes: Mapping[str
     counted = count_clipped_indices(data, table_sizes)
     console.print(
         f"\nBeyond SegaBERT's tables, whose last row they take, of {counted.num_tokens:,} tokens "
-        f"in {counted.num_records:,} records (paragraphs after those of a row are lowered into "
-        "the table):"
+        f"in {counted.num_records:,} records, the paragraphs of each row lowered as far as "
+        "they can be:"
     )
     for name, clipped in counted.clipped.items():
         console.print(
