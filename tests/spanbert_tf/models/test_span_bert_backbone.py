@@ -3,9 +3,11 @@
 import keras
 import numpy as np
 import pytest
+import record_files
 import torch
 import transformers
 
+from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.layers import SegmentAwareEmbedding, weights_are_loaded
 from spanbert_tf.models import SpanBertBackbone, SpanBertMaskedLM
 
@@ -239,6 +241,32 @@ def test_paragraphs_of_a_row_are_lowered_into_the_table(paragraphs, in_table):
     batch = np.array([paragraphs, [5, 6, 7, 8, 9]], "int32")
     embedded = np.array(layer({"paragraph_indices": batch}))[..., 0]
     np.testing.assert_array_equal(embedded, [in_table, [5, 6, 7, 8, 9]])
+
+
+def test_late_paragraphs_of_a_record_are_told_apart(tmp_path):
+    """Paragraphs 60 to 63 of a document, and 0 to 3: two blocks that otherwise are alike."""
+
+    def record(first):
+        return {
+            "token_ids": [7] * 8,
+            "record_id": first,
+            "first_token_index": 0,
+            "sentence_starts": [0, 2, 4, 6],
+            "sentence_indices": [0] * 4,
+            "paragraph_starts": [0, 2, 4, 6],
+            "paragraph_indices": list(range(first, first + 4)),
+        }
+
+    records = [record(60), record(0)]
+    directory = record_files.write_records(tmp_path, records, sequence_length=12)
+    data = pretraining_dataset(directory, batch_size=2, segment_aware=True)
+    batch = next(data.as_numpy_iterator())
+    backbone = SpanBertBackbone(**TINY, position_embeddings="segment_aware")
+    inputs = {name: batch[name] for name in backbone.input}
+    inputs["token_ids"] = np.full_like(batch["token_ids"], 7)  # without masks
+    embedded = np.array(keras.Model(backbone.input, backbone.embeddings_add.output)(inputs))
+    for row in embedded:
+        assert len(np.unique(row[1:9:2].round(5), axis=0)) == 4  # the first token of each
 
 
 def test_tables_of_one_model_begin_different():
