@@ -13,6 +13,7 @@ all are interleaved; the table shows medians.
 
 import functools
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
@@ -49,7 +50,7 @@ def main(shape: str, rounds: int, jit_compile: bool, precisions: bool) -> None:
     dimensions = SHAPES[shape]
     makers = _makers(dimensions, synthetic_batch(dimensions["batch"]), jit_compile)
     names = (_BOTH, _HALF, _PRODUCTS, _HALF_PRODUCTS) if precisions else tuple(makers)
-    medians = interleaved_medians({name: makers[name]() for name in names}, rounds)
+    medians = interleaved_medians(_made({name: makers[name] for name in names}), rounds)
     tokens = dimensions["batch"] * LENGTH
     print(f"{shape}: {dimensions}")
     for name, seconds in medians.items():
@@ -63,6 +64,21 @@ def main(shape: str, rounds: int, jit_compile: bool, precisions: bool) -> None:
         print(f"faster than transformers: {medians[_TORCH] / ours:.2f} x")
         print(f"SBO adds to an MLM step: {ours / masked_lm - 1:.1%}")
         print(f"SegaBERT's positions add to an MLM step: {medians[_SEGABERT] / masked_lm - 1:.1%}")
+
+
+def _made(makers: dict[str, Callable[[], Callable[[], None]]]) -> dict[str, Callable[[], None]]:
+    """The steps, each called once, so that it is traced and compiled; that takes the most time."""
+    steps = {}
+    for number, (name, make) in enumerate(makers.items(), start=1):
+        _say(f"building {number} of {len(makers)}: {name}")
+        steps[name] = make()
+        steps[name]()
+    return steps
+
+
+def _say(line: str) -> None:
+    """Progress goes to stderr: the table on stdout is what docs/benchmarks.md shows."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def _makers(
@@ -212,7 +228,8 @@ def interleaved_medians(steps: dict[str, Callable[[], None]], rounds: int) -> di
     threads still spin. So each is called twice, and the second call counts.
     """
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
+    for number in range(1, rounds + 1):
+        _say(f"timing: round {number} of {rounds}")
         for name, step in steps.items():
             step()
             start = time.perf_counter()

@@ -4,8 +4,9 @@ It prints what `scorer.pl all KEY RESPONSE none` of the official scorer 8.01 doe
 without BLANC. Nothing here needs TensorFlow.
 """
 
+import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import click
@@ -18,7 +19,7 @@ from spanbert_tf.tasks.coreference.document_header import NAME_AND_PART, documen
 from spanbert_tf.tasks.coreference.metrics import METRICS, Counts, average_f1, score_document
 
 REPEATS_PERL_REFUSES = 10
-_BEGIN = re.compile(rf"#\s*begin document\s+(?:{NAME_AND_PART}|(.*?))\s*$")
+_BEGIN = re.compile(rf"#\s*begin document(?:\s+{NAME_AND_PART}|\s*(.*?))\s*$")
 _TITLES = {
     "mentions": "Identification of Mentions",
     "muc": "MUC",
@@ -34,10 +35,12 @@ class Score(NamedTuple):
     Attributes:
         counts: counts of each metric, added up over the documents.
         num_repeats: right mentions that a response has again and again, and which count once.
+        is_paired_by_order: whether documents without names were paired by their order.
     """
 
     counts: dict[str, Counts]
     num_repeats: int
+    is_paired_by_order: bool = False
 
     def as_dict(self) -> dict[str, float]:
         """In percent: `average_f1`, and recall, precision and F1 of each metric."""
@@ -65,10 +68,18 @@ def score_documents(pairs: Iterable[tuple[Clusters, Clusters]]) -> Score:
     return Score(totals, num_repeats)
 
 
+class _Document(NamedTuple):
+    name: str | None
+    line: int  # in its file, from 1
+    num_words: int
+    clusters: Clusters
+
+
 def read_clusters(path: str) -> dict[str, Clusters]:
     """The clusters of each document of a CoNLL file, by name and part.
 
-    However a file spells them: `(NAME); part 000` is `(NAME); part 0`, and GUM's bare `NAME`.
+    However a file spells them: `(NAME); part 000` is `(NAME); part 0`, and GUM's bare `NAME`. A
+    document without a name has its number, `document 1`.
 
     Args:
         path: path of the file, compressed by gzip or not; its last column is that of the clusters.
@@ -76,47 +87,94 @@ def read_clusters(path: str) -> dict[str, Clusters]:
     Raises:
         BadInputError: the file cannot be read, a line is wrong, or two documents have one name.
     """
-    documents: dict[str, Clusters] = {}
-    name, column, word = None, ClusterColumn(path), 0
+    documents = enumerate(_read_documents(path), start=1)
+    return {document.name or f"document {n}": document.clusters for n, document in documents}
+
+
+def _read_documents(path: str) -> list[_Document]:
+    documents: list[_Document] = []
+    names: set[str] = set()
+    begun: Callable[[int, Clusters], _Document] | None = None
+    column, word = ClusterColumn(path), 0
     for number, line in enumerate(read_text_file(path).split("\n"), start=1):
         if line.startswith("#"):
-            begin = _BEGIN.match(line)
-            if name is not None:
-                documents[name] = column.clusters()
-            name, column, word = begin and _name(begin), ClusterColumn(f"{path}: {line.strip()}"), 0
-            if name in documents:
-                raise BadInputError(f"{path}: line {number}: document {name!r} is there twice")
+            if begun is not None:
+                documents.append(begun(word, column.clusters()))
+            begin, begun = _BEGIN.match(line), None
+            column, word = ClusterColumn(f"{path}: {line.strip()}"), 0
+            if begin:
+                name = _name(begin)
+                if name in names:
+                    raise BadInputError(f"{path}: line {number}: document {name!r} is there twice")
+                names |= {name} if name else set()
+                begun = functools.partial(_Document, name, number)
         elif line.strip():
-            if name is None:
+            if begun is None:
                 raise BadInputError(f"{path}: line {number}: stands before any `#begin document`")
             column.read(line.split()[-1], word, number)
             word += 1
-    if name is not None:
-        documents[name] = column.clusters()
+    if begun is not None:
+        documents.append(begun(word, column.clusters()))
     if not documents:
         raise BadInputError(f"{path}: holds no document; one begins with `#begin document (NAME)`")
     return documents
 
 
-def _name(begin: re.Match) -> str:
+def _name(begin: re.Match) -> str | None:
+    """`None` for GUM's `# begin document`, which names nothing."""
     name, part, bare = begin.groups()
+    if not part and not bare:
+        return None
     return document_title(name if part else bare, int(part or 0))
 
 
 def score_files(key: str, response: str) -> Score:
     """The score of a file of predictions; documents that are not in the key do not count.
 
+    Where documents of a file have no names, as GUM's, both files' are paired by their order.
+
     Args:
         key: path of the gold file.
         response: path of the predictions.
 
     Raises:
-        BadInputError: as `read_clusters`, or the files have no document in common.
+        BadInputError: as `read_clusters`, or the files have no document in common, or documents
+            without names are not those of the other file.
     """
-    keys, responses = read_clusters(key), read_clusters(response)
-    if not keys.keys() & responses.keys():
-        raise BadInputError(f"{response}: holds no document of {key}, such as {next(iter(keys))!r}")
-    return score_documents((clusters, responses.get(name, [])) for name, clusters in keys.items())
+    keys, responses = _read_documents(key), _read_documents(response)
+    if any(document.name is None for document in (*keys, *responses)):
+        _check_order(key, keys, response, responses)
+        pairs = zip(keys, responses, strict=True)
+        score = score_documents((gold.clusters, predicted.clusters) for gold, predicted in pairs)
+        return score._replace(is_paired_by_order=True)
+    predicted = {document.name: document.clusters for document in responses}
+    if not any(document.name in predicted for document in keys):
+        raise BadInputError(f"{response}: holds no document of {key}, such as {keys[0].name!r}")
+    return score_documents((gold.clusters, predicted.get(gold.name, [])) for gold in keys)
+
+
+def _check_order(
+    key: str, keys: Sequence[_Document], response: str, responses: Sequence[_Document]
+) -> None:
+    """Refuses documents that cannot be those at the same places of the other file."""
+    if len(keys) != len(responses):
+        raise BadInputError(
+            f"{response}: holds {len(responses)} documents, and {key} {len(keys)}; some have no "
+            "name, so that they are paired by their order: give as many, or name them "
+            "(`#begin document (NAME); part 000`)"
+        )
+    for gold, predicted in zip(keys, responses, strict=True):
+        place = f"{response}: line {predicted.line}"
+        if gold.num_words != predicted.num_words:
+            raise BadInputError(
+                f"{place}: the document has {predicted.num_words} words, and that of {key}, line "
+                f"{gold.line}, {gold.num_words}; documents without names are paired by their order"
+            )
+        if None not in (gold.name, predicted.name) and gold.name != predicted.name:
+            raise BadInputError(
+                f"{place}: is document {predicted.name!r}, and at its place in {key} is "
+                f"{gold.name!r}; others have no name, so that all are paired by their order"
+            )
 
 
 def describe_score(score: Score) -> str:
@@ -131,6 +189,8 @@ def describe_score(score: Score) -> str:
             f"{score.num_repeats} mentions of the response are repeats, and count once; the "
             f"official scorer refuses more than {REPEATS_PERL_REFUSES}"
         )
+    if score.is_paired_by_order:
+        lines.append("documents have no names: they were paired by their order in the two files")
     return "\n".join(lines)
 
 

@@ -115,6 +115,60 @@ def test_files_of_other_documents_are_refused(tmp_path):
         score_files(key, response)
 
 
+GUM = [["(0", "0)", "(0)"], ["(1)", "-", "(1)", "(0)", "(0)"]]
+WRONG = [["(0)", "-", "(0)"], ["(0", "-", "0)", "(1)", "(1)"]]
+
+
+@pytest.mark.parametrize("begin", ["# begin document ", "# begin document", "#begin document"])
+@pytest.mark.parametrize("names_of_response", [None, ["GUM_x", "(GUM_y); part 000"]])
+def test_documents_without_names_are_paired_by_their_order(begin, names_of_response, tmp_path):
+    """The scores are those of the same documents with names, and the table says what was done."""
+
+    def text(documents, names):
+        parts = [conll(cells, name) for cells, name in zip(documents, names, strict=True)]
+        return "".join(parts)
+
+    def nameless(documents):
+        return text(documents, ["x", "x"]).replace("#begin document x", begin)
+
+    names = ["GUM_x", "(GUM_y); part 0"]
+    expected = score_files(
+        write(tmp_path / "a", text(GUM, names)), write(tmp_path / "b", text(WRONG, names))
+    )
+    response = text(WRONG, names_of_response) if names_of_response else nameless(WRONG)
+    key, response = write(tmp_path / "key", nameless(GUM)), write(tmp_path / "response", response)
+    score = score_files(key, response)
+    assert score == expected._replace(is_paired_by_order=True)
+    assert 0 < score.as_dict()["average_f1"] < 100
+    note = "documents have no names: they were paired by their order in the two files"
+    assert describe_score(score) == f"{describe_score(expected)}\n{note}"
+
+
+@pytest.mark.parametrize(
+    ("response", "message"),
+    [
+        (WRONG[:1], "response: holds 1 documents, and .*key 2; .*: give as many, or name them"),
+        (WRONG[::-1], "response: line 1: the document has 5 words, and that of .*key, line 1, 3"),
+    ],
+)
+def test_documents_without_names_that_cannot_be_the_same_are_refused(response, message, tmp_path):
+    key, response = (
+        write(tmp_path / name, *(conll(cells, "") for cells in documents))
+        for name, documents in (("key", GUM), ("response", response))
+    )
+    with pytest.raises(BadInputError, match=message):
+        score_files(key, response)
+
+
+def test_documents_of_two_names_at_one_place_are_refused(tmp_path):
+    """Where others have none, so that all are paired by their order."""
+    key, response = (
+        write(tmp_path / name, conll(GUM[0], ""), conll(GUM[1], name)) for name in ("key", "other")
+    )
+    with pytest.raises(BadInputError, match=r"other: line 6: is document '\(other\); part 000'"):
+        score_files(key, response)
+
+
 def test_more_repeats_than_perl_scores_are_told(tmp_path):
     key = write(tmp_path / "key", conll(["(0)", "(0)"]))
     repeated = "|".join(f"({number})" for number in range(12))
