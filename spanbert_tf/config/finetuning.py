@@ -77,14 +77,19 @@ class FinetuningTrainingConfig(RunConfig):
     Attributes:
         random_weights: begin with new weights of the preset's shape, to see what its own are worth.
         epochs: passes over all rows; 0: the model stays as it was built.
+        max_steps: steps of the run, and of its schedule, in place of `epochs`; null: `epochs` says.
         evaluations_per_epoch: evaluations on the validation data; 0: only at the end of the run.
+        min_steps_between_evaluations: on few rows there are fewer evaluations than that, at least
+            so many steps apart; after the last step there is one all the same.
         early_stopping_patience: the run stops after so many evaluations in a row without a better
             one; null: it goes on.
     """
 
     random_weights: bool = False
     epochs: NotNegativeInt = 4
+    max_steps: PositiveInt | None = None
     evaluations_per_epoch: NotNegativeInt = 0
+    min_steps_between_evaluations: PositiveInt = 20
     early_stopping_patience: PositiveInt | None = None
 
 

@@ -17,11 +17,12 @@ _NAMES = {
     "optimizer.beta_1": "adam_beta1 beta1 adam_betas",
     "optimizer.beta_2": "adam_beta2 beta2",
     "optimizer.epsilon": "adam_epsilon adam_eps eps",
-    "optimizer.global_clipnorm": "max_grad_norm clip_norm clip_grad gradient_clipping clipnorm",
+    "optimizer.global_clipnorm": "max_grad_norm clip_norm clip_grad gradient_clipping",
+    "optimizer.bias_correction": "correct_bias",
     "optimizer.layer_decay": "layer_lr_decay layerwise_lr_decay llrd",
     # The course of a run.
     "training.epochs training.steps": "epochs num_epochs num_train_epochs max_epoch max_epochs",
-    "training.steps training.epochs": "steps max_steps max_update num_train_steps train_steps",
+    "training.steps training.max_steps": "steps max_steps max_update num_train_steps train_steps",
     "training.schedule_steps training.epochs": "total_num_update total_steps",
     "training.batch_size": (
         "train_batch_size per_device_train_batch_size per_gpu_train_batch_size max_sentences "

@@ -1,11 +1,13 @@
 """What the course of any training run is made of, pre-training or fine-tuning."""
 
+from dataclasses import field
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
 from spanbert_tf.validation import (
     BelowOne,
+    InvalidValueError,
     NotNegative,
     NotNegativeInt,
     Positive,
@@ -19,19 +21,30 @@ VALIDATION_ROWS = "validation_rows"  # in that: of how many rows a fine-tuning r
 
 Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
 Strategy = Literal["one_device", "mirrored", "multi_worker", "tpu"]
+# Names of variables: BERT's code decays none of them, biases and LayerNorm's scales and shifts.
+NotDecayed = Literal["bias", "gamma", "beta"]
 
 
 @dataclass(frozen=True)
 class AdamWConfig(Section):
     """AdamW with linear warm-up and linear decay to 0.
 
+    With `bias_correction: false`, `global_clipnorm: null` and `clipnorm: 1.0` it is BertAdam, with
+    which SpanBERT was fine-tuned; with `exclude_from_weight_decay: []` it decays as fairseq's Adam,
+    with which it was pre-trained.
+
     Attributes:
         learning_rate: peak of the schedule.
-        weight_decay: decoupled, on kernels and embeddings.
+        weight_decay: decoupled, on all variables but those excluded below.
         beta_1: decay of the first moment.
         beta_2: decay of the second moment.
         epsilon: added to the root of the second moment.
+        bias_correction: whether the moments, which begin at 0, are corrected for it.
         global_clipnorm: limit of the gradients' global norm; null: no limit.
+        clipnorm: limit of the norm of each variable's gradient by itself, in place of the global
+            one; null: no limit.
+        exclude_from_weight_decay: names of variables that are not decayed, of `bias` and
+            LayerNorm's `gamma` and `beta`.
     """
 
     learning_rate: Positive
@@ -39,7 +52,22 @@ class AdamWConfig(Section):
     beta_1: BelowOne = 0.9
     beta_2: BelowOne = 0.999
     epsilon: Positive = 1e-8
+    bias_correction: bool = True
     global_clipnorm: Positive | None = 1.0
+    clipnorm: Positive | None = None
+    exclude_from_weight_decay: list[NotDecayed] = field(
+        default_factory=lambda: ["bias", "gamma", "beta"]
+    )
+
+    def __post_init__(self) -> None:
+        if None not in (self.clipnorm, self.global_clipnorm):
+            raise InvalidValueError(
+                "clipnorm",
+                f": {self.clipnorm} and global_clipnorm ({self.global_clipnorm}) exclude each "
+                "other",
+                beside=["global_clipnorm"],
+                fix="optimizer.global_clipnorm=null",
+            )
 
 
 @dataclass(frozen=True)

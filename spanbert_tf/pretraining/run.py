@@ -1,7 +1,6 @@
 """One pre-training run: checks, the loop, and the preset at the end."""
 
 import os
-from collections.abc import Mapping
 
 import keras
 import tensorflow as tf
@@ -21,7 +20,14 @@ from spanbert_tf.pretraining.model import compiled_pretrainer
 from spanbert_tf.pretraining.results import last_evaluation, print_summary, save_run_preset
 from spanbert_tf.process.console import print_line
 from spanbert_tf.training.encoder_variables import encoder_variables
-from spanbert_tf.training.loop import CheckStop, Course, HeldStart, LoopOptions, TrainingLoop
+from spanbert_tf.training.loop import (
+    CheckStop,
+    Course,
+    Evaluated,
+    HeldStart,
+    LoopOptions,
+    TrainingLoop,
+)
 from spanbert_tf.training.replicated_model import ReplicatedModel
 from spanbert_tf.training.run_directory import (
     REPAIRED_RECORDS,
@@ -127,7 +133,9 @@ def _finish(
     share, mixed = config.training.initial_encoder_share, None
     if share:
         mix_with_initial(model.model.backbone, output, share)
-        mixed = course.evaluate(lambda: None)  # by all workers; before, it was what was trained
+        mixed = course.evaluate(
+            lambda: None
+        ).metrics  # by all workers; before, it was what was trained
     if not workers.is_chief:
         return
     if share:
@@ -167,9 +175,9 @@ def _course(
     files = [os.path.join(data, shard.file) for shard in info.shards]
     num_records = [shard.num_records for shard in info.shards]
 
-    def evaluate(check_stop: CheckStop) -> Mapping[str, float]:
+    def evaluate(check_stop: CheckStop) -> Evaluated:
         stop = keras.callbacks.LambdaCallback(on_test_batch_end=lambda batch, logs: check_stop())
-        return model.evaluate(held_out, callbacks=[stop], return_dict=True, verbose=0)
+        return Evaluated(model.evaluate(held_out, callbacks=[stop], return_dict=True, verbose=0))
 
     def describe_step(step: int) -> str:
         (batch,) = datasets.record_ids(step).take(1).as_numpy_iterator()

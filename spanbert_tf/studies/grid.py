@@ -9,6 +9,7 @@ import rich.console
 import rich.table
 
 from spanbert_tf.config import FinetuningConfig
+from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.files.outputs import check_resumable
 from spanbert_tf.tasks.run import run_finetuning
 from spanbert_tf.tasks.table import load_task
@@ -44,6 +45,11 @@ def run_grid(
         BadInputError: a file or directory cannot be used.
         MismatchError: preset, records and configuration do not fit together.
     """
+    if config.grid.epochs and config.training.max_steps:
+        raise ConfigurationError(
+            "training.max_steps: takes the place of the epochs, of which this grid tries "
+            "several; leave it out, or --set grid.epochs=[]"
+        )
     check_resumable(output, "runs of a grid", ("learning-rate-*-batch-*",))
     task = load_task(config.task)
     metric, data, validation_data = (

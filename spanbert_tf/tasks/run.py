@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 
 import keras
 import keras_hub
@@ -32,7 +33,7 @@ from spanbert_tf.tasks.run_inputs import (
 )
 from spanbert_tf.tasks.table import load_task, load_task_config
 from spanbert_tf.tasks.task import Task
-from spanbert_tf.training.loop import CheckStop, Course, LoopOptions, TrainingLoop
+from spanbert_tf.training.loop import CheckStop, Course, Evaluated, LoopOptions, TrainingLoop
 from spanbert_tf.training.replicated_model import ReplicatedModel
 from spanbert_tf.training.run_directory import (
     CONFIG_FILE,
@@ -46,6 +47,7 @@ from spanbert_tf.training.strategies import decide_precision, for_workers, make_
 from spanbert_tf.training.workers import Workers
 
 SCORES_FILE = "scores.json"
+_PERFECT = 100.0 - 1e-9  # of all tasks' main metrics
 
 
 def run_finetuning(
@@ -133,7 +135,7 @@ def run_finetuning(
         )
     loop.say(
         f"{describe_run(trained, strategy, backbone.dtype_policy.name)}: {plan.num_steps:,} steps "
-        f"of {training.batch_size:,} rows, {training.epochs:,} epochs of "
+        f"of {training.batch_size:,} rows, {plan.num_steps / plan.steps_per_epoch:,.4g} epochs of "
         f"{info.num_training_rows:,} rows"
     )
     if not loop.run(course, first_step):
@@ -141,14 +143,15 @@ def run_finetuning(
     if training.keep_best:
         best = loop.restore_best()
         loop.say(
-            "no best checkpoint is there: the last step is kept"
+            f"training.keep_best: no evaluation of this run chose a checkpoint ("
+            f"{_why_none_is_best(plan, validation_data)}); the weights of the last step are kept"
             if best is None
             else f"the best checkpoint is that of step {best}"
         )
     if not workers.is_chief:
         return {}
     with loop.named_errors(course):
-        return _finish(task, model, config, preset, data, output, validation_data)
+        return _finish(task, model, config, plan, preset, data, output, validation_data)
 
 
 class _Plan:
@@ -158,13 +161,21 @@ class _Plan:
         training = config.training
         self._config = config
         self.steps_per_epoch = -(-info.num_training_rows // training.batch_size)
-        self.num_steps = training.epochs * self.steps_per_epoch
+        self.num_steps = training.max_steps or training.epochs * self.steps_per_epoch
         self.tokens_per_step = training.batch_size * info.num_tokens / info.num_rows
+        self.scored_steps = frozenset(self._scored_steps())
 
-    def is_scored(self, step: int) -> bool:
-        """Whether a part of an epoch ends with a step."""
-        parts = self._config.training.evaluations_per_epoch
-        return step * parts // self.steps_per_epoch > (step - 1) * parts // self.steps_per_epoch
+    def _scored_steps(self) -> Iterator[int]:
+        """The steps that end a part of an epoch, but for those too soon after another; the last."""
+        training, last = self._config.training, 0
+        parts = training.evaluations_per_epoch
+        if not parts or not self.num_steps:
+            return
+        for part in range(1, self.num_steps * parts // self.steps_per_epoch + 1):
+            step = -(-part * self.steps_per_epoch // parts)  # the first that completes the part
+            if step - last >= training.min_steps_between_evaluations:
+                yield (last := step)
+        yield self.num_steps
 
     def loop_options(self, task: Task) -> LoopOptions:
         training = self._config.training
@@ -174,7 +185,7 @@ class _Plan:
             checkpoint_every_steps=training.checkpoint_every_steps,
             max_checkpoints=training.max_checkpoints,
             max_skipped_steps=training.max_skipped_steps,
-            evaluate_at=self.is_scored,
+            evaluate_at=self.scored_steps.__contains__,
             checkpoint_at=range(self.steps_per_epoch, self.num_steps + 1, self.steps_per_epoch),
             best_metric=task.main_metric,
             keeps_best=training.keep_best,
@@ -204,7 +215,7 @@ def _course(
         )
         return for_workers(dataset, strategy)
 
-    def evaluate(check_stop: CheckStop) -> Mapping[str, float]:
+    def evaluate(check_stop: CheckStop) -> Evaluated:
         return _calibrated_scores(
             task, trained.model, validation_data, config, after_batch=check_stop
         )
@@ -223,13 +234,37 @@ def _calibrated_scores(
     validation_data: Records,
     config: FinetuningConfig,
     **options: CheckStop,
-) -> dict[str, float]:
+) -> Evaluated:
     """Lets the task choose what depends on development data, and scores the model there."""
     batch_size = config.prediction.batch_size
     predictions = task.predict(model, validation_data, batch_size=batch_size, **options)
     if task.calibrate is not None:
         task.calibrate(model, validation_data, predictions)
-    return task.score(model, validation_data, predictions)
+    scores = task.score(model, validation_data, predictions)
+    answers = [] if task.answers is None else task.answers(model, validation_data, predictions)
+    is_perfect = scores[task.main_metric] >= _PERFECT  # of records that have one class, too
+    return Evaluated(scores, "" if is_perfect else _remark(answers))
+
+
+def _remark(answers: Sequence[str]) -> str:
+    """Says what to try where all answers are the same, which no trained model gives."""
+    if len(answers) < 2 or len(set(answers)) > 1:
+        return ""
+    label = textwrap.shorten(repr(answers[0]), 60, placeholder="…")  # may be a whole answer
+    found = f"{label} alone is predicted" if answers[0] else "nothing is predicted"
+    return (
+        f"{found}; if it stays so, raise optimizer.learning_rate or training.epochs, or lower "
+        "training.batch_size"
+    )
+
+
+def _why_none_is_best(plan: _Plan, validation_data: str | None) -> str:
+    """Why a finished run has no best checkpoint."""
+    if not validation_data:
+        return "it has no --validation-data"
+    if not plan.num_steps:
+        return "it has no steps"
+    return "all were before training.keep_best was set"
 
 
 def _compile(trained: ReplicatedModel, config: FinetuningConfig, plan: _Plan) -> None:
@@ -249,6 +284,7 @@ def _finish(
     task: Task,
     model: keras_hub.models.Task,
     config: FinetuningConfig,
+    plan: _Plan,
     preset: str,
     data: Records,
     output: str,
@@ -261,15 +297,16 @@ def _finish(
         "Fine-tuned from": random_weights if config.training.random_weights else preset,
         "Data": str(data),
     }
-    if config.training.epochs:  # otherwise the weights that it was built with must tell
+    if plan.num_steps:  # otherwise the weights that it was built with must tell
         model.is_head_trained = True
     write_preset(model, directory, facts=facts, of_run=True)
     scores = {}
     if validation_data:
         saved = load_checked(task.model_class, directory)  # in float32
-        scores = _calibrated_scores(task, saved, validation_data, config)
+        scores, remark = _calibrated_scores(task, saved, validation_data, config)
         write_text(os.path.join(output, SCORES_FILE), json.dumps(scores, indent=1) + "\n")
-        print_line(f"{validation_data}: {shown_scores(scores)}")
+        said = f"; {remark}" if remark and plan.num_steps else ""
+        print_line(f"{validation_data}: {shown_scores(scores)}{said}")
         facts["Scores"] = shown_scores(scores)
         write_preset(saved, directory, facts=facts, of_run=True)
     print_line(f"{output}: {PRESET}/, checkpoints/, metrics.jsonl, {CONFIG_FILE}")

@@ -58,6 +58,8 @@ class Task:
             does; it is called again and again.
         sample_logits: `(model)` → logits [N, classes] for three sentences, to see what another
             precision changes.
+        answers: `(model, directory, predictions)` → what is predicted for each item, empty where it
+            is nothing; a training run says so where all are the same.
         calibrate: `(model, directory, predictions)`: sets what the model chooses on development
             data, such as a threshold.
         baseline: `(directory)` → predictions without a model, to see what a score is worth; they
@@ -87,6 +89,7 @@ class Task:
     sample_logits: Callable[[keras_hub.models.Task], list]
     # What not every task has, or has another of.
     fields: Callable[[keras_hub.models.Task], tuple[str, ...]] = lambda model: TEXT_ALONE
+    answers: Callable[[keras_hub.models.Task, str, Predictions], Sequence[str]] | None = None
     calibrate: Callable[[keras_hub.models.Task, str, Predictions], None] | None = None
     baseline: Callable[[str], Predictions] | None = None
     check_model: Callable[[keras_hub.models.Task, RowsInfo, str, str], None] | None = None

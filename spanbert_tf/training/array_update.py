@@ -42,7 +42,7 @@ class ArrayUpdate:
         self, sums: list[keras.KerasTensor], variables: list[keras.Variable]
     ) -> keras.KerasTensor:
         """The norm of the gradients of each clip, float32 [clips]; 0 for a clip without any."""
-        squares = [ops.zeros((), "float32") for _ in range(1 + len(self.groups))]
+        squares = [ops.zeros((), "float32") for _ in range(len(self._limits))]
         for gradient, variable in zip(sums, variables, strict=True):
             values = self._values[self._get_variable_index(variable)]
             squares[values.clip] += ops.sum(ops.square(gradient))

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -36,6 +37,18 @@ _LOST_WORKER_ERRORS = (
 )
 
 CheckStop = Callable[[], None]  # raises `RunInterrupted` where a signal has come
+
+
+class Evaluated(NamedTuple):
+    """What an evaluation found.
+
+    Attributes:
+        metrics: their names, without a prefix, and their values.
+        remark: what is to be said of the predictions, in a clause; empty for nothing.
+    """
+
+    metrics: Mapping[str, float]
+    remark: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +105,7 @@ class Course:
 
     Attributes:
         batches: the endless training batches from a step on.
-        evaluate: returns the current model's metrics; calls its argument after each batch.
+        evaluate: evaluates the current model; calls its argument after each batch.
         schedule: learning rate as a function of the step, from 0.
         tokens_per_step: word pieces of a batch, padding apart.
         name_damage: what to raise where a batch could not be read, if the file can be named.
@@ -100,7 +113,7 @@ class Course:
     """
 
     batches: Callable[[int], tf.data.Dataset]
-    evaluate: Callable[[CheckStop], Mapping[str, float]] | None
+    evaluate: Callable[[CheckStop], Evaluated] | None
     schedule: Callable[[int], float]
     tokens_per_step: float
     name_damage: Callable[[], BadInputError | None] = lambda: None
@@ -197,6 +210,7 @@ class TrainingLoop:
             self._output,
             first_step,
             every=options.log_every,
+            also_at=lambda step: options.evaluate_at(step) or step == options.num_steps,
             schedule=course.schedule,
             tokens_per_step=course.tokens_per_step,
             writes=chief,
@@ -261,7 +275,7 @@ class TrainingLoop:
         if course.evaluate is None:
             return
         options = self._options
-        metrics = course.evaluate(stop.stop_if_signalled)
+        metrics, remark = course.evaluate(stop.stop_if_signalled)
         if options.keeps_best:
             self._checkpoints.keep_if_best(
                 step,
@@ -271,7 +285,7 @@ class TrainingLoop:
             )
         log.write_evaluation(step, metrics)  # last: killed before it, the run evaluates again
         shown = ", ".join(f"{name.replace('_', ' ')} {v:.4f}" for name, v in metrics.items())
-        self.say(f"evaluated after step {step:,}: {shown}")
+        self.say(f"evaluated after step {step:,}: {shown}{remark and f'; {remark}'}")
         if step < options.num_steps:
             self._stop_if_patience_ends(log, step)
 

@@ -32,6 +32,7 @@ class MetricsLog(StepCallback):
         directory: directory of the run.
         first_step: steps that are done; lines about later steps are removed, in TensorBoard, too.
         every: steps between lines.
+        also_at: whether a step has a line of its own, too, as the last one before an evaluation.
         schedule: learning rate as a function of the step, from 0.
         tokens_per_step: word pieces of a batch, padding apart.
         writes: whether this process writes; the others only take part in reading the metrics.
@@ -46,6 +47,7 @@ class MetricsLog(StepCallback):
         first_step: int,
         *,
         every: int,
+        also_at: Callable[[int], bool] = lambda step: False,
         schedule: Callable[[int], float],
         tokens_per_step: float,
         writes: bool = True,
@@ -54,6 +56,7 @@ class MetricsLog(StepCallback):
         self.last_line: dict[str, float] = {}
         self._path = os.path.join(directory, METRICS_FILE)
         self._every = every
+        self._also_at = also_at
         self._schedule = schedule
         self._tokens_per_step = tokens_per_step
         self._starts_interval = True
@@ -90,7 +93,7 @@ class MetricsLog(StepCallback):
 
     def on_step_end(self, logs: dict) -> None:
         """Writes a line of training where one is due."""
-        if self.step % self._every:
+        if self.step % self._every and not self._also_at(self.step):
             return
         # `logs` would be the mean of the replicas' means, which have unequal numbers of targets.
         metrics = {name: float(value) for name, value in self.model.get_metrics_result().items()}

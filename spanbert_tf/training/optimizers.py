@@ -1,6 +1,7 @@
 """AdamW with BERT's schedule, BERT's exceptions from weight decay, and groups of variables."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import keras
@@ -15,9 +16,9 @@ if keras.backend.backend() == "jax":
 else:
     from spanbert_tf.training.replicated_update import ReplicatedUpdate as BackendUpdate
 
-# Biases and LayerNorm scales and shifts are never decayed (BERT, `optimization.py`). The rule goes
-# by name: KerasHub's attention biases are 2-D, so the number of dimensions does not tell.
-_NOT_DECAYED = (r"(^|[/_])(bias|gamma|beta)(/replica_\d+)?(:\d+)?$",)
+# Biases and LayerNorm's scales and shifts (BERT, `optimization.py`). The rule goes by name:
+# KerasHub's attention biases are 2-D, so the number of dimensions does not tell.
+_NOT_DECAYED = ("bias", "gamma", "beta")
 _FIRST_LOSS_SCALE, _UPDATES_AT_SCALE = 2.0**15, 2_000  # Keras' own
 
 
@@ -27,8 +28,10 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
 
     What Keras 3.15 does otherwise:
 
-    - biases and LayerNorm are exempt from weight decay, by name; the exemption lives in the class,
-      so that it survives `get_config` and saving;
+    - biases and LayerNorm are exempt from weight decay, by name; the exemption is an argument, so
+      that it survives `get_config` and saving;
+    - the moments' bias is corrected only if that is wanted. BertAdam (Devlin et al., 2019,
+      `optimization.py`) does not;
     - gradients of embedding look-ups are made dense first. They arrive as `tf.IndexedSlices` with
       an index for every occurrence of a token; Keras squares those occurrences one by one in
       Adam's second moment and in the global norm, where the square of their sum is meant;
@@ -40,10 +43,13 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
       finite updates. (`keras.optimizers.LossScaleOptimizer` looks at the first replica only.)
 
     Args:
+        bias_correction: whether the moments are corrected for beginning at 0.
+        exclude_from_weight_decay: last parts of the names of variables that are not decayed.
         dynamic_loss_scale: whether `scale_loss` scales.
         groups: variables with values of their own; all others have the optimizer's.
         learning_rate_factors: path of a variable → what its learning rate is multiplied with.
-        **kwargs: as for `keras.optimizers.AdamW`.
+        **kwargs: as for `keras.optimizers.AdamW`. `clipnorm` limits the gradient of each variable
+            by itself, but for those of groups with a limit of their own.
 
     Raises:
         ValueError: an option that does not work here, or `build` gets other variables than those
@@ -53,6 +59,8 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
     def __init__(
         self,
         *args: object,
+        bias_correction: bool = True,
+        exclude_from_weight_decay: Sequence[str] = _NOT_DECAYED,
         dynamic_loss_scale: bool = False,
         groups: Sequence[VariableGroup | Mapping] = (),
         learning_rate_factors: Mapping[str, float] | None = None,
@@ -63,16 +71,22 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
                 "gradient_accumulation_steps fails under replication; use the configuration's "
                 "training.accumulation_steps"
             )
-        if kwargs.get("amsgrad") and groups:
-            raise ValueError("amsgrad knows no groups: Keras' step has one epsilon for all")
+        if kwargs.get("amsgrad") and (groups or not bias_correction):
+            raise ValueError(
+                "amsgrad knows no groups and corrects the bias: Keras' step has one epsilon for all"
+            )
         super().__init__(*args, **kwargs)
+        self.bias_correction = bias_correction
+        self.not_decayed = tuple(exclude_from_weight_decay)
         self.dynamic_loss_scale = dynamic_loss_scale
         self.groups = tuple(
             group if isinstance(group, VariableGroup) else VariableGroup.from_config(group)
             for group in groups
         )
         self.learning_rate_factors = dict(learning_rate_factors or {})
-        self.exclude_from_weight_decay(var_names=_NOT_DECAYED)
+        self.exclude_from_weight_decay(
+            var_names=[rf"(^|[/_]){re.escape(n)}(/replica_\d+)?(:\d+)?$" for n in self.not_decayed]
+        )
 
     @property
     def schedule(self) -> keras.optimizers.schedules.LearningRateSchedule | float:
@@ -95,6 +109,9 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
             self.updates_at_scale = scalar("updates_at_scale", "int32", 0)
         super().build(variables)
         group_of_path = self._group_of_path({variable.path for variable in variables})
+        # The limit of each clip, `None` for none. The first is that of all variables that have no
+        # other; then come the groups' and, where each variable is clipped by itself, those.
+        self._limits = [self.global_clipnorm, *(group.global_clipnorm for group in self.groups)]
         self._values = [self._values_of(v, group_of_path.get(v.path)) for v in variables]
 
     def _group_of_path(self, known: set[str]) -> dict[str, VariableGroup]:
@@ -110,14 +127,18 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
     def _values_of(self, variable: keras.Variable, group: VariableGroup | None) -> "_Values":
         own = group is not None
         decay = (group.weight_decay if own else self.weight_decay) or 0.0
-        is_clipped_apart = own and group.global_clipnorm is not None
+        clip = 0
+        if own and group.global_clipnorm is not None:
+            clip = 1 + self.groups.index(group)
+        elif self.clipnorm is not None:
+            clip = len(self._limits)
+            self._limits.append(self.clipnorm)
         return _Values(
             group=group,
             learning_rate_factor=self.learning_rate_factors.get(variable.path, 1.0),
             weight_decay=decay if self._use_weight_decay(variable) else 0.0,
             epsilon=group.epsilon if own else self.epsilon,
-            # Clip 0 is that of all variables without one of their own.
-            clip=1 + self.groups.index(group) if is_clipped_apart else 0,
+            clip=clip,
         )
 
     def scale_loss(self, loss: keras.KerasTensor) -> keras.KerasTensor:
@@ -140,7 +161,7 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
             self.assign(self.updates_at_scale, ops.where(grows, 0, self.updates_at_scale.value + 1))
         self.assign(self.skipped_in_a_row, 0)
         self.assign(self.gradient_norm, ops.norm(norms) / scale)
-        limits = [self.global_clipnorm, *(group.global_clipnorm for group in self.groups)]
+        limits = self._limits
         if any(limits) or self.dynamic_loss_scale:
             factors = [
                 limit / ops.maximum(norm / scale, limit) if limit else 1.0
@@ -158,8 +179,8 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
             self.assign(self.updates_at_scale, 0)
 
     def _clip_gradients(self, grads: list[keras.KerasTensor]) -> list[keras.KerasTensor]:
-        """Keras' clipping, where it is not by the global norm: `_update` has done that."""
-        return grads if self.global_clipnorm else super()._clip_gradients(grads)
+        """Keras' clipping by value; `_update` has clipped by norms."""
+        return super()._clip_gradients(grads) if self.clipvalue else grads
 
     def _apply_weight_decay(self, variables: list[keras.Variable]) -> None:
         """Nothing: `update_step` decays."""
@@ -186,12 +207,17 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
     def _rate_and_powers(
         self, values: "_Values", dtype: str, learning_rate: keras.KerasTensor
     ) -> tuple[keras.KerasTensor, tuple[keras.KerasTensor, keras.KerasTensor]]:
-        """The learning rate of a variable, and both betas to the power of the step."""
+        """The learning rate of a variable, and both betas to the power of the step.
+
+        Of powers of 0 the step corrects no bias.
+        """
         first_step = 0
         if values.group is not None:
             learning_rate = values.group.learning_rate(self.iterations.value)
             first_step = values.group.learning_rate.first_step
         learning_rate = ops.cast(learning_rate, dtype) * values.learning_rate_factor
+        if not self.bias_correction:
+            return learning_rate, (ops.zeros((), dtype), ops.zeros((), dtype))
         step = ops.cast(self.iterations.value + 1, dtype)
         if first_step:  # moments begin then; updates that were left out let `iterations` lag
             step = ops.maximum(step - first_step, 1.0)
@@ -201,6 +227,8 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
         """The arguments of the constructor."""
         return {
             **super().get_config(),
+            "bias_correction": self.bias_correction,
+            "exclude_from_weight_decay": list(self.not_decayed),
             "dynamic_loss_scale": self.dynamic_loss_scale,
             "groups": [group.to_config() for group in self.groups],
             "learning_rate_factors": self.learning_rate_factors,
@@ -252,7 +280,7 @@ def adamw(
     `w -= r * sqrt(1 - beta_2**t) / (1 - beta_1**t) * m / (sqrt(v) + epsilon)`.
     Epsilon is added before the bias correction of v, as in fairseq; PyTorch adds it after, which
     at t = 1 is an epsilon 32 times smaller. Where the gradients are well above 1e-8 the two agree.
-    (The original BERT corrects no bias.)
+    (The original BERT corrects no bias: `AdamW(bias_correction=False)`.)
 
     Args:
         learning_rate: peak of the schedule.

@@ -40,7 +40,7 @@ class ReplicatedUpdate:
 
         One pass over the gradients says how long they are and whether all are finite.
         """
-        squares: list[list[tf.Tensor]] = [[] for _ in range(1 + len(self.groups))]
+        squares: list[list[tf.Tensor]] = [[] for _ in range(len(self._limits))]
         for gradient, variable in zip(sums, variables, strict=True):
             values = self._values[self._get_variable_index(variable)]
             squares[values.clip].append(tf.nn.l2_loss(gradient))

@@ -41,7 +41,11 @@ _CHANGEABLE = frozenset(
 _GRID = "grid."  # section of what other runs try: a grid may get further values later
 # The learning rate has followed them already; a longer run is another one that begins with its
 # weights. Key: the option that names these.
-_SCHEDULE = {"training.schedule_steps": "--initial-preset", "training.epochs": "--preset"}
+_SCHEDULE = {
+    "training.schedule_steps": "--initial-preset",
+    "training.epochs": "--preset",
+    "training.max_steps": "--preset",
+}
 
 
 def check_directory(directory: str) -> None:

@@ -121,6 +121,7 @@ TASK = Task(
     predict=_predict,
     baseline=link_equal_strings,
     score=_score,
+    answers=lambda model, directory, predicted: [str(found or "") for found in predicted],
     write=_write,
     written_files=WRITTEN_FILES,
     report=_report,

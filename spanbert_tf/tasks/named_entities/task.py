@@ -160,6 +160,14 @@ def _predicted_labels(
     ]
 
 
+def _answers(
+    model: SpanBertTokenClassifier, directory: str, predictions: Sequence[PieceLabels]
+) -> list[str]:
+    """The labels of all words, empty for those outside of entities."""
+    words = _predicted_labels(model, load_sentences(directory), predictions)
+    return ["" if label == OUTSIDE else label for labels in words for label in labels]
+
+
 def _write(
     model: SpanBertTokenClassifier,
     directory: str,
@@ -247,6 +255,7 @@ TASK = Task(
     dataset=named_entities_dataset,
     predict=_predict,
     score=_score,
+    answers=_answers,
     print_details=_print_details,
     report=_report,
     write=_write,

@@ -228,6 +228,7 @@ TASK = Task(
     calibrate=_calibrate,
     baseline=answer_by_overlap,
     score=_score,
+    answers=lambda model, directory, answered: _final_texts(model, answered),
     write=_write,
     written_files=("predictions.json", "nbest_predictions.json", "null_odds.json"),
     report=_report,

@@ -214,6 +214,7 @@ TASK = Task(
     dataset=relation_extraction_dataset,
     predict=_predict,
     score=_score,
+    answers=lambda model, directory, predictions: _relations(model, predictions),
     print_details=_print_details,
     report=_report,
     write=_write,

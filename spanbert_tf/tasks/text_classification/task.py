@@ -129,6 +129,10 @@ def _score(model: SpanBertTextClassifier | None, directory: str, rows: Rows) -> 
     return score_labels(gold, predicted, dataset=info.dataset, is_regression=info.is_regression)
 
 
+def _answers(model: SpanBertTextClassifier, directory: str, rows: Rows) -> list[str]:
+    return list(map(str, _gold_and_predicted(model, directory, rows)[2]))
+
+
 def _print_details(
     model: SpanBertTextClassifier | None,
     directory: str,
@@ -209,6 +213,7 @@ TASK = Task(
     predict=predict_directory,
     baseline=predict_majority,
     score=_score,
+    answers=_answers,
     write=_write,
     written_files=(PREDICTIONS_FILE, EVALUATION_FILE, *map(submission_file, GLUE_TASKS)),
     report=_report,

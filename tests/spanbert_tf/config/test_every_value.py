@@ -56,6 +56,10 @@ def _fields(section):
 @st.composite
 def sections(draw, section):
     values = draw(st.fixed_dictionaries(_fields(section)))
+    if "clipnorm" in values and draw(st.booleans()):  # one of the two limits, or none
+        values["global_clipnorm"] = None
+    elif "clipnorm" in values:
+        values["clipnorm"] = None
     if section is MaskingOptions:
         values["random_token_rate"] = draw(st.floats(0, 1 - values["mask_token_rate"]))
     if section in (PretrainingConfig, QuestionAnsweringConfig):
@@ -137,6 +141,7 @@ UNFITTING = {
     "masking.random_token_rate": st.floats(0, 1),
     "objectives.next_sentence": st.booleans(),
     "optimizer.warmup_steps": st.integers(0, 40),
+    "optimizer.clipnorm": st.floats(0.1, 10),
     "training.steps": small,
     "training.schedule_steps": small,
     "training.steps_per_execution": small,
@@ -155,7 +160,7 @@ UNFITTING = {
 def test_what_errors_propose_leads_to_a_configuration_that_fits(values):
     overrides = [f"{key}={str(value).lower()}" for key, value in values.items()]
     with _file("model: {}") as path:
-        for _ in range(13):  # twelve rules can be broken at once
+        for _ in range(14):  # thirteen rules can be broken at once
             try:
                 load_config(path, overrides)
                 return
@@ -185,6 +190,7 @@ def test_what_errors_propose_leads_to_a_configuration_that_fits(values):
             "data.sequences=single",
         ),
         (load_config, ["masking.mask_token_rate=0.95"], "masking.random_token_rate=0.05"),
+        (load_config, ["optimizer.clipnorm=1"], "optimizer.global_clipnorm=null"),
     ],
 )
 def test_proposals(load, overrides, proposal):

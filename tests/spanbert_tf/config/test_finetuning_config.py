@@ -1,3 +1,4 @@
+import re
 from dataclasses import field, replace
 from typing import Literal
 
@@ -11,6 +12,7 @@ from spanbert_tf.config import (
     load_finetuning_config,
     shipped_names,
 )
+from spanbert_tf.config.shipped import resolved_text
 from spanbert_tf.config.tasks import TASK_CONFIGS
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
@@ -20,6 +22,9 @@ NEW_KEYS = {
     "task": "question_answering",
     "optimizer.beta_1": 0.9,
     "optimizer.beta_2": 0.999,
+    "optimizer.bias_correction": True,
+    "optimizer.clipnorm": None,
+    "optimizer.exclude_from_weight_decay": ["bias", "gamma", "beta"],
     "optimizer.layer_decay": 1.0,
     "optimizer.frozen_layers": 0,
     "optimizer.task_layers.learning_rate": None,
@@ -33,15 +38,14 @@ NEW_KEYS = {
     "training.jit_compile": False,
     "training.deterministic": False,
     "training.max_skipped_steps": 10,
+    "training.max_steps": None,
     "training.evaluations_per_epoch": 0,
     "training.keep_best": False,
     "training.early_stopping_patience": None,
 }
 
 # What the papers did not do alike in all tasks.
-OF_TASKS = {
-    key: NEW_KEYS[key] for key in ("task", "training.evaluations_per_epoch", "training.keep_best")
-}
+OF_TASKS = ("task", "training.evaluations_per_epoch", "training.keep_best")
 
 # `config.yaml` of a run of `squad_v1`, as version 0.1.0 wrote it before there were other tasks.
 EARLIER_RUN = """\
@@ -89,11 +93,44 @@ def test_shipped_configurations_do_only_what_the_papers_did(name):
     values, expected = flat_values(config), dict(NEW_KEYS)
     for key in OF_TASKS:
         expected.pop(key)
-    if config.task == "question_answering":
-        expected |= OF_TASKS
     if config.task == "coreference":  # whose task layers have values of their own, see below
         expected = {key: v for key, v in expected.items() if ".task_layers." not in key}
     assert {key: values[key] for key in expected} == expected
+
+
+MRQA = ("newsqa", "triviaqa", "searchqa", "hotpotqa", "natural_questions")
+
+
+@pytest.mark.parametrize("name", ["squad_v1", "squad_v2", *MRQA])
+def test_question_answering_has_the_values_of_the_released_code(name):
+    """run_squad.py and run_mrqa.py: `--eval_per_epoch` is 10, and 5 in README's MRQA command; the
+    best by F1 is kept; BertAdam's epsilon is 1e-6, its decay 0.01, the warm-up a tenth."""
+    config = load_finetuning_config(name)
+    training, optimizer = config.training, config.optimizer
+    assert (training.evaluations_per_epoch, training.keep_best) == (5 if name in MRQA else 10, True)
+    assert (optimizer.epsilon, optimizer.weight_decay, optimizer.warmup_fraction) == (
+        1e-6,
+        0.01,
+        0.1,
+    )
+    assert (training.epochs, training.batch_size, optimizer.learning_rate) == (4, 32, 2e-5)
+
+
+def test_segaberts_squad_has_the_values_of_its_authors_script():
+    """train_squad.sh gives rate, epochs and batches; the rest is run_squad.py's, from line 530."""
+    config = load_finetuning_config("segabert_squad_v1")
+    optimizer = config.optimizer
+    assert (optimizer.warmup_fraction, optimizer.epsilon, optimizer.weight_decay) == (0, 1e-6, 0.01)
+    assert (optimizer.learning_rate, config.training.keep_best) == (3e-5, False)
+
+
+@pytest.mark.parametrize("kind", ["pretrain", "finetune"])
+def test_each_configuration_says_whose_optimizer_it_follows(kind):
+    for name in shipped_names(kind):
+        text = resolved_text(name)
+        said = re.search(r"^# Optimizer: (?:as (\w+) says)?", text, re.MULTILINE)
+        assert said, name
+        assert said[1] is None or said[1] in shipped_names(kind), name
 
 
 @pytest.mark.parametrize("name", [name for name in GLUE_TASKS if name not in ("mnli_mm", "ax")])
@@ -140,7 +177,12 @@ def test_coreference_has_the_originals_values(name, length, segments, encoder_ra
 def test_run_of_an_earlier_version_still_loads(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(EARLIER_RUN)
-    assert load_finetuning_config(str(path)) == load_finetuning_config("squad_v1")
+    then = [
+        "optimizer.epsilon=1e-8",
+        "training.evaluations_per_epoch=0",
+        "training.keep_best=false",
+    ]
+    assert load_finetuning_config(str(path)) == load_finetuning_config("squad_v1", then)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +203,17 @@ def test_run_of_an_earlier_version_still_loads(tmp_path):
         ("optimizer.layer_decay=0", "optimizer.layer_decay: 0.0 is not more than 0 and at most 1"),
         ("optimizer.layer_decay=1.1", "1.1 is not more than 0 and at most 1"),
         ("optimizer.frozen_layers=-1", "optimizer.frozen_layers: -1 is less than 0"),
+        ("training.steps=3", "unknown key training.steps; the nearest is training.max_steps"),
+        ("training.max_steps=0", "training.max_steps: 0 is less than 1"),
+        (
+            "optimizer.exclude_from_weight_decay=[kernel]",
+            "optimizer.exclude_from_weight_decay must be bias or gamma or beta, not 'kernel'",
+        ),
+        (
+            "optimizer.clipnorm=1.0",
+            "optimizer.clipnorm: 1.0 and global_clipnorm (1.0) exclude each other; for example "
+            "--set optimizer.global_clipnorm=null",
+        ),
         ("optimizer.lora_rank=0", "optimizer.lora_rank: 0 is less than 1"),
         ("optimizer.lora_rank=two", "optimizer.lora_rank must be a whole number or null, not 'two"),
         ("optimizer.task_layers=1e-3", "optimizer.task_layers is a section"),
@@ -187,12 +240,11 @@ def test_run_of_an_earlier_version_still_loads(tmp_path):
             "example --set training.accumulation_steps=8",
         ),
         (
-            "training.keep_best=true",
+            "training.evaluations_per_epoch=0",
             "training.keep_best: needs evaluations before the end, but "
             "training.evaluations_per_epoch is 0; for example --set "
             "training.evaluations_per_epoch=1",
         ),
-        ("training.early_stopping_patience=3", "--set training.evaluations_per_epoch=1"),
     ],
 )
 def test_wrong_values_are_refused(override, message):
@@ -200,6 +252,12 @@ def test_wrong_values_are_refused(override, message):
         load_finetuning_config("squad_v1", [override])
     assert str(raised.value).startswith(f"--set {override}: ")
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["keep_best=true", "early_stopping_patience=3"])
+def test_what_evaluations_decide_needs_some(name):
+    with pytest.raises(ConfigurationError, match=r"--set training.evaluations_per_epoch=1$"):
+        load_finetuning_config("segabert_squad_v1", [f"training.{name}"])
 
 
 def test_replaced_values_are_checked():

@@ -40,7 +40,10 @@ def test_large_has_the_values_of_the_paper():
         "beta_1": 0.9,
         "beta_2": 0.999,
         "epsilon": 1e-8,
+        "bias_correction": True,
         "global_clipnorm": 1.0,
+        "clipnorm": None,
+        "exclude_from_weight_decay": ["bias", "gamma", "beta"],
     }
     assert config.training.schedule_steps == config.training.steps == 2_400_000
     assert config.masking == MaskingOptions(replacement_unit="span")

@@ -51,6 +51,14 @@ OPTIONS = {
     "averages": {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 3},
     "groups": {"groups": GROUPS},
     "groups and loss scale": {"groups": GROUPS, "dynamic_loss_scale": True},
+    "no bias correction": {"bias_correction": False, "exclude_from_weight_decay": ()},
+    "clips of each beside groups": {
+        "groups": GROUPS,
+        "global_clipnorm": None,
+        "clipnorm": 0.1,
+        "bias_correction": False,
+        "dynamic_loss_scale": True,
+    },
 }
 
 

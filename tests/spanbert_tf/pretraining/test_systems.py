@@ -73,6 +73,23 @@ def new_model(small):
     return model_of
 
 
+def test_all_variables_are_decayed_where_a_configuration_excludes_none(tiny_overrides):
+    """fairseq's Adam, `p -= weight_decay * rate * p`: of gradients of 0 that is all there is."""
+    options = ["optimizer.warmup_steps=0", "optimizer.weight_decay=0.5"]
+    for excluded, spared in (("[]", ()), ("[beta]", ("beta",)), (None, ("bias", "gamma", "beta"))):
+        own = [] if excluded is None else [f"optimizer.exclude_from_weight_decay={excluded}"]
+        config = load_config("spanbert_base", [*tiny_overrides, *options, *own])
+        model = compiled_pretrainer(config, VOCABULARY_SIZE)
+        variables = model.trainable_variables
+        for variable in variables:
+            variable.assign(keras.ops.ones_like(variable))
+        model.optimizer.apply([keras.ops.zeros_like(v) for v in variables], variables)
+        for variable in variables:
+            is_spared = variable.path.endswith(spared) if spared else False
+            expected = 1.0 if is_spared else 1.0 - 0.5 * 0.01
+            np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6, err_msg=variable.path)
+
+
 def _block_lengths(batch):
     """Tokens of the blocks of each row, special tokens apart: [B] for each block."""
     text = batch["padding_mask"].sum(axis=1)

@@ -6,6 +6,7 @@ import tensorflow as tf
 import torch
 
 import spanbert_tf.training
+from spanbert_tf.training.optimizers import AdamW
 from spanbert_tf.training.schedule import WarmupLinearDecay
 
 
@@ -195,3 +196,113 @@ def test_variables_share_the_schedule_and_the_powers_of_one_update():
     nodes = [node.op for function in functions for node in function.node_def]
     assert nodes.count("ResourceApplyAdam") == 3
     assert nodes.count("Pow") == 2  # one for each beta
+
+
+NAMES = ("dense/kernel", "dense/bias", "norm/gamma", "norm/beta")
+BERT_ADAM = {"bias_correction": False, "global_clipnorm": None, "clipnorm": 1.0}
+FAIRSEQ_ADAM = {"global_clipnorm": 1.0, "exclude_from_weight_decay": ()}
+WARMUP, TOTAL, PEAK, DECAY, EPSILON = 2, 8, 0.1, 0.3, 1e-3
+
+
+def variables_of_names():
+    """A kernel, and three variables that BERT does not decay, all with values that are not 0."""
+    random = np.random.default_rng(5)
+    variables = []
+    for path in NAMES:
+        layer, name = path.split("/")
+        with keras.name_scope(layer):
+            initial = random.normal(size=(3, 4) if name == "kernel" else (4,))
+            variables.append(keras.Variable(initial.astype("float32"), name=name))
+    assert [variable.path for variable in variables] == list(NAMES)
+    return variables
+
+
+def gradients_of_step(step):
+    """Each variable's of another size, so that some are above a limit of 1 and some below."""
+    random = np.random.default_rng(100 + step)
+    scales = np.roll([0.02, 0.4, 3.0, 50.0], step)
+    return [
+        (scale * random.normal(size=(3, 4) if name.endswith("kernel") else (4,))).astype("float32")
+        for scale, name in zip(scales, NAMES, strict=True)
+    ]
+
+
+def bert_adam(weights, num_steps):
+    """BertAdam in float64: the gradient of each variable is clipped, no moment is corrected, the
+    decay is part of the step and spares biases and LayerNorm."""
+    weights = [np.array(weight, "float64") for weight in weights]
+    moments = [[np.zeros_like(weight), np.zeros_like(weight)] for weight in weights]
+    for step in range(num_steps):
+        for number, gradient in enumerate(map(np.float64, gradients_of_step(step))):
+            norm = np.sqrt((gradient**2).sum())
+            gradient *= min(1.0, 1.0 / norm)
+            first, second = moments[number]
+            first[:] = 0.9 * first + 0.1 * gradient
+            second[:] = 0.999 * second + 0.001 * gradient**2
+            update = first / (np.sqrt(second) + EPSILON)
+            if NAMES[number] == "dense/kernel":
+                update += DECAY * weights[number]
+            weights[number] -= PEAK * _torch_schedule(step, WARMUP, TOTAL) * update
+    return weights
+
+
+def fairseq_adam(weights, num_steps):
+    """fairseq's Adam in float64: one clip, corrected moments with epsilon before the correction,
+    and a decay of every variable."""
+    weights = [np.array(weight, "float64") for weight in weights]
+    moments = [[np.zeros_like(weight), np.zeros_like(weight)] for weight in weights]
+    for step in range(num_steps):
+        gradients = [np.float64(gradient) for gradient in gradients_of_step(step)]
+        norm = np.sqrt(sum((gradient**2).sum() for gradient in gradients))
+        rate = PEAK * _torch_schedule(step, WARMUP, TOTAL)
+        for weight, gradient, (first, second) in zip(weights, gradients, moments, strict=True):
+            gradient *= min(1.0, 1.0 / norm)
+            first[:] = 0.9 * first + 0.1 * gradient
+            second[:] = 0.999 * second + 0.001 * gradient**2
+            size = rate * np.sqrt(1 - 0.999 ** (step + 1)) / (1 - 0.9 ** (step + 1))
+            weight -= DECAY * rate * weight
+            weight -= size * first / (np.sqrt(second) + EPSILON)
+    return weights
+
+
+def optimizer_of(options):
+    schedule = WarmupLinearDecay(PEAK, WARMUP, TOTAL)
+    return AdamW(schedule, weight_decay=DECAY, epsilon=EPSILON, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "oracle"), [(BERT_ADAM, bert_adam), (FAIRSEQ_ADAM, fairseq_adam)]
+)
+@pytest.mark.parametrize("dynamic_loss_scale", [False, True])
+def test_steps_are_those_of_the_authors_optimizers(options, oracle, dynamic_loss_scale):
+    variables = variables_of_names()
+    weights = [variable.numpy() for variable in variables]
+    optimizer = optimizer_of({**options, "dynamic_loss_scale": dynamic_loss_scale})
+    optimizer.build(variables)
+    for step in range(6):
+        scale = float(optimizer.scale_loss(tf.constant(1.0)))
+        optimizer.apply([tf.constant(g * scale) for g in gradients_of_step(step)], variables)
+        for variable, expected in zip(variables, oracle(weights, step + 1), strict=True):
+            # A step moves a weight by about 0.1, or by 0.3 without the correction.
+            np.testing.assert_allclose(variable.numpy(), expected, rtol=0, atol=2e-5)
+    # The other rule, and Keras' own, are far from it.
+    for other in ({}, BERT_ADAM if options is FAIRSEQ_ADAM else FAIRSEQ_ADAM):
+        others = variables_of_names()
+        optimizer_of({"global_clipnorm": 1.0, **other}).apply(
+            [tf.constant(g) for g in gradients_of_step(0)], others
+        )
+        first = oracle(weights, 1)
+        assert max(np.abs(v.numpy() - w).max() for v, w in zip(others, first, strict=True)) > 1e-2
+
+
+def test_options_of_the_authors_survive_the_configuration():
+    for options in (BERT_ADAM, FAIRSEQ_ADAM):
+        original = optimizer_of(options)
+        copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(original))
+        results = []
+        for optimizer in (original, copy):
+            variables = variables_of_names()
+            for step in range(2):
+                optimizer.apply([tf.constant(g) for g in gradients_of_step(step)], variables)
+            results.append(np.concatenate([variable.numpy().ravel() for variable in variables]))
+        np.testing.assert_array_equal(*results)

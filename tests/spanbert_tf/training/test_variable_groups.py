@@ -161,6 +161,20 @@ def test_a_group_without_its_own_limit_shares_the_norm(limit, head_limit, expect
     assert float(optimizer.gradient_norm) == pytest.approx(13)  # of all, before clipping
 
 
+@pytest.mark.parametrize(
+    ("head_limit", "expected"), [(None, [2.0, 1.5, 2.0, 2.0]), (6.5, [2.0, 1.5, 6.0, 2.5])]
+)
+def test_each_variable_is_clipped_by_itself_but_for_groups_with_a_limit(head_limit, expected):
+    """By hand: 12 and 5 have the norm 13, half of which is the group's limit."""
+    optimizer = optimizer_with_head(
+        global_clipnorm=None, clipnorm=2.0, groups=[head_group(global_clipnorm=head_limit)]
+    )
+    optimizer.apply(gradients_of(3, 1.5, 12, 5), make_variables())
+    found = [moment.flat[0] for moment in first_moments(optimizer)]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert float(optimizer.gradient_norm) == pytest.approx((9 + 2.25 + 144 + 25) ** 0.5)
+
+
 def test_a_norm_that_is_not_finite_in_one_group_stops_the_others():
     variables = make_variables()
     before = [variable.numpy() for variable in variables]
@@ -217,13 +231,17 @@ def test_groups_and_factors_survive_the_configuration():
         np.testing.assert_array_equal(one, other)
 
 
-def test_two_replicas_step_as_one(two_devices):
+@pytest.mark.parametrize(
+    "options", [{}, {"global_clipnorm": None, "clipnorm": 0.5, "bias_correction": False}]
+)
+def test_two_replicas_step_as_one(options, two_devices):
     def run(strategy, share):
         with strategy.scope():
             variables = make_variables()
             optimizer = optimizer_with_head(
                 groups=[head_group(global_clipnorm=0.4)],
                 learning_rate_factors={"encoder/kernel": 0.5},
+                **options,
             )
             optimizer.build(variables)
 
@@ -260,6 +278,7 @@ def test_paths_of_no_variable_and_of_two_groups_are_refused(groups, words):
         optimizer_with_head(groups=groups).build(make_variables())
 
 
-def test_amsgrad_has_no_groups():
+@pytest.mark.parametrize("options", [{"groups": [head_group()]}, {"bias_correction": False}])
+def test_amsgrad_has_no_groups_and_corrects_the_bias(options):
     with pytest.raises(ValueError, match="amsgrad"):
-        optimizer_with_head(amsgrad=True, groups=[head_group()])
+        optimizer_with_head(amsgrad=True, **options)

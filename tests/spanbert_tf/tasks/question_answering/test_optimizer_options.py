@@ -117,8 +117,66 @@ def test_the_tasks_layers_have_what_is_given_and_else_the_encoders():
         "total_steps": 10,
         "first_step": 0,
     }
-    assert (group.weight_decay, group.epsilon, group.global_clipnorm) == (0.07, 1e-8, 0.25)
+    assert (group.weight_decay, group.epsilon, group.global_clipnorm) == (0.07, 1e-6, 0.25)
     assert optimizer.schedule.learning_rate == 0.01
+
+
+@pytest.mark.parametrize(("of_layers", "num_warmup"), [("null", 6), (0.0, 0), (0.5, 15)])
+def test_the_tasks_layers_warm_up_by_their_own_share_of_the_steps(of_layers, num_warmup):
+    """By hand: lines up to the peaks of 0.2 and 0.5, and down to 0 after step 29."""
+    config = options(
+        **{
+            "optimizer.learning_rate": 0.2,
+            "optimizer.warmup_fraction": 0.2,
+            "optimizer.task_layers.learning_rate": 0.5,
+            "optimizer.task_layers.warmup_fraction": of_layers,
+        }
+    ).optimizer
+    model = SpanBertQuestionAnswerer(tiny_backbone())
+    optimizer = finetuning_optimizer(model, config, num_steps=30)
+
+    def line(peak, warmup):
+        return [
+            peak * ((step + 1) / warmup if step < warmup else (30 - step) / (30 - warmup))
+            for step in range(30)
+        ]
+
+    (group,) = optimizer.groups
+    for schedule, expected in (
+        (optimizer.schedule, line(0.2, 6)),
+        (group.learning_rate, line(0.5, num_warmup)),
+    ):
+        found = [float(schedule(step)) for step in range(30)]
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("is_bert_adam", [False, True])
+def test_steps_are_bert_adams_where_the_configuration_says_so(is_bert_adam):
+    """By hand: the first moment of one step is a tenth of the gradient, the root of the second
+    0.0316 of it, so that a weight moves by 3.16 rates without the correction, and by 1 with it."""
+    bert_adam = {
+        "optimizer.bias_correction": "false",
+        "optimizer.global_clipnorm": "null",
+        "optimizer.clipnorm": 1.0,
+    }
+    values = {"optimizer.weight_decay": 0, "optimizer.warmup_fraction": 0} | {
+        "optimizer.epsilon": 1e-30,
+        **(bert_adam if is_bert_adam else {}),
+    }
+    model = SpanBertQuestionAnswerer(tiny_backbone())
+    optimizer = finetuning_optimizer(model, options(**values).optimizer, num_steps=10)
+    variables = model.trainable_variables
+    before = [variable.numpy() for variable in variables]
+    optimizer.apply([3.0 * keras.ops.ones_like(v) for v in variables], variables)
+    for old, variable in zip(before, variables, strict=True):
+        moved = (old - variable.numpy()) / 0.01
+        np.testing.assert_allclose(moved, 10**0.5 if is_bert_adam else 1.0, rtol=1e-3)
+    # Each gradient by itself has the norm 1, or all of them together.
+    norms = [np.linalg.norm(10 * np.array(moment)) for moment in optimizer._momentums]
+    if is_bert_adam:
+        np.testing.assert_allclose(norms, 1.0, rtol=1e-4)
+    else:
+        assert np.linalg.norm(norms) == pytest.approx(1.0, rel=1e-4)
 
 
 def test_frozen_layers_do_not_move(directory, tmp_path):

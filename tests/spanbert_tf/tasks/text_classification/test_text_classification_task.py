@@ -219,6 +219,7 @@ class TestTextClassification(TaskTests):
         """The first of three evaluations is the best one: nothing is learned."""
         options = {"training.epochs": 9, "training.batch_size": 64, "training.keep_best": "false"}
         options |= {"training.evaluations_per_epoch": 1, "training.early_stopping_patience": 2}
+        options |= {"training.min_steps_between_evaluations": 1}
         self.finetune(material, tmp_path / "run", **options, **{"optimizer.learning_rate": 1e-30})
         assert "no better for 2 evaluations: stopped" in capfd.readouterr().out
         lines = read_metrics(str(tmp_path / "run" / METRICS_FILE))
@@ -237,12 +238,63 @@ class TestTextClassification(TaskTests):
         assert logs[0].read_text() == before
         assert len(logs[1].read_text().splitlines()) == len(before.splitlines()) > 0
 
-    def test_without_an_evaluation_the_last_step_is_the_one_kept(self, material, tmp_path, capfd):
-        options = {"training.epochs": 1, "training.batch_size": 64, "training.keep_best": "true"}
-        config = self.config(material, **options, **{"training.evaluations_per_epoch": 1})
-        output = str(tmp_path / "run")
-        run_finetuning(config, material["preset"], material["train"], output)
-        assert "no best checkpoint is there: the last step is kept" in capfd.readouterr().out
+    def test_a_run_of_some_steps_says_what_it_learned_before_it_scores(
+        self, material, tmp_path, capfd
+    ):
+        """64 rows in batches of 8: an epoch of 8 steps, scored in its middle, and the end at 6.
+
+        A rate of next to nothing leaves the untrained head as it was, which knows one class.
+        """
+        options = {"training.max_steps": 6, "training.log_every": 1000}
+        options |= {"training.evaluations_per_epoch": 2, "training.keep_best": "true"}
+        options |= {"training.min_steps_between_evaluations": 1, "optimizer.learning_rate": 1e-30}
+        run = tmp_path / "run"
+        self.finetune(material, run, **options)
+        printed = capfd.readouterr().out
+        assert "6 steps of 8 rows, 0.75 epochs of 64 rows" in printed
+        said = re.findall(r"^(step \d of 6: loss|evaluated after step \d: accuracy)", printed, re.M)
+        assert said == [
+            *("step 4 of 6: loss", "evaluated after step 4: accuracy"),
+            *("step 6 of 6: loss", "evaluated after step 6: accuracy"),
+        ]
+        lines = read_metrics(str(run / METRICS_FILE))
+        assert [(line["step"], "loss" in line) for line in lines] == [
+            *((4, True), (4, False)),
+            *((6, True), (6, False)),
+        ]
+        hints = re.findall(
+            r"; '(\w+)' alone is predicted; if it stays so, raise optimizer.learning_rate or "
+            r"training.epochs, or lower training.batch_size$",
+            printed,
+            re.M,
+        )
+        assert len(hints) == 3  # the score of the preset, too
+        lines = run_prediction_labels(str(run / "preset"), material["dev"], tmp_path / "found")
+        assert set(hints) == set(lines)
+        with pytest.raises(
+            MismatchError, match=r"training.max_steps is 6 .*begin another --output"
+        ):
+            self.finetune(material, run, **{**options, "training.max_steps": 7})
+
+    @pytest.mark.parametrize("why", ["it has no --validation-data", "it has no steps"])
+    def test_without_an_evaluation_the_last_step_is_the_one_kept(
+        self, why, material, tmp_path, capfd
+    ):
+        has_steps = "steps" not in why
+        options = {"training.epochs": int(has_steps), "training.batch_size": 64}
+        options |= {"training.keep_best": "true", "training.evaluations_per_epoch": 1}
+        dev = None if has_steps else material["dev"]
+        run_finetuning(
+            self.config(material, **options),
+            material["preset"],
+            material["train"],
+            str(tmp_path / "run"),
+            dev,
+        )
+        printed = capfd.readouterr().out
+        assert (
+            f"training.keep_best: no evaluation of this run chose a checkpoint ({why});" in printed
+        )
 
     def test_majority_class_without_training(self, material, tmp_path):
         options = {"training.epochs": 0, "classifier.initial": "majority"}
@@ -262,6 +314,12 @@ class TestTextClassification(TaskTests):
         run_finetuning(config, material["preset"], material["train"], output)
         with pytest.raises(BadInputError, match="was never trained"):
             load_task_model(f"{output}/preset", [material["dev"]])
+
+
+def run_prediction_labels(preset, data, output):
+    run_prediction(preset, data, str(output))
+    lines = (output / "predictions.jsonl").read_text().splitlines()
+    return [json.loads(line)["label"] for line in lines]
 
 
 def answer(label, probabilities):

@@ -1,0 +1,100 @@
+"""When a fine-tuning run ends and is scored, and what it says of predictions that are all alike."""
+
+import types
+
+import numpy as np
+import pytest
+
+from spanbert_tf.config import load_finetuning_config
+from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.studies.grid import run_grid
+from spanbert_tf.tasks import run as run_module
+from spanbert_tf.tasks.named_entities.task import PieceLabels
+from spanbert_tf.tasks.table import load_task
+
+
+def plan_of(num_rows, **training):
+    values = {"epochs": 2, "batch_size": 32, "evaluations_per_epoch": 10, **training}
+    settings = [f"training.{key}={value}" for key, value in values.items()]
+    info = types.SimpleNamespace(num_training_rows=num_rows, num_rows=num_rows, num_tokens=1)
+    return run_module._Plan(load_finetuning_config("classification", settings), info)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "training", "expected"),
+    [
+        # 1,000 texts are 32 steps an epoch, a tenth of which is 3.2: by hand, the first ends of
+        # tenths that are 20 steps and more after the last scoring (and the last step).
+        (1000, {}, [20, 42, 64]),
+        (1000, {"min_steps_between_evaluations": 1}, None),
+        (1000, {"min_steps_between_evaluations": 1, "evaluations_per_epoch": 2}, [16, 32, 48, 64]),
+        (1000, {"min_steps_between_evaluations": 33}, [36, 64]),
+        (1000, {"min_steps_between_evaluations": 1000}, [64]),
+        (1000, {"evaluations_per_epoch": 0, "keep_best": "false"}, []),
+        (1000, {"max_steps": 7}, [7]),
+        (1000, {"max_steps": 50}, [20, 42, 50]),
+        (64000, {}, [200 * part for part in range(1, 21)]),
+        (5, {"evaluations_per_epoch": 1}, [2]),
+    ],
+)
+def test_steps_after_which_a_run_is_scored(num_rows, training, expected):
+    plan = plan_of(num_rows, **training)
+    if expected is None:  # the first step that completes each tenth, as integers have it
+        steps = range(1, 65)
+        expected = [step for step in steps if (step * 10) // 32 > ((step - 1) * 10) // 32]
+        assert len(expected) == 20
+    assert sorted(plan.scored_steps) == expected
+    assert plan.num_steps == (expected[-1] if expected else 64)
+
+
+def test_a_number_of_steps_takes_the_place_of_epochs():
+    assert plan_of(1000, epochs=0, evaluations_per_epoch=0, keep_best="false").num_steps == 0
+    assert plan_of(1000, epochs=0, max_steps=500).num_steps == 500
+    config = load_finetuning_config("segabert_glue_large", ["training.max_steps=5"])
+    with pytest.raises(ConfigurationError, match=r"training.max_steps: .* --set grid.epochs=\[\]"):
+        run_grid(config, "preset", "data", "nowhere", "data")
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        (["", "", ""], "nothing is predicted; if it stays so, raise optimizer.learning_rate"),
+        (["neutral", "neutral"], "'neutral' alone is predicted; if it stays so"),
+        (["a\nb", "a\nb"], r"'a\nb' alone"),
+        (["x" * 500] * 2, "… alone is predicted"),
+        (["", "PER"], None),
+        (["neutral"], None),
+        ([], None),
+    ],
+)
+def test_remark_on_answers_that_are_all_alike(answers, words):
+    remark = run_module._remark(answers)
+    assert bool(remark) == bool(words) and (words or "") in remark
+    assert "\n" not in remark and len(remark) < 200
+
+
+def test_named_entities_answer_with_the_labels_of_words(monkeypatch):
+    """Of 3 words, the second of two pieces; what is outside of entities is no answer."""
+    task = load_task("named_entities")
+    module = __import__(task.predict.__module__, fromlist=["load_sentences"])
+    sentence = {"first_pieces": [0, 1, 3], "labels": ["O", "B-PER", "O"]}
+    monkeypatch.setattr(module, "load_sentences", lambda directory: [sentence])
+    model = types.SimpleNamespace(labels=["O", "B-PER"])
+
+    def answers(labels):
+        found = PieceLabels(np.array(labels), np.ones(4))
+        return task.answers(model, "records", [found])
+
+    assert answers([0, 1, 0, 0]) == ["", "B-PER", ""]
+    assert answers([0, 0, 1, 0]) == ["", "", ""]
+
+
+def test_coreference_and_questions_answer_with_nothing_where_nothing_is_found():
+    resolver, questions = load_task("coreference"), load_task("question_answering")
+    assert resolver.answers(None, "records", [[], []]) == ["", ""]
+    assert len(set(resolver.answers(None, "records", [[[(0, 0), (3, 3)]], []]))) == 2
+    item = types.SimpleNamespace(text_under=lambda threshold: "" if threshold < 0 else "ann")
+    model = types.SimpleNamespace(has_unanswerable=True, null_threshold=-1.0)
+    assert questions.answers(model, "records", [item, item]) == ["", ""]
+    model.null_threshold = 1.0
+    assert questions.answers(model, "records", [item]) == ["ann"]
