@@ -99,7 +99,7 @@ def test_metrics_are_logged_apart(straight_run):
     lines = read_metrics(str(straight_run / "metrics.jsonl"))
     trained = [line for line in lines if "learning_rate" in line]
     evaluated = [line for line in lines if "validation_loss" in line]
-    assert [line["step"] for line in trained] == [2, 4, 6, 8, 10, 12]
+    assert [line["step"] for line in trained] == [2, 4, 5, 6, 8, 10, 12]  # 5: before an evaluation
     assert [line["step"] for line in evaluated] == [5, 10, 12]
     for line in trained:
         losses = line["masked_lm_loss"] + line["span_boundary_loss"]
@@ -283,7 +283,8 @@ def test_run_says_what_it_does_without_a_terminal(straight_run_and_output):
         r"tokens/s, \d:\d\d:\d\d elapsed, \d:\d\d:\d\d left"
     )
     found = [re.fullmatch(pattern, line) for line in steps]
-    assert [match[1] for match in found] == ["2", "4", "6", "8", "10", "12"]
+    shown = [int(match[1]) for match in found]
+    assert shown == [2, 4, 5, 6, 8, 10, 12]  # 5: before an evaluation
     for match in found:  # each objective, and the loss is their sum
         parts = dict(part.rsplit(" ", 1) for part in match[3].split(", "))
         assert {"masked lm", "span boundary"} <= parts.keys()
