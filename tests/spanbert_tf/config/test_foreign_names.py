@@ -20,7 +20,7 @@ ALL = {*PRETRAINING, *(key for keys in TASKS.values() for key in keys)}
 ARGUMENTS = {
     "per_device_train_batch_size": ("training.batch_size", "training.batch_size"),
     "num_train_epochs": ("training.steps", "training.epochs"),
-    "max_steps": ("training.steps", "training.epochs"),
+    "max_steps": ("training.steps", "training.max_steps"),
     "learning_rate": ("optimizer.learning_rate", "optimizer.learning_rate"),
     "warmup_steps": ("optimizer.warmup_steps", "optimizer.warmup_fraction"),
     "weight_decay": ("optimizer.weight_decay", "optimizer.weight_decay"),
