@@ -242,16 +242,25 @@ def _calibrated_scores(
         task.calibrate(model, validation_data, predictions)
     scores = task.score(model, validation_data, predictions)
     answers = [] if task.answers is None else task.answers(model, validation_data, predictions)
-    is_perfect = scores[task.main_metric] >= _PERFECT  # of records that have one class, too
-    return Evaluated(scores, "" if is_perfect else _remark(answers))
+    return Evaluated(scores, _remark(scores[task.main_metric], answers))
 
 
-def _remark(answers: Sequence[str]) -> str:
-    """Says what to try where all answers are the same, which no trained model gives."""
-    if len(answers) < 2 or len(set(answers)) > 1:
+def _remark(score: float, answers: Sequence[str]) -> str:
+    """Says what to try where all answers are the same, or none is right.
+
+    Args:
+        score: the main metric, in percent.
+        answers: what is predicted for each item, empty for nothing.
+    """
+    if score >= _PERFECT or len(answers) < 2:  # the records themselves may have one class
         return ""
-    label = textwrap.shorten(repr(answers[0]), 60, placeholder="…")  # may be a whole answer
-    found = f"{label} alone is predicted" if answers[0] else "nothing is predicted"
+    if len(set(answers)) == 1:
+        label = textwrap.shorten(repr(answers[0]), 60, placeholder="…")  # may be a whole answer
+        found = f"{label} alone is predicted" if answers[0] else "nothing is predicted"
+    elif score == 0:
+        found = "nothing right is predicted"
+    else:
+        return ""
     return (
         f"{found}; if it stays so, raise optimizer.learning_rate or training.epochs, or lower "
         "training.batch_size"

@@ -56,19 +56,21 @@ def test_a_number_of_steps_takes_the_place_of_epochs():
 
 
 @pytest.mark.parametrize(
-    ("answers", "words"),
+    ("score", "answers", "words"),
     [
-        (["", "", ""], "nothing is predicted; if it stays so, raise optimizer.learning_rate"),
-        (["neutral", "neutral"], "'neutral' alone is predicted; if it stays so"),
-        (["a\nb", "a\nb"], r"'a\nb' alone"),
-        (["x" * 500] * 2, "… alone is predicted"),
-        (["", "PER"], None),
-        (["neutral"], None),
-        ([], None),
+        (0.0, ["", "", ""], "nothing is predicted; if it stays so, raise optimizer.learning_rate"),
+        (56.4, ["neutral", "neutral"], "'neutral' alone is predicted; if it stays so"),
+        (3.0, ["a\nb", "a\nb"], r"'a\nb' alone"),
+        (3.0, ["x" * 500] * 2, "… alone is predicted"),
+        (0.0, ["", "PER"], "nothing right is predicted; if it stays so"),
+        (0.1, ["", "PER"], None),
+        (100.0, ["neutral", "neutral"], None),  # the records have no other class
+        (0.0, ["neutral"], None),
+        (0.0, [], None),
     ],
 )
-def test_remark_on_answers_that_are_all_alike(answers, words):
-    remark = run_module._remark(answers)
+def test_remark_on_answers_that_are_all_alike_or_wrong(score, answers, words):
+    remark = run_module._remark(score, answers)
     assert bool(remark) == bool(words) and (words or "") in remark
     assert "\n" not in remark and len(remark) < 200
 
