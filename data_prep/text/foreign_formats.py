@@ -6,6 +6,7 @@ writes a comma between letters, the same number of times in every line, under a 
 
 import csv
 import io
+import os
 import re
 from collections.abc import Sequence
 
@@ -23,7 +24,7 @@ _FEWEST_CLOSING_TAGS = 3
 
 _AS_JSON_LINES = (
     "write one JSON object a line, with its text as `text`, for example with "
-    "`pandas.read_csv(FILE{separator}).to_json('texts.jsonl', orient='records', lines=True)`"
+    "`pandas.read_csv('FILE'{separator}).to_json('texts.jsonl', orient='records', lines=True)`"
 )
 _DELIMITERS = {",": "CSV", ";": "CSV with semicolons", "\t": "TSV", "|": "a table of columns"}
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_ .:/#()-]{0,39}")
@@ -51,6 +52,7 @@ def refuse_foreign_format(path: str, beginning: str, *, is_whole: bool) -> None:
         BadInputError: it is one of them; the message says what to do.
     """
     for name, advice in filter(None, (_markup(beginning), _table(beginning, is_whole))):
+        advice = advice.replace("FILE", os.path.basename(path))
         raise BadInputError(f"{path}: is {name}, which would be read as text; {advice}")
 
 

@@ -21,7 +21,7 @@ class _Kind(NamedTuple):
 def _as_json_lines(function: str) -> str:
     return (
         "write its rows as JSON lines, for example with "
-        f"`pandas.{function}(FILE).to_json('rows.jsonl', orient='records', lines=True)`"
+        f"`pandas.{function}('FILE').to_json('rows.jsonl', orient='records', lines=True)`"
     )
 
 
@@ -29,7 +29,7 @@ _AS_TEXT = "write its text as plain UTF-8"
 _UNPACK = "unpack it first"
 _ARROW = (
     "write its rows as JSON lines, for example with "
-    "`datasets.Dataset.from_file(FILE).to_json('rows.jsonl')`"
+    "`datasets.Dataset.from_file('FILE').to_json('rows.jsonl')`"
 )
 # From the formats' own specifications. What could begin a text (ORC's magic is "ORC") is left out.
 _KINDS = (
