@@ -30,7 +30,7 @@ _WORDS += ("the", "cat", "dog", "sees", "##s", ".", "ann")
 _LENGTH = 32
 _MISSING = object()
 _VALUES = (_MISSING, None, "x", "../x", "/dev/zero", 0, 3, -1, 2**70, float("nan"), [1], {"x": 1})
-_TASKS = {  # records → the configuration that trains on them, and what is set beside
+CONFIGURATIONS = {  # records → the configuration that trains on them, and what is set beside
     "question_answering": ("squad_v1", "data.stride=8"),
     "text_classification": ("classification",),
     "regression": ("classification",),
@@ -70,7 +70,8 @@ def _sources(directory: pathlib.Path) -> dict[str, tuple]:
     context = "the cat sees the dog . ann sees cats . " * 3
     answer = {"text": "dog", "answer_start": context.index("dog")}
     entries = [{"id": str(n), "question": "the dog", "answers": [answer]} for n in range(4)]
-    passages = [{"context": context, "qas": entries[:2]}, {"context": context, "qas": entries[2:]}]
+    passages = [{"context": context, "qas": entries[:2]}]
+    passages += [{"context": f"{context}ann .", "qas": entries[2:]}]
     squad = directory / "squad.json"
     squad.write_text(json.dumps({"data": [{"title": "t", "paragraphs": passages}]}))
     texts = [{"text": f"the cat {'sees ' * n}.", "label": f"l{n % 2}", "n": n} for n in range(4)]
@@ -135,7 +136,7 @@ def write_presets(directory: pathlib.Path, records: dict[str, pathlib.Path]) -> 
     tokenizer = SpanBertTokenizer(list(_WORDS), lowercase=True)
     presets = {"encoder": str(directory / "encoder-preset")}
     write_preset(backbone, presets["encoder"], tokenizer=tokenizer)
-    for name, (config, *_) in _TASKS.items():
+    for name, (config, *_) in CONFIGURATIONS.items():
         task = task_of_records(str(records[name]))
         info = task.records(str(records[name])).info
         model = task.build(backbone, tokenizer, info, load_task_config(config))
@@ -177,7 +178,7 @@ def commands(
     found = {"inspect": inspect}
     preset = presets[name]
     small = ["training.batch_size=2", "training.precision=float32", "training.epochs=1"]
-    shipped, *settings = _TASKS[name]
+    shipped, *settings = CONFIGURATIONS[name]
     config = load_task_config(shipped, [*small, f"data.sequence_length={_LENGTH}", *settings])
 
     def finetune() -> None:

@@ -13,8 +13,9 @@ import yaml
 from spanbert_tf.errors import ConfigurationError
 
 _FLOAT_WITHOUT_POINT = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-# PyYAML's own constructors raise ValueError for a date of month 13 and the like.
-_NO_VALUE = (yaml.YAMLError, ValueError, RecursionError)
+# PyYAML's own constructors raise ValueError for a date of month 13 and the like, AttributeError for
+# `!!timestamp x`, IndexError for `!!int ''` and KeyError for `!!bool x`.
+_NO_VALUE = (yaml.YAMLError, ValueError, AttributeError, LookupError, RecursionError)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,12 +67,18 @@ def read_fairseq_file(path: str) -> tuple[dict[str, np.ndarray], str | None]:
         content = content["model"]
     if not isinstance(content, dict):
         raise BadInputError(f"{path}: holds no dict of tensors but {type(content).__name__}")
-    arrays = {
-        name: tensor.float().numpy()
+    tensors = {
+        name: tensor
         for name, tensor in content.items()
-        if isinstance(tensor, torch.Tensor)
+        if isinstance(name, str) and isinstance(tensor, torch.Tensor)
     }
-    return arrays, architecture
+    for name, tensor in tensors.items():
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+            raise BadInputError(
+                f"{path}: {name!r} is a sparse or quantized tensor, or one without values; save "
+                "dense ones"
+            )
+    return {name: tensor.float().numpy() for name, tensor in tensors.items()}, architecture
 
 
 def with_standard_names(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

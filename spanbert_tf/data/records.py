@@ -9,9 +9,10 @@ Records travel in chunks of thousands, so that reading and parsing them costs a 
 them: one by one, unbatching and batching alone would cost as much as parsing.
 """
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
@@ -27,7 +28,8 @@ from spanbert_tf.data.schema import (
     ShardInfo,
     vocabulary_hash,
 )
-from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.errors import BadInputError, MismatchError, reason
+from spanbert_tf.files.checksums import regular_size
 from spanbert_tf.files.directory_kinds import PRETRAINING_RECORDS, refuse_other_records
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.masking.random_bits import Stream, random_bits, row_keys
@@ -57,6 +59,7 @@ def load_dataset_info(directory: str | os.PathLike, *, check_sizes: bool = True)
     refuse_other_records(directory, PRETRAINING_RECORDS)
     path = os.path.join(directory, DATASET_INFO_FILE)
     try:
+        _check_regular(path)
         with tf.io.gfile.GFile(path) as file:
             info = DatasetInfo.from_json(file.read(), path)
     except (tf.errors.OpError, OSError, UnicodeDecodeError) as error:
@@ -66,6 +69,10 @@ def load_dataset_info(directory: str | os.PathLike, *, check_sizes: bool = True)
     for shard in info.shards:
         _check_shard(os.path.join(directory, shard.file), shard, check_sizes)
     vocabulary_path = os.path.join(directory, VOCABULARY_FILE)
+    try:
+        _check_regular(vocabulary_path)
+    except OSError as error:
+        raise BadInputError(f"{vocabulary_path}: {reason(error)}; copy it again") from error
     vocabulary = load_vocabulary(vocabulary_path)
     if len(vocabulary) != info.vocabulary_size:
         raise MismatchError(
@@ -98,6 +105,7 @@ def load_unigram_counts(directory: str | os.PathLike, info: DatasetInfo) -> tupl
         counts, path = info.unigram_counts, os.path.join(os.fspath(directory), DATASET_INFO_FILE)
     else:
         try:
+            _check_regular(path)
             with tf.io.gfile.GFile(path, "rb") as file:
                 text = file.read()
         except (tf.errors.OpError, OSError) as error:
@@ -119,13 +127,14 @@ def load_unigram_counts(directory: str | os.PathLike, info: DatasetInfo) -> tupl
 def _check_shard(path: str, shard: ShardInfo, check_size: bool) -> None:
     """Compares a shard's size with its description; in older ones, its number of records."""
     try:
+        _check_regular(path)
         num_bytes = tf.io.gfile.stat(path).length
         if not check_size or num_bytes == shard.num_bytes:
             return
         found, stated, unit = num_bytes, shard.num_bytes, "bytes"
         if shard.num_bytes is None:
             found, stated, unit = _count_records(path, num_bytes), shard.num_records, "records"
-    except tf.errors.OpError as error:
+    except (tf.errors.OpError, OSError) as error:
         raise BadInputError(
             f"{path}: named in {DATASET_INFO_FILE}, but missing or unreadable; copy it or write "
             "the records again"
@@ -135,6 +144,12 @@ def _check_shard(path: str, shard: ShardInfo, check_size: bool) -> None:
             f"{path}: has {found} whole {unit}, and {DATASET_INFO_FILE} states {stated}; copy the "
             "file again or write the records again"
         )
+
+
+def _check_regular(path: str) -> None:
+    """Raises `OSError` for a pipe, a device or the like, which may have no end."""
+    if "://" not in path:  # of other file systems TensorFlow alone knows
+        regular_size(path)
 
 
 def _count_records(path: str, num_bytes: int) -> int:
@@ -251,6 +266,23 @@ def find_damage(files: list[str], num_records: Sequence[int] | None = None) -> B
                 f"{num_records[number]}; copy the file again or write the records again"
             )
     return None
+
+
+@contextlib.contextmanager
+def named_damage(directory: str, info: DatasetInfo) -> Iterator[None]:
+    """Says which record is meant where TensorFlow would not.
+
+    Raises:
+        BadInputError: a record that was read inside is damaged, or none of this description's.
+    """
+    try:
+        yield
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+        files = [os.path.join(directory, shard.file) for shard in info.shards]
+        damage = find_damage(files, [shard.num_records for shard in info.shards])
+        raise damage or BadInputError(
+            f"{directory}: its records are not what {DATASET_INFO_FILE} says; write them again"
+        ) from error
 
 
 def files_of_records(files: list[str], record_ids: Sequence[int]) -> list[str]:

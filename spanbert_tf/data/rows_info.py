@@ -114,6 +114,14 @@ class RowsInfo:
         """The text of the file."""
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
+    def fault(self) -> str | None:
+        """What in it contradicts itself, in words; a task looks at its own fields."""
+        if self.num_training_rows > self.num_rows:
+            return "counts: more rows are trained than there are"
+        if self.strip_accents and not self.lowercase:
+            return "strip_accents: is true, and text is cased"
+        return None
+
     @classmethod
     def needed_files(cls) -> tuple[str, ...]:
         """The names of the files that `files` must tell of."""
@@ -142,10 +150,8 @@ class RowsInfo:
             raise BadInputError(f"{path}: counts.{min(missing)}: is missing; {_ADVICE}")
         if missing := set(cls.needed_files()) - info.files.keys():
             raise BadInputError(f"{path}: files: lacks {min(missing)}; {_ADVICE}")
-        if info.num_training_rows > info.num_rows:
-            raise BadInputError(f"{path}: counts: more rows are trained than there are; {_ADVICE}")
-        if info.strip_accents and not info.lowercase:
-            raise BadInputError(f"{path}: strip_accents: is true, and text is cased; {_ADVICE}")
+        if fault := info.fault():
+            raise BadInputError(f"{path}: {fault}; {_ADVICE}")
         if info.version != cls.records_version:
             raise BadInputError(f"{path}: version is not {cls.records_version}; {_ADVICE}")
         return info

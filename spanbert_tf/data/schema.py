@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Gt, Lt
 
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.checksums import is_file_name
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.vocabulary import Casing
 
@@ -162,7 +163,7 @@ class DatasetInfo:
         if info.strip_accents and not info.lowercase:
             raise BadInputError(f"{path}: strip_accents: is true, and text is cased; {_ADVICE}")
         for number, shard in enumerate(info.shards):
-            if shard.file != os.path.basename(shard.file) or shard.file in ("", ".", ".."):
+            if not is_file_name(shard.file):
                 raise BadInputError(f"{path}: shards[{number}].file: is no file's name; {_ADVICE}")
         return info
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.records import load_dataset_info, named_damage
 from spanbert_tf.data.schema import SEQUENCE_KINDS, SPLITS, VOCABULARY_FILE, DatasetInfo
 from spanbert_tf.errors import BadInputError, ConfigurationError, reason
 from spanbert_tf.files.outputs import OutputKind, check_output_file
@@ -71,12 +71,13 @@ def inspect_records(
     settings = load_config(config, overrides)
     info = load_dataset_info(data)
     _print_counts(console, data, info)
-    _print_examples(console, data, settings, num_examples)
-    _print_head_steps(console, settings)
-    if index_names := POSITION_EMBEDDINGS[settings.model.position_embeddings]:
-        sizes = {name: getattr(settings.model, TABLE_SIZES[name]) for name in index_names}
-        _print_clipped_indices(console, data, sizes)
-    lengths = count_span_lengths(data, settings.masking, seed=settings.training.seed)
+    with named_damage(data, info):
+        _print_examples(console, data, settings, num_examples)
+        _print_head_steps(console, settings)
+        if index_names := POSITION_EMBEDDINGS[settings.model.position_embeddings]:
+            sizes = {name: getattr(settings.model, TABLE_SIZES[name]) for name in index_names}
+            _print_clipped_indices(console, data, sizes)
+        lengths = count_span_lengths(data, settings.masking, seed=settings.training.seed)
     title = f"{config}: {settings.masking.scheme}"
     _print_lengths(console, lengths, title)
     if png:

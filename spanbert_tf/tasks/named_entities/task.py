@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from spanbert_tf.config import NamedEntitiesConfig
 from spanbert_tf.data.task_records import Records
-from spanbert_tf.errors import MismatchError
+from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.json_lines import write_json_lines
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import (
@@ -112,6 +112,10 @@ def _predict(
         [row[1 : length - 1] for row, length in zip(rows, lengths, strict=True)]
     )  # [pieces of all sentences, 2]
     ends = np.cumsum([sentence["num_pieces"] for sentence in load_sentences(directory)])
+    if ends[-1] != len(pieces):
+        raise BadInputError(
+            f"{directory}: its sentences are not those of its rows; write the records again"
+        )
     return [
         PieceLabels(part[:, 0].astype("int32"), part[:, 1]) for part in np.split(pieces, ends[:-1])
     ]

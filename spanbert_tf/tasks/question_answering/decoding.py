@@ -1,12 +1,14 @@
 """From the best spans of a question's windows to its answers."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.question_answering.candidates import (
     SPANS_OF_A_WINDOW,
     AnswerCandidates,
@@ -117,6 +119,7 @@ def answer_questions(
 def _answers(directory: str, spans: WindowSpans, num_candidates: int) -> list[AnsweredQuestion]:
     """The answers from the spans of all windows, which stand in the order of the questions."""
     lines, contexts = load_questions(directory), load_contexts(directory)
+    _check_places(directory, spans, lines, contexts)
 
     @tf.function(reduce_retracing=True)
     def candidates_of(texts: tf.Tensor, some: WindowSpans) -> AnswerCandidates:
@@ -136,6 +139,33 @@ def _answers(directory: str, spans: WindowSpans, num_candidates: int) -> list[An
             null_score = float(found.null_scores[row])
             answered.append(AnsweredQuestion(line["id"], _of_question(found, row), null_score))
     return answered
+
+
+def _check_places(
+    directory: str | os.PathLike, spans: WindowSpans, lines: list[dict], contexts: list[str]
+) -> None:
+    """Refuses questions without a passage, and windows without a question or beyond a passage.
+
+    Checksums tell that no file has changed since, not that what was written fits together.
+
+    Raises:
+        BadInputError: the records' files do not fit together.
+    """
+    outside = [line for line in lines if line["context_index"] >= len(contexts)]
+    owners = spans.question_index
+    if outside or not np.array_equal(np.unique(owners), np.arange(len(lines))):
+        raise BadInputError(
+            f"{directory}: its questions are not those of its windows and contexts; write the "
+            "records again"
+        )
+    lengths = np.array([len(contexts[line["context_index"]]) for line in lines])
+    room = lengths[owners][:, np.newaxis]  # [W, 1] characters
+    is_inside = (spans.starts >= 0) & (spans.starts <= spans.ends) & (spans.ends <= room)
+    if bad := owners[np.any((spans.scores > NO_SPAN / 2) & ~is_inside, axis=1)].tolist():
+        raise BadInputError(
+            f"{directory}: question {lines[bad[0]]['id']!r}: a window shows more than its context "
+            "holds; write the records again"
+        )
 
 
 def _of_question(found: AnswerCandidates, row: int) -> tuple[Candidate, ...]:

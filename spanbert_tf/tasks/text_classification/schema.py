@@ -11,6 +11,7 @@ from annotated_types import Ge, MinLen
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.data.rows_info import RowsInfo, info_file
+from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 
 EXAMPLES_FILE = "examples.jsonl"
 INFO_FILE = info_file("text_classification")
@@ -50,8 +51,18 @@ class TextClassificationInfo(RowsInfo):
     labels: Annotated[list[str], MinLen(1)]
     label_counts: list[Annotated[int, Ge(0)]]
     is_pair: bool
-    is_regression: bool = False
+    is_regression: bool
     dataset: str | None = None
+
+    def fault(self) -> str | None:
+        """As of all records; and whether classes and their counts fit each other."""
+        if self.dataset is not None and self.dataset not in GLUE_TASKS:
+            return f"dataset: {self.dataset!r} is no task of GLUE"
+        if len(self.label_counts) != (0 if self.is_regression else len(self.labels)):
+            return "label_counts: are not those of labels"
+        if self.is_regression and len(self.labels) != 1:
+            return "labels: a regression has one"
+        return super().fault()
 
     @property
     def text_names(self) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ TASKS = [
     (
         ("glue", "classification"),
         TextClassificationInfo,
-        {"labels": ["a", "b"], "label_counts": [1, 1], "is_pair": False},
+        {"labels": ["a", "b"], "label_counts": [1, 1], "is_pair": False, "is_regression": False},
     ),
     (("named_entities",), NamedEntitiesInfo, {"labels": ["O"]}),
     (

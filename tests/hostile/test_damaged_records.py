@@ -1,0 +1,225 @@
+"""Records that are damaged, or a stranger's: each command refuses them with one line."""
+
+import json
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.damaged_records import CONFIGURATIONS, DAMAGES, write_all_records
+from spanbert_tf.cli import main
+from spanbert_tf.config.yaml_files import parse_override, read_settings
+from spanbert_tf.conversion.torch_files import read_pickled
+from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
+from spanbert_tf.data.row_lengths import load_lengths, save_lengths
+from spanbert_tf.errors import SpanBertError
+from spanbert_tf.files.checksums import checksums
+from spanbert_tf.inspection.records import inspect_records
+from spanbert_tf.tasks.commands import run_baseline_evaluation, run_prediction
+from spanbert_tf.tasks.question_answering.candidates import WindowSpans
+from spanbert_tf.tasks.question_answering.decoding import _answers
+from spanbert_tf.tasks.run import run_finetuning
+from spanbert_tf.tasks.table import load_task_config
+from spanbert_tf.tasks.task import open_records
+from spanbert_tf.training.checkpoints import _find_damage
+
+LINES = {  # of a task, what its rows were made of
+    "question_answering": "questions.jsonl",
+    "text_classification": "examples.jsonl",
+    "named_entities": "sentences.jsonl",
+    "relation_extraction": "examples.jsonl",
+    "coreference": "documents.jsonl",
+}
+WITH_BASELINE = ("question_answering", "text_classification", "regression", "coreference")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return write_all_records(tmp_path_factory.mktemp("records"))
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    """Copies the records of a kind."""
+
+    def copy(kind):
+        return pathlib.Path(shutil.copytree(whole[kind], tmp_path / kind))
+
+    return copy
+
+
+def refusal(call, *arguments):
+    """The one line that a call ends with."""
+    with pytest.raises(SpanBertError) as caught:
+        call(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def with_info(directory, change):
+    """Changes the description of a task's records."""
+    (path,) = directory.glob("*_info.json")
+    info = json.loads(path.read_text())
+    change(info)
+    path.write_text(json.dumps(info))
+    return path
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_a_lost_line_is_refused_by_every_command(kind, copy):
+    data = copy(kind)
+    DAMAGES["a line lost"](data / LINES[kind])
+    config = load_task_config(CONFIGURATIONS[kind][0])
+    calls = [
+        lambda: inspect_records(str(data), "spanbert_base"),
+        lambda: run_prediction("no preset", str(data), str(data / "predictions")),
+        lambda: run_finetuning(config, "no preset", str(data), str(data / "run")),
+    ]
+    if kind in WITH_BASELINE:
+        calls.append(lambda: run_baseline_evaluation([str(data)]))
+    for call in calls:
+        message = refusal(call)
+        assert message.startswith(f"{data / LINES[kind]}: has ") and "copy it again" in message
+    assert not (data / "run").exists()
+
+
+def test_the_command_line_ends_with_2_and_one_line(copy, capfd):
+    data = copy("coreference")
+    DAMAGES["a line lost"](data / "documents.jsonl")
+    with pytest.raises(SystemExit) as end:
+        main(["evaluate", "--baseline", "--data", str(data)])
+    assert end.value.code == 2
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert f"{data / 'documents.jsonl'}: has " in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_every_damage_to_every_file_is_refused(damage, whole, copy):
+    for kind in LINES:
+        data = copy(kind)
+        for name in sorted(os.listdir(data)):
+            DAMAGES[damage](data / name)
+            assert str(data) in refusal(open_records, str(data))
+            path = data / name
+            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+            shutil.copy(whole[kind] / name, path)
+        open_records(str(data))  # whole again
+
+
+@pytest.mark.parametrize("damage", ["a pipe", "a link to /dev/zero", "a directory"])
+def test_pretraining_records_are_regular_files(damage, whole, copy):
+    data = copy("pretraining")
+    for name in sorted(os.listdir(data)):
+        DAMAGES[damage](data / name)
+        message = refusal(lambda: load_unigram_counts(data, load_dataset_info(data)))
+        assert str(data / name) in message or name == "dataset_info.json"
+        path = data / name
+        path.rmdir() if path.is_dir() else path.unlink()
+        shutil.copy(whole["pretraining"] / name, path)
+
+
+def test_a_damaged_shard_of_the_right_size_is_named_by_inspect(copy):
+    data = copy("pretraining")
+    (shard,) = data.glob("train-*")
+    content = bytearray(shard.read_bytes())
+    content[20] ^= 1
+    shard.write_bytes(content)
+    assert refusal(inspect_records, str(data), "spanbert_base").startswith(f"{shard}: record 0 ")
+
+
+@pytest.mark.parametrize("key", ["bytes", "sha256"])
+@pytest.mark.parametrize("value", [None, "12", -1, 1.5, 2**70, [1], {"x": 1}, "missing"])
+def test_entries_of_a_description_are_checked(key, value, copy):
+    def change(info):
+        entry = info["files"]["examples.jsonl"]
+        entry.pop(key) if value == "missing" else entry.update({key: value})
+
+    data = copy("text_classification")
+    path = with_info(data, change)
+    message = refusal(open_records, str(data))
+    is_text = key == "sha256" and value == "12"
+    place = "examples.jsonl" if is_text else f'{path}: files."examples.jsonl".{key}: '
+    assert place in message
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../../x", "/etc/passwd", "a/b", "..", "", "a\nb"])
+def test_names_of_other_places_are_not_opened(name, copy, tmp_path):
+    entry = {"bytes": 0, "sha256": "x"}
+    data = copy("text_classification")
+    with_info(data, lambda info: info["files"].update({name: entry}))
+    assert f"{name!r}: is no file's name" in refusal(open_records, str(data))
+    (tmp_path / "checkpoint.json").write_text(json.dumps({"step": 1, "sha256": {name: "x"}}))
+    assert _find_damage(str(tmp_path)) == f"{name!r} is no file's name"
+
+
+def test_pipes_and_devices_in_a_checkpoint_are_damage(tmp_path):
+    os.mkfifo(tmp_path / "state.index")
+    (tmp_path / "state.data").symlink_to("/dev/zero")
+    for name in ("state.index", "state.data"):
+        (tmp_path / "checkpoint.json").write_text(json.dumps({"step": 1, "sha256": {name: "x"}}))
+        assert _find_damage(str(tmp_path)) == f"{name} cannot be read (no regular file)"
+
+
+def test_a_description_must_tell_of_all_files(copy):
+    data = copy("question_answering")
+    path = with_info(data, lambda info: info["files"].pop("contexts.jsonl"))
+    assert refusal(open_records, str(data)).startswith(f"{path}: files: lacks contexts.jsonl;")
+    with_info(data, lambda info: info.pop("files"))
+    assert refusal(open_records, str(data)).startswith(f"{path}: files: is missing;")
+
+
+def test_lines_that_were_never_counted_are_refused(copy):
+    """The checksums are right, and still the files do not belong together."""
+    for kind, name in LINES.items():
+        data = copy(kind)
+        DAMAGES["a line lost"](data / name)
+        with_info(data, lambda info, data=data: info.update(files=checksums(data, info["files"])))
+        message = refusal(open_records(str(data)).lines, name)
+        assert message.startswith(f"{data / name}: holds 3 lines, and ")
+
+
+def test_contexts_that_are_shorter_than_their_windows(copy):
+    data = copy("question_answering")
+    (data / "contexts.jsonl").write_text('"the"\n"the"\n')
+    with_info(data, lambda info: info.update(files=checksums(data, info["files"])))
+    owners = np.arange(4, dtype="int32")
+    ends = np.array([[3], [3], [3], [4]], "int32")
+    spans = WindowSpans(owners, np.ones([4, 1], "f4"), 0 * ends, ends, np.zeros(4, "f4"))
+    message = refusal(_answers, open_records(str(data)), spans, 1)
+    assert message.startswith(f"{data}: question '3': a window shows more than its context holds;")
+
+
+@pytest.mark.parametrize("head", [b"(", b"{'descr': (", b"{'descr': '<i4'}", b"\xff", b"[" * 9000])
+def test_a_damaged_head_of_the_lengths(head, tmp_path):
+    rows = tmp_path / "rows.tfrecord"
+    save_lengths(str(rows), [3, 4])
+    path = tmp_path / "rows.lengths.npy"
+    content = path.read_bytes()
+    head = head[: len(content) - 10]
+    path.write_bytes(content[:10] + head + content[10 + len(head) :])
+    assert refusal(load_lengths, str(rows)).startswith(f"{path}: ")
+
+
+def test_lengths_of_more_rows_than_memory_holds(tmp_path):
+    path = tmp_path / "rows.lengths.npy"
+    with open(path, "wb") as file:
+        head = {"descr": "<i4", "fortran_order": False, "shape": (2**60,)}
+        np.lib.format.write_array_header_1_0(file, head)
+    assert refusal(load_lengths, str(tmp_path / "rows.tfrecord")).startswith(f"{path}: ")
+
+
+def test_sparse_tensors_of_pytorch(tmp_path):
+    path = str(tmp_path / "pytorch_model.bin")
+    torch.save({"dense": torch.ones(2), "odd": torch.eye(2).to_sparse()}, path)
+    assert refusal(read_pickled, path).startswith(f"{path}: 'odd' is a sparse")
+
+
+@pytest.mark.parametrize("value", ["!!timestamp x", "!!int ''", "!!bool x", "!!float _"])
+def test_values_of_yaml_that_are_none(value, tmp_path):
+    assert refusal(parse_override, f"training.steps={value}").startswith("--set training.steps=")
+    path = tmp_path / "config.yaml"
+    path.write_text(f"training:\n  steps: {value}\n")
+    assert refusal(read_settings, str(path), 0).startswith(f"{path}: line 2: not YAML: ")
