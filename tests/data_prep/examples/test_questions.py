@@ -142,6 +142,25 @@ def test_windows_slide_and_answers_are_labelled_where_they_are(tmp_path, vocabul
     assert sorted(counts[counts > 0]) == [1] * len(passage)
 
 
+def test_an_answer_across_the_border_of_a_window_is_none_of_it(tmp_path, vocabulary_file):
+    """The one window that shows all three tokens has them; those that show a part have (0, 0)."""
+    context = " ".join(["the cat sat on a mat"] * 4)
+    start = len("the cat sat on a mat ") * 2
+    path = squad_file(tmp_path, {context: [entry("1", "who?", ("the cat sat", start))]})
+    _, _, rows = prepared(tmp_path, vocabulary_file, path, sequence_length=19, stride=3)
+    partly, whole = 0, 0
+    for x, y in rows:
+        shown = [int(s) for s in x["offset_starts"] if start <= s < start + len("the cat sat")]
+        is_whole = {start, start + len("the cat ")} <= set(shown)
+        expected = (0, 0)
+        if is_whole:
+            places = np.flatnonzero(np.isin(x["offset_starts"], shown) & (x["offset_ends"] > 0))
+            expected = (places[0], places[-1])
+        assert (y["start_positions"], y["end_positions"]) == expected
+        whole, partly = whole + is_whole, partly + (bool(shown) and not is_whole)
+    assert whole and partly > 1
+
+
 @hypothesis.settings(max_examples=100)
 @hypothesis.given(st.integers(1, 60), st.integers(1, 30), st.integers(1, 20))
 def test_windows_are_those_of_the_original_loop(num_tokens, length, stride):

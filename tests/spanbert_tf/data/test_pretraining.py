@@ -123,6 +123,23 @@ def test_windows_smaller_than_an_epoch_still_give_permutations(single, single_re
         assert resumed == whole[first_record : first_record + 20]
 
 
+def test_files_have_another_order_in_each_epoch(single, monkeypatch):
+    """Where a window is one record and a file is read to its end before the next."""
+    monkeypatch.setattr(records, "SHUFFLE_CHUNK", 1)
+    monkeypatch.setattr(records, "_FILES_AT_ONCE", 1)
+    stream = [number for number, _ in read_stream(single, 5, 0, 4 * 38)]
+    orders = {tuple(stream[first : first + 38]) for first in range(0, 4 * 38, 38)}
+    assert len(orders) > 1
+
+
+def test_every_window_has_a_permutation_of_its_own():
+    orders = {
+        tuple(records._permute(tf.range(20), 5, tf.constant(0, tf.int64), window).numpy())
+        for window in tf.range(4, dtype=tf.int64)
+    }
+    assert len(orders) == 4
+
+
 def test_batches_resume_and_go_on_across_epochs(single):
     whole = list(pretraining_dataset(single, batch_size=5, seed=3).take(17).as_numpy_iterator())
     resumed = pretraining_dataset(single, batch_size=5, seed=3, first_batch=9)
