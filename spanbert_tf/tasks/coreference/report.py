@@ -1,5 +1,6 @@
 """A page that shows each document with its clusters in colours, gold beside predicted."""
 
+import collections
 import colorsys
 import itertools
 import math
@@ -15,6 +16,7 @@ from spanbert_tf.tasks.report.page import render_page
 
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _FILTERS = {"missed": "with missed links", "wrong": "with wrong links", "right": "all right"}
+_OFF = "\u2260"  # of a mention that is not in the cluster of that number beside it
 _GOLDEN_ANGLE = 0.618034  # neighbouring numbers are far apart in colour
 _MAX_SHOWN = 60  # links of each kind
 
@@ -24,6 +26,7 @@ def report_page(
     lines: Sequence[DocumentLine],
     predicted: Sequence[Clusters],
     scores: Mapping[str, float],
+    by: str,
 ) -> str:
     """The page as HTML that needs nothing else; the documents with the lowest scores first.
 
@@ -32,6 +35,7 @@ def report_page(
         lines: lines of `documents.jsonl`.
         predicted: clusters of each document, in the same order.
         scores: scores of all documents, in percent.
+        by: whose clusters these are, as for `render_page`.
     """
     records = [_record(*pair) for pair in zip(lines, predicted, strict=True)]
     records.sort(key=lambda record: math.inf if record["score"] is None else record["score"])
@@ -40,7 +44,7 @@ def report_page(
         for name, value in scores.items()
         if name.endswith("_f1")
     )
-    return render_page(_TEMPLATE, title, records, _FILTERS, scores=shown)
+    return render_page(_TEMPLATE, title, records, _FILTERS, unit="documents", by=by, scores=shown)
 
 
 def links(clusters: Sequence[Sequence[Span]], others: Sequence[Sequence[Span]]) -> list[tuple]:
@@ -68,13 +72,16 @@ def _record(line: DocumentLine, predicted: Clusters) -> dict:
     score = None  # of a document where nothing is to be found, and nothing was
     if gold or predicted:
         score = score_documents([(gold, predicted)]).as_dict()["average_f1"]
+    numbers = cluster_numbers(gold, predicted)
+    of_gold = _numbers_of_spans(gold, range(len(gold)))
+    of_predicted = _numbers_of_spans(predicted, numbers)
     kinds = ["missed"] * bool(missed) + ["wrong"] * bool(wrong)
     return {
         "kinds": kinds or ["right"],
         "name": f"{line['name']}, part {line['part']}",
         "score": score,
-        "gold": _marked(line, gold, gold),
-        "predicted": _marked(line, predicted, gold),
+        "gold": _marked(line, gold, range(len(gold)), of_predicted),
+        "predicted": _marked(line, predicted, numbers, of_gold),
         "missed": [_link(line, pair) for pair in missed[:_MAX_SHOWN]],
         "wrong": [_link(line, pair) for pair in wrong[:_MAX_SHOWN]],
         "num_missed": len(missed),
@@ -87,28 +94,54 @@ def _link(line: DocumentLine, pair: tuple[Span, Span]) -> str:
     return f"{second} → {first}"
 
 
+def cluster_numbers(gold: Clusters, predicted: Clusters) -> list[int]:
+    """The number of each predicted cluster: of the gold one with which it shares most mentions.
+
+    Each gold cluster lends its number once, to the cluster that shares most with it; of a cluster
+    that was parted, the smaller parts have numbers of their own, and so have all others.
+    """
+    shared = collections.Counter(
+        (one, other)
+        for one, spans in enumerate(gold)
+        for other, others in enumerate(predicted)
+        for _ in set(map(tuple, spans)) & set(map(tuple, others))
+    )
+    numbers: dict[int, int] = {}
+    for (one, other), _ in sorted(shared.items(), key=lambda item: (-item[1], item[0])):
+        if other not in numbers and one not in numbers.values():
+            numbers[other] = one
+    own = itertools.count(len(gold))
+    return [numbers[n] if n in numbers else next(own) for n in range(len(predicted))]
+
+
+def _numbers_of_spans(clusters: Clusters, numbers: Sequence[int]) -> set[tuple[int, Span]]:
+    pairs = zip(numbers, clusters, strict=True)
+    return {(number, tuple(span)) for number, spans in pairs for span in spans}
+
+
 def _marked(
-    line: DocumentLine, clusters: Sequence[Sequence[Span]], gold: list
+    line: DocumentLine,
+    clusters: Clusters,
+    numbers: Sequence[int],
+    others: set[tuple[int, Span]],
 ) -> markupsafe.Markup:
-    """The text, mentions coloured; a cluster that shares a mention with a gold one as that."""
-    gold_of = {span: n for n, spans in enumerate(gold) for span in spans}
-    colours = [
-        next((gold_of[tuple(s)] for s in spans if tuple(s) in gold_of), len(gold) + n)
-        for n, spans in enumerate(clusters)
-    ]
-    opened: dict[int, list[tuple[int, int]]] = {}
+    """The text with its mentions, coloured and numbered; those that others lack have a sign."""
+    opened: dict[int, list[tuple[int, int, bool]]] = {}
     closed: dict[int, int] = {}
-    for number, spans in enumerate(clusters):
+    for number, spans in zip(numbers, clusters, strict=True):
         for start, end in spans:
-            opened.setdefault(start, []).append((-end, number))
+            is_off = (number, (start, end)) not in others
+            opened.setdefault(start, []).append((-end, number, is_off))
             closed[end] = closed.get(end, 0) + 1
     starts = set(line["sentence_starts"])
     parts = []
     for place, word in enumerate(line["words"]):
         parts.append("<br>" if place in starts and place else " ")
-        for _, number in sorted(opened.get(place, [])):
-            style = f"background:{_colour(colours[number])}"
-            parts.append(f'<span class="mention" style="{style}" title="cluster {number}">')
+        for _, number, is_off in sorted(opened.get(place, [])):
+            parts.append(
+                f'<span class="mention{" off" * is_off}" style="background:{_colour(number)}" '
+                f'data-note="{number + 1}{_OFF * is_off}">'
+            )
         parts += [str(markupsafe.escape(word)), "</span>" * closed.get(place, 0)]
     return markupsafe.Markup("".join(parts))
 

@@ -24,6 +24,7 @@ from spanbert_tf.tasks.coreference.schema import CoreferenceInfo
 from spanbert_tf.tasks.coreference.scoring import score_documents
 from spanbert_tf.tasks.coreference.serving import ResolveTexts
 from spanbert_tf.tasks.coreference.writing import WRITTEN_FILES, write_predictions
+from spanbert_tf.tasks.report.page import predictor_of
 from spanbert_tf.tasks.row_predictions import predict_rows
 from spanbert_tf.tasks.task import Task
 
@@ -96,7 +97,7 @@ def _report(
     predicted: Sequence[Clusters],
 ) -> str:
     scores = _score(model, directory, predicted)
-    return report_page(title, load_documents(directory), predicted, scores)
+    return report_page(title, load_documents(directory), predicted, scores, predictor_of(model))
 
 
 def _served(model: SpanBertCoreferenceResolver, top_k: int) -> ResolveTexts:

@@ -8,7 +8,12 @@ from spanbert_tf.tasks.named_entities.scoring import entity_spans
 from spanbert_tf.tasks.report.page import marked_parts, render_page
 
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
-_FILTERS = {"missed": "with a missed entity", "invented": "with a wrong entity"}
+_FILTERS = {
+    "missed": "with a missed entity",
+    "invented": "with a wrong entity",
+    "mistyped": "with a right place and a wrong type",
+}
+_NOTES = ("missed", "wrong", "\u2713")
 
 
 def report_page(
@@ -16,6 +21,7 @@ def report_page(
     sentences: Sequence[SentenceLine],
     predicted: Sequence[list[str]],
     scores: dict[str, float],
+    by: str,
 ) -> str:
     """The page as HTML that needs nothing else.
 
@@ -24,23 +30,37 @@ def report_page(
         sentences: lines of `sentences.jsonl`.
         predicted: labels of their words.
         scores: scores of all sentences.
+        by: whose predictions these are, as for `render_page`.
     """
-    pairs = zip(sentences, predicted, strict=True)
-    return render_page(
-        _TEMPLATE, title, [_record(*pair) for pair in pairs], _FILTERS, scores=scores
-    )
+    records = [_record(*pair) for pair in zip(sentences, predicted, strict=True)]
+    return render_page(_TEMPLATE, title, records, _FILTERS, unit="sentences", by=by, scores=scores)
 
 
 def _record(sentence: SentenceLine, predicted: list[str]) -> dict:
-    gold, found = (entity_spans(sentence, labels) for labels in (sentence["labels"], predicted))
-    missed, invented = (
-        sorted(set(one) - set(other)) for one, other in ((gold, found), (found, gold))
+    gold, found = (
+        set(entity_spans(sentence, labels)) for labels in (sentence["labels"], predicted)
     )
+    missed, invented = gold - found, found - gold
+    types = {place[:2]: place[2] for place in missed}
+    mistyped = {place for place in invented if place[:2] in types}
+    places_of_mistyped = {place[:2] for place in mistyped}
     text = sentence["text"]
+
+    def shown(places: set) -> list[str]:
+        return [f"{text[start:end]} ({name})" for start, end, name in sorted(places)]
+
+    kinds = {"missed": missed, "invented": invented, "mistyped": mistyped}
     return {
-        "kinds": ["missed"] * bool(missed) + ["invented"] * bool(invented),
+        "kinds": [name for name, places in kinds.items() if places],
         "id": sentence["id"],
-        "parts": marked_parts(text, gold, found),
-        "missed": [f"{text[start:end]} ({name})" for start, end, name in missed],
-        "invented": [f"{text[start:end]} ({name})" for start, end, name in invented],
+        "parts": marked_parts(text, gold, found, _NOTES),
+        "lists": {
+            "right": shown(gold & found),
+            "missed": shown({one for one in missed if one[:2] not in places_of_mistyped}),
+            "wrong": shown(invented - mistyped),
+            "wrong type": [
+                f"{text[start:end]} ({name}, gold: {types[start, end]})"
+                for start, end, name in sorted(mistyped)
+            ],
+        },
     }

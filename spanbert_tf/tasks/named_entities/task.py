@@ -35,6 +35,7 @@ from spanbert_tf.tasks.named_entities.scoring import score_labels, word_labels
 from spanbert_tf.tasks.named_entities.serving import served
 from spanbert_tf.tasks.raw_inputs import in_batches_by_length, string_tensor
 from spanbert_tf.tasks.report.class_tables import ClassScore, print_class_scores
+from spanbert_tf.tasks.report.page import predictor_of
 from spanbert_tf.tasks.row_predictions import predict_rows
 from spanbert_tf.tasks.task import Task
 
@@ -152,7 +153,8 @@ def _report(
 ) -> str:
     sentences = load_sentences(directory)
     predicted = _predicted_labels(model, sentences, predictions)
-    return report_page(title, sentences, predicted, _score(model, directory, predictions))
+    scores = _score(model, directory, predictions)
+    return report_page(title, sentences, predicted, scores, predictor_of(model))
 
 
 def _predicted_labels(

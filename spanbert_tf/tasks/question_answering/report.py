@@ -17,6 +17,7 @@ def report_page(
     answered: Sequence[AnsweredQuestion],
     answers: Sequence[str],
     scores: Sequence[dict[str, float]],
+    by: str,
 ) -> str:
     """The page as HTML that needs nothing else.
 
@@ -27,28 +28,37 @@ def report_page(
         answered: in the order of the questions.
         answers: the text that counts, empty for no answer.
         scores: `exact_match` and `f1` of each question, in percent.
+        by: whose answers these are, as for `render_page`.
     """
     records = [
-        _record(question, contexts[question["context_index"]], item, answer, score)
+        _record(question, contexts[question["context_index"]], item, answer, score, by)
         for question, item, answer, score in zip(questions, answered, answers, scores, strict=True)
     ]
     means = {
         name: sum(score[name] for score in scores) / len(scores) for name in ("exact_match", "f1")
     }
-    return render_page(_TEMPLATE, title, records, _FILTERS, **means)
+    return render_page(_TEMPLATE, title, records, _FILTERS, unit="questions", by=by, **means)
 
 
 def _record(
-    question: dict, context: str, item: AnsweredQuestion, answer: str, score: dict[str, float]
+    question: dict,
+    context: str,
+    item: AnsweredQuestion,
+    answer: str,
+    score: dict[str, float],
+    by: str,
 ) -> dict:
     best = item.candidates[0]
     chosen = [(best.start, best.end)] if answer else []
+    notes = ("gold", by, f"gold and {by}")
     return {
         "kinds": ["inexact"] * (score["exact_match"] == 0) + ["wrong"] * (score["f1"] == 0),
+        "id": question["id"],
         "f1": score["f1"],
+        "is_exact": score["exact_match"] > 0,
         "question": question["question"],
         "golds": ", ".join(dict.fromkeys(question["gold_texts"])) or "(no answer)",
         "answer": answer or "(no answer)",
         "probability": best.probability,
-        "passage": marked_parts(context, question["gold_spans"], chosen),
+        "passage": marked_parts(context, question["gold_spans"], chosen, notes),
     }

@@ -38,6 +38,7 @@ from spanbert_tf.tasks.question_answering.scoring import (
 )
 from spanbert_tf.tasks.question_answering.serving import AnswerQuestions
 from spanbert_tf.tasks.raw_inputs import in_batches_by_length, string_tensor
+from spanbert_tf.tasks.report.page import predictor_of
 from spanbert_tf.tasks.task import Task
 
 
@@ -162,7 +163,8 @@ def _report(
 ) -> str:
     questions, texts = load_questions(directory), _final_texts(model, answered)
     each = score_each(questions, texts)
-    return report_page(title, questions, load_contexts(directory), answered, texts, each)
+    contexts, by = load_contexts(directory), predictor_of(model)
+    return report_page(title, questions, contexts, answered, texts, each, by)
 
 
 _FIELDS = ("question", "context")

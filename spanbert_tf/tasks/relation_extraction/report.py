@@ -9,6 +9,7 @@ from spanbert_tf.tasks.report.page import marked_parts, render_page
 
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _SHOWN_CONFUSIONS = 20
+_NOTES = ("subject", "object", "subject and object")
 
 
 def report_page(
@@ -18,6 +19,7 @@ def report_page(
     predicted: Sequence[str],
     probabilities: Sequence[float],
     scores: dict[str, float],
+    by: str,
 ) -> str:
     """The page as HTML that needs nothing else; it filters by the most frequent confusions.
 
@@ -28,6 +30,7 @@ def report_page(
         predicted: the model's.
         probabilities: probabilities of the predicted relations.
         scores: scores of all examples.
+        by: whose predictions these are, as for `render_page`.
     """
     pairs = list(zip(gold, predicted, strict=True))
     confusions = collections.Counter(pair for pair in pairs if pair[0] != pair[1])
@@ -41,11 +44,16 @@ def report_page(
             "gold": pair[0],
             "predicted": pair[1],
             "probability": probability,
-            "types": [example["subject_type"], example["object_type"]],
-            "parts": marked_parts(example["text"], [example["subject"]], [example["object"]]),
+            "id": example["id"],
+            "parts": marked_parts(example["text"], *_entities(example), _NOTES),
         }
         for example, pair, probability in zip(examples, pairs, probabilities, strict=True)
     ]
     filters = {"wrong": "wrong"}
-    filters |= {name: f"{pair[0]}, predicted {pair[1]}" for pair, name in names.items()}
-    return render_page(_TEMPLATE, title, records, filters, scores=scores)
+    filters |= {name: f"gold {pair[0]}, predicted {pair[1]}" for pair, name in names.items()}
+    return render_page(_TEMPLATE, title, records, filters, unit="examples", by=by, scores=scores)
+
+
+def _entities(example: ExampleLine) -> list[list[tuple]]:
+    """The subject and the object, each alone in a list, as places with their types."""
+    return [[(*example[role], example[f"{role}_type"] or "")] for role in ("subject", "object")]

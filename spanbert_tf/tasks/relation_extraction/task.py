@@ -38,6 +38,7 @@ from spanbert_tf.tasks.report.class_tables import (
     print_class_scores,
     print_confusions,
 )
+from spanbert_tf.tasks.report.page import predictor_of
 from spanbert_tf.tasks.row_predictions import predict_rows
 from spanbert_tf.tasks.task import Task
 
@@ -138,6 +139,7 @@ def _report(
         _relations(model, predictions),
         [float(row.max()) for row in predictions],
         _score(model, directory, predictions),
+        predictor_of(model),
     )
 
 

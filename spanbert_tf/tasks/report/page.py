@@ -4,10 +4,10 @@
 `style`, `summary` and `record`.
 """
 
+import collections
 import itertools
-import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import jinja2
 import markupsafe
@@ -15,7 +15,6 @@ import markupsafe
 # Tells a report from any other page.
 GENERATOR = '<meta name="generator" content="spanbert-tf evaluate">'
 _HEAD_BYTES = 1024
-_MARKS = {(True, True): "both", (True, False): "gold", (False, True): "model"}
 
 
 def render_page(
@@ -23,6 +22,9 @@ def render_page(
     title: str,
     records: Sequence[Mapping],
     filters: Mapping[str, str],
+    *,
+    unit: str,
+    by: str,
     **values: object,
 ) -> str:
     """The page as HTML that needs nothing else.
@@ -34,6 +36,8 @@ def render_page(
         records: what the template's block `record` shows as `record`. Each has `kinds`, the names
             of the filters that show it.
         filters: name → what a filter is called; the number of its records is added.
+        unit: what the records are called, in the plural.
+        by: whose predictions these are, `"model"` or `"baseline"`.
         **values: of the template's block `summary`.
     """
     folder, name = os.path.split(os.path.abspath(template))
@@ -50,31 +54,59 @@ def render_page(
         records=records,
         filters=filters,
         counts=counts,
+        unit=unit,
+        by=by,
         **values,
     )
 
 
+def predictor_of(model: object | None) -> str:
+    """What predictions are called: the model's, or the baseline's, which has no model."""
+    return "baseline" if model is None else "model"
+
+
 def marked_parts(
-    text: str, golds: Sequence[Sequence[int]], chosen: Sequence[Sequence[int]]
-) -> list[tuple[str, str | None]]:
-    """A text in parts, each with the kind of its mark: `gold`, `model`, `both` or `None`.
+    text: str,
+    golds: Iterable[Sequence],
+    chosen: Iterable[Sequence],
+    notes: tuple[str, str, str],
+) -> list[tuple[str, str | None, str]]:
+    """A text in parts, each with the kind and the note of its mark.
+
+    The kind is `gold` or `model` where places of one sort alone are, `both` where a place is of
+    both sorts, borders and names alike, `overlap` where different ones are, and `None` elsewhere.
+    The note names the places that begin there.
 
     Args:
         text: text of the record.
-        golds: first character of each marked place, and the one after its last.
+        golds: first character of each marked place, the one after its last, and its name, if any.
         chosen: by the model, as `golds`.
+        notes: what is said of a place of `golds`, of `chosen` and of both.
     """
-    # How many more places of both kinds there are from each border on.
-    changes = {border: [0, 0] for border in (0, len(text))}
-    for kind, spans in enumerate((golds, chosen)):
-        for start, end, *_ in spans:
-            changes.setdefault(start, [0, 0])[kind] += 1
-            changes.setdefault(end, [0, 0])[kind] -= 1
-    parts, num_open = [], (0, 0)
+    of_gold, of_model = (set(map(tuple, places)) for places in (golds, chosen))
+    kinds = dict.fromkeys(of_gold, "gold") | dict.fromkeys(of_model, "model")
+    kinds |= dict.fromkeys(of_gold & of_model, "both")
+    changes = {border: collections.Counter() for border in (0, len(text))}  # of open places
+    names = collections.defaultdict(list)
+    note_of = dict(zip(("gold", "model", "both"), notes, strict=True))
+    for place in sorted(kinds, key=lambda place: (*place[:2], kinds[place])):
+        start, end, *name = place
+        if start < end:
+            names[start].append(" ".join([*map(str, filter(None, name)), note_of[kinds[place]]]))
+            changes.setdefault(start, collections.Counter())[kinds[place]] += 1
+            changes.setdefault(end, collections.Counter())[kinds[place]] -= 1
+    parts, num_open = [], collections.Counter()
     for start, end in itertools.pairwise(sorted(changes)):
-        num_open = tuple(map(operator.add, num_open, changes[start]))
-        parts.append((text[start:end], _MARKS.get(tuple(map(bool, num_open)))))
+        num_open.update(changes[start])
+        open_kinds = {kind for kind, count in num_open.items() if count}
+        parts.append((text[start:end], _kind_of_part(open_kinds), ", ".join(names[start])))
     return parts
+
+
+def _kind_of_part(kinds: set[str]) -> str | None:
+    if "both" in kinds:
+        return "both"
+    return "overlap" if len(kinds) > 1 else next(iter(kinds), None)
 
 
 def is_report(path: str) -> bool:

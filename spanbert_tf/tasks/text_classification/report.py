@@ -1,5 +1,6 @@
 """A page that shows each text with its gold label, the model's and how sure it was."""
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +11,7 @@ from spanbert_tf.tasks.text_classification.schema import ExampleLine
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _SURE = 0.9
 _FAR = 1.0  # of a regression; a fifth of the range of STS-B
-_CLASS_FILTERS = {"wrong": "errors", "sure": f"errors with a probability over {_SURE:.0%}"}
+_CLASS_FILTERS = {"wrong": "errors", "sure": f"errors with a {{}} over {_SURE:.0%}"}
 _NUMBER_FILTERS = {"far": f"off by {_FAR:g} or more"}
 
 
@@ -22,6 +23,7 @@ def report_page(
     scores: Mapping[str, float],
     *,
     is_regression: bool,
+    by: str,
 ) -> str:
     """The page as HTML that needs nothing else; errors first, the largest on top.
 
@@ -32,22 +34,26 @@ def report_page(
         rows: predictions, in the same order.
         scores: scores of these predictions, in percent.
         is_regression: whether labels are numbers.
+        by: whose predictions these are, as for `render_page`.
     """
-    record_of = _number_record if is_regression else _class_record
+    certainty = "probability" if by == "model" else "share of its class"
+    record_of = _number_record if is_regression else functools.partial(_class_record, certainty)
     records = [
         record_of(line, label, float(row.max()))
         for line, label, row in zip(examples, predicted, rows, strict=True)
     ]
     records.sort(key=lambda record: -record["error"])
     filters = _NUMBER_FILTERS if is_regression else _CLASS_FILTERS
+    filters = {kind: called.format(certainty) for kind, called in filters.items()}
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in scores.items())
-    return render_page(_TEMPLATE, title, records, filters, scores=shown)
+    return render_page(_TEMPLATE, title, records, filters, unit="texts", by=by, scores=shown)
 
 
-def _class_record(line: ExampleLine, label: str, probability: float) -> dict:
+def _class_record(certainty: str, line: ExampleLine, label: str, probability: float) -> dict:
     is_wrong = label != line["label"]
     kinds = ["wrong"] * is_wrong + ["sure"] * (is_wrong and probability > _SURE)
-    record = {"kinds": kinds, "certainty": f"{probability:.0%}", "error": is_wrong * probability}
+    shown = f"{certainty} {probability:.0%}"
+    record = {"kinds": kinds, "certainty": shown, "error": is_wrong * probability}
     return record | _shown(line, str(line["label"]), label)
 
 
@@ -59,4 +65,4 @@ def _number_record(line: ExampleLine, number: float, _: float) -> dict:
 
 def _shown(line: ExampleLine, gold: str, predicted: str) -> dict:
     texts = [line[name] for name in ("text", "text_pair") if name in line]
-    return {"texts": texts, "gold": gold, "predicted": predicted}
+    return {"texts": texts, "gold": gold, "predicted": predicted, "line": line["line"]}

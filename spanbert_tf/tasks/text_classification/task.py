@@ -24,6 +24,7 @@ from spanbert_tf.tasks.report.class_tables import (
     print_class_scores,
     print_confusions,
 )
+from spanbert_tf.tasks.report.page import predictor_of
 from spanbert_tf.tasks.task import Task
 from spanbert_tf.tasks.text_classification.dataset import (
     load_examples,
@@ -191,6 +192,7 @@ def _report(title: str, model: SpanBertTextClassifier | None, directory: str, ro
         rows,
         scores,
         is_regression=info.is_regression,
+        by=predictor_of(model),
     )
 
 

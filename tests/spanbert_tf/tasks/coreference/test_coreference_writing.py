@@ -93,18 +93,21 @@ def test_links_that_others_do_not_have():
 
 def test_page_escapes_what_it_shows():
     line = {**LINE, "words": ["<b>&"] * len(WORDS), "name": "a<script>"}
-    page = report_page("t<i>", [line], [CLUSTERS], {"average_f1": 12.345, "muc_recall": 1.0})
+    page = report_page(
+        "t<i>", [line], [CLUSTERS], {"average_f1": 12.345, "muc_recall": 1.0}, by="model"
+    )
     assert "<b>" not in page and "a<script>" not in page and "t<i>" not in page
     assert ("&lt;b&gt;&amp;" in page and "average 12.35" in page) or "average 12.34" in page
-    assert page.count('<span class="mention"') == 2 * 2 + sum(map(len, CLUSTERS))
+    records = page.partition("<article")[2]
+    assert records.count('<span class="mention') == 2 * 2 + sum(map(len, CLUSTERS))
 
 
 def test_page_shows_a_document_without_clusters_last_and_not_as_an_error():
     lines = [{**LINE, "name": "none", "clusters": []}, {**LINE, "name": "some"}]
-    page = report_page("t", lines, [[], CLUSTERS], {"average_f1": 1.0})
+    page = report_page("t", lines, [[], CLUSTERS], {"average_f1": 1.0}, by="model")
     last = page.split("<article")[-1]
     assert "none, part 3" in last and "no clusters" in last and "average F1" not in last
-    found = report_page("t", lines[:1], [CLUSTERS], {"average_f1": 1.0})
+    found = report_page("t", lines[:1], [CLUSTERS], {"average_f1": 1.0}, by="model")
     assert "average F1 0.00" in found
 
 

@@ -204,12 +204,12 @@ def test_report_shows_each_question(finished, directory, tmp_path):
         passage = re.search(r"<p>(.*)</p>", article, flags=re.DOTALL).group(1)
         context = contexts[question["context_index"]]
         assert html.unescape(re.sub(r"</?mark[^>]*>", "", passage)) == context
-        # What is marked as gold, by itself or as the model's answer too, is the gold answer.
-        marked = re.findall(r'<mark class="(?:gold|both)">([^<]*)</mark>', passage)
+        # What is marked as gold, by itself or where the model's answer is, too, is the gold answer.
+        marked = re.findall(r'<mark class="(?:gold|both|overlap)"[^>]*>([^<]*)</mark>', passage)
         assert "".join(marked) == question["gold_texts"][0]
     assert text.count('data-kinds=""') == round(len(questions) * finished[1]["exact_match"] / 100)
     # The filters say how many questions each of them shows.
-    shown = re.findall(r'value="(\w+)"[^>]*> [^<(]*\(([\d,]+)\)', text)
+    shown = re.findall(r'value="(\w+)"[^>]*> (?:all|[^<]*:) ([\d,]+)(?: questions)?</label>', text)
     kinds = [kind.split() for kind in re.findall(r'data-kinds="([^"]*)"', text)]
     counts = {name: sum(name in kind for kind in kinds) for name in ("inexact", "wrong")}
     assert dict(shown) == {name: f"{n:,}" for name, n in {"all": len(kinds), **counts}.items()}

@@ -81,17 +81,21 @@ def test_page_escapes_and_counts(tmp_path):
         "{% block record %}<b>{{ record.text }}</b>{% endblock %}"
     )
     records = [{"kinds": ["wrong"], "text": "<i>&"}, {"kinds": [], "text": "fine"}]
-    page = render_page(str(template), "a < b", records, {"wrong": "errors"}, of="<1>")
+    page = render_page(
+        str(template), "a < b", records, {"wrong": "errors"}, unit="cats", by="model", of="<1>"
+    )
     assert "<title>a &lt; b</title>" in page and "<p>&lt;1&gt;</p>" in page
     assert re.findall(r'data-kinds="(\w*)">\s*<b>(.*)</b>', page) == [
         ("wrong", "&lt;i&gt;&amp;"),
         ("", "fine"),
     ]
-    assert "all (2)" in page and "errors (1)" in page
+    assert "all 2 cats" in page and "errors: 1" in page
+    assert "http" not in page and "src=" not in page and "@import" not in page  # no network
     (tmp_path / "page.html").write_text(page)
     assert is_report(str(tmp_path / "page.html")) and not is_report(str(template))
 
 
+NOTES = ("missed", "wrong", "right")
 SPANS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted), max_size=5)
 
 
@@ -99,18 +103,35 @@ SPANS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted), ma
 @given(SPANS, SPANS)
 def test_parts_are_marked_as_each_of_their_characters_is(golds, chosen):
     text = "abcdefghi"
-    names = {(True, True): "both", (True, False): "gold", (False, True): "model"}
-    expected = [
-        names.get(tuple(any(a <= n < b for a, b in spans) for spans in (golds, chosen)))
-        for n in range(len(text))
+    names = {(True, True): "overlap", (True, False): "gold", (False, True): "model"}
+
+    def kind(n):
+        over = [{(a, b) for a, b in spans if a <= n < b} for spans in (golds, chosen)]
+        return "both" if over[0] & over[1] else names.get(tuple(map(bool, over)))
+
+    parts = marked_parts(text, golds, chosen, ("gold", "model", "both"))
+    assert "".join(part for part, *_ in parts) == text
+    assert [name for part, name, _ in parts for _ in part] == list(map(kind, range(len(text))))
+    started = sum(len(note.split(", ")) for _, _, note in parts if note)
+    assert started == len({(a, b) for a, b in golds + chosen if a < b})
+
+
+def test_the_same_place_of_another_name_is_not_the_same():
+    found = marked_parts("Ann Lee", [(0, 3, "A"), (4, 7, "A")], [(0, 3, "B"), (4, 7, "A")], NOTES)
+    assert found == [
+        ("Ann", "overlap", "A missed, B wrong"),
+        (" ", None, ""),
+        ("Lee", "both", "A right"),
     ]
-    parts = marked_parts(text, golds, chosen)
-    assert "".join(part for part, _ in parts) == text
-    assert [name for part, name in parts for _ in part] == expected
+    # Right in a part: missed as a whole, and wrong as a whole.
+    assert marked_parts("Ann Lee", [(0, 7, "A")], [(0, 3, "A")], NOTES) == [
+        ("Ann", "overlap", "A wrong, A missed"),
+        (" Lee", "gold", ""),
+    ]
 
 
 def test_a_long_text_with_many_places_takes_no_time():
     spans = [(start, start + 3) for start in range(0, 200_000, 10)]
     started = time.process_time()
-    assert len(marked_parts("x" * 200_000, spans, spans)) == 40_000
+    assert len(marked_parts("x" * 200_000, spans, spans, NOTES)) == 40_000
     assert time.process_time() - started < 10  # seconds; each part against each place: 140

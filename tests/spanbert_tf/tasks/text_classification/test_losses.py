@@ -113,7 +113,7 @@ def test_regression_from_training_to_export(material, tmp_path, capfd):
     assert again == scores
     golds = [line["label"] for line in load_examples(data)]
     far = sum(abs(g - item["score"]) >= 1 for g, item in zip(golds, in_files, strict=True))
-    assert f"off by 1 or more ({far})" in page.read_text()
+    assert f"off by 1 or more: {far}" in page.read_text()
     (constant,) = run_baseline_evaluation([data])
     assert constant == {"pearson": 0.0, "spearman": 0.0, "score": 0.0}
     assert "a correlation is undefined then, and counts as 0" in capfd.readouterr().out

@@ -1,0 +1,132 @@
+"""What the pages of all tasks show, read as text: nothing by its colour alone."""
+
+import html.parser
+import re
+
+import numpy as np
+import pytest
+
+from spanbert_tf.tasks.coreference.report import cluster_numbers
+from spanbert_tf.tasks.coreference.report import report_page as coreference_page
+from spanbert_tf.tasks.named_entities.report import report_page as entities_page
+from spanbert_tf.tasks.question_answering.decoding import AnsweredQuestion, Candidate
+from spanbert_tf.tasks.question_answering.report import report_page as questions_page
+from spanbert_tf.tasks.relation_extraction.report import report_page as relations_page
+from spanbert_tf.tasks.text_classification.report import report_page as texts_page
+
+BLOCKS = ("br", "div", "h2", "h3", "li", "p", "summary")
+
+
+class Reader(html.parser.HTMLParser):
+    """The first record as a reader sees it without colours, notes of marks in brackets."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.text, self.is_closed = "", False
+        self.feed(re.search("<article.*?</article>", page, re.DOTALL)[0])
+        self.text = " ".join(self.text.split())
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.text += " " * (tag in BLOCKS)
+        self.is_closed |= tag == "details" and "open" not in attributes
+        if note := attributes.get("data-note"):
+            self.handle_data(f"[{note}] ")
+
+    def handle_endtag(self, tag):
+        self.text += " " * (tag in BLOCKS)
+        self.is_closed &= tag != "details"
+
+    def handle_data(self, text):
+        if not self.is_closed:  # else nobody sees it without a click
+            self.text += text
+
+
+def entities(gold, found):
+    words = ["Ann", "Lee", "saw", "Rome"]
+    places = [[0, 3], [4, 7], [8, 11], [12, 16]]
+    sentence = {"id": "s7", "text": " ".join(words), "words": places, "labels": gold}
+    scores = {"f1": 50.0, "precision": 50.0, "recall": 50.0}
+    return entities_page("t", [sentence], [found], scores, "model")
+
+
+def test_types_of_all_entities_are_shown_and_a_wrong_type_is_not_right():
+    page = entities(["B-PER", "I-PER", "O", "B-LOC"], ["B-PER", "I-PER", "O", "B-ORG"])
+    assert Reader(page).text == (
+        "sentence s7 [PER \u2713] Ann Lee saw [LOC missed, ORG wrong] Rome right: Ann Lee (PER) "
+        "wrong type: Rome (ORG, gold: LOC)"
+    )
+    assert '<mark class="both" data-note="PER \u2713">Ann Lee</mark>' in page
+    assert '<mark class="overlap" data-note="LOC missed, ORG wrong">Rome</mark>' in page
+    assert 'data-kinds="missed invented mistyped"' in page
+    assert "with a right place and a wrong type: 1" in page and "all 1 sentences" in page
+
+
+def test_an_entity_found_in_part_is_missed_and_wrong():
+    page = entities(["B-PER", "I-PER", "O", "O"], ["B-PER", "O", "O", "B-LOC"])
+    assert Reader(page).text.endswith(
+        "Lee saw [LOC wrong] Rome missed: Ann Lee (PER) wrong: Ann (PER), Rome (LOC)"
+    )
+    assert 'class="both"' not in page.partition("<article")[2]
+
+
+def coreference(clusters, predicted, by="model"):
+    line = {"name": "d", "part": 0, "words": ["Ann", "saw", "Bob", ".", "She", "met", "him", "."]}
+    line |= {"sentence_starts": [0, 4], "speakers": [""] * 8, "clusters": clusters}
+    return coreference_page("t", [line], [predicted], {"average_f1": 1.0}, by)
+
+
+def test_the_text_of_a_document_is_there_without_a_click_and_its_clusters_have_numbers():
+    clusters = [[[0, 0], [4, 4]], [[2, 2], [6, 6]]]
+    shown = Reader(coreference(clusters, [[(2, 2), (4, 4)], [(0, 0), (6, 6)]])).text
+    assert "gold [1\u2260] Ann saw [2\u2260] Bob . [1] She met [2] him ." in shown
+    assert "model [2\u2260] Ann saw [1\u2260] Bob . [1] She met [2] him ." in shown
+    same = [[tuple(span) for span in spans] for spans in clusters]
+    assert "baseline [1] Ann" in Reader(coreference(clusters, same, "baseline")).text
+
+
+def test_each_gold_cluster_lends_its_number_once():
+    gold = [[(n, n) for n in range(5)], [(8, 8), (9, 9)]]
+    parted = [[(0, 0), (1, 1)], [(2, 2), (3, 3), (4, 4)], [(6, 6), (7, 7)], [(8, 8), (0, 9)]]
+    assert cluster_numbers(gold, parted) == [2, 0, 3, 1]
+    assert cluster_numbers(gold, gold) == [0, 1]
+    assert cluster_numbers([], gold) == [0, 1] and cluster_numbers(gold, []) == []
+
+
+@pytest.mark.parametrize("by", ["model", "baseline"])
+def test_a_baseline_s_answers_are_called_the_baseline_s(by):
+    item = {"id": "q1", "question": "Who ?", "context_index": 0, "gold_spans": [[0, 7]]}
+    item |= {"gold_texts": ["Ann Lee"]}
+    answered = [AnsweredQuestion("q1", (Candidate("Lee", 4, 7, 1.0, 0.5),), 0.0)]
+    scores = [{"exact_match": 0.0, "f1": 66.7}]
+    page = questions_page("t", [item], ["Ann Lee sat."], answered, ["Lee"], scores, by)
+    certain = " (probability 50%)" if by == "model" else ""
+    assert Reader(page).text == (
+        f"~ in part, F1 67 Who ? gold: Ann Lee; {by}: Lee{certain} passage of question q1 [gold] "
+        f"Ann [{by}] Lee sat."
+    )
+    line = {"line": 7, "text": "Fine.", "label": "good"}
+    scores = {"accuracy": 0.0}
+    options = {"is_regression": False, "by": by}
+    text = texts_page("t", [line], ["bad"], [np.array([0.95])], scores, **options)
+    certain = "probability" if by == "model" else "share of its class"
+    assert Reader(text).text == f"line 7, {certain} 95% \u2717 {by}: bad; gold: good Fine."
+    assert f"errors with a {certain} over 90%: 1" in text
+    if by == "baseline":
+        assert "model's" not in page and "model:" not in page + text
+
+
+def test_relations_say_what_is_right_and_entities_which_they_are():
+    line = {"id": "e3", "text": "Ann saw Rome", "subject": [0, 3], "object": [8, 12]}
+    line |= {"subject_type": "PER", "object_type": ""}
+    scores = {"f1": 0.0, "precision": 0.0, "recall": 0.0}
+    pages = [
+        relations_page("t", [line], ["lives"], [found], [0.5], scores, "model")
+        for found in ("lives", "born")
+    ]
+    text = "[PER subject] Ann saw [object] Rome"
+    assert [Reader(page).text for page in pages] == [
+        f"example e3, probability 50% \u2713 lives {text}",
+        f"example e3, probability 50% \u2717 model: born; gold: lives {text}",
+    ]
+    assert "gold lives, predicted born: 1" in pages[1]
