@@ -285,10 +285,32 @@ def test_names_that_load_lazily_are_listed():
     assert {"pretraining_dataset", "question_answering_dataset"} <= set(dir(spanbert_tf.data))
 
 
-def test_the_default_model_of_spacy_is_what_the_extra_installs():
-    path = pathlib.Path(__file__).parents[2] / "setup.cfg"
+def package_settings():
     settings = configparser.ConfigParser()
-    settings.read(path)
+    settings.read(pathlib.Path(__file__).parents[2] / "setup.cfg")
+    return settings
+
+
+def test_plain_pytest_runs_nothing_that_a_marker_sets_apart():
+    """README's command has the extra `test` alone, and no cluster and no accelerator."""
+    section = package_settings()["tool:pytest"]
+    markers = {line.partition(":")[0] for line in section["markers"].split("\n") if line}
+    (selection,) = re.findall(r'-m "([^"]*)"', section["addopts"])
+    assert {part.removeprefix("not ") for part in selection.split(" and ")} == markers
+    assert "--strict-markers" in section["addopts"].split()
+
+
+def test_extras_for_cards_take_the_releases_of_those_for_processors():
+    options = package_settings()["options"]
+    extras = package_settings()["options.extras_require"]
+    (tensorflow,) = re.findall(r"^tensorflow(>.*)$", options["install_requires"], re.MULTILINE)
+    assert extras["cuda"].split() == [f"tensorflow[and-cuda]{tensorflow}"]
+    (jax,) = re.findall(r"^jax(>.*)$", extras["jax"], re.MULTILINE)
+    assert extras["jax_cuda"].split() == [f"jax[cuda12]{jax}"]
+
+
+def test_the_default_model_of_spacy_is_what_the_extra_installs():
+    settings = package_settings()
     extra = settings["options.extras_require"]["annotate"].split()
     packages = [re.split("[<>=]", line)[0].replace("-", "_") for line in extra]
     (option,) = (

@@ -100,7 +100,11 @@ BASE = {
 
 
 @pytest.mark.parametrize(
-    "sizes, batch, length", [(TINY, 5, 13), (BASE, 2, 37)], ids=["tiny", "base"]
+    "sizes, batch, length",
+    [
+        pytest.param(TINY, 5, 13, id="tiny"),
+        pytest.param(BASE, 2, 37, id="base", marks=pytest.mark.slow),
+    ],
 )
 def test_outputs_equal_those_of_transformers(sizes, batch, length):
     torch.manual_seed(0)

@@ -80,7 +80,17 @@ def train(task, data):
     task.fit(*data, batch_size=2, verbose=0)
 
 
-@pytest.mark.parametrize("kind", TASKS)
+# The preset's code is the same for all tasks: two of them at once, the others with the slow tests.
+TWO_KINDS = [
+    pytest.param(
+        kind,
+        marks=() if kind in (SpanBertMaskedLM, SpanBertTextClassifier) else pytest.mark.slow,
+    )
+    for kind in TASKS
+]
+
+
+@pytest.mark.parametrize("kind", TWO_KINDS)
 def test_an_encoder_gets_a_new_head_which_is_not_for_prediction(kind, encoder_preset, tmp_path):
     options, data, _ = TASKS[kind]
     with warnings.catch_warnings(record=True) as caught:
@@ -179,7 +189,7 @@ def test_the_file_says_whether_the_head_was_trained_not_its_weights(says, tmp_pa
         assert loaded.is_head_trained is says
 
 
-@pytest.mark.parametrize("kind", TASKS)
+@pytest.mark.parametrize("kind", TWO_KINDS)
 def test_a_preset_holds_weights_alone(kind, encoder_preset, tmp_path, caplog):
     options, data, _ = TASKS[kind]
     task = kind.from_preset(encoder_preset, **options)
@@ -216,18 +226,7 @@ def test_a_model_without_a_preprocessor_is_not_for_the_commands(
 
 
 @pytest.mark.usefixtures("without_toy")
-@pytest.mark.parametrize(
-    "kind",
-    [
-        SpanBertMaskedLM,
-        SpanBertTextClassifier,
-        *(
-            pytest.param(kind, marks=pytest.mark.slow)
-            for kind in TASKS
-            if kind not in (SpanBertMaskedLM, SpanBertTextClassifier)
-        ),
-    ],
-)
+@pytest.mark.parametrize("kind", TWO_KINDS)
 def test_rows_are_as_long_as_the_preset_says(kind, encoder_preset, tmp_path):
     options, _, inputs = TASKS[kind]
     # KerasHub's class finds ours, and does not come by our `from_preset`.

@@ -58,11 +58,10 @@ def test_one_input_gives_what_it_gives_in_a_batch_without_its_dimension(name, wi
     preprocessor = CLASSES[name.partition(",")[0]](tokenizer, LENGTH)
     x, y = tensors(CASES[name])
     batch = {"x": x, "y": y} if with_labels else {"x": x}
-    for number in range(len(TEXTS)):
+    in_data_set = tf.data.Dataset.from_tensor_slices(batch).map(lambda one: preprocessor(**one))
+    for number, mapped in zip(range(len(TEXTS)), in_data_set, strict=True):
         expected = preprocessor(**element(batch, slice(number, number + 1)))
-        one = element(batch, number)
-        in_data_set = tf.data.Dataset.from_tensors(one).map(lambda parts: preprocessor(**parts))
-        for outputs in (preprocessor(**one), *in_data_set):
+        for outputs in (preprocessor(**element(batch, number)), mapped):
             tf.nest.map_structure(
                 lambda value, wanted: np.testing.assert_array_equal(value, wanted[0], strict=True),
                 outputs,
