@@ -70,6 +70,14 @@ def test_encoder_computes_the_same(preset, model, rows):
     check_encoder(preset, model.bert, rows, "random, 2 layers of 32")
 
 
+def test_another_epsilon_is_that_of_every_layer_norm(rows, tmp_path):
+    """Of the embeddings' too: with the usual 1e-12 this encoder would compute something else."""
+    model = torch_model(transformers.BertModel, layer_norm_eps=1e-2, num_hidden_layers=1)
+    source = save_torch_model(model, tmp_path)
+    convert_checkpoint("huggingface", "keras", str(source), str(tmp_path / "preset"))
+    check_encoder(tmp_path / "preset", model, rows, "epsilon 1e-2")
+
+
 def test_heads_compute_the_same(preset, model, rows):
     masked_lm = SpanBertMaskedLM.from_preset(preset)
     assert masked_lm.preprocessor.tokenizer.get_vocabulary() == VOCABULARY
