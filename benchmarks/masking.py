@@ -115,10 +115,11 @@ def _masking_run(records: str, options: MaskingOptions, threads: int) -> Callabl
     """Masks one batch of packed rows again and again, in a new epoch each time."""
     info = load_dataset_info(records)
     vocabulary = load_vocabulary(f"{records}/vocab.txt")
-    lists = ANNOTATION_LISTS.get(options.scheme, ())
+    annotation = options.numbers.spans
+    lists = ANNOTATION_LISTS.get(annotation, ())
     parsed = parse_records(_full_records(records), info, lists)
     _, blocks = pack_single(parsed, SpecialTokenIds.from_vocabulary(vocabulary))
-    annotated = pack_annotations(parsed, options.scheme, 1) if lists else None
+    annotated = pack_annotations(parsed, annotation, 1) if annotation else None
     masker = SpanMasker.from_vocabulary(vocabulary, load_unigram_counts(records, info), options)
     num_slots = options.num_slots(info.sequence_length, info.sequences)
     record_ids = parsed.scalars[RECORD_ID]

@@ -122,7 +122,8 @@ class PretrainingPipeline:
         self._special = SpecialTokenIds.from_vocabulary(vocabulary)
         unigram_counts = load_unigram_counts(directory, info)
         self._masker = SpanMasker.from_vocabulary(vocabulary, unigram_counts, options, seed)
-        self._annotated_lists = ANNOTATION_LISTS.get(options.scheme, ())
+        self._annotation = options.numbers.spans
+        self._annotated_lists = ANNOTATION_LISTS.get(self._annotation, ())
         self._num_slots = options.num_slots(info.sequence_length, info.sequences)
 
     @tf.autograph.experimental.do_not_convert  # plain operations; conversion only costs time
@@ -138,8 +139,8 @@ class PretrainingPipeline:
         pack = pack_single if self._info.sequences == "single" else pack_pair
         features, blocks = pack(records, self._special)
         annotated = None
-        if self._annotated_lists:
-            annotated = pack_annotations(records, self._options.scheme, blocks.starts.shape[1])
+        if self._annotation:
+            annotated = pack_annotations(records, self._annotation, blocks.starts.shape[1])
         record_ids = records.scalars[schema.RECORD_ID]
         features |= self._masker(blocks, epochs, record_ids, self._num_slots, annotated)
         if self._segment_aware:
@@ -185,10 +186,11 @@ def _check_fit(
             f"{directory}: the {split} split has no records; write more text, or another "
             "--validation-fraction"
         )
-    if options.scheme in ANNOTATION_LISTS and options.scheme not in info.annotations:
+    annotation = options.numbers.spans
+    if annotation and annotation not in info.annotations:
         raise MismatchError(
             f"{directory}: masking.scheme {options.scheme!r} needs annotated records; write them "
-            f"with `spanbert-tf prepare pretraining --annotate {options.scheme}`"
+            f"with `spanbert-tf prepare pretraining --annotate {annotation}`"
         )
     if segment_aware and info.sequences != "single":
         raise MismatchError(

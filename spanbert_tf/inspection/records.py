@@ -28,6 +28,7 @@ from spanbert_tf.vocabulary import load_vocabulary
 
 PAPER_BATCH_TOKENS = 256 * 512  # tokens of a global batch (SpanBERT, section 4.2)
 _BAR_WIDTH = 40
+_RANDOM_TOKENS = {"unigrams": "the unigrams", "uniform": "the vocabulary evenly"}
 _PICTURE = OutputKind("a picture", "span_lengths.png")
 
 
@@ -149,13 +150,25 @@ def _print_examples(
     if num_examples:
         console.print(
             Text.assemble(
-                f"\n{options.scheme}, {options.rate:.0%} of the tokens, one draw of "
-                f"{_rates(options)} a {options.unit}: ",
+                f"\n{_draws(options)}, {options.rate:.0%} of the tokens, one draw of "
+                f"{_rates(options)} a {options.numbers.replaced}, random tokens from "
+                f"{_RANDOM_TOKENS[options.random_tokens]}: ",
                 *STYLED_KINDS,
             )
         )
     for row in range(num_examples):
         console.print(masked_example({k: v[row] for k, v in batch.items()}, vocabulary), "")
+
+
+def _draws(options: MaskingOptions) -> str:
+    """What the draws of a scheme take, and where words are drawn."""
+    scheme = options.numbers
+    if scheme.unit == "piece":
+        return options.scheme
+    others = "words" if scheme.max_units == 1 else "geometric spans"
+    share = f" in {scheme.share:.0%} of the draws, {others} in the rest" if scheme.spans else ""
+    start = {"anchor_token": "at the word of a token", "word": "at a word"}[scheme.span_start]
+    return f"{options.scheme}{share}, drawn {start}"
 
 
 def _rates(options: MaskingOptions) -> str:

@@ -73,7 +73,7 @@ class Words(NamedTuple):
 
 
 class AnnotatedSpans(NamedTuple):
-    """Token spans from a record, of whole words, apart from one another, sorted by start.
+    """Token spans from a record, sorted by start.
 
     Attributes:
         starts: int64 [B, E], position of the first token in the packed row.
@@ -91,8 +91,8 @@ class AnnotatedSpans(NamedTuple):
 class Candidates(NamedTuple):
     """One span for each draw; flat positions, ends inclusive, all int64 [B, G, C].
 
-    A draw counts only if the token at its `anchors` position is not masked yet. `is_annotated`
-    (bool) tells annotated spans from words; `None` where a scheme has none.
+    A draw counts only if the token at its `anchors` position is not masked yet; that of an
+    annotated span (`is_annotated`, bool; `None` where a scheme has none) always counts.
     """
 
     anchors: tf.Tensor
@@ -146,19 +146,22 @@ def draw_candidates(
         keys: uint64 [B], from `row_keys`.
         draws: int64 [C], numbers of the draws.
         options: the scheme and its parameters.
-        annotated: the spans of the "entities" and "noun_phrases" schemes.
+        annotated: the spans that the scheme takes from the records, if it does.
     """
     num_blocks = blocks.starts.shape[1]
     counters = (tf.range(num_blocks, dtype=tf.int64)[:, tf.newaxis] * 2**_BLOCK_SHIFT) + draws
-    bits = random_bits(keys, Stream.ANCHOR_AND_LENGTH, counters[tf.newaxis])  # [B, G, C]
-    if options.scheme == "geometric_spans":
-        return _geometric_spans(blocks, words, bits, options)
-    if options.scheme == "subwords":
-        anchors = _uniform_tokens(blocks, bits)
-        return Candidates(anchors, anchors, anchors)
+    counters = counters[tf.newaxis]  # [1, G, C]
+    bits = random_bits(keys, Stream.ANCHOR_AND_LENGTH, counters)  # [B, G, C]
+    scheme = options.numbers
+    if scheme.unit == "piece":
+        candidates = _spans_of_pieces(blocks, bits, options)
+    else:
+        candidates = _spans_of_words(blocks, words, bits, options)
     if annotated is None:
-        return _uniform_words(words, bits)
-    return _half_annotated(blocks, words, bits, annotated)
+        return candidates
+    # Bits of their own: those above decide where a span begins and how long it is.
+    bits = random_bits(keys, Stream.ANNOTATED_SPAN, counters)
+    return _annotated_in_a_share(candidates, blocks, annotated, bits, scheme.share)
 
 
 def _uniform_tokens(blocks: Blocks, bits: tf.Tensor) -> tf.Tensor:
@@ -166,54 +169,56 @@ def _uniform_tokens(blocks: Blocks, bits: tf.Tensor) -> tf.Tensor:
     return blocks.flat_starts + scale(high_fraction(bits), lengths)
 
 
-def _uniform_words(words: Words, bits: tf.Tensor) -> Candidates:
-    chosen = words.first + scale(high_fraction(bits), words.counts)
-    starts = tf.gather(words.starts, chosen)
-    return Candidates(starts, starts, _word_end(words, chosen))
+def _last_positions(blocks: Blocks) -> tf.Tensor:
+    return blocks.flat_starts + blocks.lengths[:, :, tf.newaxis] - 1  # [B, G, 1]
 
 
-def _half_annotated(
-    blocks: Blocks, words: Words, bits: tf.Tensor, annotated: AnnotatedSpans
-) -> Candidates:
-    """Half of the draws take an annotated span (if the block has any), the others a word."""
-    take = (low_fraction(bits) < 2 ** (FRACTION_BITS - 1)) & (annotated.counts > 0)  # [B, G, C]
-    # One list of both, words first: a gather for both is cheaper than one for each.
-    num_words = tf.size(words.starts, tf.int64) - 1
-    num_rows, most = tf.unstack(tf.shape(annotated.starts, tf.int64))
-    row_numbers = tf.range(num_rows)[:, tf.newaxis]
-    row_starts = row_numbers * tf.shape(blocks.token_ids, tf.int64)[1]  # [B, 1]
-    starts = tf.concat([words.starts[:-1], tf.reshape(row_starts + annotated.starts, [-1])], axis=0)
-    ends = tf.concat([words.starts[1:] - 1, tf.reshape(row_starts + annotated.ends, [-1])], axis=0)
-    first_span = num_words + row_numbers[:, :, tf.newaxis] * most + annotated.first  # [B, G, 1]
-    chosen = tf.where(take, first_span, words.first) + scale(
-        high_fraction(bits), tf.where(take, annotated.counts, words.counts)
-    )
-    starts = tf.gather(starts, chosen)
-    return Candidates(starts, starts, tf.gather(ends, chosen), take)
+def _spans_of_pieces(blocks: Blocks, bits: tf.Tensor, options: MaskingOptions) -> Candidates:
+    anchors = _uniform_tokens(blocks, bits)
+    ends = anchors + _geometric_lengths(low_fraction(bits), options) - 1
+    return Candidates(anchors, anchors, tf.minimum(ends, _last_positions(blocks)))
 
 
-def _geometric_spans(
+def _spans_of_words(
     blocks: Blocks, words: Words, bits: tf.Tensor, options: MaskingOptions
 ) -> Candidates:
-    if options.span_start == "word":
+    if options.numbers.span_start == "word":
         chosen = words.first + scale(high_fraction(bits), words.counts)
         anchors = tf.gather(words.starts, chosen)
     else:
         anchors = _uniform_tokens(blocks, bits)
         chosen = words.containing(anchors)
     last_words = chosen + _geometric_lengths(low_fraction(bits), options) - 1
-    last_positions = blocks.flat_starts + blocks.lengths[:, :, tf.newaxis] - 1  # [B, G, 1]
-    ends = tf.minimum(_word_end(words, last_words), last_positions)
+    following = tf.minimum(last_words + 1, tf.size(words.starts, tf.int64) - 1)
+    ends = tf.minimum(tf.gather(words.starts, following) - 1, _last_positions(blocks))
     return Candidates(anchors, tf.gather(words.starts, chosen), ends)
 
 
-def _word_end(words: Words, indices: tf.Tensor) -> tf.Tensor:
-    following = tf.minimum(indices + 1, tf.size(words.starts, tf.int64) - 1)
-    return tf.gather(words.starts, following) - 1
+def _annotated_in_a_share(
+    others: Candidates, blocks: Blocks, annotated: AnnotatedSpans, bits: tf.Tensor, share: float
+) -> Candidates:
+    """Puts annotated spans in the place of a share of the draws, in blocks that have any."""
+    take = high_fraction(bits) < round(share * 2**FRACTION_BITS)  # [B, G, C]
+    take &= annotated.counts > 0
+    num_rows, most = tf.unstack(tf.shape(annotated.starts, tf.int64))
+    row_numbers = tf.range(num_rows)[:, tf.newaxis]
+    row_starts = row_numbers * tf.shape(blocks.token_ids, tf.int64)[1]  # [B, 1]
+    chosen = annotated.first + scale(low_fraction(bits), annotated.counts)
+    chosen = row_numbers[:, :, tf.newaxis] * most + tf.where(take, chosen, 0)  # in a flat list
+    starts = tf.gather(tf.reshape(row_starts + annotated.starts, [-1]), chosen)
+    ends = tf.gather(tf.reshape(row_starts + annotated.ends, [-1]), chosen)
+    return Candidates(
+        others.anchors,
+        tf.where(take, starts, others.starts),
+        tf.where(take, ends, others.ends),
+        take,
+    )
 
 
 def _geometric_lengths(fractions: tf.Tensor, options: MaskingOptions) -> tf.Tensor:
-    """Lengths in words by the inverse of the distribution function; int64, as `fractions`."""
+    """Lengths in units by the inverse of the distribution function; int64, as `fractions`."""
+    if options.numbers.max_units == 1:
+        return tf.ones_like(fractions)
     thresholds, total = [], 0
     for probability in options.span_length_probabilities()[:-1]:
         total += probability

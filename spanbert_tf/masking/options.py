@@ -7,19 +7,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from spanbert_tf.masking.schemes import SCHEMES, ReplacementUnit, Scheme, SpanStart
 from spanbert_tf.validation import InvalidValueError, PositiveInt, Section
 
-Scheme = Literal["subwords", "whole_words", "geometric_spans", "entities", "noun_phrases"]
-ReplacementUnit = Literal["token", "word", "span"]
-
-# One draw of 80/10/10 for each of these, where the options do not say otherwise.
-_UNITS: dict[Scheme, ReplacementUnit] = {
-    "subwords": "token",
-    "whole_words": "word",
-    "geometric_spans": "span",
-    "entities": "span",
-    "noun_phrases": "span",
-}
+SchemeName = Literal["subwords", "whole_words", "geometric_spans", "entities", "noun_phrases"]
 
 
 @dataclass(frozen=True)
@@ -29,16 +20,23 @@ class MaskingOptions(Section):
     Attributes:
         scheme: what a draw masks: `"subwords"` one word piece; `"whole_words"` one word;
             `"geometric_spans"` a span of whole words; `"entities"` or `"noun_phrases"` an
-            annotated span in half of the draws and one word in the others (section 6.1).
+            annotated span in half of the draws and `other_draws` in the others (section 6.1).
         rate: share of a block's tokens to mask; the budget is rounded up.
+        other_draws: what the draws of `"entities"` and `"noun_phrases"` mask that take no annotated
+            span: `"geometric_spans"` (released commands; so `null`) or `"whole_words"` (the
+            paper's text). Refused for the other schemes.
         geometric_p: parameter of the geometric distribution of span lengths, in words.
         max_span_length: longest span, in words; the distribution is cut here and renormalised.
         mask_token_rate: share of units that become [MASK].
         random_token_rate: share of units that become random tokens; the rest stays unchanged.
         replacement_unit: what one draw of these rates decides for: `"token"`, `"word"` or
             `"span"`; `None` takes the scheme's own.
-        span_start: `"anchor_token"` draws a token uniformly and begins at its word (the released
-            code); `"word"` draws a word uniformly (the paper's text). `"geometric_spans"` only.
+        span_start: where spans of words and single words begin: `"anchor_token"` draws a token
+            evenly and begins at its word, so that long words come more often (released code; so
+            `null`); `"word"` draws a word evenly (the paper's text). Refused for `"subwords"`.
+        random_tokens: where random tokens come from: `"unigrams"`, the training text's own
+            distribution (SpanBERT, 3.1), or `"uniform"`, every entry of the vocabulary alike,
+            special tokens too (the code of BERT and of SegaBERT).
         max_span_targets: SBO targets of a span, counted from its start (the original's default).
         boundary_at_special_tokens: whether [CLS] and [SEP] may be the boundary of a span.
 
@@ -48,18 +46,25 @@ class MaskingOptions(Section):
 
     section: ClassVar[str] = "masking"
 
-    scheme: Scheme = "geometric_spans"
+    scheme: SchemeName = "geometric_spans"
     rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    other_draws: Literal["geometric_spans", "whole_words"] | None = None
     geometric_p: Annotated[float, Field(gt=0, lt=1)] = 0.2
     max_span_length: PositiveInt = 10
     mask_token_rate: Annotated[float, Field(ge=0, le=1)] = 0.8
     random_token_rate: Annotated[float, Field(ge=0, le=1)] = 0.1
     replacement_unit: ReplacementUnit | None = None
-    span_start: Literal["anchor_token", "word"] = "anchor_token"
+    span_start: SpanStart | None = None
+    random_tokens: Literal["unigrams", "uniform"] = "unigrams"
     max_span_targets: PositiveInt = 20
     boundary_at_special_tokens: bool = False
 
     def __post_init__(self) -> None:
+        scheme = SCHEMES[self.scheme]
+        if self.span_start is not None and scheme.unit == "piece":
+            self._refuse("span_start", "which draws single word pieces, not words")
+        if self.other_draws is not None and scheme.spans is None:
+            self._refuse("other_draws", "which takes no annotated spans beside others")
         rest = 1 - self.mask_token_rate
         if self.random_token_rate > rest + 1e-12:
             raise InvalidValueError(
@@ -69,6 +74,15 @@ class MaskingOptions(Section):
                 beside=["mask_token_rate"],
                 fix=f"masking.random_token_rate={rest:.12g}",
             )
+
+    def _refuse(self, key: str, why: str) -> None:
+        raise InvalidValueError(
+            key,
+            f": {getattr(self, key)} has no effect with masking.scheme={self.scheme}, {why}",
+            section=self.section,
+            beside=["scheme"],
+            fix=f"masking.{key}=null",
+        )
 
     @classmethod
     def of(cls, masking: "str | dict | MaskingOptions") -> "MaskingOptions":
@@ -88,9 +102,15 @@ class MaskingOptions(Section):
         return masking
 
     @property
-    def unit(self) -> ReplacementUnit:
-        """The unit of replacement: what was asked for, or the scheme's own."""
-        return self.replacement_unit or _UNITS[self.scheme]
+    def numbers(self) -> Scheme:
+        """The scheme with what these options choose in place of each `None`."""
+        scheme = SCHEMES[self.scheme]
+        limit = 1 if self.other_draws == "whole_words" else self.max_span_length
+        return scheme._replace(
+            max_units=scheme.max_units or limit,
+            span_start=self.span_start or "anchor_token",
+            replaced=self.replacement_unit or scheme.replaced,
+        )
 
     @property
     def exact_rate(self) -> Fraction:
@@ -111,7 +131,8 @@ class MaskingOptions(Section):
         return self.budget(sequence_length - 3) + 1  # [CLS] block [SEP] block [SEP]
 
     def span_length_probabilities(self) -> list[Fraction]:
-        """Geo(p) cut at `max_span_length` and renormalised: P(1), P(2), … in exact fractions."""
+        """Geo(p) cut at the longest span and renormalised: P(1), P(2), … in exact fractions."""
         p = Fraction(str(self.geometric_p))
-        weights = [p * (1 - p) ** (length - 1) for length in range(1, self.max_span_length + 1)]
+        lengths = range(1, self.numbers.max_units + 1)
+        weights = [p * (1 - p) ** (length - 1) for length in lengths]
         return [weight / sum(weights) for weight in weights]

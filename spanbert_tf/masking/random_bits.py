@@ -24,6 +24,7 @@ class Stream(enum.IntEnum):
     RANDOM_TOKEN = 2
     ORDER = 3
     SEGMENTS = 4  # which segments of a document are trained
+    ANNOTATED_SPAN = 5  # whether a draw takes one, and which
 
 
 def row_keys(seed: int, epochs: tf.Tensor, record_ids: tf.Tensor) -> tf.Tensor:

@@ -14,11 +14,11 @@ from spanbert_tf.masking.options import MaskingOptions
 from spanbert_tf.masking.random_bits import FRACTION_BITS, Stream, high_fraction, random_bits
 from spanbert_tf.masking.targets import MaskedSpans
 
-_UNIGRAM_BITS = 53  # finer than FRACTION_BITS: a token may occur once in a corpus of 10^10
+_TOKEN_BITS = 53  # finer than FRACTION_BITS: a token may occur once in a corpus of 10^10
 
 
-class UnigramDistribution(NamedTuple):
-    """The corpus' distribution of tokens.
+class TokenDistribution(NamedTuple):
+    """A distribution of tokens.
 
     Attributes:
         thresholds: int64 [V], the cumulated shares as fractions of 2^53.
@@ -27,8 +27,8 @@ class UnigramDistribution(NamedTuple):
     thresholds: tf.Tensor
 
     @classmethod
-    def from_counts(cls, counts: Sequence[int]) -> "UnigramDistribution":
-        """Builds the distribution from the occurrences of each vocabulary entry.
+    def from_counts(cls, counts: Sequence[int]) -> "TokenDistribution":
+        """Builds the distribution from the weight of each vocabulary entry.
 
         Raises:
             ValueError: all counts are 0.
@@ -37,12 +37,12 @@ class UnigramDistribution(NamedTuple):
         if not cumulated or not cumulated[-1]:
             raise ValueError("the unigram counts are all 0")
         # Python integers: the products need more than 64 bits.
-        thresholds = [(count << _UNIGRAM_BITS) // cumulated[-1] for count in cumulated]
+        thresholds = [(count << _TOKEN_BITS) // cumulated[-1] for count in cumulated]
         return cls(tf.constant(thresholds, tf.int64))
 
     def draw(self, bits: tf.Tensor) -> tf.Tensor:
         """A token id for each uint64 of random bits; int32, the same shape."""
-        shift = tf.constant(64 - _UNIGRAM_BITS, tf.uint64)
+        shift = tf.constant(64 - _TOKEN_BITS, tf.uint64)
         fractions = tf.cast(tf.bitwise.right_shift(bits, shift), tf.int64)
         found = tf.searchsorted(self.thresholds, tf.reshape(fractions, [-1]), side="right")
         return tf.reshape(found, tf.shape(fractions))
@@ -53,7 +53,7 @@ def replace_tokens(
     blocks: Blocks,
     words: Words,
     keys: tf.Tensor,
-    unigrams: UnigramDistribution,
+    random_tokens: TokenDistribution,
     mask_token_id: int,
     options: MaskingOptions,
 ) -> tf.Tensor:
@@ -64,7 +64,7 @@ def replace_tokens(
         blocks: the packed rows.
         words: words of the same rows.
         keys: uint64 [B], from `row_keys`.
-        unigrams: where random tokens come from.
+        random_tokens: where random tokens come from.
         mask_token_id: id of [MASK].
         options: the rates and the unit of replacement.
 
@@ -72,7 +72,7 @@ def replace_tokens(
         int32 [B, S], the rows with replacements.
     """
     draws = high_fraction(
-        random_bits(keys, Stream.REPLACEMENT, _unit_starts(spans, words, options.unit))
+        random_bits(keys, Stream.REPLACEMENT, _unit_starts(spans, words, options.numbers.replaced))
     )  # [B, K]
     mask_below = round(options.mask_token_rate * 2**FRACTION_BITS)
     random_below = round((options.mask_token_rate + options.random_token_rate) * 2**FRACTION_BITS)
@@ -83,7 +83,7 @@ def replace_tokens(
     bits = random_bits(
         tf.gather(keys, chosen[:, 0]), Stream.RANDOM_TOKEN, tf.gather_nd(spans.positions, chosen)
     )  # [R]
-    replacements = tf.tensor_scatter_nd_update(replacements, chosen, unigrams.draw(bits))
+    replacements = tf.tensor_scatter_nd_update(replacements, chosen, random_tokens.draw(bits))
     updated = tf.tensor_scatter_nd_update(
         tf.reshape(blocks.token_ids, [-1]),
         tf.reshape(spans.flat_positions, [-1, 1]),

@@ -21,27 +21,22 @@ from spanbert_tf.masking.candidates import (
     find_words,
 )
 from spanbert_tf.masking.options import MaskingOptions
-from spanbert_tf.masking.ownership import LARGEST_OVERLAPPING_ROUND, find_owners
+from spanbert_tf.masking.ownership import LARGEST_ROUND, find_owners
+from spanbert_tf.masking.schemes import Scheme
 
-# Draws for a masked token and more, so that nearly all rows need one round only.
-_DRAWS = {
-    "subwords": (1.25, 8),
-    "whole_words": (1.1, 8),
-    "entities": (2, 8),
-    "noun_phrases": (1, 8),
-}
+# Draws that are enough for any block, in multiples of the row's length. A token that is left is
+# drawn by one draw in 2 S at least, so one row in 10^25 would need more.
+_MOST_DRAWS_A_POSITION = 128
 
 
-def draws_per_round(num_slots: int, scheme: str) -> int:
-    """How many candidates to decide at once, so that nearly all rows need one round only.
+def draws_per_round(num_slots: int, scheme: Scheme) -> int:
+    """How many candidates to decide at once, so that few rows need another round.
 
     A geometric span masks 4.5 tokens on average, and 77 tokens of 512 needed 20.7 draws on
-    average and 43 at most in 47,000 blocks.
+    average and 43 at most in 47,000 blocks. Single units are drawn again and again, too.
     """
-    if scheme == "geometric_spans":
-        return min(LARGEST_OVERLAPPING_ROUND, 10 + num_slots // 2)
-    draws_a_token, more = _DRAWS[scheme]
-    return round(draws_a_token * num_slots) + more
+    draws_a_slot = 0.5 if scheme.max_units > 1 else 1.25
+    return min(LARGEST_ROUND, 10 + int(draws_a_slot * num_slots))
 
 
 def select_tokens(
@@ -62,12 +57,15 @@ def select_tokens(
         keys: uint64 [B], from `row_keys`.
         num_slots: K, the largest number of masked tokens a row.
         options: the scheme and its parameters.
-        annotated: the spans of the "entities" and "noun_phrases" schemes.
+        annotated: the spans that the scheme takes from the records, if it does.
 
     Returns:
         bool [B, S].
+
+    Raises:
+        tf.errors.InvalidArgumentError: a budget cannot be met, which would be an error of ours.
     """
-    round_size = draws_per_round(num_slots, options.scheme)
+    round_size = draws_per_round(num_slots, options.numbers)
     budgets = _budgets(blocks.lengths, num_slots, options)  # [B, G]
     first_draw = tf.constant(0, tf.int64)
     rows = _Rows(blocks, words, keys, annotated)
@@ -81,10 +79,11 @@ def select_tokens(
         tf.gather(keys, late),
         annotated and AnnotatedSpans(*(tf.gather(values, late) for values in annotated)),
     )
+    most_draws = _MOST_DRAWS_A_POSITION * tf.shape(blocks.token_ids, tf.int64)[1]
 
     def more_to_mask(first_draw: tf.Tensor, masked: tf.Tensor, remaining: tf.Tensor) -> tf.Tensor:
-        del first_draw, masked
-        return tf.reduce_any(remaining > 0)
+        del masked
+        return tf.reduce_any(remaining > 0) & (first_draw < most_draws)
 
     def mask_more(
         first_draw: tf.Tensor, masked: tf.Tensor, remaining: tf.Tensor
@@ -93,8 +92,14 @@ def select_tokens(
         return first_draw + round_size, *result
 
     start = (first_draw + round_size, tf.gather(masked, late), tf.gather(remaining, late))
-    _, late_masked, _ = tf.while_loop(more_to_mask, mask_more, start)
-    return tf.tensor_scatter_nd_update(masked, late[:, tf.newaxis], late_masked)
+    _, late_masked, left_over = tf.while_loop(more_to_mask, mask_more, start)
+    is_done = tf.debugging.assert_less(
+        left_over,
+        tf.constant(1, tf.int64),
+        message="masking: after 128 draws a position a block's budget is not met",
+    )
+    with tf.control_dependencies([is_done]):
+        return tf.tensor_scatter_nd_update(masked, late[:, tf.newaxis], late_masked)
 
 
 def _budgets(lengths: tf.Tensor, num_slots: int, options: MaskingOptions) -> tf.Tensor:
@@ -146,7 +151,7 @@ def _mask_round(
     """
     draws = first_draw + tf.range(round_size, dtype=tf.int64)
     candidates = draw_candidates(rows.blocks, rows.words, rows.keys, draws, options, rows.annotated)
-    owner = find_owners(candidates, rows.blocks, masked, options.scheme)
+    owner = find_owners(candidates, rows.blocks, masked)
     granted, num_granted = _within_budget(owner, rows.blocks, remaining, round_size)
     return granted if masked is None else masked | granted, remaining - num_granted
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from spanbert_tf.masking.candidates import AnnotatedSpans, Blocks, find_words
 from spanbert_tf.masking.options import MaskingOptions
 from spanbert_tf.masking.random_bits import row_keys
-from spanbert_tf.masking.replacement import UnigramDistribution, replace_tokens
+from spanbert_tf.masking.replacement import TokenDistribution, replace_tokens
 from spanbert_tf.masking.selection import select_tokens
 from spanbert_tf.masking.targets import list_masked_spans, target_features
 from spanbert_tf.vocabulary import MASK_TOKEN, is_continuation
@@ -24,14 +24,14 @@ class SpanMasker:
     Attributes:
         options: the scheme and its parameters.
         is_word_start: bool [V], whether an entry begins a word.
-        unigrams: where random tokens come from.
+        random_tokens: where random tokens come from.
         mask_token_id: id of [MASK].
         seed: seed of the run.
     """
 
     options: MaskingOptions
     is_word_start: tf.Tensor
-    unigrams: UnigramDistribution
+    random_tokens: TokenDistribution
     mask_token_id: int
     seed: int = 0
 
@@ -39,7 +39,7 @@ class SpanMasker:
     def from_vocabulary(
         cls,
         vocabulary: Sequence[str],
-        unigram_counts: Sequence[int],
+        unigram_counts: Sequence[int] | None,
         options: MaskingOptions | None = None,
         seed: int = 0,
     ) -> "SpanMasker":
@@ -47,14 +47,18 @@ class SpanMasker:
 
         Args:
             vocabulary: entries in order of their ids; those that begin with `##` continue a word.
-            unigram_counts: occurrences of each entry in the training corpus.
+            unigram_counts: occurrences of each entry in the training corpus; only
+                `random_tokens="unigrams"` reads them.
             options: the scheme and its parameters; SpanBERT's by default.
             seed: masks are a function of (seed, epoch, record id).
         """
+        options = options or MaskingOptions()
+        if options.random_tokens == "uniform":
+            unigram_counts = [1] * len(vocabulary)
         return cls(
-            options or MaskingOptions(),
+            options,
             tf.constant([not is_continuation(piece) for piece in vocabulary]),
-            UnigramDistribution.from_counts(unigram_counts),
+            TokenDistribution.from_counts(unigram_counts),
             list(vocabulary).index(MASK_TOKEN),
             seed,
         )
@@ -74,7 +78,7 @@ class SpanMasker:
             epochs: int64 [B], the pass over the data that each row belongs to.
             record_ids: int64 [B].
             num_slots: K, from `MaskingOptions.num_slots`.
-            annotated: the spans of the "entities" and "noun_phrases" schemes.
+            annotated: the spans that the scheme takes from the records, if it does.
 
         Returns:
             `token_ids` (int32 [B, S]) with replacements, and the features of `target_features`.
@@ -86,6 +90,6 @@ class SpanMasker:
         )
         spans = list_masked_spans(masked, blocks.token_ids, num_slots)
         token_ids = replace_tokens(
-            spans, blocks, words, keys, self.unigrams, self.mask_token_id, self.options
+            spans, blocks, words, keys, self.random_tokens, self.mask_token_id, self.options
         )
         return {"token_ids": token_ids, **target_features(spans, blocks, self.options)}

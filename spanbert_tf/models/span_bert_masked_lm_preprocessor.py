@@ -11,14 +11,12 @@ import numpy as np
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from spanbert_tf.data.packing import ANNOTATION_LISTS
 from spanbert_tf.masking import Blocks, MaskingOptions, SpanMasker
 from spanbert_tf.models.preset_lengths import LengthOfPreset
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 from spanbert_tf.models.text_inputs import flat_texts, is_one_text, of_one_text
 from spanbert_tf.models.text_packer import text_packer
-from spanbert_tf.vocabulary import SPECIAL_TOKENS
 
 # KerasHub's arguments that `masking` replaces.
 _REPLACED = (
@@ -35,8 +33,8 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
 
     For pre-training at scale use records and `spanbert_tf.data.pretraining_dataset`, whose masks
     can be reproduced; here a text has no number of its own, and each call draws new masks, also in
-    each epoch of a data set and in each evaluation. Random tokens are drawn uniformly from the
-    vocabulary without its special tokens, since there is no corpus to count in.
+    each epoch of a data set and in each evaluation. Random tokens are `"uniform"`, drawn from all
+    of the vocabulary, since there is no corpus to count in.
 
     Args:
         tokenizer: a `SpanBertTokenizer`.
@@ -48,8 +46,8 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
             tells them.
 
     Raises:
-        ValueError: a scheme that needs annotations, or one of KerasHub's masking rates, which
-            `masking` replaces.
+        ValueError: a scheme that needs annotations, random tokens by `"unigrams"`, or one of
+            KerasHub's masking rates, which `masking` replaces.
 
     Call arguments:
         x: string, string tensor [B], or a tuple of two for pairs. KerasHub reads a single
@@ -87,9 +85,18 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
         if replaced := sorted(set(_REPLACED) & set(kwargs)):
             raise ValueError(f"{replaced[0]} has no effect here; set it in `masking`")
         super().__init__(tokenizer, sequence_length=sequence_length, truncate=truncate, **kwargs)
+        if isinstance(masking, str):
+            masking = {"scheme": masking}
+        if isinstance(masking, dict):
+            masking = {"random_tokens": "uniform", **masking}
         masking = MaskingOptions.of(masking)
-        if masking.scheme in ANNOTATION_LISTS:
+        if masking.numbers.spans:
             raise ValueError(f"masking {masking.scheme!r} needs annotated records, not strings")
+        if masking.random_tokens != "uniform":
+            raise ValueError(
+                f"masking.random_tokens={masking.random_tokens} needs the counts of records, not "
+                'strings; give random_tokens="uniform"'
+            )
         self.masking = masking
         self.seed = seed
 
@@ -99,9 +106,8 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
         self.packer = text_packer(self.tokenizer, self.sequence_length, self.truncate)
         seed = np.random.randint(2**32, dtype="int64") if self.seed is None else self.seed
         self._random = np.random.default_rng(seed)
-        counts = [int(piece not in SPECIAL_TOKENS) for piece in vocabulary]
         with tf.init_scope():  # Keras may build while it traces one of several graphs
-            self.masker = SpanMasker.from_vocabulary(vocabulary, counts, self.masking)
+            self.masker = SpanMasker.from_vocabulary(vocabulary, None, self.masking)
 
     def call(
         self, x: tf.Tensor | tuple, y: None = None, sample_weight: None = None

@@ -146,6 +146,10 @@ def test_override_of_wrong_key_or_type(override, message):
         ("optimizer:\n  warmup_steps: 3000000\n", "optimizer.warmup_steps: 3000000 is not less"),
         ("optimizer:\n  epsilon: 0\n", "optimizer.epsilon: 0.0 is not more than 0"),
         ("masking:\n  rate: 1.5\n", "masking.rate: 1.5 is not between 0 and 1"),
+        (
+            "masking:\n  scheme: subwords\n  span_start: word\n",
+            "line 3: masking.span_start: word has no effect with masking.scheme=subwords",
+        ),
         ("data:\n  sequence_length: 513\n", "data.sequence_length: 513 is more than"),
         (
             "model: {position_embeddings: segment_aware}\ndata: {sequences: pair}\n",
@@ -203,7 +207,7 @@ SYSTEMS = {
     "bert_1seq": ("subwords", "token", "single", False, False, 2.4),
     "spanbert": ("geometric_spans", "span", "single", False, True, 2.4),
     "masking_subwords": ("subwords", "token", "pair", True, False, 1.2),
-    "masking_whole_words": ("whole_words", "word", "pair", True, False, 1.2),
+    "masking_whole_words": ("whole_words", "span", "pair", True, False, 1.2),
     "masking_entities": ("entities", "span", "pair", True, False, 1.2),
     "masking_noun_phrases": ("noun_phrases", "span", "pair", True, False, 1.2),
     "masking_geometric_spans": ("geometric_spans", "span", "pair", True, False, 1.2),
@@ -228,6 +232,32 @@ def test_systems_of_the_spanbert_paper(name):
     assert config.model.as_dict() == large.model.as_dict()
     assert config.optimizer.as_dict() == large.optimizer.as_dict()
     assert config.training.schedule_steps == 2_400_000
+
+
+# What the released commands say (facebookresearch/SpanBERT, 5dd2131, pretraining/all_slurm/slurm):
+# longest span in words and p, of the draws that take no annotated span. All begin at a token's word.
+RELEASED_DRAWS = {
+    "masking_whole_words": (1, 0.2),  # word.sh: --span-upper 1, so that p decides nothing
+    "masking_entities": (10, 0.4),  # ner.sh
+    "masking_noun_phrases": (10, 0.4),  # np.sh
+    "masking_geometric_spans": (10, 0.2),  # span_0.2.sh
+}
+
+
+@pytest.mark.parametrize("name", RELEASED_DRAWS)
+def test_draws_are_those_of_the_released_commands(name):
+    masking = load_config(name).masking
+    longest, p = RELEASED_DRAWS[name]
+    assert (masking.numbers.max_units, masking.geometric_p) == (longest, p)
+    assert masking.numbers.span_start == "anchor_token"
+    assert masking.numbers.replaced == "span"  # --replacement-method span
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_tokens_are_drawn_as_the_authors_of_each_system_do(name):
+    is_of_segabert = name in SEGMENT_AWARE_SYSTEMS and name != "segaspanbert"
+    expected = "uniform" if is_of_segabert else "unigrams"
+    assert load_config(name).masking.random_tokens == expected
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "continue"])

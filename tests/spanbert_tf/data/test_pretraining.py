@@ -9,6 +9,7 @@ import record_files
 import tensorflow as tf
 
 from spanbert_tf.data import pretraining_dataset, records
+from spanbert_tf.data.packing import ANNOTATION_LISTS, pack_annotations, parse_records
 from spanbert_tf.errors import BadInputError, MismatchError, SpanBertError
 from spanbert_tf.masking import MaskingOptions
 
@@ -345,6 +346,27 @@ def test_schemes_and_positions_that_the_records_lack_are_refused(single, pair):
         pretraining_dataset(single, batch_size=2, masking="noun_phrases")
     with pytest.raises(MismatchError, match="--sequences single"):
         pretraining_dataset(pair, batch_size=2, segment_aware=True)
+
+
+def test_annotated_spans_lie_beside_the_special_tokens_of_a_pair(tmp_path):
+    """Spans at the ends of both segments: of 9 tokens, those from the fifth are the second's."""
+    record = record_files.random_records(1, LENGTH, pair=True, annotations=("entities",))[0]
+    record |= {"token_ids": [*range(5, 14)], "second_segment_start": 4}
+    record |= {"entity_starts": [0, 3, 4, 7], "entity_ends": [1, 3, 6, 8]}
+    directory = record_files.write_records(
+        tmp_path, [record], sequence_length=LENGTH, sequences="pair", annotations=("entities",)
+    )
+    info = records.load_dataset_info(directory)
+    lists = ANNOTATION_LISTS["entities"]
+    parsed = parse_records(tf.constant([record_files.to_example(record)]), info, lists)
+    spans = pack_annotations(parsed, "entities", num_blocks=2)
+    # [CLS] 1 2 3 4 [SEP] 6 7 8 9 10 [SEP]
+    assert spans.starts.numpy().tolist() == [[1, 4, 6, 9]]
+    assert spans.ends.numpy().tolist() == [[2, 4, 8, 10]]
+    assert (spans.first.numpy().ravel().tolist(), spans.counts.numpy().ravel().tolist()) == (
+        [0, 2],
+        [2, 2],
+    )
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped"])

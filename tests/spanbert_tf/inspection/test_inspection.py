@@ -85,7 +85,7 @@ def test_the_last_exact_share_is_that_of_all_longer_spans(directory):
 
 
 def test_other_schemes_have_no_exact_shares(directory):
-    lengths = count_span_lengths(directory, MaskingOptions(scheme="subwords"))
+    lengths = count_span_lengths(directory, MaskingOptions(scheme="whole_words"))
     assert lengths.exact is None and not lengths.drawn.any() and lengths.merged.any()
 
 
@@ -159,7 +159,8 @@ def test_everything_is_printed_and_drawn(directory, tmp_path):
     )
     text = console.export_text()
     assert "100" in text and "→[MASK]" in text and "22.41%" in text
-    assert "one draw of 80/10/10 a span" in text
+    assert "geometric_spans, drawn at the word of a token, 15% of the tokens" in text
+    assert "one draw of 80/10/10 a span, random tokens from the unigrams" in text
     assert text.count("[CLS]") == 2
     assert picture.read_bytes().startswith(b"\x89PNG")
 
@@ -175,6 +176,7 @@ def test_indices_of_segabert_are_shown(directory, tmp_path):
     console = Console(record=True, width=160, file=(tmp_path / "out.txt").open("w"))
     inspect_records(str(directory), "segabert_base", num_examples=1, console=console)
     text = console.export_text()
+    assert "subwords, 15%" in text and "random tokens from the vocabulary evenly" in text
     assert "¶" in text and "paragraph indices from 50: 0 (0.0%)" in text
 
 

@@ -35,6 +35,10 @@ class HashDraws:
         bits = self._bits(0, (block << 24) + draw)
         return Fraction(bits >> 32, 2**32), Fraction(bits % 2**32, 2**32)
 
+    def annotated_span(self, block, draw):
+        bits = self._bits(5, (block << 24) + draw)
+        return Fraction(bits >> 32, 2**32), Fraction(bits % 2**32, 2**32)
+
     def replacement(self, unit_start):
         return Fraction(self._bits(1, unit_start) >> 32, 2**32)
 
@@ -52,6 +56,9 @@ class PseudoRandomDraws:
     def anchor_and_length(self, block, draw):
         return self.random.random(), self.random.random()
 
+    def annotated_span(self, block, draw):
+        return self.random.random(), self.random.random()
+
     def replacement(self, unit_start):
         return self.replacements.setdefault(unit_start, self.random.random())
 
@@ -62,6 +69,7 @@ class PseudoRandomDraws:
 @dataclasses.dataclass
 class Rules:
     scheme: str = "geometric_spans"
+    other_draws: str = "geometric_spans"  # of the schemes that take annotated spans
     rate: Fraction = Fraction(15, 100)
     p: Fraction = Fraction(1, 5)
     longest: int = 10
@@ -106,13 +114,22 @@ def mask_row(
         budget = -(-length * rules.rate.numerator // rules.rate.denominator)
         left, draw = budget, 0
         while left:
-            high, low = draws.anchor_and_length(number, draw)
+            span, asked = None, None
+            if rules.scheme in ("entities", "noun_phrases") and inside:
+                # The released NERSpanMaskingScheme: no look at what is masked already.
+                coin, which = draws.annotated_span(number, draw)
+                if coin < Fraction(1, 2):
+                    first, last = inside[int(which * len(inside))]
+                    span = list(range(first, last + 1))
+            if span is None:
+                high, low = draws.anchor_and_length(number, draw)
+                anchor, span, asked = candidate(
+                    rules, high, low, start, length, words, word_of, cumulated
+                )
+                if anchor in masked:
+                    draw += 1
+                    continue
             draw += 1
-            anchor, span, asked = candidate(
-                rules, high, low, start, length, words, word_of, inside, cumulated
-            )
-            if anchor in masked:
-                continue
             drawn.append((span[0], span[-1], asked))
             for position in span:
                 if left and position not in masked:
@@ -126,26 +143,21 @@ def mask_row(
     )  # fmt: skip
 
 
-def candidate(rules, high, low, start, length, words, word_of, inside, cumulated):
-    """(anchor, positions of the span, words asked for) of one draw."""
+def candidate(rules, high, low, start, length, words, word_of, cumulated):
+    """(anchor, positions of the span, words asked for) of a draw that takes no annotated span."""
     if rules.scheme == "subwords":
         anchor = start + int(high * length)
         return anchor, [anchor], 1
-    if rules.scheme == "geometric_spans":
-        asked = bisect.bisect_right(cumulated[:-1], low) + 1
-        if rules.span_start == "word":
-            first_word = int(high * len(words))
-            anchor = words[first_word][0]
-        else:
-            anchor = start + int(high * length)
-            first_word = word_of[anchor]
-        chosen = words[first_word : first_word + asked]
-        return anchor, [position for word in chosen for position in word], asked
-    if rules.scheme in ("entities", "noun_phrases") and inside and low < Fraction(1, 2):
-        first, last = inside[int(high * len(inside))]
-        return first, list(range(first, last + 1)), None
-    word = words[int(high * len(words))]
-    return word[0], word, 1
+    if rules.span_start == "word":
+        first_word = int(high * len(words))
+        anchor = words[first_word][0]
+    else:
+        anchor = start + int(high * length)
+        first_word = word_of[anchor]
+    kind = rules.scheme if rules.scheme == "whole_words" else rules.other_draws
+    asked = 1 if kind == "whole_words" else bisect.bisect_right(cumulated[:-1], low) + 1
+    chosen = words[first_word : first_word + asked]
+    return anchor, [position for word in chosen for position in word], asked
 
 
 def split_words(token_ids, start, length, starts_word):

@@ -1,6 +1,7 @@
 """Masks of the graph against the plain-Python definition, and what must hold for any text."""
 
 import collections
+import dataclasses
 from fractions import Fraction
 
 import hypothesis
@@ -12,8 +13,10 @@ import tensorflow as tf
 
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.masking import AnnotatedSpans, Blocks, MaskingOptions, SpanMasker
-from spanbert_tf.masking.candidates import draw_candidates, find_words
+from spanbert_tf.masking.candidates import Candidates, draw_candidates, find_words
+from spanbert_tf.masking.ownership import find_owners
 from spanbert_tf.masking.random_bits import row_keys
+from spanbert_tf.masking.schemes import SCHEMES as KNOWN_SCHEMES
 
 # [PAD] [UNK] [CLS] [SEP] [MASK], 20 words, 15 continuations.
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -68,14 +71,26 @@ def run_graph(
     return {name: value.numpy() for name, value in batch.items()}
 
 
+# What one draw of 80/10/10 decides for, where the options do not say otherwise: subwords as BERT,
+# whole words as words, spans as section 3.1 of the paper says.
+OWN_UNITS = {
+    "subwords": "token",
+    "whole_words": "word",
+    "geometric_spans": "span",
+    "entities": "span",
+    "noun_phrases": "span",
+}
+
+
 def rules_of(options):
     return masking_oracle.Rules(
         scheme=options.scheme,
+        other_draws=options.other_draws or "geometric_spans",
         rate=Fraction(str(options.rate)),
         p=Fraction(str(options.geometric_p)),
         longest=options.max_span_length,
-        unit=options.unit,
-        span_start=options.span_start,
+        unit=options.replacement_unit or OWN_UNITS[options.scheme],
+        span_start=options.span_start or "anchor_token",
         max_span_targets=options.max_span_targets,
         boundary_at_special_tokens=options.boundary_at_special_tokens,
         mask_rate=Fraction(round(options.mask_token_rate * 2**32), 2**32),
@@ -117,7 +132,9 @@ SCHEMES = {
     "boundary_at_special_tokens": MaskingOptions(boundary_at_special_tokens=True, rate=0.5),
     "few_span_targets": MaskingOptions(max_span_targets=2, rate=0.3, geometric_p=0.05),
     "whole_words": MaskingOptions(scheme="whole_words"),
+    "evenly_drawn_words": MaskingOptions(scheme="whole_words", span_start="word", rate=0.4),
     "subwords": MaskingOptions(scheme="subwords"),
+    "nearly_all_subwords": MaskingOptions(scheme="subwords", rate=0.98, replacement_unit="word"),
     "half_of_all": MaskingOptions(rate=0.5, max_span_length=3),
     "nearly_all": MaskingOptions(rate=0.99, mask_token_rate=0.2, random_token_rate=0.7),
 }
@@ -168,10 +185,27 @@ def test_equals_the_definition_bit_for_bit(name, num_segments):
         )
 
 
-@pytest.mark.parametrize("scheme", ["entities", "noun_phrases"])
-@pytest.mark.parametrize("num_segments", [1, 2])
-def test_annotated_spans_equal_the_definition(scheme, num_segments):
-    options = MaskingOptions(scheme=scheme)
+ANNOTATED_SCHEMES = {
+    "entities": MaskingOptions(scheme="entities"),
+    "noun_phrases": MaskingOptions(scheme="noun_phrases", geometric_p=0.4, rate=0.5),
+    "entities_and_words": MaskingOptions(scheme="entities", other_draws="whole_words"),
+    "the_papers_text": MaskingOptions(
+        scheme="noun_phrases", other_draws="whole_words", span_start="word"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name, num_segments",
+    [
+        ("entities", 1),
+        ("noun_phrases", 2),
+        ("entities_and_words", 2),
+        ("the_papers_text", 1),
+    ],
+)
+def test_annotated_spans_equal_the_definition(name, num_segments):
+    options = ANNOTATED_SCHEMES[name]
     random = masking_oracle.random.Random(5)
     width, rows, blocks, spans = 97, [], [], []
     for _ in range(24):
@@ -391,9 +425,17 @@ def test_replacement_is_drawn_once_a_span(geometric_sample):
     assert_same_distribution(kinds["graph"].elements(), kinds["oracle"].elements(), "replacement")
 
 
-def test_random_tokens_follow_the_unigram_counts():
-    options = MaskingOptions(mask_token_rate=0.0, random_token_rate=1.0)
-    batch, _, _ = sample(options, 600, 110)
+@pytest.mark.parametrize(
+    "random_tokens, weights", [("unigrams", COUNTS), ("uniform", [1] * len(VOCABULARY))]
+)
+def test_random_tokens_follow_the_distribution_asked_for(random_tokens, weights):
+    options = MaskingOptions(
+        mask_token_rate=0.0, random_token_rate=1.0, random_tokens=random_tokens
+    )
+    random = masking_oracle.random.Random(1)
+    packed = [pack([random_segment(random, 110)], 112) for _ in range(600)]
+    rows, blocks = zip(*packed, strict=True)
+    batch = run_graph(rows, blocks, options, options.num_slots(112, "single"), range(600))
     drawn = [
         row[position]
         for row, positions in zip(batch["token_ids"], batch["mask_positions"], strict=True)
@@ -401,8 +443,8 @@ def test_random_tokens_follow_the_unigram_counts():
     ]
     counts = collections.Counter(drawn)
     statistic, freedom = 0.0, 0
-    for token_id, weight in enumerate(COUNTS):
-        expected = len(drawn) * weight / sum(COUNTS)
+    for token_id, weight in enumerate(weights):
+        expected = len(drawn) * weight / sum(weights)
         assert expected or not counts[token_id]
         if expected > 5:
             statistic += (counts[token_id] - expected) ** 2 / expected
@@ -410,9 +452,9 @@ def test_random_tokens_follow_the_unigram_counts():
     assert statistic < freedom + 5 * (2 * freedom) ** 0.5
 
 
-def draw_spans(options, num_rows, length):
-    """(anchor, first, last) of 40 draws for each of `num_rows` blocks of one-piece words."""
-    row, block = pack([[5] * length], length + 2)
+def draw_spans(options, num_rows, length, annotated=None, tokens=None):
+    """(anchor, first, last) of 40 draws for each of `num_rows` blocks, of one-piece words."""
+    row, block = pack([tokens or [5] * length], length + 2)
     blocks = Blocks(
         tf.constant([row] * num_rows),
         tf.fill([num_rows, 1], tf.constant(block[0][0], tf.int64)),
@@ -420,9 +462,108 @@ def draw_spans(options, num_rows, length):
     )
     words = find_words(blocks, tf.constant([starts_word(n) for n in range(len(VOCABULARY))]))
     keys = row_keys(SEED, tf.zeros(num_rows, tf.int64), tf.range(num_rows, dtype=tf.int64))
-    candidates = draw_candidates(blocks, words, keys, tf.range(40, dtype=tf.int64), options)
+    draws = tf.range(40, dtype=tf.int64)
+    candidates = draw_candidates(blocks, words, keys, draws, options, annotated)
     row_starts = tf.range(num_rows, dtype=tf.int64)[:, tf.newaxis, tf.newaxis] * (length + 2)
     return [(positions - row_starts).numpy().ravel() for positions in candidates[:3]]
+
+
+def annotate(num_rows, spans):
+    """The same spans, [(first, last)] in positions, in each of some rows of one block."""
+    starts, ends = (tf.constant([column] * num_rows, tf.int64) for column in zip(*spans))
+    counts = tf.fill([num_rows, 1, 1], tf.constant(len(spans), tf.int64))
+    return AnnotatedSpans(starts, ends, tf.zeros_like(counts), counts)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        MaskingOptions(scheme="whole_words"),
+        MaskingOptions(scheme="geometric_spans"),
+        MaskingOptions(scheme="entities"),
+        MaskingOptions(scheme="noun_phrases", other_draws="whole_words"),
+    ],
+    ids=lambda options: options.scheme,
+)
+@pytest.mark.parametrize(
+    "span_start, share", [(None, 4 / 5), ("anchor_token", 4 / 5), ("word", 1 / 2)]
+)
+def test_long_words_come_as_often_as_span_start_says(options, span_start, share):
+    """Words of one piece and of four in turn: four tokens of five lie in the long ones."""
+    options = dataclasses.replace(options, span_start=span_start)
+    tokens = [5, 6, 25, 26, 27] * 10
+    _, first, last = draw_spans(options, 100, len(tokens), tokens=tokens)
+    is_long = (first - 1) % 5 == 1
+    assert abs(is_long.mean() - share) < 5 * (share * (1 - share) / len(first)) ** 0.5
+    if options.numbers.max_units == 1:
+        assert set(last[is_long] - first[is_long]) == {3}
+        assert set(last[~is_long] - first[~is_long]) == {0}
+
+
+def test_each_scheme_replaces_by_its_own_unit():
+    found = {name: MaskingOptions(scheme=name).numbers.replaced for name in KNOWN_SCHEMES}
+    assert found == OWN_UNITS
+
+
+def test_half_of_the_draws_take_an_annotated_span():
+    """And what is drawn does not tell how long the other draws are, nor which span is taken."""
+    options = MaskingOptions(scheme="entities")
+    annotated = annotate(500, [(201, 220), (301, 325)])  # longer than any other span
+    _, first, last = draw_spans(options, 500, 400, annotated)
+    lengths = last - first + 1
+    is_annotated = lengths > 10
+    assert abs(is_annotated.mean() - 1 / 2) < 5 * (1 / 4 / len(first)) ** 0.5
+    assert set(zip(first[is_annotated], last[is_annotated], strict=True)) == {
+        (201, 220),
+        (301, 325),
+    }
+    share = (first[is_annotated] == 201).mean()
+    assert abs(share - 1 / 2) < 5 * (1 / 4 / is_annotated.sum()) ** 0.5
+    others = lengths[~is_annotated & (first <= 390)]
+    for length, probability in enumerate(options.span_length_probabilities(), 1):
+        share = float(probability)
+        bound = 5 * (share * (1 - share) / len(others)) ** 0.5
+        assert abs((others == length).mean() - share) < bound
+
+
+@pytest.mark.parametrize("by_an_earlier_round", [False, True])
+def test_the_rest_of_an_entity_is_masked_when_its_first_token_is(by_an_earlier_round):
+    """The released `mask_entity` takes an entity whatever of it is masked already."""
+    draws = [  # anchor, first, last, whether it is an annotated span
+        (1, 1, 1, False),
+        (9, 1, 4, True),  # its anchor is another draw's and says nothing
+        (3, 3, 6, False),  # drawn again: token 3 is masked by now
+        (5, 4, 7, False),
+    ]
+    anchors, starts, ends, is_annotated = (
+        tf.constant([[column]]) for column in zip(*draws, strict=True)
+    )
+    spans = [tf.cast(positions, tf.int64) for positions in (anchors, starts, ends)]
+    row, ((start, length),) = pack([[5] * 8], 10)
+    blocks = Blocks(
+        tf.constant([row]), tf.constant([[start]], tf.int64), tf.constant([[length]], tf.int64)
+    )
+    masked = tf.constant([[position == 1 for position in range(10)]])
+    owners = find_owners(
+        Candidates(*spans, is_annotated), blocks, masked if by_an_earlier_round else None
+    )
+    owner_of_the_first = -1 if by_an_earlier_round else 0
+    found = tf.maximum(owners, -1).numpy().tolist()
+    assert found == [[-1, owner_of_the_first, 1, 1, 1, 3, 3, 3, -1, -1]]
+
+
+class Impossible(MaskingOptions):
+    """Options whose budget is more than there is."""
+
+    exact_rate = Fraction(3, 2)
+
+
+@pytest.mark.parametrize("scheme", ["geometric_spans", "entities"])
+def test_a_budget_that_cannot_be_met_ends_in_an_error(scheme):
+    row, block = pack([[5] * 8], 10)
+    annotated = annotate(1, [(1, 3)]) if scheme == "entities" else None
+    with pytest.raises(tf.errors.InvalidArgumentError, match="budget is not met"):
+        run_graph([row], [block], Impossible(scheme=scheme), 12, [3], annotated=annotated)
 
 
 @pytest.mark.parametrize("p, longest", [(0.2, 10), (0.5, 4), (0.2, 1)])
@@ -468,8 +609,27 @@ def test_anchors_are_uniform_over_the_tokens():
         ("random_token_rate", 0.3),
         ("replacement_unit", "sentence"),
         ("span_start", "middle"),
+        ("random_tokens", "zipf"),
+        ("other_draws", "subwords"),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(field, value):
     with pytest.raises(ConfigurationError, match=f"masking.{field}"):
         MaskingOptions(**{field: value})
+
+
+@pytest.mark.parametrize(
+    "scheme, key, value",
+    [
+        ("subwords", "span_start", "word"),
+        ("subwords", "span_start", "anchor_token"),
+        ("geometric_spans", "other_draws", "whole_words"),
+        ("whole_words", "other_draws", "geometric_spans"),
+    ],
+)
+def test_what_has_no_effect_on_a_scheme_is_refused(scheme, key, value):
+    with pytest.raises(ConfigurationError) as raised:
+        MaskingOptions(scheme=scheme, **{key: value})
+    message = str(raised.value)
+    assert message.startswith(f"masking.{key}: {value} has no effect with masking.scheme={scheme}")
+    assert message.endswith(f"--set masking.{key}=null") and "\n" not in message

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertMaskedLM,
@@ -130,11 +131,20 @@ def test_masking_options_take_effect_and_travel_in_the_configuration():
         np.testing.assert_array_equal(features["token_ids"][0][:6], [CLS, *[mask] * 4, SEP])
 
 
+def test_random_tokens_come_from_all_of_the_vocabulary():
+    masking = {"mask_token_rate": 0, "random_token_rate": 1, "rate": 0.9}
+    features, _, weights = make_preprocessor(masking=masking)([TEXTS[3]] * 100)
+    tokens = np.take_along_axis(features["token_ids"], features["mask_positions"], axis=1)
+    assert set(tokens[np.array(weights) == 1]) == set(range(len(VOCABULARY)))
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda: make_preprocessor(mask_selection_rate=0.2), "mask_selection_rate"),
         (lambda: make_preprocessor(masking="entities"), "annotated records"),
+        (lambda: make_preprocessor(masking={"random_tokens": "unigrams"}), "counts of records"),
+        (lambda: make_preprocessor(masking=MaskingOptions()), "counts of records"),
         (lambda: make_preprocessor()((["a"], ["the"])), "must be None"),
         (lambda: make_preprocessor()(x=(["a"], ["the"], ["cat"])), "one text or two"),
     ],
