@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 # first used. TF_CPP_MIN_LOG_LEVEL=0 in the environment brings their lines back.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _SUBMODULES = (
     "config",

@@ -105,9 +105,9 @@ def run_pretraining(
     with loop.named_errors(course):
         first_step = loop.restore()
         if workers.is_chief:
-            write_run(output, config, described)
             if not has_begun:
                 note_preset(model.model, initial_preset, output)
+            write_run(output, config, described)
             if share and not has_begun:
                 keep_initial_encoder(model.model.backbone, output)
     loop.say(_describe(config, info, model, strategy))

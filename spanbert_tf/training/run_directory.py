@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from spanbert_tf.config import FinetuningConfig, PretrainingConfig, flat_values, load_config
-from spanbert_tf.config.runs import CONFIG_FILE, INPUTS_FILE
+from spanbert_tf.config.runs import CONFIG_FILE, INPUTS_FILE, RUN_FORMAT
 from spanbert_tf.data.schema import DATASET_INFO_FILE, DatasetInfo
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.writing import write_text
@@ -38,6 +38,7 @@ _CHANGEABLE = frozenset(
         "prediction.batch_size",
     }
 )
+_FORMAT = 2
 _GRID = "grid."  # section of what other runs try: a grid may get further values later
 # The learning rate has followed them already; a longer run is another one that begins with its
 # weights. Key: the option that names these.
@@ -105,12 +106,18 @@ def check_same_config(
 
     Raises:
         BadInputError: the directory holds something else.
-        MismatchError: a value differs that may not change in the middle of a run.
+        MismatchError: a value differs that may not change in the middle of a run; or the run was
+            begun when the same values meant something else.
     """
     check_directory(directory)
     path = os.path.join(directory, CONFIG_FILE)
     if not os.path.exists(path):
         return None
+    if _read_inputs(directory).get(RUN_FORMAT) != _FORMAT:
+        raise MismatchError(
+            f"{directory}: this run was begun before version 0.2.0, whose masks, positions and "
+            "defaults meant something else; begin a new run in another --output"
+        )
     before = load(path)
     _compare_values(directory, flat_values(before), flat_values(config))
     return before
@@ -144,14 +151,9 @@ def check_same_inputs(directory: str, now: Mapping[str, str | None]) -> None:
         BadInputError: the description is damaged.
         MismatchError: a content differs.
     """
-    path = os.path.join(directory, INPUTS_FILE)
-    if not os.path.exists(path):
+    before = _read_inputs(directory)
+    if not before:
         return
-    try:
-        with open(path, encoding="utf-8") as file:
-            before = dict(json.load(file))
-    except (OSError, ValueError, TypeError) as error:
-        raise BadInputError(f"{path}: is damaged ({error}); name another --output") from error
     for option, digest in now.items():
         if before.get(option) != digest:
             raise MismatchError(
@@ -160,15 +162,28 @@ def check_same_inputs(directory: str, now: Mapping[str, str | None]) -> None:
             )
 
 
+def _read_inputs(directory: str) -> dict[str, Any]:
+    """What `inputs.json` says; nothing where there is none."""
+    path = os.path.join(directory, INPUTS_FILE)
+    if not os.path.exists(path):
+        return {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            return dict(json.load(file))
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInputError(f"{path}: is damaged ({error}); name another --output") from error
+
+
 def write_inputs(directory: str, inputs: Mapping[str, str | int | None]) -> None:
-    """Writes `inputs.json`, for `check_same_inputs`.
+    """Writes `inputs.json`, for `check_same_inputs`, with the format of runs of this version.
 
     Args:
         directory: directory of the run; made where it is missing.
         inputs: as for `check_same_inputs`; and what else there is to know of them.
     """
     os.makedirs(directory, exist_ok=True)
-    write_text(os.path.join(directory, INPUTS_FILE), json.dumps(dict(inputs), indent=1) + "\n")
+    noted = {RUN_FORMAT: _FORMAT, **inputs}
+    write_text(os.path.join(directory, INPUTS_FILE), json.dumps(noted, indent=1) + "\n")
 
 
 def write_finetuning_run(

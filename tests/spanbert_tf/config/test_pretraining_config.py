@@ -235,7 +235,7 @@ def test_systems_of_the_spanbert_paper(name):
 
 
 # What the released commands say (facebookresearch/SpanBERT, 5dd2131, pretraining/all_slurm/slurm):
-# longest span in words and p, of the draws that take no annotated span. All begin at a token's word.
+# longest span in words and p of the draws that take no annotated span; all begin at a token's word.
 RELEASED_DRAWS = {
     "masking_whole_words": (1, 0.2),  # word.sh: --span-upper 1, so that p decides nothing
     "masking_entities": (10, 0.4),  # ner.sh

@@ -470,7 +470,9 @@ def draw_spans(options, num_rows, length, annotated=None, tokens=None):
 
 def annotate(num_rows, spans):
     """The same spans, [(first, last)] in positions, in each of some rows of one block."""
-    starts, ends = (tf.constant([column] * num_rows, tf.int64) for column in zip(*spans))
+    starts, ends = (
+        tf.constant([column] * num_rows, tf.int64) for column in zip(*spans, strict=True)
+    )
     counts = tf.fill([num_rows, 1, 1], tf.constant(len(spans), tf.int64))
     return AnnotatedSpans(starts, ends, tf.zeros_like(counts), counts)
 
