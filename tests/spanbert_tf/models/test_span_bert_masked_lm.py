@@ -134,7 +134,8 @@ def test_masking_options_take_effect_and_travel_in_the_configuration():
 def test_random_tokens_come_from_all_of_the_vocabulary():
     masking = {"mask_token_rate": 0, "random_token_rate": 1, "rate": 0.9}
     features, _, weights = make_preprocessor(masking=masking)([TEXTS[3]] * 100)
-    tokens = np.take_along_axis(features["token_ids"], features["mask_positions"], axis=1)
+    token_ids, positions = np.array(features["token_ids"]), np.array(features["mask_positions"])
+    tokens = np.take_along_axis(token_ids, positions, axis=1)
     assert set(tokens[np.array(weights) == 1]) == set(range(len(VOCABULARY)))
 
 
