@@ -62,6 +62,10 @@ def sections(draw, section):
         values["clipnorm"] = None
     if section is MaskingOptions:
         values["random_token_rate"] = draw(st.floats(0, 1 - values["mask_token_rate"]))
+        if values["scheme"] == "subwords":
+            values["span_start"] = None
+        if values["scheme"] not in ("entities", "noun_phrases"):
+            values["other_draws"] = None
     if section in (PretrainingConfig, QuestionAnsweringConfig):
         values = _made_to_fit(draw, values)
     return section(**values)
@@ -137,6 +141,9 @@ UNFITTING = {
             "absolute_with_paragraph_and_sentence",
         ]
     ),
+    "masking.scheme": st.sampled_from(["subwords", "whole_words", "entities"]),
+    "masking.span_start": st.sampled_from(["anchor_token", "word", "null"]),
+    "masking.other_draws": st.sampled_from(["geometric_spans", "whole_words", "null"]),
     "masking.mask_token_rate": st.floats(0, 1),
     "masking.random_token_rate": st.floats(0, 1),
     "objectives.next_sentence": st.booleans(),
@@ -160,7 +167,7 @@ UNFITTING = {
 def test_what_errors_propose_leads_to_a_configuration_that_fits(values):
     overrides = [f"{key}={str(value).lower()}" for key, value in values.items()]
     with _file("model: {}") as path:
-        for _ in range(14):  # thirteen rules can be broken at once
+        for _ in range(16):  # fifteen rules can be broken at once
             try:
                 load_config(path, overrides)
                 return
@@ -191,6 +198,12 @@ def test_what_errors_propose_leads_to_a_configuration_that_fits(values):
         ),
         (load_config, ["masking.mask_token_rate=0.95"], "masking.random_token_rate=0.05"),
         (load_config, ["optimizer.clipnorm=1"], "optimizer.global_clipnorm=null"),
+        (
+            load_config,
+            ["masking.scheme=subwords", "masking.span_start=word"],
+            "masking.span_start=null",
+        ),
+        (load_config, ["masking.other_draws=whole_words"], "masking.other_draws=null"),
     ],
 )
 def test_proposals(load, overrides, proposal):
