@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -34,6 +35,16 @@ class FileSummary:
     counts: dict[str, int]
     keys: SplitKeys
 
+    def to_json(self) -> dict[str, Any]:
+        """All but the path, which need not be believed."""
+        return {"segments": self.segments, "counts": self.counts, "keys": self.keys}
+
+    @classmethod
+    def from_json(cls, spill_path: str, values: dict[str, Any]) -> "FileSummary":
+        """Reads what `to_json` gave."""
+        segments = tuple(Segment(*segment) for segment in values["segments"])
+        return cls(spill_path, segments, values["counts"], SplitKeys(*values["keys"]))
+
 
 @dataclasses.dataclass(frozen=True)
 class ShardResult:
@@ -46,6 +57,17 @@ class ShardResult:
 
     files: tuple[ShardInfo, ...]
     unigram_counts: np.ndarray
+
+    def to_json(self) -> dict[str, Any]:
+        """For JSON."""
+        files = [dataclasses.asdict(file) for file in self.files]
+        return {"files": files, "unigram_counts": self.unigram_counts.tolist()}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "ShardResult":
+        """Reads what `to_json` gave."""
+        files = tuple(ShardInfo(**file) for file in values["files"])
+        return cls(files, np.array(values["unigram_counts"], np.int64))
 
 
 def shard_name(split: str, shard: int) -> str:

@@ -2,10 +2,15 @@
 
 Beam's local runner keeps what it groups in memory, so no record travels through it. Each input
 file becomes one spill file; each of its segments holds up to SEGMENT_BYTES of records, ordered by
-shard; a shard is later put together from its part of every segment.
+shard; a shard is later put together from its part of every segment. What is read back is numbers
+and bytes, never a pickle: the files lie in a directory that others may be able to reach.
+
+A record is a `_RECORD` of numbers and one block or two; a block is a `_BLOCK` of numbers, the
+lengths of its lists of bytes, and the lists.
 """
 
-import pickle
+import itertools
+import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -14,6 +19,11 @@ from data_prep.blocks.sequences import Block
 
 SEGMENT_BYTES = 32 * 2**20
 _RECORD_OVERHEAD = 1_000  # bytes of memory that a waiting record takes besides its tokens
+# Order key, record id, document key, label, whether there is a second block.
+_RECORD = struct.Struct("<QQQB?")
+# Document, tokens, index of the first token, number of lists of bytes.
+_BLOCK = struct.Struct("<QIQB")
+_NUM_LISTS = 5  # of a block without annotations; each has two more
 
 
 class SpilledRecord(NamedTuple):
@@ -59,7 +69,7 @@ def write_spill(path: str, records: Iterable[SpilledRecord], num_shards: int) ->
             for record in batch:
                 shards.setdefault(record.order_key % num_shards, []).append(record)
             for shard, shard_records in shards.items():
-                content = pickle.dumps(shard_records, protocol=pickle.HIGHEST_PROTOCOL)
+                content = b"".join(itertools.chain.from_iterable(map(_parts, shard_records)))
                 offset = segments[-1].offset + segments[-1].size if segments else 0
                 segments.append(Segment(shard, offset, len(content)))
                 file.write(content)
@@ -85,4 +95,42 @@ def read_spill(path: str, segments: Iterable[Segment]) -> Iterator[SpilledRecord
     with open_to_read(path) as file:
         for segment in segments:
             file.seek(segment.offset)
-            yield from pickle.loads(file.read(segment.size))
+            yield from _records(file.read(segment.size))
+
+
+def _parts(record: SpilledRecord) -> Iterator[bytes]:
+    """The bytes of a record, piece by piece."""
+    order_key, record_id, document_key, block, second, label = record
+    yield _RECORD.pack(order_key, record_id, document_key, label, second is not None)
+    for document, num_tokens, *lists, first_token_index, spans in (
+        (block,) if second is None else (block, second)
+    ):
+        lists += itertools.chain.from_iterable(spans)
+        yield _BLOCK.pack(document, num_tokens, first_token_index, len(lists))
+        yield struct.pack(f"<{len(lists)}I", *map(len, lists))
+        yield from lists
+
+
+def _records(content: bytes) -> Iterator[SpilledRecord]:
+    """Reads what `_parts` gives for records in a row."""
+    position = 0
+    while position < len(content):
+        *keys, label, has_second = _RECORD.unpack_from(content, position)
+        block, position = _block(content, position + _RECORD.size)
+        second = None
+        if has_second:
+            second, position = _block(content, position)
+        yield SpilledRecord(*keys, block, second, label)
+
+
+def _block(content: bytes, position: int) -> tuple[Block, int]:
+    """A block, and the position after it."""
+    document, num_tokens, first_token_index, num_lists = _BLOCK.unpack_from(content, position)
+    position += _BLOCK.size
+    lengths = struct.unpack_from(f"<{num_lists}I", content, position)
+    bounds = itertools.accumulate(lengths, initial=position + 4 * num_lists)
+    slices = list(itertools.starmap(slice, itertools.pairwise(bounds)))
+    lists = [content[part] for part in slices]
+    spans = tuple(zip(lists[_NUM_LISTS::2], lists[_NUM_LISTS + 1 :: 2], strict=True))
+    block = Block(document, num_tokens, *lists[:_NUM_LISTS], first_token_index, spans)
+    return block, slices[-1].stop

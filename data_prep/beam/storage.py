@@ -4,9 +4,9 @@ Importing Beam logs warnings about cloud packages that are not installed and not
 the one place that imports it first, and silently.
 """
 
+import json
 import logging
 import os
-import pickle
 import shutil
 from typing import Any, BinaryIO
 
@@ -110,14 +110,14 @@ class WorkDirectory:
         return FileSystems.join(self.path, *names)
 
     def write_result(self, name: str, value: Any) -> None:
-        """Leaves a result for other workers and for the parent."""
+        """Leaves a result, which JSON can hold, for other workers and for the parent."""
         with open_to_write(self.join("results", name)) as file:
-            file.write(pickle.dumps(value))
+            file.write(json.dumps(value).encode())
 
     def read_result(self, name: str) -> Any:
-        """Reads what `write_result` wrote; the directory is our own, so unpickling is safe."""
+        """Reads what `write_result` wrote."""
         with open_to_read(self.join("results", name)) as file:
-            return pickle.loads(file.read())
+            return json.loads(file.read())
 
     def write_error(self, text: str) -> None:
         """Leaves the one-line message of an error that the user can mend."""

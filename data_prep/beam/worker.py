@@ -13,6 +13,7 @@ import tensorflow as tf
 from data_prep.beam.progress import ProgressWriter, Totals
 from data_prep.beam.shards import (
     FileSummary,
+    ShardResult,
     ShardWriter,
     check_enough_documents,
     shard_name,
@@ -41,6 +42,19 @@ class Job:
     num_shards: int
     validation_fraction: float
 
+    def spill_path(self, file_number: int) -> str:
+        """Where the records of an input file wait."""
+        return self.directory.join("spill", str(file_number))
+
+    def file_summary(self, file_number: int) -> FileSummary:
+        """What a worker left about an input file."""
+        values = self.directory.read_result(f"file-{file_number}")
+        return FileSummary.from_json(self.spill_path(file_number), values)
+
+    def shard_result(self, shard: int) -> ShardResult:
+        """What a worker left about a shard."""
+        return ShardResult.from_json(self.directory.read_result(f"shard-{shard}"))
+
     def held_out(self, summaries: Sequence[FileSummary]) -> HeldOut:
         """What is held out, once all files are read."""
         keys = [summary.keys for summary in summaries]
@@ -66,11 +80,11 @@ class Worker:
 
     def write_spill(self, file_number: int, file: InputFile) -> int:
         """First half: the records of one input file. Leaves a `FileSummary`; returns the number."""
-        path = self._job.directory.join("spill", str(file_number))
+        path = self._job.spill_path(file_number)
         with _reported(self._job.directory, path) as failed_before:
             if not failed_before:
                 summary = self._write_spill(path, file)
-                self._job.directory.write_result(f"file-{file_number}", summary)
+                self._job.directory.write_result(f"file-{file_number}", summary.to_json())
         return file_number
 
     def write_shard(self, shard: int, file_numbers: Sequence[int]) -> None:
@@ -85,7 +99,8 @@ class Worker:
             if not failed_before:
                 # Once a process: the summaries of all files are read.
                 self._shard_writer = self._shard_writer or self._make_shard_writer(file_numbers)
-                self._job.directory.write_result(f"shard-{shard}", self._shard_writer.write(shard))
+                result = self._shard_writer.write(shard).to_json()
+                self._job.directory.write_result(f"shard-{shard}", result)
                 self._progress.add(Totals(shards=1))
 
     def _write_spill(self, path: str, file: InputFile) -> FileSummary:
@@ -113,7 +128,7 @@ class Worker:
 
     def _make_shard_writer(self, file_numbers: Sequence[int]) -> ShardWriter:
         job = self._job
-        summaries = [job.directory.read_result(f"file-{number}") for number in sorted(file_numbers)]
+        summaries = [job.file_summary(number) for number in sorted(file_numbers)]
         if job.options.sequences == "pair":
             check_enough_documents(summaries)
         return ShardWriter(

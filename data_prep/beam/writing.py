@@ -20,7 +20,6 @@ from collections.abc import Sequence
 
 from data_prep.beam.pipeline import run_locally, run_on_beam, runner_options
 from data_prep.beam.progress import ProgressDisplay
-from data_prep.beam.shards import FileSummary, ShardResult
 from data_prep.beam.storage import WorkDirectory, open_to_write, rename
 from data_prep.beam.worker import Job, cannot_write
 from data_prep.blocks.annotations import check_annotations
@@ -154,12 +153,8 @@ def _is_gzip(file: InputFile) -> bool:
 def _finish(job: Job, num_files: int) -> tuple[DatasetInfo, HeldOut]:
     """Names the shards, adds vocabulary and description, and puts the directory in its place."""
     directory = job.directory
-    summaries: list[FileSummary] = [
-        directory.read_result(f"file-{number}") for number in range(num_files)
-    ]
-    results: list[ShardResult] = [
-        directory.read_result(f"shard-{number}") for number in range(job.num_shards)
-    ]
+    summaries = [job.file_summary(number) for number in range(num_files)]
+    results = [job.shard_result(number) for number in range(job.num_shards)]
     counts: collections.Counter = collections.Counter()
     for summary in summaries:
         counts.update(summary.counts)
