@@ -7,7 +7,6 @@ the one place that imports it first, and silently.
 import json
 import logging
 import os
-import shutil
 from typing import Any, BinaryIO
 
 _disabled_level = logging.root.manager.disable
@@ -17,8 +16,12 @@ from apache_beam.io.filesystem import BeamIOError, CompressionTypes  # noqa: E40
 from apache_beam.io.filesystems import FileSystems  # noqa: E402
 
 from spanbert_tf.files.outputs import (  # noqa: E402
+    NEW,
+    UNFINISHED,
     OutputKind,
     check_output,
+    discard_unfinished,
+    make_unfinished,
     refuse_output,
     without_slash,
 )
@@ -82,7 +85,7 @@ class WorkDirectory:
     ) -> None:
         output = without_slash(output)
         self.output = output if is_remote(output) else os.path.realpath(output)
-        self.path = f"{self.output}.incomplete"
+        self.path = f"{self.output}{UNFINISHED}"
         self._kind, self._overwrite = kind, overwrite
 
     def check(self) -> None:
@@ -100,10 +103,10 @@ class WorkDirectory:
 
     def create(self) -> None:
         """Makes the directory, and removes what a run that was killed has left."""
-        self.remove()
-        if not is_remote(self.path):
-            for name in ("spill", "progress", "results", "output"):
-                os.makedirs(self.join(name))
+        if is_remote(self.path):
+            self.remove()
+        else:
+            make_unfinished(self.output, "spill", "progress", "results", NEW)
 
     def join(self, *names: str) -> str:
         """A path inside."""
@@ -135,10 +138,10 @@ class WorkDirectory:
         """Gives the finished files their place: at once, or the last one last on remote systems.
 
         Args:
-            names: files in `output/`; the last one makes the directory valid.
+            names: files in the new directory; the last one makes the directory valid.
         """
         if not is_remote(self.path):
-            put_in_place(self.join("output"), self.output, self._kind, overwrite=self._overwrite)
+            put_in_place(self.join(NEW), self.output, self._kind, overwrite=self._overwrite)
             return
         self.check()
         if earlier := self._published():
@@ -147,11 +150,11 @@ class WorkDirectory:
             for name in earlier:
                 remove_file(FileSystems.join(self.output, name))
         for name in names:
-            rename(self.join("output", name), FileSystems.join(self.output, name))
+            rename(self.join(NEW, name), FileSystems.join(self.output, name))
 
     def remove(self) -> None:
         """Removes the directory and all that is in it."""
         if not is_remote(self.path):
-            shutil.rmtree(self.path, ignore_errors=True)
+            discard_unfinished(self.output)
         elif match_files(f"{self.path}/**"):
             FileSystems.delete([f"{self.path}/"])

@@ -24,6 +24,7 @@ from data_prep.blocks.records import FileRecords, RecordMaker, RecordOptions
 from data_prep.text.corpus import DocumentReader, InputFile
 from spanbert_tf.data.schema import SPLITS
 from spanbert_tf.errors import SpanBertError
+from spanbert_tf.files.outputs import NEW
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Worker:
             shard: number of the shard.
             file_numbers: numbers of all input files.
         """
-        paths = [self._job.directory.join("output", shard_name(split, shard)) for split in SPLITS]
+        paths = [self._job.directory.join(NEW, shard_name(split, shard)) for split in SPLITS]
         with _reported(self._job.directory, *paths) as failed_before:
             if not failed_before:
                 # Once a process: the summaries of all files are read.
@@ -134,7 +135,7 @@ class Worker:
         return ShardWriter(
             summaries,
             job.held_out(summaries),
-            job.directory.join("output"),
+            job.directory.join(NEW),
             num_shards=job.num_shards,
             row_limit=job.options.row_limit,
             vocabulary_size=len(job.options.vocabulary),

@@ -28,6 +28,7 @@ from data_prep.blocks.records import RecordOptions
 from data_prep.text.corpus import InputFile, find_files
 from spanbert_tf.data.schema import (
     DATASET_INFO_FILE,
+    RECORDS,
     SPLITS,
     UNIGRAM_COUNTS_FILE,
     VOCABULARY_FILE,
@@ -36,18 +37,9 @@ from spanbert_tf.data.schema import (
     vocabulary_hash,
 )
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.outputs import OutputKind
+from spanbert_tf.files.outputs import NEW
 from spanbert_tf.vocabulary import Casing, check_case, load_vocabulary
 
-RECORDS = OutputKind(
-    "records",
-    DATASET_INFO_FILE,
-    (
-        VOCABULARY_FILE,
-        UNIGRAM_COUNTS_FILE,
-        *(f"{split}-?????-of-?????.tfrecord" for split in SPLITS),
-    ),
-)
 _TEXT_BYTES_PER_SHARD = 32 * 2**20
 _GZIP_RATIO = 3  # bytes of English text in a byte of gzip, about
 
@@ -181,7 +173,7 @@ def _finish(job: Job, num_files: int) -> tuple[DatasetInfo, HeldOut]:
         DATASET_INFO_FILE: info.to_json(),
     }
     for name, text in texts.items():
-        with open_to_write(directory.join("output", name)) as file:
+        with open_to_write(directory.join(NEW, name)) as file:
             file.write(text.encode())
     directory.publish([*(shard.file for shard in shards), *texts])
     return info, job.held_out(summaries)
@@ -194,7 +186,7 @@ def _name_shards(directory: WorkDirectory, files: Sequence[ShardInfo]) -> list[S
         of_split = [file for file in files if file.split == split]
         for number, file in enumerate(of_split):
             name = f"{split}-{number:05d}-of-{len(of_split):05d}.tfrecord"
-            rename(directory.join("output", file.file), directory.join("output", name))
+            rename(directory.join(NEW, file.file), directory.join(NEW, name))
             named.append(dataclasses.replace(file, file=name))
     return named
 

@@ -57,7 +57,7 @@ def repaired_records(
         nonlocal repaired
         repaired = _write_repaired(directory, info, damaged, unfinished, report)
 
-    write_directory(output, write, None)
+    write_directory(output, write, schema.RECORDS, of_run=True)
     return output, repaired
 
 

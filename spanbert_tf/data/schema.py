@@ -17,6 +17,7 @@ from annotated_types import Ge, Gt, Lt
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.checksums import is_file_name
 from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.outputs import OutputKind
 from spanbert_tf.vocabulary import Casing
 
 SCHEMA_VERSION = 1
@@ -52,6 +53,15 @@ LIST_MAXIMUM = 2**16 - 1  # larger indices are stored as this; every index table
 SEQUENCE_KINDS = {"single": 2, "pair": 3}  # kind: number of special tokens in the packed row
 ANNOTATIONS = ("entities", "noun_phrases")
 SPLITS = ("train", "validation")
+RECORDS = OutputKind(
+    "records",
+    DATASET_INFO_FILE,
+    (
+        VOCABULARY_FILE,
+        UNIGRAM_COUNTS_FILE,
+        *(f"{split}-?????-of-?????.tfrecord" for split in SPLITS),
+    ),
+)
 
 _Count = Annotated[int, Ge(0), Lt(2**63)]
 _ADVICE = "write the records again with this version of spanbert-tf"

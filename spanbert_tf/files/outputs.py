@@ -1,14 +1,25 @@
-"""What a command may write to: new, empty, resumable, or an earlier output of the same kind."""
+"""What a command may write to: new, empty, resumable, or an earlier output of the same kind.
+
+While `OUT` is written, all that belongs to it lies in a directory `OUT.incomplete`, which no other
+user can enter and which has a mark. One without the mark is not ours, and is left alone.
+"""
 
 import dataclasses
 import fnmatch
 import os
+import re
+import secrets
+import shutil
+import stat
 from collections.abc import Callable, Collection, Sequence
 
 from spanbert_tf.errors import BadInputError
 
-# An earlier directory is renamed so while the new one takes its name.
-REPLACED = ".replaced"
+UNFINISHED = ".incomplete"
+_MARK = "unfinished-output-of-spanbert_tf"
+# In an unfinished directory: what will be the output, and what it replaces, between two renames.
+NEW, EARLIER = "output", "earlier"
+_LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.incomplete$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +132,8 @@ def check_resumable(directory: str, name: str, contents: Sequence[str]) -> None:
         return
     names = os.listdir(directory) if os.path.isdir(directory) else [os.path.basename(directory)]
     for found in sorted(names):
-        if not any(fnmatch.fnmatchcase(found, pattern) for pattern in contents):
+        is_known = any(fnmatch.fnmatchcase(found, pattern) for pattern in contents)
+        if not is_known and not is_leftover(found):
             raise BadInputError(
                 f"{directory}: exists already and holds other things than {name} ({found}); name "
                 "another output"
@@ -164,6 +176,19 @@ def check_output_file(
     return path
 
 
+def check_no_link(path: str) -> None:
+    """Refuses a link where a command would replace what it leads to without being told so.
+
+    Raises:
+        BadInputError: it is one.
+    """
+    if os.path.islink(path):
+        raise BadInputError(
+            f"{path}: is a link, through which nothing of a run is written; remove it, or put in "
+            "its place what it leads to"
+        )
+
+
 def without_slash(path: str | os.PathLike) -> str:
     """A path without slashes at its end; the root stays."""
     path = os.fspath(path)
@@ -181,8 +206,70 @@ def _check_writable(path: str) -> None:
         raise BadInputError(f"{path}: cannot be written ({parent} is read-only); name another")
 
 
+def unfinished_file(path: str) -> str:
+    """A name for a file until it is finished: beside it, and its own by 64 random bits."""
+    directory, name = os.path.split(path)
+    return os.path.join(directory, f"{name[:40]}.{secrets.token_hex(8)}{UNFINISHED}")
+
+
+def is_leftover(name: str) -> bool:
+    """Whether a file's name is one that `unfinished_file` gives."""
+    return _LEFTOVER.search(name) is not None
+
+
+def unfinished_path(directory: str) -> str:
+    """Where a directory lies until it is finished: beside it or, of a link, beside its target."""
+    return f"{os.path.realpath(directory)}{UNFINISHED}"
+
+
+def make_unfinished(directory: str, *names: str) -> str:
+    """Makes the directory in which an output is written.
+
+    Args:
+        directory: final name of the output.
+        names: directories to make inside. They have the modes that the user's umask asks for.
+
+    Returns:
+        Its path.
+
+    Raises:
+        BadInputError: something else has that name.
+        OSError: it cannot be made.
+    """
+    path = unfinished_path(directory)
+    discard_unfinished(directory)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    try:
+        os.mkdir(path, 0o700)  # never one that somebody else has made
+    except FileExistsError:
+        raise BadInputError(
+            f"{path}: exists already, and is no directory that a command of yours left unfinished; "
+            "move it away, or name another output"
+        ) from None
+    for name in (_MARK, *names):
+        os.mkdir(os.path.join(path, name))
+    return path
+
+
+def discard_unfinished(directory: str) -> None:
+    """Removes what an earlier command left unfinished, if it is this user's and has the mark."""
+    path = unfinished_path(directory)
+    if _is_ours(path):
+        _undo_replacement(directory)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_ours(path: str) -> bool:
+    try:
+        found = [os.lstat(path), os.lstat(os.path.join(path, _MARK))]
+    except OSError:
+        return False
+    return all(stat.S_ISDIR(one.st_mode) and one.st_uid == os.geteuid() for one in found)
+
+
 def _undo_replacement(directory: str) -> None:
     """Puts an earlier directory back, if a kill came between the two renames."""
-    target = os.path.realpath(directory)
-    if not os.path.lexists(target) and os.path.isdir(f"{target}{REPLACED}"):
-        os.rename(f"{target}{REPLACED}", target)
+    target, path = os.path.realpath(directory), unfinished_path(directory)
+    earlier = os.path.join(path, EARLIER)
+    if not os.path.lexists(target) and _is_ours(path) and os.path.isdir(earlier):
+        os.rename(earlier, target)

@@ -2,60 +2,76 @@
 
 import contextlib
 import os
-import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.outputs import REPLACED, OutputKind, check_output, without_slash
+from spanbert_tf.files.outputs import (
+    EARLIER,
+    NEW,
+    OutputKind,
+    check_no_link,
+    check_output,
+    discard_unfinished,
+    is_leftover,
+    make_unfinished,
+    unfinished_file,
+    unfinished_path,
+    without_slash,
+)
 
 _CHUNK = bytes(1 << 20)
+_SECONDS_UNTIL_LEFT = 3_600
 
 
 def write_directory(
     directory: str | os.PathLike,
     write: Callable[[str], None],
-    kind: OutputKind | None,
+    kind: OutputKind,
     *,
     overwrite: bool = False,
+    of_run: bool = False,
 ) -> None:
     """Writes a directory aside and renames it to its name.
 
     Args:
         directory: its final name.
         write: is called with the name of an empty directory, and fills it.
-        kind: what may lie there already, see `check_output`; `None` where the directory is the
-            caller's own, whatever it holds.
+        kind: what may lie there already, see `check_output`.
         overwrite: whether an earlier output of that kind may be replaced.
+        of_run: whether the directory is part of a run, which replaces it; then it may not be a
+            link, unlike what the user names.
 
     Raises:
         BadInputError: it cannot be written, or holds what may not be replaced; it stays as it was.
     """
     directory = without_slash(directory)
-    if kind is not None:
-        check_output(directory, kind, overwrite=overwrite)
-    unfinished = f"{os.path.realpath(directory)}.incomplete"
-    shutil.rmtree(unfinished, ignore_errors=True)
+    overwrite = overwrite or of_run
+    if of_run:
+        check_no_link(directory)
+    check_output(directory, kind, overwrite=overwrite)
     try:
-        os.makedirs(unfinished)
-        write(unfinished)
-        put_in_place(unfinished, directory, kind, overwrite=overwrite)
+        source = os.path.join(make_unfinished(directory, NEW), NEW)
+        write(source)
+        if of_run:
+            check_no_link(directory)
+        put_in_place(source, directory, kind, overwrite=overwrite)
     except OSError as error:
         raise BadInputError(
             f"{directory}: cannot be written ({reason(error)}); free some space or name another "
             "output"
         ) from error
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        discard_unfinished(directory)
 
 
-def put_in_place(
-    source: str, directory: str, kind: OutputKind | None, *, overwrite: bool = False
-) -> None:
+def put_in_place(source: str, directory: str, kind: OutputKind, *, overwrite: bool = False) -> None:
     """Gives a finished directory its name, in place of what may be replaced.
 
     Args:
-        source: the finished directory, on the same file system.
+        source: the finished directory, inside the unfinished one that `make_unfinished` made.
         directory: its name.
         kind: as for `write_directory`.
         overwrite: as for `write_directory`.
@@ -64,26 +80,26 @@ def put_in_place(
         BadInputError: the name was taken in the meantime.
         OSError: it cannot be renamed; what was there stays.
     """
-    if kind is not None:
-        check_output(directory, kind, overwrite=overwrite)
+    check_output(directory, kind, overwrite=overwrite)
     target = os.path.realpath(directory)
     if not os.path.isdir(target) or not os.listdir(target):
         os.rename(source, target)
         return
-    earlier = f"{target}{REPLACED}"
-    shutil.rmtree(earlier, ignore_errors=True)
+    earlier = os.path.join(unfinished_path(directory), EARLIER)
     os.rename(target, earlier)
     try:
         os.rename(source, target)
     except OSError:
         os.rename(earlier, target)
         raise
-    shutil.rmtree(earlier, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def whole_file(path: str) -> Iterator[str]:
+def whole_file(path: str | os.PathLike) -> Iterator[str]:
     """A name to write a file under, which is renamed to its own at the end.
+
+    The name is that of an empty file which this call has made: whatever lies there before, a link
+    for example, is not written through.
 
     Args:
         path: path of the file; its directory must exist.
@@ -91,13 +107,27 @@ def whole_file(path: str) -> Iterator[str]:
     Yields:
         The name to write. After an error, or a kill, the file is as it was before.
     """
-    unfinished = f"{path}.incomplete"
+    path = os.fspath(path)
+    _remove_leftovers(os.path.dirname(path) or ".")
+    unfinished = unfinished_file(path)
+    # Its mode is that of any new file, by the user's umask.
+    os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
     try:
         yield unfinished
         os.replace(unfinished, path)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.remove(unfinished)
+
+
+def _remove_leftovers(directory: str) -> None:
+    """Removes files that killed commands of this user left: none is being written for so long."""
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in filter(lambda entry: is_leftover(entry.name), entries):
+            found = entry.stat(follow_symlinks=False)
+            is_old = time.time() - found.st_mtime > _SECONDS_UNTIL_LEFT
+            if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and is_old:
+                os.remove(entry.path)
 
 
 def write_text(path: str, text: str) -> None:

@@ -51,7 +51,7 @@ def write_preset(
         more_bytes: bytes that `write_more` writes at most.
         facts: lines of the model card: what → value.
         max_shard_size: in GiB; larger encoders are saved in several files.
-        of_run: whether the directory belongs to a run, which replaces what lies there.
+        of_run: whether the directory belongs to a run, which replaces the preset that lies there.
         overwrite: whether an earlier preset may be replaced.
 
     Raises:
@@ -71,5 +71,4 @@ def write_preset(
         write_golden(unfinished, getattr(model, "backbone", model), read_by)
         write_model_card(unfinished, model, read_by, facts or {})
 
-    kind = None if of_run else PRESET_KIND
-    write_directory(directory, write, kind, overwrite=overwrite)
+    write_directory(directory, write, PRESET_KIND, overwrite=overwrite, of_run=of_run)

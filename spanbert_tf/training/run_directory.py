@@ -1,6 +1,7 @@
 """The directory of a training run, and whether a command may go on with it."""
 
 import dataclasses
+import fnmatch
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -8,9 +9,11 @@ from typing import Any, TypeVar
 
 from spanbert_tf.config import FinetuningConfig, PretrainingConfig, flat_values, load_config
 from spanbert_tf.config.runs import CONFIG_FILE, INPUTS_FILE, RUN_FORMAT
-from spanbert_tf.data.schema import DATASET_INFO_FILE, DatasetInfo
+from spanbert_tf.data.schema import DATASET_INFO_FILE, RECORDS, DatasetInfo
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.files.outputs import check_no_link, check_output
 from spanbert_tf.files.writing import write_text
+from spanbert_tf.presets.writing import PRESET_KIND
 
 AnyConfig = TypeVar("AnyConfig", bound=FinetuningConfig | PretrainingConfig)
 
@@ -52,6 +55,8 @@ _SCHEDULE = {
 def check_directory(directory: str) -> None:
     """Checks that a directory is new, empty, or a run; repaired records may lie there before.
 
+    A run may be somebody else's: what the command writes over is what it is called, and no link.
+
     Raises:
         BadInputError: the directory holds something else.
     """
@@ -61,6 +66,14 @@ def check_directory(directory: str) -> None:
     others = [name for name in names if not name.startswith(REPAIRED_RECORDS)]
     if others and CONFIG_FILE not in names:
         raise BadInputError(f"{directory}: exists and is no training run; name another --output")
+    for parent, directories, files in os.walk(directory):
+        # Repaired records link to those that are whole; they are replaced together.
+        if not os.path.relpath(parent, directory).startswith(REPAIRED_RECORDS):
+            for name in (*directories, *files):
+                check_no_link(os.path.join(parent, name))
+    for kind, pattern in ((PRESET_KIND, PRESET), (RECORDS, f"{REPAIRED_RECORDS}*")):
+        for name in fnmatch.filter(names, pattern):
+            check_output(os.path.join(directory, name), kind, overwrite=True)
 
 
 def check_run(

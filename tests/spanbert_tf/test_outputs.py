@@ -2,13 +2,20 @@
 
 import json
 import os
+import pathlib
 
 import keras
 import pytest
 
 from spanbert_tf.cli import main
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.outputs import OutputKind, check_output, check_output_file
+from spanbert_tf.files.outputs import (
+    EARLIER,
+    OutputKind,
+    check_output,
+    check_output_file,
+    make_unfinished,
+)
 from spanbert_tf.files.writing import write_directory
 from spanbert_tf.models import (
     SpanBertBackbone,
@@ -183,8 +190,8 @@ def test_a_link_to_a_directory_stays_a_link(tmp_path):
 
 def test_a_kill_between_the_renames_loses_nothing(tmp_path):
     """The earlier output lies aside then, and is put back before anything else."""
-    (tmp_path / "output.replaced").mkdir()
-    (tmp_path / "output.replaced" / "marker").write_text("earlier")
+    earlier = pathlib.Path(make_unfinished(tmp_path / "output", EARLIER)) / EARLIER
+    (earlier / "marker").write_text("earlier")
 
     def fail(directory):
         raise OSError(28, "No space left on device")

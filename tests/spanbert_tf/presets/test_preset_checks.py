@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.files.outputs import OutputKind
 from spanbert_tf.files.writing import write_directory
 from spanbert_tf.models import (
     SpanBertBackbone,
@@ -256,7 +257,8 @@ def test_failure_leaves_the_earlier_directory(tmp_path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(BadInputError, match=r"target: cannot be written \(No space left"):
-        write_directory(str(tmp_path / "target"), fail, None)
+        kind = OutputKind("a target", "old")
+        write_directory(str(tmp_path / "target"), fail, kind, overwrite=True)
     assert [path.name for path in tmp_path.rglob("*")] == ["target", "old"]
 
 
