@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from data_prep.options import case_options
+from data_prep.options import case_options, follow_links_option
 from spanbert_tf.command_line import OUTPUT_PATH, overwrite_option, quiet_libraries, run_command
 from spanbert_tf.vocabulary import Casing
 
@@ -34,6 +34,7 @@ _LOST = {
     metavar="FILE|DIR|GLOB",
     help="CoNLL-2012 (*_conll), jsonlines of the original code, or GUM files; again for more.",
 )
+@follow_links_option
 @click.option("--vocabulary", required=True, metavar="FILE")
 @click.option("--output", required=True, type=OUTPUT_PATH, metavar="DIR")
 @click.option(
@@ -59,6 +60,7 @@ _LOST = {
 @overwrite_option
 def prepare_coreference(
     patterns: tuple[str, ...],
+    follow_links: bool,
     vocabulary: str,
     output: str,
     sequence_length: int,
@@ -73,7 +75,7 @@ def prepare_coreference(
     from data_prep.documents.records import write_documents
 
     info = write_documents(
-        read_documents(patterns),
+        read_documents(patterns, follow_links=follow_links),
         output,
         vocabulary=vocabulary,
         casing=Casing.of(lowercase, strip_accents),

@@ -15,6 +15,11 @@ input_option = click.option(
     help="Text files: plain, WikiExtractor, JSON lines; .gz or not (recognised by content). Give "
     "it again for more.",
 )
+follow_links_option = click.option(
+    "--follow-links",
+    is_flag=True,
+    help="Read what links in the input's folders lead to outside of them, too.",
+)
 separator_option = click.option(
     "--document-separator",
     metavar="LINE",

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 
 import click
 
-from data_prep.options import QuotedInput, case_options, input_option, separator_option
+from data_prep.options import (
+    QuotedInput,
+    case_options,
+    follow_links_option,
+    input_option,
+    separator_option,
+)
 from spanbert_tf.command_line import OUTPUT_PATH, overwrite_option, quiet_libraries, run_command
 
 _BEAM_CONTEXT = {"ignore_unknown_options": True, "allow_extra_args": True}
@@ -13,6 +19,7 @@ _BEAM_CONTEXT = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 @click.command("pretraining", cls=QuotedInput, context_settings=_BEAM_CONTEXT)
 @input_option
+@follow_links_option
 @separator_option
 @case_options
 @click.option("--vocabulary", required=True, metavar="FILE")

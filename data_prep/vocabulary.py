@@ -5,12 +5,19 @@ from collections.abc import Sequence
 
 import click
 
-from data_prep.options import QuotedInput, case_options, input_option, separator_option
+from data_prep.options import (
+    QuotedInput,
+    case_options,
+    follow_links_option,
+    input_option,
+    separator_option,
+)
 from spanbert_tf.command_line import OUTPUT_PATH, overwrite_option, quiet_libraries, run_command
 
 
 @click.command("vocabulary", cls=QuotedInput)
 @input_option
+@follow_links_option
 @separator_option
 @case_options
 @click.option("--output", default="vocab.txt", show_default=True, type=OUTPUT_PATH, metavar="FILE")

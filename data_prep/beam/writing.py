@@ -50,6 +50,7 @@ def write_pretraining_records(
     vocabulary: str | os.PathLike,
     output: str | os.PathLike,
     document_separator: str | None = None,
+    follow_links: bool = False,
     lowercase: bool = False,
     strip_accents: bool | None = None,
     sequence_length: int = 512,
@@ -69,6 +70,7 @@ def write_pretraining_records(
         vocabulary: path of a WordPiece vocabulary.
         output: the directory; it appears whole or not at all.
         document_separator: in plain text, a line equal to this begins a new document.
+        follow_links: as for `find_files`.
         lowercase: lower-case the text; must suit the vocabulary.
         strip_accents: and strip accents; `None`: where it is lower-cased.
         sequence_length: positions of a packed row, special tokens included.
@@ -98,7 +100,7 @@ def write_pretraining_records(
     start = time.monotonic()
     directory = WorkDirectory(output, RECORDS, overwrite=overwrite)
     directory.check()
-    files = find_files(input_pattern)
+    files = find_files(input_pattern, follow_links=follow_links)
     pieces = load_vocabulary(vocabulary)
     casing = Casing.of(lowercase, strip_accents)
     check_case(pieces, vocabulary, casing)

@@ -52,15 +52,19 @@ class InputFile:
     size: int
 
 
-def find_files(patterns: str | os.PathLike | Sequence[str | os.PathLike]) -> list[InputFile]:
+def find_files(
+    patterns: str | os.PathLike | Sequence[str | os.PathLike], *, follow_links: bool = False
+) -> list[InputFile]:
     """The files that match a pattern or one of several, in order of their names.
 
     Args:
         patterns: paths with `*`, `?`, `[…]` and `**` (which also matches `/`); the path of a file
             that is there is no pattern. Links to local directories are followed.
+        follow_links: whether links may lead out of the directory before a pattern's first wildcard.
 
     Raises:
-        BadInputError: a pattern matches no file, or a link to nothing, or a file is empty.
+        BadInputError: a pattern matches no file, or a link to nothing or out of the directory, or a
+            file is empty.
     """
     patterns = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
     sizes: dict[str, int] = {}
@@ -74,7 +78,7 @@ def find_files(patterns: str | os.PathLike | Sequence[str | os.PathLike]) -> lis
             if is_remote(pattern):
                 found = match_files(pattern)
             else:
-                found = match_local_files(_absolute(pattern))
+                found = match_local_files(_absolute(pattern), follow_links=follow_links)
         except OSError as error:
             raise BadInputError(f"{pattern}: cannot be listed ({error})") from error
         if not found and any(map(os.path.isdir, glob.iglob(pattern))):

@@ -13,20 +13,21 @@ import data_prep.beam.storage  # noqa: F401 — imports Beam without its warning
 from apache_beam.io.filesystem import FileSystem
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.below import files_below
+from spanbert_tf.files.below import files_inside
 
 _FIRST_WILDCARD = re.compile(r"[*?[]")
 
 
-def match_local_files(pattern: str) -> dict[str, int]:
+def match_local_files(pattern: str, *, follow_links: bool = False) -> dict[str, int]:
     """Sizes in bytes of the local files that match a pattern, by their paths.
 
     Args:
         pattern: absolute; `**` also matches `/`, and leads into linked directories but for those
             that it has come from.
+        follow_links: whether links may lead out of the directory before the first wildcard.
 
     Raises:
-        BadInputError: a link that matches leads nowhere.
+        BadInputError: a link that matches leads nowhere, or out of that directory.
         OSError: a directory that may hold such files cannot be listed.
     """
     matches = re.compile(FileSystem.translate_pattern(pattern)).match
@@ -34,8 +35,9 @@ def match_local_files(pattern: str) -> dict[str, int]:
     root = os.path.dirname(pattern[: found.start()] if found else pattern)
     paths = ()
     if os.path.isdir(root):
-        paths = files_below(root, functools.partial(_may_hold, pattern=pattern))
-    return {path: _size(path) for path in paths if matches(path)}
+        is_searched = functools.partial(_may_hold, pattern=pattern)
+        paths = files_inside(root, matches, is_searched, follow_links=follow_links)
+    return {path: _size(path) for path in paths}
 
 
 def _may_hold(directory: str, pattern: str) -> bool:

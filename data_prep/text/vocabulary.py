@@ -34,6 +34,7 @@ def write_vocabulary(
     lowercase: bool = False,
     strip_accents: bool | None = None,
     document_separator: str | None = None,
+    follow_links: bool = False,
     overwrite: bool = False,
 ) -> int:
     """Trains a vocabulary with HuggingFace `tokenizers` and writes it, one word piece a line.
@@ -48,6 +49,7 @@ def write_vocabulary(
         lowercase: lower-case the text.
         strip_accents: and strip accents; `None`: where it is lower-cased.
         document_separator: in plain text, a line equal to this begins a new document.
+        follow_links: as for `find_files`.
         overwrite: whether a vocabulary that lies there may be replaced.
 
     Returns:
@@ -57,7 +59,7 @@ def write_vocabulary(
         BadInputError: a file cannot be used, or the vocabulary exists or cannot be written.
     """
     output = check_output_file(output, _VOCABULARY, _is_vocabulary, overwrite=overwrite)
-    files = find_files(input_pattern)
+    files = find_files(input_pattern, follow_links=follow_links)
 
     rounds = iter(("counting letters", "counting words"))
 

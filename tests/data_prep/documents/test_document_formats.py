@@ -166,7 +166,7 @@ def test_linked_directories_are_read_and_each_file_once(tmp_path):
     (documents / "linked").symlink_to(disk)
     (documents / "latest").symlink_to(documents / "linked")
     (disk / "back").symlink_to(documents)
-    names = [document.name for document in read_documents([str(documents)])]
+    names = [document.name for document in read_documents(documents, follow_links=True)]
     assert names == ["bc/cctv/00/cctv_0000", "bc/cctv/00/cctv_0001"]
 
 
