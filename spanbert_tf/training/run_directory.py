@@ -71,7 +71,7 @@ def check_directory(directory: str) -> None:
         if not os.path.relpath(parent, directory).startswith(REPAIRED_RECORDS):
             for name in (*directories, *files):
                 check_no_link(os.path.join(parent, name))
-    for kind, pattern in ((PRESET_KIND, PRESET), (RECORDS, f"{REPAIRED_RECORDS}*")):
+    for kind, pattern in ((PRESET_KIND, PRESET), (RECORDS, f"{REPAIRED_RECORDS}*[0-9]")):
         for name in fnmatch.filter(names, pattern):
             check_output(os.path.join(directory, name), kind, overwrite=True)
 

@@ -259,3 +259,12 @@ def test_a_part_of_a_run_is_not_written_through_a_link(tmp_path):
     with pytest.raises(BadInputError, match="preset: is a link"):
         write_directory(str(tmp_path / "preset"), write, KIND, of_run=True)
     assert contents(tmp_path / "elsewhere") == {"mine": "mine"}
+
+
+@pytest.mark.parametrize("name", ["preset", "records-of-worker-0", "checkpoints/checkpoint.json"])
+def test_a_run_that_was_killed_while_it_wrote_goes_on(name, tmp_path):
+    run = run_directory(tmp_path)
+    (run / "checkpoints").mkdir()
+    make_unfinished(str(run / name), "output")
+    (run / f"{name}.0123456789abcdef.incomplete").write_text("half")
+    check_directory(str(run))
