@@ -22,7 +22,6 @@ from spanbert_tf.command_line import (
     show_library_logs,
 )
 from spanbert_tf.process.keras_import import import_keras
-from spanbert_tf.process.signals import hand_signals_on
 from spanbert_tf.tasks.cli import evaluate, finetune, glue, predict
 
 
@@ -110,11 +109,9 @@ def pretrain(
 
     # Before TensorFlow is imported.
     settings = load_run_config(config, overrides, preset=initial_preset, run=output)
-    from spanbert_tf.training.supervision import is_supervised, run_supervised
+    from spanbert_tf.training.supervision import supervise
 
-    if settings.training.strategy == "multi_worker" and not is_supervised():
-        hand_signals_on()
-        sys.exit(run_supervised(sys.argv[1:]))
+    supervise(settings.training.strategy)
     import_keras()
     from spanbert_tf.pretraining.run import run_pretraining
 

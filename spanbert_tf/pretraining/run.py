@@ -9,6 +9,7 @@ from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.data.records import files_of_records, find_damage, load_dataset_info
 from spanbert_tf.data.repair import repaired_records
 from spanbert_tf.data.schema import DatasetInfo
+from spanbert_tf.pretraining.data_service import watched_service
 from spanbert_tf.pretraining.datasets import RunDatasets, check_records, tokens_per_row
 from spanbert_tf.pretraining.initial_encoder import (
     check_initial_encoder,
@@ -111,7 +112,9 @@ def run_pretraining(
             if share and not has_begun:
                 keep_initial_encoder(model.model.backbone, output)
     loop.say(_describe(config, info, model, strategy))
-    if not loop.run(course, first_step):
+    with watched_service(config.data.service_address, course.batches(first_step)):
+        is_finished = loop.run(course, first_step)
+    if not is_finished:
         return None
     with loop.named_errors(course):
         _finish(model, config, data, output, info, course, workers, show_next_steps=show_next_steps)

@@ -1,16 +1,17 @@
-"""A second SIGTERM or Ctrl-C ends the process at once. Nothing here needs TensorFlow.
+"""Signals that end a process at once: the second, or the first while it waits for another host.
 
 Python runs its handlers of signals between two instructions of the main thread, so never while
 TensorFlow waits for data that does not come. The interpreter itself notes each signal at once in a
-"wake-up" file; a thread reads it.
+"wake-up" file; a thread reads it. Nothing here needs TensorFlow.
 """
 
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM})
 # One request can come as several signals: `timeout` sends SIGTERM to its child and to the group.
@@ -27,13 +28,74 @@ def second_signal_ends() -> Iterator[None]:
     KeyboardInterrupt, or a checkpoint. SIGTERM without a handler ends a process at the first.
     Outside of the main thread it does nothing.
     """
+    with _read_by(_EndAtSecond()):
+        yield
+
+
+@contextlib.contextmanager
+def waiting_for(what: str, seconds: float) -> Iterator[None]:
+    """Lets the first signal end the process, and time, while the context lasts.
+
+    For what TensorFlow waits for without end, where nothing can be lost: other hosts.
+
+    Args:
+        what: what is waited for, in the line that is printed then.
+        seconds: after so many it ends by itself, with status 1, as after a signal.
+    """
+    patience = threading.Timer(
+        seconds, end_process, (f"waited {seconds:g} s for {what}; start the same command again",)
+    )
+    patience.daemon = True
+    with (
+        _handled(signal.SIGTERM),
+        _read_by(lambda number, now: end_process(f"interrupted while waiting for {what}")),
+    ):
+        patience.start()
+        try:
+            yield
+        finally:
+            patience.cancel()
+
+
+@contextlib.contextmanager
+def signal_ends_a_wait(what: str, seconds: float) -> Iterator[None]:
+    """Lets the first signal end the process where TensorFlow does not return to Python after it.
+
+    Args:
+        what: what is waited for then, in the line that is printed.
+        seconds: how long after the signal; longer than a step.
+    """
+    with _read_by(_EndAtSecond(lambda: _end_if_stuck(what, seconds))):
+        yield
+
+
+@contextlib.contextmanager
+def _handled(number: int) -> Iterator[None]:
+    """Has Python note a signal that would end the process silently."""
+    is_main = threading.current_thread() is threading.main_thread()
+    is_silent = is_main and signal.getsignal(number) is signal.SIG_DFL
+    if is_silent:
+        signal.signal(number, lambda number, frame: None)
+    try:
+        yield
+    finally:
+        if is_silent:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _read_by(reaction: Callable[[int, float], None]) -> Iterator[None]:
+    """Has a thread react to each ending signal: its number, and the time in seconds.
+
+    Outside of the main thread, the only one that Python lets handle signals, it does nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     former = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    threading.Thread(target=_watch, args=(reader,), daemon=True).start()
+    threading.Thread(target=_watch, args=(reader, reaction), daemon=True).start()
     try:
         yield
     finally:
@@ -49,15 +111,50 @@ def hand_signals_on() -> None:
     signal.set_wakeup_fd(-1)
 
 
-def _watch(reader: int) -> None:
-    first = None
+def _watch(reader: int, reaction: Callable[[int, float], None]) -> None:
     with open(reader, "rb", buffering=0) as file:
         while received := file.read(1):
-            if received[0] not in _ENDING:
-                continue
-            now = time.monotonic()
-            if first is None:
-                first = now
-            elif now - first >= _ONE_REQUEST_SECONDS:
-                os.write(2, b"\nspanbert-tf: ended at once by the second signal\n")
-                os._exit(128 + received[0])
+            if received[0] in _ENDING:
+                reaction(received[0], time.monotonic())
+
+
+class _EndAtSecond:
+    """Ends the process at the second signal that is a request of its own.
+
+    Args:
+        at_first: is called at the first, in a thread.
+    """
+
+    def __init__(self, at_first: Callable[[], None] | None = None) -> None:
+        self._at_first = at_first
+        self._first: float | None = None
+
+    def __call__(self, number: int, now: float) -> None:
+        if self._first is None:
+            self._first = now
+            if self._at_first:
+                threading.Thread(target=self._at_first, daemon=True).start()
+        elif now - self._first >= _ONE_REQUEST_SECONDS:
+            end_process("ended at once by the second signal", 128 + number)
+
+
+def _end_if_stuck(what: str, seconds: float) -> None:
+    """Ends the process if its main thread stands at one place of Python's for so long."""
+    main_thread = threading.main_thread().ident
+
+    def place() -> tuple[int, int]:
+        frame = sys._current_frames()[main_thread]
+        return id(frame), frame.f_lasti
+
+    before, deadline = place(), time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(min(seconds, 1))
+        if place() != before:
+            return
+    end_process(f"interrupted while waiting for {what}")
+
+
+def end_process(line: str, status: int = 1) -> None:
+    """Ends the process without regard to what its main thread does."""
+    os.write(2, f"\nspanbert-tf: {line}\n".encode())
+    os._exit(status)

@@ -43,6 +43,9 @@ def finetune(
 
     settings = load_task_config(config, overrides)  # before TensorFlow is imported
     refuse_no_preset(preset)
+    from spanbert_tf.training.supervision import supervise
+
+    supervise(settings.training.strategy)
     import_keras()
     if grid:
         from spanbert_tf.studies.grid import run_grid

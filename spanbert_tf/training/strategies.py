@@ -9,8 +9,10 @@ import tensorflow as tf
 
 from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
 from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.process.console import print_line
 from spanbert_tf.process.precision import choose_precision
 from spanbert_tf.training.run_directory import AnyConfig
+from spanbert_tf.training.supervision import waiting_for_others
 
 _CLUSTER_VARIABLE, _SLURM_VARIABLE = "TF_CONFIG", "SLURM_STEP_NODELIST"
 _SLURM_PORT = 8888
@@ -52,7 +54,7 @@ def _build_strategy(name: str, num_devices: int | None) -> tf.distribute.Strateg
     if name == "multi_worker":
         if num_devices:
             _devices(num_devices)
-        return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=_cluster())
+        return _join_workers(_cluster())
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
         tf.config.experimental_connect_to_cluster(resolver)
@@ -61,6 +63,19 @@ def _build_strategy(name: str, num_devices: int | None) -> tf.distribute.Strateg
         reason = str(error).splitlines()[0]
         raise ConfigurationError(f"training.strategy: no TPU was found ({reason})") from error
     return tf.distribute.TPUStrategy(resolver)
+
+
+def _join_workers(
+    cluster: tf.distribute.cluster_resolver.ClusterResolver,
+) -> tf.distribute.Strategy:
+    """Opens this worker's port, and waits until all the others have theirs."""
+    own = cluster.cluster_spec().task_address(cluster.task_type, cluster.task_id)
+    print_line(
+        f"training.strategy: this worker listens on port {own.rpartition(':')[2]} of all networks; "
+        "whoever reaches it can read and write files here (docs/devices.md, Security)"
+    )
+    with waiting_for_others():
+        return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=cluster)
 
 
 def _check_combination(

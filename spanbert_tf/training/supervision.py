@@ -1,49 +1,120 @@
-"""Runs a worker in a process of its own, since TensorFlow aborts it when another worker is lost."""
+"""Runs a worker in a process of its own, since only another process can end it at times.
 
+TensorFlow aborts a worker when another one is lost, and keeps Python's lock and SIGTERM while it
+waits for the others to start.
+"""
+
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from types import FrameType
 
-_SUPERVISED = "SPANBERT_TF_SUPERVISED"
+from spanbert_tf.process.signals import hand_signals_on
+
+_SUPERVISED = "SPANBERT_TF_SUPERVISED"  # the descriptor by which a worker tells what it does
+_WAITS, _TRAINS = b"w", b"t"
 _EXIT_FAILED = 1
+_PATIENCE = 600.0  # seconds for the other workers to start
 
 
-def is_supervised() -> bool:
-    """Whether this process is the worker that `run_supervised` has started."""
-    return _SUPERVISED in os.environ
+def supervise(strategy: str) -> None:
+    """Where a command is one of several workers: does its work in a child, and exits as that does.
+
+    Args:
+        strategy: `training.strategy` of the run.
+    """
+    if strategy == "multi_worker" and _SUPERVISED not in os.environ:
+        hand_signals_on()
+        sys.exit(_run_supervised(sys.argv[1:]))
 
 
-def run_supervised(arguments: Sequence[str]) -> int:
+@contextlib.contextmanager
+def waiting_for_others() -> Iterator[None]:
+    """Tells the parent, if there is one, that this worker waits while the context lasts."""
+    _tell(_WAITS)
+    yield
+    _tell(_TRAINS)
+
+
+def _tell(state: bytes) -> None:
+    if _SUPERVISED in os.environ:
+        os.write(int(os.environ[_SUPERVISED]), state)
+
+
+def _run_supervised(arguments: Sequence[str]) -> int:
     """Runs `spanbert-tf` with these arguments in a child process.
 
-    SIGTERM and SIGINT are handed on. Where the child ends by a signal, as by TensorFlow's abort
-    after another worker was lost, a line says so.
+    SIGTERM and SIGINT are handed on. A child that waits for other workers is ended by the first of
+    them, and by time. Where the child ends by a signal, a line says what that means.
 
     Returns:
         The exit status: the child's, or 1 if a signal ended it.
     """
-    child = subprocess.Popen(
-        [sys.executable, "-m", "spanbert_tf.cli", *arguments],
-        env={**os.environ, _SUPERVISED: "1"},
-    )
-
-    def hand_on(number: int, frame: FrameType | None) -> None:
-        child.send_signal(number)
-
-    former = {number: signal.signal(number, hand_on) for number in (signal.SIGTERM, signal.SIGINT)}
+    worker = _Worker(arguments)
+    former = {
+        number: signal.signal(number, worker.hand_on) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
-        status = child.wait()
+        status = worker.process.wait()
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
     if status >= 0:
         return status
-    print(
-        f"spanbert-tf: this worker was ended by {signal.Signals(-status).name}, as TensorFlow does "
-        "when another worker is lost; start all workers again to go on from the last checkpoint",
-        file=sys.stderr,
+    ended = worker.ended_because or (
+        f"this worker was ended by {signal.Signals(-status).name}, as TensorFlow does when another "
+        "worker is lost; start all workers again to go on from the last checkpoint"
     )
+    print(f"spanbert-tf: {ended}", file=sys.stderr)
     return _EXIT_FAILED
+
+
+class _Worker:
+    """The child process, and what it has told.
+
+    Args:
+        arguments: of `spanbert-tf`.
+
+    Attributes:
+        process: the child.
+        ended_because: why it was ended from here; empty if it was not.
+    """
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        reader, writer = os.pipe()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "spanbert_tf.cli", *arguments],
+            env={**os.environ, _SUPERVISED: str(writer)},
+            pass_fds=[writer],
+        )
+        os.close(writer)
+        self.ended_because = ""
+        self._is_waiting = threading.Event()
+        self._is_training = threading.Event()
+        threading.Thread(target=self._listen, args=(reader,), daemon=True).start()
+        threading.Thread(target=self._limit_wait, daemon=True).start()
+
+    def hand_on(self, number: int, frame: FrameType | None) -> None:
+        """Handler of a signal to the parent."""
+        if self._is_waiting.is_set() and not self._is_training.is_set():
+            self._end("interrupted while waiting for the other workers")
+        else:
+            self.process.send_signal(number)
+
+    def _listen(self, reader: int) -> None:
+        with open(reader, "rb", buffering=0) as told:
+            while state := told.read(1):
+                (self._is_waiting if state == _WAITS else self._is_training).set()
+
+    def _limit_wait(self) -> None:
+        self._is_waiting.wait()
+        if not self._is_training.wait(_PATIENCE):
+            self._end(f"waited {_PATIENCE:g} s for the other workers; start all of them")
+
+    def _end(self, reason: str) -> None:
+        self.ended_because = reason
+        self.process.kill()

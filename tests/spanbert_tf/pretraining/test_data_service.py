@@ -1,7 +1,11 @@
 """A run whose batches another process reads and masks."""
 
+import os
+import signal
+import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -67,3 +71,60 @@ def test_service_gives_the_same_batches(service_address, tiny_records, tiny_over
 def test_service_that_is_not_there_is_refused(tiny_records, tiny_overrides, address, words):
     with pytest.raises(ConfigurationError, match=words):
         batches_of(tiny_records, [*tiny_overrides, f"data.service_address={address}"], 0)
+
+
+@pytest.fixture
+def silent_address():
+    """Of a server that takes connections and never answers, as a stranger's may be."""
+    with socket.create_server(("localhost", 0)) as server:
+        yield f"grpc://localhost:{server.getsockname()[1]}"
+
+
+def test_the_first_signal_ends_the_wait_for_a_service(
+    silent_address, tiny_records, tiny_overrides, tmp_path
+):
+    settings = [*tiny_overrides, f"data.service_address={silent_address}"]
+    command = [sys.executable, "-m", "spanbert_tf.cli", "pretrain", "--config", "spanbert_base"]
+    command += ["--data", tiny_records, "--output", str(tmp_path / "run"), "--set", *settings]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "GRPC_VERBOSITY": "NONE"},
+    )  # fmt: skip
+    for line in process.stdout:
+        if line.startswith(f"data.service_address: {silent_address} reads and masks; whoever"):
+            break
+    time.sleep(2)  # until TensorFlow waits
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    last = f"spanbert-tf: interrupted while waiting for {silent_address}"
+    assert errors.splitlines()[-1] == last
+
+
+GONE = """
+import sys, time
+import tensorflow as tf
+from spanbert_tf.pretraining import data_service
+
+data_service._LOOK_EVERY = 0.2  # of 20 s
+with data_service.watched_service(sys.argv[1], tf.data.Dataset.range(1)):
+    print("trains", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_run_whose_service_is_gone_ends_with_a_line():
+    with socket.create_server(("localhost", 0)) as server:
+        address = f"grpc://localhost:{server.getsockname()[1]}"
+        process = subprocess.Popen(
+            [sys.executable, "-c", GONE, address],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert any(line == "trains\n" for line in process.stdout)
+        assert process.poll() is None
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert errors.splitlines()[-1] == (
+        f"spanbert-tf: data.service_address: {address} does not answer any more; start the service "
+        "again, and then the same command"
+    )

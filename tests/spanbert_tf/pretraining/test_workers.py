@@ -195,3 +195,19 @@ def test_what_does_not_work_is_refused(options, num_devices, message):
     with pytest.raises(ConfigurationError, match=message) as raised:
         make_strategy(TrainingConfig(**options), num_devices)
     assert "\n" not in str(raised.value)
+
+
+def test_a_worker_that_waits_for_another_ends_by_the_first_signal(
+    config_file, tiny_records, tmp_path
+):
+    first, second = _start_workers(config_file, tiny_records, tmp_path / "run")
+    second.kill()  # its supervisor; the worker itself ends when it cannot be reached
+    os.killpg(second.pid, signal.SIGKILL)
+    assert any("listens on port" in line for line in first.stdout)
+    time.sleep(2)  # until TensorFlow keeps Python's lock
+    first.terminate()
+    _, errors = first.communicate(timeout=60)
+    assert first.returncode == 1
+    assert errors.splitlines()[-1] == (
+        "spanbert-tf: interrupted while waiting for the other workers"
+    )
