@@ -94,9 +94,13 @@ class WindowPacker:
         )
         shown = tf.ragged.range(firsts, firsts + sizes)  # ragged [W, tokens in the window]
 
+        # Of a passage only what a window shows is taken: the whole of it, once a window, is memory
+        # in proportion to the square of its length.
+        places = shown + tf.gather(_exclusive_sum(passage_sizes), index)[:, tf.newaxis]
+
         def of_windows(question: tf.RaggedTensor, passage: tf.RaggedTensor) -> list:
             asked = tf.gather(question[:, : self._max_question_tokens], index)
-            return [asked, tf.gather(tf.gather(passage, index), shown, batch_dims=1)]
+            return [asked, shown.with_values(tf.gather(passage.flat_values, places.flat_values))]
 
         ids = of_windows(questions, passages)  # ragged [W, tokens] each
         no_passage = ids[0].with_flat_values(tf.fill(tf.shape(ids[0].flat_values), -1))
@@ -134,10 +138,15 @@ class WindowPacker:
         too_long = tf.maximum(passage_sizes - lengths, 0)
         num_windows = 1 + (too_long + strides - 1) // strides  # [N]
         index = tf.repeat(tf.range(tf.size(num_windows)), num_windows)  # [W]
-        number = tf.range(tf.size(index)) - tf.gather(tf.cumsum(num_windows, exclusive=True), index)
+        number = tf.range(tf.size(index)) - tf.gather(_exclusive_sum(num_windows), index)
         firsts = number * tf.gather(strides, index)
         sizes = tf.minimum(tf.gather(passage_sizes, index) - firsts, tf.gather(lengths, index))
         return index, firsts, sizes
+
+
+def _exclusive_sum(sizes: tf.Tensor) -> tf.Tensor:
+    """Where each of some parts begins, one after the other."""
+    return tf.cumsum(sizes, exclusive=True)
 
 
 def _joined(
@@ -181,7 +190,7 @@ def _has_most_context(
     score = 100 * tf.minimum(before, after) + sizes[:, tf.newaxis]
     is_token = passage_tokens >= 0
     # A number for each token of each passage; the last one stands for all other positions.
-    offsets = tf.cumsum(passage_sizes, exclusive=True)
+    offsets = _exclusive_sum(passage_sizes)
     total = tf.reduce_sum(passage_sizes)
     owner = tf.where(is_token, tf.gather(offsets, index)[:, tf.newaxis] + passage_tokens, total)
     best = tf.math.unsorted_segment_max(score, owner, total + 1)

@@ -11,7 +11,10 @@ MAX_ROWS = 32  # what `predict` takes at once by default
 
 
 def map_row_chunks(
-    function: Callable[[tf.Tensor], object], rows: object, dtypes: object, max_rows: int = MAX_ROWS
+    function: Callable[[tf.Tensor], object],
+    rows: object,
+    dtypes: object,
+    max_rows: int | tf.Tensor = MAX_ROWS,
 ) -> object:
     """Applies a function to chunks of rows, one after the other, in a graph or not.
 

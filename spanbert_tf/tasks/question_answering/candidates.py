@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from spanbert_tf.serving.row_chunks import map_row_chunks
 from spanbert_tf.tasks.question_answering.spans import NO_SPAN
 
 SPANS_OF_A_WINDOW = 20  # as in the original code for SQuAD
 _SPANS_OF_A_CANDIDATE = 8  # spans considered for each candidate, since texts recur
+_BYTES_AT_ONCE = 1 << 24  # of contexts that are copied
 
 
 class WindowSpans(NamedTuple):
@@ -78,7 +80,7 @@ def best_candidates(
     chosen = chosen[:, : _SPANS_OF_A_CANDIDATE * num_candidates]
     numbers, rows = chosen.values, chosen.value_rowids()
     first, end = tf.gather(starts, numbers), tf.gather(ends, numbers)
-    texts = tf.strings.substr(tf.gather(contexts, rows), first, end - first, unit=unit)
+    texts = _cut(contexts, rows, first, end, unit)
     kept = tf.ragged.boolean_mask(
         chosen.with_values(tf.range(tf.size(numbers))), chosen.with_values(_is_new(rows, texts))
     )[:, :num_candidates]
@@ -101,6 +103,23 @@ def best_candidates(
         null_scores,
         null_scores - best_scores[:, 0],
     )
+
+
+def _cut(
+    contexts: tf.Tensor, rows: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, unit: str
+) -> tf.Tensor:
+    """The texts of spans, string [spans], each of the context that `rows` says.
+
+    Each needs a copy of its whole context for a moment, so those of long contexts take turns.
+    """
+    longest = tf.reduce_max(tf.concat([tf.strings.length(contexts), [1]], axis=0))
+
+    def cut(spans: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        row, start, end = spans
+        return tf.strings.substr(tf.gather(contexts, row), start, end - start, unit=unit)
+
+    at_once = tf.maximum(_BYTES_AT_ONCE // longest, 1)
+    return map_row_chunks(cut, (rows, starts, ends), tf.string, at_once)
 
 
 def _ranked(owners: tf.Tensor, scores: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
