@@ -8,9 +8,8 @@ from data_prep.documents.conll_columns import Columns, equal_columns
 from data_prep.documents.document import Document, clean_clusters, normalise_words
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.coreference.cluster_column import ClusterColumn
-from spanbert_tf.tasks.coreference.document_header import NAME_AND_PART
+from spanbert_tf.tasks.coreference.document_header import read_header
 
-_BEGIN = re.compile(rf"#\s*begin document(?:\s+{NAME_AND_PART}|\s*(.*?))\s*$")
 _END = re.compile(r"#\s*end document")
 _WORD, _SPEAKER, _MIN_COLUMNS = 3, 9, 12
 _GUM_COLUMNS, _GUM_WORD = 3, 1
@@ -21,7 +20,7 @@ _FIRST_LINE = re.compile(r"\s*([^\n]*)")
 
 def is_conll(text: str) -> bool:
     """Whether a text begins as such files do."""
-    return _BEGIN.match(_FIRST_LINE.match(text)[1]) is not None
+    return read_header(_FIRST_LINE.match(text)[1]) is not None
 
 
 def read_conll(path: str, text: str) -> list[Document]:
@@ -68,11 +67,11 @@ def _parts(text: str) -> Iterator[tuple[int, str, str | None]]:
 class _Reader:
     def __init__(self, path: str) -> None:
         self._path = path
-        self._begin: re.Match | None = None
+        self._begin: tuple[str | None, ...] | None = None
 
     def documents(self, text: str) -> Iterator[Document]:
         for number, line, rows in _parts(text):
-            if line.startswith("#") and (begin := _BEGIN.match(line)):
+            if line.startswith("#") and (begin := read_header(line)):
                 self._check_ended(number)
                 self._start(begin, number)
             elif line.startswith("#") and _END.match(line):
@@ -131,7 +130,7 @@ class _Reader:
                 f"{self._place(number)}: a document begins before `#end document` of the one before"
             )
 
-    def _start(self, begin: re.Match, number: int) -> None:
+    def _start(self, begin: tuple[str | None, ...], number: int) -> None:
         self._begin = begin
         self._words: list[str] = []
         self._speakers: list[str] = []
@@ -160,7 +159,7 @@ class _Reader:
         self._speakers.append("" if speaker in _NO_SPEAKER else speaker)
 
     def _finished(self) -> Document:
-        name, part, bare_name = self._begin.groups()
+        name, part, bare_name = self._begin
         self._begin = None
         file_name = os.path.basename(self._path).removesuffix(".gz").rsplit(".", 1)[0]
         return Document(

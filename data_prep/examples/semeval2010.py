@@ -8,7 +8,9 @@ from spanbert_tf.files.text_files import read_text_file
 from spanbert_tf.tasks.relation_extraction.scoring import OTHER
 
 _SENTENCE = re.compile(r'(\d+)\t"?(.*?)"?')
-_MARKED = re.compile("(.*?)<e1>(.+?)</e1>(.*?)<e2>(.+?)</e2>(.*)")
+# Each part ends at the first mark of its kind: where the rest does not fit, no later one helps, and
+# looking for it would take cubic time.
+_MARKED = re.compile("(?>(.*?)<e1>)(?>(.+?)</e1>)(?>(.*?)<e2>)(?>(.+?)</e2>)(.*)")
 _RELATION = re.compile(r"Other|[A-Z][A-Za-z]*-[A-Z][A-Za-z]*\((e1,e2|e2,e1)\)")
 _COMMENT = "Comment:"
 

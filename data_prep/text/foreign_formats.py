@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from spanbert_tf.errors import BadInputError
 
-_BEFORE_MARKUP = r"\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--.*?-->\s*)*"
+# Comments are atomic: a comment that may go on to the end of a later one takes exponential time.
+_BEFORE_MARKUP = r"\s*+(?:<\?xml[^>]*\?>\s*+)?(?:(?><!--.*?-->)\s*+)*+"
 _PAGE = re.compile(_BEFORE_MARKUP + r"<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL)
 _WIKI_DUMP = re.compile(_BEFORE_MARKUP + r"<mediawiki\b", re.DOTALL)
 _XML = re.compile(r"\s*<\?xml\s")

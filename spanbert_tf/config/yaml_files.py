@@ -12,7 +12,9 @@ import yaml
 
 from spanbert_tf.errors import ConfigurationError
 
-_FLOAT_WITHOUT_POINT = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+_FLOAT_WITHOUT_POINT = re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
+# A configuration has a few kilobytes and two or three levels; its numbers have a few digits.
+_MAX_BYTES, _MAX_DEPTH, _MAX_NUMBER = 1 << 20, 32, 100
 # PyYAML's own constructors raise ValueError for a date of month 13 and the like, AttributeError for
 # `!!timestamp x`, IndexError for `!!int ''` and KeyError for `!!bool x`.
 _NO_VALUE = (yaml.YAMLError, ValueError, AttributeError, LookupError, RecursionError)
@@ -35,7 +37,36 @@ class Setting:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 as PyYAML reads it, but 1e-4 is a number (YAML 1.2), not text."""
+    """YAML 1.1 as PyYAML reads it, but 1e-4 is a number (YAML 1.2), not text.
+
+    Aliases are refused, since a few hundred bytes of them are gigabytes of values; so is what is
+    nested deeply, and a number whose digits take longer than the file.
+    """
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
+        """Reads the next node and what is in it.
+
+        Raises:
+            YAMLError: it cannot be in a configuration.
+        """
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+            raise _refusal("anchors (&) and aliases (*) are not read; write the values out", event)
+        if self._depth == _MAX_DEPTH:
+            raise _refusal(f"is nested deeper than {_MAX_DEPTH} levels", event)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        is_text = not isinstance(node, yaml.ScalarNode) or node.tag == "tag:yaml.org,2002:str"
+        if not is_text and len(node.value) > _MAX_NUMBER:
+            raise _refusal(f"a number or date of {len(node.value):,} characters", event)
+        return node
+
+
+def _refusal(problem: str, event: yaml.Event) -> yaml.YAMLError:
+    return yaml.composer.ComposerError(None, None, problem, event.start_mark)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -64,7 +95,13 @@ def read_settings(path: str, layer: int) -> dict[str, Setting]:
     """
     try:
         with open(path, encoding="utf-8") as file:
-            loader = _Loader(file.read())
+            text = file.read(_MAX_BYTES + 1)
+        if len(text) > _MAX_BYTES:
+            raise ConfigurationError(
+                f"{path}: is larger than {_MAX_BYTES >> 20} MiB, which no configuration is; name "
+                "another file"
+            )
+        loader = _Loader(text)
         root = loader.get_single_node()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read as UTF-8 text ({error})") from error
@@ -76,7 +113,7 @@ def read_settings(path: str, layer: int) -> dict[str, Setting]:
     if not isinstance(root, yaml.MappingNode):
         raise ConfigurationError(f"{path}: holds no mapping; write lines like `training:`")
     settings: dict[str, Setting] = {}
-    _Reader(loader, path, layer, settings).flatten(root, "", ())
+    _Reader(loader, path, layer, settings).flatten(root, "")
     return settings
 
 
@@ -87,10 +124,8 @@ class _Reader:
     layer: int
     settings: dict[str, Setting]
 
-    def flatten(
-        self, node: yaml.MappingNode, prefix: str, outer: tuple[yaml.MappingNode, ...]
-    ) -> None:
-        """Adds what a mapping holds, `outer` being the mappings around it."""
+    def flatten(self, node: yaml.MappingNode, prefix: str) -> None:
+        """Adds what a mapping holds."""
         seen = set()
         for key_node, value_node in node.value:
             place = f"{self.path}: line {key_node.start_mark.line + 1}"
@@ -102,10 +137,8 @@ class _Reader:
             seen.add(key)
             if not isinstance(value_node, yaml.MappingNode):
                 self.settings[key] = Setting(self._value(value_node, place), place, self.layer)
-            elif value_node in (*outer, node):
-                raise ConfigurationError(f"{place}: {key} holds itself; write its keys out")
             else:
-                self.flatten(value_node, f"{key}.", (*outer, node))
+                self.flatten(value_node, f"{key}.")
 
     def _value(self, node: yaml.Node, place: str) -> Any:
         try:

@@ -2,8 +2,9 @@
 
 import glob
 import gzip
+import os
 import zlib
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.file_kinds import HEAD_SIZE, refuse_known_binary
@@ -12,6 +13,9 @@ from spanbert_tf.files.json_values import parse_json
 T = TypeVar("T")
 
 GZIP_MAGIC = b"\x1f\x8b"
+# Limits of what a gzip file unpacks to, in bytes, that no text comes near: it shrinks to a third, a
+# table padded with spaces or a list of like objects to a tenth.
+_FREE_BYTES, _MAX_RATIO = 16 << 20, 32
 
 
 def read_text_file(path: str) -> str:
@@ -22,10 +26,9 @@ def read_text_file(path: str) -> str:
     """
     try:
         with open(path, "rb") as file:
-            content = file.read()
-        is_compressed = content.startswith(GZIP_MAGIC)
-        if is_compressed:
-            content = gzip.decompress(content)
+            is_compressed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+            file.seek(0)
+            content = _unpacked(path, file) if is_compressed else file.read()
         refuse_known_binary(path, content[:HEAD_SIZE], unpacked=is_compressed)
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -38,6 +41,23 @@ def read_text_file(path: str) -> str:
         raise BadInputError(f"{path}: no such file{advice}") from error
     except (OSError, EOFError, zlib.error) as error:
         raise BadInputError(f"{path}: cannot be read as UTF-8 text ({error})") from error
+
+
+def _unpacked(path: str, file: BinaryIO) -> bytes:
+    """What is in a gzip file, up to a limit: 1 MB of one can unpack to 1 GB.
+
+    Raises:
+        BadInputError: it unpacks to more.
+    """
+    limit = _FREE_BYTES + _MAX_RATIO * os.fstat(file.fileno()).st_size
+    with gzip.GzipFile(fileobj=file) as unpacked:
+        content = unpacked.read(limit + 1)
+    if len(content) > limit:
+        raise BadInputError(
+            f"{path}: unpacks to more than {limit >> 20} MiB, too much for text of its size; if "
+            "that is meant, unpack it (`gunzip -k FILE`) and name the unpacked file"
+        )
+    return content
 
 
 def read_json_objects(path: str, kind: type[T]) -> list[T]:

@@ -15,7 +15,7 @@ import numpy as np
 from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.checksums import sha256
+from spanbert_tf.files.checksums import is_file_name, sha256
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.models.preset_precision import without_mixed_precision
 from spanbert_tf.vocabulary import END_TOKEN, START_TOKEN
@@ -30,6 +30,7 @@ SENTENCES = (
 _NUM_VALUES = 8  # of each output vector
 # Of the largest value. Processors and GPUs differ by 1e-5, a wrong weight or activation by more.
 _TOLERANCE = 1e-3
+_FILE_NAME = re.compile(r"[\w.-]{1,255}")
 _WEIGHT_ENDINGS = (".weights.h5", ".weights.json", ".npz")
 
 
@@ -88,8 +89,10 @@ def check_weights(preset: str) -> None:
         BadInputError: a file differs or is missing.
     """
     for name, expected in _read(preset).weights.items():
-        if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name):
-            raise BadInputError(f"{preset}: {GOLDEN_FILE}: {name!r} is no file's name; {_ADVICE}")
+        if not (_FILE_NAME.fullmatch(name) and is_file_name(name)):
+            raise BadInputError(
+                f"{preset}: {GOLDEN_FILE}: {name[:200]!a} is no file's name; {_ADVICE}"
+            )
         if not preset_utils.check_file_exists(preset, name):
             raise BadInputError(f"{preset}: {name} is missing; copy the preset again")
         if sha256(preset_utils.get_file(preset, name)) != expected:

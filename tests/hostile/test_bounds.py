@@ -1,10 +1,16 @@
 """Small inputs that ask for much memory or time are refused in one line, and cost little."""
 
+import gzip
+
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from benchmarks.process_memory import peak_above
+from spanbert_tf.config.yaml_files import parse_override, read_settings
 from spanbert_tf.data.passage_windows import WindowPacker
+from spanbert_tf.errors import SpanBertError
+from spanbert_tf.files.text_files import read_text_file
 from spanbert_tf.tasks.question_answering.candidates import WindowSpans, best_candidates
 
 
@@ -39,3 +45,65 @@ def test_answers_of_a_long_passage_are_cut_a_few_at_a_time():
     )
     assert found[0].texts[0].numpy().tolist() == [f"{n:03}".encode() for n in range(num_spans)]
     assert used < 0.25
+
+
+def refusal(call, *arguments, gibibytes=0.25):
+    """The one line that a call ends with, which takes little memory."""
+    caught = []
+
+    def run():
+        with pytest.raises(SpanBertError) as error:
+            call(*arguments)
+        caught.append(error.value)
+
+    assert peak_above(run) < gibibytes
+    assert "\n" not in str(caught[0])
+    return str(caught[0])
+
+
+NESTED_ALIASES = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (NESTED_ALIASES, "line 1: not YAML: anchors (&) and aliases (*) are not read"),
+        ("a: 1\nb: *a\n", "line 2: not YAML: anchors (&) and aliases (*) are not read"),
+        ("a: " + "[" * 100_000, "line 1: not YAML: is nested deeper than 32 levels"),
+        ("a: " + "9" * 60_000, "line 1: not YAML: a number or date of 60,000 characters"),
+        ("a: 1" + ":10" * 27_000, "line 1: not YAML: a number or date of 81,001 characters"),
+        ("a: 1\n" * 300_000, "is larger than 1 MiB"),
+    ],
+    ids=["aliases of aliases", "alias", "nested", "digits", "base 60", "size"],
+)
+def test_configurations_are_small(text, message, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    assert refusal(read_settings, str(path), 0).startswith(f"{path}: {message}")
+
+
+def test_a_value_of_the_command_line_is_small():
+    assert "is not YAML" in refusal(parse_override, "training.steps=1" + ":10" * 27_000)
+    assert "is not YAML" in refusal(parse_override, "training.steps=[&a [1], *a]")
+
+
+def test_long_text_stands_in_a_configuration(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("a:\n  b: " + "x" * 10_000 + "\n  c: [1e-4, '99']\n")
+    settings = read_settings(str(path), 0)
+    assert settings["a.b"].value == "x" * 10_000 and settings["a.c"].value == [1e-4, "99"]
+
+
+def test_what_a_compressed_file_unpacks_to_has_a_limit(tmp_path):
+    path = tmp_path / "bomb.json.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(100):
+            file.write(bytes(1 << 22))  # 400 MiB, of 1.8 MB
+    assert path.stat().st_size < 2_000_000
+    assert "unpacks to more than 7" in refusal(read_text_file, str(path))
+    # What is only much smaller is read: a table padded with spaces.
+    path.write_bytes(gzip.compress(("word" + " " * 60 + "\n").encode() * 200_000))
+    assert len(read_text_file(str(path))) == 65 * 200_000

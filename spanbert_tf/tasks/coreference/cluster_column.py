@@ -14,7 +14,8 @@ from spanbert_tf.errors import BadInputError
 Span = tuple[int, int]  # first and last word, inclusive
 Clusters = list[list[Span]]
 
-_PART = re.compile(r"\((\d+)\)|\((\d+)|(\d+)\)")
+# No file numbers its clusters beyond 18 digits; without a bound a long number takes quadratic time.
+_PART = re.compile(r"\((\d{1,18})\)|\((\d{1,18})|(\d{1,18})\)")
 _BETWEEN = re.compile(r"[|\s]*")
 _NOTHING = ("-", "_", "*")
 
@@ -47,8 +48,8 @@ class ClusterColumn:
         brackets = _brackets(cell)
         if brackets is None:
             raise BadInputError(
-                f"{self._place}: line {line}: {cell!r} is no cell of the coreference column, such "
-                "as (3 or 3) or (3)|(4"
+                f"{self._place}: line {line}: {cell[:40]!r} is no cell of the coreference column, "
+                "such as (3 or 3) or (3)|(4"
             )
         # As the official scorer: whole mentions, then beginnings, then ends.
         whole, begun, ended = brackets

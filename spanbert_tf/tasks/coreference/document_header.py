@@ -1,7 +1,26 @@
 """How CoNLL files name a document: `#begin document (NAME); part 003`."""
 
-# Of a regular expression. Python reads no number of thousands of digits; the line is a bare name.
-NAME_AND_PART = r"\((.*?)\);\s*part\s+0*(\d{1,18})"
+import re
+
+# Python reads no number of thousands of digits; such a line is a bare name. White space is taken
+# once and for all (`++`): giving it back bit by bit would take quadratic time.
+_BEGIN = re.compile(r"#\s*+begin document(?:\s++\((.*?)\);\s*+part\s++0*(\d{1,18})\s*$|(.*))")
+
+
+def read_header(line: str) -> tuple[str | None, str | None, str | None] | None:
+    """Name and part, or all that stands there (GUM's), each `None` if it does not.
+
+    Args:
+        line: line of a file.
+
+    Returns:
+        `None`: it begins no document.
+    """
+    begin = _BEGIN.match(line)
+    if begin is None:
+        return None
+    name, part, rest = begin.groups()
+    return name, part, None if rest is None else rest.strip()
 
 
 def document_title(name: str, part: int) -> str:

@@ -5,7 +5,6 @@ without BLANC. Nothing here needs TensorFlow.
 """
 
 import functools
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -15,11 +14,10 @@ from spanbert_tf.command_line import run_command
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.text_files import read_text_file
 from spanbert_tf.tasks.coreference.cluster_column import ClusterColumn, Clusters
-from spanbert_tf.tasks.coreference.document_header import NAME_AND_PART, document_title
+from spanbert_tf.tasks.coreference.document_header import document_title, read_header
 from spanbert_tf.tasks.coreference.metrics import METRICS, Counts, average_f1, score_document
 
 REPEATS_PERL_REFUSES = 10
-_BEGIN = re.compile(rf"#\s*begin document(?:\s+{NAME_AND_PART}|\s*(.*?))\s*$")
 _TITLES = {
     "mentions": "Identification of Mentions",
     "muc": "MUC",
@@ -100,7 +98,7 @@ def _read_documents(path: str) -> list[_Document]:
         if line.startswith("#"):
             if begun is not None:
                 documents.append(begun(word, column.clusters()))
-            begin, begun = _BEGIN.match(line), None
+            begin, begun = read_header(line), None
             column, word = ClusterColumn(f"{path}: {line.strip()}"), 0
             if begin:
                 name = _name(begin)
@@ -120,9 +118,9 @@ def _read_documents(path: str) -> list[_Document]:
     return documents
 
 
-def _name(begin: re.Match) -> str | None:
+def _name(begin: tuple[str | None, ...]) -> str | None:
     """`None` for GUM's `# begin document`, which names nothing."""
-    name, part, bare = begin.groups()
+    name, part, bare = begin
     if not part and not bare:
         return None
     return document_title(name if part else bare, int(part or 0))
