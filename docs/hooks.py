@@ -3,7 +3,11 @@
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-_PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
+_PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "reporting.md",
+}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -26,7 +26,12 @@ from spanbert_tf.tasks.table import load_task_config
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *sorted(DOCS.rglob("*.md")),
+]
 PROGRAMS = ("spanbert-tf", "python")
 KINDS = {"pretrain": load_config, "finetune": load_task_config}
 # Options of Beam, click, pip, pytest, ruff and mkdocs.
@@ -229,7 +234,7 @@ def test_each_page_has_its_place():
 
     pages = {str(path.relative_to(DOCS)) for path in (*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb"))}
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
-    assert leaves(nav) == pages | {"index.md", "contributing.md"}
+    assert leaves(nav) == pages | {"index.md", "contributing.md", "reporting.md"}
 
 
 def test_the_toy_task_is_walked_through_whole():

@@ -18,6 +18,7 @@ from spanbert_tf.conversion.checkpoint import (
 from spanbert_tf.conversion.output_kinds import OUTPUT_KINDS
 from spanbert_tf.conversion.position_tables import with_positions
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.files.checksums import refuse_special_files
 from spanbert_tf.files.outputs import check_output
 from spanbert_tf.process.console import table_console
 from spanbert_tf.vocabulary import check_case
@@ -74,6 +75,8 @@ def convert_checkpoint(
     destination = check_output(destination, OUTPUT_KINDS[target_format], overwrite=overwrite)
     if os.path.realpath(source) == os.path.realpath(destination):
         raise BadInputError(f"{destination}: is SRC and DST at once; name another directory")
+    if os.path.isdir(source):
+        refuse_special_files(source)
     if source_format == target_format == "keras":
         _function("keras_sources.refuse_copy")(source)
     keras.utils.set_random_seed(0)  # of a pooler that the source lacks

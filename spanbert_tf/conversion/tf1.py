@@ -3,9 +3,12 @@
 The original SpanBERT code's coreference resolvers have that form, too.
 """
 
+import glob
 import json
+import math
 import os
 import re
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -76,7 +79,9 @@ def _read_arrays(directory: str, path: str) -> dict[str, np.ndarray]:
     prefix = os.path.join(directory, indices[0].removesuffix(".index"))
     try:
         reader = tf.train.load_checkpoint(prefix)
-        names = [name for name in reader.get_variable_to_shape_map() if not _OPTIMIZER.search(name)]
+        shapes = reader.get_variable_to_shape_map()
+        _refuse_absurd_sizes(shapes, reader.get_variable_to_dtype_map(), prefix, path)
+        names = [name for name in shapes if not _OPTIMIZER.search(name)]
         values = {name: np.asarray(reader.get_tensor(name)) for name in names}
     except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:
         reason = str(error).splitlines()[0]
@@ -86,6 +91,22 @@ def _read_arrays(directory: str, path: str) -> dict[str, np.ndarray]:
     # Other classifiers have `output_weights`, too.
     is_resolver = any("span_width_embeddings" in name for name in values)
     return dict(_to_standard(name, value, is_resolver) for name, value in values.items())
+
+
+def _refuse_absurd_sizes(
+    shapes: Mapping[str, list[int]], dtypes: Mapping[str, tf.DType], prefix: str, path: str
+) -> None:
+    """Before anything is read: the tensors lie side by side, uncompressed, in the data files."""
+    stated = sum(
+        math.prod(shape) * (1 if dtypes[name] == tf.string else dtypes[name].size)
+        for name, shape in shapes.items()
+    )
+    held = sum(os.path.getsize(file) for file in glob.glob(f"{glob.escape(prefix)}.data-*"))
+    if stated > held:
+        raise BadInputError(
+            f"{path}: {os.path.basename(prefix)}.index: tells of {stated:,} bytes of tensors, and "
+            f"its data files hold {held:,}; copy all of them again"
+        )
 
 
 def _to_standard(name: str, value: np.ndarray, is_resolver: bool) -> tuple[str, np.ndarray]:

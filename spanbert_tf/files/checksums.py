@@ -44,6 +44,28 @@ def regular_size(path: str | os.PathLike) -> int:
     return found.st_size
 
 
+def refuse_special_files(directory: str) -> None:
+    """Refuses a directory in which a pipe, a device or the like stands where files are expected.
+
+    Whoever opens a pipe waits for a writer, perhaps for ever; `/dev/zero` has no end.
+
+    Args:
+        directory: of a preset or a checkpoint; its own files and those below `assets` are looked
+            at, through links.
+
+    Raises:
+        BadInputError: there is one.
+    """
+    assets = os.walk(os.path.join(directory, "assets"))
+    for place, names in [(directory, os.listdir(directory)), *((top, n) for top, _, n in assets)]:
+        for path in (os.path.join(place, name) for name in sorted(names)):
+            if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+                raise BadInputError(
+                    f"{path!a}: is no regular file but a pipe, a device or the like; remove it, or "
+                    "copy the files again"
+                )
+
+
 def sha256(path: str | os.PathLike) -> str:
     """The hexadecimal digest of a file's bytes."""
     with open(path, "rb") as file:

@@ -9,6 +9,7 @@ import os
 from typing import NamedTuple
 
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.checksums import refuse_special_files
 from spanbert_tf.files.file_kinds import HEAD_SIZE, archive_kind
 
 PRESET_CONFIG = "config.json"
@@ -58,6 +59,7 @@ def refuse_no_preset(path: str) -> None:
             and what to do.
     """
     if os.path.isdir(path):
+        refuse_special_files(path)
         if _class_of_preset(path):
             return
         found = _directory(path)

@@ -1,10 +1,12 @@
 """Which task a preset was saved from."""
 
+import os
 from typing import Any
 
 from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.checksums import refuse_special_files
 from spanbert_tf.files.directory_kinds import refuse_no_preset
 from spanbert_tf.files.json_values import parse_json
 
@@ -81,6 +83,8 @@ def _config(preset: str, name: str) -> dict[str, Any]:
 
 def _read(preset: str, name: str) -> dict[str, Any] | None:
     """A description in a preset: of its task, of its encoder; `None` where there is none."""
+    if os.path.isdir(preset):
+        refuse_special_files(preset)
     try:
         if not preset_utils.check_file_exists(preset, name):
             refuse_no_preset(preset)

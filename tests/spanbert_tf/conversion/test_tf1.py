@@ -153,8 +153,11 @@ def test_damaged_data_is_named(tmp_path):
     save_torch_model(torch_model(), tmp_path / "source")
     convert_checkpoint("huggingface", "tf1", str(tmp_path / "source"), str(tmp_path / "tf1"))
     data = tmp_path / "tf1" / "bert_model.ckpt.data-00000-of-00001"
-    data.write_bytes(data.read_bytes()[:-40])
+    whole = data.read_bytes()
     source, destination = str(tmp_path / "tf1"), str(tmp_path / "preset")
-    with pytest.raises(BadInputError, match=r"bert_model.ckpt.index: is damaged") as caught:
-        convert_checkpoint("tf1", "keras", source, destination, lowercase=True)
-    assert "\n" not in str(caught.value)
+    damaged = {"tells of .* hold": whole[:-40], "is damaged": whole[:-40] + bytes(range(40))}
+    for words, content in damaged.items():
+        data.write_bytes(content)
+        with pytest.raises(BadInputError, match=rf"bert_model.ckpt.index: {words}") as caught:
+            convert_checkpoint("tf1", "keras", source, destination, lowercase=True)
+        assert "\n" not in str(caught.value)

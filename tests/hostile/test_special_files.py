@@ -1,0 +1,105 @@
+"""Pipes and devices where files are expected, and checkpoints that tell of more than they hold."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+
+import pytest
+import tensorflow as tf
+from torch_models import save_torch_model, torch_model
+
+from spanbert_tf.conversion.convert import convert_checkpoint
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+from spanbert_tf.presets.loading import load_preset
+from spanbert_tf.tasks.predictor import Predictor
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A checkpoint of each format, by its name."""
+    directory = tmp_path_factory.mktemp("checkpoints")
+    huggingface = str(save_torch_model(torch_model(), directory / "huggingface"))
+    for kind in ("keras", "tf1"):
+        convert_checkpoint("huggingface", kind, huggingface, str(directory / kind))
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def waits_end():
+    """A reader of a pipe waits for ever."""
+
+    def end(number, frame):
+        raise TimeoutError("waits")
+
+    former = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, 120)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, former)
+
+
+def regular_files(directory):
+    return [path for path in sorted(directory.rglob("*")) if path.is_file()]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
+@pytest.mark.parametrize("kind", ["huggingface", "keras", "tf1"])
+def test_pipes_and_devices_are_named_and_not_opened(kind, make, whole, tmp_path):
+    source = pathlib.Path(shutil.copytree(whole / kind, tmp_path / kind))
+    for path in regular_files(source):
+        content = path.read_bytes()
+        path.unlink()
+        make(path)
+        doors = [lambda: convert_checkpoint(kind, "keras", str(source), str(tmp_path / "out"))]
+        if kind == "keras":
+            doors += [lambda: Predictor(str(source))]
+            doors += [
+                lambda k=k: load_preset(k, str(source))
+                for k in (SpanBertBackbone, SpanBertTokenizer)
+            ]
+        for door in doors:
+            signal.setitimer(signal.ITIMER_REAL, 20)
+            with pytest.raises(BadInputError, match="is no regular file") as caught:
+                door()
+            assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+        path.unlink()
+        path.write_bytes(content)
+    assert not (tmp_path / "out").exists()
+
+
+def test_links_to_regular_files_are_read(whole, tmp_path):
+    """As Hugging Face's cache has them."""
+    linked = tmp_path / "linked"
+    for path in regular_files(whole / "huggingface"):
+        target = linked / path.relative_to(whole / "huggingface")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(path)
+    convert_checkpoint("huggingface", "keras", str(linked), str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("rows", [19, 2**36, 2**59])
+def test_tensors_of_tf1_that_are_larger_than_their_file(rows, whole, tmp_path):
+    """One row lies there, of so many that the index tells of."""
+    source = pathlib.Path(shutil.copytree(whole / "tf1", tmp_path / "tf1"))
+    for path in source.glob("*.ckpt*"):
+        path.unlink()
+    tf.raw_ops.SaveV2(
+        prefix=str(source / "bert_model.ckpt"),
+        tensor_names=["bert/embeddings/word_embeddings"],
+        shape_and_slices=[f"{rows} 8 0,1:0,8"],
+        tensors=[tf.zeros([1, 8])],
+    )
+    with pytest.raises(BadInputError, match=rf"tells of {rows * 32:,} bytes .* hold 32;"):
+        convert_checkpoint("tf1", "keras", str(source), str(tmp_path / "out"), lowercase=False)
+
+
+def test_a_file_of_the_index_alone_is_no_checkpoint(whole, tmp_path):
+    source = pathlib.Path(shutil.copytree(whole / "tf1", tmp_path / "tf1"))
+    (data,) = source.glob("*.data-*")
+    data.unlink()
+    assert json.loads((source / "bert_config.json").read_text())
+    with pytest.raises(BadInputError, match="hold 0; copy all of them again"):
+        convert_checkpoint("tf1", "keras", str(source), str(tmp_path / "out"), lowercase=False)
