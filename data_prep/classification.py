@@ -5,10 +5,15 @@ import sys
 import click
 
 from data_prep.options import record_options_with, segment_aware_option
-from spanbert_tf.command_line import EXISTING_DIRECTORY, quiet_libraries, run_command
+from spanbert_tf.command_line import (
+    EXISTING_DIRECTORY,
+    WritingCommand,
+    quiet_libraries,
+    run_command,
+)
 
 
-@click.command("classification")
+@click.command("classification", cls=WritingCommand)
 @record_options_with(sequence_length=128)
 @segment_aware_option
 @click.option("--text-column", required=True, metavar="NAME")

@@ -5,7 +5,13 @@ import sys
 import click
 
 from data_prep.options import case_options, follow_links_option
-from spanbert_tf.command_line import OUTPUT_PATH, overwrite_option, quiet_libraries, run_command
+from spanbert_tf.command_line import (
+    OUTPUT_PATH,
+    WritingCommand,
+    overwrite_option,
+    quiet_libraries,
+    run_command,
+)
 from spanbert_tf.vocabulary import Casing
 
 _SHOWN = (
@@ -25,7 +31,7 @@ _LOST = {
 }
 
 
-@click.command("coreference")
+@click.command("coreference", cls=WritingCommand)
 @click.option(
     "--input",
     "patterns",

@@ -5,11 +5,11 @@ import sys
 import click
 
 from data_prep.options import record_options_with, segment_aware_option
-from spanbert_tf.command_line import quiet_libraries, run_command
+from spanbert_tf.command_line import WritingCommand, quiet_libraries, run_command
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 
 
-@click.command("glue")
+@click.command("glue", cls=WritingCommand)
 @click.option(
     "--task",
     required=True,

@@ -5,10 +5,10 @@ import sys
 import click
 
 from data_prep.options import question_options
-from spanbert_tf.command_line import quiet_libraries, run_command
+from spanbert_tf.command_line import WritingCommand, quiet_libraries, run_command
 
 
-@click.command("mrqa")
+@click.command("mrqa", cls=WritingCommand)
 @question_options
 @click.option("--allow-missing-header", is_flag=True, help="As in the samples of the task.")
 @click.option(

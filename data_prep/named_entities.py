@@ -5,10 +5,10 @@ import sys
 import click
 
 from data_prep.options import record_options
-from spanbert_tf.command_line import quiet_libraries, run_command
+from spanbert_tf.command_line import WritingCommand, quiet_libraries, run_command
 
 
-@click.command("named_entities")
+@click.command("named_entities", cls=WritingCommand)
 @record_options
 @click.option(
     "--format",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import click
 
-from spanbert_tf.command_line import OUTPUT_PATH, overwrite_option
+from spanbert_tf.command_line import OUTPUT_PATH, WritingCommand, overwrite_option
 
 input_option = click.option(
     "--input",
@@ -27,7 +27,7 @@ separator_option = click.option(
 )
 
 
-class QuotedInput(click.Command):
+class QuotedInput(WritingCommand):
     """A command with advice for the case that the shell has expanded the pattern of --input."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -5,10 +5,10 @@ import sys
 import click
 
 from data_prep.options import relation_options
-from spanbert_tf.command_line import quiet_libraries, run_command
+from spanbert_tf.command_line import WritingCommand, quiet_libraries, run_command
 
 
-@click.command("semeval2010")
+@click.command("semeval2010", cls=WritingCommand)
 @relation_options(entities="text")
 def prepare_semeval2010(
     input_path: str, training_input: str | None, **options: str | bool | int

@@ -5,10 +5,10 @@ import sys
 import click
 
 from data_prep.options import question_options
-from spanbert_tf.command_line import quiet_libraries, run_command
+from spanbert_tf.command_line import WritingCommand, quiet_libraries, run_command
 
 
-@click.command("squad")
+@click.command("squad", cls=WritingCommand)
 @question_options
 @click.option("--version-2", is_flag=True, help="SQuAD 2.0: some questions have no answer.")
 def prepare_squad(

@@ -13,6 +13,8 @@ from data_prep.cli import prepare
 from spanbert_tf.command_line import (
     EXISTING_DIRECTORY,
     OUTPUT_PATH,
+    RUN_PATH,
+    WORK_PATH,
     ModelCommand,
     SeveralValues,
     overwrite_option,
@@ -45,7 +47,7 @@ for command in (prepare, finetune, evaluate, predict, glue):
     "--output",
     default="spanbert_quickstart",
     show_default=True,
-    type=OUTPUT_PATH,
+    type=WORK_PATH,
     metavar="DIR",
 )
 @click.option("--input", "input_pattern", metavar="GLOB", help="Default: text shipped with Python.")
@@ -92,7 +94,7 @@ def inspect(
 @cli.command(cls=SeveralValues)
 @click.option("--config", required=True, metavar="NAME|FILE")
 @click.option("--data", required=True, type=EXISTING_DIRECTORY)
-@click.option("--output", required=True, type=OUTPUT_PATH, metavar="RUN")
+@click.option("--output", required=True, type=RUN_PATH, metavar="RUN")
 @click.option("--initial-preset", metavar="PRESET", help="Continue from an existing encoder.")
 @click.option("--devices", type=click.IntRange(min=1), help="Devices of this machine. [all]")
 @set_option
@@ -109,19 +111,20 @@ def pretrain(
 
     # Before TensorFlow is imported.
     settings = load_run_config(config, overrides, preset=initial_preset, run=output)
-    from spanbert_tf.training.supervision import supervise
+    from spanbert_tf.process.supervision import supervise, writing_run
 
     supervise(settings.training.strategy)
-    import_keras()
-    from spanbert_tf.pretraining.run import run_pretraining
+    with writing_run(output, settings.training.strategy, "spanbert-tf pretrain"):
+        import_keras()
+        from spanbert_tf.pretraining.run import run_pretraining
 
-    run_pretraining(settings, data, output, initial_preset, num_devices=devices)
+        run_pretraining(settings, data, output, initial_preset, num_devices=devices)
 
 
 @cli.command(cls=SeveralValues)
 @click.option("--configs", required=True, multiple=True, metavar="NAME|FILE ...")
 @click.option("--data", required=True, type=EXISTING_DIRECTORY)
-@click.option("--output", default="comparison", show_default=True, type=OUTPUT_PATH, metavar="DIR")
+@click.option("--output", default="comparison", show_default=True, type=WORK_PATH, metavar="DIR")
 @click.option("--steps", required=True, type=click.IntRange(min=1))
 @click.option("--seeds", multiple=True, type=click.IntRange(min=0), default=[1], metavar="N ...")
 @click.option(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import click
 
 from spanbert_tf.errors import ConfigurationError, SpanBertError, TrainingError
+from spanbert_tf.files.locks import writing
 from spanbert_tf.files.outputs import without_slash
 from spanbert_tf.process.signals import second_signal_ends
 
@@ -23,9 +24,17 @@ EXISTING_DIRECTORY = click.Path(exists=True, file_okay=False)
 
 
 class _OutputPath(click.ParamType):
-    """A path that a command writes; slashes at its end mean nothing."""
+    """A path that a command writes; slashes at its end mean nothing.
+
+    Args:
+        inside: whether it is a directory in which files change, see `files.locks.writing`; `None`
+            where the command itself holds it.
+    """
 
     name = "path"
+
+    def __init__(self, *, inside: bool | None = False) -> None:
+        self.inside = inside
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The path without slashes at its end."""
@@ -35,9 +44,28 @@ class _OutputPath(click.ParamType):
 
 
 OUTPUT_PATH = _OutputPath()
+WORK_PATH = _OutputPath(inside=True)
+RUN_PATH = _OutputPath(inside=None)
 
 
-class ModelCommand(click.Command):
+class WritingCommand(click.Command):
+    """A command that holds what it writes from its beginning to its end."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Runs the command.
+
+        Raises:
+            BadInputError: another command writes there.
+        """
+        for parameter in self.params:
+            value, kind = ctx.params.get(parameter.name), parameter.type
+            is_written = value not in (None, "-")  # `-` is standard output
+            if isinstance(kind, _OutputPath) and kind.inside is not None and is_written:
+                ctx.with_resource(writing(value, ctx.command_path, inside=kind.inside))
+        return super().invoke(ctx)
+
+
+class ModelCommand(WritingCommand):
     """A command that needs Keras; the command line and its strategies are TensorFlow's."""
 
     def invoke(self, ctx: click.Context) -> object:

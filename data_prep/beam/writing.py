@@ -37,6 +37,7 @@ from spanbert_tf.data.schema import (
     vocabulary_hash,
 )
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.locks import one_writer
 from spanbert_tf.files.outputs import NEW
 from spanbert_tf.vocabulary import Casing, check_case, load_vocabulary
 
@@ -44,6 +45,7 @@ _TEXT_BYTES_PER_SHARD = 32 * 2**20
 _GZIP_RATIO = 3  # bytes of English text in a byte of gzip, about
 
 
+@one_writer()
 def write_pretraining_records(
     input_pattern: str | os.PathLike | Sequence[str | os.PathLike],
     *,

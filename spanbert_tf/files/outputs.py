@@ -16,10 +16,12 @@ from collections.abc import Callable, Collection, Sequence
 from spanbert_tf.errors import BadInputError
 
 UNFINISHED = ".incomplete"
+LOCK = ".lock"  # see `spanbert_tf.files.locks`
 _MARK = "unfinished-output-of-spanbert_tf"
 # In an unfinished directory: what will be the output, and what it replaces, between two renames.
 NEW, EARLIER = "output", "earlier"
 _LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.incomplete$")
+_LOCK_INSIDE = re.compile(rf"{re.escape(LOCK)}(\.[0-9a-f]{{16}})*$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +135,7 @@ def check_resumable(directory: str, name: str, contents: Sequence[str]) -> None:
     names = os.listdir(directory) if os.path.isdir(directory) else [os.path.basename(directory)]
     for found in sorted(names):
         is_known = any(fnmatch.fnmatchcase(found, pattern) for pattern in contents)
-        if not is_known and not is_leftover(found):
+        if not is_known and not is_leftover(found) and not is_lock(found):
             raise BadInputError(
                 f"{directory}: exists already and holds other things than {name} ({found}); name "
                 "another output"
@@ -215,6 +217,11 @@ def unfinished_file(path: str) -> str:
 def is_leftover(name: str) -> bool:
     """Whether a file's name is one that `unfinished_file` gives."""
     return _LEFTOVER.search(name) is not None
+
+
+def is_lock(name: str) -> bool:
+    """Whether a file's name is that of a lock inside of a directory, or of such a lock's own."""
+    return _LOCK_INSIDE.match(name) is not None
 
 
 def unfinished_path(directory: str) -> str:

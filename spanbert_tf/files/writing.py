@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.locks import writing
 from spanbert_tf.files.outputs import (
     EARLIER,
     NEW,
@@ -48,7 +49,20 @@ def write_directory(
         BadInputError: it cannot be written, or holds what may not be replaced; it stays as it was.
     """
     directory = without_slash(directory)
-    overwrite = overwrite or of_run
+    # Who writes a run holds all of it already.
+    held = contextlib.nullcontext() if of_run else writing(directory, "a program")
+    with held:
+        _write_directory(directory, write, kind, overwrite=overwrite or of_run, of_run=of_run)
+
+
+def _write_directory(
+    directory: str,
+    write: Callable[[str], None],
+    kind: OutputKind,
+    *,
+    overwrite: bool,
+    of_run: bool,
+) -> None:
     if of_run:
         check_no_link(directory)
     check_output(directory, kind, overwrite=overwrite)

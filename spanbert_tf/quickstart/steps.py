@@ -17,7 +17,8 @@ from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
 from spanbert_tf.data.schema import VOCABULARY_FILE
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.outputs import without_slash
+from spanbert_tf.files.locks import one_writer
+from spanbert_tf.files.outputs import is_lock, without_slash
 from spanbert_tf.inspection.span_lengths import count_span_lengths, plot_span_lengths
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertMaskedLMPreprocessor, SpanBertTokenizer
 from spanbert_tf.pretraining.datasets import configured_dataset
@@ -37,6 +38,7 @@ VALIDATION_FRACTION = 0.07  # of some hundred documents
 _NUM_SENTENCES, _TOP_K = 4, 3
 
 
+@one_writer(inside=True)
 def run_quickstart(output: str, input_pattern: str | None = None) -> None:
     """Trains a vocabulary and a small model, exports it, and checks what it wrote.
 
@@ -51,7 +53,9 @@ def run_quickstart(output: str, input_pattern: str | None = None) -> None:
     """
     start = time.monotonic()
     output = without_slash(output)
-    if os.path.lexists(output) and (not os.path.isdir(output) or os.listdir(output)):
+    if os.path.lexists(output) and not (
+        os.path.isdir(output) and all(map(is_lock, os.listdir(output)))
+    ):
         raise BadInputError(f"{output}: exists already; remove it or name another --output")
     text, vocabulary, records, run, served = (
         os.path.join(output, name) for name in ("text", "vocab.txt", "records", "run", "served")

@@ -17,6 +17,7 @@ from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.schema import DatasetInfo
 from spanbert_tf.errors import ConfigurationError, SpanBertError
+from spanbert_tf.files.locks import one_writer
 from spanbert_tf.files.outputs import check_resumable, without_slash
 from spanbert_tf.files.writing import whole_file
 from spanbert_tf.masking import MaskingOptions
@@ -52,6 +53,7 @@ class Result:
     encoder_change: float | None = None
 
 
+@one_writer(inside=True)
 def compare_systems(
     configs: Sequence[str],
     data: str,

@@ -11,10 +11,12 @@ import rich.table
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.files.outputs import check_resumable
+from spanbert_tf.process.supervision import one_run
 from spanbert_tf.tasks.run import run_finetuning
 from spanbert_tf.tasks.table import load_task
 
 
+@one_run
 def run_grid(
     config: FinetuningConfig,
     preset: str,

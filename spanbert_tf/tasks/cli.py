@@ -7,8 +7,10 @@ import click
 from spanbert_tf.command_line import (
     EXISTING_DIRECTORY,
     OUTPUT_PATH,
+    RUN_PATH,
     ModelCommand,
     SeveralValues,
+    WritingCommand,
     overwrite_option,
     precision_option,
     set_option,
@@ -22,7 +24,7 @@ from spanbert_tf.process.keras_import import import_keras
 @click.option("--preset", required=True, metavar="PRESET")
 @click.option("--data", required=True, type=EXISTING_DIRECTORY)
 @click.option("--validation-data", type=EXISTING_DIRECTORY, help="Scored as configured.")
-@click.option("--output", required=True, type=OUTPUT_PATH, metavar="RUN")
+@click.option("--output", required=True, type=RUN_PATH, metavar="RUN")
 @click.option("--grid", is_flag=True, help="Try the configuration's grid; show the best.")
 @click.option("--devices", type=click.IntRange(min=1), help="Devices of this machine. [all]")
 @set_option
@@ -42,19 +44,20 @@ def finetune(
     from spanbert_tf.tasks.table import load_task_config
 
     settings = load_task_config(config, overrides)  # before TensorFlow is imported
-    refuse_no_preset(preset)
-    from spanbert_tf.training.supervision import supervise
+    from spanbert_tf.process.supervision import supervise, writing_run
 
     supervise(settings.training.strategy)
-    import_keras()
-    if grid:
-        from spanbert_tf.studies.grid import run_grid
+    with writing_run(output, settings.training.strategy, "spanbert-tf finetune"):
+        refuse_no_preset(preset)
+        import_keras()
+        if grid:
+            from spanbert_tf.studies.grid import run_grid
 
-        run_grid(settings, preset, data, output, validation_data, num_devices=devices)
-        return
-    from spanbert_tf.tasks.run import run_finetuning
+            run_grid(settings, preset, data, output, validation_data, num_devices=devices)
+            return
+        from spanbert_tf.tasks.run import run_finetuning
 
-    run_finetuning(settings, preset, data, output, validation_data, num_devices=devices)
+        run_finetuning(settings, preset, data, output, validation_data, num_devices=devices)
 
 
 @click.command(cls=ModelCommand)
@@ -151,7 +154,7 @@ def predict(
     run_prediction(preset, data, output, **options)
 
 
-@click.command()
+@click.command(cls=WritingCommand)
 @click.argument("runs", type=EXISTING_DIRECTORY, metavar="RUNS")
 @click.option("--submission", type=OUTPUT_PATH, metavar="ZIP", help="Write GLUE's zip.")
 @overwrite_option

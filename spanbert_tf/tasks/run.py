@@ -24,6 +24,7 @@ from spanbert_tf.presets.loading import (
 )
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.process.console import print_line
+from spanbert_tf.process.supervision import one_run
 from spanbert_tf.tasks.optimizer import add_adapters, finetuning_optimizer, frozen_variables
 from spanbert_tf.tasks.run_inputs import (
     check_labelled,
@@ -50,6 +51,7 @@ SCORES_FILE = "scores.json"
 _PERFECT = 100.0 - 1e-9  # of all tasks' main metrics
 
 
+@one_run
 def run_finetuning(
     config: FinetuningConfig,
     preset: str,

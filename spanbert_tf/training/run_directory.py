@@ -11,7 +11,7 @@ from spanbert_tf.config import FinetuningConfig, PretrainingConfig, flat_values,
 from spanbert_tf.config.runs import CONFIG_FILE, INPUTS_FILE, RUN_FORMAT
 from spanbert_tf.data.schema import DATASET_INFO_FILE, RECORDS, DatasetInfo
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.files.outputs import check_no_link, check_output
+from spanbert_tf.files.outputs import check_no_link, check_output, is_leftover, is_lock
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.presets.writing import PRESET_KIND
 
@@ -63,7 +63,11 @@ def check_directory(directory: str) -> None:
     if not os.path.exists(directory):
         return
     names = os.listdir(directory) if os.path.isdir(directory) else ["a file"]
-    others = [name for name in names if not name.startswith(REPAIRED_RECORDS)]
+    others = [
+        name
+        for name in names
+        if not (name.startswith(REPAIRED_RECORDS) or is_leftover(name) or is_lock(name))
+    ]
     if others and CONFIG_FILE not in names:
         raise BadInputError(f"{directory}: exists and is no training run; name another --output")
     for parent, directories, files in os.walk(directory):

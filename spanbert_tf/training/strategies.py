@@ -11,8 +11,8 @@ from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.process.console import print_line
 from spanbert_tf.process.precision import choose_precision
+from spanbert_tf.process.supervision import waiting_for_others
 from spanbert_tf.training.run_directory import AnyConfig
-from spanbert_tf.training.supervision import waiting_for_others
 
 _CLUSTER_VARIABLE, _SLURM_VARIABLE = "TF_CONFIG", "SLURM_STEP_NODELIST"
 _SLURM_PORT = 8888

@@ -2,19 +2,28 @@
 
 TensorFlow aborts a worker when another one is lost, and keeps Python's lock and SIGTERM while it
 waits for the others to start.
+
+And what a process can know of its run before it imports TensorFlow: whether it is the one among
+the workers that writes.
 """
 
 import contextlib
+import functools
+import inspect
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
+from typing import ParamSpec, TypeVar
 
+from spanbert_tf.files.locks import writing
 from spanbert_tf.process.signals import hand_signals_on
 
+_Parameters, _Returned = ParamSpec("_Parameters"), TypeVar("_Returned")
 _SUPERVISED = "SPANBERT_TF_SUPERVISED"  # the descriptor by which a worker tells what it does
 _WAITS, _TRAINS = b"w", b"t"
 _EXIT_FAILED = 1
@@ -118,3 +127,45 @@ class _Worker:
     def _end(self, reason: str) -> None:
         self.ended_because = reason
         self.process.kill()
+
+
+def writing_run(
+    output: str, strategy: str, command: str
+) -> contextlib.AbstractContextManager[None]:
+    """Holds a run's directory, see `files.locks.writing`; of several workers, the chief does.
+
+    Args:
+        output: directory of the run.
+        strategy: its `training.strategy`.
+        command: as for `writing`.
+    """
+    if strategy == "multi_worker" and not _is_chief():
+        return contextlib.nullcontext()
+    return writing(output, command, inside=True)
+
+
+def one_run(
+    function: Callable[_Parameters, _Returned],
+) -> Callable[_Parameters, _Returned]:
+    """Decorates a function with the arguments `config` and `output`: `writing_run` around it."""
+    parameters = inspect.signature(function)
+
+    @functools.wraps(function)
+    def holding(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Returned:
+        given = parameters.bind(*args, **kwargs).arguments
+        strategy = given["config"].training.strategy
+        with writing_run(given["output"], strategy, f"{function.__name__}()"):
+            return function(*args, **kwargs)
+
+    return holding
+
+
+def _is_chief() -> bool:
+    """Whether TF_CONFIG makes this process the first worker; TensorFlow reads it later."""
+    try:
+        found = json.loads(os.environ.get("TF_CONFIG", "{}"))
+        task, cluster = found.get("task", {}), found.get("cluster", {})
+        comes_after = task.get("type") == "worker" and "chief" in cluster
+        return int(task.get("index", 0)) == 0 and not comes_after
+    except (ValueError, AttributeError, TypeError):
+        return True  # TensorFlow says what is wrong with it

@@ -1,0 +1,385 @@
+"""One writer an output: who comes second is told at once who writes.
+
+A lock is a small file that names its holder and whose time of change is the holder's sign of life.
+It is made by `link`, which either makes a name or fails, on NFS as on a disk. Readers know nothing
+of locks: they see whole files without.
+
+On the holder's own machine its process tells whether it lives; from elsewhere (another host, or a
+container that does not see its processes) its sign of life does, by the file server's clock. A lock
+whose holder is gone is taken over by the one process that holds the lock's own lock, named after
+what the lock says: of several that find the same holder gone, one takes its place.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import errno
+import functools
+import hashlib
+import inspect
+import json
+import os
+import secrets
+import socket
+import stat
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.outputs import LOCK, unfinished_file, without_slash
+
+_Parameters, _Returned = ParamSpec("_Parameters"), TypeVar("_Returned")
+_SECONDS_BETWEEN_SIGNS, _SECONDS_UNTIL_GONE = 10, 60
+_TRIES = 20
+_MOST_BYTES = 4096  # what lies there may be a stranger's
+_LONGEST_NAME = 150  # bytes, of 255: what is added to it needs room, too
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
+_NO_PROCESS, _UNKNOWN = None, ""
+# Of this process: path of a lock → it, and the thread that may enter it again.
+_held: dict[str, "_Lock"] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Holder:
+    """Who writes: what it runs, where, and since when; `token` is this holding's own."""
+
+    command: str
+    process: int
+    started: str
+    host: str
+    machine: str
+    since: str
+    token: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """A lock that lies there: `holder` is `None` where it says nothing that can be read."""
+
+    identity: str
+    changed: float
+    holder: _Holder | None
+
+    def lives(self, now: float) -> bool:
+        """Whether its holder still writes; `now` by the clock that `changed` is from."""
+        is_fresh = now - self.changed < _SECONDS_UNTIL_GONE
+        if self.holder is None or self.holder.machine != _machine():
+            return is_fresh
+        started = _started(self.holder.process)
+        if _UNKNOWN in (started, self.holder.started):
+            return is_fresh
+        return started == self.holder.started
+
+    def described(self, now: float) -> str:
+        """The holder, as a message names it."""
+        if self.holder is None:
+            since = datetime.datetime.fromtimestamp(self.changed, datetime.UTC)
+            return f"another command (since {since:%Y-%m-%d %H:%M:%S} UTC)"
+        holder = self.holder
+        sign = ""
+        if holder.machine != _machine():
+            sign = f", last sign of life {max(0, round(now - self.changed))} s ago"
+        text = f"{holder.command} (process {holder.process} on {holder.host}, since {holder.since}"
+        return "".join(one if one.isprintable() else "?" for one in text[:300]) + f"{sign})"
+
+
+@contextlib.contextmanager
+def writing(output: str | os.PathLike, command: str, *, inside: bool = False) -> Iterator[None]:
+    """Holds an output: while the context lasts, no other command writes to it.
+
+    The thread that holds it may do so again. Outputs on remote file systems (`gs://…`) have no
+    lock.
+
+    Args:
+        output: file or directory, which need not exist.
+        command: what writes, for others' messages.
+        inside: the output is a directory in which files change, such as a run's: it is made, and
+            the lock lies in it, since it may be a volume that containers mount at several places.
+            Others appear whole, in place of what lies there, and their lock lies beside them.
+
+    Raises:
+        BadInputError: another command holds it, or nothing can be written there.
+    """
+    output = without_slash(output)
+    path = _lock_path(output, inside=inside)
+    held = _held.get(path)
+    if "://" in output or (held and held.thread == threading.get_ident()):
+        yield
+        return
+    if inside and os.path.exists(output) and not os.path.isdir(output):
+        yield  # a file, which the command refuses
+        return
+    try:
+        held = _Lock(output, path, command)
+    except OSError as error:
+        raise BadInputError(
+            f"{output}: cannot be written ({reason(error)}); name another output"
+        ) from error
+    try:
+        yield
+    finally:
+        held.release()
+
+
+def one_writer(
+    *, inside: bool = False
+) -> Callable[[Callable[_Parameters, _Returned]], Callable[_Parameters, _Returned]]:
+    """Decorates a function with an argument `output`, which it holds by `writing`."""
+
+    def decorate(function: Callable[_Parameters, _Returned]) -> Callable[_Parameters, _Returned]:
+        parameters = inspect.signature(function)
+
+        @functools.wraps(function)
+        def holding(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Returned:
+            output = parameters.bind(*args, **kwargs).arguments["output"]
+            with writing(output, f"{function.__name__}()", inside=inside):
+                return function(*args, **kwargs)
+
+        return holding
+
+    return decorate
+
+
+def release_all() -> None:
+    """Gives all locks of this process free, for one that ends without unwinding its stack."""
+    for held in list(_held.values()):
+        held.release()
+
+
+class _Lock:
+    """A lock that this process holds, and the thread that shows its signs of life."""
+
+    def __init__(self, output: str, path: str, command: str) -> None:
+        self.thread, self._process = threading.get_ident(), os.getpid()
+        self._output, self._path = output, path
+        self._content = _content(command)
+        self._made: list[str] = []
+        try:
+            self._take()
+        except BaseException:
+            self._remove_directories()
+            raise
+        _held[path] = self
+        self._ended = threading.Event()
+        threading.Thread(target=self._show_signs_of_life, daemon=True).start()
+
+    def _take(self) -> None:
+        for is_last in (*[False] * _TRIES, True):
+            self._made += _make_directories(os.path.dirname(self._path))
+            try:
+                return _hold(self._path, self._output, self._content)
+            except FileNotFoundError:  # who had made the directories has removed them
+                if is_last:
+                    raise
+
+    def release(self) -> None:
+        """Removes the lock, and the directories made for it in which nothing was written."""
+        if self._process != os.getpid():  # a forked process is no holder of its own
+            return
+        _held.pop(self._path, None)
+        self._ended.set()
+        _let_go(self._path, self._content)
+        self._remove_directories()
+
+    def _remove_directories(self) -> None:
+        with contextlib.suppress(OSError):
+            for directory in reversed(self._made):
+                os.rmdir(directory)
+
+    def _show_signs_of_life(self) -> None:
+        while not self._ended.wait(_SECONDS_BETWEEN_SIGNS):
+            try:
+                found = _read(self._path)
+                if found is not None and found.identity == _identity(self._content):
+                    os.utime(self._path, follow_symlinks=False)  # the file server's time
+                elif found is not None and not self._ended.is_set():
+                    self._end(found)
+            except (OSError, BadInputError):
+                continue  # a file server that does not answer may do so later
+
+    def _end(self, found: _Found) -> None:
+        """Ends a process that was held up for so long that another one has taken its output."""
+        taker = found.described(found.changed)
+        text = f"\nspanbert-tf: {self._output}: this process showed no sign of life, and {taker} "
+        os.write(2, f"{text}has taken over; it ends\n".encode(errors="backslashreplace"))
+        os._exit(1)
+
+
+def _lock_path(output: str, *, inside: bool) -> str:
+    """One path for all spellings of an output; a link's is where it leads to."""
+    path = os.path.realpath(output)
+    if inside:
+        return os.path.join(path, LOCK)
+    parent, name = os.path.split(path)
+    if len(os.fsencode(name)) > _LONGEST_NAME:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()
+    return os.path.join(parent, f".{name}{LOCK}")
+
+
+def _hold(path: str, output: str, content: bytes) -> None:
+    """Makes a lock, or takes the place of a holder that is gone.
+
+    Raises:
+        BadInputError: another process holds it.
+        OSError: it cannot be made.
+    """
+    while True:
+        with _written_aside(path, content) as own:
+            now = os.stat(own).st_mtime  # by the file server's clock
+            if _make(path, own, content):
+                return
+            found = _read(path)
+            if found is None:  # let go of in this moment
+                continue
+            if found.lives(now):
+                raise BadInputError(
+                    f"{output}: is being written by {found.described(now)}; wait until it has "
+                    "ended, or name another output"
+                )
+            taking = f"{path}.{found.identity}"
+            ticket = _content("a command that takes over")
+            _hold(taking, output, ticket)
+            try:
+                again = _read(path)
+                if again is not None and again.identity == found.identity:
+                    os.replace(own, path)
+                    return
+            finally:
+                _let_go(taking, ticket)
+
+
+@contextlib.contextmanager
+def _written_aside(path: str, content: bytes) -> Iterator[str]:
+    own = unfinished_file(path)
+    file = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+    try:
+        with open(file, "wb") as opened:
+            opened.write(content)
+        yield own
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(own)
+
+
+def _make(path: str, own: str, content: bytes) -> bool:
+    """Gives a file the lock's name; returns whether there was none."""
+    try:
+        os.link(own, path)
+    except FileExistsError:
+        return os.stat(own).st_nlink == 2  # NFS may do it and say that it has not
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        except FileExistsError:
+            return False
+        with open(file, "wb") as opened:
+            opened.write(content)
+    return True
+
+
+def _let_go(path: str, content: bytes) -> None:
+    """Removes a lock of this content, if it is still there."""
+    with contextlib.suppress(OSError, BadInputError):
+        found = _read(path)
+        if found is not None and found.identity == _identity(content):
+            os.remove(path)
+
+
+def _read(path: str) -> _Found | None:
+    """What a lock says; `None` where there is none.
+
+    Raises:
+        BadInputError: something else has its name.
+        OSError: it cannot be opened.
+    """
+    try:
+        # Opened before its time is asked for: NFS keeps its answers for a while otherwise.
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            raise BadInputError(f"{path}: is a link and no lock; remove it") from error
+        raise
+    with open(file, "rb", buffering=0) as opened:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise BadInputError(f"{path}: is no file that a command made as its lock; remove it")
+        content = opened.read(_MOST_BYTES)
+    return _Found(_identity(content), found.st_mtime, _parsed(content))
+
+
+def _parsed(content: bytes) -> _Holder | None:
+    try:
+        holder = _Holder(**json.loads(content))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    fields = dataclasses.asdict(holder)
+    is_process = type(fields.pop("process")) is int and 0 < holder.process < 2**31
+    return holder if is_process and all(type(one) is str for one in fields.values()) else None
+
+
+def _content(command: str) -> bytes:
+    holder = _Holder(
+        command=command,
+        process=os.getpid(),
+        started=_started(os.getpid()) or _UNKNOWN,
+        host=socket.gethostname(),
+        machine=_machine(),
+        since=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC",
+        token=secrets.token_hex(8),
+    )
+    return json.dumps(dataclasses.asdict(holder)).encode()
+
+
+def _identity(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _machine() -> str:
+    """The same for two processes if they can see each other: one kernel, one table of processes."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:  # not Linux
+        return f"{socket.gethostname()} {uuid.getnode():x}"
+
+
+def _started(process: int) -> str | None:
+    """When a process began, which a later one of the same number did not; `None` if it is gone."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
+            state, *fields = file.read().rpartition(")")[2].split()  # the name may hold anything
+        return _NO_PROCESS if state in "ZX" else fields[18]  # field 22, in ticks since the boot
+    except (OSError, ValueError, IndexError):
+        pass  # not Linux, or other users' processes are hidden
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return _NO_PROCESS
+    except OSError:
+        pass
+    return _UNKNOWN
+
+
+def _make_directories(directory: str) -> list[str]:
+    """Makes a directory and those above it; returns those that were not there, outermost first."""
+    missing = []
+    while not os.path.isdir(directory):
+        missing.append(directory)
+        if os.path.dirname(directory) == directory:
+            break
+        directory = os.path.dirname(directory)
+    made = []
+    for name in reversed(missing):
+        try:
+            os.mkdir(name)
+            made.append(name)
+        except FileExistsError:
+            if not os.path.isdir(name):
+                raise
+    return made
