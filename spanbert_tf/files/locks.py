@@ -37,8 +37,9 @@ _MOST_BYTES = 4096  # what lies there may be a stranger's
 _LONGEST_NAME = 150  # bytes, of 255: what is added to it needs room, too
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
 _NO_PROCESS, _UNKNOWN = None, ""
-# Of this process: path of a lock → it, and the thread that may enter it again.
+# Of this process: path → lock, and what its locks say, those it holds and those it tries to.
 _held: dict[str, "_Lock"] = {}
+_own: set[str] = set()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +68,8 @@ class _Found:
         is_fresh = now - self.changed < _SECONDS_UNTIL_GONE
         if self.holder is None or self.holder.machine != _machine():
             return is_fresh
+        if self.holder.process == os.getpid():  # its run may have been moved
+            return self.identity in _own
         started = _started(self.holder.process)
         if _UNKNOWN in (started, self.holder.started):
             return is_fresh
@@ -159,6 +162,7 @@ class _Lock:
         try:
             self._take()
         except BaseException:
+            _own.discard(_identity(self._content))
             self._remove_directories()
             raise
         _held[path] = self
@@ -240,8 +244,8 @@ def _hold(path: str, output: str, content: bytes) -> None:
                 )
             taking = f"{path}.{found.identity}"
             ticket = _content("a command that takes over")
-            _hold(taking, output, ticket)
             try:
+                _hold(taking, output, ticket)
                 again = _read(path)
                 if again is not None and again.identity == found.identity:
                     os.replace(own, path)
@@ -282,7 +286,8 @@ def _make(path: str, own: str, content: bytes) -> bool:
 
 
 def _let_go(path: str, content: bytes) -> None:
-    """Removes a lock of this content, if it is still there."""
+    """Removes a lock of this content, if it is there."""
+    _own.discard(_identity(content))
     with contextlib.suppress(OSError, BadInputError):
         found = _read(path)
         if found is not None and found.identity == _identity(content):
@@ -324,6 +329,7 @@ def _parsed(content: bytes) -> _Holder | None:
 
 
 def _content(command: str) -> bytes:
+    """What a new lock of this process says."""
     holder = _Holder(
         command=command,
         process=os.getpid(),
@@ -333,7 +339,9 @@ def _content(command: str) -> bytes:
         since=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC",
         token=secrets.token_hex(8),
     )
-    return json.dumps(dataclasses.asdict(holder)).encode()
+    content = json.dumps(dataclasses.asdict(holder)).encode()
+    _own.add(_identity(content))
+    return content
 
 
 def _identity(content: bytes) -> str:

@@ -12,12 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
+
+from spanbert_tf.files.locks import release_all
 
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM})
 # One request can come as several signals: `timeout` sends SIGTERM to its child and to the group.
 _ONE_REQUEST_SECONDS = 0.5
-# A forked process would write into its parent's file.
-os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+_Handler = Callable[[int, FrameType | None], None]
 
 
 @contextlib.contextmanager
@@ -25,10 +27,10 @@ def second_signal_ends() -> Iterator[None]:
     """Ends the process with status 128 + n at the second signal, while the context lasts.
 
     The first one is for the handlers that `signal.signal` has set, as without this function:
-    KeyboardInterrupt, or a checkpoint. SIGTERM without a handler ends a process at the first.
-    Outside of the main thread it does nothing.
+    KeyboardInterrupt, or a checkpoint. SIGTERM without a handler ends a process at the first, with
+    the same status, and lets go of its outputs. Outside of the main thread it does nothing.
     """
-    with _read_by(_EndAtSecond()):
+    with _handled(signal.SIGTERM, _end), _read_by(_EndAtSecond()):
         yield
 
 
@@ -47,7 +49,7 @@ def waiting_for(what: str, seconds: float) -> Iterator[None]:
     )
     patience.daemon = True
     with (
-        _handled(signal.SIGTERM),
+        _handled(signal.SIGTERM, lambda number, frame: None),
         _read_by(lambda number, now: end_process(f"interrupted while waiting for {what}")),
     ):
         patience.start()
@@ -70,17 +72,33 @@ def signal_ends_a_wait(what: str, seconds: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _handled(number: int) -> Iterator[None]:
+def _handled(number: int, handler: _Handler) -> Iterator[None]:
     """Has Python note a signal that would end the process silently."""
     is_main = threading.current_thread() is threading.main_thread()
-    is_silent = is_main and signal.getsignal(number) is signal.SIG_DFL
+    former = signal.getsignal(number)
+    is_silent = is_main and former in (signal.SIG_DFL, _end)
     if is_silent:
-        signal.signal(number, lambda number, frame: None)
+        signal.signal(number, handler)
     try:
         yield
     finally:
         if is_silent:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, former)
+
+
+def _end(number: int, frame: FrameType | None = None) -> None:
+    release_all()
+    os._exit(128 + number)
+
+
+def _forget_in_child() -> None:
+    """A forked process would write into its parent's file, and its parent ends it by SIGTERM."""
+    signal.set_wakeup_fd(-1)
+    if signal.getsignal(signal.SIGTERM) is _end:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 @contextlib.contextmanager
@@ -130,6 +148,8 @@ class _EndAtSecond:
         self._first: float | None = None
 
     def __call__(self, number: int, now: float) -> None:
+        if signal.getsignal(number) is _end:  # the main thread may never come to it
+            _end(number)
         if self._first is None:
             self._first = now
             if self._at_first:
@@ -157,4 +177,5 @@ def _end_if_stuck(what: str, seconds: float) -> None:
 def end_process(line: str, status: int = 1) -> None:
     """Ends the process without regard to what its main thread does."""
     os.write(2, f"\nspanbert-tf: {line}\n".encode())
+    release_all()
     os._exit(status)

@@ -92,7 +92,9 @@ class Checkpoints:
         final = self._path(step)
         unfinished = final + _UNFINISHED
         try:
-            os.makedirs(unfinished)
+            if not os.path.isdir(self._directory):
+                os.mkdir(self._directory)  # and nothing above it: a run that was removed stays so
+            os.mkdir(unfinished)
             self._checkpoint.write(os.path.join(unfinished, _STATE_PREFIX))
             _write_description(unfinished, step)
             os.rename(unfinished, final)

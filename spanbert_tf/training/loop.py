@@ -316,7 +316,14 @@ class TrainingLoop:
             ) from error
         except TrainingDiverged as error:
             raise TrainingError(self._describe_divergence(course, error)) from error
-        except OSError as error:
+        except (OSError, BadInputError) as error:
+            if not os.path.isdir(self._output):
+                raise TrainingError(
+                    f"{self._output}: was removed or renamed while it was trained; if it still "
+                    "has its checkpoints, name its new place as --output to go on"
+                ) from error
+            if isinstance(error, BadInputError):
+                raise
             raise BadInputError(
                 f"{self._output}: cannot be written ({reason(error)}); free some space and run the "
                 "same command again to go on"

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 
+import click
 import pytest
 
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.cli import cli
+from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.files import locks
 from spanbert_tf.files.locks import writing
 
@@ -43,7 +45,9 @@ def lock_path(output, place="beside"):
 
 def leave_lock(output, *, age=0.0, **changes):
     """Writes a lock as another process would, with some of what it says changed."""
-    held = locks._parsed(locks._content("spanbert-tf pretrain"))
+    said = locks._content("spanbert-tf pretrain")
+    locks._own.discard(locks._identity(said))  # it is to be another process's
+    held = locks._parsed(said)
     content = json.dumps(dataclasses.asdict(dataclasses.replace(held, **changes)))
     path = lock_path(output)
     path.write_text(content)
@@ -179,6 +183,60 @@ def test_a_thread_may_hold_twice_what_another_thread_may_not(tmp_path):
         assert lock_path(output).is_file()
         with pytest.raises(BadInputError, match=f"process {os.getpid()} "):
             threads.apply(hold)
+    assert all_below(tmp_path) == []
+
+
+_RECORDS = ["--input", "missing", "--vocabulary", "missing", "--output", "OUT"]
+_COMMANDS = [
+    ["prepare", "vocabulary", "--vocabulary-size", "999", "--input", "missing", "--output", "OUT"],
+    ["prepare", "pretraining", *_RECORDS],
+    *(["prepare", name, *_RECORDS] for name in ("squad", "mrqa", "coreference", "tacred")),
+    ["prepare", "semeval2010", *_RECORDS],
+    ["prepare", "named_entities", *_RECORDS, "--format", "conll2003"],
+    ["prepare", "glue", *_RECORDS, "--task", "rte"],
+    ["prepare", "classification", *_RECORDS, "--text-column", "a", "--label-column", "b"],
+    ["convert", "--from", "tf1", "--to", "keras", "missing", "OUT"],
+    ["export", "--preset", "missing", "--output", "OUT"],
+    ["predict", "--preset", "missing", "--input", "missing", "--output", "OUT"],
+    ["evaluate", "--preset", "missing", "--data", ".", "--report", "OUT"],
+    ["inspect", ".", "--png", "OUT"],
+    ["glue", ".", "--submission", "OUT"],
+]
+_COMMANDS_INSIDE = [
+    ["pretrain", "--config", "spanbert_tiny", "--data", ".", "--output", "OUT"],
+    ["finetune", "--config", "rte", "--preset", "missing", "--data", ".", "--output", "OUT"],
+    ["compare", "--configs", "missing", "--data", ".", "--steps", "1", "--output", "OUT"],
+    ["quickstart", "--input", "missing", "--output", "OUT"],
+]
+
+
+@pytest.mark.parametrize(
+    ("place", "commands"), [("beside", _COMMANDS), ("inside", _COMMANDS_INSIDE)]
+)
+def test_every_command_is_refused_before_it_reads_anything(tmp_path, monkeypatch, place, commands):
+    monkeypatch.chdir(tmp_path)
+    holder = start_holder("OUT", place)
+    for command in commands:
+        with pytest.raises(BadInputError, match=f"^OUT: is being .* hold .process {holder.pid} on"):
+            cli(command, standalone_mode=False)
+    holder.communicate("")
+    for command in commands:  # what is wrong with them is told otherwise, and leaves nothing
+        with pytest.raises((BadInputError, ConfigurationError, click.UsageError)) as refused:
+            cli(command, standalone_mode=False)
+        assert "is being written" not in str(refused.value)
+    assert all_below(tmp_path) == []
+
+
+def test_sigterm_gives_the_lock_free(tmp_path):
+    output = tmp_path / "output"
+    program = _HOLD.replace("import sys", "import sys\nfrom spanbert_tf.process import signals")
+    program = program.replace("with writing", "with signals.second_signal_ends(), writing")
+    arguments = [sys.executable, "-c", program, str(output), "beside"]
+    holder = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    holder.terminate()
+    holder.communicate()
+    assert holder.returncode == 128 + signal.SIGTERM
     assert all_below(tmp_path) == []
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from record_files import random_records, write_records
 
 from spanbert_tf.config import load_config
-from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.errors import BadInputError, MismatchError, TrainingError
 from spanbert_tf.pretraining.run import run_pretraining
 from spanbert_tf.training import loop
 from spanbert_tf.training.metrics_log import MetricsLog, read_metrics
@@ -67,6 +67,27 @@ def _last_checkpoint(run):
 def _assert_same_run(run, straight_run):
     assert _last_checkpoint(run) == _last_checkpoint(straight_run)
     assert _without_speed(run) == _without_speed(straight_run)
+
+
+def test_run_that_is_moved_while_it_trains_says_so_and_goes_on_there(
+    straight_run, config, tiny_records, tmp_path, monkeypatch
+):
+    run, moved = tmp_path / "run", tmp_path / "moved"
+    on_step_end = MetricsLog.on_step_end
+
+    def move(self, logs):
+        on_step_end(self, logs)
+        if self.step == 6:
+            run.rename(moved)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetricsLog, "on_step_end", move)
+        with pytest.raises(TrainingError, match=r"run: was removed or renamed while it was"):
+            run_pretraining(config, tiny_records, str(run))
+    assert not run.exists()
+    run_pretraining(config, tiny_records, str(moved))
+    _assert_same_run(moved, straight_run)
+    assert not (moved / ".lock").exists()
 
 
 def test_run_directory(straight_run, config):

@@ -99,7 +99,7 @@ def test_the_first_sigterm_ends_a_command_that_does_not_handle_it():
     process = hanging_command("plain")
     process.terminate()
     process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGTERM
+    assert process.returncode == 128 + signal.SIGTERM
 
 
 def test_signals_of_a_forked_process_are_its_own():
