@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
+from spanbert_tf.data.record_frames import check_frames
 from spanbert_tf.data.schema import (
     DATASET_INFO_FILE,
     RECORD_FOOTER_BYTES,
@@ -68,6 +69,8 @@ def load_dataset_info(directory: str | os.PathLike, *, check_sizes: bool = True)
         ) from error
     for shard in info.shards:
         _check_shard(os.path.join(directory, shard.file), shard, check_sizes)
+    if check_sizes:
+        check_frames(os.path.join(directory, shard.file) for shard in info.shards)
     vocabulary_path = os.path.join(directory, VOCABULARY_FILE)
     try:
         _check_regular(vocabulary_path)

@@ -7,19 +7,16 @@ length itself is, the rest of the file is lost.
 import dataclasses
 import os
 import shutil
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import google_crc32c
 import tensorflow as tf
 
 from spanbert_tf.data import schema
 from spanbert_tf.data.packing import parse_records
+from spanbert_tf.data.record_frames import frame_fault, whole_records
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.checksums import sha256
 from spanbert_tf.files.writing import write_directory, write_text
-
-_LENGTH, _CHECKSUM = schema.RECORD_LENGTH, struct.Struct("<I")
 
 
 def repaired_records(
@@ -48,6 +45,7 @@ def repaired_records(
         shard.file
         for shard in info.shards
         if sha256(os.path.join(directory, shard.file)) != shard.sha256
+        or frame_fault(os.path.join(directory, shard.file))  # a stranger's checksums are right
     }
     if not damaged:
         return directory, info
@@ -98,7 +96,7 @@ def _copy_whole_records(
     num_records = num_tokens = 0
     try:
         with tf.io.TFRecordWriter(target) as writer:
-            for serialized in _whole_records(source):
+            for serialized in whole_records(source):
                 try:
                     lengths = parse_records(tf.constant([serialized]), info).lengths
                 except tf.errors.InvalidArgumentError:  # its checksum was written over the damage
@@ -115,22 +113,3 @@ def _copy_whole_records(
         sha256=sha256(target),
         num_bytes=os.path.getsize(target),
     )
-
-
-def _whole_records(path: str) -> Iterator[bytes]:
-    """The records whose checksums are right, up to the first wrong length."""
-    with open(path, "rb") as file:
-        while len(header := file.read(schema.RECORD_HEADER_BYTES)) == schema.RECORD_HEADER_BYTES:
-            length, checksum = header[: _LENGTH.size], header[_LENGTH.size :]
-            if _masked_checksum(length) != checksum:
-                return
-            record = file.read(*_LENGTH.unpack(length))
-            if file.read(schema.RECORD_FOOTER_BYTES) == _masked_checksum(record):
-                yield record
-
-
-def _masked_checksum(content: bytes) -> bytes:
-    """CRC-32C as TFRecord files have it: turned by 15 bits, plus a constant, little-endian."""
-    checksum = google_crc32c.value(content)
-    turned = (checksum >> 15) | (checksum << 17) & 0xFFFFFFFF
-    return _CHECKSUM.pack((turned + 0xA282EAD8) & 0xFFFFFFFF)

@@ -1,6 +1,10 @@
 """Small inputs that ask for much memory or time are refused in one line, and cost little."""
 
 import gzip
+import json
+import pathlib
+import shutil
+import struct
 
 import numpy as np
 import pytest
@@ -9,7 +13,11 @@ import tensorflow as tf
 from benchmarks.process_memory import peak_above
 from spanbert_tf.config.yaml_files import parse_override, read_settings
 from spanbert_tf.data.passage_windows import WindowPacker
+from spanbert_tf.data.record_frames import check_frames, masked_checksum, whole_records
+from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.repair import repaired_records
 from spanbert_tf.errors import SpanBertError
+from spanbert_tf.files.checksums import sha256
 from spanbert_tf.files.text_files import read_text_file
 from spanbert_tf.tasks.question_answering.candidates import WindowSpans, best_candidates
 
@@ -107,3 +115,39 @@ def test_what_a_compressed_file_unpacks_to_has_a_limit(tmp_path):
     # What is only much smaller is read: a table padded with spaces.
     path.write_bytes(gzip.compress(("word" + " " * 60 + "\n").encode() * 200_000))
     assert len(read_text_file(str(path))) == 65 * 200_000
+
+
+def with_frame_of(num_bytes, records, target):
+    """Records whose first shard ends with a frame that states so many bytes; all sums are right."""
+    shutil.copytree(records, target)
+    path = target / "dataset_info.json"
+    info = json.loads(path.read_text())
+    shard = next(shard for shard in info["shards"] if shard["split"] == "train")
+    length = struct.pack("<Q", num_bytes)
+    file = target / shard["file"]
+    file.write_bytes(file.read_bytes() + length + masked_checksum(length) + b"xxxx")
+    shard |= {"sha256": sha256(file), "num_bytes": file.stat().st_size}
+    shard["num_records"] += 1
+    path.write_text(json.dumps(info))
+    return str(target), str(file)
+
+
+@pytest.mark.parametrize("num_bytes", [2**40, 2**63, 2**64 - 1])
+def test_a_record_is_no_longer_than_its_file(num_bytes, tiny_records, tmp_path):
+    directory, file = with_frame_of(num_bytes, tiny_records, tmp_path / "records")
+    message = refusal(load_dataset_info, directory)
+    assert message.startswith(f"{file}: record ") and f"have {num_bytes:,} bytes" in message
+    # Where damage is skipped, the records before it are whole.
+    info = load_dataset_info(directory, check_sizes=False)
+    told = []
+    repaired = repaired_records(directory, info, str(tmp_path / "repaired"), told.append)
+    assert repaired[1].num_records("train") == info.num_records("train") - 1
+    assert told[0].startswith(f"{file}: 1 damaged records are skipped")
+    load_dataset_info(repaired[0])
+
+
+def test_whole_frames_pass(tiny_records):
+    files = [str(path) for path in pathlib.Path(tiny_records).glob("*.tfrecord")]
+    check_frames(files)
+    expected = [record.numpy() for record in tf.data.TFRecordDataset(files)]
+    assert [record for path in files for record in whole_records(path)] == expected
