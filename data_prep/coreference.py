@@ -12,6 +12,7 @@ from spanbert_tf.command_line import (
     quiet_libraries,
     run_command,
 )
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.vocabulary import Casing
 
 _SHOWN = (
@@ -91,10 +92,10 @@ def prepare_coreference(
         overwrite=overwrite,
     )
     shown = ", ".join(f"{info.counts[name]:,} {title}" for title, name in _SHOWN)
-    click.echo(f"{output}: {shown}")
+    print_line(f"{output}: {shown}")
     for name, meaning in _LOST.items():
         if info.counts[name]:
-            click.echo(f"  {info.counts[name]:,} {meaning.format(width=max_span_width)}")
+            print_line(f"  {info.counts[name]:,} {meaning.format(width=max_span_width)}")
 
 
 if __name__ == "__main__":

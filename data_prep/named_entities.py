@@ -6,6 +6,7 @@ import click
 
 from data_prep.options import record_options
 from spanbert_tf.command_line import WritingCommand, quiet_libraries, run_command
+from spanbert_tf.process.lines import print_line
 
 
 @click.command("named_entities", cls=WritingCommand)
@@ -43,7 +44,7 @@ def prepare_named_entities(
     )
     for what, count in sentences.repairs.items():
         if count:
-            click.echo(f"{input_path}: {what}: {count:,}")
+            print_line(f"{input_path}: {what}: {count:,}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import click
 
 from data_prep.options import question_options
 from spanbert_tf.command_line import WritingCommand, quiet_libraries, run_command
+from spanbert_tf.process.lines import print_line
 
 
 @click.command("squad", cls=WritingCommand)
@@ -37,7 +38,7 @@ def prepare_squad(
         overwrite=overwrite,
     )
     if not version_2 and (line := describe_unanswered(questions)):
-        click.echo(line)
+        print_line(line)
 
 
 if __name__ == "__main__":

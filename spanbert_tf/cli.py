@@ -24,6 +24,7 @@ from spanbert_tf.command_line import (
     show_library_logs,
 )
 from spanbert_tf.process.keras_import import import_keras
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.tasks.cli import evaluate, finetune, glue, predict
 
 
@@ -236,7 +237,9 @@ def configs(name: str | None) -> None:
     """List the configurations that are shipped."""
     from spanbert_tf.config.shipped import resolved_text, shipped_table
 
-    click.echo(resolved_text(name) if name else shipped_table(), nl=False)
+    text = resolved_text(name) if name else shipped_table()
+    for line in text.removesuffix("\n").split("\n"):
+        print_line(line)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

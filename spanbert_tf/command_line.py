@@ -1,12 +1,12 @@
 """How a command runs: options that several share, quiet libraries, and the status at the end."""
 
+import contextlib
 import io
 import json
 import logging
 import os
 import re
 import sys
-import traceback
 import warnings
 from collections.abc import Sequence
 
@@ -15,7 +15,9 @@ import click
 from spanbert_tf.errors import ConfigurationError, SpanBertError, TrainingError
 from spanbert_tf.files.locks import writing
 from spanbert_tf.files.outputs import without_slash
+from spanbert_tf.process.lines import escape_controls, print_escaped_traceback
 from spanbert_tf.process.signals import second_signal_ends
+from spanbert_tf.process.surroundings import describe_surroundings
 
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -161,22 +163,72 @@ def run_command(
         arguments: arguments of the command.
         debug: whether to show tracebacks.
     """
+    _open_closed_streams()
     _escape_unknown_characters()
+    sys.excepthook = print_escaped_traceback
     try:
+        _refuse_undecodable_paths(arguments)
         with second_signal_ends():
             command.main(list(arguments), name, standalone_mode=False, **CONTEXT_SETTINGS)
     except click.ClickException as error:
-        click.echo(f"spanbert-tf: {' '.join(error.format_message().split())}", err=True)
+        _print_error(" ".join(error.format_message().split()))
         sys.exit(EXIT_BAD_INPUT)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("spanbert-tf: interrupted", err=True)
+        _print_error("interrupted")
         sys.exit(EXIT_FAILED)
     except SpanBertError as error:
         if debug:
-            traceback.print_exc()
-        click.echo(f"spanbert-tf: {error}", err=True)
+            print_escaped_traceback(type(error), error, error.__traceback__)
+        _print_error(str(error))
         sys.exit(EXIT_FAILED if isinstance(error, TrainingError) else EXIT_BAD_INPUT)
+    except Exception as error:
+        line = describe_surroundings(error)
+        if line is None:
+            raise
+        if debug:
+            print_escaped_traceback(type(error), error, error.__traceback__)
+        _print_error(line)
+        sys.exit(EXIT_BAD_INPUT)
     sys.exit(EXIT_DONE)
+
+
+def _print_error(line: str) -> None:
+    click.echo(f"spanbert-tf: {escape_controls(line)}", err=True)
+
+
+def _open_closed_streams() -> None:
+    """Where standard output or error is closed (`>&-`), what is printed is dropped.
+
+    Otherwise the next file that is opened would be the stream, and get what libraries print.
+    """
+    for name, mode, number in (("stdin", "r", 0), ("stdout", "w", 1), ("stderr", "w", 2)):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+
+
+def _refuse_undecodable_paths(arguments: Sequence[str]) -> None:
+    """Refuses names that TensorFlow, which wants UTF-8, could not open, before any work.
+
+    Raises:
+        ConfigurationError: the name of an argument or of the working directory is such a one.
+    """
+    names = [*arguments]
+    with contextlib.suppress(OSError):  # the working directory was removed
+        names.append(os.getcwd())
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            encoding = sys.getfilesystemencoding()
+            advice = "rename it" if encoding == "utf-8" else "set PYTHONUTF8=1, or rename it"
+            raise ConfigurationError(
+                f"{name}: is not the {encoding} that file names are in here; {advice}"
+            ) from error
 
 
 def _escape_unknown_characters() -> None:

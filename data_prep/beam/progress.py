@@ -110,7 +110,7 @@ class ProgressDisplay:
                 if number % _LOOKS_BETWEEN_LINES == 0:
                     print(f"preparing: {self._describe(totals)}", file=sys.stderr, flush=True)
             return
-        columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True)) as progress:
             task = progress.add_task("starting", total=self._input_bytes)
             for totals in self._looks():

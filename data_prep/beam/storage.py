@@ -83,7 +83,7 @@ class WorkDirectory:
     def __init__(
         self, output: str | os.PathLike, kind: OutputKind, *, overwrite: bool = False
     ) -> None:
-        output = without_slash(output)
+        self._named = output = without_slash(output)
         self.output = output if is_remote(output) else os.path.realpath(output)
         self.path = f"{self.output}{UNFINISHED}"
         self._kind, self._overwrite = kind, overwrite
@@ -91,7 +91,7 @@ class WorkDirectory:
     def check(self) -> None:
         """Raises `BadInputError` unless the output is new, or an earlier one may be replaced."""
         if not is_remote(self.output):
-            check_output(self.output, self._kind, overwrite=self._overwrite)
+            check_output(self._named, self._kind, overwrite=self._overwrite)
         elif names := self._published():
             is_earlier = self._kind.includes(names)
             refuse_output(self.output, self._kind, is_earlier=is_earlier, overwrite=self._overwrite)

@@ -39,6 +39,7 @@ from spanbert_tf.data.schema import (
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.locks import one_writer
 from spanbert_tf.files.outputs import NEW
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.vocabulary import Casing, check_case, load_vocabulary
 
 _TEXT_BYTES_PER_SHARD = 32 * 2**20
@@ -138,7 +139,7 @@ def write_pretraining_records(
         raise BadInputError(cannot_write(output, error)) from error
     finally:
         job.directory.remove()
-    print(_summary(info, held_out, output, time.monotonic() - start), flush=True)
+    print_line(_summary(info, held_out, output, time.monotonic() - start))
     return info
 
 

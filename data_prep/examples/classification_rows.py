@@ -28,6 +28,7 @@ from spanbert_tf.data.tokenization import WordPieceTokenizer
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.json_lines import write_json_lines
 from spanbert_tf.files.outputs import OutputKind, check_output
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.progress import show_progress
 from spanbert_tf.tasks.text_classification.schema import (
     EXAMPLES_FILE,
@@ -189,16 +190,18 @@ def _example_line(texts: LabelledTexts, example: LabelledText) -> dict:
 def _print_summary(output: str, info: TextClassificationInfo, seconds: float) -> None:
     what = f"{info.dataset}: " if info.dataset else ""
     kind = "pairs of texts" if info.is_pair else "texts"
-    print(f"{output}: {what}{info.num_rows:,} {kind}, {info.num_tokens:,} tokens, {seconds:.1f} s")
+    print_line(
+        f"{output}: {what}{info.num_rows:,} {kind}, {info.num_tokens:,} tokens, {seconds:.1f} s"
+    )
     if not info.is_labelled:
-        print("  without labels: to predict, not to train or to score")
+        print_line("  without labels: to predict, not to train or to score")
     elif not info.is_regression:
         counted = list(zip(info.labels, info.label_counts, strict=True))
         shown = ", ".join(f"{label} {count:,}" for label, count in counted[:_SHOWN_LABELS])
-        print(f"  labels: {shown}{', …' * (len(counted) > _SHOWN_LABELS)}")
+        print_line(f"  labels: {shown}{', …' * (len(counted) > _SHOWN_LABELS)}")
     for name in ("cut_rows", "empty_texts", "skipped_lines"):
         if info.counts[name]:
-            print(f"  {name.replace('_', ' ')}: {info.counts[name]:,}", flush=True)
+            print_line(f"  {name.replace('_', ' ')}: {info.counts[name]:,}")
 
 
 def load_labels(directory: str) -> list[str]:

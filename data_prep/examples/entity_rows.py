@@ -25,6 +25,7 @@ from spanbert_tf.data.schema import VOCABULARY_FILE
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.json_lines import write_json_lines
 from spanbert_tf.files.outputs import OutputKind, check_output
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.progress import show_progress
 from spanbert_tf.tasks.named_entities import schema
 from spanbert_tf.tasks.named_entities.schema import NamedEntitiesInfo
@@ -242,10 +243,10 @@ def _word_labels(words: Sequence[tuple[int, int]], entities: Sequence[Entity]) -
 
 def _print_summary(output: str, info: NamedEntitiesInfo, lost: Sequence[str]) -> None:
     counts = info.counts
-    print(
+    print_line(
         f"{output}: {counts['sentences']:,} sentences in {counts['rows']:,} rows, "
         f"{counts['entities']:,} entities of {len(info.labels) // 2} types; "
         f"{counts['lost_entities']:,} lost, which begin or end inside a word or have no word pieces"
     )
     for line in lost:
-        print(f"  {line}")
+        print_line(f"  {line}")

@@ -14,6 +14,7 @@ from data_prep.examples.questions import Answer, Question, QuestionSet
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.files.text_files import read_text_file
+from spanbert_tf.process.lines import print_line
 
 DEVELOPMENT, TEST = "development", "test"
 _SHOWN_DIFFERENT = 3
@@ -122,8 +123,9 @@ def _print_different(path: str, contexts: list[str], questions: list[Question]) 
             if there and not is_alike(there, answer.text):
                 different.append(f"  question {question.id!r}: {answer.text!r} is {there!r} there")
     if different:
-        print(
+        print_line(
             f"{path}: {len(different):,} answers have other text than stands in their place; the "
             "place is trusted"
         )
-        print("\n".join(different[:_SHOWN_DIFFERENT]))
+        for line in different[:_SHOWN_DIFFERENT]:
+            print_line(line)

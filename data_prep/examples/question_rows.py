@@ -31,6 +31,7 @@ from spanbert_tf.data.schema import VOCABULARY_FILE
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.json_lines import write_json_lines
 from spanbert_tf.files.outputs import OutputKind, check_output
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.progress import show_progress
 from spanbert_tf.tasks.question_answering import schema
 from spanbert_tf.vocabulary import Casing, check_case, load_vocabulary
@@ -321,28 +322,28 @@ def _line(question: Question, located: Sequence[Located]) -> dict:
 
 def _print_summary(output: str, writer: _Writer, seconds: float) -> None:
     counts = writer.counts
-    print(
+    print_line(
         f"{output}: {counts['questions']:,} questions about {counts['contexts']:,} contexts in "
         f"{counts['windows']:,} windows, in {seconds:.1f} s"
     )
     if counts["answers"]:
         kept = counts["found"] + counts["repaired"]
         share = counts["round_trips"] / counts["answers"]
-        print(
+        print_line(
             f"answers: {counts['answers']:,}, of which {counts['found']:,} found, "
             f"{counts['repaired']:,} repaired, {counts['lost']:,} lost; {share:.2%} come back as "
             f"the same text from their tokens ({kept - counts['round_trips']:,} begin or end "
             "inside a token)"
         )
     for line in writer.lost:
-        print(f"  {line}")
+        print_line(f"  {line}")
     if counts["untrained_questions"]:
-        print(
+        print_line(
             f"left out of training: {counts['untrained_questions']:,} questions without an answer "
             "that was found"
         )
     if counts["cut_questions"]:
-        print(
+        print_line(
             f"cut off: the end of {counts['cut_questions']:,} questions, after their first "
             f"{writer.max_question_tokens} tokens"
         )

@@ -20,6 +20,7 @@ from spanbert_tf.data.schema import VOCABULARY_FILE, token_id_dtype
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.json_lines import write_json_lines
 from spanbert_tf.files.outputs import OutputKind, check_output
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.progress import show_progress
 from spanbert_tf.tasks.relation_extraction import schema
 from spanbert_tf.tasks.relation_extraction.schema import RelationExtractionInfo
@@ -196,11 +197,15 @@ class _Writer:
 
 def _print_summary(output: str, info: RelationExtractionInfo) -> None:
     counts = info.counts
-    print(
+    print_line(
         f"{output}: {counts['rows']:,} examples, {len(info.labels)} relations, {len(info.markers)} "
         f"markers; {counts['full_rows']:,} rows are full and may have been cut"
     )
     if counts["unknown_types"]:
-        print(f"entities of types that the training set does not have: {counts['unknown_types']:,}")
+        print_line(
+            f"entities of types that the training set does not have: {counts['unknown_types']:,}"
+        )
     if counts["unknown_relations"]:
-        print(f"relations that the training set does not have: {counts['unknown_relations']:,}")
+        print_line(
+            f"relations that the training set does not have: {counts['unknown_relations']:,}"
+        )

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.process.lines import escape_controls
 from spanbert_tf.tasks.relation_extraction.schema import ExampleLine
 
 
@@ -30,7 +31,7 @@ class RelationSet:
 
 
 def check_relations(relations: RelationSet) -> None:
-    """Refuses a file without examples, or of which some have no relation, and ids that come twice.
+    """Refuses a file without examples or with relations in some alone, ids twice, controls.
 
     Raises:
         BadInputError: it is such a file; the message names the example.
@@ -42,5 +43,12 @@ def check_relations(relations: RelationSet) -> None:
     if twice := [identifier for identifier, count in counts.items() if count > 1]:
         raise BadInputError(f"{path}: example id {twice[0]!r} is there {counts[twice[0]]} times")
     without = [example["id"] for example in examples if example["relation"] is None]
+    for example in examples:
+        relation = example["relation"] or ""
+        if relation != escape_controls(relation):  # files of predictions have one a line
+            raise BadInputError(
+                f"{path}: example {example['id']!r}: the relation {relation!r} has a line end or "
+                "another control character; rename it"
+            )
     if 0 < len(without) < len(examples):
         raise BadInputError(f"{path}: example {without[0]!r}: has no relation, as others have")

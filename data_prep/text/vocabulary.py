@@ -10,6 +10,7 @@ from data_prep.text.corpus import CorpusReader, find_files
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.outputs import OutputKind, check_output_file
 from spanbert_tf.files.writing import write_text
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.progress import show_progress
 from spanbert_tf.vocabulary import (
     CONTINUATION_PREFIX,
@@ -75,12 +76,11 @@ def write_vocabulary(
     casing = Casing.of(lowercase, strip_accents)
     vocabulary = train_vocabulary(texts, vocabulary_size, casing)
     _write_lines(vocabulary, output)
-    print(f"{output}: {len(vocabulary):,} entries from {len(files):,} files", flush=True)
+    print_line(f"{output}: {len(vocabulary):,} entries from {len(files):,} files")
     if len(vocabulary) < vocabulary_size:
-        print(
+        print_line(
             f"{output}: these are fewer than the {vocabulary_size:,} that were asked for: the text "
             "has no more pieces that occur twice; give more text",
-            flush=True,
         )
     return len(vocabulary)
 

@@ -21,6 +21,7 @@ from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.checksums import refuse_special_files
 from spanbert_tf.files.outputs import check_output
 from spanbert_tf.process.console import table_console
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.vocabulary import check_case
 
 # Format: module and function. Modules are imported when they are needed: some want PyTorch.
@@ -95,8 +96,8 @@ def convert_checkpoint(
     _print_table(checkpoint, left_out)
     num_entries, num_rows = len(checkpoint.vocabulary), checkpoint.sizes["vocabulary_size"]
     if num_entries != num_rows:
-        print(f"vocabulary: {num_entries:,} entries, token embedding: {num_rows:,} rows")
-    print(f"{destination}: {target_format}, from {source}", flush=True)
+        print_line(f"vocabulary: {num_entries:,} entries, token embedding: {num_rows:,} rows")
+    print_line(f"{destination}: {target_format}, from {source}")
 
 
 def _warn_of_casing(checkpoint: Checkpoint) -> None:
@@ -104,7 +105,7 @@ def _warn_of_casing(checkpoint: Checkpoint) -> None:
     try:
         check_case(checkpoint.vocabulary, checkpoint.path, checkpoint.casing)
     except MismatchError as error:
-        print(f"warning: {error}", flush=True)
+        print_line(f"warning: {error}")
 
 
 def _function(name: str) -> Callable:

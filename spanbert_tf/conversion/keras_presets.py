@@ -47,8 +47,10 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.presets.golden import encode_rows, golden_rows
+from spanbert_tf.presets.model_card import published_name
 from spanbert_tf.presets.pretraining import save_pretraining_preset
 from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.process.lines import print_line
 
 _WIDTH_OF_LARGE = 1024
 
@@ -78,7 +80,7 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
     tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
     backbone = SpanBertBackbone(**checkpoint.sizes)
     _assign_encoder(backbone, checkpoint)
-    facts = {"Converted from": checkpoint.path}
+    facts = {"Converted from": published_name(checkpoint.path)}
     for part, make_task in _TASKS.items():
         if part in found:
             task, parameters = make_task(checkpoint, backbone, tokenizer)
@@ -209,7 +211,7 @@ def write_keras_bert(
     backbone = _stock_backbone(checkpoint)
     _assign_encoder(backbone, checkpoint)
     tokenizer = keras_hub.models.BertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
-    facts = {"Converted from": checkpoint.path}
+    facts = {"Converted from": published_name(checkpoint.path)}
     if MASKED_LM_HEAD in found:
         length = backbone.max_sequence_length
         preprocessor = keras_hub.models.BertMaskedLMPreprocessor(tokenizer, sequence_length=length)
@@ -243,7 +245,7 @@ def print_gelu_difference(checkpoint: Checkpoint) -> None:
     rows = golden_rows(tokenizer)
     pairs = zip(encode_rows(exact_encoder, rows), encode_rows(tanh_encoder, rows), strict=True)
     difference = max(float(np.abs(exact - approximate).max()) for exact, approximate in pairs)
-    print(
+    print_line(
         f"KerasHub's BERT approximates the GELU: its outputs differ by up to {difference:.1e} from "
         "those of the exact encoder, on three sentences"
     )

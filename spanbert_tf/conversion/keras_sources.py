@@ -36,6 +36,7 @@ from spanbert_tf.presets.loading import (
     without_warning_of_new_heads,
 )
 from spanbert_tf.presets.pretraining import add_heads, load_encoder_and_head
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.vocabulary import Casing, has_accents
 
 
@@ -133,7 +134,7 @@ def _print_settings_left_behind(path: str, task: keras_hub.models.Task) -> None:
         ]
     if left:
         settings = ", ".join(left)
-        print(f"{path}: these settings have no place in other formats: {settings}", flush=True)
+        print_line(f"{path}: these settings have no place in other formats: {settings}")
 
 
 def _text_head(path: str, classifier: SpanBertTextClassifier) -> tuple[list[Parameter], dict]:
@@ -184,10 +185,9 @@ def _read_pretrained(path: str, name: str | None) -> _Read:
     """The encoder of any other preset, with the heads of pre-training, if they were trained."""
     backbone, masked_lm_head = load_encoder_and_head(path)
     if name not in (None, SpanBertMaskedLM.__name__, keras_hub.models.BertMaskedLM.__name__):
-        print(
+        print_line(
             f"{path}: the head of its {name} has no place in other formats: the encoder alone is "
             "converted",
-            flush=True,
         )
     if masked_lm_head is None:
         if name == SpanBertMaskedLM.__name__:
@@ -212,4 +212,4 @@ def refuse_copy(path: str) -> None:
 
 
 def _print_untrained(path: str) -> None:
-    print(f"{path}: its head was never trained: left out", flush=True)
+    print_line(f"{path}: its head was never trained: left out")

@@ -77,11 +77,12 @@ def check_output(directory: str | os.PathLike, kind: OutputKind, *, overwrite: b
         The directory without a slash at its end.
 
     Raises:
-        BadInputError: it is a file or a mount point, or holds something else, or `overwrite` is
-            not given, or it cannot be made.
+        BadInputError: it is a file, a link to nothing or a mount point, or holds something else,
+            or `overwrite` is not given, or it cannot be made.
     """
     directory = without_slash(directory)
     _undo_replacement(directory)
+    _refuse_dangling_link(directory)
     if not os.path.lexists(directory):
         _check_writable(directory)
         return directory
@@ -128,8 +129,9 @@ def check_resumable(directory: str, name: str, contents: Sequence[str]) -> None:
         contents: patterns (for `fnmatch`) of the names in it.
 
     Raises:
-        BadInputError: it is a file, or holds something else.
+        BadInputError: it is a file or a link to nothing, or holds something else.
     """
+    _refuse_dangling_link(directory)
     if not os.path.lexists(directory):
         return
     names = os.listdir(directory) if os.path.isdir(directory) else [os.path.basename(directory)]
@@ -167,15 +169,19 @@ def check_output_file(
     path = without_slash(path)
     if os.path.isdir(path):
         raise BadInputError(f"{path}: is a directory; name a file")
-    if os.path.islink(path) and not os.path.exists(path):
-        raise BadInputError(
-            f"{path}: is a link to nothing ({os.readlink(path)}); remove it or name another output"
-        )
+    _refuse_dangling_link(path)
     if os.path.exists(path):
         refuse_output(path, kind, is_earlier=is_earlier(path), overwrite=overwrite)
     else:
         _check_writable(path)
     return path
+
+
+def _refuse_dangling_link(path: str) -> None:
+    if os.path.islink(path) and not os.path.exists(path):
+        raise BadInputError(
+            f"{path}: is a link to nothing ({os.readlink(path)}); remove it or name another output"
+        )
 
 
 def check_no_link(path: str) -> None:

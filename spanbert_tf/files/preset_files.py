@@ -6,8 +6,10 @@ import zipfile
 import numpy as np
 
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.checksums import sha256
 
 HEADS_FILE = "pretraining_heads.npz"
+GOLDEN_FILE = "golden.json"
 _SPAN_POSITIONS = "span_boundary_head/position_embedding/embeddings"
 _NEXT_SENTENCE = "next_sentence_head/kernel"
 
@@ -31,6 +33,18 @@ def find_preset_file(preset: str, name: str) -> str | None:
         return preset_utils.get_file(preset, name)
     except FileNotFoundError:
         return None
+
+
+def golden_digest(preset: str) -> str | None:
+    """What a preset is recognised by, wherever it lies: the SHA-256 of its `golden.json`.
+
+    That file holds the checksums of the weights. `None` without one, and for names of KerasHub's.
+
+    Args:
+        preset: directory, or another name that `from_preset` takes.
+    """
+    path = os.path.join(preset, GOLDEN_FILE)
+    return sha256(path) if os.path.isfile(path) else None
 
 
 def read_heads(preset: str) -> dict[str, np.ndarray]:

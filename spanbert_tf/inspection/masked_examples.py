@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from rich.text import Text
 
+from spanbert_tf.process.lines import escape_controls
 from spanbert_tf.vocabulary import MASK_TOKEN, is_continuation
 
 _MASKED, _RANDOM, _KEPT = "bold white on blue", "bold white on red", "bold black on green"
@@ -33,10 +34,10 @@ def masked_example(row: dict[str, np.ndarray], vocabulary: Sequence[str]) -> Tex
     originals = dict(zip(row["mask_positions"][used], row["mask_ids"][used], strict=True))
     text = Text()
     for position in range(int(row["padding_mask"].sum())):
-        shown = vocabulary[row["token_ids"][position]]
+        shown = escape_controls(vocabulary[row["token_ids"][position]])
         style = ""
         if position in originals:
-            original = vocabulary[originals[position]]
+            original = escape_controls(vocabulary[originals[position]])
             style = _KEPT if shown == original else _MASKED if shown == MASK_TOKEN else _RANDOM
             shown = f"{original}→{shown}"
         place = _sentence_begin(row, position)

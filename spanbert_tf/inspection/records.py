@@ -5,7 +5,6 @@ import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +21,7 @@ from spanbert_tf.inspection.span_lengths import SpanLengths, count_span_lengths,
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS, TABLE_SIZES
 from spanbert_tf.pretraining.datasets import tokens_per_row
+from spanbert_tf.process.console import DataConsole
 from spanbert_tf.tasks.inspection import inspect_rows
 from spanbert_tf.tasks.task import holds_task_records, task_of_records
 from spanbert_tf.vocabulary import load_vocabulary
@@ -40,7 +40,7 @@ def inspect_records(
     png: str | None = None,
     num_examples: int = 3,
     overwrite: bool = False,
-    console: Console | None = None,
+    console: DataConsole | None = None,
 ) -> None:
     """Prints what a set of records holds and how a configuration masks it; or a task's records.
 
@@ -56,7 +56,7 @@ def inspect_records(
     Raises:
         SpanBertError: the records or the configuration cannot be used.
     """
-    console = console or Console(emoji=False)  # `:smile:` stays what the text has
+    console = console or DataConsole()
     if holds_task_records(data):
         if png or overrides:
             raise ConfigurationError(
@@ -88,7 +88,7 @@ def inspect_records(
                 plot_span_lengths(lengths, unfinished, title)
         except OSError as error:
             raise BadInputError(f"{png}: cannot be written ({reason(error)})") from error
-        console.print(Text(f"wrote {png}"))
+        console.print(f"wrote {png}", highlight=False)
 
 
 def _is_picture(path: str) -> bool:
@@ -109,14 +109,14 @@ def rows_for_tokens(info: DatasetInfo, num_tokens: int = PAPER_BATCH_TOKENS) -> 
     return round(num_tokens / tokens_per_row(info))
 
 
-def _print_counts(console: Console, data: str, info: DatasetInfo) -> None:
+def _print_counts(console: DataConsole, data: str, info: DatasetInfo) -> None:
     annotations = ", ".join(info.annotations) or "none"
     summary = (
         f"{data}: {info.sequences} sequences of {info.sequence_length}, "
         f"{info.casing.describe()}, vocabulary of {info.vocabulary_size:,}, "
         f"annotations: {annotations}"
     )
-    console.print(Text(summary))
+    console.print(summary, highlight=False)
     table = Table("split", "shards", "records", "tokens", "fill rate")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -135,7 +135,7 @@ def _print_counts(console: Console, data: str, info: DatasetInfo) -> None:
 
 
 def _print_examples(
-    console: Console, data: str, settings: PretrainingConfig, num_examples: int
+    console: DataConsole, data: str, settings: PretrainingConfig, num_examples: int
 ) -> None:
     vocabulary = load_vocabulary(os.path.join(data, VOCABULARY_FILE))
     options = settings.masking
@@ -177,7 +177,7 @@ def _rates(options: MaskingOptions) -> str:
     return "/".join(f"{100 * share:.3g}" for share in (*shares, 1 - sum(shares)))
 
 
-def _print_head_steps(console: Console, settings: PretrainingConfig) -> None:
+def _print_head_steps(console: DataConsole, settings: PretrainingConfig) -> None:
     training = settings.training
     if training.head_steps:
         alone = min(training.head_steps, training.steps)
@@ -187,10 +187,11 @@ def _print_head_steps(console: Console, settings: PretrainingConfig) -> None:
         )
 
 
-def _print_clipped_indices(console: Console, data: str, table_sizes: Mapping[str, int]) -> None:
+def _print_clipped_indices(console: DataConsole, data: str, table_sizes: Mapping[str, int]) -> None:
     counted = count_clipped_indices(data, table_sizes)
+    console.print()
     console.print(
-        f"\nBeyond SegaBERT's tables, whose last row they take, of {counted.num_tokens:,} tokens "
+        f"Beyond SegaBERT's tables, whose last row they take, of {counted.num_tokens:,} tokens "
         f"in {counted.num_records:,} records, the paragraphs of each row lowered as far as "
         "they can be:"
     )
@@ -201,8 +202,9 @@ def _print_clipped_indices(console: Console, data: str, table_sizes: Mapping[str
         )
 
 
-def _print_lengths(console: Console, lengths: SpanLengths, title: str) -> None:
-    console.print(Text(f"\nSpan lengths in words, {title}"))
+def _print_lengths(console: DataConsole, lengths: SpanLengths, title: str) -> None:
+    console.print()
+    console.print(f"Span lengths in words, {title}", highlight=False)
     columns = {"drawn": lengths.drawn, "merged": lengths.merged}
     table = Table("words", *(name for name, counts in columns.items() if counts.any()))
     if lengths.exact is not None:

@@ -17,10 +17,10 @@ from keras_hub.src.utils import preset_utils
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.checksums import is_file_name, sha256
 from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.preset_files import GOLDEN_FILE
 from spanbert_tf.models.preset_precision import without_mixed_precision
 from spanbert_tf.vocabulary import END_TOKEN, START_TOKEN
 
-GOLDEN_FILE = "golden.json"
 _ADVICE = f"copy the preset again, or remove {GOLDEN_FILE}"
 SENTENCES = (
     "The span boundary objective predicts a span from the two tokens beside it.",

@@ -16,6 +16,7 @@ from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.directory_kinds import refuse_no_preset
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+from spanbert_tf.models.preset_source import refuse_other_modules
 from spanbert_tf.models.task_presets import describe_missing, is_task_preset, reads_raw_inputs
 from spanbert_tf.presets.golden import check_outputs, check_weights
 from spanbert_tf.process.precision import choose_precision
@@ -42,10 +43,12 @@ def load_preset(
         **options: as for `from_preset`.
 
     Raises:
-        BadInputError: the preset is of another class, or one of its files is missing or damaged.
+        BadInputError: the preset is of another class, or one of its files is missing or damaged,
+            or it names modules of others.
         MismatchError: it has SegaBERT's positions of before 0.2.0.
     """
     refuse_no_preset(preset)
+    refuse_other_modules(preset)
     try:
         if not issubclass(kind, keras_hub.models.Tokenizer):  # it reads none
             check_weights(preset)

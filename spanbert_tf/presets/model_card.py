@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import keras_hub
 
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+from spanbert_tf.process.lines import escape_controls
 from spanbert_tf.vocabulary import Casing
 
 CARD_FILE = "README.md"
@@ -39,7 +40,8 @@ def write_model_card(
             if name != "name" and _is_size(value)
         },
     }
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    cells = {name: escape_controls(value).replace("|", "\\|") for name, value in rows.items()}
+    table = "\n".join(f"| {name} | {value} |" for name, value in cells.items())
     module = "spanbert_tf.models" if isinstance(backbone, SpanBertBackbone) else "keras_hub.models"
     text = f"""---
 library_name: keras-hub
@@ -63,6 +65,15 @@ Intended use, limits, and the licence of the text that it was trained on: fill i
 """
     with open(os.path.join(directory, CARD_FILE), "w", encoding="utf-8") as file:
         file.write(text)
+
+
+def published_name(path: str) -> str:
+    """What a card tells of a directory: its name, and none of the folders above, which are private.
+
+    Args:
+        path: path of a directory or a file, or a name of KerasHub's such as `hf://…`, which stays.
+    """
+    return path if "://" in path else os.path.basename(os.path.abspath(path)) or path
 
 
 def _pooler(backbone: keras_hub.models.Backbone) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from spanbert_tf.errors import ConfigurationError
-from spanbert_tf.process.console import print_line
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.signals import end_process, signal_ends_a_wait, waiting_for
 
 _KEY = "data.service_address"

@@ -10,7 +10,7 @@ from spanbert_tf.models.pretraining_heads import LOADED
 from spanbert_tf.presets.loading import checked_tokenizer, weights_digest
 from spanbert_tf.presets.pretraining import load_preset_into
 from spanbert_tf.pretraining.output_bias import begin_at_frequencies
-from spanbert_tf.process.console import print_line
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.training.run_directory import check_same_inputs, write_inputs
 
 _OPTION = "--initial-preset"

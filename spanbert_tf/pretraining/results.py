@@ -1,13 +1,14 @@
 """What a finished run writes and prints: its preset and a summary."""
 
 import os
+import shlex
 from collections.abc import Mapping
 
 from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.data.schema import VOCABULARY_FILE, DatasetInfo
 from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
 from spanbert_tf.presets.pretraining import save_pretraining_preset
-from spanbert_tf.process.console import print_line
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 from spanbert_tf.training.run_directory import PRESET
 from spanbert_tf.vocabulary import load_vocabulary
@@ -83,12 +84,14 @@ def print_summary(
         show_next_steps: whether to print more than the metrics.
     """
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measured.items())
-    print_line(f"\nHeld-out records after step {step}: {shown}")
+    print_line()
+    print_line(f"Held-out records after step {step}: {shown}")
     if not show_next_steps:
         return
     print_line(f"{output}: preset/, checkpoints/, metrics.jsonl, config.yaml")
-    print_line(f"tensorboard --logdir {output}/logs")
-    print_line(f"spanbert-tf export --preset {output}/{PRESET} --output served")
+    print_line(shlex.join(["tensorboard", "--logdir", os.path.join(output, "logs")]))
+    preset = os.path.join(output, PRESET)
+    print_line(shlex.join(["spanbert-tf", "export", "--preset", preset, "--output", "served"]))
 
 
 def last_evaluation(output: str) -> dict[str, float]:

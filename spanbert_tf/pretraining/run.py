@@ -19,7 +19,7 @@ from spanbert_tf.pretraining.initial_encoder import (
 from spanbert_tf.pretraining.initial_preset import begin_run, check_same_preset, note_preset
 from spanbert_tf.pretraining.model import compiled_pretrainer
 from spanbert_tf.pretraining.results import last_evaluation, print_summary, save_run_preset
-from spanbert_tf.process.console import print_line
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.supervision import one_run
 from spanbert_tf.training.encoder_variables import encoder_variables
 from spanbert_tf.training.loop import (

@@ -51,7 +51,7 @@ def show_progress(
         return f"{doing}: {amount:,.0f} of {total:,.0f} {name}, {share}"
 
     if sys.stderr.isatty():
-        columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task("", total=total)
             for number, item in enumerate(items, start=1):

@@ -5,6 +5,7 @@ Each stage calls what the command of the same name calls.
 
 import glob
 import os
+import shlex
 import time
 
 import keras
@@ -24,6 +25,7 @@ from spanbert_tf.models import SpanBertMaskedLM, SpanBertMaskedLMPreprocessor, S
 from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.model import build_pretrainer
 from spanbert_tf.pretraining.run import run_pretraining
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.quickstart.masked_sentences import MaskedSentence, choose_masked_sentences
 from spanbert_tf.quickstart.text import write_python_texts
 from spanbert_tf.serving.fill_mask import FillMask
@@ -63,7 +65,7 @@ def run_quickstart(output: str, input_pattern: str | None = None) -> None:
     _print_stage("Text and vocabulary")
     if input_pattern is None:
         num_files = write_python_texts(text)
-        print(f"{text}: {num_files} texts, Python's language reference and docstrings")
+        print_line(f"{text}: {num_files} texts, Python's language reference and docstrings")
         input_pattern = os.path.join(glob.escape(text), "*.txt")
     os.makedirs(output, exist_ok=True)
     write_vocabulary(input_pattern, vocabulary, vocabulary_size=VOCABULARY_SIZE)
@@ -90,7 +92,7 @@ def run_quickstart(output: str, input_pattern: str | None = None) -> None:
     saved_model = export_masked_lm(preset, served, top_k=_TOP_K)
     after = _fill(SpanBertMaskedLM.from_preset(preset), sentences)
     _check_saved_model(saved_model, sentences, after)
-    print("preset and SavedModel, both loaded from disk, fill in the same")
+    print_line("preset and SavedModel, both loaded from disk, fill in the same")
 
     _print_fillings(sentences, before, after)
     lines = read_metrics(os.path.join(run, METRICS_FILE))
@@ -180,7 +182,8 @@ def _plot_losses(lines: list[dict[str, float]], unigrams: float, path: str) -> N
 
 
 def _print_stage(name: str) -> None:
-    print(f"\n== {name}", flush=True)
+    print_line()
+    print_line(f"== {name}")
 
 
 def _print_fillings(
@@ -193,8 +196,10 @@ def _print_fillings(
 
     _print_stage("What the model fills in")
     for row, sentence in enumerate(sentences):
-        print(f"{sentence.text}\n  the text has: {sentence.answer}")
-        print(f"  before training: {show(before, row)}\n  after: {show(after, row)}")
+        print_line(sentence.text)
+        print_line(f"  the text has: {sentence.answer}")
+        print_line(f"  before training: {show(before, row)}")
+        print_line(f"  after: {show(after, row)}")
 
 
 def _print_summary(
@@ -202,9 +207,10 @@ def _print_summary(
 ) -> None:
     loss = [line for line in lines if "validation_loss" in line][-1]["validation_masked_lm_loss"]
     _print_stage("Summary")
-    print(f"Held-out masked-LM loss:            {loss:.3f} nats a token")
-    print(f"Training unigrams, the same tokens: {unigrams:.3f} nats a token")
-    print(f"The model is {unigrams - loss:.3f} nats better. Took {seconds:.0f} s.\n")
+    print_line(f"Held-out masked-LM loss:            {loss:.3f} nats a token")
+    print_line(f"Training unigrams, the same tokens: {unigrams:.3f} nats a token")
+    print_line(f"The model is {unigrams - loss:.3f} nats better. Took {seconds:.0f} s.")
+    print_line()
     for name, content in (
         ("vocab.txt", "vocabulary"),
         ("records/", "records, with their own copy of the vocabulary"),
@@ -214,11 +220,13 @@ def _print_summary(
         ("losses.png", "the course of the losses"),
         ("span_lengths.png", "lengths of the masked spans beside the exact distribution"),
     ):
-        print(f"  {os.path.join(output, name):<38} {content}")
-    print("\nNext, look at masked examples, train longer, or watch the losses:")
-    print(f"  spanbert-tf inspect {output}/records --config {CONFIG}")
-    print(
-        f"  spanbert-tf pretrain --config {CONFIG} --data {output}/records --output longer "
+        print_line(f"  {os.path.join(output, name):<38} {content}")
+    print_line()
+    records, logs = (shlex.quote(os.path.join(output, name)) for name in ("records", "run/logs"))
+    print_line("Next, look at masked examples, train longer, or watch the losses:")
+    print_line(f"  spanbert-tf inspect {records} --config {CONFIG}")
+    print_line(
+        f"  spanbert-tf pretrain --config {CONFIG} --data {records} --output longer "
         "--set training.steps=5000 --set training.schedule_steps=5000"
     )
-    print(f"  tensorboard --logdir {output}/run/logs", flush=True)
+    print_line(f"  tensorboard --logdir {logs}")

@@ -13,6 +13,7 @@ from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.outputs import OutputKind, check_output, without_slash
 from spanbert_tf.files.writing import write_directory
 from spanbert_tf.presets.loading import load_preset, load_trained
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.serving.precision import describe_difference
 from spanbert_tf.serving.server_files import Manual, replace_server_files, write_server_files
 from spanbert_tf.serving.warmup import Request, write_warmup_requests
@@ -82,9 +83,9 @@ def export_model(
     if precision != "float32":
         exact, model = model, load_preset(model_class, preset, dtype=precision)
         module = served(model)
-        print(f"{precision}: {describe_difference(*map(sample_logits, (exact, model)))}")
+        print_line(f"{precision}: {describe_difference(*map(sample_logits, (exact, model)))}")
     export_module(module, model.preprocessor.tokenizer, path, overwrite=overwrite)
-    print(f"{path}: {' '.join(module.manual().description.split())}", flush=True)
+    print_line(f"{path}: {' '.join(module.manual().description.split())}")
     return path
 
 
@@ -131,7 +132,7 @@ def export_module(
                 overwrite=overwrite,
             )
             for kept in replace_server_files(server_files, output):
-                print(f"{kept}: is not as `export` wrote it, and stays as it is", flush=True)
+                print_line(f"{kept}: is not as `export` wrote it, and stays as it is")
     except OSError as error:
         raise BadInputError(
             f"{path}: cannot be written ({reason(error)}); free some space"

@@ -7,6 +7,8 @@ import os
 import shlex
 import urllib.parse
 
+from spanbert_tf.process.lines import escape_controls, escape_lines
+
 _MODELS_CONFIG = """model_config_list {{
   config {{
     name: {name}
@@ -102,8 +104,8 @@ def write_server_files(directory: str, name: str, manual: Manual) -> None:
         for key, texts in manual.inputs.items()
     )
     readme = _README.format(
-        name=name,
-        path=shlex.quote(f"/models/{name}"),
+        name=escape_controls(name),
+        path=escape_controls(shlex.quote(f"/models/{name}")),
         in_url=urllib.parse.quote(name, safe=""),
         in_python=_quoted(name),
         description=manual.description,
@@ -116,7 +118,7 @@ def write_server_files(directory: str, name: str, manual: Manual) -> None:
     contents = {
         "models.config": _MODELS_CONFIG.format(name=_quoted(name), path=_quoted(f"/models/{name}")),
         "batching_parameters.txt": _BATCHING.format(largest=_BATCH_SIZES[-1], allowed=allowed),
-        "README.md": readme,
+        "README.md": escape_lines(readme),
     }
     for file_name, content in contents.items():
         with open(os.path.join(directory, file_name), "w", encoding="utf-8") as file:

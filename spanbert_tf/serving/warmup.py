@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from spanbert_tf.process.lines import print_line
+
 WARMUP_FILE = "tf_serving_warmup_requests"
 
 Request = tuple[str, Mapping[str, np.ndarray]]  # signature, inputs
@@ -26,7 +28,7 @@ def write_warmup_requests(directory: str, requests: Sequence[Request]) -> None:
     try:
         from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
     except ModuleNotFoundError:
-        print("no warm-up requests: pip install 'spanbert_tf[serving]'", flush=True)
+        print_line("no warm-up requests: pip install 'spanbert_tf[serving]'")
         return
     with tf.io.TFRecordWriter(os.path.join(directory, WARMUP_FILE)) as writer:
         for signature_name, inputs in requests:

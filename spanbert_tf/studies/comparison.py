@@ -7,9 +7,7 @@ import os
 import statistics
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.config.runs import INPUTS_FILE
@@ -24,6 +22,7 @@ from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.presets.loading import checked_tokenizer
 from spanbert_tf.pretraining.datasets import check_records, tokens_per_row
 from spanbert_tf.pretraining.run import run_pretraining
+from spanbert_tf.process.console import DataConsole
 from spanbert_tf.studies.continued_encoder import ContinuedEncoder
 from spanbert_tf.studies.run_sizes import continued_version, small_version
 
@@ -63,7 +62,7 @@ def compare_systems(
     seeds: Sequence[int],
     overrides: Sequence[str] = (),
     initial_preset: str | None = None,
-    console: Console | None = None,
+    console: DataConsole | None = None,
 ) -> list[Result]:
     """Trains each system with each seed on the same records for the same number of tokens.
 
@@ -88,7 +87,7 @@ def compare_systems(
         SpanBertError: a configuration cannot be used, or does not fit the records, or the output
             holds something else.
     """
-    console = console or Console(emoji=False)
+    console = console or DataConsole()
     output = without_slash(output)
     check_resumable(output, "a comparison", (RESULTS_FILE, PLOT_FILE, RUNS, INPUTS_FILE))
     info = load_dataset_info(data)
@@ -111,8 +110,9 @@ def compare_systems(
         encoder.note_in(output)
     results = []
     for number, ((name, config), run_name) in enumerate(zip(runs, run_names, strict=True), start=1):
-        title = f"\n{name}, seed {config.training.seed} (run {number} of {len(runs)})"
-        console.print(Text(title, style="bold"))
+        title = f"{name}, seed {config.training.seed} (run {number} of {len(runs)})"
+        console.print()
+        console.print(title, style="bold", highlight=False)
         result = _train(name, config, data, os.path.join(output, RUNS, run_name), encoder)
         if result is None:  # stopped by SIGTERM
             return results
@@ -121,7 +121,7 @@ def compare_systems(
     _plot(results, os.path.join(output, PLOT_FILE))
     tokens = steps * runs[0][1].training.batch_size * tokens_per_row(info)
     console.print(_table(results, f"{steps:,} steps, {tokens:,.0f} tokens a run"))
-    console.print(Text(f"{output}: {RESULTS_FILE}, {PLOT_FILE}, runs/"))
+    console.print(f"{output}: {RESULTS_FILE}, {PLOT_FILE}, runs/", highlight=False)
     return results
 
 
@@ -196,7 +196,7 @@ def _table(results: Sequence[Result], title: str) -> Table:
             [getattr(result, measure) for result in results if result.config == name]
             for measure in measures
         ]
-        table.add_row(Text(name), *map(_mean_and_deviation, row))
+        table.add_row(name, *map(_mean_and_deviation, row))
     return table
 
 

@@ -5,13 +5,13 @@ import zipfile
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import rich.console
 import rich.table
 
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.outputs import OutputKind, check_output_file
 from spanbert_tf.files.writing import whole_file
-from spanbert_tf.process.console import table_console
+from spanbert_tf.process.console import DataConsole, table_console
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.studies.glue_results import Result, find_predictions, find_results
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 from spanbert_tf.tasks.text_classification.submission import submission_file
@@ -136,7 +136,7 @@ def is_submission(path: str) -> bool:
         return False
 
 
-def _print_tables(console: rich.console.Console, results: Mapping[str, Result]) -> None:
+def _print_tables(console: DataConsole, results: Mapping[str, Result]) -> None:
     scores = {name: result.scores for name, result in results.items()}
     table = rich.table.Table("", *_COLUMNS, "average", title="GLUE, as SpanBERT's table 5")
     for system, row in paper_scores().items():
@@ -149,7 +149,7 @@ def _print_tables(console: rich.console.Console, results: Mapping[str, Result]) 
     averages.add_row("these runs (dev)", _shown(average_of_columns(scores)))
     console.print(averages)
     for name, result in results.items():
-        console.print(f"{GLUE_TASKS[name].title}: {result.path}", markup=False, soft_wrap=True)
+        console.print(f"{GLUE_TASKS[name].title}: {result.path}", soft_wrap=True)
     _print_missing("no scores of", set(GLUE_TASKS) - {"ax"} - set(results))
 
 
@@ -173,7 +173,7 @@ def _shown(value: float | None) -> str:
 def _print_missing(what: str, names: Sequence[str] | set[str]) -> None:
     if names:
         titles = ", ".join(GLUE_TASKS[name].title for name in GLUE_TASKS if name in names)
-        print(f"{what} {titles}", flush=True)
+        print_line(f"{what} {titles}")
 
 
 def _write_submission(path: str, predictions: Mapping[str, str]) -> None:
@@ -191,4 +191,4 @@ def _write_submission(path: str, predictions: Mapping[str, str]) -> None:
                     archive.writestr(entry, file.read(), zipfile.ZIP_DEFLATED)
     except OSError as error:
         raise BadInputError(f"{path}: cannot be written ({reason(error)})") from error
-    print(f"{path}: predictions for {len(predictions)} test sets", flush=True)
+    print_line(f"{path}: predictions for {len(predictions)} test sets")

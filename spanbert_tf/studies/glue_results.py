@@ -11,6 +11,8 @@ from spanbert_tf.config.yaml_files import read_settings
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.below import each_once, files_below
 from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.preset_files import golden_digest
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, SCORE_RANGE
 from spanbert_tf.tasks.text_classification.submission import HEADER, submission_file
 
@@ -27,12 +29,12 @@ class Result(NamedTuple):
     Attributes:
         scores: name → percent; `score` is their mean.
         path: directory that holds them.
-        preset: path of the model that they are of, where it is known.
+        golden_sha256: tells the model that they are of, see `golden_digest`, where it is known.
     """
 
     scores: dict[str, float]
     path: str
-    preset: str | None = None
+    golden_sha256: str | None = None
 
 
 def find_results(runs: str) -> dict[str, Result]:
@@ -65,19 +67,17 @@ def find_results(runs: str) -> dict[str, Result]:
 
 def _of_chosen_model(mismatched: list[Result], matched: Result | None) -> Result | None:
     """The result on MNLI's mismatched set that goes with the one on its matched set."""
-    if matched is not None and matched.preset is not None:
-        preset = os.path.realpath(matched.preset)
+    if matched is not None and matched.golden_sha256 is not None:
         for result in mismatched:
-            if result.preset is not None and os.path.realpath(result.preset) == preset:
+            if result.golden_sha256 == matched.golden_sha256:
                 return result
-    if len(mismatched) == 1:  # older ones do not tell their preset, and folders are moved
+    if len(mismatched) == 1:  # some presets have no golden.json
         return mismatched[0]
     if mismatched:
         chosen = f"that of {matched.path}" if matched else "chosen on the matched set"
-        print(
+        print_line(
             f"{GLUE_TASKS[_MISMATCHED].title}: {len(mismatched)} results, none of which is known "
             f"to be of the model {chosen}: none counts; predict that set with this model again",
-            flush=True,
         )
     return None
 
@@ -116,17 +116,17 @@ def _results_in(directory: str, names: list[str]) -> Iterator[tuple[str, Result]
         named = settings.get("data.dataset")
         if named is not None and named.value in GLUE_TASKS:
             path = os.path.join(directory, _SCORES)
-            preset = os.path.join(directory, _PRESET)
+            digest = golden_digest(os.path.join(directory, _PRESET))
             rows = _validation_rows(directory) if INPUTS_FILE in names else None
             if _is_of_development_set(named.value, rows, path):
-                yield from _result(named.value, _read(path, dict[str, float]), path, preset)
+                yield from _result(named.value, _read(path, dict[str, float]), path, digest)
     if _EVALUATION in names:
         path = os.path.join(directory, _EVALUATION)
         content = _read(path, dict[str, str | int | dict[str, float] | None])
         dataset, scores = content.get("dataset"), content.get("scores")
         is_scored = dataset in GLUE_TASKS and isinstance(scores, dict)
         if is_scored and _is_of_development_set(dataset, content.get("rows"), path):
-            yield from _result(dataset, scores, path, content.get("preset"))
+            yield from _result(dataset, scores, path, content.get("golden_sha256"))
 
 
 def _validation_rows(directory: str) -> int | None:
@@ -140,23 +140,22 @@ def _is_of_development_set(dataset: str, rows: int | None, path: str) -> bool:
     facts = GLUE_TASKS[dataset]
     if rows is None or rows == facts.dev_rows:
         return True
-    print(
+    print_line(
         f"{path}: does not count: {rows:,} texts, and the development set of {facts.title} has "
         f"{facts.dev_rows:,}",
-        flush=True,
     )
     return False
 
 
 def _result(
-    dataset: str, scores: dict[str, float], path: str, preset: str | None
+    dataset: str, scores: dict[str, float], path: str, golden_sha256: str | None
 ) -> Iterator[tuple[str, Result]]:
     """None for a run without validation data, which has no scores."""
     needed = ("score", *GLUE_TASKS[dataset].metrics)
     if missing := [name for name in needed if scores and name not in scores]:
         raise BadInputError(f"{path}: has no {missing[0]}; evaluate the run again")
     if scores:
-        yield dataset, Result(scores, os.path.dirname(path), preset)
+        yield dataset, Result(scores, os.path.dirname(path), golden_sha256)
 
 
 def _read(path: str, kind: type) -> dict:

@@ -5,12 +5,13 @@ import itertools
 import os
 
 import keras
-import rich.console
 import rich.table
 
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.files.outputs import check_resumable
+from spanbert_tf.process.console import DataConsole
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.supervision import one_run
 from spanbert_tf.tasks.run import run_finetuning
 from spanbert_tf.tasks.table import load_task
@@ -80,10 +81,10 @@ def run_grid(
         keras.backend.clear_session()
     if not all(results.values()):  # a worker that is not the chief scores nothing
         return None
-    rich.console.Console(emoji=False).print(_table(list(points.values()), list(results.values())))
+    DataConsole().print(_table(list(points.values()), list(results.values())))
     best = max(results, key=lambda run: results[run][metric])
     shown = metric.upper() if metric == "f1" else metric
-    print(f"best on {validation_data}: {best}, {shown} {results[best][metric]:.2f}", flush=True)
+    print_line(f"best on {validation_data}: {best}, {shown} {results[best][metric]:.2f}")
     return best
 
 

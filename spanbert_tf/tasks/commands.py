@@ -13,6 +13,7 @@ from spanbert_tf.files.outputs import OutputKind, check_output, check_output_fil
 from spanbert_tf.files.writing import write_directory, write_text
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.process.console import table_console
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.tasks.report.page import is_report
 from spanbert_tf.tasks.run import shown_scores
 from spanbert_tf.tasks.run_inputs import check_labelled, check_reads
@@ -135,7 +136,7 @@ def print_scores(
     for records in data:
         predictions = predict(records)
         scores.append(task.score(model, records, predictions))
-        print(f"{records}: {shown_scores(scores[-1])}", flush=True)
+        print_line(f"{records}: {shown_scores(scores[-1])}")
         if task.print_details is not None:
             task.print_details(model, records, predictions, table_console())
         if report and records is data[0]:
@@ -145,12 +146,12 @@ def print_scores(
                 write_text(report, page)
             except OSError as error:
                 raise BadInputError(f"{report}: cannot be written ({reason(error)})") from error
-            print(f"{report}: all records of {records}", flush=True)
+            print_line(f"{report}: all records of {records}")
     if len(data) > 1:  # MRQA's overall score (Fisch et al., 2019; SpanBERT, table 2: "Avg.")
         # Data sets of one task can have metrics of their own, as GLUE's do.
         shared = [key for key in scores[0] if all(key in one for one in scores)]
         means = {key: float(np.mean([one[key] for one in scores])) for key in shared}
-        print(f"overall, the mean of {len(data)} sets: {shown_scores(means)}", flush=True)
+        print_line(f"overall, the mean of {len(data)} sets: {shown_scores(means)}")
     return scores
 
 
@@ -188,7 +189,7 @@ def run_prediction(
         task.write(model, records, predictions, directory)
 
     write_directory(output, write, kind, overwrite=overwrite)
-    print(f"{output}: predictions for {len(predictions):,} records", flush=True)
+    print_line(f"{output}: predictions for {len(predictions):,} records")
 
 
 def load_task_model(

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 import numpy as np
-from rich.console import Console
 
 from spanbert_tf.data.rows_info import RowsInfo
+from spanbert_tf.process.console import DataConsole
 from spanbert_tf.tasks.task import Task
 
 
-def inspect_rows(task: Task, data: str, console: Console, num_examples: int) -> None:
+def inspect_rows(task: Task, data: str, console: DataConsole, num_examples: int) -> None:
     """Prints what a set of records holds, and some rows as the model reads them.
 
     Args:
@@ -28,7 +28,6 @@ def inspect_rows(task: Task, data: str, console: Console, num_examples: int) -> 
         f"{info.casing.describe()}, vocabulary of {info.vocabulary_size:,}"
         + ", with SegaBERT's positions"
         * info.segment_aware,
-        markup=False,
     )
     print_counts(info, console)
     if not num_examples:
@@ -36,13 +35,14 @@ def inspect_rows(task: Task, data: str, console: Console, num_examples: int) -> 
     vocabulary = records.vocabulary
     rows = task.dataset(records, batch_size=1, training=False)
     for x, labels in rows.take(num_examples).as_numpy_iterator():
-        console.print(f"\n{' '.join(pieces_of_row(x, vocabulary))}", markup=False)
+        console.print()
+        console.print(f"{' '.join(pieces_of_row(x, vocabulary))}")
         shown = labels if isinstance(labels, dict) else {"label": labels}
         for name, values in shown.items():
-            console.print(f"  {name}: {values[0].tolist()}", markup=False)
+            console.print(f"  {name}: {values[0].tolist()}")
 
 
-def print_counts(info: RowsInfo, console: Console) -> None:
+def print_counts(info: RowsInfo, console: DataConsole) -> None:
     """Prints how many there are of each kind, a line each."""
     for name, count in info.counts.items():
         console.print(f"  {name.replace('_', ' ')}: {count:,}")

@@ -14,6 +14,7 @@ from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import SpanBertMaskedLM
 from spanbert_tf.models.task_presets import is_task_preset
 from spanbert_tf.presets.loading import load_trained
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.tasks.fill_mask import fill_masks
 from spanbert_tf.tasks.raw_inputs import BATCH_SIZE, TEXT_ALONE, RawInputError, as_dicts
 from spanbert_tf.tasks.task import task_of_preset
@@ -160,7 +161,7 @@ def predict_lines(
         write_text(output, text)
     except OSError as error:
         raise BadInputError(f"{output}: cannot be written ({reason(error)})") from error
-    print(f"{output}: predictions for {len(inputs):,} inputs", flush=True)
+    print_line(f"{output}: predictions for {len(inputs):,} inputs")
 
 
 def _holds_predictions(path: str) -> bool:

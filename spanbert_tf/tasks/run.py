@@ -22,8 +22,9 @@ from spanbert_tf.presets.loading import (
     load_preset,
     weights_digest,
 )
+from spanbert_tf.presets.model_card import published_name
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.process.console import print_line
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.supervision import one_run
 from spanbert_tf.tasks.optimizer import add_adapters, finetuning_optimizer, frozen_variables
 from spanbert_tf.tasks.run_inputs import (
@@ -303,10 +304,11 @@ def _finish(
 ) -> dict[str, float]:
     """Writes the preset, and scores what was written as `evaluate` does."""
     directory = os.path.join(output, PRESET)
-    random_weights = f"random weights of the shape of {preset}"
+    encoder = published_name(preset)
+    random_weights = f"random weights of the shape of {encoder}"
     facts = {
-        "Fine-tuned from": random_weights if config.training.random_weights else preset,
-        "Data": str(data),
+        "Fine-tuned from": random_weights if config.training.random_weights else encoder,
+        "Data": published_name(str(data)),
     }
     if plan.num_steps:  # otherwise the weights that it was built with must tell
         model.is_head_trained = True

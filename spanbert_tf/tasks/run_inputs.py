@@ -9,6 +9,7 @@ from spanbert_tf.data.rows_info import RowsInfo
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.loading import checked_tokenizer, load_with_tokenizer
+from spanbert_tf.process.lines import print_line
 
 
 def check_records(config: FinetuningConfig, info: RowsInfo, directory: str) -> None:
@@ -46,7 +47,7 @@ def check_labelled(info: RowsInfo, directory: str) -> None:
     if not info.is_labelled:
         raise BadInputError(f"{directory}: {info.lack_of_labels}")
     if info.scoring_note:
-        print(f"{directory}: {info.scoring_note}", flush=True)
+        print_line(f"{directory}: {info.scoring_note}")
 
 
 def load_encoder(

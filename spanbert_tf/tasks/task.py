@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras_hub
-import rich.console
 import tensorflow as tf
 
 from spanbert_tf.config import FinetuningConfig
@@ -19,6 +18,7 @@ from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.directory_kinds import ANY_TASK, refuse_other_records
 from spanbert_tf.models.task_presets import is_task_preset
+from spanbert_tf.process.console import DataConsole
 from spanbert_tf.serving.exporting import ServedModule
 from spanbert_tf.tasks.raw_inputs import TEXT_ALONE
 from spanbert_tf.tasks.table import load_task, task_names
@@ -95,10 +95,9 @@ class Task:
     check_model: Callable[[keras_hub.models.Task, RowsInfo, str, str], None] | None = None
     report: Callable[[str, keras_hub.models.Task, str, Predictions], str] | None = None
     print_details: (
-        Callable[[keras_hub.models.Task | None, str, Predictions, rich.console.Console], None]
-        | None
+        Callable[[keras_hub.models.Task | None, str, Predictions, DataConsole], None] | None
     ) = None
-    inspect: Callable[[str, rich.console.Console, int], None] | None = None
+    inspect: Callable[[str, DataConsole, int], None] | None = None
 
     def records(self, directory: str | os.PathLike | Records) -> Records:
         """Opens records of the task, unless they are open.

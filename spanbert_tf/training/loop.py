@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError, MismatchError, TrainingError, reason
-from spanbert_tf.process.console import print_line
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.training.callbacks import (
     Evaluation,
     PeriodicCheckpoint,

@@ -11,7 +11,7 @@ import rich.console
 import rich.progress
 import tensorflow as tf
 
-from spanbert_tf.process.console import print_line
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.training.callbacks import StepCallback
 from spanbert_tf.training.metrics_log import MetricsLog
 
@@ -43,7 +43,7 @@ class TrainingProgress(StepCallback):
         if self._shows and sys.stdout.isatty():
             columns = (
                 rich.progress.BarColumn(),
-                rich.progress.TextColumn("{task.description}"),
+                rich.progress.TextColumn("{task.description}", markup=False),
             )
             self._bar = rich.progress.Progress(*columns, console=rich.console.Console())
             self._task = self._bar.add_task(

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
 from spanbert_tf.errors import ConfigurationError
-from spanbert_tf.process.console import print_line
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.precision import choose_precision
 from spanbert_tf.process.supervision import waiting_for_others
 from spanbert_tf.training.run_directory import AnyConfig

@@ -2,6 +2,8 @@
 
 import re
 
+from spanbert_tf.process.lines import escape_controls
+
 # Python reads no number of thousands of digits; such a line is a bare name. White space is taken
 # once and for all (`++`): giving it back bit by bit would take quadratic time.
 _BEGIN = re.compile(r"#\s*+begin document(?:\s++\((.*?)\);\s*+part\s++0*(\d{1,18})\s*$|(.*))")
@@ -24,10 +26,10 @@ def read_header(line: str) -> tuple[str | None, str | None, str | None] | None:
 
 
 def document_title(name: str, part: int) -> str:
-    """Name and part as CoNLL-2012's files spell them.
+    """Name and part as CoNLL-2012's files spell them, in one line: controls are escaped.
 
     Args:
         name: name of the document.
         part: its number.
     """
-    return f"({name}); part {part:03}"
+    return f"({escape_controls(name)}); part {part:03}"

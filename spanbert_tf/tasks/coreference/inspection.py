@@ -1,15 +1,14 @@
 """`spanbert-tf inspect` on documents with coreferent mentions."""
 
-from rich.console import Console
-
 from spanbert_tf.data.task_records import Records
+from spanbert_tf.process.console import DataConsole
 from spanbert_tf.tasks.coreference.dataset import load_documents
 from spanbert_tf.tasks.coreference.schema import CoreferenceInfo
 from spanbert_tf.tasks.coreference.writing import as_text
 from spanbert_tf.tasks.inspection import print_counts
 
 
-def inspect_documents(data: str, console: Console, num_examples: int) -> None:
+def inspect_documents(data: str, console: DataConsole, num_examples: int) -> None:
     """Prints what a set of records holds, and some documents with their mentions in brackets.
 
     Args:
@@ -26,9 +25,10 @@ def inspect_documents(data: str, console: Console, num_examples: int) -> None:
         f"{data}: coreference in segments of up to {info.sequence_length}, "
         f"{info.max_training_segments} trained at once, {info.casing.describe()}, vocabulary of "
         f"{info.vocabulary_size:,}",
-        markup=False,
     )
     print_counts(info, console)
     for line in load_documents(records)[:num_examples]:
         clusters = [[(start, end) for start, end in spans] for spans in line["clusters"]]
-        console.print("\n" + as_text(line, clusters), markup=False, highlight=False)
+        console.print()
+        for shown in as_text(line, clusters).removesuffix("\n").split("\n"):
+            console.print(shown, highlight=False)

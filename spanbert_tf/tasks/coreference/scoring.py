@@ -13,6 +13,7 @@ import click
 from spanbert_tf.command_line import run_command
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.text_files import read_text_file
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.tasks.coreference.cluster_column import ClusterColumn, Clusters
 from spanbert_tf.tasks.coreference.document_header import document_title, read_header
 from spanbert_tf.tasks.coreference.metrics import METRICS, Counts, average_f1, score_document
@@ -197,7 +198,8 @@ def describe_score(score: Score) -> str:
 @click.argument("response", metavar="RESPONSE")
 def main(key: str, response: str) -> None:
     """Score the clusters of a CoNLL file against those of another one."""
-    click.echo(describe_score(score_files(key, response)))
+    for line in describe_score(score_files(key, response)).split("\n"):
+        print_line(line)
 
 
 def _run(arguments: Sequence[str]) -> None:

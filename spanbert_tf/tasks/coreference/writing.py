@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from spanbert_tf.files.writing import write_text
+from spanbert_tf.process.lines import escape_controls
 from spanbert_tf.tasks.coreference.cluster_column import Clusters, Span, cluster_cells
 from spanbert_tf.tasks.coreference.document_header import document_title
 from spanbert_tf.tasks.coreference.pronouns import POSSESSIVE, PRONOUNS
@@ -39,7 +40,7 @@ def as_conll(line: DocumentLine, clusters: Clusters) -> str:
     """A document in CoNLL-2012's columns, those that are not known empty."""
     starts = set(line["sentence_starts"][1:])
     cells = cluster_cells(len(line["words"]), clusters)
-    name = _cell(line["name"], "_")
+    name = escape_controls(_cell(line["name"], "_"))
     name = f"_{name[1:]}" if name.startswith("#") else name  # no row begins as a comment does
     rows = [f"#begin document {document_title(line['name'], line['part'])}"]
     in_sentence = 0
@@ -127,9 +128,10 @@ def _is_possessive(line: DocumentLine, number: int) -> bool:
 
 def _titled(line: DocumentLine, words: list[str]) -> str:
     """A document's name, and a sentence a line."""
-    return "\n".join([f"# {line['name']}, part {line['part']}", *_sentences(line, words), "", ""])
+    title = f"# {escape_controls(line['name'])}, part {line['part']}"
+    return "\n".join([title, *_sentences(line, words), "", ""])
 
 
 def _sentences(line: DocumentLine, words: list[str]) -> Iterator[str]:
     for start, end in itertools.pairwise([*line["sentence_starts"], len(words)]):
-        yield " ".join(words[start:end])
+        yield " ".join(map(escape_controls, words[start:end]))

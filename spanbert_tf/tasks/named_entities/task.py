@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import rich.console
 import tensorflow as tf
 
 from spanbert_tf.config import NamedEntitiesConfig
@@ -21,6 +20,8 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.golden import SENTENCES
+from spanbert_tf.process.console import DataConsole
+from spanbert_tf.process.lines import print_line
 from spanbert_tf.tasks.named_entities.dataset import named_entities_dataset
 from spanbert_tf.tasks.named_entities.decoding import EntityDecoder, best_labels
 from spanbert_tf.tasks.named_entities.report import report_page
@@ -92,7 +93,7 @@ def _check_model(
             f"{directory}: has none of the labels of {preset} ({', '.join(model.labels[:5])}, …)"
         )
     if unknown:
-        print(f"{directory}: {preset} knows nothing of {', '.join(unknown)}", flush=True)
+        print_line(f"{directory}: {preset} knows nothing of {', '.join(unknown)}")
 
 
 def _predict(
@@ -140,7 +141,7 @@ def _print_details(
     model: SpanBertTokenClassifier,
     directory: str,
     predictions: Sequence[PieceLabels],
-    console: rich.console.Console,
+    console: DataConsole,
 ) -> None:
     print_class_scores(console, _all_scores(model, directory, predictions)[1])
 

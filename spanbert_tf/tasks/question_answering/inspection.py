@@ -1,9 +1,10 @@
 """`spanbert-tf inspect` on records of questions: counts, and rows with their answers."""
 
-from rich.console import Console
 from rich.text import Text
 
 from spanbert_tf.data.task_records import Records
+from spanbert_tf.process.console import DataConsole
+from spanbert_tf.process.lines import escape_controls
 from spanbert_tf.tasks.inspection import pieces_of_row, print_counts
 from spanbert_tf.tasks.question_answering.dataset import (
     load_questions,
@@ -15,7 +16,7 @@ from spanbert_tf.vocabulary import is_continuation
 _ANSWER_STYLE = "bold green"
 
 
-def inspect_questions(data: str, console: Console, num_examples: int) -> None:
+def inspect_questions(data: str, console: DataConsole, num_examples: int) -> None:
     """Prints what a set of questions holds, and its first rows as the model reads them.
 
     Args:
@@ -34,7 +35,6 @@ def inspect_questions(data: str, console: Console, num_examples: int) -> None:
         f"{order}, {info.casing.describe()}, vocabulary of {info.vocabulary_size:,}"
         + ", some without an answer" * info.has_unanswerable
         + ", with SegaBERT's positions" * info.segment_aware,
-        markup=False,
     )
     print_counts(info, console)
     if not num_examples:
@@ -44,8 +44,9 @@ def inspect_questions(data: str, console: Console, num_examples: int) -> None:
     for x, y in rows.take(num_examples).as_numpy_iterator():
         question = questions[int(x["question_index"][0])]
         golds = ", ".join(dict.fromkeys(question["gold_texts"])) or "none"
-        console.print(f"\n{question['id']}: {question['question']}", markup=False)
-        console.print(f"gold answers: {golds}", markup=False)
+        console.print()
+        console.print(f"{question['id']}: {question['question']}")
+        console.print(f"gold answers: {golds}")
         pieces = pieces_of_row(x, vocabulary)
         answer = (int(y["start_positions"][0]), int(y["end_positions"][0]))
         console.print(_row(pieces, *answer))
@@ -60,7 +61,7 @@ def _row(pieces: list[str], first: int, last: int) -> Text:
             text.append(" ")
         if is_answer and position == first:
             text.append("»", _ANSWER_STYLE)
-        text.append(piece.removeprefix("##"), _ANSWER_STYLE if is_answer else "")
+        text.append(escape_controls(piece.removeprefix("##")), _ANSWER_STYLE if is_answer else "")
         if is_answer and position == last:
             text.append("«", _ANSWER_STYLE)
     return text

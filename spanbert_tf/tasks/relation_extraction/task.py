@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import rich.console
 import tensorflow as tf
 
 from spanbert_tf.config import RelationExtractionConfig
@@ -20,6 +19,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.golden import SENTENCES
+from spanbert_tf.process.console import DataConsole
 from spanbert_tf.tasks.raw_inputs import (
     BATCH_SIZE,
     in_batches_by_length,
@@ -118,7 +118,7 @@ def _print_details(
     model: SpanBertRelationClassifier,
     directory: str,
     predictions: Sequence[np.ndarray],
-    console: rich.console.Console,
+    console: DataConsole,
 ) -> None:
     print_class_scores(console, _all_scores(model, directory, predictions)[1])
     gold = list(_gold(directory).values())

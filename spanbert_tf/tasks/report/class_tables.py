@@ -4,9 +4,9 @@ import collections
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import rich.console
 import rich.table
-import rich.text
+
+from spanbert_tf.process.console import DataConsole
 
 _MATRIX_CLASSES = 20  # more do not fit on a screen
 _NAMED_COLUMNS = 6  # more classes have numbers in their place
@@ -52,19 +52,19 @@ def class_scores(
     return list(map(ClassScore, labels, *percents, map(int, support)))
 
 
-def print_class_scores(console: rich.console.Console, scores: Iterable[ClassScore]) -> None:
+def print_class_scores(console: DataConsole, scores: Iterable[ClassScore]) -> None:
     """Prints a line for each class."""
     table = rich.table.Table("class")
     for name in ("precision", "recall", "F1", "support"):
         table.add_column(name, justify="right")
     for score in scores:
         shown = (f"{value:.2f}" for value in score[1:-1])
-        table.add_row(rich.text.Text(score.name), *shown, f"{score.support:,}")
+        table.add_row(score.name, *shown, f"{score.support:,}")
     console.print(table)
 
 
 def print_confusions(
-    console: rich.console.Console,
+    console: DataConsole,
     gold: Sequence[str],
     predicted: Sequence[str],
     labels: Sequence[str],
@@ -88,11 +88,11 @@ def _confusion_matrix(counts: collections.Counter, labels: Sequence[str]) -> ric
     table = rich.table.Table("gold \\ predicted", title="confusion matrix")
     is_named = len(labels) <= _NAMED_COLUMNS
     for number, label in enumerate(labels, start=1):
-        table.add_column(rich.text.Text(label if is_named else str(number)), justify="right")
+        table.add_column(label if is_named else str(number), justify="right")
     for number, label in enumerate(labels, start=1):
         name = label if is_named else f"{number} {label}"
         row = (f"{counts[label, other]:,}" for other in labels)
-        table.add_row(rich.text.Text(name), *row)
+        table.add_row(name, *row)
     return table
 
 
@@ -101,5 +101,5 @@ def _frequent_confusions(counts: collections.Counter) -> rich.table.Table:
     table.add_column("records", justify="right")
     wrong = collections.Counter({pair: n for pair, n in counts.items() if pair[0] != pair[1]})
     for (label, other), count in wrong.most_common(_SHOWN_CONFUSIONS):
-        table.add_row(rich.text.Text(label), rich.text.Text(other), f"{count:,}")
+        table.add_row(label, other, f"{count:,}")
     return table

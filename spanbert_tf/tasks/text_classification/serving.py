@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from spanbert_tf.models import SpanBertTextClassifier
+from spanbert_tf.process.lines import escape_controls
 from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.serving.text_function import TextFunction
 from spanbert_tf.tasks.raw_inputs import (
@@ -36,7 +37,7 @@ def served_classifier(model: SpanBertTextClassifier, top_k: int) -> TextFunction
     """
     names = text_names(model.preprocessor.is_pair)
     inputs = ", ".join(f"`{name}`" for name in names) + " (string [texts])"
-    labels = ", ".join(f"`{label}`" for label in model.labels)
+    labels = ", ".join(f"`{escape_controls(label)}`" for label in model.labels)
     template = _NUMBER if model.is_regression else _CLASSES
     about = Manual(
         description="Classifies pairs of texts." if len(names) == 2 else "Classifies texts.",

@@ -5,12 +5,12 @@ import os
 
 import keras_hub
 import numpy as np
-import rich.console
 
 from spanbert_tf.config import TextClassificationConfig
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.json_lines import write_json_lines
+from spanbert_tf.files.preset_files import golden_digest
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import (
     SpanBertBackbone,
@@ -19,6 +19,8 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.golden import SENTENCES
+from spanbert_tf.presets.model_card import published_name
+from spanbert_tf.process.console import DataConsole
 from spanbert_tf.tasks.report.class_tables import (
     class_scores,
     print_class_scores,
@@ -138,7 +140,7 @@ def _print_details(
     model: SpanBertTextClassifier | None,
     directory: str,
     rows: Rows,
-    console: rich.console.Console,
+    console: DataConsole,
 ) -> None:
     """Prints a table of the classes and the confusion matrix; and says where a metric is void."""
     info, gold, predicted = _gold_and_predicted(model, directory, rows)
@@ -173,7 +175,8 @@ def _write(model: SpanBertTextClassifier, directory: str, rows: Rows, output: st
         content = {
             "dataset": info.dataset,
             "rows": info.num_rows,
-            "preset": model.loaded_from and os.path.abspath(model.loaded_from),
+            "preset": model.loaded_from and published_name(model.loaded_from),
+            "golden_sha256": model.loaded_from and golden_digest(model.loaded_from),
             "scores": _score(model, directory, rows),
         }
         write_text(os.path.join(output, EVALUATION_FILE), json.dumps(content, indent=1) + "\n")

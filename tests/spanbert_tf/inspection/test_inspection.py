@@ -5,7 +5,6 @@ import shutil
 import numpy as np
 import pytest
 import record_files
-from rich.console import Console
 
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info
@@ -14,6 +13,7 @@ from spanbert_tf.inspection.masked_examples import masked_example
 from spanbert_tf.inspection.records import fill_rate, inspect_records, rows_for_tokens
 from spanbert_tf.inspection.span_lengths import count_span_lengths
 from spanbert_tf.masking import MaskingOptions
+from spanbert_tf.process.console import DataConsole
 
 LENGTH = 64
 
@@ -152,7 +152,7 @@ def test_indices_beyond_the_tables_are_counted(tmp_path):
 
 
 def test_everything_is_printed_and_drawn(directory, tmp_path):
-    console = Console(record=True, width=160, file=(tmp_path / "out.txt").open("w"))
+    console = DataConsole(record=True, width=160, file=(tmp_path / "out.txt").open("w"))
     picture = tmp_path / "new" / "lengths.png"
     inspect_records(
         str(directory), "spanbert_base", png=str(picture), num_examples=2, console=console
@@ -166,14 +166,14 @@ def test_everything_is_printed_and_drawn(directory, tmp_path):
 
 
 def test_rates_of_replacement_are_those_of_the_run(directory, tmp_path):
-    console = Console(record=True, width=160, file=(tmp_path / "out.txt").open("w"))
+    console = DataConsole(record=True, width=160, file=(tmp_path / "out.txt").open("w"))
     rates = ["masking.mask_token_rate=0", "masking.random_token_rate=0.5"]
     inspect_records(str(directory), "spanbert_base", rates, num_examples=1, console=console)
     assert "one draw of 0/50/50 a span" in console.export_text()
 
 
 def test_indices_of_segabert_are_shown(directory, tmp_path):
-    console = Console(record=True, width=160, file=(tmp_path / "out.txt").open("w"))
+    console = DataConsole(record=True, width=160, file=(tmp_path / "out.txt").open("w"))
     inspect_records(str(directory), "segabert_base", num_examples=1, console=console)
     text = console.export_text()
     assert "subwords, 15%" in text and "random tokens from the vocabulary evenly" in text
@@ -193,7 +193,7 @@ def test_indices_of_segabert_are_shown(directory, tmp_path):
     ],
 )
 def test_steps_of_the_heads_alone_are_shown(overrides, expected, directory, tmp_path):
-    console = Console(record=True, width=160, file=(tmp_path / "out.txt").open("w"))
+    console = DataConsole(record=True, width=160, file=(tmp_path / "out.txt").open("w"))
     inspect_records(str(directory), "continue", overrides, num_examples=0, console=console)
     text = console.export_text()
     assert expected in text if expected else "heads alone" not in text
@@ -204,7 +204,7 @@ def test_brackets_of_paths_are_printed(directory, tmp_path):
     records, config = tmp_path / "[bold]" / "[/x]:cat:", tmp_path / "[red].yaml"
     shutil.copytree(directory, records)
     config.write_text("base: spanbert_base\n")
-    console = Console(record=True, width=500, file=(tmp_path / "out.txt").open("w"))
+    console = DataConsole(record=True, width=500, file=(tmp_path / "out.txt").open("w"))
     picture = tmp_path / "[/i].png"
     inspect_records(str(records), str(config), png=str(picture), num_examples=0, console=console)
     text = console.export_text()

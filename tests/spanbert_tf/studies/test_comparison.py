@@ -4,11 +4,11 @@ import statistics
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.models import SpanBertMaskedLM
+from spanbert_tf.process.console import DataConsole
 from spanbert_tf.studies.comparison import compare_systems
 from spanbert_tf.training.metrics_log import read_metrics
 
@@ -27,7 +27,7 @@ def settings():
 def compared(settings, tiny_records, tmp_path_factory):
     """Two systems with one seed, then one of them with a second seed, in the same directory."""
     output = tmp_path_factory.mktemp("comparison")
-    console = Console(record=True, width=120)
+    console = DataConsole(record=True, width=120)
     options = {"steps": STEPS, "overrides": settings, "console": console}
     first = compare_systems(
         ["spanbert", "bert_1seq"], tiny_records, str(output), seeds=[1], **options
@@ -151,7 +151,7 @@ def test_brackets_of_paths_are_printed(settings, tiny_records, tmp_path):
     """Rich would take them for styles, and end with an error at a slash in them."""
     config, output = tmp_path / "[red]bert.yaml", tmp_path / "a[" / "b]"
     config.write_text("base: bert_1seq\n")
-    console = Console(record=True, width=500)
+    console = DataConsole(record=True, width=500)
     options = {"steps": STEPS, "seeds": [1], "overrides": settings, "console": console}
     compare_systems([str(config)], tiny_records, str(output), **options)
     text = console.export_text()

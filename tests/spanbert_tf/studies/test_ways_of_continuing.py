@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 from record_files import VOCABULARY
-from rich.console import Console
 
 from spanbert_tf.config import load_config
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+from spanbert_tf.process.console import DataConsole
 from spanbert_tf.studies.comparison import compare_systems
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ def compared(tiny_records, tmp_path_factory):
     preset = save_encoder(directory / "preset", 7)
     alone, output = directory / "heads_alone.yaml", directory / "output"
     alone.write_text("base: continue\ntraining:\n  head_steps: 1000000\n")
-    console = Console(record=True, width=160)
+    console = DataConsole(record=True, width=160)
     results = compare_systems(
         ["continue", "spanbert_base", str(alone)],
         tiny_records,

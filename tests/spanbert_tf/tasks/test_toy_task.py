@@ -14,7 +14,6 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-import rich.console
 import tensorflow as tf
 import toy_task
 from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests, assert_same_answers, write_encoder
@@ -22,6 +21,7 @@ from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests, assert_same_answers,
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.inspection.records import inspect_records
 from spanbert_tf.presets.loading import load_trained
+from spanbert_tf.process.console import DataConsole
 from spanbert_tf.tasks.commands import run_evaluation
 
 WORDS = ["the", "a", "sees", "has", "old", "new", "here", ".", *toy_task.ANIMALS]
@@ -100,7 +100,7 @@ class TestToyTask(TaskTests):
         return found
 
     def test_inspection_shows_rows_and_labels(self, material):
-        console = rich.console.Console(file=io.StringIO(), width=200)
+        console = DataConsole(file=io.StringIO(), width=200)
         inspect_records(material["dev"], "spanbert_base", num_examples=24, console=console)
         shown = console.file.getvalue()
         assert "toy in rows of up to 32, lower-cased" in shown and "  rows: 24\n" in shown

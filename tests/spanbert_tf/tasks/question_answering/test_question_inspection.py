@@ -1,10 +1,9 @@
 """What `inspect` shows of records of questions."""
 
-from rich.console import Console
-
 from data_prep.examples.question_rows import QuestionOptions, write_questions
 from data_prep.examples.questions import Answer, Question, QuestionSet
 from spanbert_tf.inspection.records import inspect_records
+from spanbert_tf.process.console import DataConsole
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ann", "##a", "has", "the", "cat"]
 VOCABULARY += ["who", "?", "."]
@@ -31,7 +30,7 @@ def test_counts_and_readable_rows(tmp_path):
         Question("second", "Who?", 1, (), (), True),
     ]
     output = write_records(tmp_path, questions)
-    console = Console(record=True, width=200)
+    console = DataConsole(record=True, width=200)
     inspect_records(output, "spanbert_base", num_examples=2, console=console)
     shown = console.export_text()
     assert "questions: 2" in shown and "windows: 2" in shown

@@ -5,10 +5,10 @@ import re
 import time
 
 import pytest
-import rich.console
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spanbert_tf.process.console import DataConsole
 from spanbert_tf.tasks.report.class_tables import (
     class_scores,
     print_class_scores,
@@ -22,7 +22,7 @@ PREDICTED = ["yes", "no", "yes", "yes", "no"]
 
 
 def printed(function, *arguments):
-    console = rich.console.Console(file=io.StringIO(), width=120)
+    console = DataConsole(file=io.StringIO(), width=120)
     function(console, *arguments)
     return console.file.getvalue()
 

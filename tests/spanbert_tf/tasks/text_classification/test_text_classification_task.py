@@ -1,5 +1,6 @@
 """Text classification as a task: what is true of all tasks, for pairs with three labels."""
 
+import hashlib
 import html
 import json
 import os
@@ -121,7 +122,9 @@ class TestTextClassification(TaskTests):
         run_prediction(finished[0], material["dev"], str(tmp_path / "dev"))
         content = json.loads((tmp_path / "dev" / "evaluation.json").read_text())
         assert content["scores"] == finished[1]
-        assert (content["rows"], content["preset"]) == (24, finished[0])
+        assert (content["rows"], content["preset"]) == (24, os.path.basename(finished[0]))
+        golden = pathlib.Path(finished[0], "golden.json").read_bytes()
+        assert content["golden_sha256"] == hashlib.sha256(golden).hexdigest()
         inputs = json.loads(pathlib.Path(finished[0], "..", "inputs.json").read_text())
         assert inputs["validation_rows"] == 24
 

@@ -1,5 +1,6 @@
 """GLUE's metrics against formulas by hand, its files, and the papers' averages."""
 
+import hashlib
 import json
 import math
 import zipfile
@@ -186,15 +187,18 @@ def test_nothing_is_chosen_on_the_mismatched_set(tmp_path, capfd):
     runs = tmp_path / "runs"
     for name, score in (("a", 84.0), ("b", 84.5), ("c", 80.0)):
         write_run(runs / name, "mnli", {"accuracy": score, "score": score})
+        (runs / name / "mnli" / "preset" / "golden.json").write_text(name)
+    digests = {name: hashlib.sha256(name.encode()).hexdigest() for name in "abc"}
     for name, score in (("a", 85.0), ("c", 86.0)):
-        preset = str(runs / name / "mnli" / "preset")
-        write_evaluation(runs / f"mm_{name}", "mnli_mm", score, rows=9832, preset=preset)
+        facts = {"rows": 9832, "preset": "preset", "golden_sha256": digests[name]}
+        write_evaluation(runs / f"mm_{name}", "mnli_mm", score, **facts)
     assert "mnli_mm" not in find_results(str(runs))
     printed = capfd.readouterr().out
     assert printed.startswith("MNLI-mm: 2 results, none of which is known to be of the model that")
     assert str(runs / "b" / "mnli") in printed
-    preset = str(runs / "b" / "mnli" / "preset")
-    write_evaluation(runs / "mm_b", "mnli_mm", 83.0, rows=9832, preset=preset)
+    (runs / "b").rename(runs / "moved")  # weights, not paths, tell whose scores they are
+    facts = {"rows": 9832, "preset": "preset", "golden_sha256": digests["b"]}
+    write_evaluation(runs / "mm_b", "mnli_mm", 83.0, **facts)
     assert find_results(str(runs))["mnli_mm"].scores["score"] == 83.0
     assert capfd.readouterr().out == ""
 

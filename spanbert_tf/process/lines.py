@@ -1,0 +1,73 @@
+"""Lines that leave the process: what comes from data is in them, and may not act on a terminal.
+
+Nothing here needs TensorFlow or rich.
+"""
+
+import os
+import sys
+import unicodedata
+from types import TracebackType
+
+# Controls (escape sequences, line ends, tabs), formats (bidirectional marks, embeddings, overrides
+# and isolates among them), line and paragraph separators, halves of surrogate pairs.
+_ESCAPED_CATEGORIES = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
+# Formats that writing needs: the space without width between the words of Thai and Khmer; the two
+# joiners of Persian, Indic scripts and emoji; signs of Arabic, Syriac and Kaithi, which are seen;
+# the joiners of hieroglyphs. Soft hyphens are none: they are not seen, and words differ by them.
+_KEPT = frozenset(
+    "\u200b\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2"
+    "\U000110bd\U000110cd"
+) | frozenset(map(chr, range(0x13430, 0x13440)))
+
+
+def escape_controls(text: str) -> str:
+    r"""A text as one line that does nothing but be read; in ordinary text of any script, the same.
+
+    Control, format and bidirectional characters, and line ends of every kind, become what Python
+    writes for them: `\x1b`, `\n`, `\u202e`. Letters, marks, variation selectors and the joiners
+    that scripts and emoji need stay.
+
+    Args:
+        text: what may come from data; without line ends of one's own.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_escape, text))
+
+
+def _escape(character: str) -> str:
+    if unicodedata.category(character) not in _ESCAPED_CATEGORIES or character in _KEPT:
+        return character
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def escape_lines(text: str) -> str:
+    """The same for a text of several lines, whose line ends (U+000A) stay."""
+    return "\n".join(map(escape_controls, text.split("\n")))
+
+
+def print_line(line: str = "") -> None:
+    """Prints a line at once, its controls escaped; goes on where the reader of a pipe has ended.
+
+    Ctrl-C ends all processes of `pretrain … | tee log`; what is printed from then on is dropped.
+
+    Args:
+        line: without line ends; one of data is escaped.
+    """
+    try:
+        print(escape_controls(line), flush=True)
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)  # whatever is printed later, and what is buffered, goes there, too
+        os.close(nowhere)
+
+
+def print_escaped_traceback(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """What `sys.excepthook` does, with the controls of what the messages quote escaped."""
+    import traceback
+
+    if sys.stderr is not None:
+        text = "".join(traceback.format_exception(kind, error, trace))
+        sys.stderr.write(escape_lines(text))
