@@ -1,16 +1,16 @@
 """Clusters without any training, to see what a score is worth."""
 
 import collections
+from collections.abc import Iterable
 
 from spanbert_tf.tasks.coreference.cluster_column import Clusters, Span
-from spanbert_tf.tasks.coreference.dataset import load_documents
 from spanbert_tf.tasks.coreference.pronouns import PRONOUNS
 from spanbert_tf.tasks.coreference.schema import DocumentLine
 
 _DETERMINERS = frozenset(("the", "this", "that", "these", "those"))
 
 
-def link_equal_strings(directory: str) -> list[Clusters]:
+def link_equal_strings(documents: Iterable[DocumentLine]) -> list[Clusters]:
     """Links what is written alike, whatever its case.
 
     Mentions are names, that is runs of capitalised words as long as can be (the first word of a
@@ -18,15 +18,12 @@ def link_equal_strings(directory: str) -> list[Clusters]:
     after it; and pronouns.
 
     Args:
-        directory: what `prepare coreference` wrote.
+        documents: lines of the records of `prepare coreference`.
 
     Returns:
-        The clusters of each document, in the order of the records.
-
-    Raises:
-        BadInputError: a file cannot be read.
+        The clusters of each document.
     """
-    return [_link(line) for line in load_documents(directory)]
+    return [_link(line) for line in documents]
 
 
 def _link(line: DocumentLine) -> Clusters:

@@ -110,6 +110,10 @@ def _sample_logits(model: SpanBertCoreferenceResolver) -> list:
     return [outputs["mention_scores"]]
 
 
+def _link_equal_strings(directory: str) -> list[Clusters]:
+    return link_equal_strings(load_documents(directory))
+
+
 TASK = Task(
     name="coreference",
     main_metric="average_f1",
@@ -120,7 +124,7 @@ TASK = Task(
     build=_build,
     dataset=coreference_dataset,
     predict=_predict,
-    baseline=link_equal_strings,
+    baseline=_link_equal_strings,
     score=_score,
     answers=lambda model, directory, predicted: [str(found or "") for found in predicted],
     write=_write,
