@@ -69,6 +69,7 @@ def _assert_same_run(run, straight_run):
     assert _without_speed(run) == _without_speed(straight_run)
 
 
+@pytest.mark.slow
 def test_run_that_is_moved_while_it_trains_says_so_and_goes_on_there(
     straight_run, config, tiny_records, tmp_path, monkeypatch
 ):
