@@ -171,9 +171,9 @@ class TaskTests:
         assert names == sorted(os.listdir(tmp_path / "second"))
         for name in names:
             first, second = (tmp_path / way / name for way in ("first", "second"))
-            # Evaluations name the preset.
-            renamed = first.read_text().replace(finished[0], str(tmp_path / "preset"))
-            assert second.read_text() == renamed
+            # Evaluations tell the preset by its files, and these are others.
+            digest = re.compile(r'"golden_sha256": (null|"[0-9a-f]{64}")')
+            assert digest.sub("", second.read_text()) == digest.sub("", first.read_text())
 
     def test_export_and_predictor_say_what_predict_says(self, finished, material, tmp_path):
         preset = finished[0]
