@@ -155,6 +155,11 @@ def checked_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
             says, an output matrix is not the token embedding, or the vocabulary is too long.
     """
     path, arrays = checkpoint.path, dict(checkpoint.arrays)
+    if checkpoint.sizes["num_layers"] > len(arrays):  # a name is made for each weight of each layer
+        raise BadInputError(
+            f"{path}: the configuration says {checkpoint.sizes['num_layers']:,} layers, and the "
+            f"checkpoint holds {len(arrays):,} arrays; it belongs to another model"
+        )
     for part, shapes in checkpoint.parts().items():
         for name, shape in shapes.items():
             if name in arrays and arrays[name].shape != shape:

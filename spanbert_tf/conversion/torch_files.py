@@ -78,6 +78,11 @@ def read_fairseq_file(path: str) -> tuple[dict[str, np.ndarray], str | None]:
                 f"{path}: {name!r} is a sparse or quantized tensor, or one without values; save "
                 "dense ones"
             )
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise BadInputError(
+                f"{path}: {name[:200]!a} says {tensor.numel():,} values and holds fewer; save a "
+                "contiguous copy (`tensor.contiguous()`)"
+            )
     return {name: tensor.float().numpy() for name, tensor in tensors.items()}, architecture
 
 

@@ -1,13 +1,31 @@
 """Files of a preset that are read before a model is built, without TensorFlow if they lie here."""
 
+import json
+import math
 import os
 import zipfile
+import zlib
 
 import numpy as np
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.checksums import sha256
 
+# Arrays are written as they are; a copy may be compressed, which weights hardly are.
+_FREE_BYTES, _MAX_RATIO = 16 << 20, 32
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+_DAMAGE = (zipfile.BadZipFile, zlib.error, KeyError)
+_SIZES = ("num_layers", "hidden_dim", "intermediate_dim")
+_TABLES = (  # sizes that count rows, each of the model's width
+    *("vocabulary_size", "max_sequence_length", "num_segments", "num_classes"),
+    *("num_paragraphs", "num_sentences", "max_sentence_length"),
+)
+_WEIGHT_ENDINGS = (".h5", ".npz")
+# Weights of four bits; and a layer's sixteen variables with what HDF5 says of each.
+_LEAST_BYTES_OF_WEIGHT, _LEAST_BYTES_OF_LAYER = 0.5, 16 * 128
 HEADS_FILE = "pretraining_heads.npz"
 GOLDEN_FILE = "golden.json"
 _SPAN_POSITIONS = "span_boundary_head/position_embedding/embeddings"
@@ -47,6 +65,50 @@ def golden_digest(preset: str) -> str | None:
     return sha256(path) if os.path.isfile(path) else None
 
 
+def check_sizes(preset: str) -> None:
+    """Compares the sizes that a preset's descriptions state with the files of its weights.
+
+    A model is built, with all its memory, before its weights are read.
+
+    Args:
+        preset: directory, or another name, which is passed over.
+
+    Raises:
+        BadInputError: the weights are far too few for them.
+    """
+    if not os.path.isdir(preset):
+        return
+    num_bytes = sum(
+        os.path.getsize(os.path.join(preset, name))
+        for name in os.listdir(preset)
+        if name.endswith(_WEIGHT_ENDINGS)
+    )
+    sizes = {**_stated_sizes(preset, "task.json"), **_stated_sizes(preset, "config.json")}
+    width, inner, layers = (
+        sizes.get(name, 0) for name in ("hidden_dim", "intermediate_dim", "num_layers")
+    )
+    rows = sum(sizes.get(name, 0) for name in _TABLES)
+    num_weights = rows * width + layers * (4 * width**2 + 2 * width * inner)
+    least = max(num_weights * _LEAST_BYTES_OF_WEIGHT - _FREE_BYTES, layers * _LEAST_BYTES_OF_LAYER)
+    if least > num_bytes:
+        raise BadInputError(
+            f"{preset}: its sizes ({', '.join(f'{name} {sizes[name]:,}' for name in sizes)}) are "
+            f"those of another model: its files of weights have {num_bytes:,} bytes; copy the "
+            "preset again"
+        )
+
+
+def _stated_sizes(preset: str, name: str) -> dict[str, int]:
+    """The sizes in a description; none where it is missing or damaged, which loading tells."""
+    try:
+        with open(os.path.join(preset, name), encoding="utf-8") as file:
+            config = json.load(file)["config"]
+        found = {size: config[size] for size in (*_SIZES, *_TABLES) if size in config}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return {}
+    return {size: value for size, value in found.items() if isinstance(value, int) and value > 0}
+
+
 def read_heads(preset: str) -> dict[str, np.ndarray]:
     """The further heads of a preset, by the paths of their variables; empty if it has none.
 
@@ -57,13 +119,38 @@ def read_heads(preset: str) -> dict[str, np.ndarray]:
     if path is None:
         return {}
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        return read_arrays(path)
+    except (OSError, ValueError, EOFError, RuntimeError, MemoryError, *_DAMAGE) as error:
         reason = str(error).splitlines()[0]
         raise BadInputError(
             f"{preset}: {HEADS_FILE} is damaged ({reason}); copy the preset again"
         ) from error
+
+
+def read_arrays(path: str) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file, no larger than the file allows.
+
+    `np.load` makes room for what a header of 100 bytes says before it reads, and a compressed
+    member may be a thousand times its size.
+
+    Raises:
+        ValueError: it is damaged, or an array is larger than its bytes in the file; or what
+            `zipfile` and numpy raise.
+    """
+    limit = _FREE_BYTES + _MAX_RATIO * os.path.getsize(path)
+    with zipfile.ZipFile(path) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+        if unpacked > limit:
+            raise ValueError(f"unpacks to {unpacked:,} bytes")
+        for member in archive.infolist():
+            with archive.open(member) as file:
+                version = np.lib.format.read_magic(file)
+                shape, _, dtype = _HEADERS[version](file)
+            num_bytes = math.prod(shape) * dtype.itemsize
+            if num_bytes > member.file_size:
+                raise ValueError(f"an array of {num_bytes:,} bytes in {member.file_size:,}")
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
 
 
 def head_options(saved: dict[str, np.ndarray]) -> dict[str, bool | int]:

@@ -165,6 +165,8 @@ class SpanBertTask(SavesWithoutMixedPrecision, LoadsPresets):
         """Reads what `save_own_variables` wrote."""
         own = {name: store[name] for name in store.keys()}  # noqa: SIM118
         state = own.pop(_HEAD_STATE, None)
+        if state is not None and state.shape != ():  # of HDF5, which has read no value so far
+            raise ValueError(f"{_HEAD_STATE} has shape {list(state.shape)}, and is one value")
         self._is_head_trained = None if state is None else bool(np.array(state))
         super().load_own_variables(own)
 

@@ -14,6 +14,7 @@ from keras_hub.src.utils import preset_utils
 from spanbert_tf.data.schema import VOCABULARY_FILE, vocabulary_hash
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.directory_kinds import refuse_no_preset
+from spanbert_tf.files.preset_files import check_sizes
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.preset_source import refuse_other_modules
@@ -52,13 +53,15 @@ def load_preset(
     try:
         if not issubclass(kind, keras_hub.models.Tokenizer):  # it reads none
             check_weights(preset)
+            if options.get("load_weights", True):
+                check_sizes(preset)
         with (
             weights_are_loaded() if _holds_all(kind, preset, options) else contextlib.nullcontext()
         ):
             return kind.from_preset(preset, **options)
     except MismatchError as error:  # of an encoder, which does not know where it is from
         raise MismatchError(f"{preset}: {error}") from error
-    except (ValueError, OSError, KeyError, TypeError, ImportError) as error:
+    except (ValueError, OSError, KeyError, TypeError, ImportError, RecursionError) as error:
         if not os.path.isdir(preset):
             raise BadInputError(describe_missing(preset, error)) from error
         raise BadInputError(

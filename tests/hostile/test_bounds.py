@@ -1,25 +1,37 @@
 """Small inputs that ask for much memory or time are refused in one line, and cost little."""
 
 import gzip
+import io
 import json
 import pathlib
 import shutil
 import struct
+import zipfile
 
+import h5py
 import numpy as np
 import pytest
 import tensorflow as tf
+import torch
 
 from benchmarks.process_memory import peak_above
 from spanbert_tf.config.yaml_files import parse_override, read_settings
+from spanbert_tf.conversion.checkpoint import SIZE_NAMES, Checkpoint, checked_checkpoint
+from spanbert_tf.conversion.torch_files import read_pickled
 from spanbert_tf.data.passage_windows import WindowPacker
 from spanbert_tf.data.record_frames import check_frames, masked_checksum, whole_records
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.repair import repaired_records
 from spanbert_tf.errors import SpanBertError
 from spanbert_tf.files.checksums import sha256
+from spanbert_tf.files.preset_files import read_heads
 from spanbert_tf.files.text_files import read_text_file
+from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier, SpanBertTokenizer
+from spanbert_tf.presets.loading import load_preset
 from spanbert_tf.tasks.question_answering.candidates import WindowSpans, best_candidates
+from spanbert_tf.vocabulary import Casing
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
 
 
 def test_a_long_passage_takes_memory_in_proportion_to_its_length():
@@ -151,3 +163,88 @@ def test_whole_frames_pass(tiny_records):
     check_frames(files)
     expected = [record.numpy() for record in tf.data.TFRecordDataset(files)]
     assert [record for path in files for record in whole_records(path)] == expected
+
+
+@pytest.fixture(scope="module")
+def tiny_preset(tmp_path_factory):
+    backbone = SpanBertBackbone(len(VOCABULARY), 2, 2, 8, 16, max_sequence_length=16)
+    preset = tmp_path_factory.mktemp("presets") / "preset"
+    backbone.save_to_preset(str(preset))
+    SpanBertTokenizer(VOCABULARY, lowercase=True).save_to_preset(str(preset))
+    return preset
+
+
+@pytest.fixture
+def preset(tiny_preset, tmp_path):
+    return pathlib.Path(shutil.copytree(tiny_preset, tmp_path / "preset"))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"num_layers": 10**8},
+        {"num_layers": 200},
+        {"hidden_dim": 10**6},
+        {"intermediate_dim": 10**8},
+        {"vocabulary_size": 10**9},
+        {"max_sequence_length": 10**9},
+    ],
+    ids=str,
+)
+def test_a_preset_is_no_larger_than_its_weights(sizes, preset):
+    path = preset / "config.json"
+    description = json.loads(path.read_text())
+    description["config"] |= sizes
+    path.write_text(json.dumps(description))
+    message = refusal(load_preset, SpanBertBackbone, str(preset))
+    assert message.startswith(f"{preset}: its sizes (") and "are those of another model" in message
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_deep_json_in_a_preset_is_one_line(name, preset):
+    (preset / name).write_text("[" * 100_000 + "]" * 100_000)
+    for kind in (SpanBertBackbone, SpanBertTokenizer):
+        if (name == "tokenizer.json") == (kind is SpanBertTokenizer):
+            assert str(preset) in refusal(load_preset, kind, str(preset))
+
+
+def test_a_checkpoint_has_no_more_layers_than_arrays():
+    sizes = dict.fromkeys((*SIZE_NAMES,), 4) | {"num_layers": 2**31, "position_embeddings": "x"}
+    checkpoint = Checkpoint("here", sizes, {"a": np.zeros(1)}, [], Casing.of(True, None))
+    assert refusal(checked_checkpoint, checkpoint).startswith("here: the configuration says 2,147,")
+
+
+def test_a_tensor_is_no_larger_than_its_storage(tmp_path):
+    path = tmp_path / "pytorch_model.bin"
+    torch.save({"a": torch.zeros(1).expand(2**16, 2**16)}, path)
+    assert "'a' says 4,294,967,296 values and holds fewer" in refusal(read_pickled, str(path))
+    torch.save({"a": torch.ones(4, 4).t()[1:]}, path)  # another order is none of the kind
+    assert read_pickled(str(path))["a"].shape == (3, 4)
+
+
+def test_arrays_are_no_larger_than_their_file(tmp_path):
+    path = tmp_path / "pretraining_heads.npz"
+    header = io.BytesIO()
+    fields = {"descr": "<f4", "fortran_order": False, "shape": (2**20, 2**20)}
+    np.lib.format.write_array_header_1_0(header, fields)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.npy", header.getvalue())
+    assert "an array of 4,398,046,511,104 bytes in" in refusal(read_heads, str(tmp_path))
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("a", "w") as file,
+    ):
+        for _ in range(100):
+            file.write(bytes(1 << 22))
+    assert "unpacks to 419,430,400 bytes" in refusal(read_heads, str(tmp_path))
+    np.savez(path, a=np.arange(3.0), b=np.ones((2, 2), "float32"))
+    assert read_heads(str(tmp_path))["a"].tolist() == [0, 1, 2]
+
+
+def test_the_state_of_a_head_is_one_value(tmp_path):
+    with h5py.File(tmp_path / "store.h5", "w") as store:
+        store.create_dataset("is_head_trained", (2 * 10**9,), "uint8", chunks=(2**20,))
+        backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 16, max_sequence_length=16)
+        task = SpanBertTextClassifier(backbone, num_classes=2)
+        with pytest.raises(ValueError, match="has shape"):
+            task.load_own_variables(store)
