@@ -97,6 +97,15 @@ def test_weights_are_in_their_own_file(make, preset, secret):
     assert "\n" not in str(caught.value) and str(preset) in str(caught.value)
 
 
+def test_what_hdf5_says_of_damage_is_one_line(preset):
+    """Its heaps of names are spoilt: of that h5py makes a `RuntimeError`."""
+    path = preset / "model.weights.h5"
+    path.write_bytes(path.read_bytes().replace(b"HEAP\0", b"HEAP\1"))
+    with pytest.raises(SpanBertError, match="no preset of a SpanBertBackbone") as caught:
+        load_checked(SpanBertBackbone, str(preset))
+    assert "\n" not in str(caught.value)
+
+
 def header(content, **changes):
     """A .safetensors file whose header says something else."""
     size = struct.unpack("<Q", content[:8])[0]
