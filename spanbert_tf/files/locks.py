@@ -118,7 +118,7 @@ def writing(output: str | os.PathLike, command: str, *, inside: bool = False) ->
         held = _Lock(output, path, command)
     except OSError as error:
         raise BadInputError(
-            f"{output}: cannot be written ({reason(error)}); name another output"
+            f"{output}: cannot be written ({reason(error)}); free some space or name another output"
         ) from error
     try:
         yield

@@ -32,12 +32,14 @@ def _all_variables(run):
     return newest, {name: reader.get_tensor(name).tobytes() for name in names}
 
 
+@pytest.mark.parametrize(("precision", "num_kills"), [("float32", 2), ("mixed_bfloat16", 1)])
 def test_killed_at_random_moments_a_run_on_two_devices_ends_with_the_same_bits(
-    tiny_overrides, tiny_records, tmp_path
+    precision, num_kills, tiny_overrides, tiny_records, tmp_path
 ):
     """(On one device: `test_killed_run_goes_on_bit_for_bit`.)"""
-    num_devices, num_kills = 2, 2
+    num_devices = 2
     overrides = [*tiny_overrides, "model.dropout=0.1", "training.checkpoint_every_steps=2"]
+    overrides.append(f"training.precision={precision}")
     config_file = tmp_path / "config.yaml"
     config_file.write_text(load_config("spanbert_base", overrides).to_yaml())
     start = time.monotonic()
