@@ -15,6 +15,7 @@ import tensorflow as tf
 import torch
 
 from benchmarks.process_memory import peak_above
+from data_prep.text.sentences import split_sentences
 from spanbert_tf.config.yaml_files import parse_override, read_settings
 from spanbert_tf.conversion.checkpoint import SIZE_NAMES, Checkpoint, checked_checkpoint
 from spanbert_tf.conversion.torch_files import read_pickled
@@ -248,3 +249,20 @@ def test_the_state_of_a_head_is_one_value(tmp_path):
         task = SpanBertTextClassifier(backbone, num_classes=2)
         with pytest.raises(ValueError, match="has shape"):
             task.load_own_variables(store)
+
+
+@pytest.mark.parametrize("mark", ["\N{LEFT DOUBLE QUOTATION MARK}", "`"])
+def test_a_paragraph_of_quotation_marks_is_seen_in_parts(mark):
+    """Each looks for its fellow to the end, which takes the square of their number."""
+    text = mark * 200_000
+    sentences, counts = split_sentences([text])
+    assert "".join(sentences) == text
+    assert counts == [len(sentences)]
+    assert max(map(len, sentences)) <= 30_000
+
+
+def test_a_long_paragraph_has_the_sentences_of_its_parts():
+    parts = [f"She saw {'many ' * (number % 40)}things, number {number}. " for number in range(900)]
+    text = "".join(parts)
+    assert len(text) > 3 * 30_000
+    assert split_sentences([text]) == (parts, [900])
