@@ -1,1 +1,1 @@
-"""Records at any scale: an Apache Beam pipeline from files of text to shards."""
+"""Records at any scale, from files of text to shards: by this machine or a runner of Beam."""

@@ -1,6 +1,6 @@
 """Intermediate files: blocks on their way from input files to shards.
 
-Beam's local runner keeps what it groups in memory, so no record travels through it. Each input
+Runners of Beam may keep what they group in memory, so no record travels through them. Each input
 file becomes one spill file; each of its segments holds up to SEGMENT_BYTES of records, ordered by
 shard; a shard is later put together from its part of every segment. What is read back is numbers
 and bytes, never a pickle: the files lie in a directory that others may be able to reach.
