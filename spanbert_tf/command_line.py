@@ -59,6 +59,9 @@ class WritingCommand(click.Command):
         Raises:
             BadInputError: another command writes there.
         """
+        # TensorFlow imports Keras in passing, which fails with a backend that is not there. Keras
+        # would read /tmp/.keras, which anyone may have made, where it cannot write to the home.
+        os.environ.update(KERAS_BACKEND="tensorflow", KERAS_HOME=_keras_home())
         for parameter in self.params:
             value, kind = ctx.params.get(parameter.name), parameter.type
             is_written = value not in (None, "-")  # `-` is standard output
@@ -89,13 +92,19 @@ def _keras_backend() -> tuple[str, str]:
     """The backend that Keras will take, and what says so; Keras itself takes seconds to import."""
     if backend := os.environ.get("KERAS_BACKEND"):
         return backend, "KERAS_BACKEND"
-    home = os.environ.get("KERAS_HOME", os.path.join(os.path.expanduser("~"), ".keras"))
-    path = os.path.join(home, "keras.json")
+    path = os.path.join(_keras_home(), "keras.json")
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)["backend"], path
     except (OSError, ValueError, KeyError):  # Keras' default
         return "tensorflow", path
+
+
+def _keras_home() -> str:
+    """The directory of Keras' settings: the user's own, or none."""
+    home = os.path.expanduser("~")
+    home = home if os.path.isabs(home) else os.devnull  # a user without a name and a home
+    return os.environ.get("KERAS_HOME", os.path.join(home, ".keras"))
 
 
 class SeveralValues(ModelCommand):

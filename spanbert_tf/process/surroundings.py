@@ -18,6 +18,8 @@ def describe_surroundings(error: Exception) -> str | None:
     """
     if isinstance(error, ImportError | AttributeError) and (line := _hidden_package()):
         return line
+    if sys.flags.optimize > 1 and "tensorflow" not in sys.modules:  # its import failed
+        return f"PYTHONOPTIMIZE or -OO: TensorFlow needs its docstrings ({error}); use 1, or -O"
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     is_full = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
     is_full = is_full or any(words in str(error).lower() for words in _NO_ROOM)

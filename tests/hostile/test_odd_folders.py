@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 
@@ -100,33 +101,83 @@ def test_models_in_folders_of_odd_names(odd, whole):
     assert set(os.listdir(odd)) == {"hf", "back"}
 
 
-SURROUNDINGS = {  # changed variables (`None`: unset), what the child does first, exit status
-    "HOME unset": ({"HOME": None, "USER": None, "LOGNAME": None}, None, 0),
-    "TMPDIR missing": ({"TMPDIR": "/nowhere"}, None, 0),
+def closed(descriptor):
+    return lambda: os.close(descriptor)
+
+
+# Where nothing can be, not even root's: `/nowhere` is made by TensorFlow, which writes `~/.keras`.
+NOWHERE = "/dev/null/x"
+KERAS_UNSET = {"KERAS_HOME": None, "KERAS_BACKEND": None}
+SURROUNDINGS = {  # command, changed variables (`None`: unset), what the child does first
+    "HOME unset": ("predict", {"HOME": None, "USER": None, "LOGNAME": None}, None),
+    "HOME missing": ("predict", {"HOME": NOWHERE}, None),
+    "TMPDIR missing": ("predict", {"TMPDIR": NOWHERE}, None),
+    "without assertions": ("predict", {"PYTHONOPTIMIZE": "1"}, None),
+    "without docstrings": (None, {"PYTHONOPTIMIZE": "2"}, None),
+    "TERM dumb": ("prepare", {"TERM": "dumb"}, None),
+    "TF_CONFIG malformed": ("prepare", {"TF_CONFIG": "{"}, None),
+    "KERAS_BACKEND of nonsense": ("prepare", {"KERAS_BACKEND": "nonsense"}, None),
+    "standard input closed": ("prepare", {}, closed(0)),
+    "standard error closed": ("prepare", {}, closed(2)),
+    "64 descriptors": ("prepare", {}, lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))),
+    "umask 777": ("prepare", {}, lambda: os.umask(0o777)),
 }
 
 
-@pytest.mark.slow  # a process each
-@pytest.mark.parametrize("surrounding", SURROUNDINGS)
-def test_odd_surroundings(surrounding, whole, tmp_path):
-    changed, first, expected = SURROUNDINGS[surrounding]
-    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parents[2]), **changed}
+def run_in(surrounding, whole, *arguments):
+    """A command in a process of such surroundings, in the folder of the records."""
+    _, changed, first = SURROUNDINGS[surrounding]
+    package = str(pathlib.Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": package, **KERAS_UNSET, **changed}
     environment = {name: value for name, value in environment.items() if value is not None}
-    _, _, presets = whole
-    command = [sys.executable, "-m", "spanbert_tf.cli", "predict", "--input", "texts.jsonl"]
-    command += ["--preset", presets["text_classification"], "--output", str(tmp_path / "answers")]
-    child = subprocess.run(
+    command = [sys.executable, "-m", "spanbert_tf.cli", *map(str, arguments)]
+    return subprocess.run(
         command, capture_output=True, text=True, cwd=whole[0], env=environment, preexec_fn=first
     )
-    assert child.returncode == expected, child.stderr
-    assert "Traceback" not in child.stderr
-    if expected:
-        assert child.stderr.count("\n") == 1 and not os.listdir(tmp_path)
+
+
+@pytest.mark.slow  # a process each
+@pytest.mark.parametrize("surrounding", [name for name in SURROUNDINGS if SURROUNDINGS[name][0]])
+def test_odd_surroundings(surrounding, whole, tmp_path):
+    """What is written is what is written elsewhere, and nothing else."""
+    _, records, presets = whole
+    output = tmp_path / "output"
+    command = SURROUNDINGS[surrounding][0]
+    if command == "predict":
+        arguments = ["--preset", presets["text_classification"]]
+    else:
+        arguments = ["classification", "--vocabulary", "vocab.txt", "--lowercase"]
+        arguments += ["--text-column", "text", "--label-column", "label", "--sequence-length", 32]
+    arguments += ["--input", "texts.jsonl", "--output", output]
+    child = run_in(surrounding, whole, command, *arguments)
+    assert (child.returncode, child.stderr) == (0, "")
+    assert os.listdir(tmp_path) == ["output"]
+    if command == "predict":
+        assert len(output.read_text().splitlines()) == 4
         return
-    assert os.listdir(tmp_path) == ["answers"]
-    assert len((tmp_path / "answers").read_text().splitlines()) == 4
-    mode = (tmp_path / "answers").stat().st_mode & 0o777
-    assert mode == (0o600 if surrounding == "umask 077" else 0o666 & ~_umask())
+    for path in records["text_classification"].iterdir():
+        assert (output / path.name).read_bytes() == path.read_bytes()
+    mode = output.stat().st_mode & 0o777
+    assert mode == (0 if surrounding == "umask 777" else 0o777 & ~_umask())
+
+
+@pytest.mark.slow  # a process
+@pytest.mark.parametrize(
+    "surrounding, line",
+    [
+        ("TF_CONFIG malformed", "TF_CONFIG: not a cluster"),
+        ("KERAS_BACKEND of nonsense", "KERAS_BACKEND: nonsense: the command line runs on"),
+        ("without docstrings", "PYTHONOPTIMIZE or -OO: TensorFlow needs its docstrings"),
+    ],
+)
+def test_odd_surroundings_that_a_command_cannot_work_in(surrounding, line, whole, tmp_path):
+    output = tmp_path / "run"
+    command = ["pretrain", "--config", "spanbert_base", "--data", whole[1]["pretraining"]]
+    command += ["--set", "training.strategy=multi_worker", "data.sequence_length=32"]
+    command += ["--set", "training.batch_size=2"]
+    child = run_in(surrounding, whole, *command, "--output", output)
+    assert (child.returncode, child.stderr.count("\n")) == (2, 1), child.stderr
+    assert line in child.stderr and not os.listdir(tmp_path)
 
 
 def _umask():
