@@ -58,7 +58,9 @@ class WritingCommand(click.Command):
 
         Raises:
             BadInputError: another command writes there.
+            ConfigurationError: this one could not write to what it makes.
         """
+        _refuse_umask_against_oneself()
         # TensorFlow imports Keras in passing, which fails with a backend that is not there. Keras
         # would read /tmp/.keras, which anyone may have made, where it cannot write to the home.
         os.environ.update(KERAS_BACKEND="tensorflow", KERAS_HOME=_keras_home())
@@ -152,7 +154,8 @@ def quiet_libraries() -> None:
     # Libraries' warnings do not concern the user; Beam's workers inherit the variable.
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
     warnings.simplefilter("ignore")
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    for name in ("matplotlib", "tensorflow"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def show_library_logs() -> None:
@@ -238,6 +241,21 @@ def _refuse_undecodable_paths(arguments: Sequence[str]) -> None:
             raise ConfigurationError(
                 f"{name}: is not the {encoding} that file names are in here; {advice}"
             ) from error
+
+
+def _refuse_umask_against_oneself() -> None:
+    """Refuses a umask with which a command could not enter, or remove, the directories it makes.
+
+    Raises:
+        ConfigurationError: it takes rights from the owner.
+    """
+    umask = os.umask(0o777)
+    os.umask(umask)
+    if umask & 0o700:
+        raise ConfigurationError(
+            f"umask {umask:03o}: takes rights from yourself, too, and what is written could not be "
+            f"read; set `umask {umask & 0o077:03o}`"
+        )
 
 
 def _escape_unknown_characters() -> None:

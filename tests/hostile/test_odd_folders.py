@@ -111,6 +111,7 @@ KERAS_UNSET = {"KERAS_HOME": None, "KERAS_BACKEND": None}
 SURROUNDINGS = {  # command, changed variables (`None`: unset), what the child does first
     "HOME unset": ("predict", {"HOME": None, "USER": None, "LOGNAME": None}, None),
     "HOME missing": ("predict", {"HOME": NOWHERE}, None),
+    "HOME missing, a picture": ("inspect", {"HOME": NOWHERE}, None),
     "TMPDIR missing": ("predict", {"TMPDIR": NOWHERE}, None),
     "without assertions": ("predict", {"PYTHONOPTIMIZE": "1"}, None),
     "without docstrings": (None, {"PYTHONOPTIMIZE": "2"}, None),
@@ -120,7 +121,8 @@ SURROUNDINGS = {  # command, changed variables (`None`: unset), what the child d
     "standard input closed": ("prepare", {}, closed(0)),
     "standard error closed": ("prepare", {}, closed(2)),
     "64 descriptors": ("prepare", {}, lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))),
-    "umask 777": ("prepare", {}, lambda: os.umask(0o777)),
+    "umask 077": ("prepare", {}, lambda: os.umask(0o077)),
+    "umask 777": (None, {}, lambda: os.umask(0o777)),
 }
 
 
@@ -143,22 +145,28 @@ def test_odd_surroundings(surrounding, whole, tmp_path):
     _, records, presets = whole
     output = tmp_path / "output"
     command = SURROUNDINGS[surrounding][0]
-    if command == "predict":
-        arguments = ["--preset", presets["text_classification"]]
+    if command == "inspect":
+        arguments = [records["pretraining"], "--set", "data.sequence_length=32", "--png", output]
+    elif command == "predict":
+        arguments = ["--preset", presets["text_classification"], "--input", "texts.jsonl"]
+        arguments += ["--output", output]
     else:
         arguments = ["classification", "--vocabulary", "vocab.txt", "--lowercase"]
         arguments += ["--text-column", "text", "--label-column", "label", "--sequence-length", 32]
-    arguments += ["--input", "texts.jsonl", "--output", output]
+        arguments += ["--input", "texts.jsonl", "--output", output]
     child = run_in(surrounding, whole, command, *arguments)
     assert (child.returncode, child.stderr) == (0, "")
     assert os.listdir(tmp_path) == ["output"]
+    if command == "inspect":
+        assert output.read_bytes().startswith(b"\x89PNG")
+        return
     if command == "predict":
         assert len(output.read_text().splitlines()) == 4
         return
     for path in records["text_classification"].iterdir():
         assert (output / path.name).read_bytes() == path.read_bytes()
     mode = output.stat().st_mode & 0o777
-    assert mode == (0 if surrounding == "umask 777" else 0o777 & ~_umask())
+    assert mode == (0o700 if surrounding == "umask 077" else 0o777 & ~_umask())
 
 
 @pytest.mark.slow  # a process
@@ -167,6 +175,7 @@ def test_odd_surroundings(surrounding, whole, tmp_path):
     [
         ("TF_CONFIG malformed", "TF_CONFIG: not a cluster"),
         ("KERAS_BACKEND of nonsense", "KERAS_BACKEND: nonsense: the command line runs on"),
+        ("umask 777", "umask 777: takes rights from yourself, too"),
         ("without docstrings", "PYTHONOPTIMIZE or -OO: TensorFlow needs its docstrings"),
     ],
 )
