@@ -4,7 +4,7 @@ import contextlib
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
@@ -34,10 +34,6 @@ def served_batches(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
         ConfigurationError: the address is malformed, or nothing answers there.
     """
     _check_reachable(address)
-    print_line(
-        f"{_KEY}: {address} reads and masks; whoever reaches it can read and write files there "
-        "(docs/devices.md, Security)"
-    )
     everything = tf.data.experimental.service.ShardingPolicy.OFF
     distribute = tf.data.experimental.service.distribute(everything, service=address)
     with waiting_for(address, _CONNECTION_PATIENCE):
@@ -45,18 +41,23 @@ def served_batches(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
 
 
 @contextlib.contextmanager
-def watched_service(address: str | None, batches: tf.data.Dataset) -> Iterator[None]:
+def watched_service(address: str | None, batches: Callable[[], tf.data.Dataset]) -> Iterator[None]:
     """Ends a run whose service is gone, or was never there, with a line; a signal ends its waits.
 
     Args:
         address: the service's; `None`: nothing is watched.
-        batches: what it serves; one is asked for at once.
+        batches: builds what it serves; one is asked for at once.
     """
     if not address:
         yield
         return
+    print_line(
+        f"{_KEY}: {address} reads and masks; whoever reaches it can read and write files there "
+        "(docs/devices.md, Security)"
+    )
+    served = batches()
     with waiting_for(f"the first batch of {address}", _BATCH_PATIENCE):
-        next(iter(batches))
+        next(iter(served))
     is_done = threading.Event()
     threading.Thread(target=_watch, args=(address, is_done), daemon=True).start()
     try:

@@ -114,7 +114,7 @@ def run_pretraining(
             if share and not has_begun:
                 keep_initial_encoder(model.model.backbone, output)
     loop.say(_describe(config, info, model, strategy))
-    with watched_service(config.data.service_address, course.batches(first_step)):
+    with watched_service(config.data.service_address, lambda: course.batches(first_step)):
         is_finished = loop.run(course, first_step)
     if not is_finished:
         return None
@@ -138,9 +138,8 @@ def _finish(
     share, mixed = config.training.initial_encoder_share, None
     if share:
         mix_with_initial(model.model.backbone, output, share)
-        mixed = course.evaluate(
-            lambda: None
-        ).metrics  # by all workers; before, it was what was trained
+        # By all workers; before, it was what was trained.
+        mixed = course.evaluate(lambda: None).metrics
     if not workers.is_chief:
         return
     if share:

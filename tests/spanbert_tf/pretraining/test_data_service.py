@@ -107,7 +107,7 @@ import tensorflow as tf
 from spanbert_tf.pretraining import data_service
 
 data_service._LOOK_EVERY = 0.2  # of 20 s
-with data_service.watched_service(sys.argv[1], tf.data.Dataset.range(1)):
+with data_service.watched_service(sys.argv[1], lambda: tf.data.Dataset.range(1)):
     print("trains", flush=True)
     time.sleep(100)
 """
