@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import click
 
 from spanbert_tf.errors import ConfigurationError, SpanBertError, TrainingError
-from spanbert_tf.files.locks import writing
 from spanbert_tf.files.outputs import without_slash
 from spanbert_tf.process.lines import escape_controls, print_escaped_traceback
 from spanbert_tf.process.signals import second_signal_ends
@@ -60,6 +59,8 @@ class WritingCommand(click.Command):
             BadInputError: another command writes there.
             ConfigurationError: this one could not write to what it makes.
         """
+        from spanbert_tf.files.locks import writing  # `--help` needs none of it
+
         _refuse_umask_against_oneself()
         # TensorFlow imports Keras in passing, which fails with a backend that is not there. Keras
         # would read /tmp/.keras, which anyone may have made, where it cannot write to the home.

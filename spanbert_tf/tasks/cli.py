@@ -15,7 +15,6 @@ from spanbert_tf.command_line import (
     precision_option,
     set_option,
 )
-from spanbert_tf.files.directory_kinds import refuse_no_preset
 from spanbert_tf.process.keras_import import import_keras
 
 
@@ -44,6 +43,7 @@ def finetune(
     from spanbert_tf.tasks.table import load_task_config
 
     settings = load_task_config(config, overrides)  # before TensorFlow is imported
+    from spanbert_tf.files.directory_kinds import refuse_no_preset
     from spanbert_tf.process.supervision import supervise, writing_run
 
     supervise(settings.training.strategy)
