@@ -40,6 +40,9 @@ _NO_PROCESS, _UNKNOWN = None, ""
 # Of this process: path → lock, and what its locks say, those it holds and those it tries to.
 _held: dict[str, "_Lock"] = {}
 _own: set[str] = set()
+# A signal's handler and the thread that watches over signals end the process at the same time:
+# whoever comes first lets go of everything before either ends it.
+_releasing = threading.RLock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,8 +150,9 @@ def one_writer(
 
 def release_all() -> None:
     """Gives all locks of this process free, for one that ends without unwinding its stack."""
-    for held in list(_held.values()):
-        held.release()
+    with _releasing:
+        for held in list(_held.values()):
+            held.release()
 
 
 class _Lock:
@@ -182,10 +186,11 @@ class _Lock:
         """Removes the lock, and the directories made for it in which nothing was written."""
         if self._process != os.getpid():  # a forked process is no holder of its own
             return
-        _held.pop(self._path, None)
         self._ended.set()
-        _let_go(self._path, self._content)
-        self._remove_directories()
+        with _releasing:
+            _let_go(self._path, self._content)
+            self._remove_directories()
+            _held.pop(self._path, None)
 
     def _remove_directories(self) -> None:
         with contextlib.suppress(OSError):
