@@ -82,7 +82,7 @@ class ShardInfo:
         num_records: records in the file.
         num_tokens: word pieces in the file.
         sha256: hexadecimal digest of the whole file.
-        num_bytes: size of the file; `None` in descriptions that were written without.
+        num_bytes: size of the file.
     """
 
     file: str
@@ -90,7 +90,7 @@ class ShardInfo:
     num_records: _Count
     num_tokens: _Count
     sha256: str
-    num_bytes: _Count | None = None
+    num_bytes: _Count
 
     __pydantic_config__: ClassVar[dict] = {"extra": "forbid"}
 
@@ -108,11 +108,9 @@ class DatasetInfo:
         annotations: subset of `ANNOTATIONS`.
         counts: numbers of what was read and written (documents, title_only_documents, …).
         shards: the files of both splits.
-        strip_accents: whether accents were stripped; `None`, in older descriptions: where text was
-            lower-cased.
+        strip_accents: whether accents were stripped.
         unigram_counts_hash: SHA-256 of `unigram_counts.json`, which holds the occurrences of each
             vocabulary entry in the training split.
-        unigram_counts: the same numbers, in older descriptions.
     """
 
     vocabulary_hash: str
@@ -123,9 +121,8 @@ class DatasetInfo:
     annotations: tuple[Literal["entities", "noun_phrases"], ...]
     counts: dict[str, _Count]
     shards: tuple[ShardInfo, ...]
-    strip_accents: bool | None = None
-    unigram_counts_hash: str | None = None
-    unigram_counts: tuple[_Count, ...] | None = None
+    strip_accents: bool
+    unigram_counts_hash: str
     schema_version: int = SCHEMA_VERSION
 
     __pydantic_config__: ClassVar[dict] = {"extra": "forbid"}
@@ -151,9 +148,7 @@ class DatasetInfo:
 
     def to_json(self) -> str:
         """The text of `dataset_info.json`."""
-        values = {
-            name: value for name, value in dataclasses.asdict(self).items() if value is not None
-        }
+        values = dataclasses.asdict(self)
         lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in values.items()]
         shards = ",\n  ".join(map(json.dumps, values["shards"]))
         lines[list(values).index("shards")] = f'"shards": [\n  {shards}\n ]'
