@@ -162,7 +162,7 @@ def _question_files(
     from data_prep.examples.squad import read_squad
     from spanbert_tf.tasks.question_answering.dataset import load_contexts, load_questions
     from spanbert_tf.tasks.question_answering.schema import QuestionAnsweringInfo
-    from spanbert_tf.vocabulary import load_vocabulary
+    from spanbert_tf.text.vocabulary import load_vocabulary
 
     answers = {"text": ["cat"], "answer_start": [4]}
     row = {"id": "1", "context": "the cats", "question": "A cat", "answers": answers}

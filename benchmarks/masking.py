@@ -39,7 +39,7 @@ from spanbert_tf.data.pretraining import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
 from spanbert_tf.data.schema import RECORD_ID
 from spanbert_tf.masking import MaskingOptions, SpanMasker
-from spanbert_tf.vocabulary import SPECIAL_TOKENS, is_continuation, load_vocabulary
+from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, is_continuation, load_vocabulary
 from tests.spanbert_tf.masking import masking_oracle
 
 BATCH_SIZE = 256

@@ -12,7 +12,7 @@ from spanbert_tf.files.outputs import OutputKind, check_output_file
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.progress import show_progress
-from spanbert_tf.vocabulary import (
+from spanbert_tf.text.vocabulary import (
     CONTINUATION_PREFIX,
     SPECIAL_TOKENS,
     UNKNOWN_TOKEN,

@@ -23,7 +23,7 @@ from spanbert_tf.data.schema import token_id_dtype
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.data.unsigned_lists import decode_unsigned
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.vocabulary import PAD_TOKEN
+from spanbert_tf.text.vocabulary import PAD_TOKEN
 
 NUMBER = tf.io.FixedLenFeature([], tf.int64)
 FLOAT = tf.io.FixedLenFeature([], tf.float32)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from spanbert_tf.data import schema
 from spanbert_tf.data.unsigned_lists import decode_unsigned
 from spanbert_tf.masking import AnnotatedSpans, Blocks
-from spanbert_tf.vocabulary import END_TOKEN, PAD_TOKEN, START_TOKEN
+from spanbert_tf.text.vocabulary import END_TOKEN, PAD_TOKEN, START_TOKEN
 
 _SCALARS = (schema.RECORD_ID, schema.FIRST_TOKEN_INDEX)
 _PAIR_SCALARS = (schema.SECOND_SEGMENT_START, schema.NEXT_SENTENCE_LABEL)

@@ -31,7 +31,7 @@ from spanbert_tf.files.checksums import regular_size
 from spanbert_tf.files.directory_kinds import PRETRAINING_RECORDS, refuse_other_records
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.masking.random_bits import Stream, random_bits, row_keys
-from spanbert_tf.vocabulary import load_vocabulary
+from spanbert_tf.text.vocabulary import load_vocabulary
 
 # Records that are permuted together; with files that `prepare` wrote in a global random order,
 # and files in a new order in each epoch, more would not mix better. 8 MB at 512 tokens.

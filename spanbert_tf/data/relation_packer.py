@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from spanbert_tf.data.entity_markers import BOUNDARIES, OBJECT, SUBJECT, EntityMode
-from spanbert_tf.data.tokenization import WordPieceTokenizer
-from spanbert_tf.vocabulary import END_TOKEN, START_TOKEN, Casing
+from spanbert_tf.text.tokenization import WordPieceTokenizer
+from spanbert_tf.text.vocabulary import END_TOKEN, START_TOKEN, Casing
 
 _CHARACTERS = "UTF8_CHAR"
 

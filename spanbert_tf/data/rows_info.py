@@ -14,7 +14,7 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.checksums import Checksums, regular_size
 from spanbert_tf.files.directory_kinds import refuse_other_records
 from spanbert_tf.files.json_values import parse_json
-from spanbert_tf.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing
 
 # Features of each row (a tf.train.Example). Lists are little-endian unsigned integers.
 ROW_TOKEN_IDS = "token_ids"  # the row with [CLS] and [SEP], not padded; `token_id_dtype`

@@ -18,7 +18,7 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.checksums import is_file_name
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.files.outputs import OutputKind
-from spanbert_tf.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing
 
 SCHEMA_VERSION = 1
 DATASET_INFO_FILE = "dataset_info.json"

@@ -14,7 +14,7 @@ from spanbert_tf.data.schema import VOCABULARY_FILE, vocabulary_hash
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.checksums import check_files, sha256
 from spanbert_tf.files.json_lines import read_json_lines
-from spanbert_tf.vocabulary import load_vocabulary
+from spanbert_tf.text.vocabulary import load_vocabulary
 
 Info = TypeVar("Info", bound=RowsInfo)
 _ADVICE = "write the records again"

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from spanbert_tf.data.document_batches import pack_documents
 from spanbert_tf.data.document_segments import NO_PIECE, SegmentedDocuments, segment_documents
-from spanbert_tf.data.segment_positions import segment_positions
-from spanbert_tf.data.tokenization import WordPieceTokenizer
-from spanbert_tf.vocabulary import (
+from spanbert_tf.text.positions import segment_positions
+from spanbert_tf.text.tokenization import WordPieceTokenizer
+from spanbert_tf.text.vocabulary import (
     END_TOKEN,
     PAD_TOKEN,
     START_TOKEN,

@@ -24,7 +24,7 @@ from spanbert_tf.pretraining.datasets import tokens_per_row
 from spanbert_tf.process.console import DataConsole
 from spanbert_tf.tasks.inspection import inspect_rows
 from spanbert_tf.tasks.task import holds_task_records, task_of_records
-from spanbert_tf.vocabulary import load_vocabulary
+from spanbert_tf.text.vocabulary import load_vocabulary
 
 PAPER_BATCH_TOKENS = 256 * 512  # tokens of a global batch (SpanBERT, section 4.2)
 _BAR_WIDTH = 40

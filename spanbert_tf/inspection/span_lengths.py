@@ -13,7 +13,7 @@ from spanbert_tf.data.schema import RECORD_ID, VOCABULARY_FILE
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.masking.candidates import draw_candidates, find_words
 from spanbert_tf.masking.random_bits import row_keys
-from spanbert_tf.vocabulary import is_continuation, load_vocabulary
+from spanbert_tf.text.vocabulary import is_continuation, load_vocabulary
 
 _BATCH_SIZE = 64
 _LONGEST_SHOWN = 20

@@ -30,7 +30,7 @@ from spanbert_tf.files.text_files import read_text_file
 from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier, SpanBertTokenizer
 from spanbert_tf.presets.loading import load_preset
 from spanbert_tf.tasks.question_answering.candidates import WindowSpans, best_candidates
-from spanbert_tf.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
 

@@ -21,7 +21,7 @@ from spanbert_tf.data.unsigned_lists import decode_unsigned
 from spanbert_tf.masking.random_bits import Stream, high_fraction, random_bits, scale
 from spanbert_tf.tasks.coreference import schema
 from spanbert_tf.tasks.coreference.schema import CoreferenceInfo
-from spanbert_tf.vocabulary import PAD_TOKEN
+from spanbert_tf.text.vocabulary import PAD_TOKEN
 
 MAX_BATCH_POSITIONS = 4096  # of a batch to predict, so that short documents go together
 _NUMBERS = (

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from spanbert_tf.data.tokenization import WordPieceTokenizer, characters_before
 from spanbert_tf.models import SpanBertTokenClassifier
 from spanbert_tf.tasks.named_entities.schema import BEGIN, INSIDE, OUTSIDE
-from spanbert_tf.vocabulary import is_continuation
+from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
+from spanbert_tf.text.vocabulary import is_continuation
 
 Pieces = tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]  # ids, first and last bytes
 

@@ -15,7 +15,7 @@ from spanbert_tf.data.entity_markers import make_markers
 from spanbert_tf.data.relation_packer import RelationPacker
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.relation_extraction.schema import RelationExtractionInfo
-from spanbert_tf.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing
 
 WORDS = ["the", "cat", "##s", "ann", "rome", "in", "(", ")", ".", "b"]
 UNUSED = [f"[unused{number}]" for number in range(1, 13)]

@@ -3,16 +3,19 @@
 N texts, T word pieces of all texts.
 """
 
+import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from spanbert_tf.vocabulary import CONTINUATION_PREFIX, UNKNOWN_TOKEN, Casing
+from spanbert_tf.text.positions import segment_positions
+from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, UNKNOWN_TOKEN, Casing
 
 _UTF8 = "UTF-8"
+_TEXTS_AT_ONCE = 4096
 # Traced once: operation by operation, offsets take a fifth of a second a call. A method in a graph
 # has no hold on its object, so the public ones, which have, call it.
 _in_graph = tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
@@ -114,6 +117,78 @@ class WordPieceTokenizer(tf.Module):
 def _shared_tokenizer(vocabulary: tuple[str, ...], casing: Casing) -> WordPieceTokenizer:
     with tf.init_scope():  # a graph that is being traced would keep its tables
         return WordPieceTokenizer(vocabulary, casing)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizedText:
+    """Word pieces of a text and where they stand in it.
+
+    Attributes:
+        token_ids: int32 [T].
+        starts: int64 [T], first character of each.
+        ends: int64 [T], the character after each.
+        positions: int32 [T, 3], paragraph, sentence and token of `SegmentPositions`; [T, 0] unless
+            they were asked for.
+    """
+
+    token_ids: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    positions: np.ndarray
+
+
+class TextTokenizer:
+    """The project's one tokenizer, for texts in memory.
+
+    Args:
+        pieces: the vocabulary.
+        casing: what is done to the text.
+        segment_aware: whether to compute `positions`.
+    """
+
+    def __init__(self, pieces: Sequence[str], casing: Casing, *, segment_aware: bool) -> None:
+        self._tokenizer = WordPieceTokenizer.shared(pieces, casing)
+        self._segment_aware = segment_aware
+
+    def __call__(
+        self, texts: Sequence[str], *, first_paragraph: int = 0
+    ) -> Iterator[TokenizedText]:
+        """The texts in their order.
+
+        Args:
+            texts: any.
+            first_paragraph: index of each text's first paragraph.
+        """
+        for first in range(0, len(texts), _TEXTS_AT_ONCE):
+            some = texts[first : first + _TEXTS_AT_ONCE]
+            batch = [text.encode("utf-8", "replace") for text in some]
+            ids, starts, ends = self._tokenizer.tokenize_with_offsets(batch)
+            columns = []
+            if self._segment_aware:
+                columns = segment_positions(
+                    tf.constant(batch), starts, first_paragraph=first_paragraph
+                )
+            positions = np.zeros([ids.flat_values.shape[0], len(columns)], "int32")
+            for number, column in enumerate(columns):
+                positions[:, number] = column.flat_values
+            splits = ids.row_splits.numpy()[1:-1]
+            flat = (*(values.flat_values.numpy() for values in (ids, starts, ends)), positions)
+            parts = (np.split(values, splits) for values in flat)
+            for raw, *row in zip(batch, *parts, strict=True):
+                yield _in_characters(raw, *row)
+
+
+def _in_characters(
+    raw: bytes,
+    token_ids: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    positions: np.ndarray,
+) -> TokenizedText:
+    """Offsets in bytes of UTF-8 as offsets in characters."""
+    is_first_byte = (np.frombuffer(raw, np.uint8) & 0xC0) != 0x80
+    characters = np.concatenate([[0], np.cumsum(is_first_byte)])  # before each byte
+    return TokenizedText(token_ids, characters[starts], characters[ends], positions)
 
 
 def characters_before(texts: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
