@@ -272,7 +272,7 @@ def _containers(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Re
 
     from spanbert_tf.config.yaml_files import read_settings
     from spanbert_tf.conversion.archives import opened_source
-    from spanbert_tf.data.record_file import RecordFile
+    from spanbert_tf.data.tfrecords import RecordFile
     from spanbert_tf.files.preset_files import HEADS_FILE, read_heads
     from spanbert_tf.models import SpanBertBackbone
     from spanbert_tf.presets.loading import load_preset

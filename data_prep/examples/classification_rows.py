@@ -13,7 +13,6 @@ from data_prep.examples.features import serialize_features
 from data_prep.examples.labelled_texts import LabelledText, LabelledTexts
 from data_prep.examples.row_writer import RowWriter
 from data_prep.examples.task_records import write_task_records
-from spanbert_tf.data.packing import SpecialTokenIds
 from spanbert_tf.data.row_lengths import lengths_path
 from spanbert_tf.data.rows_info import (
     POSITION_DTYPE,
@@ -37,7 +36,7 @@ from spanbert_tf.tasks.text_classification.schema import (
     text_names,
 )
 from spanbert_tf.text.tokenization import WordPieceTokenizer
-from spanbert_tf.text.vocabulary import Casing, check_case, load_vocabulary
+from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds, check_case, load_vocabulary
 
 ROWS_FILE = TextClassificationInfo.rows_file
 RECORDS = OutputKind(

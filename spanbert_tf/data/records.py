@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from spanbert_tf.data.record_frames import check_frames
 from spanbert_tf.data.schema import (
     DATASET_INFO_FILE,
     RECORD_ID,
@@ -26,6 +25,7 @@ from spanbert_tf.data.schema import (
     ShardInfo,
     vocabulary_hash,
 )
+from spanbert_tf.data.tfrecords import check_frames
 from spanbert_tf.errors import BadInputError, MismatchError, reason
 from spanbert_tf.files.checksums import regular_size
 from spanbert_tf.files.directory_kinds import PRETRAINING_RECORDS, refuse_other_records

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from spanbert_tf.data import schema
 from spanbert_tf.data.packing import parse_records
-from spanbert_tf.data.record_frames import frame_fault, whole_records
+from spanbert_tf.data.tfrecords import frame_fault, whole_records
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.checksums import sha256
 from spanbert_tf.files.writing import write_directory, write_text

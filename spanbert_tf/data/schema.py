@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import struct
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
@@ -42,10 +41,8 @@ SECOND_FIRST_TOKEN_INDEX = "second_first_token_index"  # int64; as FIRST_TOKEN_I
 ENTITY_STARTS, ENTITY_ENDS = "entity_starts", "entity_ends"
 NOUN_PHRASE_STARTS, NOUN_PHRASE_ENDS = "noun_phrase_starts", "noun_phrase_ends"
 
-# A TFRecord file holds for each record its length (uint64), a checksum of the length, the bytes and
-# a checksum of the bytes.
-RECORD_LENGTH = struct.Struct("<Q")
-RECORD_HEADER_BYTES, RECORD_FOOTER_BYTES = 12, 4
+# Numbers of speakers, of documents for coreference; those of named ones are larger.
+NO_SPEAKER, SPECIAL_SPEAKER = 0, 1
 
 LIST_DTYPE = "uint16"
 LIST_MAXIMUM = 2**16 - 1  # larger indices are stored as this; every index table is far smaller

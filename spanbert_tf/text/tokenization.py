@@ -172,37 +172,32 @@ class TextTokenizer:
             for number, column in enumerate(columns):
                 positions[:, number] = column.flat_values
             splits = ids.row_splits.numpy()[1:-1]
-            flat = (*(values.flat_values.numpy() for values in (ids, starts, ends)), positions)
-            parts = (np.split(values, splits) for values in flat)
-            for raw, *row in zip(batch, *parts, strict=True):
-                yield _in_characters(raw, *row)
+            places = (
+                characters_before(tf.constant(batch), values.flat_values, ids.value_rowids())
+                for values in (starts, ends)
+            )
+            flat = (ids.flat_values, *(tf.cast(values, tf.int64) for values in places))
+            parts = (np.split(values, splits) for values in (*map(np.asarray, flat), positions))
+            yield from map(TokenizedText, *parts)
 
 
-def _in_characters(
-    raw: bytes,
-    token_ids: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    positions: np.ndarray,
-) -> TokenizedText:
-    """Offsets in bytes of UTF-8 as offsets in characters."""
-    is_first_byte = (np.frombuffer(raw, np.uint8) & 0xC0) != 0x80
-    characters = np.concatenate([[0], np.cumsum(is_first_byte)])  # before each byte
-    return TokenizedText(token_ids, characters[starts], characters[ends], positions)
-
-
-def characters_before(texts: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+def characters_before(texts: tf.Tensor, places: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """Places in texts, in bytes, as places in characters.
 
     Args:
-        texts: string, of the places' shape.
-        places: int, where a character begins or the text ends.
+        texts: string [N], UTF-8.
+        places: int [P], where a character begins or the text ends.
+        rows: int [P], the text of each.
 
     Returns:
-        int32 of the same shape.
+        int32 [P].
     """
-    before = tf.strings.substr(texts, tf.zeros_like(places), places)
-    return tf.strings.length(before, unit="UTF8_CHAR")
+    content = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)  # of all texts
+    is_first = tf.bitwise.bitwise_and(content, tf.constant(0xC0, tf.uint8)) != 0x80
+    before = tf.concat([[0], tf.cumsum(tf.cast(is_first, tf.int32))], axis=0)
+    text_starts = tf.cumsum(tf.cast(tf.strings.length(texts), tf.int64), exclusive=True)  # [N]
+    first = tf.gather(text_starts, rows)
+    return tf.gather(before, first + tf.cast(places, tf.int64)) - tf.gather(before, first)
 
 
 def _character_ends(origins: tf.RaggedTensor) -> tf.Tensor:

@@ -20,9 +20,9 @@ from spanbert_tf.config.yaml_files import parse_override, read_settings
 from spanbert_tf.conversion.checkpoint import SIZE_NAMES, Checkpoint, checked_checkpoint
 from spanbert_tf.conversion.torch_files import read_pickled
 from spanbert_tf.data.passage_windows import WindowPacker
-from spanbert_tf.data.record_frames import check_frames, masked_checksum, whole_records
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.repair import repaired_records
+from spanbert_tf.data.tfrecords import check_frames, masked_checksum, whole_records
 from spanbert_tf.errors import SpanBertError
 from spanbert_tf.files.checksums import sha256
 from spanbert_tf.files.preset_files import read_heads

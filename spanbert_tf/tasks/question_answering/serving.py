@@ -187,8 +187,9 @@ class AnswerQuestions(tf.Module):
 
     def _in_characters(self, contexts: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
         """Places in contexts, in bytes, int32 [N, top k], in characters."""
-        repeated = tf.repeat(contexts[:, tf.newaxis], self._top_k, axis=1)
-        return characters_before(repeated, places)
+        rows = tf.repeat(tf.range(tf.size(contexts)), self._top_k)
+        characters = characters_before(contexts, tf.reshape(places, [-1]), rows)
+        return tf.reshape(characters, tf.shape(places))
 
 
 def _of_tokens(values: tf.RaggedTensor, rows: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
