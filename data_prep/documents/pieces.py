@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from data_prep.documents.document import Document
-from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText, WordPieceTokenizer
-from spanbert_tf.text.vocabulary import Casing
+from data_prep.text.tokenized_text import TextTokenizer, TokenizedText
+from spanbert_tf.data.tokenization import WordPieceTokenizer
+from spanbert_tf.vocabulary import Casing
 
 
 class Pieces(NamedTuple):

@@ -14,8 +14,10 @@ from data_prep.examples.tacred import read_tacred
 from spanbert_tf.data.entity_markers import make_markers
 from spanbert_tf.data.relation_packer import RelationPacker
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.tasks.relation_extraction.dataset import relation_extraction_dataset
+from spanbert_tf.tasks.relation_extraction.examples import marked_text_of
 from spanbert_tf.tasks.relation_extraction.schema import RelationExtractionInfo
-from spanbert_tf.text.vocabulary import Casing
+from spanbert_tf.vocabulary import Casing
 
 WORDS = ["the", "cat", "##s", "ann", "rome", "in", "(", ")", ".", "b"]
 UNUSED = [f"[unused{number}]" for number in range(1, 13)]
@@ -174,13 +176,47 @@ def test_an_id_twice_and_no_examples_are_refused(tmp_path, vocabulary):
 def test_what_training_does_not_have_is_counted(tmp_path, vocabulary):
     training = write(tmp_path / "train.json", [EXAMPLE, {**EXAMPLE, "id": "e2", "relation": "a"}])
     changes = {"id": "e3", "relation": "b", "subj_type": "RIVER", "obj_type": "RIVER"}
-    dev = write(tmp_path / "dev.json", [EXAMPLE, {**EXAMPLE, **changes}])
+    without = {**EXAMPLE, "id": "e4", "relation": "a", "subj_type": ""}  # which is no unknown type
+    dev = write(tmp_path / "dev.json", [EXAMPLE, {**EXAMPLE, **changes}, without])
     # The dev set first: the map is the training set's all the same.
     of_dev = prepare(dev, tmp_path / "dev", vocabulary, training=training)
     of_train = prepare(training, tmp_path / "train", vocabulary)
     assert of_dev.markers == of_train.markers and of_dev.labels == ["no_relation", "a"]
     assert (of_dev.counts["unknown_types"], of_dev.counts["unknown_relations"]) == (2, 1)
     assert of_train == RelationExtractionInfo.load(str(tmp_path / "train"))
+    # What cannot be predicted has no number; its row is never right.
+    batches = relation_extraction_dataset(tmp_path / "dev", batch_size=2, training=False)
+    labels = {}
+    for x, y in batches.as_numpy_iterator():
+        labels |= zip(x["row_index"].tolist(), y.tolist(), strict=True)
+    assert labels == {0: 0, 1: -1, 2: 1}
+
+
+@pytest.mark.parametrize(("sequence_length", "count"), [(7, 1), (8, 1), (9, 0)])
+def test_rows_without_room_for_more_are_full(sequence_length, count, tmp_path, vocabulary):
+    """The example has 8 tokens: a row of as many may have been cut, for all that the row tells."""
+    relations = write(tmp_path / "a.json", [EXAMPLE])
+    info = prepare(relations, tmp_path / "out", vocabulary, sequence_length=sequence_length)
+    assert info.counts["full_rows"] == count
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_neighbours_do_not_overlap(is_first):
+    """Of words and of characters, whichever comes first."""
+    places = ((0, 1), (1, 2)) if is_first else ((1, 2), (0, 1))
+    tokens = {"token": ["ann", "rome"]}
+    for role, (start, end) in zip(("subj", "obj"), places, strict=True):
+        tokens |= {f"{role}_start": start, f"{role}_end": end - 1}
+    characters = [[3 * start, 3 * end] for start, end in places]
+    found = marked_text_of(tokens, "input")
+    expected = [[0, 3], [4, 8]] if is_first else [[4, 8], [0, 3]]
+    assert [found["subject"], found["object"]] == expected
+    text = {"text": "annbob", "subject": characters[0], "object": characters[1]}
+    assert marked_text_of(text, "input").items() >= text.items()
+    first = min(characters)
+    first[1] += 1
+    with pytest.raises(BadInputError, match="subject and object overlap"):
+        marked_text_of(text, "input")
 
 
 def test_blank_words_shift_nothing(tmp_path):
@@ -233,7 +269,7 @@ def test_the_test_set_needs_a_training_set(tmp_path, vocabulary):
         prepare(relations, tmp_path / "test", vocabulary)
     info = prepare(relations, tmp_path / "test", vocabulary, training=read_semeval2010(str(train)))
     assert info.labels == ["Other", "Entity-Destination(e1,e2)"]
-    assert not info.is_labelled and info.num_rows == 2
+    assert not info.is_labelled and (info.num_rows, info.counts["training_rows"]) == (2, 0)
 
 
 @pytest.mark.parametrize("content", ['{"id": "1"}\n{"id": "2"}\n', '{"id": "1"}', ""])

@@ -37,6 +37,23 @@ class HandMade:
         return self._outputs
 
 
+class Batch:
+    """Several of them side by side, of as many spans each; those beyond `sizes` are padding."""
+
+    singletons = False
+
+    def __init__(self, documents, sizes):
+        parts = [HandMade(spans)({}, False) for spans in documents]
+        self._outputs = {
+            name: tf.concat([part[name] for part in parts], axis=0) for name in parts[0]
+        }
+        most = len(documents[0])
+        self._outputs["is_span"] = tf.sequence_mask(sizes, most, dtype=tf.int32)
+
+    def __call__(self, x, training):
+        return self._outputs
+
+
 def clusters(spans, words, **options):
     linked = link_spans(HandMade(spans, **options), {"word_indices": tf.constant([words])})
     return clusters_of(*(values[0].numpy() for values in linked))
@@ -62,3 +79,14 @@ def test_the_same_words_are_one_mention_of_the_first_cluster():
     twice = [(0, 0, 1.0, None), (1, 1, 1.0, None), (2, 2, 1.0, 0), (3, 3, 1.0, 1)]
     assert clusters(twice, words) == [[(0, 0), (1, 1)]]
     assert clusters(twice, words, singletons=True) == [[(0, 0), (1, 1)], [(2, 2)]]
+
+
+def test_documents_of_a_batch_have_clusters_of_their_own():
+    """The same numbers of spans are others in each; padding is no mention, whatever it links to."""
+    first = [(0, 0, 1.0, None), (1, 1, 1.0, 0), (2, 2, 1.0, None)]
+    second = [(0, 0, 1.0, None), (1, 1, 1.0, None), (2, 2, 1.0, 1)]
+    padded = [(0, 0, 1.0, None), (1, 1, 1.0, None), (2, 2, 1.0, 0)]
+    words = tf.constant([[0, 1, 2], [5, 6, 7], [0, 1, 2]])
+    linked = link_spans(Batch([first, second, padded], [3, 3, 2]), {"word_indices": words})
+    found = [clusters_of(*(values[n].numpy() for values in linked)) for n in range(3)]
+    assert found == [[[(0, 0), (1, 1)]], [[(6, 6), (7, 7)]], []]

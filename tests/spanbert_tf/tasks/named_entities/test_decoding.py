@@ -18,8 +18,8 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "acme", "hires", "an
 LABELS = ["O", "B-P", "I-P", "B-O", "I-O"]
 
 
-def decode(texts, labels, vocabulary=VOCABULARY, strategy="simple", **casing):
-    """Entities of texts whose pieces have these labels, numbers of `LABELS`."""
+def decode(texts, labels, vocabulary=VOCABULARY, strategy="simple", scores=None, **casing):
+    """Entities of texts whose pieces have these labels, numbers of `LABELS`, and scores."""
     backbone = SpanBertBackbone(
         len(vocabulary), num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8
     )
@@ -28,7 +28,8 @@ def decode(texts, labels, vocabulary=VOCABULARY, strategy="simple", **casing):
     options = {"aggregation_strategy": strategy}
     decoder = EntityDecoder(SpanBertTokenClassifier(backbone, LABELS, preprocessor, **options))
     texts = tf.constant(texts)
-    scores = tf.constant(np.full(len(labels), 0.5, "float32"))
+    scores = np.full(len(labels), 0.5) if scores is None else np.array(scores)
+    scores = tf.constant(scores, tf.float32)
     return decoder.decode(texts, decoder.tokenize(texts), tf.constant(labels), scores)
 
 
@@ -47,6 +48,25 @@ def test_an_entity_ends_with_its_text(strategy):
     assert found.types.to_list() == [[b"P"], [b"P"], [b"O"]]
     assert found.starts.to_list() == [[6], [0], [0]]
     assert found.ends.to_list() == [[9], [3], [4]]
+
+
+def test_neighbours_of_one_type_are_entities_of_their_own():
+    found = decode(["ann ann acme"], [1, 1, 2])
+    assert found.types.to_list() == [[b"P", b"P"]]
+    assert (found.starts.to_list(), found.ends.to_list()) == ([[0, 4]], [[3, 12]])
+
+
+def test_the_first_piece_speaks_for_its_word():
+    """By hand: `ann` and `ann` say B-P and I-P; what `##s` says, and how surely, does not count."""
+    vocabulary, scores = [*VOCABULARY, "##s"], [0.75, 0.125, 0.25]
+    found = decode(["anns ann"], [1, 4, 2], vocabulary, "first", scores)
+    assert found.types.to_list() == [[b"P"]]
+    assert (found.starts.to_list(), found.ends.to_list()) == ([[0]], [[8]])
+    assert found.scores.to_list() == [[0.5]]  # the mean of two words, not of three pieces
+    found = decode(["anns ann"], [1, 4, 2], vocabulary, scores=scores)
+    assert found.types.to_list() == [[b"P", b"O", b"P"]]
+    assert (found.starts.to_list(), found.ends.to_list()) == ([[0, 3, 5]], [[3, 4, 8]])
+    assert found.scores.to_list() == [scores]
 
 
 @pytest.mark.parametrize(

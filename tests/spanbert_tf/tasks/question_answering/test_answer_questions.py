@@ -113,12 +113,18 @@ def preset(tmp_path_factory):
     backbone = SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 37, max_sequence_length=LENGTH)
     tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
     preprocessor = SpanBertQuestionAnswererPreprocessor(tokenizer, sequence_length=LENGTH)
-    settings = {"max_answer_tokens": 5, "stride": STRIDE, "has_unanswerable": True}
-    answerer = SpanBertQuestionAnswerer(backbone, preprocessor, null_threshold=-1.0, **settings)
+    answerer = SpanBertQuestionAnswerer(backbone, preprocessor)
     random = np.random.default_rng(1)
     answerer.set_weights([random.normal(0, 0.5, w.shape) for w in answerer.get_weights()])
+    settings = {"max_answer_tokens": 5, "stride": STRIDE, "has_unanswerable": True}
+    settings["null_threshold"] = -1.0
+
+    def write_settings(directory):
+        with open(f"{directory}/question_answering.json", "w") as file:
+            json.dump(settings, file)
+
     path = str(tmp_path_factory.mktemp("presets") / "preset")
-    write_preset(answerer, path)
+    write_preset(answerer, path, write_more=write_settings)
     return path
 
 
@@ -152,18 +158,17 @@ json.dump(answers, open(sys.argv[3], "w"))
     return json.loads((directory / "answers.json").read_text())
 
 
-@pytest.fixture(scope="module")
-def predicted(preset, tmp_path_factory):
-    """Number of a context → what `predict --data` answers, for those that are not empty."""
-    directory = tmp_path_factory.mktemp("records")
+KEPT = [number for number, context in enumerate(CONTEXTS) if context]
+
+
+def answers_of(numbers, preset, directory):
+    """What `predict --data` answers to a question on each of these contexts."""
     vocabulary = directory / "vocab.txt"
     vocabulary.write_text("".join(f"{piece}\n" for piece in VOCABULARY))
-    kept = [number for number, context in enumerate(CONTEXTS) if context]
     questions = [
-        Question(str(number), "Who has the owl?", place, (), ())
-        for place, number in enumerate(kept)
+        Question(str(place), "Who has the owl?", place, (), ()) for place in range(len(numbers))
     ]
-    contexts = [CONTEXTS[number] for number in kept]
+    contexts = [CONTEXTS[number] for number in numbers]
     data = str(directory / "data")
     write_questions(
         QuestionSet("x", contexts, questions),
@@ -174,8 +179,14 @@ def predicted(preset, tmp_path_factory):
     )
     model = SpanBertQuestionAnswerer.from_preset(preset)
     dataset = question_answering_dataset(data, batch_size=3, training=False)
-    answered = answer_questions(model, dataset, data, max_answer_tokens=5)
-    return dict(zip(kept, answered, strict=True))
+    return answer_questions(model, dataset, data, max_answer_tokens=5)
+
+
+@pytest.fixture(scope="module")
+def predicted(preset, tmp_path_factory):
+    """Number of a context → what is answered, for those that are not empty."""
+    answered = answers_of(KEPT, preset, tmp_path_factory.mktemp("records"))
+    return dict(zip(KEPT, answered, strict=True))
 
 
 def check_same_answers(outputs, predicted, top_k):
@@ -199,6 +210,27 @@ def check_same_answers(outputs, predicted, top_k):
 
 def test_answers_are_those_of_predict(served, predicted):
     check_same_answers(served[0], predicted, TOP_K)
+
+
+def test_answers_do_not_depend_on_how_many_are_asked(preset, predicted, tmp_path):
+    """They are found for 64 questions at once."""
+    numbers = [KEPT[0]] * 30 + KEPT[1:] + [KEPT[0]] * 30 + KEPT[1:]
+    answered = answers_of(numbers, preset, tmp_path)
+    assert len(answered) == 68 and [item.id for item in answered] == list(map(str, range(68)))
+    for number, item in zip(numbers, answered, strict=True):
+        texts = [candidate.text for candidate in item.candidates]
+        assert texts == [candidate.text for candidate in predicted[number].candidates]
+        assert item.null_odds == pytest.approx(predicted[number].null_odds, abs=1e-4)
+
+
+def test_odds_at_the_threshold_are_answered(preset):
+    """As `AnsweredQuestion.text_under` has it, and SQuAD's script."""
+    model = SpanBertQuestionAnswerer.from_preset(preset)
+    module, texts = AnswerQuestions(model, 1), (["Who has the owl?"], CONTEXTS[:1])
+    odds = module.answer(*texts)["null_odds"].numpy()[0]
+    for threshold, expected in ((odds, True), (np.nextafter(odds, np.float32(-np.inf)), False)):
+        model.null_threshold = float(threshold)
+        assert module.answer(*texts)["is_answerable"].numpy().tolist() == [expected]
 
 
 @pytest.mark.parametrize("top_k", [1, 20, 23])

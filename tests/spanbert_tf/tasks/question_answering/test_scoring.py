@@ -67,6 +67,17 @@ def test_threshold_for_no_answer_is_the_best_one():
     assert (at_zero["best_f1"], at_zero["best_f1_thresh"]) == (100.0, threshold)
 
 
+def test_a_threshold_lies_between_odds_however_near():
+    """The next question's odds exceed it: at them, that one would be answered, wrongly."""
+    questions, near = [question("1", "cat"), question("2")], 2.0**-12
+    answers = [answered("1", "cat", null_score=1.0), answered("2", "dog", null_score=1.0 + near)]
+    assert [item.null_odds for item in answers] == [0.0, near]
+    threshold = choose_null_threshold(questions, answers)
+    assert 0.0 < threshold < near
+    scores = score_answers(questions, answers, has_unanswerable=True, null_threshold=threshold)
+    assert scores["f1"] == scores["best_f1"] == 100.0
+
+
 def test_never_to_answer_can_be_the_best_threshold():
     """Odds that are all negative: the official search begins at 0, which here admits all."""
     questions = [question("1"), question("2"), question("3", "cat")]

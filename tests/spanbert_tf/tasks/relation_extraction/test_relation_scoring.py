@@ -52,6 +52,15 @@ def test_semeval_is_what_the_official_scorer_printed(number, shared_data):
     assert shown == list(means.groups())
 
 
+def test_an_example_without_an_answer_is_not_found():
+    # By hand: C-E has 1 of 1 guess right, and 1 of 2 examples found; M-C has no answer at all.
+    key = {"1": "C-E(e1,e2)", "2": "C-E(e1,e2)", "3": "M-C(e1,e2)"}
+    scores, (cause, member) = score_semeval2010(key, {"1": "C-E(e1,e2)"})
+    assert (cause.precision, cause.recall, cause.support) == (100, 50, 2)
+    assert (member.precision, member.recall, member.support) == (0, 0, 1)
+    assert scores["recall"] == pytest.approx(25)
+
+
 def test_direction_counts():
     # By hand: C-E has 2 of 3 guesses right, one in the wrong direction; M-C is never guessed.
     key = {"1": "C-E(e1,e2)", "2": "C-E(e2,e1)", "3": "C-E(e1,e2)", "4": "M-C(e1,e2)", "5": "Other"}

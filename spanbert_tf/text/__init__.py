@@ -1,1 +1,0 @@
-"""Vocabularies, word pieces and where they stand in a text."""
