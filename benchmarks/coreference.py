@@ -65,7 +65,7 @@ def write_models(data: str, preset: str | None, directory: str) -> None:
     from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
     from spanbert_tf.presets.writing import write_preset
     from spanbert_tf.tasks.coreference.task import TASK
-    from spanbert_tf.vocabulary import load_vocabulary
+    from spanbert_tf.text.vocabulary import load_vocabulary
 
     info = TASK.records(data).info
     if preset is None:

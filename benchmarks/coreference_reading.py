@@ -24,7 +24,7 @@ import click
 from benchmarks.machine import describe_machine
 from benchmarks.minimize_peer import minimize
 from data_prep.options import case_options
-from spanbert_tf.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing
 
 _END = "#end document\n"
 
@@ -135,7 +135,7 @@ def _ratio(larger: float, smaller: float) -> str:
 def _num_equal(directory: str, vocabulary: str) -> int:
     """How many documents have the same positions, maps and clusters on both sides."""
     from spanbert_tf.tasks.coreference.dataset import coreference_dataset
-    from spanbert_tf.vocabulary import load_vocabulary
+    from spanbert_tf.text.vocabulary import load_vocabulary
 
     pieces = load_vocabulary(vocabulary)
     records = coreference_dataset(os.path.join(directory, "records"), batch_size=1, training=False)

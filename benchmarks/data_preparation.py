@@ -206,7 +206,7 @@ def _encode(documents: list[Paragraphs], vocabulary: str) -> Cost:
     """A call for each document."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-    from spanbert_tf.vocabulary import load_vocabulary
+    from spanbert_tf.text.vocabulary import load_vocabulary
 
     ids = {piece: number for number, piece in enumerate(load_vocabulary(vocabulary))}
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))

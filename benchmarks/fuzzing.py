@@ -162,7 +162,7 @@ def _question_files(
     from data_prep.examples.squad import read_squad
     from spanbert_tf.tasks.question_answering.dataset import load_contexts, load_questions
     from spanbert_tf.tasks.question_answering.schema import QuestionAnsweringInfo
-    from spanbert_tf.vocabulary import load_vocabulary
+    from spanbert_tf.text.vocabulary import load_vocabulary
 
     answers = {"text": ["cat"], "answer_start": [4]}
     row = {"id": "1", "context": "the cats", "question": "A cat", "answers": answers}
@@ -226,22 +226,18 @@ def _run_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Rea
 
 def _preset_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Reader]]:
     from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-    from spanbert_tf.models.span_bert_question_answerer import _read_former_settings
     from spanbert_tf.presets.golden import check_outputs, check_weights
     from spanbert_tf.presets.writing import write_preset
 
     backbone = SpanBertBackbone(len(_WORDS), 1, 2, 8, 8, max_sequence_length=64)
     tokenizer, preset = SpanBertTokenizer(list(_WORDS)), str(directory / "preset")
     write_preset(backbone, preset, tokenizer=tokenizer)
-    settings = directory / "preset" / "question_answering.json"
-    settings.write_text('{"max_answer_tokens": 30, "stride": 128, "null_threshold": 0.5}')
 
     def check_golden() -> None:
         check_weights(preset)
         check_outputs(preset, backbone, tokenizer)
 
     yield "golden.json", directory / "preset" / "golden.json", check_golden
-    yield settings.name, settings, lambda: _read_former_settings(preset)
 
 
 def _checkpoint_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Reader]]:
@@ -276,7 +272,7 @@ def _containers(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Re
 
     from spanbert_tf.config.yaml_files import read_settings
     from spanbert_tf.conversion.archives import opened_source
-    from spanbert_tf.data.record_file import RecordFile
+    from spanbert_tf.data.tfrecords import RecordFile
     from spanbert_tf.files.preset_files import HEADS_FILE, read_heads
     from spanbert_tf.models import SpanBertBackbone
     from spanbert_tf.presets.loading import load_preset

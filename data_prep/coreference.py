@@ -13,7 +13,7 @@ from spanbert_tf.command_line import (
     run_command,
 )
 from spanbert_tf.process.lines import print_line
-from spanbert_tf.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing
 
 _SHOWN = (
     ("documents", "rows"),

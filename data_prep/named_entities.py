@@ -31,7 +31,7 @@ def prepare_named_entities(
     """Write records of sentences with named entities."""
     from data_prep.examples.entity_files import READERS
     from data_prep.examples.entity_rows import write_entities
-    from spanbert_tf.vocabulary import Casing
+    from spanbert_tf.text.vocabulary import Casing
 
     sentences = READERS[file_format](input_path)
     write_entities(

@@ -22,8 +22,8 @@ from data_prep.blocks.sequences import (
 from data_prep.text.corpus import DocumentReader
 from data_prep.text.sentences import split_sentences
 from spanbert_tf.data.schema import SEQUENCE_KINDS, token_id_dtype
-from spanbert_tf.data.tokenization import WordPieceTokenizer
-from spanbert_tf.vocabulary import Casing, is_continuation
+from spanbert_tf.text.tokenization import WordPieceTokenizer
+from spanbert_tf.text.vocabulary import Casing, is_continuation
 
 CHUNK_CHARACTERS = 2**20  # text that is tokenized by one call
 

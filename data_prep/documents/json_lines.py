@@ -13,7 +13,7 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 from data_prep.documents.document import Document, clean_clusters
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.json_values import parse_json
-from spanbert_tf.vocabulary import CONTINUATION_PREFIX, END_TOKEN, START_TOKEN
+from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, END_TOKEN, START_TOKEN
 
 _PART = re.compile(r"(.*)_(0|[1-9][0-9]*)")  # as keys are written; `article_007` is a name
 _NO_SPEAKER = ("-", "[SPL]")

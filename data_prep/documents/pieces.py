@@ -12,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from data_prep.documents.document import Document
-from data_prep.text.tokenized_text import TextTokenizer, TokenizedText
-from spanbert_tf.data.tokenization import WordPieceTokenizer
-from spanbert_tf.vocabulary import Casing
+from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText, WordPieceTokenizer
+from spanbert_tf.text.vocabulary import Casing
 
 
 class Pieces(NamedTuple):

@@ -23,7 +23,7 @@ from spanbert_tf.files.json_lines import write_json_lines
 from spanbert_tf.files.outputs import OutputKind
 from spanbert_tf.process.progress import show_progress
 from spanbert_tf.tasks.coreference import schema
-from spanbert_tf.vocabulary import END_TOKEN, START_TOKEN, Casing, check_case, load_vocabulary
+from spanbert_tf.text.vocabulary import END_TOKEN, START_TOKEN, Casing, check_case, load_vocabulary
 
 RECORDS = OutputKind(
     "coreference records",

@@ -13,7 +13,6 @@ from data_prep.examples.features import serialize_features
 from data_prep.examples.labelled_texts import LabelledText, LabelledTexts
 from data_prep.examples.row_writer import RowWriter
 from data_prep.examples.task_records import write_task_records
-from spanbert_tf.data.packing import SpecialTokenIds
 from spanbert_tf.data.row_lengths import lengths_path
 from spanbert_tf.data.rows_info import (
     POSITION_DTYPE,
@@ -24,7 +23,6 @@ from spanbert_tf.data.rows_info import (
 from spanbert_tf.data.schema import VOCABULARY_FILE, token_id_dtype
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.data.text_rows import TextRowPacker, TextRows
-from spanbert_tf.data.tokenization import WordPieceTokenizer
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.json_lines import write_json_lines
 from spanbert_tf.files.outputs import OutputKind, check_output
@@ -37,7 +35,8 @@ from spanbert_tf.tasks.text_classification.schema import (
     TextClassificationInfo,
     text_names,
 )
-from spanbert_tf.vocabulary import Casing, check_case, load_vocabulary
+from spanbert_tf.text.tokenization import WordPieceTokenizer
+from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds, check_case, load_vocabulary
 
 ROWS_FILE = TextClassificationInfo.rows_file
 RECORDS = OutputKind(

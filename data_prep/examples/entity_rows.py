@@ -18,7 +18,6 @@ from data_prep.examples.features import serialize_features
 from data_prep.examples.row_writer import RowWriter
 from data_prep.examples.tagged_sentences import Entity, Sentence, SentenceSet
 from data_prep.examples.task_records import RowPacker, write_task_records
-from data_prep.text.tokenized_text import TextTokenizer, TokenizedText
 from spanbert_tf.data.row_lengths import lengths_path
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, SECOND_START
 from spanbert_tf.data.schema import VOCABULARY_FILE
@@ -29,7 +28,8 @@ from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.progress import show_progress
 from spanbert_tf.tasks.named_entities import schema
 from spanbert_tf.tasks.named_entities.schema import NamedEntitiesInfo
-from spanbert_tf.vocabulary import Casing, check_case, is_continuation, load_vocabulary
+from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText
+from spanbert_tf.text.vocabulary import Casing, check_case, is_continuation, load_vocabulary
 
 RECORDS = OutputKind(
     "records of named entities",

@@ -19,7 +19,6 @@ from data_prep.examples.passage_windows import window_starts, windows_with_most_
 from data_prep.examples.questions import Answer, Question, QuestionSet, check_questions
 from data_prep.examples.row_writer import RowWriter
 from data_prep.examples.task_records import RowPacker, write_task_records
-from data_prep.text.tokenized_text import TextTokenizer, TokenizedText
 from spanbert_tf.data.row_lengths import lengths_path
 from spanbert_tf.data.rows_info import (
     POSITION_DTYPE,
@@ -34,7 +33,8 @@ from spanbert_tf.files.outputs import OutputKind, check_output
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.progress import show_progress
 from spanbert_tf.tasks.question_answering import schema
-from spanbert_tf.vocabulary import Casing, check_case, load_vocabulary
+from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText
+from spanbert_tf.text.vocabulary import Casing, check_case, load_vocabulary
 
 QUESTIONS = OutputKind(
     "records of questions",

@@ -24,7 +24,7 @@ from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.progress import show_progress
 from spanbert_tf.tasks.relation_extraction import schema
 from spanbert_tf.tasks.relation_extraction.schema import RelationExtractionInfo
-from spanbert_tf.vocabulary import Casing, check_case, load_vocabulary
+from spanbert_tf.text.vocabulary import Casing, check_case, load_vocabulary
 
 RECORDS = OutputKind(
     "records of relations",

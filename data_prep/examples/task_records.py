@@ -10,7 +10,7 @@ from spanbert_tf.data.schema import VOCABULARY_FILE, token_id_dtype, vocabulary_
 from spanbert_tf.files.checksums import checksums
 from spanbert_tf.files.outputs import OutputKind
 from spanbert_tf.files.writing import write_directory, write_text
-from spanbert_tf.vocabulary import END_TOKEN, START_TOKEN
+from spanbert_tf.text.vocabulary import END_TOKEN, START_TOKEN
 
 
 class RowPacker:

@@ -1,18 +1,17 @@
 """Trains a WordPiece vocabulary: `spanbert-tf prepare vocabulary`."""
 
 import collections
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from data_prep.text.corpus import CorpusReader, find_files
-from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.outputs import OutputKind, check_output_file
-from spanbert_tf.files.writing import write_text
+from spanbert_tf.files.writing import write_output
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.progress import show_progress
-from spanbert_tf.vocabulary import (
+from spanbert_tf.text.vocabulary import (
     CONTINUATION_PREFIX,
     SPECIAL_TOKENS,
     UNKNOWN_TOKEN,
@@ -75,7 +74,7 @@ def write_vocabulary(
 
     casing = Casing.of(lowercase, strip_accents)
     vocabulary = train_vocabulary(texts, vocabulary_size, casing)
-    _write_lines(vocabulary, output)
+    write_output(output, "\n".join(vocabulary) + "\n")
     print_line(f"{output}: {len(vocabulary):,} entries from {len(files):,} files")
     if len(vocabulary) < vocabulary_size:
         print_line(
@@ -143,14 +142,6 @@ def _continues_words(letter: str, tokenizer: Tokenizer) -> bool:
     """Whether words have the letter inside; punctuation and Chinese characters stand alone."""
     text = tokenizer.normalizer.normalize_str(f"a{letter}a")
     return len(tokenizer.pre_tokenizer.pre_tokenize_str(text)) == 1
-
-
-def _write_lines(vocabulary: list[str], output: str) -> None:
-    try:
-        os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
-        write_text(output, "\n".join(vocabulary) + "\n")
-    except OSError as error:
-        raise BadInputError(f"{output}: cannot be written ({reason(error)})") from error
 
 
 def _is_vocabulary(path: str) -> bool:

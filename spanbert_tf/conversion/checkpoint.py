@@ -13,7 +13,7 @@ import numpy as np
 from spanbert_tf.conversion.coreference_variables import expected_coreference_shapes
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS, TABLE_SIZES
-from spanbert_tf.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing
 
 TOKEN_TABLE = "bert.embeddings.word_embeddings.weight"
 SEGMENT_TABLE = "bert.embeddings.token_type_embeddings.weight"

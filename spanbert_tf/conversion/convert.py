@@ -22,7 +22,7 @@ from spanbert_tf.files.checksums import refuse_special_files
 from spanbert_tf.files.outputs import check_output
 from spanbert_tf.process.console import table_console
 from spanbert_tf.process.lines import print_line
-from spanbert_tf.vocabulary import check_case
+from spanbert_tf.text.vocabulary import check_case
 
 # Format: module and function. Modules are imported when they are needed: some want PyTorch.
 READERS = {

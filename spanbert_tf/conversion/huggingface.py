@@ -37,7 +37,7 @@ from spanbert_tf.conversion.vocabularies import (
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.writing import write_directory
 from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS
-from spanbert_tf.vocabulary import PAD_TOKEN
+from spanbert_tf.text.vocabulary import PAD_TOKEN
 
 _CONFIG_NAMES = ("config.json", "bert_config.json")
 _INDEX_NAMES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")

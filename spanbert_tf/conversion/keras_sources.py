@@ -37,7 +37,7 @@ from spanbert_tf.presets.loading import (
 )
 from spanbert_tf.presets.pretraining import add_heads, load_encoder_and_head
 from spanbert_tf.process.lines import print_line
-from spanbert_tf.vocabulary import Casing, has_accents
+from spanbert_tf.text.vocabulary import Casing, has_accents
 
 
 def read_keras(

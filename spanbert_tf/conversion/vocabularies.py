@@ -4,7 +4,12 @@ import json
 import os
 
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
-from spanbert_tf.vocabulary import CONTINUATION_PREFIX, Casing, check_vocabulary, load_vocabulary
+from spanbert_tf.text.vocabulary import (
+    CONTINUATION_PREFIX,
+    Casing,
+    check_vocabulary,
+    load_vocabulary,
+)
 
 VOCABULARY_NAMES = ("vocab.txt", "vocabulary.txt")
 # Classes of `transformers` that split text as BERT does, with `Fast` or without; the last two leave

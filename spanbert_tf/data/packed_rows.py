@@ -23,7 +23,7 @@ from spanbert_tf.data.schema import token_id_dtype
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.data.unsigned_lists import decode_unsigned
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.vocabulary import PAD_TOKEN
+from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 NUMBER = tf.io.FixedLenFeature([], tf.int64)
 FLOAT = tf.io.FixedLenFeature([], tf.float32)
@@ -136,7 +136,7 @@ def packed_batches(
             f"{info.sequence_length} at most (sequence_length); write the records again"
         )
     batches = LengthBatches(lengths, batch_size=batch_size, max_length=info.sequence_length)
-    rows = PackedRows(info, records.vocabulary.index(PAD_TOKEN))
+    rows = PackedRows(info, SpecialTokenIds.from_vocabulary(records.vocabulary).pad)
     parse_rows = tf.autograph.experimental.do_not_convert(functools.partial(parse, rows))
     if training:
         return training_batches(

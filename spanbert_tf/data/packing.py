@@ -11,7 +11,7 @@ import tensorflow as tf
 from spanbert_tf.data import schema
 from spanbert_tf.data.unsigned_lists import decode_unsigned
 from spanbert_tf.masking import AnnotatedSpans, Blocks
-from spanbert_tf.vocabulary import END_TOKEN, PAD_TOKEN, START_TOKEN
+from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 _SCALARS = (schema.RECORD_ID, schema.FIRST_TOKEN_INDEX)
 _PAIR_SCALARS = (schema.SECOND_SEGMENT_START, schema.NEXT_SENTENCE_LABEL)
@@ -25,19 +25,6 @@ ANNOTATION_LISTS = {
     "entities": (schema.ENTITY_STARTS, schema.ENTITY_ENDS),
     "noun_phrases": (schema.NOUN_PHRASE_STARTS, schema.NOUN_PHRASE_ENDS),
 }
-
-
-class SpecialTokenIds(NamedTuple):
-    """Ids of the tokens that packing adds."""
-
-    start: int
-    end: int
-    pad: int
-
-    @classmethod
-    def from_vocabulary(cls, vocabulary: list[str]) -> "SpecialTokenIds":
-        """Looks the tokens up."""
-        return cls(*(vocabulary.index(token) for token in (START_TOKEN, END_TOKEN, PAD_TOKEN)))
 
 
 class ParsedRecords(NamedTuple):

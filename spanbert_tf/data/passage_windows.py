@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from spanbert_tf.data.segment_positions import SegmentPositions
+from spanbert_tf.text.positions import SegmentPositions
 
 
 class Windows(NamedTuple):

@@ -13,7 +13,6 @@ from spanbert_tf.data.packing import (
     ANNOTATION_LISTS,
     POSITION_LISTS,
     ParsedRecords,
-    SpecialTokenIds,
     pack_annotations,
     pack_pair,
     pack_single,
@@ -29,7 +28,7 @@ from spanbert_tf.data.records import (
 )
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.masking import MaskingOptions, SpanMasker
-from spanbert_tf.vocabulary import load_vocabulary
+from spanbert_tf.text.vocabulary import SpecialTokenIds, load_vocabulary
 
 
 def pretraining_dataset(

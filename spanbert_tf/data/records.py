@@ -16,25 +16,22 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from spanbert_tf.data.record_frames import check_frames
 from spanbert_tf.data.schema import (
     DATASET_INFO_FILE,
-    RECORD_FOOTER_BYTES,
-    RECORD_HEADER_BYTES,
     RECORD_ID,
-    RECORD_LENGTH,
     UNIGRAM_COUNTS_FILE,
     VOCABULARY_FILE,
     DatasetInfo,
     ShardInfo,
     vocabulary_hash,
 )
+from spanbert_tf.data.tfrecords import check_frames
 from spanbert_tf.errors import BadInputError, MismatchError, reason
 from spanbert_tf.files.checksums import regular_size
 from spanbert_tf.files.directory_kinds import PRETRAINING_RECORDS, refuse_other_records
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.masking.random_bits import Stream, random_bits, row_keys
-from spanbert_tf.vocabulary import load_vocabulary
+from spanbert_tf.text.vocabulary import load_vocabulary
 
 # Records that are permuted together; with files that `prepare` wrote in a global random order,
 # and files in a new order in each epoch, more would not mix better. 8 MB at 512 tokens.
@@ -100,25 +97,19 @@ def load_unigram_counts(directory: str | os.PathLike, info: DatasetInfo) -> tupl
     Raises:
         BadInputError: they are missing, or not those of these records.
     """
-    path, advice = (
-        os.path.join(os.fspath(directory), UNIGRAM_COUNTS_FILE),
-        "write the records again",
-    )
-    if info.unigram_counts is not None:
-        counts, path = info.unigram_counts, os.path.join(os.fspath(directory), DATASET_INFO_FILE)
-    else:
-        try:
-            _check_regular(path)
-            with tf.io.gfile.GFile(path, "rb") as file:
-                text = file.read()
-        except (tf.errors.OpError, OSError) as error:
-            raise BadInputError(f"{path}: cannot be read; {advice}") from error
-        if hashlib.sha256(text).hexdigest() != info.unigram_counts_hash:
-            raise BadInputError(
-                f"{path}: not the counts that {DATASET_INFO_FILE} states (unigram_counts_hash); "
-                f"copy it again or {advice}"
-            )
-        counts = tuple(parse_json(text, list[int], path, advice))
+    path, advice = os.path.join(directory, UNIGRAM_COUNTS_FILE), "write the records again"
+    try:
+        _check_regular(path)
+        with tf.io.gfile.GFile(path, "rb") as file:
+            text = file.read()
+    except (tf.errors.OpError, OSError) as error:
+        raise BadInputError(f"{path}: cannot be read; {advice}") from error
+    if hashlib.sha256(text).hexdigest() != info.unigram_counts_hash:
+        raise BadInputError(
+            f"{path}: not the counts that {DATASET_INFO_FILE} states (unigram_counts_hash); "
+            f"copy it again or {advice}"
+        )
+    counts = tuple(parse_json(text, list[int], path, advice))
     if len(counts) != info.vocabulary_size:
         raise BadInputError(
             f"{path}: has {len(counts)} unigram counts for {info.vocabulary_size} entries of the "
@@ -128,24 +119,19 @@ def load_unigram_counts(directory: str | os.PathLike, info: DatasetInfo) -> tupl
 
 
 def _check_shard(path: str, shard: ShardInfo, check_size: bool) -> None:
-    """Compares a shard's size with its description; in older ones, its number of records."""
+    """Compares a shard's size with its description."""
     try:
         _check_regular(path)
         num_bytes = tf.io.gfile.stat(path).length
-        if not check_size or num_bytes == shard.num_bytes:
-            return
-        found, stated, unit = num_bytes, shard.num_bytes, "bytes"
-        if shard.num_bytes is None:
-            found, stated, unit = _count_records(path, num_bytes), shard.num_records, "records"
     except (tf.errors.OpError, OSError) as error:
         raise BadInputError(
             f"{path}: named in {DATASET_INFO_FILE}, but missing or unreadable; copy it or write "
             "the records again"
         ) from error
-    if found != stated:
+    if check_size and num_bytes != shard.num_bytes:
         raise BadInputError(
-            f"{path}: has {found} whole {unit}, and {DATASET_INFO_FILE} states {stated}; copy the "
-            "file again or write the records again"
+            f"{path}: has {num_bytes} bytes, and {DATASET_INFO_FILE} states {shard.num_bytes}; "
+            "copy the file again or write the records again"
         )
 
 
@@ -153,20 +139,6 @@ def _check_regular(path: str) -> None:
     """Raises `OSError` for a pipe, a device or the like, which may have no end."""
     if "://" not in path:  # of other file systems TensorFlow alone knows
         regular_size(path)
-
-
-def _count_records(path: str, num_bytes: int) -> int:
-    """The whole records of a TFRecord file, from their lengths alone."""
-    num_records = position = 0
-    with tf.io.gfile.GFile(path, "rb") as file:
-        while len(header := file.read(RECORD_LENGTH.size)) == RECORD_LENGTH.size:
-            (length,) = RECORD_LENGTH.unpack(header)
-            position += RECORD_HEADER_BYTES + length + RECORD_FOOTER_BYTES
-            if position > num_bytes:
-                break
-            num_records += 1
-            file.seek(position)
-    return num_records
 
 
 def training_chunks(

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from spanbert_tf.data.entity_markers import BOUNDARIES, OBJECT, SUBJECT, EntityMode
-from spanbert_tf.data.tokenization import WordPieceTokenizer
-from spanbert_tf.vocabulary import END_TOKEN, START_TOKEN, Casing
+from spanbert_tf.text.tokenization import WordPieceTokenizer
+from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds
 
 _CHARACTERS = "UTF8_CHAR"
 
@@ -42,7 +42,7 @@ class RelationPacker(tf.Module):
         super().__init__()
         self._tokenizer = WordPieceTokenizer.shared(vocabulary, casing)
         ids = {piece: number for number, piece in enumerate(vocabulary)}
-        self._start_id, self._end_id = ids[START_TOKEN], ids[END_TOKEN]
+        self._special = SpecialTokenIds.from_vocabulary(vocabulary)
         self._boundaries = [ids[markers[name]] for name in BOUNDARIES]
         roles = [name for name in markers if name not in BOUNDARIES]
         self._names = tf.constant(roles)
@@ -91,7 +91,7 @@ class RelationPacker(tf.Module):
             middle = [before, starts_and_ends[0], one, starts_and_ends[1], between]
             middle += [starts_and_ends[2], other, starts_and_ends[3], after]
         column = tf.ones_like(is_first, tf.int32)  # [N, 1]
-        return _beside([self._start_id * column, *middle, self._end_id * column])
+        return _beside([self._special.start * column, *middle, self._special.end * column])
 
     def _tokenized_parts(
         self, text: tf.Tensor, first: tf.Tensor, second: tf.Tensor

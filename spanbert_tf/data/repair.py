@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from spanbert_tf.data import schema
 from spanbert_tf.data.packing import parse_records
-from spanbert_tf.data.record_frames import frame_fault, whole_records
+from spanbert_tf.data.tfrecords import frame_fault, whole_records
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.checksums import sha256
 from spanbert_tf.files.writing import write_directory, write_text
@@ -80,8 +80,7 @@ def _write_repaired(
             os.symlink(source, target)
             shards.append(shard)
     for name in (schema.VOCABULARY_FILE, schema.UNIGRAM_COUNTS_FILE):
-        if os.path.exists(os.path.join(directory, name)):  # older records have no file of counts
-            shutil.copyfile(os.path.join(directory, name), os.path.join(output, name))
+        shutil.copyfile(os.path.join(directory, name), os.path.join(output, name))
     info = dataclasses.replace(info, shards=tuple(shards))
     for split in schema.SPLITS:
         if not info.num_records(split):

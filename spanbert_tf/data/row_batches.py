@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data.length_batches import FILLER, LengthBatches
-from spanbert_tf.data.record_file import RecordFile
+from spanbert_tf.data.tfrecords import RecordFile
 from spanbert_tf.masking.random_bits import row_keys
 
 ParseRows = Callable[..., tuple[dict, dict]]

@@ -14,7 +14,7 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.checksums import Checksums, regular_size
 from spanbert_tf.files.directory_kinds import refuse_other_records
 from spanbert_tf.files.json_values import parse_json
-from spanbert_tf.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing
 
 # Features of each row (a tf.train.Example). Lists are little-endian unsigned integers.
 ROW_TOKEN_IDS = "token_ids"  # the row with [CLS] and [SEP], not padded; `token_id_dtype`
@@ -47,8 +47,7 @@ class RowsInfo:
             are not trained, `training_rows`, which are the first ones.
         segment_aware: whether rows hold SegaBERT's positions.
         files: checksums of the other files, all of them.
-        strip_accents: whether accents were stripped; `None`, in older descriptions: where text was
-            lower-cased.
+        strip_accents: whether accents were stripped.
         version: `records_version` when they were written.
     """
 
@@ -67,7 +66,7 @@ class RowsInfo:
     counts: dict[str, Annotated[int, Ge(0), Lt(2**63)]]
     files: Checksums
     segment_aware: bool = False
-    strip_accents: bool | None = None
+    strip_accents: bool
     version: int = 1
 
     @property

@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import struct
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
@@ -18,7 +17,7 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.checksums import is_file_name
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.files.outputs import OutputKind
-from spanbert_tf.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing
 
 SCHEMA_VERSION = 1
 DATASET_INFO_FILE = "dataset_info.json"
@@ -42,10 +41,8 @@ SECOND_FIRST_TOKEN_INDEX = "second_first_token_index"  # int64; as FIRST_TOKEN_I
 ENTITY_STARTS, ENTITY_ENDS = "entity_starts", "entity_ends"
 NOUN_PHRASE_STARTS, NOUN_PHRASE_ENDS = "noun_phrase_starts", "noun_phrase_ends"
 
-# A TFRecord file holds for each record its length (uint64), a checksum of the length, the bytes and
-# a checksum of the bytes.
-RECORD_LENGTH = struct.Struct("<Q")
-RECORD_HEADER_BYTES, RECORD_FOOTER_BYTES = 12, 4
+# Numbers of speakers, of documents for coreference; those of named ones are larger.
+NO_SPEAKER, SPECIAL_SPEAKER = 0, 1
 
 LIST_DTYPE = "uint16"
 LIST_MAXIMUM = 2**16 - 1  # larger indices are stored as this; every index table is far smaller
@@ -82,7 +79,7 @@ class ShardInfo:
         num_records: records in the file.
         num_tokens: word pieces in the file.
         sha256: hexadecimal digest of the whole file.
-        num_bytes: size of the file; `None` in descriptions that were written without.
+        num_bytes: size of the file.
     """
 
     file: str
@@ -90,7 +87,7 @@ class ShardInfo:
     num_records: _Count
     num_tokens: _Count
     sha256: str
-    num_bytes: _Count | None = None
+    num_bytes: _Count
 
     __pydantic_config__: ClassVar[dict] = {"extra": "forbid"}
 
@@ -108,11 +105,9 @@ class DatasetInfo:
         annotations: subset of `ANNOTATIONS`.
         counts: numbers of what was read and written (documents, title_only_documents, …).
         shards: the files of both splits.
-        strip_accents: whether accents were stripped; `None`, in older descriptions: where text was
-            lower-cased.
+        strip_accents: whether accents were stripped.
         unigram_counts_hash: SHA-256 of `unigram_counts.json`, which holds the occurrences of each
             vocabulary entry in the training split.
-        unigram_counts: the same numbers, in older descriptions.
     """
 
     vocabulary_hash: str
@@ -123,9 +118,8 @@ class DatasetInfo:
     annotations: tuple[Literal["entities", "noun_phrases"], ...]
     counts: dict[str, _Count]
     shards: tuple[ShardInfo, ...]
-    strip_accents: bool | None = None
-    unigram_counts_hash: str | None = None
-    unigram_counts: tuple[_Count, ...] | None = None
+    strip_accents: bool
+    unigram_counts_hash: str
     schema_version: int = SCHEMA_VERSION
 
     __pydantic_config__: ClassVar[dict] = {"extra": "forbid"}
@@ -151,9 +145,7 @@ class DatasetInfo:
 
     def to_json(self) -> str:
         """The text of `dataset_info.json`."""
-        values = {
-            name: value for name, value in dataclasses.asdict(self).items() if value is not None
-        }
+        values = dataclasses.asdict(self)
         lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in values.items()]
         shards = ",\n  ".join(map(json.dumps, values["shards"]))
         lines[list(values).index("shards")] = f'"shards": [\n  {shards}\n ]'

@@ -9,17 +9,11 @@ import tensorflow as tf
 
 from spanbert_tf.data.document_batches import pack_documents
 from spanbert_tf.data.document_segments import NO_PIECE, SegmentedDocuments, segment_documents
-from spanbert_tf.data.segment_positions import segment_positions
-from spanbert_tf.data.tokenization import WordPieceTokenizer
-from spanbert_tf.vocabulary import (
-    END_TOKEN,
-    PAD_TOKEN,
-    START_TOKEN,
-    Casing,
-    is_continuation,
-)
+from spanbert_tf.data.schema import NO_SPEAKER, SPECIAL_SPEAKER
+from spanbert_tf.text.positions import changes, segment_positions
+from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
+from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds, is_continuation
 
-NO_SPEAKER, SPECIAL_SPEAKER = 0, 1  # numbers of named ones are larger
 _NAMES = 2**31 - 3  # names are told apart by a hash
 
 
@@ -60,9 +54,7 @@ class TextReader(tf.Module):
         self._tokenizer = WordPieceTokenizer.shared(vocabulary, casing)
         self._continues = tf.constant([is_continuation(piece) for piece in vocabulary])  # [V]
         self._sequence_length = sequence_length
-        self._start_id, self._end_id, self._pad_id = (
-            vocabulary.index(token) for token in (START_TOKEN, END_TOKEN, PAD_TOKEN)
-        )
+        self._special = SpecialTokenIds.from_vocabulary(vocabulary)
 
     def __call__(self, texts: tf.Tensor, speakers: tf.Tensor | None = None) -> TextDocuments:
         """Reads texts of any length.
@@ -77,9 +69,9 @@ class TextReader(tf.Module):
         rows = ids.value_rowids()  # [P]
         places = segment_positions(texts, starts, first_paragraph=0)
         lines = places.paragraph_indices.flat_values
-        changes = _changes(lines) | _changes(places.sentence_indices.flat_values) | _changes(rows)
-        sentences = ids.with_flat_values(tf.cumsum(tf.cast(changes, tf.int32)))
-        begins = ~tf.gather(self._continues, ids.flat_values) | _changes(rows)  # [P]
+        is_new = changes(lines) | changes(places.sentence_indices.flat_values) | changes(rows)
+        sentences = ids.with_flat_values(tf.cumsum(tf.cast(is_new, tf.int32)))
+        begins = ~tf.gather(self._continues, ids.flat_values) | changes(rows)  # [P]
         words = tf.cumsum(tf.cast(begins, tf.int32)) - 1  # of all texts
         first_words = tf.math.unsorted_segment_min(words, rows, ids.nrows())
         own_words = ids.with_flat_values(words - tf.gather(first_words, rows))
@@ -88,8 +80,8 @@ class TextReader(tf.Module):
             sentences,
             own_words,
             sequence_length=self._sequence_length,
-            start_id=self._start_id,
-            end_id=self._end_id,
+            start_id=self._special.start,
+            end_id=self._special.end,
         )
         is_special = segmented.pieces.flat_values == NO_PIECE
         features = pack_documents(
@@ -100,11 +92,11 @@ class TextReader(tf.Module):
             segmented.word_indices,
             _speakers_of_positions(segmented, places.paragraph_indices, speakers),
             tf.zeros([ids.nrows()], tf.int32),
-            pad_id=self._pad_id,
+            pad_id=self._special.pad,
             max_segment_length=self._sequence_length,
         )
         char_starts, char_ends = (
-            values.with_flat_values(_in_characters(texts, values.flat_values, rows))
+            values.with_flat_values(characters_before(texts, values.flat_values, rows))
             for values in (starts, ends)
         )
         ends_word = tf.concat([begins[1:], tf.ones_like(begins[:1])], axis=0)
@@ -116,11 +108,6 @@ class TextReader(tf.Module):
             tf.ragged.boolean_mask(char_starts, ids.with_flat_values(begins)),
             tf.ragged.boolean_mask(char_ends, ids.with_flat_values(ends_word)),
         )
-
-
-def _changes(values: tf.Tensor) -> tf.Tensor:
-    """Where an entry differs from the one before it, bool [P]; the first one does."""
-    return tf.concat([tf.ones_like(values[:1], tf.bool), values[1:] != values[:-1]], axis=0)
 
 
 def _speakers_of_positions(
@@ -145,13 +132,3 @@ def _speakers_of_positions(
         hashed = SPECIAL_SPEAKER + 1 + tf.strings.to_hash_bucket_fast(name, _NAMES)
         numbers = tf.where(name == "", NO_SPEAKER, tf.cast(hashed, tf.int32))
     return segmented.pieces.with_flat_values(tf.where(is_special, SPECIAL_SPEAKER, numbers))
-
-
-def _in_characters(texts: tf.Tensor, places: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Places in bytes of texts, int64 [P], as places in characters, int32 [P]."""
-    content = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)  # of all texts
-    is_first = tf.bitwise.bitwise_and(content, tf.constant(0xC0, tf.uint8)) != 0x80
-    before = tf.concat([[0], tf.cumsum(tf.cast(is_first, tf.int32))], axis=0)
-    text_starts = tf.cumsum(tf.cast(tf.strings.length(texts), tf.int64), exclusive=True)  # [N]
-    first = tf.gather(text_starts, rows)
-    return tf.gather(before, first + places) - tf.gather(before, first)

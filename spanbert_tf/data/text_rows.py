@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from spanbert_tf.data.packing import SpecialTokenIds
 from spanbert_tf.data.rows_info import SEGMENT_POSITIONS
+from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 TRUNCATIONS = ("round_robin", "waterfall")
 

@@ -134,6 +134,34 @@ def whole_file(path: str | os.PathLike) -> Iterator[str]:
             os.remove(unfinished)
 
 
+@contextlib.contextmanager
+def output_file(path: str) -> Iterator[str]:
+    """A name to write what a user named under, see `whole_file`; its directory is made.
+
+    Args:
+        path: path of the file.
+
+    Raises:
+        BadInputError: it cannot be written.
+    """
+    try:
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        with whole_file(path) as unfinished:
+            yield unfinished
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be written ({reason(error)})") from error
+
+
+def write_output(path: str, text: str) -> None:
+    """Writes a text file that a user named, as `write_text` does; its directory is made.
+
+    Raises:
+        BadInputError: it cannot be written.
+    """
+    with output_file(path) as unfinished:
+        _write(unfinished, text)
+
+
 def _remove_leftovers(directory: str) -> None:
     """Removes files that killed commands of this user left: none is being written for so long."""
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
@@ -154,10 +182,12 @@ def write_text(path: str, text: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    with (
-        whole_file(path) as unfinished,
-        open(unfinished, "w", encoding="utf-8", errors="replace") as file,
-    ):
+    with whole_file(path) as unfinished:
+        _write(unfinished, text)
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8", errors="replace") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -6,7 +6,7 @@ import numpy as np
 from rich.text import Text
 
 from spanbert_tf.process.lines import escape_controls
-from spanbert_tf.vocabulary import MASK_TOKEN, is_continuation
+from spanbert_tf.text.vocabulary import MASK_TOKEN, is_continuation
 
 _MASKED, _RANDOM, _KEPT = "bold white on blue", "bold white on red", "bold black on green"
 _PLACE = "dim"

@@ -12,9 +12,9 @@ from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info, named_damage
 from spanbert_tf.data.schema import SEQUENCE_KINDS, SPLITS, VOCABULARY_FILE, DatasetInfo
-from spanbert_tf.errors import BadInputError, ConfigurationError, reason
+from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.files.outputs import OutputKind, check_output_file
-from spanbert_tf.files.writing import whole_file
+from spanbert_tf.files.writing import output_file
 from spanbert_tf.inspection.clipped_indices import count_clipped_indices
 from spanbert_tf.inspection.masked_examples import STYLED_KINDS, masked_example
 from spanbert_tf.inspection.span_lengths import SpanLengths, count_span_lengths, plot_span_lengths
@@ -24,7 +24,7 @@ from spanbert_tf.pretraining.datasets import tokens_per_row
 from spanbert_tf.process.console import DataConsole
 from spanbert_tf.tasks.inspection import inspect_rows
 from spanbert_tf.tasks.task import holds_task_records, task_of_records
-from spanbert_tf.vocabulary import load_vocabulary
+from spanbert_tf.text.vocabulary import load_vocabulary
 
 PAPER_BATCH_TOKENS = 256 * 512  # tokens of a global batch (SpanBERT, section 4.2)
 _BAR_WIDTH = 40
@@ -82,12 +82,8 @@ def inspect_records(
     title = f"{config}: {settings.masking.scheme}"
     _print_lengths(console, lengths, title)
     if png:
-        try:
-            os.makedirs(os.path.dirname(os.path.abspath(png)), exist_ok=True)
-            with whole_file(png) as unfinished:
-                plot_span_lengths(lengths, unfinished, title)
-        except OSError as error:
-            raise BadInputError(f"{png}: cannot be written ({reason(error)})") from error
+        with output_file(png) as unfinished:
+            plot_span_lengths(lengths, unfinished, title)
         console.print(f"wrote {png}", highlight=False)
 
 

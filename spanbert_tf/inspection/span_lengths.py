@@ -7,13 +7,13 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.data.packing import SpecialTokenIds, pack_pair, pack_single, parse_records
+from spanbert_tf.data.packing import pack_pair, pack_single, parse_records
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.schema import RECORD_ID, VOCABULARY_FILE
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.masking.candidates import draw_candidates, find_words
 from spanbert_tf.masking.random_bits import row_keys
-from spanbert_tf.vocabulary import is_continuation, load_vocabulary
+from spanbert_tf.text.vocabulary import SpecialTokenIds, is_continuation, load_vocabulary
 
 _BATCH_SIZE = 64
 _LONGEST_SHOWN = 20

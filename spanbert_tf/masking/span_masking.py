@@ -14,7 +14,7 @@ from spanbert_tf.masking.random_bits import row_keys
 from spanbert_tf.masking.replacement import TokenDistribution, replace_tokens
 from spanbert_tf.masking.selection import select_tokens
 from spanbert_tf.masking.targets import list_masked_spans, target_features
-from spanbert_tf.vocabulary import MASK_TOKEN, is_continuation
+from spanbert_tf.text.vocabulary import MASK_TOKEN, is_continuation
 
 
 @dataclasses.dataclass(frozen=True)

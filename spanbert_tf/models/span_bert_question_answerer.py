@@ -3,18 +3,10 @@
 B rows, S positions, H width.
 """
 
-from typing import Annotated
-
 import keras
 import keras_hub
-from annotated_types import Gt
 from keras import ops
-from keras_hub.src.utils import preset_utils
-from pydantic import ConfigDict
-from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
-from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.layers import bert_initializer
 from spanbert_tf.models.objective_sums import ObjectiveSums
 from spanbert_tf.models.own_objective import OwnObjective
@@ -31,18 +23,7 @@ _SETTINGS = (
     "has_unanswerable",
     "null_threshold",
 )
-_FORMER_SETTINGS_FILE = "question_answering.json"
 _NO_POSITION = -1e9  # in place of the logit of padding
-
-
-class _FormerSettings(TypedDict, total=False, closed=True):
-    __pydantic_config__ = ConfigDict(allow_inf_nan=False)  # type: ignore[misc]
-
-    max_answer_tokens: Annotated[int, Gt(0)]
-    num_candidates: Annotated[int, Gt(0)]
-    stride: Annotated[int, Gt(0)]
-    has_unanswerable: bool
-    null_threshold: float
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -121,20 +102,6 @@ class SpanBertQuestionAnswerer(OwnObjective, SpanBertTask, keras_hub.models.Task
         self.has_unanswerable = has_unanswerable
         self.null_threshold = null_threshold
 
-    @classmethod
-    def from_preset(
-        cls, preset: str, load_weights: bool = True, **kwargs
-    ) -> "SpanBertQuestionAnswerer":
-        """Loads a preset; new classifiers are put on the encoder of another one.
-
-        Raises:
-            BadInputError: the settings of an older preset are damaged.
-        """
-        answerer = super().from_preset(preset, load_weights=load_weights, **kwargs)
-        for name, value in _read_former_settings(preset).items():
-            setattr(answerer, name, value)
-        return answerer
-
     def objective_sums(
         self,
         x: dict,
@@ -174,24 +141,6 @@ class SpanBertQuestionAnswerer(OwnObjective, SpanBertTask, keras_hub.models.Task
         config = super().get_config()
         config.update({name: getattr(self, name) for name in _SETTINGS})
         return config
-
-
-def _read_former_settings(preset: str) -> dict:
-    """The settings of a preset that was written before they stood in `task.json`.
-
-    Raises:
-        BadInputError: the file is damaged.
-    """
-    if not preset_utils.check_file_exists(preset, _FORMER_SETTINGS_FILE):
-        return {}
-    path, place = preset_utils.get_file(preset, _FORMER_SETTINGS_FILE), f"{preset}: "
-    try:
-        with open(path, "rb") as file:
-            text = file.read()
-    except OSError as error:
-        raise BadInputError(f"{place}{_FORMER_SETTINGS_FILE} cannot be read ({error})") from error
-    place += f"{_FORMER_SETTINGS_FILE} is damaged"
-    return dict(parse_json(text, _FormerSettings, place, "copy the preset again"))
 
 
 def _row_losses(y: dict, outputs: dict) -> keras.KerasTensor:

@@ -10,13 +10,13 @@ from keras_hub.src.utils import preset_utils
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.data.passage_windows import WindowPacker
-from spanbert_tf.data.segment_positions import pair_positions
-from spanbert_tf.data.tokenization import WordPieceTokenizer
 from spanbert_tf.models.answer_tokens import tokens_of_answers
 from spanbert_tf.models.preset_lengths import LengthOfPreset
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 from spanbert_tf.models.text_inputs import flat_texts, is_one_text, of_one_text
+from spanbert_tf.text.positions import pair_positions
+from spanbert_tf.text.tokenization import WordPieceTokenizer
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")

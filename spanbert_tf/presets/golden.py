@@ -19,7 +19,7 @@ from spanbert_tf.files.checksums import is_file_name, sha256
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.files.preset_files import GOLDEN_FILE
 from spanbert_tf.models.preset_precision import without_mixed_precision
-from spanbert_tf.vocabulary import END_TOKEN, START_TOKEN
+from spanbert_tf.text.vocabulary import END_TOKEN, START_TOKEN
 
 _ADVICE = f"copy the preset again, or remove {GOLDEN_FILE}"
 SENTENCES = (

@@ -21,7 +21,7 @@ from spanbert_tf.models.preset_source import refuse_other_modules
 from spanbert_tf.models.task_presets import describe_missing, is_task_preset, reads_raw_inputs
 from spanbert_tf.presets.golden import check_outputs, check_weights
 from spanbert_tf.process.precision import choose_precision
-from spanbert_tf.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing
 
 _KEEP_WEIGHTS = {"dtype", "load_weights", "preprocessor"}  # other options can mean a new head
 

@@ -8,7 +8,7 @@ import keras_hub
 
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.process.lines import escape_controls
-from spanbert_tf.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing
 
 CARD_FILE = "README.md"
 

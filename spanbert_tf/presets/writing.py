@@ -16,7 +16,6 @@ PRESET_KIND = OutputKind(
     (
         CARD_FILE,
         *(f"{name}.json" for name in ("config", "metadata", "task", "tokenizer", "preprocessor")),
-        "question_answering.json",
         "pretraining_heads.npz",
         "*.weights.h5",
         "*.weights.json",

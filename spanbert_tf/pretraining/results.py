@@ -9,9 +9,9 @@ from spanbert_tf.data.schema import VOCABULARY_FILE, DatasetInfo
 from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
 from spanbert_tf.presets.pretraining import save_pretraining_preset
 from spanbert_tf.process.lines import print_line
+from spanbert_tf.text.vocabulary import load_vocabulary
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 from spanbert_tf.training.run_directory import PRESET
-from spanbert_tf.vocabulary import load_vocabulary
 
 
 def save_run_preset(

@@ -10,7 +10,7 @@ import tensorflow as tf
 from spanbert_tf.data.packing import parse_records
 from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
 from spanbert_tf.data.schema import SENTENCE_STARTS, VOCABULARY_FILE
-from spanbert_tf.vocabulary import MASK_TOKEN, is_continuation, load_vocabulary
+from spanbert_tf.text.vocabulary import MASK_TOKEN, is_continuation, load_vocabulary
 
 _BATCH_SIZE = 64
 _SENTENCE_WORDS = range(8, 21)

@@ -30,9 +30,9 @@ from spanbert_tf.quickstart.masked_sentences import MaskedSentence, choose_maske
 from spanbert_tf.quickstart.text import write_python_texts
 from spanbert_tf.serving.fill_mask import FillMask
 from spanbert_tf.serving.masked_lm import export_masked_lm
+from spanbert_tf.text.vocabulary import load_vocabulary
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 from spanbert_tf.training.run_directory import PRESET
-from spanbert_tf.vocabulary import load_vocabulary
 
 CONFIG = "spanbert_tiny"
 VOCABULARY_SIZE = 2000  # small, so that a short run sees each entry often

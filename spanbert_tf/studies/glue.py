@@ -1,15 +1,14 @@
 """`spanbert-tf glue`: the papers' tables from a folder of runs, and GLUE's submission."""
 
-import os
 import zipfile
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import rich.table
 
-from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.outputs import OutputKind, check_output_file
-from spanbert_tf.files.writing import whole_file
+from spanbert_tf.files.writing import output_file
 from spanbert_tf.process.console import DataConsole, table_console
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.studies.glue_results import Result, find_predictions, find_results
@@ -182,13 +181,9 @@ def _write_submission(path: str, predictions: Mapping[str, str]) -> None:
             f"{path}: there are no predictions for test sets to put in; make them with `predict "
             "--data`"
         )
-    try:
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        with whole_file(path) as unfinished, zipfile.ZipFile(unfinished, "w") as archive:
-            for dataset in (name for name in GLUE_TASKS if name in predictions):
-                with open(predictions[dataset], encoding="utf-8") as file:
-                    entry = zipfile.ZipInfo(submission_file(dataset), _EPOCH)
-                    archive.writestr(entry, file.read(), zipfile.ZIP_DEFLATED)
-    except OSError as error:
-        raise BadInputError(f"{path}: cannot be written ({reason(error)})") from error
+    with output_file(path) as unfinished, zipfile.ZipFile(unfinished, "w") as archive:
+        for dataset in (name for name in GLUE_TASKS if name in predictions):
+            with open(predictions[dataset], encoding="utf-8") as file:
+                entry = zipfile.ZipInfo(submission_file(dataset), _EPOCH)
+                archive.writestr(entry, file.read(), zipfile.ZIP_DEFLATED)
     print_line(f"{path}: predictions for {len(predictions)} test sets")

@@ -130,13 +130,13 @@ def _results_in(directory: str, names: list[str]) -> Iterator[tuple[str, Result]
 
 
 def _validation_rows(directory: str) -> int | None:
-    """How many texts the scores of a run are of; older ones, and those of none, do not tell."""
+    """How many texts the scores of a run are of; `None` without validation data."""
     path = os.path.join(directory, INPUTS_FILE)
     return _read(path, dict[str, str | int | None]).get(VALIDATION_ROWS)
 
 
 def _is_of_development_set(dataset: str, rows: int | None, path: str) -> bool:
-    """Whether a data set is as large as the development set; older runs do not tell."""
+    """Whether a data set is as large as the development set, where its size is known."""
     facts = GLUE_TASKS[dataset]
     if rows is None or rows == facts.dev_rows:
         return True

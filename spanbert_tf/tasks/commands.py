@@ -7,10 +7,10 @@ import keras_hub
 import numpy as np
 
 from spanbert_tf.data.task_records import Records
-from spanbert_tf.errors import BadInputError, MismatchError, reason
+from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.directory_kinds import refuse_no_preset
 from spanbert_tf.files.outputs import OutputKind, check_output, check_output_file
-from spanbert_tf.files.writing import write_directory, write_text
+from spanbert_tf.files.writing import write_directory, write_output
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.process.console import table_console
 from spanbert_tf.process.lines import print_line
@@ -141,11 +141,7 @@ def print_scores(
             task.print_details(model, records, predictions, table_console())
         if report and records is data[0]:
             page = task.report(f"{name} on {records}", model, records, predictions)
-            try:
-                os.makedirs(os.path.dirname(os.path.abspath(report)), exist_ok=True)
-                write_text(report, page)
-            except OSError as error:
-                raise BadInputError(f"{report}: cannot be written ({reason(error)})") from error
+            write_output(report, page)
             print_line(f"{report}: all records of {records}")
     if len(data) > 1:  # MRQA's overall score (Fisch et al., 2019; SpanBERT, table 2: "Avg.")
         # Data sets of one task can have metrics of their own, as GLUE's do.

@@ -13,7 +13,7 @@ from spanbert_tf.tasks.raw_inputs import (
     in_batches_by_length,
     string_tensor,
 )
-from spanbert_tf.vocabulary import MASK_TOKEN
+from spanbert_tf.text.vocabulary import MASK_TOKEN
 
 _FIELD = "text"
 

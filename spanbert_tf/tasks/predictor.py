@@ -10,7 +10,7 @@ import keras_hub
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.files.outputs import OutputKind, check_output_file
-from spanbert_tf.files.writing import write_text
+from spanbert_tf.files.writing import write_output
 from spanbert_tf.models import SpanBertMaskedLM
 from spanbert_tf.models.task_presets import is_task_preset
 from spanbert_tf.presets.loading import load_trained
@@ -156,11 +156,7 @@ def predict_lines(
         sys.stdout.buffer.write(text.encode("utf-8", "replace"))  # halves of surrogate pairs
         sys.stdout.buffer.flush()
         return
-    try:
-        os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
-        write_text(output, text)
-    except OSError as error:
-        raise BadInputError(f"{output}: cannot be written ({reason(error)})") from error
+    write_output(output, text)
     print_line(f"{output}: predictions for {len(inputs):,} inputs")
 
 

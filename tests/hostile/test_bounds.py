@@ -20,9 +20,9 @@ from spanbert_tf.config.yaml_files import parse_override, read_settings
 from spanbert_tf.conversion.checkpoint import SIZE_NAMES, Checkpoint, checked_checkpoint
 from spanbert_tf.conversion.torch_files import read_pickled
 from spanbert_tf.data.passage_windows import WindowPacker
-from spanbert_tf.data.record_frames import check_frames, masked_checksum, whole_records
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.repair import repaired_records
+from spanbert_tf.data.tfrecords import check_frames, masked_checksum, whole_records
 from spanbert_tf.errors import SpanBertError
 from spanbert_tf.files.checksums import sha256
 from spanbert_tf.files.preset_files import read_heads
@@ -30,7 +30,7 @@ from spanbert_tf.files.text_files import read_text_file
 from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier, SpanBertTokenizer
 from spanbert_tf.presets.loading import load_preset
 from spanbert_tf.tasks.question_answering.candidates import WindowSpans, best_candidates
-from spanbert_tf.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
 

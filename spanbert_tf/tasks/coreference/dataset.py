@@ -21,7 +21,7 @@ from spanbert_tf.data.unsigned_lists import decode_unsigned
 from spanbert_tf.masking.random_bits import Stream, high_fraction, random_bits, scale
 from spanbert_tf.tasks.coreference import schema
 from spanbert_tf.tasks.coreference.schema import CoreferenceInfo
-from spanbert_tf.vocabulary import PAD_TOKEN
+from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 MAX_BATCH_POSITIONS = 4096  # of a batch to predict, so that short documents go together
 _NUMBERS = (
@@ -75,8 +75,9 @@ def coreference_dataset(
     if training:
         lengths = np.minimum(lengths, max_segments * info.sequence_length)
     batches = LengthBatches(lengths, batch_size=batch_size, max_length=int(max(lengths)))
+    pad_id = SpecialTokenIds.from_vocabulary(records.vocabulary).pad
     parse = tf.autograph.experimental.do_not_convert(
-        functools.partial(_parse, info, records.vocabulary.index(PAD_TOKEN), max_segments)
+        functools.partial(_parse, info, pad_id, max_segments)
     )
     if training:
         return training_batches(

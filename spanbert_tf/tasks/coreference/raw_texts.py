@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from spanbert_tf.data.tokenization import WordPieceTokenizer
 from spanbert_tf.models import SpanBertCoreferenceResolver
 from spanbert_tf.tasks.coreference.decoding import NO_CLUSTER
 from spanbert_tf.tasks.coreference.serving import ResolveTexts
@@ -14,6 +13,7 @@ from spanbert_tf.tasks.raw_inputs import (
     in_batches_by_length,
     string_tensor,
 )
+from spanbert_tf.text.tokenization import WordPieceTokenizer
 
 _MAX_CHARACTERS = 16_384  # of a batch, padding counted: about 4,096 pieces
 

@@ -11,6 +11,8 @@ from annotated_types import Gt, Lt
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.data.rows_info import RowsInfo
+from spanbert_tf.data.schema import NO_SPEAKER as NO_SPEAKER
+from spanbert_tf.data.schema import SPECIAL_SPEAKER as SPECIAL_SPEAKER
 
 DOCUMENTS_FILE = "documents.jsonl"
 
@@ -26,7 +28,6 @@ NUMBER_DTYPE, FLAG_DTYPE = "uint32", "uint8"
 
 # Original `independent.py`; any other genre counts as the first.
 GENRES = ("bc", "bn", "mz", "nw", "pt", "tc", "wb")
-NO_SPEAKER, SPECIAL_SPEAKER = 0, 1  # the ids of named ones follow
 
 
 class DocumentLine(TypedDict):

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from spanbert_tf.data.tokenization import WordPieceTokenizer, characters_before
 from spanbert_tf.models import SpanBertTokenClassifier
 from spanbert_tf.tasks.named_entities.schema import BEGIN, INSIDE, OUTSIDE
-from spanbert_tf.vocabulary import is_continuation
+from spanbert_tf.text.positions import changes
+from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
+from spanbert_tf.text.vocabulary import is_continuation
 
 Pieces = tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]  # ids, first and last bytes
 
@@ -77,7 +78,7 @@ class EntityDecoder(tf.Module):
         labels = tf.gather(labels, speaker)
         types = tf.gather(self._types, labels)
         is_inside = types > 0
-        is_new = _changes(types) | _changes(rows) | (tf.gather(self._begins, labels) & speaks)
+        is_new = changes(types) | changes(rows) | (tf.gather(self._begins, labels) & speaks)
         is_first = is_inside & is_new
         is_followed = tf.concat([is_inside[1:] & ~is_new[1:], [False]], axis=0)[: tf.size(ids)]
         is_last = is_inside & ~is_followed
@@ -88,18 +89,18 @@ class EntityDecoder(tf.Module):
             tf.math.unsorted_segment_sum(values, tf.where(is_inside, entity, -1), num_entities)
             for values in (weights * tf.gather(scores, speaker), weights)
         ]
-        texts_of_entities = tf.gather(texts, rows[is_first])  # [E]
+        text_rows = rows[is_first]  # [E]
         firsts, limits = starts[is_first], ends[is_last]  # bytes
         flat = (
             tf.gather(self._type_names, types[is_first]),
             tf.math.divide_no_nan(*sums),
-            tf.strings.substr(texts_of_entities, firsts, limits - firsts),
-            characters_before(texts_of_entities, firsts),
-            characters_before(texts_of_entities, limits),
+            tf.strings.substr(tf.gather(texts, text_rows), firsts, limits - firsts),
+            characters_before(texts, firsts, text_rows),
+            characters_before(texts, limits, text_rows),
         )
         num_texts = tf.size(texts, tf.int64)
         return Entities(
-            *(tf.RaggedTensor.from_value_rowids(v, rows[is_first], num_texts) for v in flat)
+            *(tf.RaggedTensor.from_value_rowids(values, text_rows, num_texts) for values in flat)
         )
 
     def _speakers(self, ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -107,7 +108,7 @@ class EntityDecoder(tf.Module):
         numbers = tf.range(tf.size(ids))
         if not self._first_speaks:
             return tf.ones_like(ids, tf.bool), numbers
-        speaks = ~tf.gather(self._is_continuation, ids) | _changes(rows)
+        speaks = ~tf.gather(self._is_continuation, ids) | changes(rows)
         return speaks, tf.gather(numbers[speaks], tf.cumsum(tf.cast(speaks, tf.int32)) - 1)
 
 
@@ -116,11 +117,6 @@ def best_labels(model: SpanBertTokenClassifier, x: dict) -> tuple[tf.Tensor, tf.
     probabilities = tf.nn.softmax(tf.cast(model(x, training=False), tf.float32))
     labels = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
     return labels, tf.reduce_max(probabilities, axis=-1)
-
-
-def _changes(values: tf.Tensor) -> tf.Tensor:
-    """Whether each value differs from the one before it; the first one does."""
-    return tf.concat([[True], values[1:] != values[:-1]], axis=0)[: tf.size(values)]
 
 
 def _type_of(label: str) -> str | None:

@@ -11,7 +11,7 @@ from spanbert_tf.tasks.question_answering.dataset import (
     question_answering_dataset,
 )
 from spanbert_tf.tasks.question_answering.schema import QuestionAnsweringInfo
-from spanbert_tf.vocabulary import is_continuation
+from spanbert_tf.text.vocabulary import is_continuation
 
 _ANSWER_STYLE = "bold green"
 

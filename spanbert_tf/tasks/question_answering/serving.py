@@ -9,8 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data.passage_windows import WindowPacker
-from spanbert_tf.data.segment_positions import SegmentPositions, pair_positions
-from spanbert_tf.data.tokenization import WordPieceTokenizer, characters_before
 from spanbert_tf.models import SpanBertQuestionAnswerer
 from spanbert_tf.serving.row_chunks import map_row_chunks
 from spanbert_tf.serving.server_files import Manual
@@ -21,6 +19,8 @@ from spanbert_tf.tasks.question_answering.candidates import (
     best_candidates,
 )
 from spanbert_tf.tasks.question_answering.spans import Spans, best_spans
+from spanbert_tf.text.positions import SegmentPositions, pair_positions
+from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
 
 _ROW = ("token_ids", "segment_ids", "padding_mask")
 _SPAN_DTYPES = Spans(scores=tf.float32, starts=tf.int32, ends=tf.int32, null_scores=tf.float32)
@@ -187,8 +187,9 @@ class AnswerQuestions(tf.Module):
 
     def _in_characters(self, contexts: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
         """Places in contexts, in bytes, int32 [N, top k], in characters."""
-        repeated = tf.repeat(contexts[:, tf.newaxis], self._top_k, axis=1)
-        return characters_before(repeated, places)
+        rows = tf.repeat(tf.range(tf.size(contexts)), self._top_k)
+        characters = characters_before(contexts, tf.reshape(places, [-1]), rows)
+        return tf.reshape(characters, tf.shape(places))
 
 
 def _of_tokens(values: tf.RaggedTensor, rows: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:

@@ -21,9 +21,9 @@ from data_prep.text.vocabulary import write_vocabulary
 from spanbert_tf.cli import main
 from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
 from spanbert_tf.data.schema import DatasetInfo
-from spanbert_tf.data.tokenization import WordPieceTokenizer
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
-from spanbert_tf.vocabulary import Casing, load_vocabulary
+from spanbert_tf.text.tokenization import WordPieceTokenizer
+from spanbert_tf.text.vocabulary import Casing, load_vocabulary
 
 SEQUENCE_LENGTH = 64
 OPTIONS = {"sequence_length": SEQUENCE_LENGTH, "num_shards": 3, "validation_fraction": 0.2}

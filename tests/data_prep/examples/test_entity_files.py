@@ -16,7 +16,7 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.named_entities.dataset import named_entities_dataset
 from spanbert_tf.tasks.named_entities.schema import load_sentences
 from spanbert_tf.tasks.run_inputs import check_labelled
-from spanbert_tf.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing
 
 WORDS = ["the", "cat", "##s", "ann", "lee", "rome", "in", "-", "u", ".", "s", "##town"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

@@ -17,7 +17,7 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.relation_extraction.dataset import relation_extraction_dataset
 from spanbert_tf.tasks.relation_extraction.examples import marked_text_of
 from spanbert_tf.tasks.relation_extraction.schema import RelationExtractionInfo
-from spanbert_tf.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing
 
 WORDS = ["the", "cat", "##s", "ann", "rome", "in", "(", ")", ".", "b"]
 UNUSED = [f"[unused{number}]" for number in range(1, 13)]

@@ -9,7 +9,7 @@ from tokenizers import BertWordPieceTokenizer
 import spanbert_tf.process.progress
 from data_prep.text.vocabulary import write_vocabulary
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.vocabulary import SPECIAL_TOKENS, load_vocabulary
+from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, load_vocabulary
 
 SENTENCES = "The Café in München serves crème brûlée. He doesn't visit often, she said! "
 

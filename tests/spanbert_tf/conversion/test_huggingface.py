@@ -25,7 +25,7 @@ from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertBackbone, SpanBertMaskedLM
 from spanbert_tf.presets.pretraining import load_pretrainer
-from spanbert_tf.vocabulary import load_vocabulary
+from spanbert_tf.text.vocabulary import load_vocabulary
 
 TOLERANCE = 2e-5
 

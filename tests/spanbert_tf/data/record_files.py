@@ -93,6 +93,7 @@ def write_records(
         vocabulary_hash=schema.vocabulary_hash(VOCABULARY),
         vocabulary_size=len(VOCABULARY),
         lowercase=lowercase,
+        strip_accents=lowercase,
         sequence_length=sequence_length,
         sequences=sequences,
         annotations=tuple(annotations),

@@ -9,8 +9,8 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from spanbert_tf.data.length_batches import LengthBatches
-from spanbert_tf.data.record_file import RecordFile
 from spanbert_tf.data.row_batches import prediction_batches, training_batches
+from spanbert_tf.data.tfrecords import RecordFile
 
 MAX_LENGTH = 60
 sizes = st.tuples(st.integers(1, 40), st.integers(1, 9))  # rows, rows of a batch

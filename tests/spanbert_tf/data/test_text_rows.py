@@ -6,8 +6,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spanbert_tf.data.packing import SpecialTokenIds
 from spanbert_tf.data.text_rows import TextRowPacker
+from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 SPECIAL = SpecialTokenIds(start=101, end=102, pad=7)
 TOKENS = st.lists(st.integers(200, 210), max_size=12)

@@ -10,10 +10,10 @@ import tensorflow as tf
 from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
-from spanbert_tf.data.tokenization import WordPieceTokenizer
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertTokenizer
-from spanbert_tf.vocabulary import SPECIAL_TOKENS, Casing
+from spanbert_tf.text.tokenization import WordPieceTokenizer
+from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, Casing
 
 LETTERS = (
     "abcdefgxyzABXéßñ\u03bc\u03c3\u03c2\u0391\u03a3жЖ中文日\uff21\uff22ﬁ²½İ0123.,!?[]#'`~—\u0301"

@@ -9,7 +9,7 @@ from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
 from spanbert_tf.presets.pretraining import load_preset_into, save_pretraining_preset
 from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.model import build_pretrainer, compiled_pretrainer
-from spanbert_tf.vocabulary import load_vocabulary
+from spanbert_tf.text.vocabulary import load_vocabulary
 
 NAMES = shipped_names("pretrain")
 VOCABULARY_SIZE, BATCH_SIZE, LENGTH = 60, 4, 24

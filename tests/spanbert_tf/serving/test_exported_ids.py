@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from spanbert_tf.data.tokenization import WordPieceTokenizer
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertMaskedLM,
@@ -17,7 +16,8 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.masked_lm import export_masked_lm
-from spanbert_tf.vocabulary import SPECIAL_TOKENS, Casing, load_vocabulary
+from spanbert_tf.text.tokenization import WordPieceTokenizer
+from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, Casing, load_vocabulary
 
 LENGTH = 64
 CASED = Casing.of(False)

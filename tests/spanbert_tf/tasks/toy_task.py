@@ -17,7 +17,6 @@ from data_prep.examples.features import serialize_features
 from data_prep.examples.row_writer import RowWriter
 from data_prep.examples.task_records import RowPacker, write_task_records
 from data_prep.options import record_options
-from data_prep.text.tokenized_text import TextTokenizer
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.data.packed_rows import NUMBER, packed_batches
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, SECOND_START, RowsInfo
@@ -32,7 +31,8 @@ from spanbert_tf.serving.text_function import TextFunction
 from spanbert_tf.tasks.raw_inputs import in_batches_by_length, string_tensor
 from spanbert_tf.tasks.row_predictions import predict_rows, row_labels
 from spanbert_tf.tasks.task import Task
-from spanbert_tf.vocabulary import Casing, check_case, load_vocabulary
+from spanbert_tf.text.tokenization import TextTokenizer
+from spanbert_tf.text.vocabulary import Casing, check_case, load_vocabulary
 
 ANIMALS = ("cat", "dog")
 RECORDS = OutputKind("toy records", "toy_info.json", ("rows.*", "vocab.txt"))

@@ -15,7 +15,7 @@ from spanbert_tf.errors import MismatchError
 from spanbert_tf.tasks.commands import run_prediction
 from spanbert_tf.tasks.named_entities.task import _check_model, _columns
 from spanbert_tf.tasks.predictor import Predictor
-from spanbert_tf.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing
 
 pytestmark = pytest.mark.slow  # whole trainings, exports and predictions
 

@@ -113,18 +113,12 @@ def preset(tmp_path_factory):
     backbone = SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 37, max_sequence_length=LENGTH)
     tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
     preprocessor = SpanBertQuestionAnswererPreprocessor(tokenizer, sequence_length=LENGTH)
-    answerer = SpanBertQuestionAnswerer(backbone, preprocessor)
+    settings = {"max_answer_tokens": 5, "stride": STRIDE, "has_unanswerable": True}
+    answerer = SpanBertQuestionAnswerer(backbone, preprocessor, null_threshold=-1.0, **settings)
     random = np.random.default_rng(1)
     answerer.set_weights([random.normal(0, 0.5, w.shape) for w in answerer.get_weights()])
-    settings = {"max_answer_tokens": 5, "stride": STRIDE, "has_unanswerable": True}
-    settings["null_threshold"] = -1.0
-
-    def write_settings(directory):
-        with open(f"{directory}/question_answering.json", "w") as file:
-            json.dump(settings, file)
-
     path = str(tmp_path_factory.mktemp("presets") / "preset")
-    write_preset(answerer, path, write_more=write_settings)
+    write_preset(answerer, path)
     return path
 
 

@@ -167,15 +167,6 @@ def test_several_sets_have_a_mean(finished, directory, capfd):
     )
 
 
-@pytest.mark.parametrize("content", ["{", '{"max_tokens": 3}', "[1]"])
-def test_damaged_settings_are_named(content, finished, directory, tmp_path):
-    preset = shutil.copytree(finished[0] / "preset", tmp_path / "preset")
-    (preset / "question_answering.json").write_text(content)
-    with pytest.raises(BadInputError, match=r"question_answering\.json is damaged") as caught:
-        run_evaluation(str(preset), [str(directory / "dev")])
-    assert "\n" not in str(caught.value)
-
-
 def test_changed_preset_is_noticed(finished, directory, tmp_path):
     preset = shutil.copytree(finished[0] / "preset", tmp_path / "preset")
     for name in ("config.json", "task.json"):

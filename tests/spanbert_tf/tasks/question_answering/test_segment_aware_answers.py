@@ -69,7 +69,7 @@ def answerer():
         question_first=True,
         segment_aware=True,
     )
-    answerer = SpanBertQuestionAnswerer(backbone, preprocessor)
+    answerer = SpanBertQuestionAnswerer(backbone, preprocessor, max_answer_tokens=5, stride=STRIDE)
     random = np.random.default_rng(1)
     answerer.set_weights([random.normal(0, 0.5, w.shape) for w in answerer.get_weights()])
     return answerer
@@ -77,12 +77,8 @@ def answerer():
 
 @pytest.fixture(scope="module")
 def preset(answerer, tmp_path_factory):
-    def write_settings(directory):
-        with open(f"{directory}/question_answering.json", "w") as file:
-            json.dump({"max_answer_tokens": 5, "stride": STRIDE}, file)
-
     path = str(tmp_path_factory.mktemp("presets") / "preset")
-    write_preset(answerer, path, write_more=write_settings)
+    write_preset(answerer, path)
     return path
 
 

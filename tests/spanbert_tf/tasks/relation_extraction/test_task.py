@@ -24,7 +24,7 @@ from spanbert_tf.tasks.commands import run_evaluation
 from spanbert_tf.tasks.exporting import export_preset
 from spanbert_tf.tasks.predictor import Predictor
 from spanbert_tf.tasks.relation_extraction.examples import marked_text_of
-from spanbert_tf.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing
 
 pytestmark = pytest.mark.slow  # whole trainings, exports and predictions
 

@@ -50,9 +50,9 @@ def segment_positions(
     rows = byte_starts.value_rowids()  # [T] tokens of all texts
     first_bytes = tf.cumsum(tf.cast(tf.strings.length(texts), tf.int64), exclusive=True)  # [N]
     places = byte_starts.flat_values + tf.gather(first_bytes, rows)  # [T]
-    begins_text = _differs_from_previous(rows)
-    begins_paragraph = begins_text | _differs_from_previous(_line_ends_before(texts, places))
-    begins_sentence = begins_paragraph | _differs_from_previous(_line_ends_before(marked, places))
+    begins_text = changes(rows)
+    begins_paragraph = begins_text | changes(_line_ends_before(texts, places))
+    begins_sentence = begins_paragraph | changes(_line_ends_before(marked, places))
 
     tokens = tf.range(tf.size(rows))
     sentences = tf.cumsum(tf.cast(begins_sentence, tf.int32)) - 1  # numbered over all texts
@@ -92,8 +92,8 @@ def _line_ends_before(texts: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
     return tf.gather(tf.concat([counts, [0]], axis=0), places)  # never empty
 
 
-def _differs_from_previous(values: tf.Tensor) -> tf.Tensor:
-    """Where an entry differs from the one before it, bool [T]; the first one does."""
+def changes(values: tf.Tensor) -> tf.Tensor:
+    """Where an entry differs from the one before it, bool [P]; the first one does."""
     return tf.concat([tf.ones_like(values[:1], tf.bool), values[1:] != values[:-1]], axis=0)
 
 

@@ -6,8 +6,8 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 from hypothesis import strategies as st
 
-from spanbert_tf.data.tokenization import WordPieceTokenizer
-from spanbert_tf.vocabulary import SPECIAL_TOKENS, Casing
+from spanbert_tf.text.tokenization import WordPieceTokenizer
+from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, Casing
 
 # Each word has pieces: single letters, and some that end or begin inside an expanded character.
 LETTERS = "abcdfiknsz\u1100\u1161\u0307ß.中"

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from spanbert_tf.data.record_file import RecordFile
+from spanbert_tf.data.tfrecords import RecordFile
 from spanbert_tf.errors import BadInputError
 
 

@@ -52,6 +52,19 @@ class Casing(NamedTuple):
         return "--lowercase" if self.strip_accents else "--lowercase --keep-accents"
 
 
+class SpecialTokenIds(NamedTuple):
+    """Ids of the tokens that are added to text."""
+
+    start: int
+    end: int
+    pad: int
+
+    @classmethod
+    def from_vocabulary(cls, vocabulary: Sequence[str]) -> "SpecialTokenIds":
+        """Looks the tokens up."""
+        return cls(*(vocabulary.index(token) for token in (START_TOKEN, END_TOKEN, PAD_TOKEN)))
+
+
 def load_vocabulary(path: str | os.PathLike) -> list[str]:
     """Reads `vocab.txt`: one word piece a line, the line number is its id.
 

@@ -7,7 +7,7 @@ import hypothesis
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from spanbert_tf.data.segment_positions import pair_positions, segment_positions
+from spanbert_tf.text.positions import pair_positions, segment_positions
 
 TITLES = {"Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Sr", "Jr", "Gen", "Col", "Lt", "Capt", "Sgt"}
 TITLES |= {"Rev", "Gov", "Sen", "Rep", "No", "vs"}

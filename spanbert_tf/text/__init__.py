@@ -1,0 +1,1 @@
+"""Vocabularies, word pieces and where they stand in a text."""
