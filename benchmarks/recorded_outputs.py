@@ -35,7 +35,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 Item = tuple[str, str | Callable]  # its name, and a command or a function of where it writes
 _CHILD = (
     "import sys; sys.path.insert(0, {root!r}); from benchmarks import recorded_outputs; "
-    "sys.path.remove({root!r}); recorded_outputs.run_group({group!r})"
+    "sys.path.remove({root!r}); recorded_outputs.run_group({group!r}, {items!r})"
 )
 
 
@@ -74,7 +74,8 @@ def main() -> None:
 @main.command()
 @click.argument("directory", type=pathlib.Path)
 @click.option("--only", multiple=True, type=click.Choice(list(GROUPS)), help="[all]")
-def record(directory: pathlib.Path, only: tuple[str, ...]) -> None:
+@click.option("--items", multiple=True, help="Of these groups; names or their first letters.")
+def record(directory: pathlib.Path, only: tuple[str, ...], items: tuple[str, ...]) -> None:
     """Runs the groups, each in a process; a part needs what the groups before it wrote."""
     work = directory.absolute() / "work"
     if not only and work.exists():
@@ -98,7 +99,7 @@ def record(directory: pathlib.Path, only: tuple[str, ...]) -> None:
     }
     for group in only or GROUPS:
         start, before = time.monotonic(), os.times()
-        program = _CHILD.format(root=str(ROOT), group=group)
+        program = _CHILD.format(root=str(ROOT), group=group, items=items)
         command = ["nice", "-n", "19", sys.executable, "-P", "-c", program]
         status = subprocess.run(command, cwd=work, env=environment).returncode
         after = os.times()
@@ -134,12 +135,14 @@ def compare(first: pathlib.Path, second: pathlib.Path, tolerance: float, is_all:
     sys.exit(1 if counts["differs"] else 0)
 
 
-def run_group(group: str) -> None:
+def run_group(group: str, items: tuple[str, ...]) -> None:
     """Runs the items of a group in this process; the working directory is that of the outputs."""
     import spanbert_tf
 
     print(f"{group}: {os.path.dirname(spanbert_tf.__file__)}", flush=True)
     for name, what in GROUPS[group]:
+        if items and not name.startswith(items):
+            continue
         for old in (pathlib.Path(name), pathlib.Path("../out", _file_name(name))):
             if old.is_dir():
                 shutil.rmtree(old)
