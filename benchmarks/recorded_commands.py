@@ -203,7 +203,7 @@ SHOWN = (
     *("continue", "bert_2seq_nsp", "squad_v1", "squad_v2", "coreference_small", "tacred", "mnli"),
     *("named_entities", "stsb"),
 )
-TEXTS = _lines(
+PRINTED = _lines(
     "".join(f"help {name} | {name} --help\n" for name in _COMMANDS)
     + "configs | configs\n"
     + "".join(f"configs {name} | configs --show {name}\n" for name in SHOWN)

@@ -25,9 +25,7 @@ _NOISE = (
     (re.compile(r"/tmp/\w+"), "<path>"),
 )
 # Lines of progress come by the clock.
-_PROGRESS = re.compile(
-    r"^(preparing|predicting|reading|masking|building|starting|tokenizing)\b.*[:…]"
-)
+_PROGRESS = re.compile(r"^[\w /.-]+: (starting|\d[\d,]* of \d[\d,]* )")
 _CLOCKS = re.compile(r"second|time|date|created|per_s\b|rate_of_steps|^wall")
 # Files whose bytes hold names of graphs, clocks or a format of their own: that they are there is
 # compared, and what they hold by other items (arrays, outputs, tables).

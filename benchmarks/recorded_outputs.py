@@ -23,13 +23,20 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from benchmarks import (
-    recorded_commands,
-    recorded_differences,
-    recorded_inputs,
-    recorded_messages,
-    recorded_python,
+from benchmarks.recorded_commands import (
+    CONVERT,
+    EXPORT,
+    PREPARE,
+    PRETRAIN,
+    PRINTED,
+    REPLICAS,
+    SMALL,
+    TASKS,
 )
+from benchmarks.recorded_differences import compare_recordings
+from benchmarks.recorded_inputs import damage_records, write_fairseq, write_inputs
+from benchmarks.recorded_messages import messages
+from benchmarks.recorded_python import exported, fit, fit_tasks, masks, predictors, presets
 
 ROOT = pathlib.Path(__file__).parents[1]
 Item = tuple[str, str | Callable]  # its name, and a command or a function of where it writes
@@ -40,29 +47,28 @@ _CHILD = (
 
 
 def _damage(output: pathlib.Path) -> None:
-    recorded_inputs.damage_records(pathlib.Path())
+    damage_records(pathlib.Path())
 
 
-GROUPS: dict[
-    str, list[Item]
-] = {  # a process each, in this order: later ones read what earlier wrote
-    "prepare": recorded_commands.PREPARE,
-    "masks": [("masks", recorded_python.masks)],
+# A process each, in this order: later ones read what earlier ones wrote.
+GROUPS: dict[str, list[Item]] = {
+    "prepare": PREPARE,
+    "masks": [("masks", masks)],
     "pretrain": [
-        *recorded_commands.PRETRAIN[:1],
+        *PRETRAIN[:1],
         ("damage", _damage),
-        *recorded_commands.PRETRAIN[1:],
-        ("presets", recorded_python.presets),
-        ("fit", recorded_python.fit),
-        ("fit_tasks", recorded_python.fit_tasks),
+        *PRETRAIN[1:],
+        ("presets", presets),
+        ("fit", fit),
+        ("fit_tasks", fit_tasks),
     ],
-    "replicas": recorded_commands.REPLICAS,
-    "tasks": [*recorded_commands.TASKS, ("predictors", recorded_python.predictors)],
-    "export": recorded_commands.EXPORT,
-    "exported": [("exported", recorded_python.exported)],
-    "convert": recorded_commands.CONVERT,
-    "texts": recorded_commands.TEXTS,
-    "messages": recorded_messages.messages(),
+    "replicas": REPLICAS,
+    "tasks": [*TASKS, ("predictors", predictors)],
+    "export": EXPORT,
+    "exported": [("exported", exported)],
+    "convert": CONVERT,
+    "texts": PRINTED,
+    "messages": messages(),
 }
 
 
@@ -84,8 +90,8 @@ def record(directory: pathlib.Path, only: tuple[str, ...], items: tuple[str, ...
     work.mkdir(exist_ok=True)
     inputs = directory.absolute() / "input"
     if not inputs.exists():
-        recorded_inputs.write_inputs(inputs)
-        recorded_inputs.write_fairseq(inputs, len((inputs / "vocab.txt").read_text().split()))
+        write_inputs(inputs)
+        write_fairseq(inputs, len((inputs / "vocab.txt").read_text().split()))
         shutil.copytree(inputs / "text", inputs / "quickstart")
     if not (work / "INPUT").exists():
         (work / "INPUT").symlink_to("../input")
@@ -120,7 +126,7 @@ def record(directory: pathlib.Path, only: tuple[str, ...], items: tuple[str, ...
 def compare(first: pathlib.Path, second: pathlib.Path, tolerance: float, is_all: bool) -> None:
     """Tells of each item whether it is equal, or where and by how much it differs."""
     counts = {"equal": 0, "close": 0, "differs": 0}
-    for name, found in recorded_differences.compare_recordings(first, second):
+    for name, found in compare_recordings(first, second):
         outcome = "equal" if not found else "differs"
         if found and all(each.size is not None and each.size <= tolerance for each in found):
             outcome = "close"
@@ -199,7 +205,7 @@ def _shrink_quickstart() -> None:
 
     import spanbert_tf
 
-    settings = [pair.split("=") for pair in recorded_commands.SMALL.split()]
+    settings = [pair.split("=") for pair in SMALL.split()]
     values: dict = {"base": "spanbert_tiny"}
     for key, value in settings:
         section, name = key.split(".")

@@ -38,7 +38,7 @@ def masks(output: pathlib.Path) -> None:
                     batch_size=_BATCH,
                     masking={"scheme": scheme, **options},
                     seed=7,
-                    segment_aware=name == "token",
+                    segment_aware=name == "token" and not kind.endswith("pair"),
                     first_batch=3 if name == "uniform" else 0,
                 )
                 batches = list(dataset.take(num_batches).as_numpy_iterator())
