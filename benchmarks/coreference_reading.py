@@ -23,7 +23,7 @@ import click
 
 from benchmarks.machine import describe_machine
 from benchmarks.minimize_peer import minimize
-from data_prep.options import case_options
+from spanbert_tf.command_line import case_options
 from spanbert_tf.text.vocabulary import Casing
 
 _END = "#end document\n"
@@ -86,14 +86,14 @@ def write_ours(
     path: str, directory: str, vocabulary: str, casing: Casing, sequence_length: int
 ) -> None:
     """Writes `records` into the directory."""
-    from data_prep.documents.reading import read_documents
-    from data_prep.documents.records import write_documents
+    from spanbert_tf.tasks.coreference.files import read_documents
+    from spanbert_tf.tasks.coreference.rows import write_documents
 
     write_documents(
         read_documents([path]),
         os.path.join(directory, "records"),
         vocabulary=vocabulary,
-        casing=casing,
+        **casing._asdict(),
         sequence_length=sequence_length,
         max_span_width=30,
         overwrite=True,

@@ -1,4 +1,4 @@
 """Offline preparation: from text files to TFRecords. No model code.
 
-The modules in this folder are the doors: `python -m data_prep.X` is `spanbert-tf prepare X`.
+`python -m data_prep X` is `spanbert-tf prepare X`; the commands of tasks lie in their folders.
 """

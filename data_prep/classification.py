@@ -1,15 +1,12 @@
-"""`python -m data_prep.classification`, the same as `spanbert-tf prepare classification`."""
-
-import sys
+"""`spanbert-tf prepare classification`."""
 
 import click
 
-from data_prep.options import record_options_with, segment_aware_option
 from spanbert_tf.command_line import (
     EXISTING_DIRECTORY,
     WritingCommand,
-    quiet_libraries,
-    run_command,
+    record_options_with,
+    segment_aware_option,
 )
 
 
@@ -58,8 +55,3 @@ def prepare_classification(
         file_format=file_format,
     )
     write_labelled_texts(texts, output, **options)
-
-
-if __name__ == "__main__":
-    quiet_libraries()
-    run_command(prepare_classification, "spanbert-tf prepare classification", sys.argv[1:])

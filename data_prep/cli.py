@@ -1,44 +1,49 @@
-"""`spanbert-tf prepare`: the commands that write vocabularies and records."""
+"""`spanbert-tf prepare`: the table of the commands that write vocabularies and records."""
 
 import importlib.metadata
+from collections.abc import Iterator, Mapping
+from importlib.metadata import EntryPoint
 
 import click
 
-from data_prep.classification import prepare_classification
-from data_prep.coreference import prepare_coreference
-from data_prep.glue import prepare_glue
-from data_prep.mrqa import prepare_mrqa
-from data_prep.named_entities import prepare_named_entities
-from data_prep.pretraining import prepare_pretraining
-from data_prep.semeval2010 import prepare_semeval2010
-from data_prep.squad import prepare_squad
-from data_prep.tacred import prepare_tacred
-from data_prep.vocabulary import prepare_vocabulary
-
+# Other packages add commands by entry points of this group; the value is a `click.Command`.
 ENTRY_POINTS = "spanbert_tf.prepare"
+_COMMANDS = {
+    "classification": "data_prep.classification:prepare_classification",
+    "coreference": "spanbert_tf.tasks.coreference.prepare:prepare_coreference",
+    "glue": "data_prep.glue:prepare_glue",
+    "mrqa": "data_prep.mrqa:prepare_mrqa",
+    "named_entities": "data_prep.named_entities:prepare_named_entities",
+    "pretraining": "data_prep.commands:prepare_pretraining",
+    "semeval2010": "data_prep.semeval2010:prepare_semeval2010",
+    "squad": "data_prep.squad:prepare_squad",
+    "tacred": "data_prep.tacred:prepare_tacred",
+    "vocabulary": "data_prep.commands:prepare_vocabulary",
+}
 
 
-class _OpenGroup(click.Group):
-    """A group that other packages add commands to, by entry points of `ENTRY_POINTS`.
+class _Commands(Mapping):
+    """Commands by their names, imported when they are asked for."""
 
-    The value of an entry point is a `click.Command`; its module is imported when it is called.
-    """
+    def __getitem__(self, name: str) -> click.Command:
+        if name in _COMMANDS:
+            return EntryPoint(name, _COMMANDS[name], ENTRY_POINTS).load()
+        (point, *_) = _entry_points().select(name=name) or [None]
+        if point is None:
+            raise KeyError(name)
+        return _CommandOfPackage(point)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all commands, those of other packages included."""
-        return sorted({*self.commands, *_entry_points().names})
+    def __iter__(self) -> Iterator[str]:
+        return iter({*_COMMANDS, *_entry_points().names})
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """A command of this package, or one of another that is not imported yet."""
-        if name in self.commands:
-            return self.commands[name]
-        return next(map(_CommandOfPackage, _entry_points().select(name=name)), None)
+    def __len__(self) -> int:
+        return len({*_COMMANDS, *_entry_points().names})
 
 
 class _CommandOfPackage(click.Command):
     """Stands for the command of another package until it is called, so that help is quick."""
 
-    def __init__(self, point: importlib.metadata.EntryPoint) -> None:
+    def __init__(self, point: EntryPoint) -> None:
         package = point.dist.name if point.dist else point.module
         super().__init__(point.name, help=f"Command of the package {package}.")
         self._point = point
@@ -61,14 +66,6 @@ def _entry_points() -> importlib.metadata.EntryPoints:
     return importlib.metadata.entry_points(group=ENTRY_POINTS)
 
 
-@click.group(cls=_OpenGroup)
+@click.group(commands=_Commands())
 def prepare() -> None:
     """Write vocabularies and records."""
-
-
-for _command in (
-    *(prepare_vocabulary, prepare_pretraining, prepare_squad, prepare_mrqa),
-    *(prepare_glue, prepare_classification, prepare_coreference),
-    *(prepare_named_entities, prepare_tacred, prepare_semeval2010),
-):
-    prepare.add_command(_command)

@@ -1,11 +1,8 @@
-"""`python -m data_prep.glue`, the same as `spanbert-tf prepare glue`."""
-
-import sys
+"""`spanbert-tf prepare glue`."""
 
 import click
 
-from data_prep.options import record_options_with, segment_aware_option
-from spanbert_tf.command_line import WritingCommand, quiet_libraries, run_command
+from spanbert_tf.command_line import WritingCommand, record_options_with, segment_aware_option
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 
 
@@ -24,8 +21,3 @@ def prepare_glue(task: str, input_path: str, output: str, **options: object) -> 
     from data_prep.examples.glue import read_glue
 
     write_labelled_texts(read_glue(input_path, task), output, **options)
-
-
-if __name__ == "__main__":
-    quiet_libraries()
-    run_command(prepare_glue, "spanbert-tf prepare glue", sys.argv[1:])

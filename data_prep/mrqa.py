@@ -1,11 +1,9 @@
-"""`python -m data_prep.mrqa`, the same as `spanbert-tf prepare mrqa`."""
-
-import sys
+"""`spanbert-tf prepare mrqa`."""
 
 import click
 
 from data_prep.options import question_options
-from spanbert_tf.command_line import WritingCommand, quiet_libraries, run_command
+from spanbert_tf.command_line import WritingCommand
 
 
 @click.command("mrqa", cls=WritingCommand)
@@ -40,8 +38,3 @@ def prepare_mrqa(
         options=QuestionOptions(**options),
         overwrite=overwrite,
     )
-
-
-if __name__ == "__main__":
-    quiet_libraries()
-    run_command(prepare_mrqa, "spanbert-tf prepare mrqa", sys.argv[1:])

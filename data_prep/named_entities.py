@@ -1,11 +1,8 @@
-"""`python -m data_prep.named_entities`, the same as `spanbert-tf prepare named_entities`."""
-
-import sys
+"""`spanbert-tf prepare named_entities`."""
 
 import click
 
-from data_prep.options import record_options
-from spanbert_tf.command_line import WritingCommand, quiet_libraries, run_command
+from spanbert_tf.command_line import WritingCommand, record_options
 from spanbert_tf.process.lines import print_line
 
 
@@ -45,8 +42,3 @@ def prepare_named_entities(
     for what, count in sentences.repairs.items():
         if count:
             print_line(f"{input_path}: {what}: {count:,}")
-
-
-if __name__ == "__main__":
-    quiet_libraries()
-    run_command(prepare_named_entities, "spanbert-tf prepare named_entities", sys.argv[1:])

@@ -1,11 +1,9 @@
-"""`python -m data_prep.semeval2010`, the same as `spanbert-tf prepare semeval2010`."""
-
-import sys
+"""`spanbert-tf prepare semeval2010`."""
 
 import click
 
 from data_prep.options import relation_options
-from spanbert_tf.command_line import WritingCommand, quiet_libraries, run_command
+from spanbert_tf.command_line import WritingCommand
 
 
 @click.command("semeval2010", cls=WritingCommand)
@@ -18,8 +16,3 @@ def prepare_semeval2010(
     from data_prep.examples.semeval2010 import read_semeval2010
 
     prepare_relations(read_semeval2010, input_path, training_input, **options)
-
-
-if __name__ == "__main__":
-    quiet_libraries()
-    run_command(prepare_semeval2010, "spanbert-tf prepare semeval2010", sys.argv[1:])

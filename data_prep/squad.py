@@ -1,11 +1,9 @@
-"""`python -m data_prep.squad`, the same as `spanbert-tf prepare squad`."""
-
-import sys
+"""`spanbert-tf prepare squad`."""
 
 import click
 
 from data_prep.options import question_options
-from spanbert_tf.command_line import WritingCommand, quiet_libraries, run_command
+from spanbert_tf.command_line import WritingCommand
 from spanbert_tf.process.lines import print_line
 
 
@@ -39,8 +37,3 @@ def prepare_squad(
     )
     if not version_2 and (line := describe_unanswered(questions)):
         print_line(line)
-
-
-if __name__ == "__main__":
-    quiet_libraries()
-    run_command(prepare_squad, "spanbert-tf prepare squad", sys.argv[1:])

@@ -1,11 +1,9 @@
-"""`python -m data_prep.tacred`, the same as `spanbert-tf prepare tacred`."""
-
-import sys
+"""`spanbert-tf prepare tacred`."""
 
 import click
 
 from data_prep.options import relation_options
-from spanbert_tf.command_line import WritingCommand, quiet_libraries, run_command
+from spanbert_tf.command_line import WritingCommand
 
 
 @click.command("tacred", cls=WritingCommand)
@@ -18,8 +16,3 @@ def prepare_tacred(
     from data_prep.examples.tacred import read_tacred
 
     prepare_relations(read_tacred, input_path, training_input, **options)
-
-
-if __name__ == "__main__":
-    quiet_libraries()
-    run_command(prepare_tacred, "spanbert-tf prepare tacred", sys.argv[1:])

@@ -1,6 +1,7 @@
 """How a command runs: options that several share, quiet libraries, and the status at the end."""
 
 import contextlib
+import functools
 import io
 import json
 import logging
@@ -8,7 +9,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -147,6 +148,62 @@ precision_option = click.option(
 )
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace an earlier output of the same kind."
+)
+
+
+follow_links_option = click.option(
+    "--follow-links",
+    is_flag=True,
+    help="Read what links in the input's folders lead to outside of them, too.",
+)
+
+
+def options(*each: Callable) -> Callable[[Callable], Callable]:
+    """Options of a command as one decorator; its help shows them in this order."""
+    return lambda command: functools.reduce(lambda done, add: add(done), reversed(each), command)
+
+
+case_options = options(
+    click.option(
+        "--lowercase/--cased",
+        default=False,
+        help="Lower-case the text and strip accents.  [default: cased]",
+    ),
+    click.option(
+        "--keep-accents",
+        "strip_accents",
+        flag_value=False,
+        default=None,
+        type=bool,
+        help="With --lowercase: strip no accents (German uncased models).",
+    ),
+)
+
+
+def record_options_with(sequence_length: int) -> Callable[[Callable], Callable]:
+    """The options of every command that writes records of a task.
+
+    Args:
+        sequence_length: by default, positions of a row at most.
+    """
+    return options(
+        click.option("--input", "input_path", required=True, metavar="FILE"),
+        click.option("--vocabulary", required=True, metavar="FILE"),
+        click.option("--output", required=True, type=OUTPUT_PATH, metavar="DIR"),
+        overwrite_option,
+        case_options,
+        click.option(
+            "--sequence-length",
+            type=click.IntRange(32, 65535),
+            default=sequence_length,
+            show_default=True,
+        ),
+    )
+
+
+record_options = record_options_with(sequence_length=512)
+segment_aware_option = click.option(
+    "--segment-aware", is_flag=True, help="With SegaBERT's positions."
 )
 
 

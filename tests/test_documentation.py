@@ -115,13 +115,13 @@ def test_command_lines_are_those_of_the_commands(words, parsed):
         command, context = parsed(cli, rest)
     else:
         assert rest[0] == "-m"
-        package, module = rest[1].split(".", 1)
+        package = rest[1].split(".")[0]
         if package == "spanbert_tf":  # a module that is a program of its own
             assert importlib.util.find_spec(rest[1])
             return
         assert package in ("data_prep", "benchmarks")
         if package == "data_prep":
-            command, context = parsed(cli, ["prepare", module, *rest[2:]])
+            command, context = parsed(cli, ["prepare", *rest[2:]])
         else:
             main = importlib.import_module(rest[1]).main
             # One that is no command of its own takes a line of `spanbert-tf`.

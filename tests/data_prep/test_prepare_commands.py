@@ -127,15 +127,14 @@ def test_a_run_that_is_stopped_leaves_no_output(sent, letters_vocabulary, tmp_pa
         assert sorted(path.name for path in tmp_path.iterdir()) == ["records", "text"]
 
 
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules.*:RuntimeWarning")
-@pytest.mark.parametrize("command", ["vocabulary", "pretraining"])
-def test_the_modules_are_the_commands(command, monkeypatch, capfd):
+@pytest.mark.parametrize("command", ["vocabulary", "pretraining", "squad"])
+def test_the_package_is_the_command(command, monkeypatch, capfd):
     texts = []
     for call in (
-        lambda: runpy.run_module(f"data_prep.{command}", run_name="__main__"),
+        lambda: runpy.run_module("data_prep", run_name="__main__"),
         lambda: main(["prepare", command, "--help"]),
     ):
-        monkeypatch.setattr(sys, "argv", [f"{command}.py", "--help"])
+        monkeypatch.setattr(sys, "argv", ["data_prep", command, "--help"])
         with pytest.raises(SystemExit) as raised:
             call()
         assert raised.value.code == 0
@@ -144,10 +143,10 @@ def test_the_modules_are_the_commands(command, monkeypatch, capfd):
     assert f"spanbert-tf prepare {command}" in texts[0]
 
 
-def test_a_module_shows_nothing_of_tensorflow():
+def test_the_package_shows_nothing_of_tensorflow():
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     result = subprocess.run(
-        [sys.executable, "-m", "data_prep.pretraining", "--help"],
+        [sys.executable, "-m", "data_prep", "pretraining", "--help"],
         capture_output=True,
         text=True,
         env=environment,

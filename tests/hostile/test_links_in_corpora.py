@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from data_prep.documents.reading import read_documents
 from data_prep.text.corpus import find_files
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.tasks.coreference.files import read_documents
 
 DOCUMENT = (
     '{"doc_key": "nw/NAME", "sentences": [["A", "b"]], "speakers": [["", ""]], "clusters": []}'

@@ -15,7 +15,7 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.text_files import read_text_file
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.tasks.coreference.cluster_column import ClusterColumn, Clusters
-from spanbert_tf.tasks.coreference.document_header import document_title, read_header
+from spanbert_tf.tasks.coreference.conll import document_title, read_header
 from spanbert_tf.tasks.coreference.metrics import METRICS, Counts, average_f1, score_document
 
 REPEATS_PERL_REFUSES = 10

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.process.lines import escape_controls
 from spanbert_tf.tasks.coreference.cluster_column import Clusters, Span, cluster_cells
-from spanbert_tf.tasks.coreference.document_header import document_title
+from spanbert_tf.tasks.coreference.conll import document_title
 from spanbert_tf.tasks.coreference.pronouns import POSSESSIVE, PRONOUNS
 from spanbert_tf.tasks.coreference.schema import DocumentLine
 

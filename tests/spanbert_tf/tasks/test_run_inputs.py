@@ -15,7 +15,7 @@ from spanbert_tf.tasks.run_inputs import check_encoder
 from spanbert_tf.tasks.text_classification.schema import TextClassificationInfo
 
 FACTS = {"vocabulary_hash": "x", "vocabulary_size": 9, "lowercase": True, "sequence_length": 16}
-FACTS |= {"files": {}}
+FACTS |= {"files": {}, "strip_accents": True}
 # Commands that write a task's records, its description, what that has of its own.
 TASKS = [
     (

@@ -13,29 +13,24 @@ import tensorflow as tf
 from pydantic.dataclasses import dataclass
 from typing_extensions import TypedDict
 
-from data_prep.examples.features import serialize_features
-from data_prep.examples.row_writer import RowWriter
-from data_prep.examples.task_records import RowPacker, write_task_records
-from data_prep.options import record_options
+from spanbert_tf.command_line import record_options
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.data.packed_rows import NUMBER, packed_batches
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, SECOND_START, RowsInfo
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.files.json_lines import write_json_lines
-from spanbert_tf.files.outputs import OutputKind
 from spanbert_tf.files.text_files import read_json_objects
 from spanbert_tf.models import SpanBertTextClassifier, SpanBertTextClassifierPreprocessor
 from spanbert_tf.presets.golden import SENTENCES
 from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.serving.text_function import TextFunction
+from spanbert_tf.tasks.preparation import Row, RowMaker, RowPacker, write_task_records
 from spanbert_tf.tasks.raw_inputs import in_batches_by_length, string_tensor
 from spanbert_tf.tasks.row_predictions import predict_rows, row_labels
 from spanbert_tf.tasks.task import Task
 from spanbert_tf.text.tokenization import TextTokenizer
-from spanbert_tf.text.vocabulary import Casing, check_case, load_vocabulary
 
 ANIMALS = ("cat", "dog")
-RECORDS = OutputKind("toy records", "toy_info.json", ("rows.*", "vocab.txt"))
 
 
 class ToyInfo(RowsInfo):
@@ -57,27 +52,27 @@ class Line(TypedDict):
     animal: Literal["cat", "dog"]
 
 
+class ToyRows(RowMaker):
+    info_class, title = ToyInfo, "toy records"
+
+    def __init__(self, path):
+        super().__init__()
+        self.read = read_json_objects(path, Line)
+
+    def rows(self, pieces, casing, sequence_length):
+        tokenize, pack = TextTokenizer(pieces, casing, segment_aware=False), RowPacker(pieces)
+        texts = tokenize([line["text"] for line in self.read])
+        for line, text in zip(self.read, texts, strict=True):
+            token_ids, second_start = pack(text.token_ids[: sequence_length - 2])
+            numbers = {SECOND_START: second_start, "label": ANIMALS.index(line["animal"])}
+            yield Row(numbers, {ROW_TOKEN_IDS: token_ids})
+
+
 @click.command()
 @record_options
-def prepare(input_path, vocabulary, output, overwrite, lowercase, strip_accents, sequence_length):
+def prepare(input_path, output, **options):
     """Write toy records."""
-    lines = read_json_objects(input_path, Line)
-    pieces, casing = load_vocabulary(vocabulary), Casing.of(lowercase, strip_accents)
-    check_case(pieces, vocabulary, casing)
-    tokenize = TextTokenizer(pieces, casing, segment_aware=False)
-    pack = RowPacker(pieces)
-
-    def write(directory):
-        with RowWriter(os.path.join(directory, ToyInfo.rows_file)) as writer:
-            texts = tokenize([line["text"] for line in lines])
-            for line, text in zip(lines, texts, strict=True):
-                row, second_start = pack(text.token_ids[: sequence_length - 2])
-                numbers = {SECOND_START: second_start, "label": ANIMALS.index(line["animal"])}
-                writer.write(serialize_features(numbers, {ROW_TOKEN_IDS: row.tobytes()}), len(row))
-        return writer.counts()
-
-    describe = functools.partial(ToyInfo, **casing._asdict(), sequence_length=sequence_length)
-    write_task_records(output, RECORDS, pieces, write, describe, overwrite=overwrite)
+    write_task_records(ToyRows(input_path), output, **options)
 
 
 def parse(rows, serialized, width):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from task_tests import SEQUENCE_LENGTH, SPECIAL, TrainingTests
 
-from data_prep.coreference import prepare_coreference
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.commands import (
     run_baseline_evaluation,
@@ -18,6 +17,7 @@ from spanbert_tf.tasks.commands import (
     run_prediction,
 )
 from spanbert_tf.tasks.coreference.dataset import coreference_dataset, load_documents
+from spanbert_tf.tasks.coreference.prepare import prepare_coreference
 from spanbert_tf.tasks.coreference.scoring import score_files
 from spanbert_tf.tasks.predictor import Predictor
 from spanbert_tf.tasks.row_predictions import predict_rows

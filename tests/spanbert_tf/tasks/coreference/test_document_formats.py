@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from data_prep.documents.document import Document, clean_clusters
-from data_prep.documents.reading import read_documents
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.tasks.coreference.conll import Document, clean_clusters
+from spanbert_tf.tasks.coreference.files import read_documents
 
 ROWS = """#begin document (bc/cctv/00/cctv_0000); part 001
 bc/cctv/00/cctv_0000   1    0    Ann    NNP   *   -   -   -   Speaker#1   *   *   *   (19)

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from data_prep.documents.conll import read_conll
-from data_prep.documents.conll_columns import equal_columns
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.tasks.coreference.conll import equal_columns, read_conll
 
 WORDS = ["a", "Ünï", "/.", "/?", "-", "😀", "\x00", "8)", "#x", "x\u200by"]
 SPEAKERS = ["-", "*", "_", "Ann", "A#1"]

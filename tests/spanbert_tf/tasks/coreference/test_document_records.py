@@ -8,10 +8,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.coreference import prepare_coreference
 from spanbert_tf.data.document_segments import segment_documents
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.coreference.dataset import coreference_dataset, load_documents
+from spanbert_tf.tasks.coreference.prepare import prepare_coreference
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = [*SPECIAL, "ann", "has", "a", "cat", ".", "she", "like", "##s", "it", "x", "##x"]

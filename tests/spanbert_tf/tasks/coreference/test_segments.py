@@ -5,10 +5,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.documents.document import Document
-from data_prep.documents.pieces import DocumentTokenizer, Pieces
-from data_prep.documents.segments import segment_pieces
 from spanbert_tf.data.document_segments import segment_documents
+from spanbert_tf.tasks.coreference.conll import Document
+from spanbert_tf.tasks.coreference.rows import DocumentTokenizer, Pieces, segment_pieces
 from spanbert_tf.text.tokenization import TextTokenizer
 from spanbert_tf.text.vocabulary import Casing
 

@@ -1,1 +1,0 @@
-"""Documents with coreferent mentions: their formats, and rows of them."""

@@ -1,0 +1,371 @@
+"""Documents with clusters of mentions, and the files that have a word a line: CoNLL-2012's, GUM's.
+
+Clusters stand in the last column.
+In nearly all files the rows of a document have the same number of columns, with spaces between
+them. Where the cells stand is computed for such a text as a whole, and only those that are wanted
+become strings; calling functions for each row takes more than twice as long.
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.process.lines import escape_controls
+from spanbert_tf.tasks.coreference.cluster_column import ClusterColumn, Clusters
+
+# What the words of OntoNotes stand for (original `minimize.py`).
+_NORMALISED = {"/.": ".", "/?": "?"}
+# Python reads no number of thousands of digits; such a line is a bare name. White space is taken
+# once and for all (`++`): giving it back bit by bit would take quadratic time.
+_BEGIN = re.compile(r"#\s*+begin document(?:\s++\((.*?)\);\s*+part\s++0*(\d{1,18})\s*$|(.*))")
+_END = re.compile(r"#\s*end document")
+_WORD, _SPEAKER, _MIN_COLUMNS = 3, 9, 12
+_GUM_COLUMNS, _GUM_WORD = 3, 1
+_NO_SPEAKER = ("-", "*", "_")
+_NO_CLUSTER = "-"
+_FIRST_LINE = re.compile(r"\s*([^\n]*)")
+_LINE_END, _SPACE, _LAST_ASCII = ord("\n"), ord(" "), 0x7F
+_HIGHEST = 0xFFFF  # no space is beyond
+_IS_FURTHER_SPACE = np.array(
+    [code > _LAST_ASCII and chr(code).isspace() for code in range(_HIGHEST + 1)]
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """A document, or a part of one.
+
+    Attributes:
+        name: name of the document, as `#begin document` has it.
+        part: its number.
+        words: all words.
+        sentence_starts: number of the first word of each sentence; `None` where the file does not
+            tell sentences.
+        speakers: speakers of each word; empty for none.
+        clusters: spans of words, both ends inclusive.
+        path: path of its file, for errors.
+    """
+
+    name: str
+    part: int
+    words: list[str]
+    sentence_starts: list[int] | None
+    speakers: list[str]
+    clusters: Clusters
+    path: str = dataclasses.field(default="", compare=False)
+
+    @property
+    def key(self) -> str:
+        """Unique among documents: the original's `doc_key`."""
+        return f"{self.name}_{self.part}"
+
+
+def normalise_words(words: list[str]) -> list[str]:
+    """The words that are meant by those of OntoNotes' files."""
+    if not any(word in words for word in _NORMALISED):
+        return words
+    return [_NORMALISED.get(word, word) for word in words]
+
+
+def clean_clusters(clusters: Iterable[Sequence[Sequence[int]]]) -> Clusters:
+    """Clusters without repeats and empty ones, those that share a mention made one.
+
+    In the order of their first mentions; so are the mentions of each.
+    """
+    distinct = [set(map(tuple, spans)) for spans in clusters]
+    if sum(map(len, distinct)) > len(set().union(*distinct)):
+        distinct = _merge(distinct)
+    return sorted(sorted(mentions) for mentions in distinct if mentions)
+
+
+def _merge(clusters: Iterable[set[tuple[int, int]]]) -> list[set[tuple[int, int]]]:
+    """Those that share a mention as one."""
+    cluster_of: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    for mentions in clusters:
+        merged = set(mentions).union(*(cluster_of.get(mention, ()) for mention in mentions))
+        for mention in merged:
+            cluster_of[mention] = merged
+    return list({id(mentions): mentions for mentions in cluster_of.values()}.values())
+
+
+def check_documents(path: str, documents: Sequence[Document]) -> None:
+    """Refuses documents that no records can be made of.
+
+    Raises:
+        BadInputError: there is no document, or two have the same key.
+    """
+    if not any(document.words for document in documents):
+        raise BadInputError(f"{path}: holds no document with words")
+    places: dict[str, str] = {}
+    for document in documents:
+        if document.key in places:
+            first = places[document.key]
+            where = "twice" if first == document.path else f"already, in {first}"
+            raise BadInputError(f"{document.path}: document {document.key!r} is there {where}")
+        places[document.key] = document.path
+
+
+def read_header(line: str) -> tuple[str | None, str | None, str | None] | None:
+    """Name and part, or all that stands there (GUM's), each `None` if it does not.
+
+    Args:
+        line: line of a file.
+
+    Returns:
+        `None`: it begins no document.
+    """
+    begin = _BEGIN.match(line)
+    if begin is None:
+        return None
+    name, part, rest = begin.groups()
+    return name, part, None if rest is None else rest.strip()
+
+
+def document_title(name: str, part: int) -> str:
+    """Name and part as CoNLL-2012's files spell them, in one line: controls are escaped.
+
+    Args:
+        name: name of the document.
+        part: its number.
+    """
+    return f"({escape_controls(name)}); part {part:03}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Rows of one width.
+
+    Attributes:
+        text: the text.
+        codes: its characters.
+        starts: first character of each cell, [rows, columns].
+        ends: the character after each.
+        lines: line of each row in the text, from 0.
+        sentence_starts: first row of each sentence.
+    """
+
+    text: str
+    codes: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    lines: list[int]
+    sentence_starts: list[int]
+
+    def cells(self, column: int) -> list[str]:
+        """The cells of a column."""
+        return self._strings(self.starts[:, column], self.ends[:, column])
+
+    def cells_other_than(self, character: str, column: int) -> Iterator[tuple[int, str]]:
+        """Rows and cells of a column without those that are one certain character."""
+        starts, ends = self.starts[:, column], self.ends[:, column]
+        rows = np.flatnonzero((ends - starts != 1) | (self.codes[starts] != ord(character)))
+        return zip(rows.tolist(), self._strings(starts[rows], ends[rows]), strict=True)
+
+    def _strings(self, starts: np.ndarray, ends: np.ndarray) -> list[str]:
+        text = self.text
+        return [text[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+def equal_columns(text: str, min_width: int) -> Columns | None:
+    """The columns of rows split at white space; `None` if they have to be read one by one.
+
+    Args:
+        text: rows, and blank lines between sentences.
+        min_width: columns of a row at least.
+    """
+    codes = _codes(text)
+    is_line_end = codes == _LINE_END
+    is_space = np.ones(len(codes) + 2, bool)  # there is some before the text and after it
+    is_space[1:-1] = is_line_end | (codes == _SPACE)
+    # Tabs, at which cells may be split alone, control characters, and spaces beyond ASCII.
+    if np.count_nonzero(codes <= _SPACE) != np.count_nonzero(is_space) - 2:
+        return None
+    beyond = codes[codes > _LAST_ASCII].astype(np.uint32)
+    if _IS_FURTHER_SPACE[np.minimum(beyond, _HIGHEST)].any():
+        return None
+    borders = np.flatnonzero(is_space[1:] != is_space[:-1])
+    starts, ends = borders[::2], borders[1::2]
+    before = np.searchsorted(starts, np.flatnonzero(is_line_end))  # cells before each line's end
+    widths = np.diff(np.concatenate([[0], before, [len(starts)]]))
+    lines = np.flatnonzero(widths)
+    if not len(lines) or widths[lines[0]] < min_width or np.ptp(widths[lines]):
+        return None
+    follows_blank = np.concatenate([[True], lines[1:] - lines[:-1] > 1])
+    shape = (len(lines), widths[lines[0]])
+    return Columns(
+        text=text,
+        codes=codes,
+        starts=starts.reshape(shape),
+        ends=ends.reshape(shape),
+        lines=lines.tolist(),
+        sentence_starts=np.flatnonzero(follows_blank).tolist(),
+    )
+
+
+def _codes(text: str) -> np.ndarray:
+    """The characters of a text as unsigned integers, of as few bytes as fit: less to go through."""
+    if text.isascii():
+        return np.frombuffer(text.encode("ascii"), np.uint8)
+    codes = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2")
+    if len(codes) == len(text):
+        return codes
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+
+
+def is_conll(text: str) -> bool:
+    """Whether a text begins as such files do."""
+    return read_header(_FIRST_LINE.match(text)[1]) is not None
+
+
+def read_conll(path: str, text: str) -> list[Document]:
+    """The documents of a file.
+
+    Args:
+        path: path of the file, for errors; it names a document that has no name (GUM's).
+        text: rows of at least 12 columns, split at tabs or else at white space (CoNLL-2012: word
+            4th, speaker 10th, clusters last), or of 3, split at tabs (GUM: number, word, clusters);
+            a blank line ends a sentence. Documents of 3 columns without any blank line tell no
+            sentences.
+
+    Raises:
+        BadInputError: a line is wrong; the message names it.
+    """
+    return list(_Reader(path).documents(text))
+
+
+def _columns(line: str) -> list[str]:
+    """At tabs where they make up the columns, whose cells may hold white space; else there."""
+    columns = line.split("\t")
+    if len(columns) == _GUM_COLUMNS:
+        return columns
+    columns = [cell.strip(" ") or cell for cell in line.strip().split("\t")]
+    # Several tabs between two columns are white space, too.
+    return columns if len(columns) >= _MIN_COLUMNS and all(columns) else line.split()
+
+
+def _parts(text: str) -> Iterator[tuple[int, str, str | None]]:
+    """The first line and each that begins with `#`, with its number and the lines after it."""
+    number, start = 1, 0
+    while start <= len(text):
+        end = text.find("\n#", start)
+        end = len(text) if end < 0 else end
+        line_end = text.find("\n", start, end)
+        if line_end < 0:
+            yield number, text[start:end], None
+        else:
+            yield number, text[start:line_end], text[line_end + 1 : end]
+        number += text.count("\n", start, end) + 1
+        start = end + 1
+
+
+class _Reader:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._begin: tuple[str | None, ...] | None = None
+
+    def documents(self, text: str) -> Iterator[Document]:
+        for number, line, rows in _parts(text):
+            if line.startswith("#") and (begin := read_header(line)):
+                self._check_ended(number)
+                self._start(begin, number)
+            elif line.startswith("#") and _END.match(line):
+                if self._begin is None:
+                    problem = "a document ends that has not begun"
+                    raise BadInputError(f"{self._place(number)}: {problem}")
+                yield self._finished()
+            elif self._begin is not None or not line.startswith("#"):
+                self._read_line(line, number)
+            if rows is not None:
+                self._read_rows(rows, number + 1)
+        if self._begin is not None:  # the last `#end document` may be missing
+            yield self._finished()
+
+    def _read_rows(self, text: str, first: int) -> None:
+        """Reads lines none of which begins with `#`."""
+        columns = None
+        if self._begin is not None and self._ends_sentence:
+            columns = equal_columns(text, _MIN_COLUMNS)
+        if columns is None:
+            for number, line in enumerate(text.split("\n"), start=first):
+                self._read_line(line, number)
+            return
+        self._read_columns(columns, first)
+        self._ends_sentence = not text.rpartition("\n")[2].strip()
+
+    def _read_columns(self, columns: Columns, first: int) -> None:
+        num_words = len(self._words)
+        for row, cell in columns.cells_other_than(_NO_CLUSTER, -1):
+            self._column.read(cell, num_words + row, first + columns.lines[row])
+        words = columns.cells(_WORD)
+        speakers = [""] * len(words)
+        for row, name in columns.cells_other_than("-", _SPEAKER):
+            speakers[row] = "" if name in _NO_SPEAKER else name
+        self._words += normalise_words(words)
+        self._speakers += speakers
+        self._starts += [num_words + start for start in columns.sentence_starts]
+        self._tells_sentences = True
+
+    def _read_line(self, line: str, number: int) -> None:
+        if not line.strip():
+            self._ends_sentence = True
+        elif self._begin is not None:
+            self._read_row(_columns(line), number)
+        else:
+            raise BadInputError(
+                f"{self._place(number)}: stands before any `#begin document (NAME); part 000`"
+            )
+
+    def _place(self, number: int) -> str:
+        return f"{self._path}: line {number}"
+
+    def _check_ended(self, number: int) -> None:
+        if self._begin is not None:
+            raise BadInputError(
+                f"{self._place(number)}: a document begins before `#end document` of the one before"
+            )
+
+    def _start(self, begin: tuple[str | None, ...], number: int) -> None:
+        self._begin = begin
+        self._words: list[str] = []
+        self._speakers: list[str] = []
+        self._starts: list[int] = []
+        self._ends_sentence = True
+        self._tells_sentences = False
+        self._column = ClusterColumn(f"{self._path}: the document of line {number}")
+
+    def _read_row(self, columns: list[str], number: int) -> None:
+        if len(columns) == _GUM_COLUMNS:
+            word, speaker = columns[_GUM_WORD], ""
+        elif len(columns) >= _MIN_COLUMNS:
+            word, speaker = columns[_WORD], columns[_SPEAKER]
+        else:
+            raise BadInputError(
+                f"{self._place(number)}: has {len(columns)} columns; CoNLL-2012 has at least "
+                f"{_MIN_COLUMNS}, GUM {_GUM_COLUMNS}"
+            )
+        if self._ends_sentence:
+            self._starts.append(len(self._words))
+            self._ends_sentence = False
+        # GUM's files mostly do not; with blank lines they do.
+        self._tells_sentences = len(columns) != _GUM_COLUMNS or len(self._starts) > 1
+        self._column.read(columns[-1].strip(), len(self._words), number)
+        self._words += normalise_words([word])
+        self._speakers.append("" if speaker in _NO_SPEAKER else speaker)
+
+    def _finished(self) -> Document:
+        name, part, bare_name = self._begin
+        self._begin = None
+        file_name = os.path.basename(self._path).removesuffix(".gz").rsplit(".", 1)[0]
+        return Document(
+            name=(name or bare_name or file_name),
+            part=int(part or 0),
+            words=self._words,
+            sentence_starts=self._starts if self._tells_sentences else None,
+            speakers=self._speakers,
+            clusters=clean_clusters(self._column.clusters()),
+            path=self._path,
+        )
