@@ -1,6 +1,9 @@
 """Windows over passages, in a graph: the rows that `prepare squad` writes, for any texts.
 
-N questions, W windows of all of them, S positions of the longest row.
+Where the windows lie is known before any is packed, so that those of a long passage can be packed a
+few at a time: all of them are many times the passage.
+
+N questions, W windows of all of them, C some of these, S positions of the longest row.
 """
 
 from typing import NamedTuple
@@ -9,18 +12,20 @@ import tensorflow as tf
 
 from spanbert_tf.text.positions import SegmentPositions
 
+_NOWHERE = -1 << 30  # less than the score of any window
+
 
 class Windows(NamedTuple):
     """Packed rows and where they are from.
 
     Attributes:
-        token_ids: int32 [W, S].
-        segment_ids: int32 [W, S].
-        padding_mask: int32 [W, S].
-        question_index: int32 [W].
-        passage_tokens: int32 [W, S], which token of its passage stands there; -1 for none.
-        has_most_context: bool [W, S], whether no other window has more text around that token.
-        segment_positions: `paragraph_indices`, `sentence_indices`, `token_indices`, int32 [W, S];
+        token_ids: int32 [C, S].
+        segment_ids: int32 [C, S].
+        padding_mask: int32 [C, S].
+        question_index: int32 [C].
+        passage_tokens: int32 [C, S], which token of its passage stands there; -1 for none.
+        has_most_context: bool [C, S], whether no other window has more text around that token.
+        segment_positions: `paragraph_indices`, `sentence_indices`, `token_indices`, int32 [C, S];
             empty unless asked for.
     """
 
@@ -79,7 +84,17 @@ class WindowPacker:
         passages: tf.RaggedTensor,
         positions: tuple[SegmentPositions, SegmentPositions] | None = None,
     ) -> Windows:
-        """Packs all windows.
+        """Packs all windows; the arguments are those of `plan`."""
+        planned = self.plan(questions, passages, positions)
+        return planned.pack(tf.range(planned.num_windows))
+
+    def plan(
+        self,
+        questions: tf.RaggedTensor,
+        passages: tf.RaggedTensor,
+        positions: tuple[SegmentPositions, SegmentPositions] | None = None,
+    ) -> "PlannedWindows":
+        """Says where all windows lie, and packs none.
 
         Args:
             questions: int32 [N, tokens].
@@ -87,115 +102,159 @@ class WindowPacker:
             positions: SegaBERT's positions of the questions and of the passages, to be given only
                 where rows have the question first.
         """
-        questions = questions[:, : self._max_question_tokens]
-        passage_sizes = tf.cast(passages.row_lengths(), tf.int32)  # [N]
-        index, firsts, sizes = self._places(
-            tf.cast(questions.row_lengths(), tf.int32), passage_sizes
-        )
-        shown = tf.ragged.range(firsts, firsts + sizes)  # ragged [W, tokens in the window]
-
-        # Of a passage only what a window shows is taken: the whole of it, once a window, is memory
-        # in proportion to the square of its length.
-        places = shown + tf.gather(_exclusive_sum(passage_sizes), index)[:, tf.newaxis]
-
-        def of_windows(question: tf.RaggedTensor, passage: tf.RaggedTensor) -> list:
-            asked = tf.gather(question[:, : self._max_question_tokens], index)
-            return [asked, shown.with_values(tf.gather(passage.flat_values, places.flat_values))]
-
-        ids = of_windows(questions, passages)  # ragged [W, tokens] each
-        no_passage = ids[0].with_flat_values(tf.fill(tf.shape(ids[0].flat_values), -1))
-        tokens = [no_passage, shown]
-        if not self._question_first:
-            ids, tokens = ids[::-1], tokens[::-1]
-        token_ids, padding_mask = _joined(ids, self._start_id, self._end_id, self._pad_id)
-        passage_tokens, _ = _joined(tokens, -1, -1, -1)
-        width = tf.shape(token_ids)[1]
-        second = 2 + tf.cast(ids[0].row_lengths(), tf.int32)[:, tf.newaxis]  # [W, 1]
-        segment_ids = tf.cast(tf.range(width)[tf.newaxis] >= second, tf.int32) * padding_mask
-        segment_positions = {}
+        question_sizes = tf.cast(questions.row_lengths(), tf.int32)  # [N]
+        question_sizes = tf.minimum(question_sizes, self._max_question_tokens)
+        parts = {"token_ids": (questions, passages)}
         if positions is not None:
-            of_questions, of_passages = positions
-            for name in SegmentPositions._fields:
-                parts = of_windows(getattr(of_questions, name), getattr(of_passages, name))
-                is_token = name == "token_indices"
-                segment_positions[name] = _joined_positions(parts, int(is_token), width)
-        return Windows(
-            token_ids,
-            segment_ids,
-            padding_mask,
-            index,
-            passage_tokens,
-            _has_most_context(passage_tokens, index, firsts, sizes, passage_sizes),
-            segment_positions,
+            parts |= dict(zip(SegmentPositions._fields, zip(*positions, strict=True), strict=True))
+        return PlannedWindows(
+            parts,
+            question_sizes,
+            self._sequence_length - 3 - question_sizes,  # [CLS], [SEP], [SEP]
+            self._stride,
+            (self._start_id, self._end_id, self._pad_id),
+            self._question_first,
         )
 
-    def _places(
-        self, question_sizes: tf.Tensor, passage_sizes: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """For each window its question, its first token in the passage, and its size; [W] each."""
-        lengths = self._sequence_length - 3 - question_sizes  # [N] [CLS], [SEP], [SEP]
-        strides = tf.minimum(self._stride, lengths)  # no token is passed over
-        too_long = tf.maximum(passage_sizes - lengths, 0)
-        num_windows = 1 + (too_long + strides - 1) // strides  # [N]
-        index = tf.repeat(tf.range(tf.size(num_windows)), num_windows)  # [W]
-        number = tf.range(tf.size(index)) - tf.gather(_exclusive_sum(num_windows), index)
-        firsts = number * tf.gather(strides, index)
-        sizes = tf.minimum(tf.gather(passage_sizes, index) - firsts, tf.gather(lengths, index))
-        return index, firsts, sizes
+
+class PlannedWindows:
+    """Where windows lie, of which any may be packed.
+
+    Args:
+        parts: what rows are made of, by its name: of questions and of passages, ragged int32
+            [N, tokens] each.
+        question_sizes: int32 [N], how many tokens of each question are packed.
+        lengths: int32 [N], tokens of a passage that have room beside the question.
+        stride: tokens from one window to the next; fewer where that would pass over tokens.
+        special_ids: of [CLS], [SEP] and [PAD].
+        question_first: whether the question stands before the passage.
+    """
+
+    def __init__(
+        self,
+        parts: dict[str, tuple[tf.RaggedTensor, tf.RaggedTensor]],
+        question_sizes: tf.Tensor,
+        lengths: tf.Tensor,
+        stride: int,
+        special_ids: tuple[int, int, int],
+        question_first: bool,
+    ) -> None:
+        self._question_sizes, self._lengths = question_sizes, lengths
+        self._special_ids, self._question_first = special_ids, question_first
+        questions, passages = parts["token_ids"]
+        self._starts = [tf.cast(ids.row_starts(), tf.int32) for ids in (questions, passages)]
+        self._values = {  # never empty
+            name: [tf.concat([values.flat_values, [0]], axis=0) for values in both]
+            for name, both in parts.items()
+        }
+        self._passage_sizes = tf.cast(passages.row_lengths(), tf.int32)  # [N]
+        self._strides = tf.minimum(stride, lengths)  # no token is passed over
+        too_long = tf.maximum(self._passage_sizes - lengths, 0)
+        numbers = 1 + (too_long + self._strides - 1) // self._strides  # [N] windows of each
+        ends = tf.cumsum(numbers)  # [N]
+        self.num_windows = tf.reduce_sum(numbers)
+        self._owners = tf.repeat(tf.range(tf.size(numbers)), numbers)  # [W]
+        self._first_windows = ends - numbers
+        sizes = question_sizes + tf.minimum(self._passage_sizes, lengths)
+        # No row at all still has the width of the shortest one, which the model reads.
+        self._width = 3 + tf.reduce_max(tf.concat([[0], sizes], axis=0))
+
+    @property
+    def first_windows(self) -> tf.Tensor:
+        """The number of each passage's first window, int32 [N]."""
+        return self._first_windows
+
+    def pack(self, numbers: tf.Tensor) -> Windows:
+        """Packs the windows of some numbers, int32 [C], each less than `num_windows`."""
+        owners = tf.gather(self._owners, numbers)  # [C]
+
+        def of_owner(values: tf.Tensor) -> tf.Tensor:
+            return tf.gather(values, owners)[:, tf.newaxis]  # [C, 1]
+
+        question_sizes, passage_sizes = (
+            of_owner(self._question_sizes),
+            of_owner(self._passage_sizes),
+        )
+        lengths, strides = of_owner(self._lengths), of_owner(self._strides)
+        firsts = (numbers[:, tf.newaxis] - of_owner(self._first_windows)) * strides
+        sizes = tf.minimum(passage_sizes - firsts, lengths)  # [C, 1]
+        columns = tf.range(self._width)[tf.newaxis] - 1  # [1, S] from the first token on
+        first_size = question_sizes if self._question_first else sizes
+        places = (columns, columns - first_size - 1)  # [1 or C, S] in the first part, the second
+        asked, shown = places if self._question_first else places[::-1]
+        in_question = (asked >= 0) & (asked < question_sizes)
+        in_passage = (shown >= 0) & (shown < sizes)
+        is_row = columns < question_sizes + sizes + 2
+        question_starts, passage_starts = map(of_owner, self._starts)
+        both = (
+            (in_question, asked + question_starts),
+            (in_passage, shown + firsts + passage_starts),
+        )
+        start_id, end_id, pad_id = self._special_ids
+        special = tf.where(is_row, tf.where(columns < 0, start_id, end_id), pad_id)
+        passage_tokens = tf.where(in_passage, shown + firsts, -1)
+        parts = [(question_sizes, asked, both[0]), (sizes, shown, both[1])]
+        return Windows(
+            token_ids=_filled(special, self._values["token_ids"], both),
+            segment_ids=tf.cast(is_row & (places[1] >= 0), tf.int32),
+            padding_mask=tf.cast(is_row, tf.int32),
+            question_index=owners,
+            passage_tokens=passage_tokens,
+            has_most_context=_has_most_context(
+                passage_tokens, firsts, lengths, strides, passage_sizes
+            ),
+            segment_positions={
+                name: _with_separators(values, parts, int(name == "token_indices"))
+                for name, values in self._values.items()
+                if name != "token_ids"
+            },
+        )
 
 
-def _exclusive_sum(sizes: tf.Tensor) -> tf.Tensor:
-    """Where each of some parts begins, one after the other."""
-    return tf.cumsum(sizes, exclusive=True)
+def _filled(rows: tf.Tensor, values: list, both: tuple) -> tf.Tensor:
+    """Rows [C, S] with the values of both parts, each with where they go and what goes there."""
+    for flat, (where, taken) in zip(values, both, strict=True):
+        rows = tf.where(where, tf.gather(flat, tf.where(where, taken, 0)), rows)
+    return rows
 
 
-def _joined(
-    parts: list[tf.RaggedTensor], start: int, end: int, padding: int
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """`[start] first [end] second [end]`, padded; and where there is no padding."""
+def _with_separators(values: list, parts: list, step: int) -> tf.Tensor:
+    """Positions of rows, int32 [C, S]: 0 for [CLS]; a [SEP] is a step after the token before.
 
-    def column(value: int) -> tf.Tensor:
-        return tf.fill([parts[0].nrows(), 1], value)
-
-    rows = tf.concat([column(start), parts[0], column(end), parts[1], column(end)], axis=1)
-    dense = rows.to_tensor(padding)  # [W, S]
-    # No row at all still has the width of the shortest one, which the model reads.
-    missing = tf.maximum(3 - tf.shape(dense)[1], 0)
-    dense = tf.pad(dense, [[0, 0], [0, missing]], constant_values=padding)
-    mask = tf.sequence_mask(rows.row_lengths(), tf.shape(dense)[1], tf.int32)
-    return dense, mask
-
-
-def _joined_positions(parts: list[tf.RaggedTensor], step: int, width: tf.Tensor) -> tf.Tensor:
-    """Positions of rows, int32 [W, S]: 0 for [CLS]; a [SEP] is a step after the token before."""
-    rows = [tf.zeros([parts[0].nrows(), 1], tf.int32)]
-    for part in parts:
-        last = part[:, -1:].to_tensor(-step, shape=[None, 1])
-        rows += [part, last + step]
-    dense = tf.concat(rows, axis=1).to_tensor(0)
-    return tf.pad(dense, [[0, 0], [0, width - tf.shape(dense)[1]]])
+    After an empty part it has 0. Of each part: its size [C, 1], which of its tokens stands where
+    [C, S], and what `_filled` takes.
+    """
+    rows = tf.zeros_like(values[0][:1])
+    for flat, (size, place, (where, taken)) in zip(values, parts, strict=True):
+        is_separator = (place == size) & (size > 0)
+        taken = tf.where(where, taken, tf.where(is_separator, taken - 1, 0))
+        found = tf.gather(flat, taken) + step * tf.cast(is_separator, tf.int32)
+        rows = tf.where(where | is_separator, found, rows)
+    return rows
 
 
 def _has_most_context(
     passage_tokens: tf.Tensor,
-    index: tf.Tensor,
     firsts: tf.Tensor,
-    sizes: tf.Tensor,
+    lengths: tf.Tensor,
+    strides: tf.Tensor,
     passage_sizes: tf.Tensor,
 ) -> tf.Tensor:
-    """The rule of `data_prep.examples.passage_windows`; bool [W, S]."""
-    before = passage_tokens - firsts[:, tf.newaxis]  # [W, S]
-    after = (firsts + sizes - 1)[:, tf.newaxis] - passage_tokens
-    # In hundredths, so that ties are exact.
-    score = 100 * tf.minimum(before, after) + sizes[:, tf.newaxis]
-    is_token = passage_tokens >= 0
-    # A number for each token of each passage; the last one stands for all other positions.
-    offsets = _exclusive_sum(passage_sizes)
-    total = tf.reduce_sum(passage_sizes)
-    owner = tf.where(is_token, tf.gather(offsets, index)[:, tf.newaxis] + passage_tokens, total)
-    best = tf.math.unsorted_segment_max(score, owner, total + 1)
-    is_best = is_token & (score == tf.gather(best, owner))
-    number = tf.broadcast_to(tf.range(tf.size(index))[:, tf.newaxis], tf.shape(owner))
-    last = tf.size(index)
-    first = tf.math.unsorted_segment_min(tf.where(is_best, number, last), owner, total + 1)
-    return is_best & (number == tf.gather(first, owner))
+    """The rule of `data_prep.examples.passage_windows`; bool [C, S].
+
+    What a window scores for a token rises, then falls from each window to the next: the smaller of
+    two straight lines, of which the last window, the only one that can be shorter, has less yet.
+    So a window is the first of the best ones where the one before scores less and the next no more.
+    """
+
+    def score(first: tf.Tensor) -> tf.Tensor:
+        size = tf.minimum(passage_sizes - first, lengths)
+        before = passage_tokens - first  # [C, S]
+        after = size - 1 - before
+        # In hundredths, so that ties are exact.
+        found = 100 * tf.minimum(before, after) + size
+        return tf.where((first >= 0) & (before >= 0) & (after >= 0), found, _NOWHERE)
+
+    here = score(firsts)
+    is_best = (here > score(firsts - strides)) & (here >= score(firsts + strides))
+    return (passage_tokens >= 0) & is_best

@@ -135,18 +135,17 @@ class SpanBertQuestionAnswererPreprocessor(LengthOfPreset, keras_hub.models.Prep
                 positions = pair_positions(*texts, question_starts, starts)
         else:
             questions, passages = map(self.tokenizer, texts)
-        windows = self.packer(questions, passages, positions)
-        # The first window of each passage.
-        firsts = tf.searchsorted(windows.question_index, tf.range(questions.nrows(tf.int32)))
+        planned = self.packer.plan(questions, passages, positions)
+        windows = planned.pack(planned.first_windows)
         room = [[0, 0], [0, self.sequence_length - tf.shape(windows.token_ids)[1]]]
         padding = {"token_ids": self.tokenizer.pad_token_id}
         features = {
-            name: tf.pad(tf.gather(values, firsts), room, constant_values=padding.get(name, 0))
+            name: tf.pad(values, room, constant_values=padding.get(name, 0))
             for name, values in windows.features().items()
         }  # [B, sequence_length]
         if has_answers:
             tokens = tokens_of_answers(texts[1], y, starts, ends)
-            y = _positions_in_rows(*tokens, tf.gather(windows.passage_tokens, firsts))
+            y = _positions_in_rows(*tokens, windows.passage_tokens)
         if is_unbatched:
             features, y = of_one_text(features), of_one_text(y) if has_answers else y
         return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)

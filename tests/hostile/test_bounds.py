@@ -46,6 +46,23 @@ def test_a_long_passage_takes_memory_in_proportion_to_its_length():
     assert used < 0.2
 
 
+def test_windows_of_a_long_passage_are_packed_a_few_at_a_time():
+    """All of them, of a token each, would be 1.5 GiB."""
+    packer = WindowPacker(1, 2, 0, sequence_length=64, stride=1)
+    passage = tf.RaggedTensor.from_row_lengths(tf.range(400_000) % 90 + 5, [400_000])
+    planned, packed = [], []
+
+    def pack():
+        planned.append(packer.plan(tf.ragged.constant([[3]]), passage))
+        packed.append(planned[0].pack(tf.constant([0, 200_000, 399_939, 399_940])))
+
+    assert peak_above(pack) < 0.1
+    assert planned[0].num_windows == 399_941
+    tokens = packed[0].passage_tokens.numpy()
+    assert tokens[:, 1].tolist() == [0, 200_000, 399_939, 399_940]
+    assert packed[0].has_most_context.numpy().sum(axis=1).tolist() == [31, 1, 1, 30]
+
+
 def test_answers_of_a_long_passage_are_cut_a_few_at_a_time():
     num_spans, length = 150, 4_000_000  # 0.6 GB, were the passage copied for each
     starts = np.arange(num_spans, dtype="int32") * 26_000

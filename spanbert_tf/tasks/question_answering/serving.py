@@ -4,11 +4,12 @@ N questions, W windows of all of them, S positions of a row, K spans of a window
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.data.passage_windows import WindowPacker
+from spanbert_tf.data.passage_windows import WindowPacker, Windows
 from spanbert_tf.models import SpanBertQuestionAnswerer
 from spanbert_tf.serving.row_chunks import map_row_chunks
 from spanbert_tf.serving.server_files import Manual
@@ -18,12 +19,12 @@ from spanbert_tf.tasks.question_answering.candidates import (
     WindowSpans,
     best_candidates,
 )
-from spanbert_tf.tasks.question_answering.spans import Spans, best_spans
+from spanbert_tf.tasks.question_answering.spans import best_spans
 from spanbert_tf.text.positions import SegmentPositions, pair_positions
 from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
 
 _ROW = ("token_ids", "segment_ids", "padding_mask")
-_SPAN_DTYPES = Spans(scores=tf.float32, starts=tf.int32, ends=tf.int32, null_scores=tf.float32)
+_SPAN_DTYPES = WindowSpans(tf.int32, tf.float32, tf.int32, tf.int32, tf.float32)
 _SIGNATURES = """| signature | inputs |
 | --- | --- |
 | `serving_default` | `question`, `context`, string [N] |
@@ -55,7 +56,7 @@ class AnswerQuestions(tf.Module):
         tokenizer = preprocessor.tokenizer
         vocabulary = tokenizer.get_vocabulary()
         self._tokenizer = WordPieceTokenizer.shared(vocabulary, tokenizer.casing)
-        self._pack = WindowPacker(
+        self._packer = WindowPacker(
             tokenizer.start_token_id,
             tokenizer.end_token_id,
             tokenizer.pad_token_id,
@@ -87,21 +88,21 @@ class AnswerQuestions(tf.Module):
         positions = None
         if self._segment_aware:
             positions = pair_positions(questions, contexts, question_starts, byte_starts)
-        windows = self._pack(asked, passages, positions)
-        rows = (windows.features(), windows.passage_tokens >= 0, windows.has_most_context)
-        spans = map_row_chunks(self._best_spans, rows, _SPAN_DTYPES)
-        last = tf.minimum(spans.ends, tf.shape(windows.token_ids)[1] - 1)
-        firsts = tf.gather(windows.passage_tokens, spans.starts, batch_dims=1)  # [W, K] tokens
-        lasts = tf.gather(windows.passage_tokens, last, batch_dims=1)
+        planned = self._packer.plan(asked, passages, positions)
+
+        # Outside of what is repeated, since each takes the length of the passage.
+        places = _BytesOfTokens(
+            byte_starts.row_starts(), *map(_never_empty, (byte_starts, byte_ends))
+        )
+
+        def spans_of(numbers: tf.Tensor) -> WindowSpans:
+            return self._spans_of(planned.pack(numbers), places)
+
+        # Rows are packed as their turn comes: all of them are many times a long passage.
+        spans = map_row_chunks(spans_of, tf.range(planned.num_windows), _SPAN_DTYPES)
         found = best_candidates(
             contexts,
-            WindowSpans(
-                windows.question_index,
-                spans.scores,
-                _of_tokens(byte_starts, windows.question_index, firsts),
-                _of_tokens(byte_ends, windows.question_index, lasts),
-                spans.null_scores,
-            ),
+            spans,
             num_candidates=self._model.num_candidates,
             unit="BYTE",
         )
@@ -166,17 +167,26 @@ class AnswerQuestions(tf.Module):
             ),
         )
 
-    def _best_spans(self, rows: tuple[dict, tf.Tensor, tf.Tensor]) -> Spans:
-        """The best spans of windows: what the model reads, and where a span may be and start."""
-        features, is_passage, can_start = rows
-        logits = self._model(features, training=False)
-        return best_spans(
+    def _spans_of(self, windows: Windows, places: "_BytesOfTokens") -> WindowSpans:
+        """The best spans of windows, in bytes of their passages."""
+        logits = self._model(windows.features(), training=False)
+        spans = best_spans(
             logits["start_logits"],
             logits["end_logits"],
-            is_passage,
-            can_start,
+            windows.passage_tokens >= 0,
+            windows.has_most_context,
             max_answer_tokens=self._model.max_answer_tokens,
             num_spans=SPANS_OF_A_WINDOW,
+        )
+        last = tf.minimum(spans.ends, tf.shape(windows.token_ids)[1] - 1)
+        firsts = tf.gather(windows.passage_tokens, spans.starts, batch_dims=1)  # [W, K] tokens
+        lasts = tf.gather(windows.passage_tokens, last, batch_dims=1)
+        return WindowSpans(
+            windows.question_index,
+            spans.scores,
+            places.of(places.starts, windows.question_index, firsts),
+            places.of(places.ends, windows.question_index, lasts),
+            spans.null_scores,
         )
 
     def _cut(self, values: tf.Tensor) -> tf.Tensor:
@@ -192,9 +202,19 @@ class AnswerQuestions(tf.Module):
         return tf.reshape(characters, tf.shape(places))
 
 
-def _of_tokens(values: tf.RaggedTensor, rows: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
-    """Values of tokens [W, K] of rows [W], int32; any value where there is no token."""
-    starts = tf.cast(tf.gather(values.row_starts(), rows), tf.int32)[:, tf.newaxis]
-    flat = tf.concat([values.flat_values, [0]], axis=0)  # never empty
-    places = tf.clip_by_value(starts + tokens, 0, tf.size(flat) - 1)
-    return tf.cast(tf.gather(flat, places), tf.int32)
+class _BytesOfTokens(NamedTuple):
+    """Where the tokens of all passages stand: first bytes and ends, int64 [tokens + 1] each."""
+
+    row_starts: tf.Tensor  # [N]
+    starts: tf.Tensor
+    ends: tf.Tensor
+
+    def of(self, values: tf.Tensor, rows: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
+        """Values of tokens [C, K] of rows [C], int32; any value where there is no token."""
+        first = tf.cast(tf.gather(self.row_starts, rows), tf.int32)[:, tf.newaxis]
+        places = tf.clip_by_value(first + tokens, 0, tf.size(values) - 1)
+        return tf.cast(tf.gather(values, places), tf.int32)
+
+
+def _never_empty(values: tf.RaggedTensor) -> tf.Tensor:
+    return tf.concat([values.flat_values, [0]], axis=0)
