@@ -13,7 +13,7 @@ _COMMANDS = {
     "coreference": "spanbert_tf.tasks.coreference.prepare:prepare_coreference",
     "glue": "data_prep.glue:prepare_glue",
     "mrqa": "data_prep.mrqa:prepare_mrqa",
-    "named_entities": "data_prep.named_entities:prepare_named_entities",
+    "named_entities": "spanbert_tf.tasks.named_entities.prepare:prepare_named_entities",
     "pretraining": "data_prep.commands:prepare_pretraining",
     "semeval2010": "data_prep.semeval2010:prepare_semeval2010",
     "squad": "data_prep.squad:prepare_squad",

@@ -3,8 +3,6 @@
 import enum
 from typing import NamedTuple
 
-import numpy as np
-
 from data_prep.examples.questions import Answer
 
 _NEARBY = 30  # characters on either side in which a misplaced answer is looked for
@@ -68,19 +66,3 @@ def _trusted(context: str, start: int, end: int) -> tuple[Outcome, Location | No
 def is_alike(text: str, other: str) -> bool:
     """Whether texts differ in nothing but case and white space."""
     return "".join(text.split()).casefold() == "".join(other.split()).casefold()
-
-
-def token_span(location: Location, starts: np.ndarray, ends: np.ndarray) -> tuple[int, int] | None:
-    """The tokens that cover a piece of text, the last one inclusive.
-
-    Args:
-        location: characters of the context.
-        starts: int [T], first character of each token of the context.
-        ends: int [T], the character after each token.
-
-    Returns:
-        First and last token, or `None` where no token lies in the text.
-    """
-    first = int(np.searchsorted(ends, location.start, side="right"))
-    last = int(np.searchsorted(starts, location.end, side="left")) - 1
-    return (first, last) if first <= last else None

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from data_prep.examples.answers import Location, Outcome, locate_answer, token_span
+from data_prep.examples.answers import Location, Outcome, locate_answer
 from data_prep.examples.features import serialize_features
 from data_prep.examples.passage_windows import window_starts, windows_with_most_context
 from data_prep.examples.questions import Answer, Question, QuestionSet, check_questions
@@ -277,7 +277,7 @@ class _Writer:
         """Tokens of the first answer that can be found; counts all of them."""
         context, spans = self._questions.contexts[question.context_index], []
         for answer, outcome, location in located:
-            span = location and token_span(location, passage.starts, passage.ends)
+            span = location and passage.span(*location)
             if span is None:
                 outcome = Outcome.LOST
                 if len(self.lost) < _SHOWN_LOST:

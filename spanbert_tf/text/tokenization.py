@@ -136,6 +136,20 @@ class TokenizedText:
     ends: np.ndarray
     positions: np.ndarray
 
+    def span(self, start: int, end: int) -> tuple[int, int] | None:
+        """The pieces that cover a part of the text, the last one inclusive.
+
+        Args:
+            start: first character of the part.
+            end: the character after it.
+
+        Returns:
+            First and last piece, or `None` where no piece lies in the part.
+        """
+        first = int(np.searchsorted(self.ends, start, side="right"))
+        last = int(np.searchsorted(self.starts, end, side="left")) - 1
+        return (first, last) if first <= last else None
+
 
 class TextTokenizer:
     """The project's one tokenizer, for texts in memory.

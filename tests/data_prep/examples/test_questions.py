@@ -13,7 +13,7 @@ import tensorflow as tf
 import transformers
 from hypothesis import strategies as st
 
-from data_prep.examples.answers import Location, Outcome, locate_answer, token_span
+from data_prep.examples.answers import Outcome, locate_answer
 from data_prep.examples.mrqa import read_mrqa
 from data_prep.examples.passage_windows import window_starts, windows_with_most_context
 from data_prep.examples.question_rows import QuestionOptions, write_questions
@@ -216,25 +216,6 @@ def test_answers_are_found_repaired_or_lost(text, start, outcome, found):
     actual, location = locate_answer(CONTEXT, Answer(text, start))
     assert actual is outcome
     assert (location and CONTEXT[location.start : location.end]) == found
-
-
-@hypothesis.settings(max_examples=100)
-@hypothesis.given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=8), st.data())
-def test_tokens_of_a_piece_of_text(gaps_and_sizes, data):
-    starts, ends, place = [], [], 0
-    for gap, size in gaps_and_sizes:
-        starts.append(place + gap)
-        place += gap + size
-        ends.append(place)
-    first = data.draw(st.integers(0, place))
-    location = Location(first, data.draw(st.integers(first, place)) + 1)
-    touching = [
-        number
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True))
-        if start < location.end and end > location.start
-    ]
-    expected = (touching[0], touching[-1]) if touching else None
-    assert token_span(location, np.array(starts), np.array(ends)) == expected
 
 
 def test_untidy_answers_are_counted(tmp_path, vocabulary_file, capsys):

@@ -1,12 +1,13 @@
 """Where word pieces stand in the text that they are from."""
 
 import hypothesis
+import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_text as tf_text
 from hypothesis import strategies as st
 
-from spanbert_tf.text.tokenization import WordPieceTokenizer
+from spanbert_tf.text.tokenization import TokenizedText, WordPieceTokenizer
 from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, Casing
 
 # Each word has pieces: single letters, and some that end or begin inside an expanded character.
@@ -122,3 +123,24 @@ def test_one_tokenizer_of_a_vocabulary_also_if_a_graph_asks_first():
     assert shared.tokenize(tf.constant(["OnlyHere"])).to_list() == expected
     assert WordPieceTokenizer.shared(vocabulary, Casing.of(True)) is shared
     assert WordPieceTokenizer.shared(vocabulary, Casing.of(False)) is not shared
+
+
+@hypothesis.settings(max_examples=100)
+@hypothesis.given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=8), st.data())
+def test_tokens_of_a_piece_of_text(gaps_and_sizes, data):
+    starts, ends, place = [], [], 0
+    for gap, size in gaps_and_sizes:
+        starts.append(place + gap)
+        place += gap + size
+        ends.append(place)
+    first = data.draw(st.integers(0, place))
+    after = data.draw(st.integers(first, place)) + 1
+    touching = [
+        number
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True))
+        if start < after and end > first
+    ]
+    expected = (touching[0], touching[-1]) if touching else None
+    ids, positions = np.zeros(len(starts), int), np.zeros([len(starts), 0], int)
+    text = TokenizedText(ids, np.array(starts), np.array(ends), positions)
+    assert text.span(first, after) == expected

@@ -9,13 +9,12 @@ from typing import ClassVar
 import pytest
 from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests, assert_same_answers, run_benchmark
 
-from data_prep.examples.entity_files import read_entity_lines
-from data_prep.examples.entity_rows import write_entities
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.tasks.commands import run_prediction
+from spanbert_tf.tasks.named_entities.prepare import read_entity_lines
+from spanbert_tf.tasks.named_entities.rows import write_entities
 from spanbert_tf.tasks.named_entities.task import _check_model, _columns
 from spanbert_tf.tasks.predictor import Predictor
-from spanbert_tf.text.vocabulary import Casing
 
 pytestmark = pytest.mark.slow  # whole trainings, exports and predictions
 
@@ -50,7 +49,7 @@ def write_lines(lines, output, vocabulary):
         read_entity_lines(str(source)),
         str(output),
         vocabulary=vocabulary,
-        casing=Casing.of(lowercase=True),
+        lowercase=True,
         sequence_length=SEQUENCE_LENGTH,
     )
 

@@ -9,14 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seqeval.scheme import IOB2, IOBES, Entities
 
-from data_prep.examples.entity_files import read_conll2003, read_crossre, read_entity_lines
-from data_prep.examples.entity_rows import write_entities
-from data_prep.examples.tagged_sentences import spans_of_tags
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.named_entities.dataset import named_entities_dataset
+from spanbert_tf.tasks.named_entities.prepare import (
+    read_conll2003,
+    read_crossre,
+    read_entity_lines,
+    spans_of_tags,
+)
+from spanbert_tf.tasks.named_entities.rows import write_entities
 from spanbert_tf.tasks.named_entities.schema import load_sentences
 from spanbert_tf.tasks.run_inputs import check_labelled
-from spanbert_tf.text.vocabulary import Casing
 
 WORDS = ["the", "cat", "##s", "ann", "lee", "rome", "in", "-", "u", ".", "s", "##town"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -42,7 +45,7 @@ def vocabulary(tmp_path_factory):
 
 
 def prepare(sentences, output, vocabulary, **options):
-    options = {"casing": Casing.of(True), "vocabulary": vocabulary, **options}
+    options = {"lowercase": True, "vocabulary": vocabulary, **options}
     return write_entities(sentences, str(output), **options)
 
 
@@ -253,7 +256,7 @@ def test_crossre_has_no_lost_entities(shared_data, tmp_path):
     (tmp_path / "ai.json").write_bytes(content)
     vocabulary = str(shared_data / "vocab" / "bert-base-cased-vocab.txt")
     sentences = read_crossre(str(tmp_path / "ai.json"))
-    info = prepare(sentences, tmp_path / "out", vocabulary, casing=Casing.of(False))
+    info = prepare(sentences, tmp_path / "out", vocabulary, lowercase=False)
     expected = [json.loads(line) for line in content.decode().splitlines()]
     assert info.counts["entities"] == sum(len(line["ner"]) for line in expected)
     assert info.counts["lost_entities"] == info.counts["words_without_pieces"] == 0
