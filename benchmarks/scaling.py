@@ -146,10 +146,12 @@ def _show_fit(records: str) -> None:
 def _show_checkpoint(directory: str) -> None:
     from spanbert_tf.config import load_config
     from spanbert_tf.pretraining.model import compiled_pretrainer
-    from spanbert_tf.training.checkpoints import Checkpoints
+    from spanbert_tf.training.checkpoints import Best, Checkpoints
 
     model = compiled_pretrainer(load_config("spanbert_base"), _BASE_VOCABULARY)
-    checkpoints = Checkpoints(os.path.join(directory, "checkpoints"), model, max_to_keep=1)
+    checkpoints = Checkpoints(
+        os.path.join(directory, "checkpoints"), model, best=Best("loss", "min"), max_to_keep=1
+    )
     seconds = []
     for step in (1, 2, 3):
         start = time.perf_counter()

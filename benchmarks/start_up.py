@@ -36,7 +36,7 @@ class _Watch:
 def _watch_first_batch(watch: _Watch) -> None:
     """Marks the first batch of predictions or of training."""
     import spanbert_tf.tasks.row_predictions
-    from spanbert_tf.training.run_display import TrainingProgress
+    from spanbert_tf.training.watch import Watch
 
     def first_batch(batches: Iterator, *arguments: object, **options: object) -> Iterator:
         for batch in batches:
@@ -44,14 +44,14 @@ def _watch_first_batch(watch: _Watch) -> None:
             yield batch
             watch.leave("first batch, its graph included")
 
-    def begin(self: TrainingProgress, *arguments: object, **options: object) -> None:
+    def begin(self: Watch, *arguments: object, **options: object) -> None:
         watch.mark("this project, loading the preset, opening the records")
 
-    def end(self: TrainingProgress, *arguments: object, **options: object) -> None:
+    def end(self: Watch, *arguments: object, **options: object) -> None:
         watch.leave("first step, its graph included")
 
     spanbert_tf.tasks.row_predictions.show_progress = first_batch
-    TrainingProgress.on_train_batch_begin, TrainingProgress.on_train_batch_end = begin, end
+    Watch.on_train_batch_begin, Watch.on_train_batch_end = begin, end
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ _COMMANDS = {
     "mrqa": "data_prep.mrqa:prepare_mrqa",
     "named_entities": "spanbert_tf.tasks.named_entities.prepare:prepare_named_entities",
     "pretraining": "data_prep.commands:prepare_pretraining",
+    "repair": "data_prep.repair:prepare_repair",
     "semeval2010": "data_prep.semeval2010:prepare_semeval2010",
     "squad": "data_prep.squad:prepare_squad",
     "tacred": "data_prep.tacred:prepare_tacred",

@@ -117,7 +117,7 @@ def pretrain(
     supervise(settings.training.strategy)
     with writing_run(output, settings.training.strategy, "spanbert-tf pretrain"):
         import_keras()
-        from spanbert_tf.pretraining.run import run_pretraining
+        from spanbert_tf.pretraining.job import run_pretraining
 
         run_pretraining(settings, data, output, initial_preset, num_devices=devices)
 

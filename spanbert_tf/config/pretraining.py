@@ -155,8 +155,6 @@ class DataConfig(Section):
         sequences: one block a row, or two with [SEP] between.
         vocabulary_size: entries of the records' vocabulary; null: any. The model takes its size
             from the records.
-        on_corrupt: `error` stops at a damaged record; `skip` reads all shards once, leaves damaged
-            records out, and says how many.
         service_address: `grpc://HOST:PORT` of a tf.data service of one worker that reads and masks
             instead of this machine; it sees the records under the same path. null: no service.
     """
@@ -164,7 +162,6 @@ class DataConfig(Section):
     sequence_length: Annotated[int, Field(ge=_SHORTEST_ROW)] = 512
     sequences: Literal["single", "pair"] = "single"
     vocabulary_size: PositiveInt | None = None
-    on_corrupt: Literal["error", "skip"] = "error"
     service_address: str | None = None
 
 

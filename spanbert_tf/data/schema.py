@@ -108,6 +108,7 @@ class DatasetInfo:
         strip_accents: whether accents were stripped.
         unigram_counts_hash: SHA-256 of `unigram_counts.json`, which holds the occurrences of each
             vocabulary entry in the training split.
+        repaired_from: `digest` of the records that these are the whole ones of.
     """
 
     vocabulary_hash: str
@@ -120,6 +121,7 @@ class DatasetInfo:
     shards: tuple[ShardInfo, ...]
     strip_accents: bool
     unigram_counts_hash: str
+    repaired_from: str | None = None
     schema_version: int = SCHEMA_VERSION
 
     __pydantic_config__: ClassVar[dict] = {"extra": "forbid"}
@@ -128,6 +130,11 @@ class DatasetInfo:
     def casing(self) -> Casing:
         """What was done to the text."""
         return Casing.of(self.lowercase, self.strip_accents)
+
+    @property
+    def digest(self) -> str:
+        """The same for records of the same content, and for what is left of them when repaired."""
+        return self.repaired_from or hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def num_records(self, split: str) -> int:
         """Records in a split."""
@@ -146,6 +153,8 @@ class DatasetInfo:
     def to_json(self) -> str:
         """The text of `dataset_info.json`."""
         values = dataclasses.asdict(self)
+        if self.repaired_from is None:
+            del values["repaired_from"]
         lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in values.items()]
         shards = ",\n  ".join(map(json.dumps, values["shards"]))
         lines[list(values).index("shards")] = f'"shards": [\n  {shards}\n ]'

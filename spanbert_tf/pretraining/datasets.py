@@ -1,6 +1,11 @@
-"""The batches of a run, as its configuration asks for, for the devices of its strategy."""
+"""The batches of a run, as its configuration asks for, here or by a tf.data service."""
 
+import contextlib
 import dataclasses
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
@@ -9,9 +14,17 @@ from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.packing import parse_records
 from spanbert_tf.data.records import training_chunks
 from spanbert_tf.data.schema import RECORD_ID, SEQUENCE_KINDS, DatasetInfo
-from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.pretraining.data_service import served_batches
-from spanbert_tf.training.strategies import for_workers
+from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
+from spanbert_tf.process.lines import print_line
+from spanbert_tf.process.signals import end_process, signal_ends_a_wait, waiting_for
+from spanbert_tf.training.devices import Devices
+
+_SERVICE_KEY = "data.service_address"
+# TensorFlow itself would try again for ever. Seconds:
+_CONNECTION_PATIENCE = 30.0  # for a connection
+_BATCH_PATIENCE = 600.0  # for the first batch, before which a run that resumes skips records
+_STEP_PATIENCE = 60.0  # for TensorFlow's return after a signal
+_LOOK_EVERY = 20.0  # whether the service is still there; it is given up after three looks in vain
 
 
 def configured_dataset(config: PretrainingConfig, data: str, **options: object) -> tf.data.Dataset:
@@ -93,13 +106,13 @@ class RunDatasets:
         config: configuration of the run.
         data: directory of the records.
         info: description of the records.
-        strategy: distribution strategy of the run.
+        devices: devices of the run.
     """
 
     config: PretrainingConfig
     data: str
     info: DatasetInfo
-    strategy: tf.distribute.Strategy
+    devices: Devices
 
     def training(self, first_batch: int) -> tf.data.Dataset:
         """The endless training batches, from a given one on."""
@@ -109,7 +122,7 @@ class RunDatasets:
         )
         if self.config.data.service_address:
             batches = served_batches(batches, self.config.data.service_address)
-        return for_workers(batches, self.strategy)
+        return self.devices.for_workers(batches)
 
     def held_out(self) -> tf.data.Dataset:
         """The batches of an evaluation.
@@ -122,7 +135,7 @@ class RunDatasets:
         num_batches = min(num_batches, training.evaluate_batches or num_batches)
         batches = configured_dataset(self.config, self.data, split="validation").take(num_batches)
         stated = batches.apply(tf.data.experimental.assert_cardinality(num_batches))
-        return for_workers(stated, self.strategy)
+        return self.devices.for_workers(stated)
 
     def record_ids(self, first_batch: int) -> tf.data.Dataset:
         """The record ids of the global training batches from a given one on, int64 [B]."""
@@ -135,3 +148,79 @@ class RunDatasets:
         )
         ids = chunks.map(lambda serialized, _: parse_records(serialized, info).scalars[RECORD_ID])
         return ids.rebatch(training.batch_size)
+
+
+def served_batches(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
+    """The same batches in the same order, computed by a service.
+
+    Each worker of a service gives all batches of a data set, so two workers would give each batch
+    twice: the service must have one worker.
+
+    Args:
+        batches: the batches; the service's worker must find their files under the same paths.
+        address: `grpc://HOST:PORT` of the service's dispatcher.
+
+    Raises:
+        ConfigurationError: the address is malformed, or nothing answers there.
+    """
+    _check_reachable(address)
+    everything = tf.data.experimental.service.ShardingPolicy.OFF
+    distribute = tf.data.experimental.service.distribute(everything, service=address)
+    with waiting_for(address, _CONNECTION_PATIENCE):
+        return batches.apply(distribute)  # registers them with the service
+
+
+@contextlib.contextmanager
+def watched_service(address: str | None, batches: Callable[[], tf.data.Dataset]) -> Iterator[None]:
+    """Ends a run whose service is gone, or was never there, with a line; a signal ends its waits.
+
+    Args:
+        address: the service's; `None`: nothing is watched.
+        batches: builds what it serves; one is asked for at once.
+    """
+    if not address:
+        yield
+        return
+    print_line(
+        f"{_SERVICE_KEY}: {address} reads and masks; whoever reaches it can read and write files "
+        "there (docs/devices.md, Security)"
+    )
+    served = batches()
+    with waiting_for(f"the first batch of {address}", _BATCH_PATIENCE):
+        next(iter(served))
+    is_done = threading.Event()
+    threading.Thread(target=_watch, args=(address, is_done), daemon=True).start()
+    try:
+        with signal_ends_a_wait(f"a batch of {address}", _STEP_PATIENCE):
+            yield
+    finally:
+        is_done.set()
+
+
+def _watch(address: str, is_done: threading.Event) -> None:
+    in_vain = 0
+    while not is_done.wait(_LOOK_EVERY):
+        in_vain = 0 if _connection_error(address) is None else in_vain + 1
+        if in_vain == 3:
+            end_process(
+                f"{_SERVICE_KEY}: {address} does not answer any more; start the service again, and "
+                "then the same command"
+            )
+
+
+def _check_reachable(address: str) -> None:
+    if not re.fullmatch(r"grpc://([^/]+):(\d{1,5})", address):
+        raise ConfigurationError(f"{_SERVICE_KEY}: {address!r} is not grpc://HOST:PORT")
+    if error := _connection_error(address):
+        raise ConfigurationError(
+            f"{_SERVICE_KEY}: nothing answers at {address} ({error}); start the service first"
+        ) from error
+
+
+def _connection_error(address: str) -> OSError | None:
+    host, _, port = address.removeprefix("grpc://").rpartition(":")
+    try:
+        socket.create_connection((host, port), timeout=_CONNECTION_PATIENCE).close()
+    except OSError as error:
+        return error
+    return None

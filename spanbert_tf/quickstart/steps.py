@@ -23,8 +23,8 @@ from spanbert_tf.files.outputs import is_lock, without_slash
 from spanbert_tf.inspection.span_lengths import count_span_lengths, plot_span_lengths
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertMaskedLMPreprocessor, SpanBertTokenizer
 from spanbert_tf.pretraining.datasets import configured_dataset
+from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.pretraining.model import build_pretrainer
-from spanbert_tf.pretraining.run import run_pretraining
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.quickstart.masked_sentences import MaskedSentence, choose_masked_sentences
 from spanbert_tf.quickstart.text import write_python_texts

@@ -21,7 +21,7 @@ from spanbert_tf.files.writing import whole_file
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.presets.loading import checked_tokenizer
 from spanbert_tf.pretraining.datasets import check_records, tokens_per_row
-from spanbert_tf.pretraining.run import run_pretraining
+from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.process.console import DataConsole
 from spanbert_tf.studies.continued_encoder import ContinuedEncoder
 from spanbert_tf.studies.run_sizes import continued_version, small_version

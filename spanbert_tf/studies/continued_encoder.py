@@ -7,7 +7,7 @@ import numpy as np
 from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.presets.loading import weights_digest
 from spanbert_tf.presets.pretraining import load_encoder_and_head
-from spanbert_tf.training.run_directory import check_same_inputs, write_inputs
+from spanbert_tf.training.run_directory import RunDirectory
 
 _OPTION = "--initial-preset"
 
@@ -41,8 +41,8 @@ class ContinuedEncoder:
             MismatchError: the directory was begun with another encoder.
         """
         inputs = {_OPTION: self._digest}
-        check_same_inputs(directory, inputs)
-        write_inputs(directory, inputs)
+        RunDirectory(directory).check_inputs(inputs)
+        RunDirectory(directory).write_inputs(inputs)
 
     def change(self, encoder: SpanBertBackbone) -> float:
         """The norm of the difference of all weights, as a share of the norm of those before.

@@ -13,7 +13,7 @@ from spanbert_tf.files.outputs import check_resumable
 from spanbert_tf.process.console import DataConsole
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.supervision import one_run
-from spanbert_tf.tasks.run import run_finetuning
+from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.table import load_task
 
 

@@ -55,7 +55,7 @@ def finetune(
 
             run_grid(settings, preset, data, output, validation_data, num_devices=devices)
             return
-        from spanbert_tf.tasks.run import run_finetuning
+        from spanbert_tf.tasks.finetuning import run_finetuning
 
         run_finetuning(settings, preset, data, output, validation_data, num_devices=devices)
 

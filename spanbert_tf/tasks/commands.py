@@ -14,8 +14,8 @@ from spanbert_tf.files.writing import write_directory, write_output
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.process.console import table_console
 from spanbert_tf.process.lines import print_line
+from spanbert_tf.tasks.finetuning import shown_scores
 from spanbert_tf.tasks.report.page import is_report
-from spanbert_tf.tasks.run import shown_scores
 from spanbert_tf.tasks.run_inputs import check_labelled, check_reads
 from spanbert_tf.tasks.task import (
     Predictions,

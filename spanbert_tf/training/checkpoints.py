@@ -12,8 +12,8 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Literal, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -30,6 +30,27 @@ _STATE_PREFIX = "state"
 _BEST_FILE = "best.json"
 _PREFIX, _UNFINISHED, _DAMAGED = "step-", ".unfinished", "damaged-"
 _CHECKPOINT = re.compile(rf"{_PREFIX}(\d{{8,}})")  # other names are a user's own copies
+
+
+class Best(NamedTuple):
+    """What is better: checkpoints, patience and the grid choose by it.
+
+    Attributes:
+        metric: of an evaluation.
+        mode: whether its lowest or its highest value is the best.
+    """
+
+    metric: str
+    mode: Literal["min", "max"]
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Whether a value is better than another one; as good is not better."""
+        return value < than if self.mode == "min" else value > than
+
+    def place(self, values: Sequence[float]) -> int:
+        """Where the best of some values stands, the first of several."""
+        choose = min if self.mode == "min" else max
+        return values.index(choose(values))
 
 
 class _Best(TypedDict, extra_items=float):  # beside the step, the value of a metric by its name
@@ -50,6 +71,7 @@ class Checkpoints:
     Args:
         directory: where the checkpoints lie; made with the first one.
         model: a built model with a built optimizer.
+        best: which one is kept beside the newest ones, see `keep_if_best`.
         max_to_keep: older checkpoints are deleted.
         report: takes one line of text about a damaged checkpoint.
         writes: whether this process writes; of several workers one does.
@@ -60,11 +82,13 @@ class Checkpoints:
         directory: str,
         model: keras.Model,
         *,
+        best: Best,
         max_to_keep: int,
         report: Callable[[str], None] = print,
         writes: bool = True,
     ) -> None:
         self._directory = directory
+        self._by = best
         self._max_to_keep = max_to_keep
         self._report = report
         self._writes = writes
@@ -106,21 +130,20 @@ class Checkpoints:
             ) from error
         self._remove_old()
 
-    def keep_if_best(self, step: int, metric: str, value: float, *, higher_is_better: bool) -> None:
+    def keep_if_best(self, step: int, metrics: Mapping[str, float]) -> None:
         """Saves the checkpoint of a step and keeps it until another one has a better value.
 
         Args:
             step: step that the model has reached.
-            metric: name of what is compared.
-            value: value of the metric; one that is not finite is never the best.
-            higher_is_better: whether a higher value is better.
+            metrics: what an evaluation found; a value that is not finite is never the best.
 
         Raises:
             BadInputError: it cannot be written (a full disk); earlier ones are untouched.
         """
+        metric, value = self._by.metric, float(metrics[self._by.metric])
         kept = self._best()
         best = kept.get(metric) if kept.get("step") in self.steps() else None
-        is_better = best is None or (value > best if higher_is_better else value < best)
+        is_better = best is None or self._by.is_better(value, best)
         if not self._writes or not is_better or not math.isfinite(value):
             return
         self.save(step)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Annotated
 
+import keras
 import tensorflow as tf
 from annotated_types import Ge
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
@@ -14,13 +15,12 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.files.writing import write_text
-from spanbert_tf.training.callbacks import StepCallback
 
 METRICS_FILE, LOGS = "metrics.jsonl", "logs"
 _VALIDATION = "validation_"
 
 
-class MetricsLog(StepCallback):
+class MetricsLog:
     """Writes `metrics.jsonl` and TensorBoard's scalars.
 
     A line of training has `step`, `learning_rate`, `gradient_norm` (of the last step, before
@@ -31,9 +31,8 @@ class MetricsLog(StepCallback):
     Args:
         directory: directory of the run.
         first_step: steps that are done; lines about later steps are removed, in TensorBoard, too.
-        every: steps between lines.
-        also_at: whether a step has a line of its own, too, as the last one before an evaluation.
-        schedule: learning rate as a function of the step, from 0.
+        is_due: whether there is a line after a step.
+        learning_rate: the rate as a function of the step, from 0.
         tokens_per_step: word pieces of a batch, padding apart.
         writes: whether this process writes; the others only take part in reading the metrics.
 
@@ -46,18 +45,15 @@ class MetricsLog(StepCallback):
         directory: str,
         first_step: int,
         *,
-        every: int,
-        also_at: Callable[[int], bool] = lambda step: False,
-        schedule: Callable[[int], float],
+        is_due: Callable[[int], bool],
+        learning_rate: Callable[[int], float],
         tokens_per_step: float,
         writes: bool = True,
     ) -> None:
-        super().__init__(first_step)
         self.last_line: dict[str, float] = {}
         self._path = os.path.join(directory, METRICS_FILE)
-        self._every = every
-        self._also_at = also_at
-        self._schedule = schedule
+        self._is_due = is_due
+        self._learning_rate = learning_rate
         self._tokens_per_step = tokens_per_step
         self._starts_interval = True
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
@@ -79,35 +75,35 @@ class MetricsLog(StepCallback):
             if _is_evaluation(line)
         ]
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Begins an interval: Keras sets the metrics back here."""
-        super().on_epoch_begin(epoch, logs)
+    def begin_interval(self) -> None:
+        """Has the next step begin an interval."""
         self._starts_interval = True
 
-    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Begins an interval after a line was written, with metrics set back and a new clock."""
+    def on_step_begin(self, step: int, model: keras.Model) -> None:
+        """Begins an interval where one is due, with metrics set back and a new clock."""
         if self._starts_interval:
-            self.model.reset_metrics()
-            self._interval_start = (self.step, time.perf_counter())
+            model.reset_metrics()
+            self._interval_start = (step, time.perf_counter())
             self._starts_interval = False
 
-    def on_step_end(self, logs: dict) -> None:
+    def on_step_end(self, step: int, model: keras.Model) -> None:
         """Writes a line of training where one is due."""
-        if self.step % self._every and not self._also_at(self.step):
+        if not self._is_due(step):
             return
-        # `logs` would be the mean of the replicas' means, which have unequal numbers of targets.
-        metrics = {name: float(value) for name, value in self.model.get_metrics_result().items()}
+        # Keras' `logs` would be the mean of the replicas' means, which have unequal numbers of
+        # targets.
+        metrics = {name: float(value) for name, value in model.get_metrics_result().items()}
         first_step, start = self._interval_start
-        tokens = (self.step - first_step) * self._tokens_per_step
+        tokens = (step - first_step) * self._tokens_per_step
         self.last_line = {
-            "step": self.step,
-            "learning_rate": float(self._schedule(self.step - 1)),
-            "gradient_norm": float(self.model.optimizer.gradient_norm.numpy()),
+            "step": step,
+            "learning_rate": float(self._learning_rate(step - 1)),
+            "gradient_norm": float(model.optimizer.gradient_norm.numpy()),
             **metrics,
             "tokens_per_second": round(tokens / (time.perf_counter() - start), 1),
         }
         self._write(self.last_line)
-        self._starts_interval = True
+        self.begin_interval()
 
     def write_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Writes a line of an evaluation, after which an interval of training begins.

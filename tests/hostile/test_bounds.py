@@ -15,13 +15,13 @@ import tensorflow as tf
 import torch
 
 from benchmarks.process_memory import peak_above
+from data_prep.repair import repair_records
 from data_prep.text.sentences import split_sentences
 from spanbert_tf.config.yaml_files import parse_override, read_settings
 from spanbert_tf.conversion.checkpoint import SIZE_NAMES, Checkpoint, checked_checkpoint
 from spanbert_tf.conversion.torch_files import read_pickled
 from spanbert_tf.data.passage_windows import WindowPacker
 from spanbert_tf.data.records import load_dataset_info
-from spanbert_tf.data.repair import repaired_records
 from spanbert_tf.data.tfrecords import check_frames, masked_checksum, whole_records
 from spanbert_tf.errors import SpanBertError
 from spanbert_tf.files.checksums import sha256
@@ -163,17 +163,16 @@ def with_frame_of(num_bytes, records, target):
 
 
 @pytest.mark.parametrize("num_bytes", [2**40, 2**63, 2**64 - 1])
-def test_a_record_is_no_longer_than_its_file(num_bytes, tiny_records, tmp_path):
+def test_a_record_is_no_longer_than_its_file(num_bytes, tiny_records, tmp_path, capsys):
     directory, file = with_frame_of(num_bytes, tiny_records, tmp_path / "records")
     message = refusal(load_dataset_info, directory)
     assert message.startswith(f"{file}: record ") and f"have {num_bytes:,} bytes" in message
-    # Where damage is skipped, the records before it are whole.
+    # The records before it are whole.
     info = load_dataset_info(directory, check_sizes=False)
-    told = []
-    repaired = repaired_records(directory, info, str(tmp_path / "repaired"), told.append)
-    assert repaired[1].num_records("train") == info.num_records("train") - 1
-    assert told[0].startswith(f"{file}: 1 damaged records are skipped")
-    load_dataset_info(repaired[0])
+    repaired = repair_records(directory, str(tmp_path / "repaired"))
+    assert repaired.num_records("train") == info.num_records("train") - 1
+    assert capsys.readouterr().out.startswith(f"{file}: 1 damaged records are left out")
+    load_dataset_info(tmp_path / "repaired")
 
 
 def test_whole_frames_pass(tiny_records):

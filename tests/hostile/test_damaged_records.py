@@ -19,9 +19,9 @@ from spanbert_tf.errors import SpanBertError
 from spanbert_tf.files.checksums import checksums
 from spanbert_tf.inspection.records import inspect_records
 from spanbert_tf.tasks.commands import run_baseline_evaluation, run_prediction
+from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.question_answering.candidates import WindowSpans
 from spanbert_tf.tasks.question_answering.decoding import _answers
-from spanbert_tf.tasks.run import run_finetuning
 from spanbert_tf.tasks.table import load_task_config
 from spanbert_tf.tasks.task import open_records
 from spanbert_tf.training.checkpoints import _find_damage

@@ -11,7 +11,7 @@ import pytest
 
 from spanbert_tf import cli
 from spanbert_tf.files.outputs import OutputKind, check_output, check_resumable
-from spanbert_tf.pretraining.results import print_summary
+from spanbert_tf.pretraining.job import print_summary
 from spanbert_tf.process.surroundings import describe_surroundings
 
 WORDS = ("hello", "world", ".", "this", "is", "a", "text", "another", "one", "here")

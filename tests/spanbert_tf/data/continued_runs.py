@@ -5,7 +5,7 @@ from record_files import VOCABULARY
 
 from spanbert_tf.config import load_run_config
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-from spanbert_tf.pretraining.run import run_pretraining
+from spanbert_tf.pretraining.job import run_pretraining
 
 HEAD_STEPS = 5
 SIZES = {"num_layers": 2, "num_heads": 2, "hidden_dim": 32, "intermediate_dim": 48}

@@ -21,8 +21,8 @@ from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.presets.pretraining import load_pretrainer
 from spanbert_tf.pretraining.datasets import configured_dataset
+from spanbert_tf.pretraining.first_weights import begin_at_frequencies
 from spanbert_tf.pretraining.model import build_pretrainer, compiled_pretrainer
-from spanbert_tf.pretraining.output_bias import begin_at_frequencies
 from spanbert_tf.quickstart.steps import unigram_cross_entropy
 from spanbert_tf.training.encoder_variables import encoder_variables, variables_beside_encoder
 from spanbert_tf.training.metrics_log import MetricsLog, read_metrics
@@ -203,9 +203,9 @@ def test_run_stopped_around_the_switch_goes_on_bit_for_bit(
     copied, run = str(shutil.copytree(preset, tmp_path / "preset")), tmp_path / "run"
     log_step = MetricsLog.on_step_end
 
-    def log_and_terminate(self, logs):
-        log_step(self, logs)
-        if self.step == step:
+    def log_and_terminate(self, done, model):
+        log_step(self, done, model)
+        if done == step:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
@@ -225,10 +225,10 @@ from spanbert_tf.cli import main
 
 write, step = metrics_log.MetricsLog.on_step_end, int(sys.argv[1])
 
-def die_at_step(self, logs):
-    if self.step == step:
+def die_at_step(self, done, model):
+    if done == step:
         os.kill(os.getpid(), signal.SIGKILL)
-    write(self, logs)
+    write(self, done, model)
 
 metrics_log.MetricsLog.on_step_end = die_at_step
 main(sys.argv[2:])

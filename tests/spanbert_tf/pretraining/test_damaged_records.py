@@ -5,9 +5,10 @@ import shutil
 
 import pytest
 
+from data_prep.repair import repair_records
 from spanbert_tf.config import load_config
-from spanbert_tf.errors import BadInputError
-from spanbert_tf.pretraining.run import run_pretraining
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.pretraining.job import run_pretraining
 
 SHARD = "train-00001-of-00002.tfrecord"
 
@@ -21,9 +22,9 @@ def records(tiny_records, tmp_path):
 def train(tiny_overrides, records, tmp_path):
     """Trains up to a step; a second time it goes on."""
 
-    def run(num_steps, *overrides):
-        overrides = [*tiny_overrides, *overrides, f"training.steps={num_steps}"]
-        run_pretraining(load_config("spanbert_base", overrides), str(records), f"{tmp_path}/run")
+    def run(num_steps, data=str(records)):
+        overrides = [*tiny_overrides, f"training.steps={num_steps}"]
+        run_pretraining(load_config("spanbert_base", overrides), data, f"{tmp_path}/run")
 
     return run
 
@@ -41,23 +42,18 @@ def test_damaged_shard_is_named(train, records):
 
 
 @pytest.mark.slow
-def test_damaged_records_are_skipped_on_request(train, records, capfd):
-    shard = records / SHARD
-    shard.write_bytes(shard.read_bytes()[:-1])
-    train(5, "data.on_corrupt=skip")
-    assert f"{shard}: 1 damaged records are skipped, 19 are whole" in capfd.readouterr().out
-    # The same run goes on with the same records.
-    train(7, "data.on_corrupt=skip")
-    assert "going on after step 5 of 7" in capfd.readouterr().out
-
-
-@pytest.mark.slow
-def test_damage_that_comes_later_does_not_end_a_run(train, records, capfd):
+def test_damage_that_comes_later_does_not_end_a_run(train, records, tmp_path, capfd):
+    """It goes on with what is left of the records, and with no others."""
     train(3)
     _damage(records / SHARD)
     with pytest.raises(BadInputError, match="damaged"):
         train(20)
-    train(20, "data.on_corrupt=skip")
-    printed = capfd.readouterr().out
-    assert f"{records / SHARD}: 1 damaged records are skipped, 19 are whole" in printed
-    assert "of 20" in printed.rpartition("going on after step ")[2]
+    repaired = str(tmp_path / "repaired")
+    repair_records(str(records), repaired)
+    capfd.readouterr()
+    train(20, data=repaired)
+    assert "of 20" in capfd.readouterr().out.rpartition("going on after step ")[2]
+    path = tmp_path / "repaired" / "dataset_info.json"
+    path.write_text(path.read_text().replace('"repaired_from": "', '"repaired_from": "0'))
+    with pytest.raises(MismatchError, match="begun with another --data"):
+        train(20, data=repaired)

@@ -13,7 +13,7 @@ from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.presets.pretraining import load_pretrainer
 from spanbert_tf.pretraining.datasets import configured_dataset
-from spanbert_tf.pretraining.run import run_pretraining
+from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.training.metrics_log import MetricsLog
 
 SHARE, FILE = 0.25, "initial_encoder.npz"
@@ -95,9 +95,9 @@ def test_stopped_run_ends_with_the_same_preset_without_the_first_one(
     copied, run = str(shutil.copytree(preset, tmp_path / "preset")), tmp_path / "run"
     log_step = MetricsLog.on_step_end
 
-    def log_and_terminate(self, logs):
-        log_step(self, logs)
-        if self.step == 7:
+    def log_and_terminate(self, step, model):
+        log_step(self, step, model)
+        if step == 7:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:

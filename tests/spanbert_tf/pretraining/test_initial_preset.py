@@ -12,9 +12,9 @@ from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertTokenizer
 from spanbert_tf.presets.pretraining import save_pretraining_preset
-from spanbert_tf.pretraining.initial_preset import begin_with_preset, checked_tokenizer
+from spanbert_tf.pretraining.first_weights import begin_with_preset, checked_tokenizer
+from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.pretraining.model import build_pretrainer
-from spanbert_tf.pretraining.run import run_pretraining
 
 SPECIAL, WORDS = VOCABULARY[:5], VOCABULARY[5:]
 

@@ -17,9 +17,9 @@ from continued_runs import configured, save_encoder
 from spanbert_tf.config import TrainingConfig, load_config
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.models import SpanBertBackbone
-from spanbert_tf.pretraining.run import run_pretraining
+from spanbert_tf.pretraining.job import run_pretraining
+from spanbert_tf.training.devices import make_strategy
 from spanbert_tf.training.metrics_log import read_metrics
-from spanbert_tf.training.strategies import make_strategy
 
 pytestmark = pytest.mark.slow
 

@@ -5,9 +5,9 @@ import tensorflow as tf
 
 from spanbert_tf.config import load_config
 from spanbert_tf.errors import MismatchError
-from spanbert_tf.pretraining.run import run_pretraining
+from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.process import precision
-from spanbert_tf.training.strategies import decide_precision
+from spanbert_tf.training.devices import decide_precision
 
 WIDE = 768
 # Of lines of `flags` in /proc/cpuinfo, those that matter: Sapphire Rapids, Cooper Lake and Zen 4,

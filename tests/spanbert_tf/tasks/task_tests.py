@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import spanbert_tf.tasks.run
+import spanbert_tf.training.devices
 from benchmarks.classification import main as benchmark
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.commands import load_task_model, run_evaluation, run_prediction
 from spanbert_tf.tasks.exporting import export_preset
+from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.predictor import Predictor
-from spanbert_tf.tasks.run import run_finetuning
 from spanbert_tf.tasks.table import load_task_config
 from spanbert_tf.training.metrics_log import METRICS_FILE, MetricsLog, read_metrics
 
@@ -285,7 +285,7 @@ class TrainingTests(TaskTests):
         options = {"preset": "still-preset", "training.epochs": 1, "optimizer.epsilon": 1e-3}
         options |= self.replica_options
         self.finetune(material, tmp_path / "one", **options)
-        monkeypatch.setattr(spanbert_tf.tasks.run, "make_strategy", lambda *_: two_devices)
+        monkeypatch.setattr(spanbert_tf.training.devices, "make_strategy", lambda *_: two_devices)
         self.finetune(material, tmp_path / "two", **options)
         one, two = (read_metrics(str(tmp_path / name / METRICS_FILE)) for name in ("one", "two"))
         assert len(one) == len(two) == 8
@@ -302,9 +302,9 @@ class TrainingTests(TaskTests):
     ):
         log_step = MetricsLog.on_step_end
 
-        def log_and_terminate(self, logs):
-            log_step(self, logs)
-            if self.step == 9:
+        def log_and_terminate(self, step, model):
+            log_step(self, step, model)
+            if step == 9:
                 os.kill(os.getpid(), signal.SIGTERM)
 
         with monkeypatch.context() as patch:

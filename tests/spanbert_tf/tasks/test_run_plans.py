@@ -8,7 +8,7 @@ import pytest
 from spanbert_tf.config import load_finetuning_config
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.studies.grid import run_grid
-from spanbert_tf.tasks import run as run_module
+from spanbert_tf.tasks import finetuning
 from spanbert_tf.tasks.named_entities.task import PieceLabels
 from spanbert_tf.tasks.table import load_task
 
@@ -17,7 +17,7 @@ def plan_of(num_rows, **training):
     values = {"epochs": 2, "batch_size": 32, "evaluations_per_epoch": 10, **training}
     settings = [f"training.{key}={value}" for key, value in values.items()]
     info = types.SimpleNamespace(num_training_rows=num_rows, num_rows=num_rows, num_tokens=1)
-    return run_module._Plan(load_finetuning_config("classification", settings), info)
+    return finetuning._Plan(load_finetuning_config("classification", settings), info)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_number_of_steps_takes_the_place_of_epochs():
     ],
 )
 def test_remark_on_answers_that_are_all_alike_or_wrong(score, answers, words):
-    remark = run_module._remark(score, answers)
+    remark = finetuning._remark(score, answers)
     assert bool(remark) == bool(words) and (words or "") in remark
     assert "\n" not in remark and len(remark) < 200
 

@@ -7,8 +7,9 @@ import pytest
 
 import spanbert_tf.training
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.training.checkpoints import Checkpoints
+from spanbert_tf.training.checkpoints import Best, Checkpoints
 
+LOSS = Best("loss", "min")
 FEATURES = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 TARGETS = FEATURES.sum(axis=1, keepdims=True)
 
@@ -42,7 +43,7 @@ def _weights(model):
 
 def _saved(directory, steps, max_to_keep=3, **options):
     model = _make_model(**options)
-    checkpoints = Checkpoints(str(directory), model, max_to_keep=max_to_keep)
+    checkpoints = Checkpoints(str(directory), model, best=LOSS, max_to_keep=max_to_keep)
     done = 0
     for step in steps:
         _train(model, step - done)
@@ -62,7 +63,7 @@ def test_training_goes_on_as_if_it_had_not_stopped(scale_loss, tmp_path):
     _saved(tmp_path, [3], scale_loss=scale_loss)
     # Other weights, another state of the dropout.
     resumed = _make_model(seed=1, scale_loss=scale_loss)
-    assert Checkpoints(str(tmp_path), resumed, max_to_keep=3).restore() == 3
+    assert Checkpoints(str(tmp_path), resumed, best=LOSS, max_to_keep=3).restore() == 3
     straight = _make_model(scale_loss=scale_loss)
     _train(straight, 7)
     _train(resumed, 4)
@@ -72,14 +73,14 @@ def test_training_goes_on_as_if_it_had_not_stopped(scale_loss, tmp_path):
 
 def test_newest_checkpoints_are_kept(tmp_path):
     model = _saved(tmp_path, [1, 2, 9, 10], max_to_keep=2)
-    assert Checkpoints(str(tmp_path), model, max_to_keep=2).steps() == [9, 10]
+    assert Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=2).steps() == [9, 10]
     assert sorted(os.listdir(tmp_path)) == ["step-00000009", "step-00000010"]
 
 
 def test_nothing_to_restore(tmp_path):
     model = _make_model()
     before = _weights(model)
-    assert Checkpoints(str(tmp_path / "new"), model, max_to_keep=1).restore() == 0
+    assert Checkpoints(str(tmp_path / "new"), model, best=LOSS, max_to_keep=1).restore() == 0
     for expected, actual in zip(before, _weights(model), strict=True):
         np.testing.assert_array_equal(actual, expected)
 
@@ -101,13 +102,13 @@ def test_damaged_checkpoint_is_reported_and_the_one_before_used(damage, tmp_path
     damage(tmp_path / "step-00000004")
     reports = []
     model = _make_model(seed=1)
-    checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=3, report=reports.append)
+    checkpoints = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=3, report=reports.append)
     assert checkpoints.restore() == 2
     (report,) = reports
     assert "step-00000004 is damaged" in report
     _train(model, 2)
     checkpoints.save(4)  # the place is free again
-    assert Checkpoints(str(tmp_path), model, max_to_keep=3).restore() == 4
+    assert Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=3).restore() == 4
 
 
 def test_all_checkpoints_damaged(tmp_path):
@@ -115,13 +116,15 @@ def test_all_checkpoints_damaged(tmp_path):
     for step in (2, 4):
         _flip_a_bit(tmp_path / f"step-0000000{step}" / "state.data-00000-of-00001")
     with pytest.raises(BadInputError, match="every checkpoint is damaged"):
-        Checkpoints(str(tmp_path), model, max_to_keep=3, report=lambda line: None).restore()
+        Checkpoints(
+            str(tmp_path), model, best=LOSS, max_to_keep=3, report=lambda line: None
+        ).restore()
 
 
 def test_leftovers_of_a_killed_process_are_no_checkpoints(tmp_path):
     model = _saved(tmp_path, [2])
     os.rename(tmp_path / "step-00000002", tmp_path / "step-00000004.unfinished")
-    checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=3)
+    checkpoints = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=3)
     assert checkpoints.steps() == []
     assert os.listdir(tmp_path) == []
 
@@ -132,7 +135,7 @@ def test_copies_of_checkpoints_are_left_alone(tmp_path):
     copies = ("step-00000004.bak", "step-00000004 (copy)", "step-4")
     for name in copies:
         shutil.copytree(tmp_path / "step-00000004", tmp_path / name)
-    checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=1)
+    checkpoints = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=1)
     assert checkpoints.restore() == 4
     checkpoints.save(5)
     assert sorted(os.listdir(tmp_path)) == sorted(["step-00000005", *copies])
@@ -140,37 +143,37 @@ def test_copies_of_checkpoints_are_left_alone(tmp_path):
 
 def test_full_disk_keeps_the_checkpoint_before(tmp_path, full_disk):
     model = _saved(tmp_path, [2])
-    checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=1)
+    checkpoints = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=1)
     message = r"step-00000004: cannot be written .*"
     with full_disk(256), pytest.raises(BadInputError, match=message) as raised:
         checkpoints.save(4)
     assert "\n" not in str(raised.value)
     assert os.listdir(tmp_path) == ["step-00000002"]
-    assert Checkpoints(str(tmp_path), model, max_to_keep=1).restore() == 2
+    assert Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=1).restore() == 2
 
 
 def test_best_checkpoint_outlives_the_newest(tmp_path):
     model = _make_model()
-    checkpoints = Checkpoints(str(tmp_path / "kept"), model, max_to_keep=2)
+    checkpoints = Checkpoints(str(tmp_path / "kept"), model, best=LOSS, max_to_keep=2)
     for step, loss in ((1, 5.0), (2, 3.0), (3, float("nan")), (4, 3.5), (5, 3.0), (6, 4.0)):
         _train(model, 1)
-        checkpoints.keep_if_best(step, "loss", loss, higher_is_better=False)
+        checkpoints.keep_if_best(step, {"loss": loss})
         checkpoints.save(step)
     assert checkpoints.steps() == [2, 5, 6]
-    again = Checkpoints(str(tmp_path / "kept"), _make_model(seed=1), max_to_keep=2)
+    again = Checkpoints(str(tmp_path / "kept"), _make_model(seed=1), best=LOSS, max_to_keep=2)
     assert again.restore() == 6
-    again.keep_if_best(7, "loss", 2.0, higher_is_better=False)
+    again.keep_if_best(7, {"loss": 2.0})
     assert again.steps() == [6, 7]
 
 
 def test_best_checkpoint_of_a_score_is_restored(tmp_path):
     model = _make_model()
-    checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=1)
+    checkpoints = Checkpoints(str(tmp_path), model, best=Best("f1", "max"), max_to_keep=1)
     assert checkpoints.restore_best() is None
     weights = {}
     for step, score in ((1, 20.0), (2, 70.0), (3, 60.0)):
         _train(model, 1)
-        checkpoints.keep_if_best(step, "f1", score, higher_is_better=True)
+        checkpoints.keep_if_best(step, {"f1": score})
         checkpoints.save(step)
         weights[step] = _weights(model)
     assert checkpoints.restore_best() == 2
@@ -181,10 +184,10 @@ def test_best_checkpoint_of_a_score_is_restored(tmp_path):
 def test_best_checkpoint_that_is_gone_is_kept_when_it_is_reached_again(tmp_path):
     """A damaged one is set aside; the run goes on before it and comes by with the same value."""
     model = _make_model()
-    checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=2)
-    checkpoints.keep_if_best(3, "loss", 1.0, higher_is_better=False)
+    checkpoints = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=2)
+    checkpoints.keep_if_best(3, {"loss": 1.0})
     shutil.rmtree(tmp_path / "step-00000003")
-    checkpoints.keep_if_best(3, "loss", 1.0, higher_is_better=False)
+    checkpoints.keep_if_best(3, {"loss": 1.0})
     assert checkpoints.restore_best() == 3
 
 
@@ -194,7 +197,9 @@ def test_a_step_can_be_damaged_twice(tmp_path):
     for _ in range(2):
         _flip_a_bit(tmp_path / "step-00000004" / "state.data-00000-of-00001")
         model = _make_model(seed=1)
-        checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=3, report=lambda line: None)
+        checkpoints = Checkpoints(
+            str(tmp_path), model, best=LOSS, max_to_keep=3, report=lambda line: None
+        )
         assert checkpoints.restore() == 2
         _train(model, 2)
         checkpoints.save(4)
@@ -207,6 +212,6 @@ def test_checkpoint_of_another_model_is_named(tmp_path):
     model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(7)])
     model.compile(optimizer=spanbert_tf.training.adamw(0.1, 2, 100))
     model.optimizer.build(model.trainable_variables)
-    checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=3)
+    checkpoints = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=3)
     with pytest.raises(BadInputError, match="step-00000002: does not hold the variables"):
         checkpoints.restore()

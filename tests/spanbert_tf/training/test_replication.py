@@ -12,8 +12,8 @@ import spanbert_tf.training
 from spanbert_tf.config import load_config
 from spanbert_tf.errors import TrainingError
 from spanbert_tf.pretraining.datasets import configured_dataset
+from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.pretraining.model import compiled_pretrainer
-from spanbert_tf.pretraining.run import run_pretraining
 from spanbert_tf.training.metrics_log import MetricsLog
 from spanbert_tf.training.optimizers import AdamW
 
@@ -253,10 +253,10 @@ def test_gradients_that_stay_infinite_end_the_run_with_their_files_named(
     config = load_config("spanbert_base", [*tiny_overrides, *overrides])
     log_step = MetricsLog.on_step_end
 
-    def spoil_the_weights(self, logs):
-        log_step(self, logs)
-        if self.step == 4:
-            embeddings = self.model.model.backbone.token_embedding.embeddings
+    def spoil_the_weights(self, step, model):
+        log_step(self, step, model)
+        if step == 4:
+            embeddings = model.model.backbone.token_embedding.embeddings
             embeddings.assign(np.full(embeddings.shape, np.nan))
 
     monkeypatch.setattr(MetricsLog, "on_step_end", spoil_the_weights)

@@ -9,14 +9,7 @@ from spanbert_tf.config import load_config
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.tasks.table import load_task_config
-from spanbert_tf.training.run_directory import (
-    check_run,
-    check_same_config,
-    check_same_inputs,
-    write_finetuning_run,
-    write_inputs,
-    write_run,
-)
+from spanbert_tf.training.run_directory import RunDirectory
 
 BEFORE = "begun before version 0.2.0"
 
@@ -78,18 +71,18 @@ def test_a_finetuning_run_of_before_is_refused(tmp_path):
         run, config.to_yaml(), {"--data": "1f", "--validation-data": None, "--preset": "2e"}
     )
     with pytest.raises(MismatchError, match=f"^{run}: this run was {BEFORE}"):
-        check_same_config(str(run), config, load_task_config)
+        RunDirectory(str(run)).check(config, load_task_config)
 
 
-def test_runs_of_this_version_go_on(tmp_path, tiny_records, tiny_overrides):
-    config, info = load_config("bert_1seq", tiny_overrides), load_dataset_info(tiny_records)
-    pretraining, finetuning = str(tmp_path / "pretraining"), str(tmp_path / "finetuning")
-    write_inputs(pretraining, {"--initial-preset": None})
-    write_run(pretraining, config, info)
-    assert check_run(pretraining, config, info) == config
-    config = load_task_config("squad_v1")
-    write_finetuning_run(finetuning, config.to_yaml(), {"--data": "1f"})
-    assert check_same_config(finetuning, config, load_task_config) == config
-    check_same_inputs(finetuning, {"--data": "1f"})
+def test_runs_of_this_version_go_on(tmp_path):
+    config, run = load_task_config("squad_v1"), RunDirectory(str(tmp_path / "run"))
+    assert run.check(config, load_task_config) is None
+    run.check_inputs({"--data": "1f"})
+    run.write(config, {"--data": "1f", "--preset": "3d"})
+    assert run.check(config, load_task_config) == config
+    run.check_inputs({"--data": "1f"})
     with pytest.raises(MismatchError, match="begun with another --data"):
-        check_same_inputs(finetuning, {"--data": "2e"})
+        run.check_inputs({"--data": "2e"})
+    run.write(config, {"--data": "1f"})  # what it began with is not forgotten
+    with pytest.raises(MismatchError, match="begun with another --preset"):
+        run.check_inputs({"--preset": None})

@@ -12,9 +12,9 @@ from spanbert_tf.config import load_finetuning_config
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.models import SpanBertBackbone, SpanBertQuestionAnswerer, SpanBertTokenizer
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.tasks import run as run_module
+from spanbert_tf.tasks import finetuning
+from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.optimizer import finetuning_optimizer
-from spanbert_tf.tasks.run import run_finetuning
 
 NAMES = ["ann", "bob", "cid", "dan"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *NAMES, "has", "the", "cat", "who", "?"]
@@ -207,7 +207,7 @@ def adapted(directory, tmp_path_factory):
         write_preset(model, *arguments, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "write_preset", look)
+        patch.setattr(finetuning, "write_preset", look)
         run(directory, output, options(**{"optimizer.lora_rank": 3}))
     return output, seen
 

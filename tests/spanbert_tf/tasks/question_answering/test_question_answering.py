@@ -23,8 +23,8 @@ from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.studies.grid import run_grid
 from spanbert_tf.tasks.commands import load_task_model, run_evaluation, run_prediction
 from spanbert_tf.tasks.exporting import export_preset
+from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.question_answering.dataset import load_contexts, load_questions
-from spanbert_tf.tasks.run import run_finetuning
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.exporting import export_preset
+from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.question_answering.decoding import answer_questions
-from spanbert_tf.tasks.run import run_finetuning
 
 WORDS = ["Ann", "Bob", "has", "the", "cat", "owl", "Who", "?", ".", "Mr", "!", "##s"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

@@ -15,8 +15,8 @@ from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.commands import run_baseline_evaluation, run_evaluation, run_prediction
 from spanbert_tf.tasks.exporting import export_preset
+from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.predictor import Predictor
-from spanbert_tf.tasks.run import run_finetuning
 from spanbert_tf.tasks.table import load_task_config
 from spanbert_tf.tasks.text_classification.dataset import (
     load_examples,

@@ -25,8 +25,8 @@ from spanbert_tf.tasks.commands import (
     run_evaluation,
     run_prediction,
 )
+from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.predictor import Predictor
-from spanbert_tf.tasks.run import run_finetuning
 from spanbert_tf.tasks.text_classification.dataset import load_examples
 from spanbert_tf.tasks.text_classification.predictions import predict_directory
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics

@@ -1,13 +1,14 @@
 """Damaged records are left out, whole ones all stay; damage is put in byte by byte."""
 
+import dataclasses
 import pathlib
 import shutil
 
 import pytest
 import tensorflow as tf
 
+from data_prep.repair import repair_records
 from spanbert_tf.data.records import load_dataset_info
-from spanbert_tf.data.repair import repaired_records
 from spanbert_tf.errors import BadInputError
 
 NUM_RECORDS = 40
@@ -36,10 +37,13 @@ def _flip(path, position):
     path.write_bytes(content)
 
 
-def test_whole_records_are_read_where_they_are(directory, tmp_path):
+def test_whole_records_stay_as_they_are(directory, tmp_path):
     info = load_dataset_info(directory)
-    assert repaired_records(str(directory), info, str(tmp_path / "new")) == (str(directory), info)
-    assert not (tmp_path / "new").exists()
+    repaired = repair_records(str(directory), str(tmp_path / "new"))
+    assert repaired == dataclasses.replace(info, repaired_from=info.digest)
+    for path in directory.iterdir():
+        if path.name != "dataset_info.json":
+            assert (tmp_path / "new" / path.name).read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -52,7 +56,7 @@ def test_whole_records_are_read_where_they_are(directory, tmp_path):
         ("end", 1),
     ],
 )
-def test_what_is_damaged_is_left_out_and_counted(directory, tmp_path, place, num_lost):
+def test_what_is_damaged_is_left_out_and_counted(directory, tmp_path, place, num_lost, capsys):
     info = load_dataset_info(directory)
     path = directory / info.shards[0].file
     records, starts = _records(path), _record_starts(path)
@@ -69,32 +73,40 @@ def test_what_is_damaged_is_left_out_and_counted(directory, tmp_path, place, num
         }
         _flip(path, start + offsets[place])
     lost = len(records) - number if num_lost == "rest" else num_lost
-    lines = []
-    found, repaired = repaired_records(str(directory), info, str(tmp_path / "new"), lines.append)
+    new = tmp_path / "new"
+    repaired = repair_records(str(directory), str(new))
     kept = records[:number] + ([] if num_lost == "rest" else records[number + 1 :])
-    assert _records(pathlib.Path(found) / info.shards[0].file) == kept
-    assert lines == [f"{path}: {lost} damaged records are skipped, {len(kept)} are whole"]
+    assert _records(new / info.shards[0].file) == kept
+    assert capsys.readouterr().out.splitlines() == [
+        f"{path}: {lost} damaged records are left out, {len(kept)} are whole",
+        f"{new}: {info.num_records('train') + info.num_records('validation') - lost} records are "
+        f"whole, {lost} of {directory} are left out",
+    ]
     assert repaired.num_records("train") == NUM_RECORDS - lost
-    assert load_dataset_info(found) == repaired
+    assert load_dataset_info(new) == repaired
+    assert (
+        repaired.digest == info.digest != dataclasses.replace(repaired, repaired_from=None).digest
+    )
+    again = repair_records(str(new), str(tmp_path / "again"))
+    assert again.digest == info.digest
     for shard in info.shards[1:]:
-        assert _records(pathlib.Path(found) / shard.file) == _records(directory / shard.file)
+        assert _records(new / shard.file) == _records(directory / shard.file)
 
 
 @pytest.mark.parametrize("limit", [0, 500])
 def test_full_disk_leaves_nothing(directory, tmp_path, limit, full_disk):
-    """But what an earlier repair has written."""
-    info = load_dataset_info(directory)
-    _flip(directory / info.shards[1].file, 20)
+    """But what lay there."""
+    _flip(directory / load_dataset_info(directory).shards[1].file, 20)
     (tmp_path / "run").mkdir()
     output = tmp_path / "run" / "new"
     message = f"{output}: cannot be written .*free some space"
     with full_disk(limit), pytest.raises(BadInputError, match=message) as raised:
-        repaired_records(str(directory), info, str(output), lambda line: None)
+        repair_records(str(directory), str(output))
     assert "\n" not in str(raised.value)
     assert not list((tmp_path / "run").iterdir())
-    repaired_records(str(directory), info, str(output), lambda line: None)
+    repair_records(str(directory), str(output))
     with full_disk(limit), pytest.raises(BadInputError, match=message):
-        repaired_records(str(directory), info, str(output), lambda line: None)
+        repair_records(str(directory), str(output), overwrite=True)
     assert [path.name for path in output.parent.iterdir()] == ["new"]
     assert load_dataset_info(output).num_records("train") < NUM_RECORDS
 
@@ -105,4 +117,9 @@ def test_a_split_without_whole_records_is_refused(directory, tmp_path):
         if shard.split == "validation":
             _flip(directory / shard.file, 0)
     with pytest.raises(BadInputError, match="no whole record is left in the validation split"):
-        repaired_records(str(directory), info, str(tmp_path / "new"), lambda line: None)
+        repair_records(str(directory), str(tmp_path / "new"))
+
+
+def test_records_are_not_repaired_onto_themselves(directory):
+    with pytest.raises(BadInputError, match="is what is to be repaired; name another output"):
+        repair_records(str(directory), str(directory), overwrite=True)

@@ -1,16 +1,83 @@
-"""The weights that the encoder of a run began with, as a share of those that it ends with."""
+"""The first weights of a run: those of `--initial-preset`, new heads beside them, and what stays.
+
+`training.initial_encoder_share` mixes the encoder at the end with what it began with.
+"""
 
 import os
 import zipfile
+from collections.abc import Collection, Sequence
 
+import keras
 import numpy as np
 
+from spanbert_tf.data.schema import DatasetInfo
 from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.files.writing import whole_file
-from spanbert_tf.models import SpanBertBackbone
+from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
+from spanbert_tf.presets.loading import checked_tokenizer
+from spanbert_tf.presets.pretraining import load_preset_into
+from spanbert_tf.process.lines import print_line
 
 INITIAL_ENCODER = "initial_encoder.npz"
 _KEY = "training.initial_encoder_share"
+_HEADS = ("masked_lm_head", "span_boundary_head")  # those that choose an entry of the vocabulary
+_BIASES = ("output_bias", "bias")  # KerasHub's name, and ours
+
+
+def begin_with_preset(
+    model: SpanBertPretrainer, preset: str, data: str, info: DatasetInfo
+) -> dict[str, str]:
+    """Gives a model the weights of a preset and prints, part by part, what was taken over.
+
+    Args:
+        model: a new model with the shape of the preset's encoder.
+        preset: directory, or another name that `from_preset` takes.
+        data: directory of the records, for errors.
+        info: description of the records.
+
+    Returns:
+        What became of each part, as `load_preset_into` says it.
+
+    Raises:
+        BadInputError: the preset cannot be read.
+        MismatchError: its vocabulary, its casing or its shape is not that of the run.
+    """
+    checked_tokenizer(preset, data, info)
+    report = load_preset_into(model, preset)
+    print_line(f"{preset}:")
+    for part, outcome in report.items():
+        print_line(f"  {part.replace('_', ' ')}: {outcome}")
+    print_line("  optimizer and schedule: starts fresh")
+    return report
+
+
+def begin_at_frequencies(
+    model: SpanBertPretrainer, unigram_counts: Sequence[int], trained: Collection[str]
+) -> list[str]:
+    """Gives heads the output biases of a model that knows the tokens' frequencies alone.
+
+    One is added to each count, so that no entry of the vocabulary is impossible.
+
+    Args:
+        model: a new model.
+        unigram_counts: occurrences of each entry of the vocabulary in the training text.
+        trained: names of the heads that keep the biases that they have.
+
+    Returns:
+        The names of the heads that were given one.
+    """
+    counts = np.asarray(unigram_counts, "float64") + 1.0  # [V]
+    filled = [name for name in _HEADS if name not in trained and getattr(model, name) is not None]
+    for name in filled:
+        _output_bias(getattr(model, name)).assign(np.log(counts / counts.sum()))
+    return filled
+
+
+def _output_bias(head: keras.layers.Layer) -> keras.Variable:
+    """The head's own bias; those of its dense layers lie a layer deeper."""
+    paths = [f"{head.name}/{name}" for name in _BIASES]
+    (bias,) = (weight for weight in head.weights if weight.path in paths)
+    return bias
 
 
 def keep_initial_encoder(encoder: SpanBertBackbone, run: str) -> None:

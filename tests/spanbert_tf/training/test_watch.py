@@ -9,15 +9,13 @@ import pytest
 import tensorflow as tf
 
 import spanbert_tf.training
-from spanbert_tf.training.callbacks import (
-    Evaluation,
-    PeriodicCheckpoint,
-    RunInterrupted,
-    StopOnSignal,
-)
-from spanbert_tf.training.checkpoints import Checkpoints
-from spanbert_tf.training.metrics_log import MetricsLog, read_metrics
+from spanbert_tf.config.finetuning import FinetuningConfig, FinetuningTrainingConfig
+from spanbert_tf.training.checkpoints import Best, Checkpoints
+from spanbert_tf.training.devices import Devices
+from spanbert_tf.training.job import Evaluated, Job
+from spanbert_tf.training.metrics_log import read_metrics
 from spanbert_tf.training.schedule import WarmupLinearDecay
+from spanbert_tf.training.watch import StopSignals, Watch
 
 SCHEDULE = WarmupLinearDecay(0.1, 2, 100)
 
@@ -52,31 +50,63 @@ def _numbers(first):
     )
 
 
-def _log(directory, first_step=0, every=2):
-    return MetricsLog(
-        str(directory), first_step, every=every, schedule=SCHEDULE, tokens_per_step=100.0
-    )
+class Numbers(Job):
+    """Trains on numbers: what `Watch` asks of a job, and nothing else."""
+
+    best, learning_rate, tokens_per_step = Best("loss", "min"), SCHEDULE, 100.0
+
+    def __init__(self, num_steps, log_every=2, evaluate_every=99, save_every=99, first_number=100):
+        training = FinetuningTrainingConfig(
+            log_every=log_every, checkpoint_every_steps=save_every, batch_size=1
+        )
+        self.config = FinetuningConfig(training=training)
+        self.num_steps, self.evaluate_every = num_steps, evaluate_every
+        self.first_number = first_number
+
+    def batches(self, first_step):
+        return _numbers(first_step)
+
+    def evaluates_after(self, step):
+        return step % self.evaluate_every == 0
+
+    def evaluate(self, model, check_stop):
+        """On three numbers inside of `fit`."""
+        stop = keras.callbacks.LambdaCallback(on_test_batch_end=lambda batch, logs: check_stop())
+        held_out = _numbers(self.first_number).take(3)
+        found = model.evaluate(
+            held_out, return_dict=True, verbose=0, callbacks=[stop, *self.others]
+        )
+        return Evaluated(found)
+
+    others = ()
+    load_config = build = begin = describe = finish = None
 
 
-def _evaluation(model, log, first_step=0, every=4, first_number=100):
-    """Evaluates on three numbers inside of `fit`, as the training loop does."""
+Numbers.__abstractmethods__ = frozenset()
 
-    def evaluate(step):
-        held_out = _numbers(first_number).take(3)
-        log.write_evaluation(step, model.evaluate(held_out, return_dict=True, verbose=0))
 
-    return Evaluation(first_step, is_due=lambda step: step % every == 0, evaluate=evaluate)
+def _train(directory, job, first_step=0, others=(), epochs=1):
+    """Trains as a run does; returns the model and its checkpoints."""
+    model = _make_model()
+    job.others = others
+    directory.mkdir(exist_ok=True)
+    checkpoints = Checkpoints(str(directory / "checkpoints"), model, best=job.best, max_to_keep=9)
+    devices = Devices(job.config.training)
+    with Watch(job, model, checkpoints, str(directory), devices, first_step) as watch:
+        watch.catch_up()
+        model.fit(
+            job.batches(first_step),
+            epochs=epochs,
+            steps_per_epoch=(job.num_steps - first_step) // epochs,
+            verbose=0,
+            shuffle=False,
+            callbacks=[*others, watch],
+        )
+    return watch, checkpoints
 
 
 def test_log_has_the_means_since_the_line_before(tmp_path):
-    model, log = _make_model(), _log(tmp_path)
-    model.fit(
-        _numbers(0),
-        steps_per_epoch=8,
-        verbose=0,
-        shuffle=False,
-        callbacks=[log, _evaluation(model, log)],
-    )
+    _train(tmp_path, Numbers(8, evaluate_every=4))
     lines = read_metrics(str(tmp_path / "metrics.jsonl"))
     assert [line["step"] for line in lines] == [2, 4, 4, 6, 8, 8]
     assert [line.get("loss") for line in lines] == [0.5, 2.5, None, 4.5, 6.5, None]
@@ -87,8 +117,7 @@ def test_log_has_the_means_since_the_line_before(tmp_path):
 
 
 def test_tensorboard_has_the_same_numbers(tmp_path):
-    model = _make_model()
-    model.fit(_numbers(0), steps_per_epoch=4, verbose=0, shuffle=False, callbacks=[_log(tmp_path)])
+    _train(tmp_path, Numbers(4))
     (path,) = (tmp_path / "logs" / "train").iterdir()
     logged = {}
     for record in tf.data.TFRecordDataset(str(path)):
@@ -113,47 +142,53 @@ def _logged_steps(directory):
 
 def test_log_of_a_resumed_run_has_every_line_once(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    model = _make_model()
-    model.fit(_numbers(0), steps_per_epoch=6, verbose=0, shuffle=False, callbacks=[_log(tmp_path)])
+    _train(tmp_path, Numbers(6))
     with path.open("a") as file:
         file.write('{"step": 8, "lo')  # killed while it wrote
     # The last checkpoint was that of step 4.
-    model.fit(
-        _numbers(4), steps_per_epoch=4, verbose=0, shuffle=False, callbacks=[_log(tmp_path, 4)]
-    )
+    _train(tmp_path, Numbers(8), first_step=4)
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [2, 4, 6, 8]
     assert [line["loss"] for line in read_metrics(str(path))] == [0.5, 2.5, 4.5, 6.5]
     assert _logged_steps(tmp_path / "logs" / "train") == [2, 4, 6, 8]
 
 
 def test_log_has_the_norm_of_the_last_gradient_before_clipping(tmp_path):
-    model = _make_model()  # the loss does not depend on its weight: gradient 0
-    model.fit(_numbers(0), steps_per_epoch=2, verbose=0, shuffle=False, callbacks=[_log(tmp_path)])
+    _train(tmp_path, Numbers(2))  # the loss does not depend on the model's weight: gradient 0
     assert [line["gradient_norm"] for line in read_metrics(str(tmp_path / "metrics.jsonl"))] == [0]
 
 
-def test_log_knows_what_was_evaluated(tmp_path):
-    model, log = _make_model(), _log(tmp_path)
-    model.fit(
-        _numbers(0),
-        steps_per_epoch=4,
-        verbose=0,
-        shuffle=False,
-        callbacks=[log, _evaluation(model, log, first_number=7)],
-    )
-    assert _log(tmp_path, 4).evaluated_steps == {4}
-    assert _log(tmp_path, 4).evaluations() == [{"step": 4, "loss": 8.0}]
-    assert _log(tmp_path, 3).evaluated_steps == set()
+def test_what_was_not_evaluated_is_caught_up_with(tmp_path):
+    job = Numbers(4, evaluate_every=4, first_number=7)
+    _train(tmp_path, job)
+    path = tmp_path / "metrics.jsonl"
+    whole = path.read_text()
+    assert json.loads(whole.splitlines()[-1]) == {"step": 4, "validation_loss": 8.0}
+    job.batches = None  # all steps are done
+    for begun in (whole, whole[: whole.rindex("{")], whole[:-3]):  # stopped after, before, in it
+        path.write_text(begun)
+        _catch_up(tmp_path, job, 4)
+        assert path.read_text() == whole
+
+
+def _catch_up(directory, job, step):
+    model = _make_model()
+    checkpoints = Checkpoints(str(directory / "checkpoints"), model, best=job.best, max_to_keep=9)
+    with Watch(job, model, checkpoints, str(directory), Devices(job.config.training), step) as one:
+        one.catch_up()
 
 
 def test_checkpoints_are_saved_when_due(tmp_path):
-    model = _make_model()
-    checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=9)
-    callback = PeriodicCheckpoint(checkpoints, 3, every=2)
-    model.fit(
-        _numbers(0), epochs=2, steps_per_epoch=4, verbose=0, shuffle=False, callbacks=[callback]
-    )
-    assert checkpoints.steps() == [4, 6, 8, 10]
+    _, checkpoints = _train(tmp_path, Numbers(11, save_every=2), first_step=3, epochs=2)
+    assert checkpoints.steps() == [4, 6, 8, 10, 11]  # the last step, too
+
+
+def test_best_says_what_is_better():
+    loss, f1 = Best("loss", "min"), Best("f1", "max")
+    assert loss.is_better(1.0, 2.0) and not loss.is_better(2.0, 1.0)
+    assert f1.is_better(2.0, 1.0) and not f1.is_better(1.0, 2.0)
+    assert not loss.is_better(1.0, 1.0) and not f1.is_better(1.0, 1.0)
+    assert loss.place([3.0, 1.0, 1.0, 2.0]) == 1
+    assert f1.place([3.0, 1.0, 3.0, 2.0]) == 0
 
 
 class _SignalAt(keras.callbacks.Callback):
@@ -184,37 +219,29 @@ def handlers():
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize(("moment", "step"), [({"batch": 2}, 13), ({"test_batch": 0}, 15)])
-def test_signal_saves_after_the_step_that_is_running(number, moment, step, handlers, tmp_path):
-    model = _make_model()
-    checkpoints = Checkpoints(str(tmp_path), model, max_to_keep=9)
-    with StopOnSignal(checkpoints, 10) as stop, pytest.raises(RunInterrupted) as raised:
-        model.fit(
-            _numbers(0),
-            steps_per_epoch=5,
-            verbose=0,
-            shuffle=False,
-            callbacks=[_SignalAt(number, **moment), stop],
-            validation_data=_numbers(0).take(3),
-        )
-    assert raised.value.step == step
+@pytest.mark.parametrize(("moment", "step"), [({"batch": 2}, 14), ({"test_batch": 0}, 15)])
+def test_signal_saves_after_the_step_that_is_running(
+    number, moment, step, handlers, tmp_path, capfd
+):
+    job = Numbers(20, evaluate_every=5)
+    watch, checkpoints = _train(tmp_path, job, 11, others=[_SignalAt(number, **moment)])
+    assert watch.is_interrupted and watch.step == step
     assert checkpoints.steps() == [step]
-    assert raised.value.signal_name == number.name
+    assert f"{number.name}: saved step {step} of 20; run the same" in capfd.readouterr().out
     assert signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGINT) is handlers
 
 
-def test_ignored_signal_stays_ignored(handlers, tmp_path):
+def test_ignored_signal_stays_ignored(handlers):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with StopOnSignal(Checkpoints(str(tmp_path), _make_model(), max_to_keep=1), 0):
+    with StopSignals():
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
-def test_run_in_another_thread_leaves_signals_alone(tmp_path):
-    checkpoints = Checkpoints(str(tmp_path), _make_model(), max_to_keep=1)
+def test_run_in_another_thread_leaves_signals_alone():
     before = signal.getsignal(signal.SIGTERM)
 
     def enter():
-        with StopOnSignal(checkpoints, 0):
+        with StopSignals():
             return signal.getsignal(signal.SIGTERM)
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:

@@ -1,14 +1,17 @@
-"""Devices and precision of a run."""
+"""Where a run computes: devices, the workers that share it, and the precision."""
 
+import contextlib
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 
+import keras
 import tensorflow as tf
 
 from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
-from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.errors import ConfigurationError, MismatchError
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.precision import choose_precision
 from spanbert_tf.process.supervision import waiting_for_others
@@ -17,6 +20,102 @@ from spanbert_tf.training.run_directory import AnyConfig
 _CLUSTER_VARIABLE, _SLURM_VARIABLE = "TF_CONFIG", "SLURM_STEP_NODELIST"
 _SLURM_PORT = 8888
 NVIDIA_CARD = "/dev/nvidia0"  # of the driver; a container that is given the card has it
+
+
+class Devices:
+    """The devices and processes of a run; make it before any other TensorFlow operation.
+
+    It also sets what TensorFlow keeps for the whole process: determinism, and Keras' seed.
+
+    Args:
+        training: section of the configuration.
+        num_devices: as for `make_strategy`.
+
+    Attributes:
+        strategy: distribution strategy of the run.
+        are_several: whether several processes share the run, by a `MultiWorkerMirroredStrategy`.
+        is_chief: whether this process writes.
+
+    Raises:
+        ConfigurationError: as for `make_strategy`.
+    """
+
+    def __init__(
+        self, training: TrainingConfig | FinetuningTrainingConfig, num_devices: int | None = None
+    ) -> None:
+        self.strategy = make_strategy(training, num_devices)
+        self.are_several = isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        self.is_chief = not self.are_several or _worker_number(self.strategy.cluster_resolver) == 0
+        if training.deterministic:
+            tf.config.experimental.enable_op_determinism()
+        keras.utils.set_random_seed(training.library_seed)
+
+    def scope(self) -> contextlib.AbstractContextManager:
+        """Variables that are made while it lasts are the run's."""
+        return self.strategy.scope()
+
+    def for_workers(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """Global batches for several workers, each of which takes its own rows of every batch.
+
+        Cutting comes last, so every worker computes the whole batch: masking 256 rows takes 7 ms.
+
+        Args:
+            batches: the same in every worker.
+        """
+        if not self.are_several:
+            return batches
+        options = tf.data.Options()
+        sharding = tf.data.experimental.AutoShardPolicy.DATA
+        options.experimental_distribute.auto_shard_policy = sharding
+        return batches.with_options(options)
+
+    def say(self, line: str) -> None:
+        """Prints a line, once for all workers."""
+        if self.is_chief:
+            print_line(line)
+
+    def describe(self, model: keras.Model, precision: str) -> str:
+        """What runs where in which precision, in a line."""
+        gpus = tf.config.list_logical_devices("GPU")
+        kind, count = ("GPU", len(gpus)) if gpus else ("CPU", 1)
+        replicas = self.strategy.num_replicas_in_sync
+        devices = f"{max(count, replicas) if replicas > 1 else 1} {kind}"
+        parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+        shared = f" as {replicas} replicas" if replicas > 1 else ""
+        return f"{parameters:,} trained parameters on {devices}{shared} in {precision}"
+
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` is true in any of the processes; all of them must ask."""
+        return self._sum(int(flag)) > 0 if self.are_several else flag
+
+    def check_same_step(self, step: int, directory: str) -> None:
+        """Checks that all processes begin with the same step.
+
+        Raises:
+            MismatchError: they have read different checkpoints.
+        """
+        if not self.are_several:
+            return
+        total = self._sum(step)
+        if total != step * self.strategy.num_replicas_in_sync:
+            raise MismatchError(
+                f"{directory}: this worker found step {step}, others another one; all workers need "
+                "the same --output on a file system that they share"
+            )
+
+    def _sum(self, value: int) -> int:
+        """The sum over all replicas."""
+        return int(self._sum_in_graph(tf.constant(value, tf.int64)))
+
+    @tf.function
+    def _sum_in_graph(self, value: tf.Tensor) -> tf.Tensor:
+        def sum_over_replicas(value: tf.Tensor) -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            # A copy has a device, which the all-reduce needs to know.
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(value))
+
+        sums = self.strategy.run(sum_over_replicas, args=(value,))
+        return self.strategy.experimental_local_results(sums)[0]
 
 
 def make_strategy(
@@ -160,20 +259,10 @@ def _check_task(jobs: Mapping[str, Sequence[str]], job: str, number: int) -> Non
         raise ValueError(f"no {job} {number} among {len(jobs[job])}")
 
 
-def for_workers(batches: tf.data.Dataset, strategy: tf.distribute.Strategy) -> tf.data.Dataset:
-    """Global batches for several workers, each of which takes its own rows of every batch.
-
-    Cutting comes last, so every worker computes the whole batch: masking 256 rows takes 7 ms.
-
-    Args:
-        batches: the same in every worker.
-        strategy: distribution strategy of the run.
-    """
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return batches
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    return batches.with_options(options)
+def _worker_number(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> int:
+    """The number of this process; a job `chief`, where there is one, comes before the workers."""
+    comes_after = resolver.task_type == "worker" and "chief" in resolver.cluster_spec().jobs
+    return (resolver.task_id or 0) + comes_after
 
 
 def decide_precision(config: AnyConfig, before: AnyConfig | None, width: int) -> AnyConfig:

@@ -1,0 +1,134 @@
+"""`spanbert-tf prepare repair`: the same records without those that are damaged.
+
+Where a record's bytes are damaged, the next record still begins where the length says; where the
+length itself is, the rest of the file is lost.
+"""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+from collections.abc import Callable, Iterator
+
+import click
+
+from spanbert_tf.command_line import OUTPUT_PATH, WritingCommand, overwrite_option
+from spanbert_tf.data import schema
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.checksums import sha256
+from spanbert_tf.files.locks import one_writer
+from spanbert_tf.files.outputs import check_output
+from spanbert_tf.files.writing import write_directory, write_text
+from spanbert_tf.process.lines import print_line
+
+
+@click.command("repair", cls=WritingCommand)
+@click.argument("records", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+@click.argument("output", metavar="DIR2", type=OUTPUT_PATH)
+@overwrite_option
+def prepare_repair(records: str, output: str, *, overwrite: bool) -> None:
+    """Write the pre-training records of DIR without damaged ones to DIR2.
+
+    A run that was begun with DIR goes on with DIR2.
+    """
+    repair_records(records, output, overwrite=overwrite)
+
+
+@one_writer()
+def repair_records(directory: str, output: str, *, overwrite: bool = False) -> schema.DatasetInfo:
+    """Writes the whole records of a directory to another one; says how many of which file are lost.
+
+    Every file is read once to compare its checksum. Files that are whole are hard links, where the
+    file system has them.
+
+    Args:
+        directory: directory of the records.
+        output: directory for the repaired ones.
+        overwrite: whether earlier records may be replaced.
+
+    Returns:
+        The description that was written; its `repaired_from` tells which records they were.
+
+    Raises:
+        BadInputError: a split has no whole record left, or the output exists or cannot be written.
+    """
+    from spanbert_tf.data.records import load_dataset_info  # TensorFlow
+
+    output = check_output(output, schema.RECORDS, overwrite=overwrite)
+    if os.path.realpath(output) == os.path.realpath(directory):
+        raise BadInputError(f"{output}: is what is to be repaired; name another output")
+    info = load_dataset_info(directory, check_sizes=False)
+    repaired = dataclasses.replace(info, shards=(), repaired_from=info.digest)
+
+    def write(unfinished: str) -> None:
+        nonlocal repaired
+        shards = tuple(_repaired(directory, shard, info, unfinished) for shard in info.shards)
+        repaired = dataclasses.replace(repaired, shards=shards)
+        for split in schema.SPLITS:
+            if not repaired.num_records(split):
+                raise BadInputError(f"{directory}: no whole record is left in the {split} split")
+        for name in (schema.VOCABULARY_FILE, schema.UNIGRAM_COUNTS_FILE):
+            shutil.copyfile(os.path.join(directory, name), os.path.join(unfinished, name))
+        write_text(os.path.join(unfinished, schema.DATASET_INFO_FILE), repaired.to_json())
+
+    write_directory(output, write, schema.RECORDS, overwrite=overwrite)
+    lost = sum(shard.num_records for shard in info.shards)
+    kept = sum(shard.num_records for shard in repaired.shards)
+    print_line(f"{output}: {kept:,} records are whole, {lost - kept:,} of {directory} are left out")
+    return repaired
+
+
+def _repaired(
+    directory: str, shard: schema.ShardInfo, info: schema.DatasetInfo, output: str
+) -> schema.ShardInfo:
+    """Writes the whole records of a file, and describes them."""
+    from spanbert_tf.data.tfrecords import frame_fault
+
+    source, target = (os.path.join(place, shard.file) for place in (directory, output))
+    # A stranger's checksums may be right over a length that is not.
+    if sha256(source) == shard.sha256 and not frame_fault(source):
+        try:
+            os.link(source, target)
+        except OSError:  # another file system, or one without links
+            shutil.copyfile(source, target)
+        return shard
+    num_records = num_tokens = 0
+    with _writer(target) as write:
+        for serialized, length in _whole_records(source, info):
+            write(serialized)
+            num_records += 1
+            num_tokens += length
+    lost = shard.num_records - num_records
+    print_line(f"{source}: {lost} damaged records are left out, {num_records} are whole")
+    return dataclasses.replace(
+        shard,
+        num_records=num_records,
+        num_tokens=num_tokens,
+        sha256=sha256(target),
+        num_bytes=os.path.getsize(target),
+    )
+
+
+def _whole_records(path: str, info: schema.DatasetInfo) -> Iterator[tuple[bytes, int]]:
+    """The records of a file that training can read, and how many tokens each has."""
+    import tensorflow as tf
+
+    from spanbert_tf.data.packing import parse_records
+    from spanbert_tf.data.tfrecords import whole_records
+
+    for serialized in whole_records(path):
+        # Its checksum may have been written over the damage.
+        with contextlib.suppress(tf.errors.InvalidArgumentError):
+            (length,) = parse_records(tf.constant([serialized]), info).lengths.numpy()
+            yield serialized, int(length)
+
+
+@contextlib.contextmanager
+def _writer(path: str) -> Iterator[Callable[[bytes], None]]:
+    import tensorflow as tf
+
+    try:
+        with tf.io.TFRecordWriter(path) as writer:
+            yield writer.write
+    except tf.errors.OpError as error:  # such as a full disk
+        raise OSError(error.message) from error

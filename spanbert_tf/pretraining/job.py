@@ -1,0 +1,312 @@
+"""Pre-training as a job: records, the pretrainer, and the preset at the end."""
+
+import contextlib
+import os
+import shlex
+from collections.abc import Iterable, Mapping
+
+import keras
+import tensorflow as tf
+
+from spanbert_tf.config import PretrainingConfig, load_config
+from spanbert_tf.data.records import (
+    files_of_records,
+    find_damage,
+    load_dataset_info,
+    load_unigram_counts,
+)
+from spanbert_tf.data.schema import VOCABULARY_FILE, DatasetInfo
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
+from spanbert_tf.models.pretraining_heads import LOADED
+from spanbert_tf.presets.loading import weights_digest
+from spanbert_tf.presets.pretraining import load_preset_into, save_pretraining_preset
+from spanbert_tf.pretraining.datasets import (
+    RunDatasets,
+    check_records,
+    tokens_per_row,
+    watched_service,
+)
+from spanbert_tf.pretraining.first_weights import (
+    begin_at_frequencies,
+    begin_with_preset,
+    check_initial_encoder,
+    keep_initial_encoder,
+    mix_with_initial,
+)
+from spanbert_tf.pretraining.model import compiled_pretrainer
+from spanbert_tf.process.lines import print_line
+from spanbert_tf.process.supervision import one_run
+from spanbert_tf.text.vocabulary import load_vocabulary
+from spanbert_tf.training.checkpoints import Best, Checkpoints
+from spanbert_tf.training.devices import Devices
+from spanbert_tf.training.encoder_variables import encoder_variables
+from spanbert_tf.training.job import CheckStop, Evaluated, Job, Phase
+from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
+from spanbert_tf.training.replicated_model import ReplicatedModel
+from spanbert_tf.training.run import run
+from spanbert_tf.training.run_directory import PRESET
+from spanbert_tf.training.schedule import WarmupLinearDecay
+
+_PRESET = "--initial-preset"
+
+
+@one_run
+def run_pretraining(
+    config: PretrainingConfig,
+    data: str,
+    output: str,
+    initial_preset: str | None = None,
+    *,
+    num_devices: int | None = None,
+    show_next_steps: bool = True,
+) -> ReplicatedModel | None:
+    """Trains a model, or goes on with a run that was stopped or killed.
+
+    A run that is killed at any time and started again ends with the same weights, bit for bit, as
+    one that never was, on the same machine.
+
+    Args:
+        config: configuration of the run.
+        data: directory of the records.
+        output: directory of the run; several workers share it.
+        initial_preset: preset whose weights the run begins with, where it has them; a run that
+            resumes does not need it again, and refuses another one.
+        num_devices: devices of each machine to use, all by default.
+        show_next_steps: whether to print what can be done with the finished run.
+
+    Returns:
+        The trained model, or `None` if a signal ended the run.
+
+    Raises:
+        BadInputError: a file or directory cannot be used, or a record is damaged.
+        MismatchError: records, configuration, preset and earlier run do not fit together.
+        ConfigurationError: the devices cannot share the batch equally, or are not there.
+        TrainingError: gradients were not finite again and again, or another worker was lost.
+    """
+    job = PretrainingJob(config, data, initial_preset, show_next_steps=show_next_steps)
+    return run(job, output, num_devices)
+
+
+class PretrainingJob(Job):
+    """Pre-trains on records; arguments as those of `run_pretraining`."""
+
+    best = Best("loss", "min")
+
+    def __init__(
+        self,
+        config: PretrainingConfig,
+        data: str,
+        initial_preset: str | None,
+        *,
+        show_next_steps: bool,
+    ) -> None:
+        self._info = load_dataset_info(data)
+        check_records(config, self._info, data)
+        self.config, self._data, self._preset = config, data, initial_preset
+        self._show_next_steps = show_next_steps
+        self.inputs = {"--data": self._info.digest}
+        self.num_steps = config.training.steps
+        self.tokens_per_step = config.training.batch_size * tokens_per_row(self._info)
+        self.hidden_dim = config.model.hidden_dim
+        self.learning_rate = WarmupLinearDecay(
+            config.optimizer.learning_rate,
+            config.optimizer.warmup_steps,
+            config.training.schedule_steps,
+        )
+
+    def load_config(self, path: str) -> PretrainingConfig:
+        """Reads the `config.yaml` of a run."""
+        return load_config(path)
+
+    def build(self, devices: Devices) -> ReplicatedModel:
+        """The data sets, and a new pretrainer with its optimizer."""
+        self._datasets = RunDatasets(self.config, self._data, self._info, devices)
+        # First: it refuses records that lack what the masking needs.
+        self._held_out = self._datasets.held_out()
+        return compiled_pretrainer(self.config, self._info.vocabulary_size)
+
+    def begin(self, model: ReplicatedModel, output: str, *, is_new: bool) -> None:
+        """New weights, those of the preset where there is one, and the tokens' frequencies."""
+        self._model, share = model.model, self.config.training.initial_encoder_share
+        check_initial_encoder(share, output, self._preset, has_begun=not is_new)
+        # A run that goes on needs the preset no more; where it is still there, it is compared.
+        reads_preset = self._preset and (is_new or os.path.isdir(self._preset))
+        loaded = {}
+        if is_new and self._preset:
+            loaded = begin_with_preset(self._model, self._preset, self._data, self._info)
+        elif reads_preset:
+            load_preset_into(self._model, self._preset)
+        if is_new or reads_preset:
+            digest = weights_digest(self._model.backbone) if reads_preset else None
+            self.inputs[_PRESET] = digest
+        if is_new and self.config.objectives.output_bias == "unigrams":
+            trained = [part for part, outcome in loaded.items() if outcome == LOADED]
+            counts = load_unigram_counts(self._data, self._info)
+            for head in begin_at_frequencies(self._model, counts, trained):
+                words = head.replace("_", " ")
+                print_line(f"  output bias of the {words}: frequencies of the training text")
+
+    def write(self, output: str, *, is_new: bool) -> None:
+        """Beside inputs and configuration, the encoder that the trained one is mixed with."""
+        super().write(output, is_new=is_new)
+        if is_new and self.config.training.initial_encoder_share:
+            keep_initial_encoder(self._model.backbone, output)
+
+    def describe(self, model: ReplicatedModel) -> str:
+        """Steps, rows and epochs."""
+        training, num_records = self.config.training, self._info.num_records("train")
+        passes = training.steps * training.batch_size / num_records
+        alone = min(training.head_steps, training.steps)
+        heads = f", the heads alone in the first {alone:,}" if alone else ""
+        return (
+            f"{training.steps:,} steps of {training.batch_size:,} rows of "
+            f"{self._info.sequence_length}, {passes:,.1f} epochs of {num_records:,} records{heads}"
+        )
+
+    def around(self, first_step: int) -> contextlib.AbstractContextManager:
+        """Watches over the tf.data service, if the batches come from one."""
+        address = self.config.data.service_address
+        return watched_service(address, lambda: self.batches(first_step))
+
+    def phases(self, first_step: int) -> Iterable[Phase]:
+        """Where heads begin alone, two phases; each begins at its step."""
+        switch = min(self.config.training.head_steps, self.num_steps)
+        held = encoder_variables(self._model)
+        for phase in (
+            Phase(first_step, switch, held),
+            Phase(max(first_step, switch), self.num_steps),
+        ):
+            if phase.first < phase.last:
+                yield phase
+
+    def batches(self, first_step: int) -> tf.data.Dataset:
+        """The masked training batches."""
+        return self._datasets.training(first_step)
+
+    def evaluates_after(self, step: int) -> bool:
+        """Every so many steps, and at the end."""
+        return step % self.config.training.evaluate_every == 0 or step == self.num_steps
+
+    def evaluate(self, model: ReplicatedModel, check_stop: CheckStop) -> Evaluated:
+        """Losses and accuracies on the held-out records, whose masks are the same each time."""
+        stop = keras.callbacks.LambdaCallback(on_test_batch_end=lambda batch, logs: check_stop())
+        found = model.evaluate(self._held_out, callbacks=[stop], return_dict=True, verbose=0)
+        return Evaluated(found)
+
+    def finish(
+        self, model: ReplicatedModel, checkpoints: Checkpoints, output: str, *, is_chief: bool
+    ) -> ReplicatedModel:
+        """The encoder's mean with the one before and its evaluation, preset and summary."""
+        share, mixed = self.config.training.initial_encoder_share, None
+        if share:
+            mix_with_initial(self._model.backbone, output, share)
+            # By all workers; before, it was what was trained.
+            mixed = self.evaluate(model, lambda: None).metrics
+        if not is_chief:
+            return model
+        if share:
+            print_line(f"encoder: {share:g} x first weights + {1 - share:g} x trained weights")
+        measured = mixed or last_evaluation(output)
+        save_run_preset(self._model, self.config, self._data, output, self._info, measured)
+        print_summary(output, self.num_steps, measured, show_next_steps=self._show_next_steps)
+        return model
+
+    def damage(self) -> BadInputError | None:
+        """The record that cannot be read."""
+        shards = self._info.shards
+        files = [os.path.join(self._data, shard.file) for shard in shards]
+        return find_damage(files, [shard.num_records for shard in shards])
+
+    def files_of_step(self, step: int) -> str:
+        """The files that hold the records of a batch."""
+        (batch,) = self._datasets.record_ids(step).take(1).as_numpy_iterator()
+        files = files_of_records(self._info.files(self._data, "train"), batch.tolist())
+        return ", ".join(files)
+
+
+def save_run_preset(
+    model: SpanBertPretrainer,
+    config: PretrainingConfig,
+    data: str,
+    output: str,
+    info: DatasetInfo,
+    measured: Mapping[str, float],
+) -> None:
+    """Writes the preset of a finished run into its directory.
+
+    Args:
+        model: as trained.
+        config: configuration of the run.
+        data: directory of the records.
+        output: directory of the run.
+        info: description of the records.
+        measured: metrics of the model on the held-out records.
+
+    Raises:
+        BadInputError: it cannot be written.
+    """
+    vocabulary = load_vocabulary(os.path.join(data, VOCABULARY_FILE))
+    save_pretraining_preset(
+        model,
+        SpanBertTokenizer(vocabulary, **info.casing._asdict()),
+        os.path.join(output, PRESET),
+        sequence_length=info.sequence_length,
+        facts=_card_facts(config, info, measured),
+        of_run=True,
+    )
+
+
+def _card_facts(
+    config: PretrainingConfig, info: DatasetInfo, measured: Mapping[str, float]
+) -> dict[str, str]:
+    """What the model card says of the run."""
+    training, objectives = config.training, config.objectives
+    names = ["masked LM"]
+    names += ["span boundary"] * objectives.span_boundary
+    names += ["next sentence"] * objectives.next_sentence
+    losses = (
+        f"{name.removesuffix('_loss').replace('_', ' ')} {value:.4f}"
+        for name, value in measured.items()
+        if name.endswith("_loss")
+    )
+    facts = {
+        "Pre-training": f"{config.masking.scheme} masking, {training.steps:,} steps of "
+        f"{training.batch_size} rows of {info.sequence_length} positions",
+        "Objectives": ", ".join(names),
+        "Data": f"{info.num_records('train'):,} records, {info.num_tokens('train'):,} tokens",
+        "Held-out losses in nats": ", ".join(losses),
+    }
+    share = training.initial_encoder_share
+    if share:
+        facts["Weights of the encoder"] = f"{share:g} x before + {1 - share:g} x trained"
+    return facts
+
+
+def print_summary(
+    output: str, step: int, measured: Mapping[str, float], *, show_next_steps: bool = True
+) -> None:
+    """Prints what a run reached, where everything is, and what can be done next.
+
+    Args:
+        output: directory of the run.
+        step: steps of the run.
+        measured: as for `save_run_preset`.
+        show_next_steps: whether to print more than the metrics.
+    """
+    shown = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measured.items())
+    print_line()
+    print_line(f"Held-out records after step {step}: {shown}")
+    if not show_next_steps:
+        return
+    print_line(f"{output}: preset/, checkpoints/, metrics.jsonl, config.yaml")
+    print_line(shlex.join(["tensorboard", "--logdir", os.path.join(output, "logs")]))
+    preset = os.path.join(output, PRESET)
+    print_line(shlex.join(["spanbert-tf", "export", "--preset", preset, "--output", "served"]))
+
+
+def last_evaluation(output: str) -> dict[str, float]:
+    """The metrics of a run's last evaluation, by their names in the model."""
+    lines = read_metrics(os.path.join(output, METRICS_FILE))
+    last = [line for line in lines if "validation_loss" in line][-1]
+    return {name.removeprefix("validation_"): v for name, v in last.items() if name != "step"}

@@ -1,0 +1,308 @@
+"""The fine-tuning of any task as a job."""
+
+import json
+import os
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+
+import keras_hub
+import tensorflow as tf
+
+from spanbert_tf.config import FinetuningConfig
+from spanbert_tf.config.runs import VALIDATION_ROWS
+from spanbert_tf.data.rows_info import RowsInfo
+from spanbert_tf.data.task_records import Records
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.writing import write_text
+from spanbert_tf.models import SpanBertBackbone
+from spanbert_tf.models.task_presets import encoder_width
+from spanbert_tf.presets.loading import (
+    load_checked,
+    load_preset,
+    weights_digest,
+)
+from spanbert_tf.presets.model_card import published_name
+from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.process.lines import print_line
+from spanbert_tf.process.supervision import one_run
+from spanbert_tf.tasks.optimizer import add_adapters, finetuning_optimizer, frozen_variables
+from spanbert_tf.tasks.run_inputs import (
+    check_labelled,
+    check_reads,
+    check_records,
+    load_encoder,
+)
+from spanbert_tf.tasks.table import load_task, load_task_config
+from spanbert_tf.tasks.task import Task
+from spanbert_tf.training.checkpoints import Best, Checkpoints
+from spanbert_tf.training.devices import Devices
+from spanbert_tf.training.job import CheckStop, Evaluated, Job
+from spanbert_tf.training.replicated_model import ReplicatedModel
+from spanbert_tf.training.run import run
+from spanbert_tf.training.run_directory import (
+    CONFIG_FILE,
+    PRESET,
+)
+
+SCORES_FILE = "scores.json"
+_PERFECT = 100.0 - 1e-9  # of all tasks' main metrics
+
+
+@one_run
+def run_finetuning(
+    config: FinetuningConfig,
+    preset: str,
+    data: str | Records,
+    output: str,
+    validation_data: str | Records | None = None,
+    *,
+    num_devices: int | None = None,
+) -> dict[str, float] | None:
+    """Fine-tunes an encoder for a task, or goes on with a run that was stopped or killed.
+
+    Args:
+        config: configuration of the run; its `task` names the task.
+        preset: preset whose encoder the run begins with.
+        data: directory of the training records, or the records.
+        output: directory of the run.
+        validation_data: directory of records, or records, to score the model on; they also decide
+            what the task chooses on development data, such as the threshold of SQuAD 2.0.
+        num_devices: devices of each machine to use, all by default.
+
+    Returns:
+        The scores; empty without `validation_data`; `None` if a signal ended the run.
+
+    Raises:
+        BadInputError: a file or directory cannot be used.
+        MismatchError: preset, records, configuration and earlier run do not fit together.
+        ConfigurationError: the devices cannot share the batch equally, or are not there; or more
+            layers are to be frozen than there are.
+        TrainingError: gradients were not finite again and again, or another worker was lost.
+    """
+    job = FinetuningJob(config, preset, data, validation_data)
+    return run(job, output, num_devices)
+
+
+class FinetuningJob(Job):
+    """Fine-tunes an encoder for a task; arguments as those of `run_finetuning`."""
+
+    def __init__(
+        self,
+        config: FinetuningConfig,
+        preset: str,
+        data: str | Records,
+        validation_data: str | Records | None,
+    ) -> None:
+        self._task: Task = load_task(config.task)
+        self._data = self._task.records(data)
+        self._validation_data = self._task.records(validation_data) if validation_data else None
+        self._info = self._data.info
+        if not self._info.num_training_rows:
+            raise BadInputError(f"{data}: holds no rows to train on; write records with labels")
+        for records in filter(None, (self._data, self._validation_data)):
+            check_records(config, records.info, records)
+        if validation_data:
+            check_labelled(self._validation_data.info, self._validation_data)
+        self.config, self._preset = config, preset
+        self.best = Best(self._task.main_metric, "max")
+        self.patience = config.training.early_stopping_patience
+        self.inputs = {
+            "--data": self._data.digest,
+            "--validation-data": validation_data and self._validation_data.digest,
+        }
+        self._plan = _Plan(config, self._info)
+        self.num_steps = self._plan.num_steps
+        self.tokens_per_step = self._plan.tokens_per_step
+        self.hidden_dim = encoder_width(preset)
+
+    def load_config(self, path: str) -> FinetuningConfig:
+        """Reads the `config.yaml` of a run of any task."""
+        return load_task_config(path)
+
+    def build(self, devices: Devices) -> ReplicatedModel:
+        """The encoder of the preset with the task's layers on it."""
+        self._devices = devices
+        config, preset, data = self.config, self._preset, self._data
+        precision = config.training.precision
+        backbone, tokenizer = load_encoder(preset, self._info, data, precision)
+        if self._validation_data:
+            validation_data = self._validation_data
+            check_reads(backbone, tokenizer, validation_data.info, validation_data, preset)
+        if config.training.random_weights:
+            options = {"dtype": precision, "load_weights": False}
+            backbone = load_preset(SpanBertBackbone, preset, **options)
+        self.inputs["--preset"] = (
+            None if config.training.random_weights else weights_digest(backbone)
+        )
+        model = self._task.build(backbone, tokenizer, self._info, config)
+        if config.optimizer.lora_rank is not None:
+            add_adapters(model, config.optimizer.lora_rank)
+        if self._validation_data and self._task.check_model is not None:
+            self._task.check_model(model, self._validation_data.info, self._validation_data, data)
+        frozen = frozen_variables(backbone, config.optimizer.frozen_layers)
+        trained = ReplicatedModel(model, config.training.accumulation_steps, frozen)
+        trained.compile(
+            optimizer=finetuning_optimizer(
+                model, config.optimizer, num_steps=max(self.num_steps, 1)
+            ),
+            auto_scale_loss=False,  # the optimizer's own scale looks at all replicas
+            jit_compile=config.training.jit_compile,
+        )
+        trained.optimizer.build(trained.trainable_variables)
+        self.learning_rate = trained.optimizer.schedule
+        return trained
+
+    def begin(self, model: ReplicatedModel, output: str, *, is_new: bool) -> None:
+        """Nothing: the weights are those that the model was built with."""
+        backbone, is_random = model.model.backbone, self.config.training.random_weights
+        if model.model.reads_pooler and not (backbone.is_pooler_trained or is_random):
+            self._devices.say(
+                f"{self._preset}: its pooler was never trained, as pre-training on single "
+                "sequences leaves it; it is trained now, from random weights"
+            )
+
+    def write(self, output: str, *, is_new: bool) -> None:
+        """Beside the inputs, of how many rows the scores are, for the table of GLUE."""
+        if self._validation_data:
+            self.inputs[VALIDATION_ROWS] = self._validation_data.info.num_rows
+        super().write(output, is_new=is_new)
+
+    def describe(self, model: ReplicatedModel) -> str:
+        """Steps, rows and epochs."""
+        return (
+            f"{self.num_steps:,} steps of {self.config.training.batch_size:,} rows, "
+            f"{self.num_steps / self._plan.steps_per_epoch:,.4g} epochs of "
+            f"{self._info.num_training_rows:,} rows"
+        )
+
+    def batches(self, first_step: int) -> tf.data.Dataset:
+        """The task's training batches."""
+        training = self.config.training
+        dataset = self._task.dataset(
+            self._data,
+            batch_size=training.batch_size,
+            training=True,
+            seed=training.seed,
+            first_batch=first_step,
+        )
+        return self._devices.for_workers(dataset)
+
+    def saves_after(self, step: int) -> bool:
+        """At the ends of epochs, too."""
+        return super().saves_after(step) or step % self._plan.steps_per_epoch == 0
+
+    def evaluates_after(self, step: int) -> bool:
+        """At parts of epochs, where there is something to evaluate on."""
+        return self._validation_data is not None and step in self._plan.scored_steps
+
+    def evaluate(self, model: ReplicatedModel, check_stop: CheckStop) -> Evaluated:
+        """The task's scores on the validation data."""
+        return self._calibrated_scores(model.model, after_batch=check_stop)
+
+    def finish(
+        self, model: ReplicatedModel, checkpoints: Checkpoints, output: str, *, is_chief: bool
+    ) -> dict[str, float]:
+        """The best checkpoint, the preset, and the scores of what was written."""
+        if self.config.training.keep_best:
+            best = checkpoints.restore_best()
+            self._devices.say(
+                f"training.keep_best: no evaluation of this run chose a checkpoint ("
+                f"{self._why_none_is_best()}); the weights of the last step are kept"
+                if best is None
+                else f"the best checkpoint is that of step {best}"
+            )
+        return self._write_scored_preset(model.model, output) if is_chief else {}
+
+    def _why_none_is_best(self) -> str:
+        """Why a finished run has no best checkpoint."""
+        if not self._validation_data:
+            return "it has no --validation-data"
+        if not self.num_steps:
+            return "it has no steps"
+        return "all were before training.keep_best was set"
+
+    def _write_scored_preset(self, model: keras_hub.models.Task, output: str) -> dict[str, float]:
+        """Writes the preset, and scores what was written as `evaluate` does."""
+        directory = os.path.join(output, PRESET)
+        encoder = published_name(self._preset)
+        random_weights = f"random weights of the shape of {encoder}"
+        facts = {
+            "Fine-tuned from": random_weights if self.config.training.random_weights else encoder,
+            "Data": published_name(str(self._data)),
+        }
+        if self.num_steps:  # otherwise the weights that it was built with must tell
+            model.is_head_trained = True
+        write_preset(model, directory, facts=facts, of_run=True)
+        scores = {}
+        if self._validation_data:
+            saved = load_checked(self._task.model_class, directory)  # in float32
+            scores, remark = self._calibrated_scores(saved)
+            write_text(os.path.join(output, SCORES_FILE), json.dumps(scores, indent=1) + "\n")
+            said = f"; {remark}" if remark and self.num_steps else ""
+            print_line(f"{self._validation_data}: {shown_scores(scores)}{said}")
+            facts["Scores"] = shown_scores(scores)
+            write_preset(saved, directory, facts=facts, of_run=True)
+        print_line(f"{output}: {PRESET}/, checkpoints/, metrics.jsonl, {CONFIG_FILE}")
+        return scores
+
+    def _calibrated_scores(self, model: keras_hub.models.Task, **options: CheckStop) -> Evaluated:
+        """Lets the task choose what depends on development data, and scores the model there."""
+        task, records = self._task, self._validation_data
+        batch_size = self.config.prediction.batch_size
+        predictions = task.predict(model, records, batch_size=batch_size, **options)
+        if task.calibrate is not None:
+            task.calibrate(model, records, predictions)
+        scores = task.score(model, records, predictions)
+        answers = [] if task.answers is None else task.answers(model, records, predictions)
+        return Evaluated(scores, _remark(scores[task.main_metric], answers))
+
+
+class _Plan:
+    """The steps of a run: how many there are, which end an epoch, which precede an evaluation."""
+
+    def __init__(self, config: FinetuningConfig, info: RowsInfo) -> None:
+        training = config.training
+        self._config = config
+        self.steps_per_epoch = -(-info.num_training_rows // training.batch_size)
+        self.num_steps = training.max_steps or training.epochs * self.steps_per_epoch
+        self.tokens_per_step = training.batch_size * info.num_tokens / info.num_rows
+        self.scored_steps = frozenset(self._scored_steps())
+
+    def _scored_steps(self) -> Iterator[int]:
+        """The steps that end a part of an epoch, but for those too soon after another; the last."""
+        training, last = self._config.training, 0
+        parts = training.evaluations_per_epoch
+        if not parts or not self.num_steps:
+            return
+        for part in range(1, self.num_steps * parts // self.steps_per_epoch + 1):
+            step = -(-part * self.steps_per_epoch // parts)  # the first that completes the part
+            if step - last >= training.min_steps_between_evaluations:
+                yield (last := step)
+        yield self.num_steps
+
+
+def _remark(score: float, answers: Sequence[str]) -> str:
+    """Says what to try where all answers are the same, or none is right.
+
+    Args:
+        score: the main metric, in percent.
+        answers: what is predicted for each item, empty for nothing.
+    """
+    if score >= _PERFECT or len(answers) < 2:  # the records themselves may have one class
+        return ""
+    if len(set(answers)) == 1:
+        label = textwrap.shorten(repr(answers[0]), 60, placeholder="…")  # may be a whole answer
+        found = f"{label} alone is predicted" if answers[0] else "nothing is predicted"
+    elif score == 0:
+        found = "nothing right is predicted"
+    else:
+        return ""
+    return (
+        f"{found}; if it stays so, raise optimizer.learning_rate or training.epochs, or lower "
+        "training.batch_size"
+    )
+
+
+def shown_scores(scores: Mapping[str, float]) -> str:
+    """Scores as a line for people."""
+    return ", ".join(f"{name} {value:.2f}" for name, value in scores.items())

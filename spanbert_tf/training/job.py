@@ -1,0 +1,208 @@
+"""What `training.run` asks of what it trains: pre-training, or the fine-tuning of a task."""
+
+import abc
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from spanbert_tf.errors import BadInputError, TrainingError, reason
+from spanbert_tf.training.checkpoints import Best, Checkpoints
+from spanbert_tf.training.devices import Devices
+from spanbert_tf.training.run_directory import AnyConfig, RunDirectory
+
+# What TensorFlow raises where another worker cannot be reached any more.
+_LOST_WORKER_ERRORS = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
+
+CheckStop = Callable[[], None]  # raises where a signal has come
+
+
+class Evaluated(NamedTuple):
+    """What an evaluation found.
+
+    Attributes:
+        metrics: their names, without a prefix, and their values.
+        remark: what is to be said of the predictions, in a clause; empty for nothing.
+    """
+
+    metrics: Mapping[str, float]
+    remark: str = ""
+
+
+class Phase(NamedTuple):
+    """Steps in which the same variables are trained.
+
+    Attributes:
+        first: steps that are done before.
+        last: steps that are done after.
+        held: variables that stay as they are.
+    """
+
+    first: int
+    last: int
+    held: Sequence[keras.Variable] = ()
+
+
+class TrainingDiverged(Exception):
+    """Too many updates in a row had gradients that are not finite.
+
+    Attributes:
+        step: the last one.
+        num_steps: how many.
+    """
+
+    def __init__(self, step: int, num_steps: int) -> None:
+        super().__init__(f"no finite gradients in {num_steps} steps up to {step}")
+        self.step = step
+        self.num_steps = num_steps
+
+
+class Job(abc.ABC):
+    """One way to fill a run: what is built, what it reads, how it is evaluated, what comes of it.
+
+    Its methods are called in the order in which they stand here.
+
+    Attributes:
+        config: configuration of the run; its section `training` is a `RunConfig`.
+        best: which evaluation is the best one.
+        patience: the run ends after so many evaluations in a row that were no better than the best
+            one; `None`: it goes on.
+        inputs: option of the command → digest of what it names, `None` where it is not given; a
+            resumed run must find the same again.
+        num_steps: steps of the whole run.
+        tokens_per_step: word pieces of a batch, padding apart.
+        learning_rate: rate of the step after so many.
+        hidden_dim: width of the encoder, by which `precision: auto` is decided.
+    """
+
+    config: AnyConfig
+    best: Best
+    patience: int | None = None
+    inputs: dict[str, str | None]
+    num_steps: int
+    tokens_per_step: float
+    learning_rate: Callable[[int], float]
+    hidden_dim: int
+
+    @abc.abstractmethod
+    def load_config(self, path: str) -> AnyConfig:
+        """Reads the `config.yaml` of a run of this kind."""
+
+    @abc.abstractmethod
+    def build(self, devices: Devices) -> keras.Model:
+        """A compiled model, built with its optimizer, inside the scope of the run's strategy."""
+
+    @abc.abstractmethod
+    def begin(self, model: keras.Model, output: str, *, is_new: bool) -> None:
+        """Gives the model its first weights, and completes `inputs`.
+
+        Args:
+            model: what `build` returned.
+            output: directory of the run.
+            is_new: whether there is no checkpoint, whose weights come after these.
+        """
+
+    def write(self, output: str, *, is_new: bool) -> None:
+        """Writes what the run must find again beside its checkpoints; the configuration last."""
+        RunDirectory(output).write(self.config, self.inputs)
+
+    @abc.abstractmethod
+    def describe(self, model: keras.Model) -> str:
+        """What the run does, in a line that goes on after the devices."""
+
+    def around(self, first_step: int) -> contextlib.AbstractContextManager:
+        """What lasts while the model is trained from a step on."""
+        return contextlib.nullcontext()
+
+    def phases(self, first_step: int) -> Iterable[Phase]:
+        """The steps that are left."""
+        return [Phase(first_step, self.num_steps)] if first_step < self.num_steps else []
+
+    @abc.abstractmethod
+    def batches(self, first_step: int) -> tf.data.Dataset:
+        """The endless training batches from a step on."""
+
+    def saves_after(self, step: int) -> bool:
+        """Whether there is a checkpoint after a step."""
+        return step % self.config.training.checkpoint_every_steps == 0
+
+    @abc.abstractmethod
+    def evaluates_after(self, step: int) -> bool:
+        """Whether there is an evaluation after a step."""
+
+    @abc.abstractmethod
+    def evaluate(self, model: keras.Model, check_stop: CheckStop) -> Evaluated:
+        """Evaluates; calls `check_stop` after each batch."""
+
+    @abc.abstractmethod
+    def finish(
+        self, model: keras.Model, checkpoints: Checkpoints, output: str, *, is_chief: bool
+    ) -> Any:
+        """What comes after the last step: preset, scores and summary.
+
+        Args:
+            model: as trained.
+            checkpoints: those of the run, the best one among them.
+            output: directory of the run.
+            is_chief: whether this process writes.
+
+        Returns:
+            What the run returns.
+        """
+
+    def damage(self) -> BadInputError | None:
+        """What to raise where a batch could not be read, if the file can be named."""
+        return None
+
+    def files_of_step(self, step: int) -> str:
+        """The files that the records of the step after so many come from; empty if unknown."""
+        return ""
+
+    @contextlib.contextmanager
+    def named_errors(self, output: str, devices: Devices) -> Iterator[None]:
+        """Says which file is meant where TensorFlow or the operating system would not."""
+        try:
+            yield
+        except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+            raise self.damage() or error from error
+        except _LOST_WORKER_ERRORS as error:
+            if not devices.are_several:
+                raise
+            raise TrainingError(
+                f"{output}: another worker was lost ({type(error).__name__}); start all "
+                "workers again to go on from the last checkpoint"
+            ) from error
+        except TrainingDiverged as error:
+            raise TrainingError(self._describe_divergence(output, error)) from error
+        except (OSError, BadInputError) as error:
+            if not os.path.isdir(output):
+                raise TrainingError(
+                    f"{output}: was removed or renamed while it was trained; if it still "
+                    "has its checkpoints, name its new place as --output to go on"
+                ) from error
+            if isinstance(error, BadInputError):
+                raise
+            raise BadInputError(
+                f"{output}: cannot be written ({reason(error)}); free some space and run the "
+                "same command again to go on"
+            ) from error
+
+    def _describe_divergence(self, output: str, error: TrainingDiverged) -> str:
+        """Where the gradients were not finite: the step, and the files of its records."""
+        first_step = error.step - error.num_steps
+        files = self.files_of_step(first_step)
+        where = f", whose records are in {files}" if files else ""
+        advice = ", or look at these records" if files else ""
+        return (
+            f"{output}: gradients were not finite in {error.num_steps} steps in a row, from "
+            f"step {first_step + 1} on{where}; lower optimizer.learning_rate{advice}; the last "
+            "good checkpoint is kept"
+        )

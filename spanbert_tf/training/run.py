@@ -1,0 +1,92 @@
+"""One run, from its checks to its end: pre-training and every fine-tuning task go through it."""
+
+import os
+from typing import Any
+
+from spanbert_tf.errors import MismatchError
+from spanbert_tf.process.lines import print_line
+from spanbert_tf.training.checkpoints import Checkpoints
+from spanbert_tf.training.devices import NVIDIA_CARD, Devices, decide_precision, unused_card
+from spanbert_tf.training.job import Job
+from spanbert_tf.training.run_directory import CHECKPOINTS, RunDirectory
+from spanbert_tf.training.watch import Watch
+
+
+def run(job: Job, output: str, num_devices: int | None = None) -> Any:
+    """Trains from the newest checkpoint to the end, or until a signal stops it.
+
+    Args:
+        job: what is trained.
+        output: directory of the run; several workers share it.
+        num_devices: devices of each machine to use, all by default.
+
+    Returns:
+        What `job.finish` returns; `None` if a signal ended the run, with a checkpoint.
+
+    Raises:
+        BadInputError: a file or directory cannot be used, or a record is damaged.
+        MismatchError: what the run is to read does not fit together, or is not what it began with.
+        ConfigurationError: the devices cannot share the batch equally, or are not there.
+        TrainingError: gradients were not finite again and again, or another worker was lost.
+    """
+    # Check.
+    directory = RunDirectory(output)
+    before = directory.check(job.config, job.load_config)
+    directory.check_inputs(job.inputs)
+    devices = Devices(job.config.training, num_devices)
+
+    # Build.
+    job.config = decide_precision(job.config, before, job.hidden_dim)
+    with devices.scope():
+        model = job.build(devices)
+    checkpoints = Checkpoints(
+        os.path.join(output, CHECKPOINTS),
+        model,
+        best=job.best,
+        max_to_keep=job.config.training.max_checkpoints,
+        report=print_line,
+        writes=devices.is_chief,
+    )
+    is_new = not checkpoints.steps()
+    job.begin(model, output, is_new=is_new)
+    directory.check_inputs(job.inputs)
+    with job.named_errors(output, devices):
+        step = _restore(checkpoints, job, output, devices)
+        if devices.is_chief:
+            job.write(output, is_new=is_new)
+        where = devices.describe(model, job.config.training.precision)
+        devices.say(f"{where}: {job.describe(model)}")
+        if advice := unused_card(NVIDIA_CARD):
+            devices.say(advice)
+
+        # Train.
+        with Watch(job, model, checkpoints, output, devices, step) as watch, job.around(step):
+            watch.catch_up()
+            for phase in job.phases(step):
+                model.hold(phase.held)
+                model.fit(
+                    job.batches(phase.first),
+                    steps_per_epoch=phase.last - phase.first,
+                    callbacks=[watch],
+                    shuffle=False,  # the data set is shuffled
+                    verbose=0,
+                )
+
+        # Finish.
+        if watch.is_interrupted:
+            return None
+        return job.finish(model, checkpoints, output, is_chief=devices.is_chief)
+
+
+def _restore(checkpoints: Checkpoints, job: Job, output: str, devices: Devices) -> int:
+    """Restores the newest checkpoint that is not damaged; returns its step, 0 for none."""
+    step = checkpoints.restore()
+    devices.check_same_step(step, output)
+    if step > job.num_steps:
+        raise MismatchError(
+            f"{output}: has {step} steps already, more than training.steps ({job.num_steps}); "
+            "raise it, or name another --output"
+        )
+    if step:
+        devices.say(f"{output}: going on after step {step:,} of {job.num_steps:,}")
+    return step

@@ -1,0 +1,290 @@
+"""What happens beside the steps of a run: log, checkpoints, evaluations, reasons to stop."""
+
+import datetime
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import FrameType, TracebackType
+
+import keras
+import rich.console
+import rich.progress
+
+from spanbert_tf.process.lines import print_line
+from spanbert_tf.training.checkpoints import Checkpoints
+from spanbert_tf.training.devices import Devices
+from spanbert_tf.training.job import Job, TrainingDiverged
+from spanbert_tf.training.metrics_log import MetricsLog
+
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopTraining(Exception):
+    """The run ends before its last step; caught by `Watch`.
+
+    Its text is what is said of it.
+
+    Attributes:
+        is_interrupted: whether the same command is to go on.
+    """
+
+    def __init__(self, line: str, *, is_interrupted: bool) -> None:
+        super().__init__(line)
+        self.is_interrupted = is_interrupted
+
+
+class Watch(keras.callbacks.Callback):
+    """The one callback of a run: after each step it does what is due, in the order of `_after`.
+
+    Use it as a context manager around all `fit`s of a run: it handles signals, saves the last
+    step, and catches `StopTraining`.
+
+    It counts the steps of the whole run, over fits and restarts. The optimizer's own counter would
+    not do: with float16 it leaves out the steps that overflow.
+
+    Args:
+        job: what is trained.
+        model: its model.
+        checkpoints: where to save.
+        output: directory of the run.
+        devices: those of the run; of several workers one writes and shows.
+        step: steps that are done already.
+
+    Attributes:
+        step: steps that are done.
+        is_interrupted: whether a signal has ended the run.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        model: keras.Model,
+        checkpoints: Checkpoints,
+        output: str,
+        devices: Devices,
+        step: int,
+    ) -> None:
+        super().__init__()
+        self.step = step
+        self.is_interrupted = False
+        self._job, self._trained, self._checkpoints = job, model, checkpoints
+        self._output, self._devices = output, devices
+        self._log = MetricsLog(
+            output,
+            step,
+            is_due=self._is_log_due,
+            learning_rate=job.learning_rate,
+            tokens_per_step=job.tokens_per_step,
+            writes=devices.is_chief,
+        )
+        self._signals = StopSignals()
+        self._progress = _Progress(step, job.num_steps) if devices.is_chief else None
+        self._after: tuple[Callable[[], None], ...] = (
+            self._write_log,
+            self._stop_on_divergence,  # before the checkpoint, so that the last one is a good one
+            self._save,
+            self.stop_on_signal,
+            self._show,  # what is shown cannot keep a step from being saved
+            self._evaluate,  # inside of `fit`, so that the stream of batches goes on
+        )
+
+    def __enter__(self) -> "Watch":
+        self._signals.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        try:
+            if self._progress:
+                self._progress.stop()
+            is_early = isinstance(error, StopTraining)
+            if error is None or is_early:
+                self._checkpoints.save(self.step)
+            if is_early:
+                self.is_interrupted = error.is_interrupted
+                self._devices.say(f"{self._output}: {error}")
+            return is_early
+        finally:
+            self._signals.__exit__()
+
+    def catch_up(self) -> None:
+        """Does what a run that was stopped between a step and its evaluation lacks."""
+        if self.step and self.step not in self._log.evaluated_steps:
+            self._evaluate()
+        self._stop_if_patience_ends()
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Notes where the epoch begins; Keras sets the metrics back here."""
+        self._first_step_of_epoch = self.step
+        self._log.begin_interval()
+
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Begins the log's interval, if the last one has ended."""
+        self._log.on_step_begin(self.step, self._trained)
+        if self._progress:
+            self._progress.start()
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Counts, and does what is due; `batch` is the last one of an execution."""
+        self.step = self._first_step_of_epoch + batch + 1
+        for call in self._after:
+            call()
+
+    def stop_on_signal(self) -> None:
+        """Ends the run if one of its workers was signalled; all of them ask in the same step.
+
+        Evaluations call it, too: they can take longer than a machine's notice of its end.
+        """
+        if self._devices.any(self._signals.received is not None):
+            name = (self._signals.received or signal.SIGTERM).name
+            line = (
+                f"{name}: saved step {self.step:,} of {self._job.num_steps:,}; run the same "
+                "command again to go on"
+            )
+            raise StopTraining(line, is_interrupted=True)
+
+    def _is_log_due(self, step: int) -> bool:
+        is_last = step == self._job.num_steps
+        is_due = step % self._job.config.training.log_every == 0
+        return is_due or is_last or self._job.evaluates_after(step)
+
+    def _write_log(self) -> None:
+        self._log.on_step_end(self.step, self._trained)
+
+    def _stop_on_divergence(self) -> None:
+        """An update that is left out changes no weight."""
+        skipped = int(self._trained.optimizer.skipped_in_a_row.numpy())
+        if skipped >= self._job.config.training.max_skipped_steps:
+            raise TrainingDiverged(self.step, skipped)
+
+    def _save(self) -> None:
+        if self._job.saves_after(self.step):
+            self._checkpoints.save(self.step)
+
+    def _show(self) -> None:
+        if self._progress:
+            self._progress.show(self.step, self._log.last_line)
+
+    def _evaluate(self) -> None:
+        """Evaluates if it is due, logs, keeps the best checkpoint, and stops if patience ends."""
+        if not self._job.evaluates_after(self.step):
+            return
+        metrics, remark = self._job.evaluate(self._trained, self.stop_on_signal)
+        if self._job.config.training.keep_best:
+            self._checkpoints.keep_if_best(self.step, metrics)
+        # Last: killed before it, the run evaluates again.
+        self._log.write_evaluation(self.step, metrics)
+        shown = ", ".join(f"{name.replace('_', ' ')} {v:.4f}" for name, v in metrics.items())
+        said = f"evaluated after step {self.step:,}: {shown}{remark and f'; {remark}'}"
+        self._devices.say(said)
+        if self.step < self._job.num_steps:
+            self._stop_if_patience_ends()
+
+    def _stop_if_patience_ends(self) -> None:
+        patience, best = self._job.patience, self._job.best
+        values = [line[best.metric] for line in self._log.evaluations()]
+        if patience is not None and values and len(values) - 1 - best.place(values) >= patience:
+            line = f"no better for {patience} evaluations: stopped"
+            raise StopTraining(line, is_interrupted=False)
+
+
+class StopSignals:
+    """Notes SIGTERM and Ctrl-C while the context lasts, and puts the former handlers back.
+
+    A signal that the process ignores (SIGINT of a child in the background) stays ignored. That a
+    second signal ends the process at once is the command line's (`spanbert_tf.process.signals`).
+
+    Attributes:
+        received: the last one; in the middle of a step nothing can be saved.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._former: dict[int, object] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # Python lets the main thread alone handle signals
+        for number in _STOP_SIGNALS:
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: not Python's own
+                self._former[number] = signal.signal(number, self._note)
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.received = signal.Signals(number)
+
+
+class _Progress:
+    """Step, losses, learning rate, speed, and the time that went by and is left.
+
+    A bar on a terminal, elsewhere a line where the log has a new one.
+    """
+
+    def __init__(self, step: int, num_steps: int) -> None:
+        self._first_step, self._num_steps = step, num_steps
+        self._start: float | None = None
+        self._bar: rich.progress.Progress | None = None
+
+    def start(self) -> None:
+        """Begins with the first step; the clock, too."""
+        if self._start is not None:
+            return
+        self._start = time.monotonic()
+        if sys.stdout.isatty():
+            columns = (
+                rich.progress.BarColumn(),
+                rich.progress.TextColumn("{task.description}", markup=False),
+            )
+            self._bar = rich.progress.Progress(*columns, console=rich.console.Console())
+            title = f"step {self._first_step:,} of {self._num_steps:,}"
+            self._task = self._bar.add_task(
+                title, total=self._num_steps, completed=self._first_step
+            )
+            self._bar.start()
+
+    def show(self, step: int, line: Mapping[str, float]) -> None:
+        """Moves the bar, or prints the log's last line if it is that of this step."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, description=self._describe(step, line))
+        elif line.get("step") == step:
+            print_line(self._describe(step, line))
+
+    def stop(self) -> None:
+        """Takes the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _describe(self, step: int, line: Mapping[str, float]) -> str:
+        text = f"step {step:,} of {self._num_steps:,}"
+        if line:
+            text += f": {describe_losses(line)}, learning rate {line['learning_rate']:.2e}, "
+            text += f"{line['tokens_per_second']:,.0f} tokens/s"
+        gone = time.monotonic() - self._start
+        per_step = gone / max(step - self._first_step, 1)
+        times = (gone, per_step * (self._num_steps - step))
+        gone, left = (str(datetime.timedelta(seconds=round(seconds))) for seconds in times)
+        return f"{text}, {gone} elapsed, {left} left"
+
+
+def describe_losses(line: Mapping[str, float]) -> str:
+    """The loss, and the losses that it is the sum of, where there are several.
+
+    Args:
+        line: a line of training of `metrics.jsonl`.
+    """
+    parts = [
+        f"{name.removesuffix('_loss').replace('_', ' ')} {value:.4f}"
+        for name, value in line.items()
+        if name.endswith("_loss")
+    ]
+    text = f"loss {line['loss']:.4f}"
+    return f"{text} ({', '.join(parts)})" if len(parts) > 1 else text
