@@ -78,8 +78,6 @@ def compare(
         learning_rate: peak of the schedule.
         stop_after: steps to train; all by default.
     """
-    import dataclasses
-
     import keras
     import tensorflow as tf
 
@@ -94,7 +92,7 @@ def compare(
 
     keras.utils.set_random_seed(0)
     config = load_finetuning_config("classification")
-    optimizer_config = dataclasses.replace(config.optimizer, learning_rate=learning_rate)
+    optimizer_config = config.optimizer.replace(learning_rate=learning_rate)
     info = TASK.records(data).info
     backbone = SpanBertBackbone.from_preset(preset, dropout=0.0)
     model = TASK.build(backbone, SpanBertTokenizer.from_preset(preset), info, config)

@@ -270,7 +270,7 @@ def _containers(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Re
     import io
     import tarfile
 
-    from spanbert_tf.config.yaml_files import read_settings
+    from spanbert_tf.config.settings import read_settings
     from spanbert_tf.conversion.archives import opened_source
     from spanbert_tf.data.tfrecords import RecordFile
     from spanbert_tf.files.preset_files import HEADS_FILE, read_heads

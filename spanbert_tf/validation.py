@@ -1,17 +1,14 @@
-"""Dataclasses that check their values when they are made: types, and ranges beside the fields.
+"""Sections of configurations: pydantic models, whose first error is said in one line.
 
-pydantic checks; the errors say it in this project's words, with the key that a user wrote.
+A key's type and range stand beside its field, in pydantic's words; so does what is wrong with it.
 """
 
-import dataclasses
 import math
-import types
-import typing
-from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
-from pydantic.dataclasses import dataclass
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from spanbert_tf.errors import ConfigurationError
 
@@ -22,65 +19,75 @@ Positive = Annotated[float, Field(gt=0)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 PositiveUpToOne = Annotated[float, Field(gt=0, le=1)]
 
-_RANGE_ERRORS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
+_CONFLICT = "conflict"
 
 
-class InvalidValueError(ConfigurationError):
-    """A value of a section has the wrong type, is out of range, or does not fit another one.
+class Section(BaseModel):
+    """Base of the sections: whole numbers pass for numbers, nothing else is converted."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def replace(self, **changes: Any) -> Self:
+        """The same with other values, which are checked.
+
+        Raises:
+            ConfigurationError: a value has the wrong type, is out of range or does not fit others.
+        """
+        return validated(type(self), dict(self) | changes)
+
+
+Model = TypeVar("Model", bound=Section)
+
+
+def validated(
+    kind: type[Model],
+    values: Mapping[str, Any],
+    *,
+    section: str = "",
+    place: Callable[[Sequence[str]], str] = lambda keys: "",
+) -> Model:
+    """A model of checked values; the first error is one of the user's.
 
     Args:
-        key: key of the value, as seen from the section.
-        problem: what is wrong; it follows the key.
-        section: key of the section, where it is known.
-        beside: keys of the other values that matter here, as seen from the section.
-        fix: `key=value` that would fit, for `--set`.
-    """
-
-    def __init__(
-        self,
-        key: str,
-        problem: str,
-        *,
-        section: str = "",
-        beside: Sequence[str] = (),
-        fix: str = "",
-    ) -> None:
-        self.keys = (key, *beside)
-        self.problem = f"{problem}; for example --set {fix}" if fix else problem
-        super().__init__(f"{section}.{key}{self.problem}" if section else f"{key}{self.problem}")
-
-
-@dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
-class Section:
-    """Base of the sections of a configuration: `@pydantic.dataclasses.dataclass(frozen=True)`.
-
-    Whole numbers pass for numbers; nothing else is converted. `dataclasses.replace` checks, too.
+        kind: what to make.
+        values: by the names of its fields; those of sections are sections or mappings.
+        section: key of what is made, where it is a section.
+        place: of what an error is about, from the keys that it names: `"my.yaml: line 7: "`.
 
     Raises:
-        InvalidValueError: a value has the wrong type or is out of range.
+        ConfigurationError: a value has the wrong type, is out of range or does not fit others.
     """
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        keys, problem = _first_problem(error, section)
+        raise ConfigurationError(f"{place(keys)}{keys[0]}: {problem}") from error
 
-    section: ClassVar[str] = ""  # a class that is made directly names its section in errors
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _say_what_is_wrong(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        try:
-            return handler(values)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-        names = [field.name for field in dataclasses.fields(cls)]
-        # An argument is found by its name or, where it was given without, by its place.
-        argument = first["loc"][0] if first["loc"] else None
-        name = dict(enumerate(names)).get(argument, argument)
-        if name not in names:
-            raise TypeError(f"{cls.__name__}: {first['msg']}: {name}")
-        annotation = typing.get_type_hints(cls, include_extras=True)[name]
-        raise InvalidValueError(name, _problem(annotation, first), section=cls.section)
+def _first_problem(error: ValidationError, section: str) -> tuple[list[str], str]:
+    """The keys that the first error is about, and what is wrong with the first of them."""
+    first: Any = error.errors(include_url=False)[0]
+    # Not the place in a list: it stands in one line.
+    path = [section] * bool(section) + [name for name in first["loc"] if isinstance(name, str)]
+    if first["type"] == _CONFLICT:
+        said = first["ctx"]
+        keys = [".".join((*path, key)) for key in said["keys"]]
+        return keys, f"{said['problem']}; for example --set {said['fix']}"
+    _, should, wanted = first["msg"].partition(" should ")
+    return [".".join(path)], f"{first['input']!r} must {wanted}" if should else first["msg"]
 
-    def as_dict(self) -> dict[str, Any]:
-        """The values, those of sections as dictionaries."""
-        return dataclasses.asdict(self)
+
+def conflict(problem: str, *keys: str, fix: str) -> PydanticCustomError:
+    """What a model's validator raises where values do not fit together.
+
+    Args:
+        problem: what is wrong; it follows the first key.
+        *keys: of the values, as seen from the model.
+        fix: `key=value` that would fit, for `--set`.
+    """
+    return PydanticCustomError(
+        _CONFLICT, "{problem}", {"problem": problem, "keys": keys, "fix": fix}
+    )
 
 
 def largest_divisor(number: int, limit: int) -> int:
@@ -88,59 +95,3 @@ def largest_divisor(number: int, limit: int) -> int:
     small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
     divisors = (*small, *(number // divisor for divisor in small))
     return max(divisor for divisor in divisors if divisor <= limit)
-
-
-def _problem(annotation: Any, error: Any) -> str:
-    value = error["input"]
-    if error["type"] in _RANGE_ERRORS:
-        (bound,) = error["ctx"].values()
-        return f": {type(bound)(value)} is {_outside(_bounds(annotation))}"
-    if len(error["loc"]) > 1:  # an item of a list
-        annotation = typing.get_args(_without_bounds(annotation))[0]
-    return f" must be {_describe(annotation)}, not {value!r}"
-
-
-def _bounds(annotation: Any) -> dict[str, Any]:
-    """The limits in an annotation, at any depth: `{"ge": 0, "lt": 1}`."""
-    found: dict[str, Any] = {}
-    for field in getattr(annotation, "__metadata__", ()):
-        for limit in field.metadata:
-            found |= dataclasses.asdict(limit)
-    for part in typing.get_args(annotation):
-        found |= _bounds(part)
-    return {name: limit for name, limit in found.items() if name in ("ge", "gt", "le", "lt")}
-
-
-def _outside(bounds: dict[str, Any]) -> str:
-    words = {
-        ("ge",): "less than {ge}",
-        ("gt",): "not more than {gt}",
-        ("ge", "lt"): "not from {ge} to below {lt}",
-        ("gt", "lt"): "not between {gt} and {lt}",
-        ("ge", "le"): "not from {ge} to {le}",
-        ("gt", "le"): "not more than {gt} and at most {le}",
-    }
-    return words[tuple(sorted(bounds, key="ge gt le lt".index))].format(**bounds)
-
-
-def _without_bounds(annotation: Any) -> Any:
-    is_annotated = typing.get_origin(annotation) is Annotated
-    return typing.get_args(annotation)[0] if is_annotated else annotation
-
-
-def _describe(annotation: Any) -> str:
-    annotation = _without_bounds(annotation)
-    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(_describe(part) for part in parts)
-    if origin is typing.Literal:
-        return " or ".join(parts)
-    if origin is list:
-        return f"a list, each entry {_describe(parts[0])}"
-    return {
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        str: "text",
-        types.NoneType: "null",
-    }[annotation]

@@ -5,14 +5,14 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from spanbert_tf.config.loading import build_config, load_settings
 from spanbert_tf.config.pretraining import ModelConfig, PretrainingConfig
-from spanbert_tf.config.runs import CONFIG_FILE
-from spanbert_tf.config.yaml_files import Setting, read_settings
+from spanbert_tf.config.run import CONFIG_FILE
+from spanbert_tf.config.settings import Setting, build_config, load_settings, read_settings
 from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.files.directory_kinds import hugging_face_model, refuse_no_preset
 from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.files.preset_files import (
+    describe_missing,
     find_preset_file,
     head_options,
     read_heads,
@@ -104,8 +104,6 @@ def _read_config(preset: str) -> _SavedEncoder:
     try:
         path = find_preset_file(preset, _CONFIG_FILE)
     except (ValueError, OSError, ImportError) as error:
-        from spanbert_tf.models.task_presets import describe_missing
-
         raise BadInputError(describe_missing(preset, error)) from error
     if path is None:
         raise BadInputError(f"{preset}: no preset of a {_ENCODER} ({_CONFIG_FILE} is missing)")

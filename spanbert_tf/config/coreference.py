@@ -1,16 +1,13 @@
 """The configuration of coreference resolution."""
 
-from dataclasses import field
 from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from spanbert_tf.config.finetuning import FinetuningConfig, PredictionConfig, RowsConfig
 from spanbert_tf.validation import BelowOne, PositiveInt, Section
 
 
-@dataclass(frozen=True)
 class DocumentDataConfig(RowsConfig):
     """What the records of documents must be.
 
@@ -24,7 +21,6 @@ class DocumentDataConfig(RowsConfig):
     max_training_segments: PositiveInt | None = None
 
 
-@dataclass(frozen=True)
 class ResolverConfig(Section):
     """The resolver over the encoder (original `experiments.conf`).
 
@@ -52,7 +48,6 @@ class ResolverConfig(Section):
     dropout: BelowOne = 0.3
 
 
-@dataclass(frozen=True)
 class ClusterConfig(PredictionConfig):
     """How clusters are predicted.
 
@@ -64,7 +59,6 @@ class ClusterConfig(PredictionConfig):
     singletons: bool = False
 
 
-@dataclass(frozen=True)
 class CoreferenceConfig(FinetuningConfig):
     """A fine-tuning run for coreference resolution.
 
@@ -76,6 +70,6 @@ class CoreferenceConfig(FinetuningConfig):
     """
 
     task: Literal["coreference"] = "coreference"
-    data: DocumentDataConfig = field(default_factory=DocumentDataConfig)
-    resolver: ResolverConfig = field(default_factory=ResolverConfig)
-    prediction: ClusterConfig = field(default_factory=ClusterConfig)
+    data: DocumentDataConfig = DocumentDataConfig()
+    resolver: ResolverConfig = ResolverConfig()
+    prediction: ClusterConfig = ClusterConfig()

@@ -1,32 +1,40 @@
 """Configurations of fine-tuning, `configs/finetune/*.yaml`; `base: NAME` as in pre-training.
 
-`task: NAME` says what is learned (question answering, where a file does not say). The sections
-`optimizer`, `training` and `grid` are the same for all tasks; `data` and `prediction` are the
-task's own.
+`task: NAME` says what is learned. The sections `optimizer`, `training` and `grid` are the same for
+all tasks; `data` and `prediction` are the task's own.
 """
 
-from dataclasses import field
-from typing import Annotated
+import pkgutil
+from collections.abc import Callable, Collection, Sequence
+from typing import Annotated, Self
 
-from pydantic import Field
-from pydantic.dataclasses import dataclass
+from pydantic import Field, model_validator
 
-from spanbert_tf.config.runs import AdamWConfig, RunConfig
-from spanbert_tf.config.yaml_files import dump_yaml
+from spanbert_tf.config.run import AdamWConfig, RunConfig
+from spanbert_tf.config.settings import Setting, build_config, load_settings, to_yaml
+from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.validation import (
     BelowOne,
-    InvalidValueError,
     NotNegative,
     NotNegativeInt,
     Positive,
     PositiveInt,
     PositiveUpToOne,
     Section,
+    conflict,
     largest_divisor,
 )
 
+# Name of each task of this package → module and class of its configuration.
+TASK_CONFIGS = {
+    "question_answering": "spanbert_tf.config.question_answering:QuestionAnsweringConfig",
+    "text_classification": "spanbert_tf.config.text_classification:TextClassificationConfig",
+    "coreference": "spanbert_tf.config.coreference:CoreferenceConfig",
+    "relation_extraction": "spanbert_tf.config.relation_extraction:RelationExtractionConfig",
+    "named_entities": "spanbert_tf.config.named_entities:NamedEntitiesConfig",
+}
 
-@dataclass(frozen=True)
+
 class TaskLayersConfig(Section):
     """Other values for the task's own layers, which begin untrained; null: as the encoder's.
 
@@ -45,7 +53,6 @@ class TaskLayersConfig(Section):
     global_clipnorm: Positive | None = None
 
 
-@dataclass(frozen=True)
 class FinetuningOptimizerConfig(AdamWConfig):
     """The schedule decays to 0 at the end of the run.
 
@@ -66,11 +73,10 @@ class FinetuningOptimizerConfig(AdamWConfig):
     warmup_fraction: BelowOne = 0.1
     layer_decay: PositiveUpToOne = 1.0
     frozen_layers: NotNegativeInt = 0
-    task_layers: TaskLayersConfig = field(default_factory=TaskLayersConfig)
+    task_layers: TaskLayersConfig = TaskLayersConfig()
     lora_rank: PositiveInt | None = None
 
 
-@dataclass(frozen=True)
 class FinetuningTrainingConfig(RunConfig):
     """The course of a fine-tuning run.
 
@@ -93,7 +99,6 @@ class FinetuningTrainingConfig(RunConfig):
     early_stopping_patience: PositiveInt | None = None
 
 
-@dataclass(frozen=True)
 class GridConfig(Section):
     """What `finetune --grid` tries, in all combinations (SpanBERT, appendix B).
 
@@ -103,16 +108,13 @@ class GridConfig(Section):
         epochs: values for `training.epochs`; empty: that one alone.
     """
 
-    learning_rates: Annotated[list[Positive], Field(min_length=1)] = field(
-        default_factory=lambda: [5e-6, 1e-5, 2e-5, 3e-5, 5e-5]
+    learning_rates: Annotated[list[Positive], Field(min_length=1)] = Field(
+        default=[5e-6, 1e-5, 2e-5, 3e-5, 5e-5]
     )
-    batch_sizes: Annotated[list[PositiveInt], Field(min_length=1)] = field(
-        default_factory=lambda: [16, 32]
-    )
-    epochs: list[PositiveInt] = field(default_factory=list)
+    batch_sizes: Annotated[list[PositiveInt], Field(min_length=1)] = Field(default=[16, 32])
+    epochs: list[PositiveInt] = Field(default=[])
 
 
-@dataclass(frozen=True)
 class RowsConfig(Section):
     """What the records of any task must be; records that are not are refused.
 
@@ -125,7 +127,6 @@ class RowsConfig(Section):
     segment_aware: bool = False
 
 
-@dataclass(frozen=True)
 class PredictionConfig(Section):
     """How any task predicts.
 
@@ -136,7 +137,6 @@ class PredictionConfig(Section):
     batch_size: PositiveInt = 32
 
 
-@dataclass(frozen=True)
 class FinetuningConfig(Section):
     """A fine-tuning run; each task derives a class with its name and further sections.
 
@@ -150,28 +150,64 @@ class FinetuningConfig(Section):
     """
 
     task: str = ""
-    optimizer: FinetuningOptimizerConfig = field(default_factory=FinetuningOptimizerConfig)
-    training: FinetuningTrainingConfig = field(default_factory=FinetuningTrainingConfig)
-    data: RowsConfig = field(default_factory=RowsConfig)
-    prediction: PredictionConfig = field(default_factory=PredictionConfig)
-    grid: GridConfig = field(default_factory=GridConfig)
+    optimizer: FinetuningOptimizerConfig = FinetuningOptimizerConfig()
+    training: FinetuningTrainingConfig = FinetuningTrainingConfig()
+    data: RowsConfig = RowsConfig()
+    prediction: PredictionConfig = PredictionConfig()
+    grid: GridConfig = GridConfig()
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check_what_depends(self) -> Self:
         _check_accumulation(self.training)
         _check_evaluations(self.training)
+        return self
 
     def to_yaml(self) -> str:
         """The whole configuration as the text of a file that `load_finetuning_config` reads."""
-        return dump_yaml(self.as_dict())
+        return to_yaml(self)
+
+
+def task_config_class(name: str) -> type[FinetuningConfig]:
+    """The configuration class of a task of this package, imported now."""
+    return pkgutil.resolve_name(TASK_CONFIGS[name])
+
+
+def load_finetuning_config(
+    name_or_path: str,
+    overrides: Sequence[str] = (),
+    tasks: Collection[str] = TASK_CONFIGS.keys(),
+    class_of: Callable[[str], type[FinetuningConfig]] = task_config_class,
+) -> FinetuningConfig:
+    """Loads, overrides and checks a configuration.
+
+    Args:
+        name_or_path: a shipped name (`squad_v1`), or the path of a YAML file.
+        overrides: texts `section.key=value`, the values in YAML.
+        tasks: the names that `task` may have.
+        class_of: the configuration class of such a name.
+
+    Returns:
+        The configuration, of the task's class.
+
+    Raises:
+        ConfigurationError: a file, a key, a type or a value is wrong.
+    """
+    settings = load_settings("finetune", name_or_path, overrides)
+    task = settings.get("task", Setting(None, name_or_path))
+    if not isinstance(task.value, str) or task.value not in tasks:
+        raise ConfigurationError(
+            f"{task.place}: task must be {' or '.join(tasks)}, not {task.value!r}"
+        )
+    return build_config(class_of(task.value), settings, name_or_path)
 
 
 def _check_accumulation(training: FinetuningTrainingConfig) -> None:
     parts = training.accumulation_steps
     if training.batch_size % parts:
-        raise InvalidValueError(
+        raise conflict(
+            f"{training.batch_size} is no multiple of training.accumulation_steps ({parts})",
             "training.batch_size",
-            f": {training.batch_size} is no multiple of training.accumulation_steps ({parts})",
-            beside=["training.accumulation_steps"],
+            "training.accumulation_steps",
             fix=f"training.accumulation_steps={largest_divisor(training.batch_size, parts)}",
         )
 
@@ -185,9 +221,9 @@ def _check_evaluations(training: FinetuningTrainingConfig) -> None:
         ("early_stopping_patience", training.early_stopping_patience is not None),
     ):
         if is_set:
-            raise InvalidValueError(
+            raise conflict(
+                "needs evaluations before the end, but training.evaluations_per_epoch is 0",
                 f"training.{name}",
-                ": needs evaluations before the end, but training.evaluations_per_epoch is 0",
-                beside=["training.evaluations_per_epoch"],
+                "training.evaluations_per_epoch",
                 fix="training.evaluations_per_epoch=1",
             )

@@ -1,14 +1,10 @@
 """The configuration of named entities."""
 
-from dataclasses import field
 from typing import Literal
-
-from pydantic.dataclasses import dataclass
 
 from spanbert_tf.config.finetuning import FinetuningConfig, PredictionConfig
 
 
-@dataclass(frozen=True)
 class EntityPredictionConfig(PredictionConfig):
     """How entities are made of the labels of word pieces.
 
@@ -22,7 +18,6 @@ class EntityPredictionConfig(PredictionConfig):
     aggregation_strategy: Literal["simple", "first"] = "simple"
 
 
-@dataclass(frozen=True)
 class NamedEntitiesConfig(FinetuningConfig):
     """A fine-tuning run for named entities.
 
@@ -32,4 +27,4 @@ class NamedEntitiesConfig(FinetuningConfig):
     """
 
     task: Literal["named_entities"] = "named_entities"
-    prediction: EntityPredictionConfig = field(default_factory=EntityPredictionConfig)
+    prediction: EntityPredictionConfig = EntityPredictionConfig()

@@ -6,32 +6,28 @@ not set has the default here. Keys are those of the classes, and nothing else is
 """
 
 from collections.abc import Sequence
-from dataclasses import field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
-from pydantic.dataclasses import dataclass
+from pydantic import Field, model_validator
 
-from spanbert_tf.config.loading import build_config, load_settings
-from spanbert_tf.config.runs import AdamWConfig, RunConfig
-from spanbert_tf.config.yaml_files import dump_yaml
+from spanbert_tf.config.run import AdamWConfig, RunConfig
+from spanbert_tf.config.settings import build_config, load_settings, to_yaml
 from spanbert_tf.masking.options import MaskingOptions
 from spanbert_tf.validation import (
     BelowOne,
-    InvalidValueError,
     NotNegative,
     NotNegativeInt,
     Positive,
     PositiveInt,
     PositiveUpToOne,
     Section,
+    conflict,
     largest_divisor,
 )
 
 _SHORTEST_ROW = 8  # positions
 
 
-@dataclass(frozen=True)
 class ModelConfig(Section):
     """The encoder. The defaults are BERT's base shape (Devlin et al. 2019, section 3).
 
@@ -74,12 +70,9 @@ class ModelConfig(Section):
 
     def encoder_options(self) -> dict[str, Any]:
         """The arguments of the encoder's constructor."""
-        options = self.as_dict()
-        del options["from_preset"]
-        return options
+        return self.model_dump(exclude={"from_preset"})
 
 
-@dataclass(frozen=True)
 class ObjectivesConfig(Section):
     """What is learned besides the masked-language model.
 
@@ -97,7 +90,6 @@ class ObjectivesConfig(Section):
     output_bias: Literal["zeros", "unigrams"] = "zeros"
 
 
-@dataclass(frozen=True)
 class OptimizerConfig(AdamWConfig):
     """The defaults are SpanBERT's (4.2); decay and clip of the released command differ.
 
@@ -117,7 +109,6 @@ class OptimizerConfig(AdamWConfig):
     layer_decay: PositiveUpToOne = 1.0
 
 
-@dataclass(frozen=True)
 class TrainingConfig(RunConfig):
     """The course of a pre-training run.
 
@@ -146,7 +137,6 @@ class TrainingConfig(RunConfig):
     evaluate_batches: PositiveInt | None = None
 
 
-@dataclass(frozen=True)
 class DataConfig(Section):
     """What the records must be; records that are not are refused.
 
@@ -165,7 +155,6 @@ class DataConfig(Section):
     service_address: str | None = None
 
 
-@dataclass(frozen=True)
 class PretrainingConfig(Section):
     """A pre-training run.
 
@@ -178,22 +167,24 @@ class PretrainingConfig(Section):
         data: what the records must be.
     """
 
-    model: ModelConfig = field(default_factory=ModelConfig)
-    masking: MaskingOptions = field(default_factory=MaskingOptions)
-    objectives: ObjectivesConfig = field(default_factory=ObjectivesConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
-    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = ModelConfig()
+    masking: MaskingOptions = MaskingOptions()
+    objectives: ObjectivesConfig = ObjectivesConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: TrainingConfig = TrainingConfig()
+    data: DataConfig = DataConfig()
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check_what_depends(self) -> Self:
         _check_model(self.model)
         _check_rows(self)
         _check_schedule(self.optimizer, self.training)
         _check_executions(self.training)
+        return self
 
     def to_yaml(self) -> str:
         """The whole configuration as the text of a file that `load_config` reads."""
-        return dump_yaml(self.as_dict())
+        return to_yaml(self)
 
 
 def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> PretrainingConfig:
@@ -216,10 +207,10 @@ def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> Pretraining
 def _check_model(model: ModelConfig) -> None:
     if model.hidden_dim % model.num_heads:
         num_heads = largest_divisor(model.hidden_dim, model.num_heads)
-        raise InvalidValueError(
+        raise conflict(
+            f"{model.hidden_dim} is no multiple of model.num_heads ({model.num_heads})",
             "model.hidden_dim",
-            f": {model.hidden_dim} is no multiple of model.num_heads ({model.num_heads})",
-            beside=["model.num_heads"],
+            "model.num_heads",
             fix=f"model.num_heads={num_heads}",
         )
 
@@ -228,10 +219,10 @@ def _check_rows(config: PretrainingConfig) -> None:
     """Checks that model and objectives can read the records' rows."""
     length, longest = config.data.sequence_length, config.model.max_sequence_length
     if length > longest:
-        raise InvalidValueError(
+        raise conflict(
+            f"{length} is more than model.max_sequence_length ({longest})",
             "data.sequence_length",
-            f": {length} is more than model.max_sequence_length ({longest})",
-            beside=["model.max_sequence_length"],
+            "model.max_sequence_length",
             fix=(
                 f"data.sequence_length={longest}"  # a preset's table has no more rows
                 if config.model.from_preset and longest >= _SHORTEST_ROW
@@ -241,17 +232,18 @@ def _check_rows(config: PretrainingConfig) -> None:
     positions, is_pair = config.model.position_embeddings, config.data.sequences == "pair"
     next_sentence = config.objectives.next_sentence
     if positions != "absolute" and (is_pair or next_sentence):
-        raise InvalidValueError(
+        raise conflict(
+            f"{positions} needs data.sequences=single and objectives.next_sentence=false",
             "model.position_embeddings",
-            f": {positions} needs data.sequences=single and objectives.next_sentence=false",
-            beside=["data.sequences", "objectives.next_sentence"],
+            "data.sequences",
+            "objectives.next_sentence",
             fix="data.sequences=single" if is_pair else "objectives.next_sentence=false",
         )
     if next_sentence and not is_pair:
-        raise InvalidValueError(
+        raise conflict(
+            "needs data.sequences=pair",
             "objectives.next_sentence",
-            ": needs data.sequences=pair",
-            beside=["data.sequences"],
+            "data.sequences",
             fix="data.sequences=pair",
         )
 
@@ -259,19 +251,18 @@ def _check_rows(config: PretrainingConfig) -> None:
 def _check_schedule(optimizer: OptimizerConfig, training: TrainingConfig) -> None:
     steps, schedule_steps = training.steps, training.schedule_steps
     if steps > schedule_steps:
-        raise InvalidValueError(
-            "training.steps",
-            f": {steps} is more than training.schedule_steps ({schedule_steps}), where the "
+        raise conflict(
+            f"{steps} is more than training.schedule_steps ({schedule_steps}), where the "
             "learning rate is 0",
-            beside=["training.schedule_steps"],
+            "training.steps",
+            "training.schedule_steps",
             fix=f"training.schedule_steps={steps}",
         )
     if optimizer.warmup_steps >= schedule_steps:
-        raise InvalidValueError(
+        raise conflict(
+            f"{optimizer.warmup_steps} is not less than training.schedule_steps ({schedule_steps})",
             "optimizer.warmup_steps",
-            f": {optimizer.warmup_steps} is not less than training.schedule_steps "
-            f"({schedule_steps})",
-            beside=["training.schedule_steps"],
+            "training.schedule_steps",
             fix=f"optimizer.warmup_steps={schedule_steps // 10}",
         )
 
@@ -282,9 +273,9 @@ def _check_executions(training: TrainingConfig) -> None:
     for name in ("steps", "head_steps", "log_every", "evaluate_every", "checkpoint_every_steps"):
         value = getattr(training, name)
         if value % num_steps:
-            raise InvalidValueError(
+            raise conflict(
+                f"{value} is no multiple of training.steps_per_execution ({num_steps})",
                 f"training.{name}",
-                f": {value} is no multiple of training.steps_per_execution ({num_steps})",
-                beside=["training.steps_per_execution"],
+                "training.steps_per_execution",
                 fix=f"training.{name}={max(value // num_steps, 1) * num_steps}",
             )

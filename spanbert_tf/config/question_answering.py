@@ -1,15 +1,11 @@
 """The configuration of extractive question answering."""
 
-from dataclasses import field
 from typing import Literal
-
-from pydantic.dataclasses import dataclass
 
 from spanbert_tf.config.finetuning import FinetuningConfig, PredictionConfig, RowsConfig
 from spanbert_tf.validation import PositiveInt
 
 
-@dataclass(frozen=True)
 class QuestionDataConfig(RowsConfig):
     """What the records of questions must be.
 
@@ -24,7 +20,6 @@ class QuestionDataConfig(RowsConfig):
     has_unanswerable: bool = False
 
 
-@dataclass(frozen=True)
 class AnswerConfig(PredictionConfig):
     """How answers are chosen.
 
@@ -37,7 +32,6 @@ class AnswerConfig(PredictionConfig):
     num_candidates: PositiveInt = 20
 
 
-@dataclass(frozen=True)
 class QuestionAnsweringConfig(FinetuningConfig):
     """A fine-tuning run for extractive question answering.
 
@@ -48,5 +42,5 @@ class QuestionAnsweringConfig(FinetuningConfig):
     """
 
     task: Literal["question_answering"] = "question_answering"
-    data: QuestionDataConfig = field(default_factory=QuestionDataConfig)
-    prediction: AnswerConfig = field(default_factory=AnswerConfig)
+    data: QuestionDataConfig = QuestionDataConfig()
+    prediction: AnswerConfig = AnswerConfig()

@@ -1,15 +1,11 @@
 """The configuration of relation extraction."""
 
-from dataclasses import field
 from typing import Literal
-
-from pydantic.dataclasses import dataclass
 
 from spanbert_tf.config.finetuning import FinetuningConfig, RowsConfig
 from spanbert_tf.validation import PositiveInt
 
 
-@dataclass(frozen=True)
 class RelationDataConfig(RowsConfig):
     """What the records of relations must be.
 
@@ -22,7 +18,6 @@ class RelationDataConfig(RowsConfig):
     entities: Literal["masked", "text"] = "masked"
 
 
-@dataclass(frozen=True)
 class RelationExtractionConfig(FinetuningConfig):
     """A fine-tuning run for the relation between two entities.
 
@@ -32,4 +27,4 @@ class RelationExtractionConfig(FinetuningConfig):
     """
 
     task: Literal["relation_extraction"] = "relation_extraction"
-    data: RelationDataConfig = field(default_factory=RelationDataConfig)
+    data: RelationDataConfig = RelationDataConfig()

@@ -1,15 +1,11 @@
 """The configuration of the classification of texts."""
 
-from dataclasses import field
 from typing import Literal
-
-from pydantic.dataclasses import dataclass
 
 from spanbert_tf.config.finetuning import FinetuningConfig, RowsConfig
 from spanbert_tf.validation import PositiveInt, Section
 
 
-@dataclass(frozen=True)
 class ClassificationDataConfig(RowsConfig):
     """What the records of texts with labels must be.
 
@@ -22,7 +18,6 @@ class ClassificationDataConfig(RowsConfig):
     dataset: str | None = None
 
 
-@dataclass(frozen=True)
 class ClassifierConfig(Section):
     """The layer over the pooler.
 
@@ -34,7 +29,6 @@ class ClassifierConfig(Section):
     initial: Literal["random", "majority"] = "random"
 
 
-@dataclass(frozen=True)
 class TextClassificationConfig(FinetuningConfig):
     """A fine-tuning run for the classification of texts and pairs of texts, or regression.
 
@@ -45,5 +39,5 @@ class TextClassificationConfig(FinetuningConfig):
     """
 
     task: Literal["text_classification"] = "text_classification"
-    data: ClassificationDataConfig = field(default_factory=ClassificationDataConfig)
-    classifier: ClassifierConfig = field(default_factory=ClassifierConfig)
+    data: ClassificationDataConfig = ClassificationDataConfig()
+    classifier: ClassifierConfig = ClassifierConfig()

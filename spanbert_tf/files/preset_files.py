@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.checksums import sha256
 
 # Arrays are written as they are; a copy may be compressed, which weights hardly are.
@@ -51,6 +51,17 @@ def find_preset_file(preset: str, name: str) -> str | None:
         return preset_utils.get_file(preset, name)
     except FileNotFoundError:
         return None
+
+
+def describe_missing(preset: str, error: Exception) -> str:
+    """What to tell the user about a preset that is not there."""
+    if "://" in preset:
+        return f"{preset}: no preset ({reason(error)}); check the name and the network"
+    return (
+        f"{preset}: no preset: no such directory, and no name that KerasHub can load; download a "
+        "model of the HuggingFace Hub, and `spanbert-tf convert --from huggingface --to keras` it "
+        "first"
+    )
 
 
 def golden_digest(preset: str) -> str | None:

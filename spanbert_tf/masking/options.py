@@ -2,25 +2,39 @@
 
 import math
 from fractions import Fraction
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
-from pydantic.dataclasses import dataclass
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from spanbert_tf.masking.schemes import SCHEMES, ReplacementUnit, Scheme, SpanStart
-from spanbert_tf.validation import InvalidValueError, PositiveInt, Section
+from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.masking.schemes import (
+    ReplacementUnit,
+    Scheme,
+    SpanStart,
+    find_scheme,
+    scheme_names,
+)
+from spanbert_tf.validation import PositiveInt, Section, conflict, validated
 
-SchemeName = Literal["subwords", "whole_words", "geometric_spans", "entities", "noun_phrases"]
+_SECTION = "masking"  # of a configuration, as errors name it
 
 
-@dataclass(frozen=True)
+def _known(scheme: str) -> str:
+    if find_scheme(scheme) is None:
+        names = " or ".join(scheme_names())
+        raise PydanticCustomError("scheme", "Input should be {names}", {"names": names})
+    return scheme
+
+
 class MaskingOptions(Section):
     """The parameters of dynamic masking; the defaults are SpanBERT's (paper, section 3.1).
 
     Attributes:
         scheme: what a draw masks: `"subwords"` one word piece; `"whole_words"` one word;
             `"geometric_spans"` a span of whole words; `"entities"` or `"noun_phrases"` an
-            annotated span in half of the draws and `other_draws` in the others (section 6.1).
+            annotated span in half of the draws and `other_draws` in the others (section 6.1);
+            or the name of another package's scheme, see `spanbert_tf.masking.schemes`.
         rate: share of a block's tokens to mask; the budget is rounded up.
         other_draws: what the draws of `"entities"` and `"noun_phrases"` mask that take no annotated
             span: `"geometric_spans"` (released commands; so `null`) or `"whole_words"` (the
@@ -39,14 +53,9 @@ class MaskingOptions(Section):
             special tokens too (the code of BERT and of SegaBERT).
         max_span_targets: SBO targets of a span, counted from its start (the original's default).
         boundary_at_special_tokens: whether [CLS] and [SEP] may be the boundary of a span.
-
-    Raises:
-        ConfigurationError: a value has the wrong type or is outside its range.
     """
 
-    section: ClassVar[str] = "masking"
-
-    scheme: SchemeName = "geometric_spans"
+    scheme: Annotated[str, AfterValidator(_known)] = "geometric_spans"
     rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
     other_draws: Literal["geometric_spans", "whole_words"] | None = None
     geometric_p: Annotated[float, Field(gt=0, lt=1)] = 0.2
@@ -59,29 +68,29 @@ class MaskingOptions(Section):
     max_span_targets: PositiveInt = 20
     boundary_at_special_tokens: bool = False
 
-    def __post_init__(self) -> None:
-        scheme = SCHEMES[self.scheme]
+    @model_validator(mode="after")
+    def _check_what_depends(self) -> Self:
+        scheme = find_scheme(self.scheme)
         if self.span_start is not None and scheme.unit == "piece":
             self._refuse("span_start", "which draws single word pieces, not words")
         if self.other_draws is not None and scheme.spans is None:
             self._refuse("other_draws", "which takes no annotated spans beside others")
         rest = 1 - self.mask_token_rate
         if self.random_token_rate > rest + 1e-12:
-            raise InvalidValueError(
+            raise conflict(
+                f"{self.random_token_rate} is not from 0 to 1 - mask_token_rate",
                 "random_token_rate",
-                f": {self.random_token_rate} is not from 0 to 1 - mask_token_rate",
-                section=self.section,
-                beside=["mask_token_rate"],
-                fix=f"masking.random_token_rate={rest:.12g}",
+                "mask_token_rate",
+                fix=f"{_SECTION}.random_token_rate={rest:.12g}",
             )
+        return self
 
     def _refuse(self, key: str, why: str) -> None:
-        raise InvalidValueError(
+        raise conflict(
+            f"{getattr(self, key)} has no effect with {_SECTION}.scheme={self.scheme}, {why}",
             key,
-            f": {getattr(self, key)} has no effect with masking.scheme={self.scheme}, {why}",
-            section=self.section,
-            beside=["scheme"],
-            fix=f"masking.{key}=null",
+            "scheme",
+            fix=f"{_SECTION}.{key}=null",
         )
 
     @classmethod
@@ -92,21 +101,21 @@ class MaskingOptions(Section):
             ConfigurationError: it is none of these, or a value cannot be used.
         """
         if isinstance(masking, str):
-            return cls(scheme=masking)
+            masking = {"scheme": masking}
         if isinstance(masking, dict):
-            return cls(**masking)
+            return validated(cls, masking, section=_SECTION)
         if not isinstance(masking, cls):
-            raise InvalidValueError(
-                cls.section, f" must be a scheme's name, a dict or MaskingOptions, not {masking!r}"
+            raise ConfigurationError(
+                f"{_SECTION} must be a scheme's name, a dict or MaskingOptions, not {masking!r}"
             )
         return masking
 
     @property
     def numbers(self) -> Scheme:
         """The scheme with what these options choose in place of each `None`."""
-        scheme = SCHEMES[self.scheme]
+        scheme = find_scheme(self.scheme)
         limit = 1 if self.other_draws == "whole_words" else self.max_span_length
-        return scheme._replace(
+        return scheme.replace(
             max_units=scheme.max_units or limit,
             span_start=self.span_start or "anchor_token",
             replaced=self.replacement_unit or scheme.replaced,

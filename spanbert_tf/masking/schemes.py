@@ -1,15 +1,23 @@
 """What a draw of each masking scheme masks, as numbers: one function draws for all of them.
 
-No TensorFlow is needed here, so that configurations know the schemes.
+No TensorFlow is needed here, so that configurations know the schemes. A package outside of this one
+adds a scheme by an entry point of the group `spanbert_tf.masking_schemes`, whose name is the
+scheme's and whose value is a `Scheme`.
 """
 
-from typing import Literal, NamedTuple
+import functools
+import importlib.metadata
+from typing import Literal
 
+from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.validation import PositiveInt, PositiveUpToOne, Section
+
+ENTRY_POINTS = "spanbert_tf.masking_schemes"
 ReplacementUnit = Literal["token", "word", "span"]
 SpanStart = Literal["anchor_token", "word"]
 
 
-class Scheme(NamedTuple):
+class Scheme(Section):
     """A masking scheme (SpanBERT, sections 3.1 and 6.1).
 
     Attributes:
@@ -23,10 +31,10 @@ class Scheme(NamedTuple):
     """
 
     unit: Literal["piece", "word"] = "word"
-    max_units: int | None = None
+    max_units: PositiveInt | None = None
     span_start: SpanStart | None = None
     spans: str | None = None
-    share: float = 0.5  # the paper's "50 %"; released code: --ner-masking-prob
+    share: PositiveUpToOne = 0.5  # the paper's "50 %"; released code: --ner-masking-prob
     replaced: ReplacementUnit = "span"
 
 
@@ -37,3 +45,37 @@ SCHEMES = {
     "entities": Scheme(spans="entities"),
     "noun_phrases": Scheme(spans="noun_phrases"),
 }
+
+
+def scheme_names() -> list[str]:
+    """The names of all schemes, those of other packages behind this one's."""
+    return list(SCHEMES | _entry_points())
+
+
+@functools.cache
+def find_scheme(name: str) -> Scheme | None:
+    """The scheme of a name; that of another package is imported now.
+
+    Raises:
+        ConfigurationError: another package's cannot be imported.
+    """
+    if name in SCHEMES:
+        return SCHEMES[name]
+    point = _entry_points().get(name)
+    if point is None:
+        return None
+    try:
+        scheme = point.load()
+        problem = "" if isinstance(scheme, Scheme) else f"it is {scheme!r}, no Scheme"
+    except (ImportError, AttributeError, ValueError) as error:
+        problem = " ".join(str(error).split())
+    if problem:
+        raise ConfigurationError(
+            f"masking.scheme {name}: {point.value} cannot be loaded ({problem}); mend or remove "
+            "its package"
+        )
+    return scheme
+
+
+def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}

@@ -3,8 +3,6 @@
 B texts, S positions, K prediction slots.
 """
 
-import dataclasses
-
 import keras
 import keras_hub
 import numpy as np
@@ -153,7 +151,7 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
         config = super().get_config()
         for name in _REPLACED:
             config.pop(name)
-        config.update({"masking": dataclasses.asdict(self.masking), "seed": self.seed})
+        config.update({"masking": self.masking.model_dump(), "seed": self.seed})
         return config
 
 

@@ -5,10 +5,11 @@ from typing import Any
 
 from keras_hub.src.utils import preset_utils
 
-from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.checksums import refuse_special_files
 from spanbert_tf.files.directory_kinds import refuse_no_preset
 from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.preset_files import describe_missing
 
 
 def task_class(preset: str) -> str | None:
@@ -95,14 +96,3 @@ def _read(preset: str, name: str) -> dict[str, Any] | None:
     with open(preset_utils.get_file(preset, name), "rb") as file:
         text = file.read()
     return parse_json(text, dict[str, Any], f"{preset}: {name} is damaged", "copy the preset again")
-
-
-def describe_missing(preset: str, error: Exception) -> str:
-    """What to tell the user about a preset that is not there."""
-    if "://" in preset:
-        return f"{preset}: no preset ({reason(error)}); check the name and the network"
-    return (
-        f"{preset}: no preset: no such directory, and no name that KerasHub can load; download a "
-        "model of the HuggingFace Hub, and `spanbert-tf convert --from huggingface --to keras` it "
-        "first"
-    )

@@ -14,11 +14,11 @@ from keras_hub.src.utils import preset_utils
 from spanbert_tf.data.schema import VOCABULARY_FILE, vocabulary_hash
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.directory_kinds import refuse_no_preset
-from spanbert_tf.files.preset_files import check_sizes
+from spanbert_tf.files.preset_files import check_sizes, describe_missing
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.preset_source import refuse_other_modules
-from spanbert_tf.models.task_presets import describe_missing, is_task_preset, reads_raw_inputs
+from spanbert_tf.models.task_presets import is_task_preset, reads_raw_inputs
 from spanbert_tf.presets.golden import check_outputs, check_weights
 from spanbert_tf.process.precision import choose_precision
 from spanbert_tf.text.vocabulary import Casing

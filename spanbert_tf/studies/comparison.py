@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from spanbert_tf.config import PretrainingConfig
-from spanbert_tf.config.runs import INPUTS_FILE
+from spanbert_tf.config.run import INPUTS_FILE
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.schema import DatasetInfo

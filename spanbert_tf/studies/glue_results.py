@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from spanbert_tf.config.runs import CONFIG_FILE, INPUTS_FILE, VALIDATION_ROWS
-from spanbert_tf.config.yaml_files import read_settings
+from spanbert_tf.config.run import CONFIG_FILE, INPUTS_FILE, VALIDATION_ROWS
+from spanbert_tf.config.settings import read_settings
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.below import each_once, files_below
 from spanbert_tf.files.json_values import parse_json

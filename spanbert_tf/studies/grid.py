@@ -1,6 +1,5 @@
 """`finetune --grid`: all combinations of its values, and which is best."""
 
-import dataclasses
 import itertools
 import os
 
@@ -99,6 +98,6 @@ def _table(points: list[dict[str, str]], scores: list[dict[str, float]]) -> rich
 def _with(
     config: FinetuningConfig, learning_rate: float, batch_size: int, epochs: int
 ) -> FinetuningConfig:
-    training = dataclasses.replace(config.training, batch_size=batch_size, epochs=epochs)
-    optimizer = dataclasses.replace(config.optimizer, learning_rate=learning_rate)
-    return dataclasses.replace(config, optimizer=optimizer, training=training)
+    training = config.training.replace(batch_size=batch_size, epochs=epochs)
+    optimizer = config.optimizer.replace(learning_rate=learning_rate)
+    return config.replace(optimizer=optimizer, training=training)

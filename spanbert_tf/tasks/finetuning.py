@@ -9,7 +9,7 @@ import keras_hub
 import tensorflow as tf
 
 from spanbert_tf.config import FinetuningConfig
-from spanbert_tf.config.runs import VALIDATION_ROWS
+from spanbert_tf.config.run import VALIDATION_ROWS
 from spanbert_tf.data.rows_info import RowsInfo
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import BadInputError

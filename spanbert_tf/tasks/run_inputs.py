@@ -23,7 +23,7 @@ def check_records(config: FinetuningConfig, info: RowsInfo, directory: str) -> N
     Raises:
         MismatchError: a value differs.
     """
-    for name, wanted in config.data.as_dict().items():
+    for name, wanted in config.data.model_dump().items():
         found = getattr(info, name)
         if wanted is not None and found != wanted:
             # As YAML spells them.

@@ -6,11 +6,11 @@ name is the task's and whose value is a `spanbert_tf.tasks.task.Task`.
 
 import importlib
 import importlib.metadata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spanbert_tf.config import FinetuningConfig, load_finetuning_config
-from spanbert_tf.config.tasks import TASK_CONFIGS
+from spanbert_tf.config.finetuning import task_config_class
 from spanbert_tf.errors import ConfigurationError
 
 ENTRY_POINTS = "spanbert_tf.tasks"
@@ -48,33 +48,18 @@ def load_task(name: str) -> Any:
     raise ConfigurationError(f"task: {name!r} is not one of {', '.join(task_names())}")
 
 
-class _TaskConfigs(Mapping):
-    """The configuration class of each task; those of other packages are imported when asked for."""
-
-    def __getitem__(self, name: str) -> type[FinetuningConfig]:
-        if name in TASK_CONFIGS:
-            return TASK_CONFIGS[name]
-        if name in _entry_points():
-            return load_task(name).config_class
-        raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(task_names())
-
-    def __len__(self) -> int:
-        return len(task_names())
-
-    def __contains__(self, name: object) -> bool:
-        return name in task_names()
-
-
 def load_task_config(name_or_path: str, overrides: Sequence[str] = ()) -> FinetuningConfig:
     """Loads, overrides and checks the configuration of any task, see `load_finetuning_config`.
 
     Raises:
         ConfigurationError: a file, a key, a type or a value is wrong.
     """
-    return load_finetuning_config(name_or_path, overrides, _TaskConfigs())
+    return load_finetuning_config(name_or_path, overrides, task_names(), _config_class)
+
+
+def _config_class(name: str) -> type[FinetuningConfig]:
+    """The configuration class of a task; that of another package comes with the task itself."""
+    return task_config_class(name) if name in _TASKS else load_task(name).config_class
 
 
 def _entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:

@@ -1,7 +1,6 @@
 """Where a run computes: devices, the workers that share it, and the precision."""
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -281,4 +280,4 @@ def decide_precision(config: AnyConfig, before: AnyConfig | None, width: int) ->
     precision = choose_precision(
         wanted, width, of_several_machines=training.strategy == "multi_worker"
     )
-    return dataclasses.replace(config, training=dataclasses.replace(training, precision=precision))
+    return config.replace(training=training.replace(precision=precision))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from spanbert_tf.config import FinetuningConfig, PretrainingConfig, flat_values
-from spanbert_tf.config.runs import CONFIG_FILE, INPUTS_FILE, RUN_FORMAT
+from spanbert_tf.config.run import CONFIG_FILE, INPUTS_FILE, RUN_FORMAT
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.outputs import check_no_link, check_output, is_leftover, is_lock
 from spanbert_tf.files.writing import write_text

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.damaged_records import CONFIGURATIONS, DAMAGES, write_all_records
 from spanbert_tf.cli import main
-from spanbert_tf.config.yaml_files import parse_override, read_settings
+from spanbert_tf.config.settings import parse_override, read_settings
 from spanbert_tf.conversion.torch_files import read_pickled
 from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
 from spanbert_tf.data.row_lengths import load_lengths, save_lengths

@@ -240,7 +240,7 @@ def test_a_shown_configuration_is_the_whole_one(name, load, tmp_path, capsys):
     text = capsys.readouterr().out
     assert text.startswith("# S")
     (tmp_path / "copy.yaml").write_text(text)
-    assert load(str(tmp_path / "copy.yaml")).as_dict() == load(name).as_dict()
+    assert load(str(tmp_path / "copy.yaml")).model_dump() == load(name).model_dump()
     assert "base:" not in text
 
 

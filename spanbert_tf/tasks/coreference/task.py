@@ -51,7 +51,7 @@ def _build(
         SpanBertCoreferenceResolverPreprocessor(tokenizer, info.sequence_length),
         max_segments=info.max_training_segments,
         singletons=config.prediction.singletons,
-        **config.resolver.as_dict(),
+        **config.resolver.model_dump(),
     )
 
 

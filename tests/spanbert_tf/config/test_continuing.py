@@ -120,7 +120,7 @@ def test_directory_that_is_no_preset(tmp_path):
 def test_wrong_value_in_a_preset_names_the_preset(tmp_path):
     preset = write_preset(tmp_path / "preset", num_layers="three")
     message = message_of(tmp_path, preset)
-    assert message.startswith(f"{preset}: model.num_layers must be a whole number")
+    assert message.startswith(f"{preset}: model.num_layers: 'three' must be a valid integer")
 
 
 def test_rows_longer_than_the_presets_positions(tmp_path):

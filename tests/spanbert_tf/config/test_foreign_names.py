@@ -6,14 +6,14 @@ import pytest
 import transformers
 
 from spanbert_tf.cli import cli
-from spanbert_tf.config import PretrainingConfig, load_config
+from spanbert_tf.config import PretrainingConfig, load_config, load_finetuning_config
+from spanbert_tf.config.finetuning import TASK_CONFIGS, task_config_class
 from spanbert_tf.config.foreign_names import _NAMES, meant_key
-from spanbert_tf.config.loading import _flat_keys
-from spanbert_tf.config.tasks import TASK_CONFIGS, load_finetuning_config
+from spanbert_tf.config.settings import known_keys
 from spanbert_tf.errors import ConfigurationError
 
-PRETRAINING = _flat_keys(PretrainingConfig)
-TASKS = {name: _flat_keys(kind) for name, kind in TASK_CONFIGS.items()}
+PRETRAINING = list(known_keys(PretrainingConfig))
+TASKS = {name: list(known_keys(task_config_class(name))) for name in TASK_CONFIGS}
 ALL = {*PRETRAINING, *(key for keys in TASKS.values() for key in keys)}
 
 # Fields of `TrainingArguments` that have a counterpart: in pre-training, in fine-tuning.

@@ -284,7 +284,7 @@ def copy_records(single_records, tmp_path, **options):
         ({"first_batch": -1}, "first_batch: -1 is less than 0"),
         ({"first_batch": 1, "split": "validation"}, "first_batch: 1 of the validation split"),
         ({"masking": None}, "masking must be a scheme's name, a dict or MaskingOptions, not None"),
-        ({"masking": {"rate": 2.0}}, "masking.rate: 2.0 is not between 0 and 1"),
+        ({"masking": {"rate": 2.0}}, "masking.rate: 2.0 must be less than 1"),
     ],
 )
 def test_an_argument_that_cannot_be_used_is_named(options, message, single):

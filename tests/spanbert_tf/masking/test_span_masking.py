@@ -1,8 +1,8 @@
 """Masks of the graph against the plain-Python definition, and what must hold for any text."""
 
 import collections
-import dataclasses
 from fractions import Fraction
+from typing import ClassVar
 
 import hypothesis
 import hypothesis.strategies as st
@@ -492,7 +492,7 @@ def annotate(num_rows, spans):
 )
 def test_long_words_come_as_often_as_span_start_says(options, span_start, share):
     """Words of one piece and of four in turn: four tokens of five lie in the long ones."""
-    options = dataclasses.replace(options, span_start=span_start)
+    options = options.replace(span_start=span_start)
     tokens = [5, 6, 25, 26, 27] * 10
     _, first, last = draw_spans(options, 100, len(tokens), tokens=tokens)
     is_long = (first - 1) % 5 == 1
@@ -557,7 +557,7 @@ def test_the_rest_of_an_entity_is_masked_when_its_first_token_is(by_an_earlier_r
 class Impossible(MaskingOptions):
     """Options whose budget is more than there is."""
 
-    exact_rate = Fraction(3, 2)
+    exact_rate: ClassVar = Fraction(3, 2)
 
 
 @pytest.mark.parametrize("scheme", ["geometric_spans", "entities"])
@@ -617,7 +617,7 @@ def test_anchors_are_uniform_over_the_tokens():
 )
 def test_values_out_of_range_are_refused_by_name(field, value):
     with pytest.raises(ConfigurationError, match=f"masking.{field}"):
-        MaskingOptions(**{field: value})
+        MaskingOptions.of({field: value})
 
 
 @pytest.mark.parametrize(
@@ -631,7 +631,7 @@ def test_values_out_of_range_are_refused_by_name(field, value):
 )
 def test_what_has_no_effect_on_a_scheme_is_refused(scheme, key, value):
     with pytest.raises(ConfigurationError) as raised:
-        MaskingOptions(scheme=scheme, **{key: value})
+        MaskingOptions.of({"scheme": scheme, key: value})
     message = str(raised.value)
     assert message.startswith(f"masking.{key}: {value} has no effect with masking.scheme={scheme}")
     assert message.endswith(f"--set masking.{key}=null") and "\n" not in message

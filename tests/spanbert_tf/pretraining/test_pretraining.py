@@ -94,9 +94,9 @@ def test_run_that_is_moved_while_it_trains_says_so_and_goes_on_there(
 def test_run_directory(straight_run, config):
     names = {path.name for path in straight_run.iterdir()}
     assert {"config.yaml", "checkpoints", "logs", "metrics.jsonl", "preset"} <= names
-    written = load_config(str(straight_run / "config.yaml")).as_dict()
+    written = load_config(str(straight_run / "config.yaml")).model_dump()
     assert written["training"].pop("precision") == "float32"  # decided when the run began
-    expected = config.as_dict()
+    expected = config.model_dump()
     assert expected["training"].pop("precision") == "auto"
     assert written == expected
     assert sorted(os.listdir(straight_run / "checkpoints")) == [

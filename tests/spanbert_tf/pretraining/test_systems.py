@@ -59,7 +59,7 @@ def new_model(small):
 
     def model_of(name):
         config = small(name)
-        kind = str([config.model.as_dict(), config.objectives.as_dict()])
+        kind = str([config.model.model_dump(), config.objectives.model_dump()])
         if kind not in models:
             keras.utils.set_random_seed(0)
             model = compiled_pretrainer(config, VOCABULARY_SIZE)

@@ -10,7 +10,6 @@ from typing import ClassVar, Literal
 import click
 import keras
 import tensorflow as tf
-from pydantic.dataclasses import dataclass
 from typing_extensions import TypedDict
 
 from spanbert_tf.command_line import record_options
@@ -37,7 +36,6 @@ class ToyInfo(RowsInfo):
     task: ClassVar[str] = "toy"
 
 
-@dataclass(frozen=True)
 class ToyConfig(FinetuningConfig):
     task: Literal["toy"] = "toy"
 

@@ -239,10 +239,10 @@ def test_grid_finds_the_best_run(directory, tmp_path, capfd):
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("grid.batch_sizes=[16, a]", "grid.batch_sizes must be"),
-        ("grid.batch_sizes=16", "a list, each entry a whole number, not 16"),
-        ("training.epochs=-1", "training.epochs: -1 is less than 0"),
-        ("optimizer.warmup_fraction=1.0", "is not from 0 to below 1"),
+        ("grid.batch_sizes=[16, a]", "grid.batch_sizes: 'a' must be a valid integer"),
+        ("grid.batch_sizes=16", "16 must be a valid list"),
+        ("training.epochs=-1", "training.epochs: -1 must be greater than or equal to 0"),
+        ("optimizer.warmup_fraction=1.0", "1.0 must be less than 1"),
         ("training.epoch=1", "unknown key training.epoch; the nearest is training.epochs"),
     ],
 )

@@ -1,16 +1,25 @@
-"""YAML texts as flat settings, and configurations as YAML.
+"""Settings: YAML with its lines, over its bases and under `--set`, as one pydantic model; and back.
 
 Settings are kept flat, `{"training.steps": Setting(1000, "my.yaml: line 7")}`, so that files can
 be laid over one another and an error can name the line that a value came from.
 """
 
 import dataclasses
+import difflib
+import os
 import re
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 import yaml
+from pydantic import BaseModel
 
+from spanbert_tf.config.foreign_names import meant_key
+from spanbert_tf.config.shipped import find_config
 from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.validation import Section, validated
+
+Config = TypeVar("Config", bound=Section)
 
 _FLOAT_WITHOUT_POINT = re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
 # A configuration has a few kilobytes and two or three levels; its numbers have a few digits.
@@ -75,11 +84,6 @@ class _Dumper(yaml.SafeDumper):
 
 for _class in (_Loader, _Dumper):
     _class.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT_WITHOUT_POINT, "-+.0123456789")
-
-
-def dump_yaml(values: dict[str, Any]) -> str:
-    """Nested values as YAML, in their order."""
-    return yaml.dump(values, Dumper=_Dumper, sort_keys=False)
 
 
 def read_settings(path: str, layer: int) -> dict[str, Setting]:
@@ -162,3 +166,100 @@ def parse_override(text: str) -> tuple[str, Setting]:
         return key.strip(), Setting(yaml.load(value, _Loader), place, layer=1)
     except _NO_VALUE as error:
         raise ConfigurationError(f"{place}: the value is not YAML; quote it") from error
+
+
+def load_settings(kind: str, name_or_path: str, overrides: Sequence[str]) -> dict[str, Setting]:
+    """The settings of a file over its bases', and overrides over both.
+
+    Args:
+        kind: `"pretrain"` or `"finetune"`.
+        name_or_path: a shipped name, or the path of a YAML file.
+        overrides: texts `section.key=value`, the values in YAML.
+
+    Raises:
+        ConfigurationError: a file cannot be found or read, or an override has no `=`.
+    """
+    path = find_config(kind, name_or_path, os.getcwd(), "--config")
+    return _with_bases(kind, path, ()) | dict(parse_override(text) for text in overrides)
+
+
+def _with_bases(kind: str, path: str, descendants: tuple[str, ...]) -> dict[str, Setting]:
+    if path in descendants:
+        raise ConfigurationError(f"{path}: is its own base; change `base`")
+    settings = read_settings(path, layer=-len(descendants))
+    base = settings.pop("base", None)
+    if base is None:
+        return settings
+    if not isinstance(base.value, str):
+        raise ConfigurationError(f"{base.place}: base must be a name or a path")
+    base_path = find_config(kind, base.value, os.path.dirname(path), base.place)
+    return _with_bases(kind, base_path, (*descendants, path)) | settings
+
+
+def build_config(kind: type[Config], settings: dict[str, Setting], source: str) -> Config:
+    """Makes a configuration from flat settings; the rest has its defaults.
+
+    Args:
+        kind: what to make.
+        settings: keyed `section.key`.
+        source: the place of values that are not set, for errors.
+
+    Raises:
+        ConfigurationError: a key is unknown (the message names the nearest one), a value has the
+            wrong type or is out of range, or two do not fit together.
+    """
+    known = list(known_keys(kind))
+    values: dict[str, Any] = {}
+    for key, setting in settings.items():
+        if key not in known:
+            raise ConfigurationError(f"{setting.place}: {_unknown_key(key, known)}")
+        *sections, name = key.split(".")
+        inner = values
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[name] = setting.value
+
+    def place(keys: Sequence[str]) -> str:
+        # Of several values that conflict, the topmost one was written last.
+        written = [settings[key] for key in keys if key in settings]
+        return max(written, key=lambda setting: setting.layer).place if written else source
+
+    return validated(kind, values, place=lambda keys: f"{place(keys)}: ")
+
+
+def known_keys(kind: type[Section], prefix: str = "") -> Iterator[str]:
+    """The keys of a configuration, those in sections as `section.key`."""
+    for name, field in kind.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from known_keys(inner, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def flat_values(config: Section) -> dict[str, Any]:
+    """The values of a configuration, keyed `section.key`."""
+    values = {}
+    for key in known_keys(type(config)):
+        value: Any = config
+        for name in key.split("."):
+            value = getattr(value, name)
+        values[key] = value
+    return values
+
+
+def to_yaml(config: Section) -> str:
+    """A whole configuration as the text of a file that is read as the same one."""
+    return yaml.dump(config.model_dump(), Dumper=_Dumper, sort_keys=False)
+
+
+def _unknown_key(key: str, known: list[str]) -> str:
+    if any(name.startswith(f"{key}.") for name in known):
+        return f"{key} is a section; write its keys below it"
+    # A key in the wrong section is found by its last part, one that is called otherwise elsewhere
+    # by a table, and a misspelt one by its letters.
+    same_name = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
+    nearest = same_name[:1] or [meant_key(key, known)]
+    if nearest == [None]:
+        nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+    return f"unknown key {key}; the nearest is {nearest[0]}"

@@ -1,18 +1,17 @@
 """What the course of any training run is made of, pre-training or fine-tuning."""
 
-from dataclasses import field
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic.dataclasses import dataclass
+from pydantic import Field, model_validator
 
 from spanbert_tf.validation import (
     BelowOne,
-    InvalidValueError,
     NotNegative,
     NotNegativeInt,
     Positive,
     PositiveInt,
     Section,
+    conflict,
 )
 
 CONFIG_FILE = "config.yaml"  # the resolved configuration in the directory of a run
@@ -26,7 +25,6 @@ Strategy = Literal["one_device", "mirrored", "multi_worker", "tpu"]
 NotDecayed = Literal["bias", "gamma", "beta"]
 
 
-@dataclass(frozen=True)
 class AdamWConfig(Section):
     """AdamW with linear warm-up and linear decay to 0.
 
@@ -56,22 +54,20 @@ class AdamWConfig(Section):
     bias_correction: bool = True
     global_clipnorm: Positive | None = 1.0
     clipnorm: Positive | None = None
-    exclude_from_weight_decay: list[NotDecayed] = field(
-        default_factory=lambda: ["bias", "gamma", "beta"]
-    )
+    exclude_from_weight_decay: list[NotDecayed] = Field(default=["bias", "gamma", "beta"])
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check_norms(self) -> Self:
         if None not in (self.clipnorm, self.global_clipnorm):
-            raise InvalidValueError(
+            raise conflict(
+                f"{self.clipnorm} and global_clipnorm ({self.global_clipnorm}) exclude each other",
                 "clipnorm",
-                f": {self.clipnorm} and global_clipnorm ({self.global_clipnorm}) exclude each "
-                "other",
-                beside=["global_clipnorm"],
+                "global_clipnorm",
                 fix="optimizer.global_clipnorm=null",
             )
+        return self
 
 
-@dataclass(frozen=True)
 class RunConfig(Section):
     """The course of a run.
 
