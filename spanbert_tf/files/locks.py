@@ -7,7 +7,8 @@ of locks: they see whole files without.
 On the holder's own machine its process tells whether it lives; from elsewhere (another host, or a
 container that does not see its processes) its sign of life does, by the file server's clock. A lock
 whose holder is gone is taken over by the one process that holds the lock's own lock, named after
-what the lock says: of several that find the same holder gone, one takes its place.
+what the lock says: of several that find the same holder gone, one takes its place. What a process
+leaves of these when it is killed, the next holder removes.
 """
 
 import contextlib
@@ -15,10 +16,12 @@ import dataclasses
 import datetime
 import errno
 import functools
+import glob
 import hashlib
 import inspect
 import json
 import os
+import re
 import secrets
 import socket
 import stat
@@ -28,7 +31,7 @@ from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.outputs import LOCK, unfinished_file, without_slash
+from spanbert_tf.files.outputs import LOCK, UNFINISHED, without_slash
 
 _Parameters, _Returned = ParamSpec("_Parameters"), TypeVar("_Returned")
 _SECONDS_BETWEEN_SIGNS, _SECONDS_UNTIL_GONE = 10, 60
@@ -37,6 +40,8 @@ _MOST_BYTES = 4096  # what lies there may be a stranger's
 _LONGEST_NAME = 150  # bytes, of 255: what is added to it needs room, too
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
 _NO_PROCESS, _UNKNOWN = None, ""
+# Behind a lock's name: a lock's lock, and that one's, and any of them before it has its name.
+_BESIDE = re.compile(rf"(\.[0-9a-f]{{16}})+({re.escape(UNFINISHED)})?")
 # Of this process: path → lock, and what its locks say, those it holds and those it tries to.
 _held: dict[str, "_Lock"] = {}
 _own: set[str] = set()
@@ -111,11 +116,9 @@ def writing(output: str | os.PathLike, command: str, *, inside: bool = False) ->
     output = without_slash(output)
     path = _lock_path(output, inside=inside)
     held = _held.get(path)
-    if "://" in output or (held and held.thread == threading.get_ident()):
+    is_refused = inside and os.path.exists(output) and not os.path.isdir(output)  # by the command
+    if "://" in output or is_refused or (held and held.thread == threading.get_ident()):
         yield
-        return
-    if inside and os.path.exists(output) and not os.path.isdir(output):
-        yield  # a file, which the command refuses
         return
     try:
         held = _Lock(output, path, command)
@@ -170,6 +173,7 @@ class _Lock:
             self._remove_directories()
             raise
         _held[path] = self
+        _remove_void(path, self._content)
         self._ended = threading.Event()
         threading.Thread(target=self._show_signs_of_life, daemon=True).start()
 
@@ -228,12 +232,7 @@ def _lock_path(output: str, *, inside: bool) -> str:
 
 
 def _hold(path: str, output: str, content: bytes) -> None:
-    """Makes a lock, or takes the place of a holder that is gone.
-
-    Raises:
-        BadInputError: another process holds it.
-        OSError: it cannot be made.
-    """
+    """Makes a lock, or takes the place of a holder that is gone; one that lives is named."""
     while True:
         with _written_aside(path, content) as own:
             now = os.stat(own).st_mtime  # by the file server's clock
@@ -259,13 +258,22 @@ def _hold(path: str, output: str, content: bytes) -> None:
                 _let_go(taking, ticket)
 
 
+def _remove_void(path: str, content: bytes) -> None:
+    """Removes what lies beside a lock that is held: locks of earlier ones, which nobody reads now.
+
+    Whoever still has one of them finds another lock than the one that it is for, or tries again.
+    """
+    for one in glob.glob(f"{glob.escape(path)}.*"):
+        if _BESIDE.fullmatch(one, len(path)) and f".{_identity(content)}" not in one:
+            with contextlib.suppress(OSError):
+                os.remove(one)
+
+
 @contextlib.contextmanager
 def _written_aside(path: str, content: bytes) -> Iterator[str]:
-    own = unfinished_file(path)
-    file = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+    own = f"{path}.{secrets.token_hex(8)}{UNFINISHED}"
     try:
-        with open(file, "wb") as opened:
-            opened.write(content)
+        _write_new(own, content)
         yield own
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -282,12 +290,16 @@ def _make(path: str, own: str, content: bytes) -> bool:
         if error.errno not in _NO_LINKS:
             raise
         try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+            _write_new(path, content)
         except FileExistsError:
             return False
-        with open(file, "wb") as opened:
-            opened.write(content)
     return True
+
+
+def _write_new(path: str, content: bytes) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+    with open(file, "wb") as opened:
+        opened.write(content)
 
 
 def _let_go(path: str, content: bytes) -> None:
@@ -300,12 +312,7 @@ def _let_go(path: str, content: bytes) -> None:
 
 
 def _read(path: str) -> _Found | None:
-    """What a lock says; `None` where there is none.
-
-    Raises:
-        BadInputError: something else has its name.
-        OSError: it cannot be opened.
-    """
+    """What a lock says; `None` where there is none; refuses what else has its name."""
     try:
         # Opened before its time is asked for: NFS keeps its answers for a while otherwise.
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -381,18 +388,13 @@ def _started(process: int) -> str | None:
 
 def _make_directories(directory: str) -> list[str]:
     """Makes a directory and those above it; returns those that were not there, outermost first."""
-    missing = []
-    while not os.path.isdir(directory):
-        missing.append(directory)
-        if os.path.dirname(directory) == directory:
-            break
-        directory = os.path.dirname(directory)
-    made = []
-    for name in reversed(missing):
-        try:
-            os.mkdir(name)
-            made.append(name)
-        except FileExistsError:
-            if not os.path.isdir(name):
-                raise
-    return made
+    if os.path.isdir(directory):
+        return []
+    made = _make_directories(os.path.dirname(directory))
+    try:
+        os.mkdir(directory)
+    except FileExistsError:
+        if os.path.isdir(directory):  # another command has made it in this moment
+            return made
+        raise
+    return [*made, directory]

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -88,6 +89,47 @@ def test_the_lock_of_a_killed_process_is_free_at_once(tmp_path, place):
         assert said["process"] == os.getpid()
     holder.communicate()
     assert all_below(tmp_path) == (["output"] if place == "inside" else [])  # empty
+
+
+_KILLED = """
+import os, signal, sys
+from spanbert_tf.files.locks import writing
+name, is_done = sys.argv[2], sys.argv[3] == "True"
+real = getattr(os, name)
+def killed(*arguments):
+    if is_done:
+        real(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(os, name, killed)
+with writing(sys.argv[1], "x"):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "is_done", "leaves_ticket"),
+    [
+        ("link", False, False),
+        ("link", True, True),
+        ("replace", False, True),
+        ("replace", True, True),
+    ],
+)
+def test_what_a_command_leaves_that_is_killed_as_it_takes_over(
+    tmp_path, function, is_done, leaves_ticket
+):
+    """Before its first `link`; when it has its ticket; before it has the lock, and after."""
+    output, other = tmp_path / "output", tmp_path / ".output.lock.other"
+    leave_lock(output, started="1")
+    other.touch()
+    arguments = [sys.executable, "-c", _KILLED, str(output), function, str(is_done)]
+    assert subprocess.run(arguments, check=False).returncode == -signal.SIGKILL
+    left = {path.name.removeprefix(".output.lock") for path in tmp_path.iterdir()} - {"", ".other"}
+    assert left
+    assert any(re.fullmatch(r"\.[0-9a-f]{16}", name) for name in left) == leaves_ticket
+    with writing(output, "x"):
+        assert set(tmp_path.iterdir()) == {lock_path(output), other}
+    assert set(tmp_path.iterdir()) == {other}
 
 
 def test_a_stopped_process_on_this_machine_still_holds(tmp_path):
