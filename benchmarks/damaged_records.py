@@ -112,6 +112,24 @@ def _sources(directory: pathlib.Path) -> dict[str, tuple]:
     }
 
 
+def write_other_sources(directory: pathlib.Path) -> None:
+    """Writes tiny inputs of the commands that `write_all_records` does not call.
+
+    Args:
+        directory: gets `mrqa.jsonl`, `semeval.txt`, GLUE's `train.tsv` of RTE, and `WNLI.tsv`, as
+            predicted for its test set.
+    """
+    text, place = "the cat sees the dog", {"text": "cat", "char_spans": [[4, 6]]}
+    question = {"qid": "1", "question": "the dog", "answers": ["cat"], "detected_answers": [place]}
+    _lines(directory, [{"header": {}}, {"context": text, "qas": [question]}], "mrqa")
+    marked = '\t"The <e1>cat</e1> sees <e2>dog</e2>."\nEntity-Destination(e1,e2)\nComment:\n\n'
+    (directory / "semeval.txt").write_text("".join(f"{n}{marked}" for n in range(1, 5)))
+    rows = "".join(f"{n}\t{text}\t{'the cat ' * n}\tentailment\n" for n in range(1, 5))
+    (directory / "train.tsv").write_text(f"index\tsentence1\tsentence2\tlabel\n{rows}")
+    predicted = "".join(f"{n}\t{n % 2}\n" for n in range(146))  # as many texts as the set has
+    (directory / "WNLI.tsv").write_text(f"index\tprediction\n{predicted}")
+
+
 def _lines(
     directory: pathlib.Path, values: list, name: str = "texts", ending: str = "jsonl"
 ) -> pathlib.Path:
