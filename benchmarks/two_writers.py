@@ -67,6 +67,7 @@ COMMANDS = {
         f"--output {{output}} --input {{here}}/{rest}"
         for name, rest in _PREPARE.items()
     },
+    "repair": "prepare repair {records}/pretraining {output}",
     "convert": "convert --from keras --to huggingface {here}/encoder-preset {output}",
     "predict": f"predict {_CLASSIFIER} --input {{here}}/texts.jsonl --output {{output}}",
     "evaluate": f"evaluate {_CLASSIFIER} --data {{records}}/classification --report {{output}}",

@@ -237,6 +237,7 @@ _COMMANDS = [
     ["prepare", "named_entities", *_RECORDS, "--format", "conll2003"],
     ["prepare", "glue", *_RECORDS, "--task", "rte"],
     ["prepare", "classification", *_RECORDS, "--text-column", "a", "--label-column", "b"],
+    ["prepare", "repair", ".", "OUT"],
     ["convert", "--from", "tf1", "--to", "keras", "missing", "OUT"],
     ["export", "--preset", "missing", "--output", "OUT"],
     ["predict", "--preset", "missing", "--input", "missing", "--output", "OUT"],
