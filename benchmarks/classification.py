@@ -55,9 +55,9 @@ def show_featurising(data: str, rounds: int) -> None:
     from official.nlp.tools.tokenization import FullTokenizer
     from tokenizers.implementations import BertWordPieceTokenizer
 
-    from data_prep.examples.classification_rows import Featurizer
     from spanbert_tf.data.task_records import Records
     from spanbert_tf.tasks.text_classification.dataset import load_examples
+    from spanbert_tf.tasks.text_classification.rows import Featurizer
     from spanbert_tf.tasks.text_classification.schema import TextClassificationInfo
     from spanbert_tf.text.vocabulary import load_vocabulary
 

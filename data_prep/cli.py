@@ -9,9 +9,9 @@ import click
 # Other packages add commands by entry points of this group; the value is a `click.Command`.
 ENTRY_POINTS = "spanbert_tf.prepare"
 _COMMANDS = {
-    "classification": "data_prep.classification:prepare_classification",
+    "classification": "spanbert_tf.tasks.text_classification.prepare:prepare_classification",
     "coreference": "spanbert_tf.tasks.coreference.prepare:prepare_coreference",
-    "glue": "data_prep.glue:prepare_glue",
+    "glue": "spanbert_tf.tasks.text_classification.prepare:prepare_glue",
     "mrqa": "data_prep.mrqa:prepare_mrqa",
     "named_entities": "spanbert_tf.tasks.named_entities.prepare:prepare_named_entities",
     "pretraining": "data_prep.commands:prepare_pretraining",

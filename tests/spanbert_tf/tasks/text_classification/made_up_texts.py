@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from data_prep.examples.classification_rows import write_labelled_texts
-from data_prep.examples.labelled_texts import LabelledText, LabelledTexts
+from spanbert_tf.tasks.text_classification.files import LabelledText, LabelledTexts
+from spanbert_tf.tasks.text_classification.rows import write_labelled_texts
 
 NAMES, ANIMALS = ["ann", "bob", "cat"], ["dog", "owl", "fox"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "has", ".", "?", "a", "##s"]

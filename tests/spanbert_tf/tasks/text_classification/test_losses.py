@@ -9,7 +9,6 @@ from made_up_texts import LABELS, VOCABULARY, made_up_pairs, made_up_scores, wri
 from task_tests import run_benchmark, write_encoder
 
 from benchmarks.classification_losses import compare
-from data_prep.examples.labelled_texts import LabelledText, LabelledTexts
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.writing import write_preset
@@ -22,6 +21,7 @@ from spanbert_tf.tasks.text_classification.dataset import (
     load_examples,
     text_classification_dataset,
 )
+from spanbert_tf.tasks.text_classification.files import LabelledText, LabelledTexts
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 
 SETTINGS = [

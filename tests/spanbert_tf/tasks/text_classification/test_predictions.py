@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from made_up_texts import VOCABULARY, write_texts
 
-from data_prep.examples.labelled_texts import LabelledText, LabelledTexts
+from spanbert_tf.tasks.text_classification.files import LabelledText, LabelledTexts
 from spanbert_tf.tasks.text_classification.predictions import (
     predict_majority,
     predicted_labels,

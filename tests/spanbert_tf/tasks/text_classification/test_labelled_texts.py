@@ -9,12 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.examples.classification import read_labelled_texts
-from data_prep.examples.glue import read_glue
-from data_prep.examples.labelled_texts import LabelledText, LabelledTexts
-from data_prep.examples.text_tables import read_csv, read_tsv, with_header
 from spanbert_tf.cli import main
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.tasks.text_classification.files import (
+    LabelledText,
+    LabelledTexts,
+    read_csv,
+    read_tsv,
+    with_header,
+)
+from spanbert_tf.tasks.text_classification.prepare import read_glue, read_labelled_texts
 from spanbert_tf.tasks.text_classification.schema import TextClassificationInfo
 
 RTE = "index\tsentence1\tsentence2\tlabel\n"

@@ -1,0 +1,199 @@
+"""Labelled texts as rows: what `prepare glue` and `prepare classification` share."""
+
+import collections
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from spanbert_tf.data.packing import SpecialTokenIds
+from spanbert_tf.data.rows_info import (
+    POSITION_DTYPE,
+    ROW_TOKEN_IDS,
+    SECOND_START,
+    SEGMENT_POSITIONS,
+)
+from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.text_rows import TextRowPacker, TextRows
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.process.progress import show_progress
+from spanbert_tf.tasks.preparation import Row, RowMaker, write_task_records
+from spanbert_tf.tasks.text_classification.files import LabelledText, LabelledTexts
+from spanbert_tf.tasks.text_classification.schema import (
+    EXAMPLES_FILE,
+    LABEL,
+    TextClassificationInfo,
+    text_names,
+)
+from spanbert_tf.text.tokenization import WordPieceTokenizer
+from spanbert_tf.text.vocabulary import Casing
+
+_TEXTS_AT_ONCE = 4096
+_SHOWN_LABELS = 12
+
+
+def write_labelled_texts(
+    texts: LabelledTexts,
+    output: str,
+    *,
+    sequence_length: int = 128,
+    segment_aware: bool = False,
+    **options: object,
+) -> TextClassificationInfo:
+    """Writes a directory of rows and of what they were made of; it appears whole or not at all.
+
+    Args:
+        texts: texts of one file.
+        output: directory, new or empty.
+        sequence_length: positions of a row at most (SpanBERT, appendix B: 128); of a pair the
+            longer text is trimmed first.
+        segment_aware: whether rows tell SegaBERT's positions.
+        **options: as for `write_task_records`: `vocabulary`, `lowercase` and so on.
+
+    Returns:
+        The manifest that was written. Its `counts` tell `rows`, `training_rows`, `tokens`,
+        `cut_rows`, `empty_texts` (they stay where they are) and `skipped_lines`.
+
+    Raises:
+        BadInputError: the texts cannot be used, or the output exists or cannot be written.
+        MismatchError: the vocabulary is not of the stated case.
+    """
+    texts.check()
+    maker = LabelledTextRows(texts, segment_aware=segment_aware)
+    return write_task_records(maker, output, sequence_length=sequence_length, **options)
+
+
+class LabelledTextRows(RowMaker):
+    """Makes the rows of texts, and adds their labels."""
+
+    info_class = TextClassificationInfo
+    title = "records of labelled texts"
+
+    def __init__(self, texts: LabelledTexts, *, segment_aware: bool) -> None:
+        super().__init__()
+        self._texts, self._segment_aware = texts, segment_aware
+        empty = sum(not text.strip() for one in texts.examples for text in one.texts)
+        self.counts.update(cut_rows=0, skipped_lines=texts.num_skipped, empty_texts=empty)
+        self.lines[EXAMPLES_FILE] = (_example_line(texts, example) for example in texts.examples)
+
+    def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
+        """A row a text, or a pair of them."""
+        featurize = Featurizer(pieces, casing, sequence_length, segment_aware=self._segment_aware)
+        rows = featurize(self._texts, self.counts)
+        for example, row in zip(self._texts.examples, rows, strict=True):
+            label = {LABEL: _label_number(self._texts, example)}
+            yield row._replace(numbers={**row.numbers, **label})
+
+    def described(self) -> dict[str, Any]:
+        """The classes, and of which kind the texts are."""
+        texts = self._texts
+        of_class = collections.Counter(example.label for example in texts.examples)
+        return {
+            "segment_aware": self._segment_aware,
+            "labels": list(texts.labels),
+            "label_counts": (
+                [] if texts.is_regression else [of_class[label] for label in texts.labels]
+            ),
+            "is_pair": texts.is_pair,
+            "is_regression": texts.is_regression,
+            "dataset": texts.dataset,
+        }
+
+    def counted(self, written: Mapping[str, int]) -> dict[str, int]:
+        """Without labels there is nothing to train."""
+        is_labelled = self._texts.examples[0].label is not None
+        return {
+            **self.counts,
+            **written,
+            "training_rows": written["rows"] if is_labelled else 0,
+        }
+
+    def summary(self, info: TextClassificationInfo, seconds: float) -> Iterator[str]:
+        """What there is, and of which labels."""
+        what = f"{info.dataset}: " if info.dataset else ""
+        kind = "pairs of texts" if info.is_pair else "texts"
+        yield f"{what}{info.num_rows:,} {kind}, {info.num_tokens:,} tokens, {seconds:.1f} s"
+        if not info.is_labelled:
+            yield "  without labels: to predict, not to train or to score"
+        elif not info.is_regression:
+            counted = list(zip(info.labels, info.label_counts, strict=True))
+            shown = ", ".join(f"{label} {count:,}" for label, count in counted[:_SHOWN_LABELS])
+            yield f"  labels: {shown}{', …' * (len(counted) > _SHOWN_LABELS)}"
+        for name in ("cut_rows", "empty_texts", "skipped_lines"):
+            if info.counts[name]:
+                yield f"  {name.replace('_', ' ')}: {info.counts[name]:,}"
+
+
+class Featurizer:
+    """Makes rows of labelled texts, thousands at once.
+
+    Args:
+        pieces: the vocabulary.
+        casing: what is done to the text.
+        sequence_length: positions of a row at most.
+        segment_aware: whether SegaBERT's positions are wanted.
+    """
+
+    def __init__(
+        self, pieces: Sequence[str], casing: Casing, sequence_length: int, *, segment_aware: bool
+    ) -> None:
+        self._tokenizer = WordPieceTokenizer.shared(pieces, casing)
+        packer = TextRowPacker(SpecialTokenIds.from_vocabulary(list(pieces)), sequence_length)
+        self._pack = tf.function(packer, reduce_retracing=True, autograph=False)
+        self._segment_aware = segment_aware
+
+    def rows(self, texts: Sequence[tuple[str, ...]]) -> TextRows:
+        """The rows of texts, or of pairs of them."""
+        columns = zip(*texts, strict=True)
+        encoded = ([text.encode("utf-8", "replace") for text in column] for column in columns)
+        return self._pack(*(self._tokenizer.tokenize(tf.constant(column)) for column in encoded))
+
+    def __call__(self, texts: LabelledTexts, counts: collections.Counter) -> Iterator[Row]:
+        """The rows without their labels.
+
+        Args:
+            texts: texts to pack.
+            counts: the rows that were cut are added to `cut_rows`.
+        """
+        starts = range(0, len(texts.examples), _TEXTS_AT_ONCE)
+        for first in show_progress(starts, len(starts), "batches of texts"):
+            some = texts.examples[first : first + _TEXTS_AT_ONCE]
+            rows = self.rows([example.texts for example in some])
+            counts["cut_rows"] += int(np.count_nonzero(rows.is_cut))
+            lists = {ROW_TOKEN_IDS: rows.token_ids.numpy()}
+            if self._segment_aware:
+                features = rows.features(segment_aware=True)
+                lists |= {
+                    name: features[name].numpy().astype(POSITION_DTYPE)
+                    for name in SEGMENT_POSITIONS
+                }
+            sizes = zip(
+                rows.lengths.numpy().tolist(), rows.second_starts.numpy().tolist(), strict=True
+            )
+            for number, (length, second) in enumerate(sizes):
+                own = {name: values[number, :length] for name, values in lists.items()}
+                yield Row({SECOND_START: second}, own)
+
+
+def _label_number(texts: LabelledTexts, example: LabelledText) -> int | float:
+    if texts.is_regression:
+        return float(example.label or 0)
+    return 0 if example.label is None else texts.labels.index(example.label)
+
+
+def _example_line(texts: LabelledTexts, example: LabelledText) -> dict:
+    named = dict(zip(text_names(texts.is_pair), example.texts, strict=True))
+    return {"line": example.line, **named, "label": example.label}
+
+
+def load_labels(directory: str) -> list[str]:
+    """The labels of training records, for the records of other files.
+
+    Raises:
+        BadInputError: the directory holds no records of labelled texts, or those of a regression.
+    """
+    info = Records.of(directory, TextClassificationInfo).info
+    if info.is_regression:
+        raise BadInputError(f"{directory}: has numbers for labels; give --regression")
+    return info.labels
