@@ -80,13 +80,25 @@ def read_mutants(path: pathlib.Path = TABLE) -> list[Mutant]:
     ]
 
 
-def find_place(mutant: Mutant, root: pathlib.Path) -> Place:
-    """Where a mutant belongs.
+def find_places(mutants: Sequence[Mutant], root: pathlib.Path) -> list[Place]:
+    """Where mutants belong in a tree.
 
     Raises:
-        click.ClickException: the code or a test file stands nowhere or more than once, or what
-            would be made of it is no Python.
+        click.ClickException: of some of them, the code or a test file stands nowhere or more than
+            once, or what would be made of it is no Python.
     """
+    places, errors = [], []
+    for mutant in mutants:
+        try:
+            places.append(_find_place(mutant, root))
+        except click.ClickException as error:
+            errors.append(error.message)
+    if errors:
+        raise click.ClickException("\n".join(errors))
+    return places
+
+
+def _find_place(mutant: Mutant, root: pathlib.Path) -> Place:
     pattern = re.compile(r"\s+".join(re.escape(part) for part in mutant.code.split()))
     found = [
         (file, match)
@@ -250,12 +262,11 @@ def main(
     if not mutants:
         raise click.ClickException("no such mutant")
     if find:
-        for _, mutant in mutants:
-            find_place(mutant, ROOT)
+        find_places([mutant for _, mutant in mutants], ROOT)
         return
     with tempfile.TemporaryDirectory() as directory:
         root = _copy_tree(directory)
-        places = [find_place(mutant, root) for _, mutant in mutants]
+        places = find_places([mutant for _, mutant in mutants], root)
         _import_libraries()
         if check:
             _check_unchanged(places, root, seconds)

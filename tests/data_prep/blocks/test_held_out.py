@@ -16,6 +16,16 @@ def test_of_pairs_each_split_has_two_documents_whatever_the_fraction(fraction):
     assert splits == ["validation", "validation", "train", "train"]
 
 
-def _record(key):
+@pytest.mark.parametrize(("fraction", "count"), [(0.01, 1), (0.4, 2), (0.6, 2), (0.99, 3)])
+def test_of_few_documents_blocks_are_held_out_to_the_number_and_never_all(fraction, count):
+    """Four records of one document; rounded, but one at least, and all but one at most."""
+    ids = (30, 10, 40, 20)
+    file = SplitKeys((5,), ids, num_documents=1, num_records=4, squared_records=16)
+    held_out = find_held_out([file], fraction, "single")
+    splits = {key: held_out.split(_record(5, key)) for key in ids}
+    assert [key for key in sorted(ids) if splits[key] == "validation"] == sorted(ids)[:count]
+
+
+def _record(document_key, record_id=0):
     fields = dict.fromkeys(SpilledRecord._fields, 0)
-    return SpilledRecord(**fields | {"document_key": key})
+    return SpilledRecord(**fields | {"document_key": document_key, "record_id": record_id})

@@ -5,6 +5,7 @@ import itertools
 import random
 import statistics
 
+import numpy as np
 import pytest
 import written_records
 from hypothesis import given, settings
@@ -302,6 +303,25 @@ def test_the_first_sentences_of_a_block(shapes, num_tokens):
             inside = sum(start < size for start in whole[f"{kind}_starts"])
             for name in (f"{kind}_starts", f"{kind}_indices"):
                 assert found[name] == whole[name][:inside]
+
+
+def test_spans_go_with_their_sentences():
+    """By hand: sentences of 3, 3 and 2 tokens, and spans at both sides of their borders."""
+    sentences = make_sentences(make_documents([[[3, 3, 2]]]))
+    spans = np.array([[0, 1], [2, 2], [4, 5], [6, 6], [6, 7]])
+    [block], _ = fill_blocks(sentences._replace(spans=(spans,)), 8, "uint16", is_open=False)
+
+    def spans_of(some):
+        return [np.frombuffer(raw, "<u2").tolist() for raw in some.spans[0]]
+
+    assert spans_of(block) == [[0, 2, 4, 6, 6], [1, 2, 5, 6, 7]]
+    assert spans_of(first_sentences(block, 8)) == spans_of(block)
+    for room in (6, 7):
+        assert spans_of(first_sentences(block, room)) == [[0, 2, 4], [1, 2, 5]]
+    for room in (3, 5):
+        assert spans_of(first_sentences(block, room)) == [[0, 2], [1, 2]]
+    joined = join_blocks(first_sentences(block, 3), first_sentences(block, 6))
+    assert spans_of(joined) == [[0, 2, 3, 5, 7], [1, 2, 4, 5, 8]]
 
 
 @settings(max_examples=100)

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from spanbert_tf.conversion.checkpoint import Checkpoint
 from spanbert_tf.conversion.convert import convert_checkpoint
-from spanbert_tf.models import SpanBertCoreferenceResolver
+from spanbert_tf.conversion.coreference_variables import standard_name
+from spanbert_tf.conversion.keras_presets import _coreference_resolver
+from spanbert_tf.conversion.position_tables import with_positions
+from spanbert_tf.conversion.tf1 import read_tf1
+from spanbert_tf.models import SpanBertBackbone, SpanBertCoreferenceResolver, SpanBertTokenizer
+from spanbert_tf.text.vocabulary import Casing
 
 WIDTH, SPAN, FEATURE, HIDDEN, SPANS, SEGMENTS = 8, 28, 4, 6, 5, 3
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Ann", "has", "it", "."]
@@ -132,6 +138,34 @@ def test_every_variable_has_its_place(released, preset):
     }
     for name, variable in places.items():
         np.testing.assert_array_equal(variable.numpy(), arrays[name])
+
+
+def test_what_the_optimizer_leaves_is_no_weight(released):
+    checkpoint = read_tf1(str(released[0]), None, lowercase=False)
+    assert with_positions(checkpoint, None).unused() == []
+
+
+@pytest.mark.parametrize(
+    ("width", "segments", "length"),
+    [(8, 3, 384), (8, 5, 256), (8, 11, 128), (1024, 3, 512), (1024, 5, 256)],
+)
+def test_positions_of_a_segment_are_those_of_the_originals_set_up(width, segments, length):
+    """experiments.conf: max_training_sentences 11, 5 or 3 beside max_segment_len 128, 256, or 384
+    and for SpanBERT large 512."""
+    span, segment_table = 3 * width + FEATURE, "coref_layer/segment_distance"
+    shapes = {name: [1, 1] for name in VARIABLES} | {
+        "span_width_embeddings": [SPANS, FEATURE],
+        "mention_scores/hidden_bias_0": [HIDDEN],
+        f"{segment_table}/segment_distance_embeddings": [segments, FEATURE],
+        "src_projection/output_weights": [span, span],
+    }
+    arrays = {standard_name(name): np.empty(shape, "float32") for name, shape in shapes.items()}
+    sizes = {"hidden_dim": width, "max_sequence_length": 512, "intermediate_dim": 8}
+    backbone = SpanBertBackbone(len(PIECES), num_layers=1, num_heads=2, **sizes)
+    checkpoint = Checkpoint("x", sizes, arrays, PIECES, Casing.of(False))
+    resolver, _ = _coreference_resolver(checkpoint, backbone, SpanBertTokenizer(PIECES))
+    assert resolver.preprocessor.sequence_length == length
+    assert resolver.max_segments == segments
 
 
 def test_there_and_back_all_variables_are_the_same(released, preset, tmp_path):

@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import json
 import pathlib
 import shutil
 import tarfile
@@ -22,6 +23,7 @@ from torch_models import (
 )
 
 from spanbert_tf.conversion.convert import convert_checkpoint
+from spanbert_tf.conversion.huggingface import read_huggingface
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertBackbone, SpanBertMaskedLM
 from spanbert_tf.presets.pretraining import load_pretrainer
@@ -76,6 +78,9 @@ def test_another_epsilon_is_that_of_every_layer_norm(rows, tmp_path):
     source = save_torch_model(model, tmp_path)
     convert_checkpoint("huggingface", "keras", str(source), str(tmp_path / "preset"))
     check_encoder(tmp_path / "preset", model, rows, "epsilon 1e-2")
+    convert_checkpoint("keras", "huggingface", str(tmp_path / "preset"), str(tmp_path / "back"))
+    back = transformers.BertModel.from_pretrained(tmp_path / "back").eval()
+    check_encoder(tmp_path / "preset", back, rows, "epsilon 1e-2, and back")
 
 
 def test_heads_compute_the_same(preset, model, rows):
@@ -209,6 +214,17 @@ def test_round_trip_loads_in_transformers(kind, preset, model, rows, tmp_path):
         )
     tokenizer = transformers.AutoTokenizer.from_pretrained(destination)
     assert tokenizer("The cats")["input_ids"] == [2, 5, 7, 10, 3]
+    assert tokenizer.model_max_length == 16  # positions that the model has
+
+
+def test_a_vocabulary_in_json_is_in_the_order_of_its_ids(source, preset, tmp_path):
+    """`tokenizer.json` alone holds it, as a map in any order."""
+    for name in ("config.json", "model.safetensors", "tokenizer_config.json"):
+        shutil.copy(source / name, tmp_path)
+    ids = {piece: number for number, piece in reversed([*enumerate(VOCABULARY)])}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": ids}}))
+    checkpoint = read_huggingface(str(tmp_path), None, None)
+    assert checkpoint.vocabulary == VOCABULARY
 
 
 def test_keras_hub_loads_it_by_its_base_classes(preset):

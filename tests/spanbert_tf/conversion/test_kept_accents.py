@@ -7,6 +7,7 @@ import transformers
 from torch_models import save_torch_model, torch_model
 
 from spanbert_tf.conversion.convert import convert_checkpoint
+from spanbert_tf.conversion.vocabularies import find_casing
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertTokenizer
 
@@ -67,6 +68,15 @@ def test_tokens_are_those_of_the_source_and_of_what_is_written_back(
     convert_checkpoint("keras", "huggingface", preset, back)
     loaded = transformers.AutoTokenizer.from_pretrained(back)
     assert loaded(TEXTS, add_special_tokens=False)["input_ids"] == expected
+
+
+@pytest.mark.parametrize("strip_accents", [False, True])
+def test_the_configuration_goes_before_the_tokenizer(strip_accents, source):
+    """As in `transformers`, which makes the tokenizer of what `tokenizer_config.json` says."""
+    clear(source)
+    stated_in_the_tokenizer(source, not strip_accents)
+    stated_in_the_configuration(source, strip_accents)
+    assert find_casing(str(source), "x", None) == (True, strip_accents)
 
 
 def test_keras_hubs_own_bert_keeps_them_as_well(source, tmp_path):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 import transformers
 from torch_models import (
     VOCABULARY,
@@ -64,6 +65,22 @@ def test_way_back(target, model, preset, tmp_path):
     assert set(copy.state_dict()) == set(expected)
     for name, tensor in copy.state_dict().items():
         np.testing.assert_array_equal(tensor, expected[name])
+
+
+def test_heads_that_a_preset_has_no_place_for_are_told(model, tmp_path, capfd):
+    """A checkpoint with the heads of pre-training beside that of the task."""
+    source = save_torch_model(model, tmp_path / "source")
+    heads = {name: tensor for name, tensor in torch_model().state_dict().items() if "cls." in name}
+    tied = {f"cls.predictions.decoder.{name}" for name in ("weight", "bias")}
+    tensors = model.state_dict() | {name: heads[name] for name in heads.keys() - tied}
+    (source / "model.safetensors").unlink()
+    torch.save(tensors, source / "pytorch_model.bin")
+    convert_checkpoint("huggingface", "keras", str(source), str(tmp_path / "preset"))
+    shown = [line.split("│")[1:3] for line in capfd.readouterr().out.split("\n") if "│" in line]
+    parts = {name.strip(): outcome.strip() for name, outcome in shown}
+    assert parts["encoder"] == parts["span_classifiers"] == "found"
+    for part in ("masked_lm_head", "next_sentence_head"):
+        assert parts[part] == "found, but the target has no place for it"
 
 
 def test_passage_first_has_no_place_elsewhere(tmp_path):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import transformers
+from safetensors.torch import load_file, save_file
 from torch_models import (
     VOCABULARY,
     keras_inputs,
@@ -14,7 +15,10 @@ from torch_models import (
     torch_outputs,
 )
 
+from spanbert_tf.conversion.checkpoint import TEXT_CLASSIFIER
 from spanbert_tf.conversion.convert import convert_checkpoint
+from spanbert_tf.conversion.huggingface import read_huggingface
+from spanbert_tf.conversion.position_tables import with_positions
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertTextClassifier
 from spanbert_tf.tasks.predictor import Predictor
@@ -55,9 +59,37 @@ def test_logits_and_labels_go_there_and_back(num_labels, tmp_path):
     copy = transformers.AutoModelForSequenceClassification.from_pretrained(str(tmp_path / "copy"))
     assert type(copy) is transformers.BertForSequenceClassification
     assert list(copy.config.id2label.values()) == classifier.labels
+    kind = "regression" if num_labels == 1 else "single_label_classification"
+    assert copy.config.problem_type == kind  # by which its own class takes a loss
     assert set(copy.state_dict()) == set(model.state_dict())
     for name, tensor in copy.state_dict().items():
         np.testing.assert_array_equal(tensor, model.state_dict()[name])
+
+
+def test_labels_are_in_the_order_of_their_numbers(tmp_path):
+    """In the file they may stand in any; from 10 on, that of their keys is another."""
+    model = torch_model(transformers.BertForSequenceClassification, num_labels=12)
+    source = save_torch_model(model, tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    names = {str(number): f"label {number}" for number in range(12)}
+    config["id2label"] = dict(sorted(names.items()))
+    assert list(config["id2label"]) != list(names)
+    (source / "config.json").write_text(json.dumps(config))
+    checkpoint = read_huggingface(str(source), None, None)
+    assert checkpoint.labels == tuple(f"label {number}" for number in range(12))
+
+
+def test_a_classifier_without_a_pooler_is_none_of_texts(tmp_path):
+    """Such a head reads tokens, whatever the configuration calls it."""
+    source = save_torch_model(torch_classifier(3), tmp_path / "source")
+    tensors = load_file(source / "model.safetensors")
+    whole = with_positions(read_huggingface(str(source), None, None), None)
+    assert TEXT_CLASSIFIER in whole.found_parts()
+    kept = {name: tensor for name, tensor in tensors.items() if "pooler" not in name}
+    save_file(kept, source / "model.safetensors", metadata={"format": "pt"})
+    checkpoint = with_positions(read_huggingface(str(source), None, None), None)
+    assert TEXT_CLASSIFIER not in checkpoint.found_parts() and not checkpoint.labels
+    assert checkpoint.unused() == ["classifier.bias", "classifier.weight"]
 
 
 @pytest.mark.usefixtures("without_toy")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import torch
+import transformers
 from torch_models import (
     VOCABULARY,
     keras_inputs,
@@ -19,6 +20,9 @@ from torch_models import (
 )
 
 from spanbert_tf.conversion.convert import convert_checkpoint
+from spanbert_tf.conversion.huggingface import read_huggingface
+from spanbert_tf.conversion.position_tables import with_positions
+from spanbert_tf.conversion.tf1 import read_tf1, write_tf1
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertBackbone
 
@@ -114,6 +118,23 @@ def test_variables_have_googles_names(tmp_path):
     assert shapes["cls/seq_relationship/output_weights"] == [2, 32]
     assert shapes["cls/predictions/transform/LayerNorm/gamma"] == [32]
     assert len(shapes) == 5 + 2 * 16 + 2 + 5 + 2
+
+
+def test_a_checkpoint_of_more_than_ten_layers(tmp_path):
+    """`layer_10` is no `layer_1`: each layer comes back, under Google's name in between."""
+    sizes = {"hidden_size": 4, "num_attention_heads": 1, "intermediate_size": 3}
+    model = torch_model(transformers.BertModel, num_hidden_layers=12, **sizes)
+    save_torch_model(model, tmp_path / "source")
+    checkpoint = read_huggingface(str(tmp_path / "source"), None, None)
+    checkpoint = with_positions(checkpoint, None)
+    write_tf1(checkpoint, str(tmp_path / "tf1"))
+    names = {name for name, _ in tf.train.list_variables(str(tmp_path / "tf1/bert_model.ckpt"))}
+    for number in range(12):
+        assert f"bert/encoder/layer_{number}/output/dense/kernel" in names
+    back = read_tf1(str(tmp_path / "tf1"), None, lowercase=True)
+    assert back.arrays.keys() == checkpoint.arrays.keys()
+    for name, array in back.arrays.items():
+        np.testing.assert_array_equal(array, checkpoint.arrays[name])
 
 
 def test_published_layout(shared_data, tmp_path):

@@ -62,15 +62,17 @@ def test_what_has_no_label_changes_nothing():
     weights = np.array([1.0, 0.5], "float32")
     logits = classifier(x, training=False).numpy()
     log_shares = logits - np.log(np.exp(logits).sum(-1, keepdims=True))  # [B, S, C]
-    total, count = 0.0, 0.0
+    total, count, num_right = 0.0, 0.0, 0.0
     for row, weight in enumerate(weights):
         for position, label in enumerate(y[row]):
             if label >= 0:
                 total -= weight * log_shares[row, position, label]
                 count += weight
+                num_right += weight * (logits[row, position].argmax() == label)
     (sums,) = classifier.objective_sums(x, classifier(x, training=False), y, weights).values()
     assert float(sums.loss) == pytest.approx(total, rel=1e-5)
     assert float(sums.num_targets) == count == 4.5
+    assert float(sums.num_correct) == num_right
     loss = classifier.compute_loss(x, y, logits, weights)
     assert float(loss) == pytest.approx(total / count, rel=1e-5)
 

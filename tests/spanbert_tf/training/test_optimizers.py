@@ -166,7 +166,7 @@ def test_gradients_without_a_finite_norm_change_nothing(bad):
 
 def test_loss_scale_does_not_change_the_step():
     """Scaled gradients are clipped by the norm of the unscaled ones."""
-    steps = []
+    steps, norms = [], []
     for dynamic_loss_scale in (False, True):
         layer = keras.layers.Dense(2, kernel_initializer="ones")
         layer.build((None, 3))
@@ -178,7 +178,10 @@ def test_loss_scale_does_not_change_the_step():
             scale = float(optimizer.scale_loss(tf.constant(1.0)))
             gradients = [tf.fill((3, 2), size * scale), tf.fill((2,), -size * scale)]
             optimizer.apply(gradients, layer.trainable_variables)
+            norms.append(float(optimizer.gradient_norm))
         steps.append(layer.get_weights())
+    # Of 8 elements, before clipping, whatever the loss was multiplied with.
+    np.testing.assert_allclose(norms, [size * 8**0.5 for size in (0.1, 5.0, 0.01)] * 2, rtol=1e-5)
     for plain, scaled in zip(*steps, strict=True):
         np.testing.assert_allclose(scaled, plain, rtol=1e-6)
 
