@@ -10,9 +10,8 @@ import keras
 from keras import ops
 
 from spanbert_tf.layers.bert_initializer import bert_initializer
-from spanbert_tf.layers.chunks import gather_rows, map_chunks
 from spanbert_tf.layers.mention_scorer import NO_SCORE
-from spanbert_tf.layers.scoring_network import ScoringNetwork
+from spanbert_tf.layers.scoring_network import ScoringNetwork, gather_rows, map_chunks
 
 NUM_DISTANCES = 10  # 0, 1, 2, 3, 4, 5-7, 8-15, 16-31, 32-63, 64 and more
 NUM_GENRES = 7

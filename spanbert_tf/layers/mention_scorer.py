@@ -8,8 +8,7 @@ import keras
 from keras import ops
 
 from spanbert_tf.layers.bert_initializer import bert_initializer
-from spanbert_tf.layers.chunks import gather_rows, map_chunks
-from spanbert_tf.layers.scoring_network import ScoringNetwork
+from spanbert_tf.layers.scoring_network import ScoringNetwork, gather_rows, map_chunks
 
 NO_SCORE = -1e9  # in place of minus infinity, whose product with 0 is no number
 _CHUNK = 256

@@ -7,10 +7,12 @@ import keras
 import keras_hub
 from keras import ops
 
-from spanbert_tf.layers.dropout import apply_dropout
-from spanbert_tf.layers.gelu import training_gelu
-from spanbert_tf.layers.layer_norm import apply_layer_norm
-from spanbert_tf.layers.training_attention import training_attention
+from spanbert_tf.layers.training_operations import (
+    apply_dropout,
+    apply_layer_norm,
+    training_attention,
+    training_gelu,
+)
 
 _MASKED = -1e9  # added to the scores of padding; float16 has its own
 _MASKED_FLOAT16 = -3e4

@@ -13,7 +13,7 @@ from keras import ops
 
 from spanbert_tf.layers import CoreferenceHead
 from spanbert_tf.layers.antecedent_scorer import distance_buckets
-from spanbert_tf.layers.span_selection import select_spans
+from spanbert_tf.layers.coreference_head import select_spans
 from spanbert_tf.models.span_bert_coreference_resolver import (
     SpanBertCoreferenceResolver,
     right_antecedents,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from spanbert_tf.layers.dropout import apply_dropout
+from spanbert_tf.layers.training_operations import apply_dropout
 
 
 def dropped(layer, x):
@@ -75,7 +75,7 @@ def test_nothing_is_dropped_at_inference_or_at_rate_0():
 ON_JAX = """
 import sys
 import jax, keras, numpy as np
-from spanbert_tf.layers.dropout import apply_dropout
+from spanbert_tf.layers.training_operations import apply_dropout
 
 def drop(layer, x):
     return apply_dropout(layer, x, training=True)

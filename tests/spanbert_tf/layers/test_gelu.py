@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 import torch
 
-from spanbert_tf.layers.gelu import training_gelu
+from spanbert_tf.layers.training_operations import training_gelu
 
 # Tails included: there 1 + erf(x) loses what erfc would keep, and a product with x must stay small.
 VALUES = np.concatenate([np.linspace(-12, 12, 4001), np.random.default_rng(0).normal(size=1000)])

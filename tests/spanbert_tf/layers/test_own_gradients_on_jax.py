@@ -20,8 +20,8 @@ import sys
 import jax, keras, numpy as np
 from keras import ops
 from spanbert_tf.layers import TiedEmbedding
-from spanbert_tf.layers.gelu import training_gelu
-from spanbert_tf.layers.layer_norm import apply_layer_norm
+from spanbert_tf.layers.training_operations import training_gelu
+from spanbert_tf.layers.training_operations import apply_layer_norm
 
 given, found = dict(np.load(sys.argv[1])), {}
 

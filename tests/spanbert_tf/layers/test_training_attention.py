@@ -6,8 +6,7 @@ import pytest
 import tensorflow as tf
 import torch
 
-from spanbert_tf.layers.dropout import draw_kept
-from spanbert_tf.layers.training_attention import training_attention
+from spanbert_tf.layers.training_operations import draw_kept, training_attention
 
 SHAPE = (3, 2, 7, 4)  # B, N, S, D
 LENGTHS = [7, 3, 1]
