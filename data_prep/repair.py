@@ -15,7 +15,7 @@ import click
 from spanbert_tf.command_line import OUTPUT_PATH, WritingCommand, overwrite_option
 from spanbert_tf.data import schema
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.checksums import sha256
+from spanbert_tf.files.contents import sha256
 from spanbert_tf.files.locks import one_writer
 from spanbert_tf.files.outputs import check_output
 from spanbert_tf.files.writing import write_directory, write_text

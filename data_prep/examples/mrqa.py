@@ -12,8 +12,7 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 from data_prep.examples.answers import is_alike
 from data_prep.examples.questions import Answer, Question, QuestionSet
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.json_values import parse_json
-from spanbert_tf.files.text_files import read_text_file
+from spanbert_tf.files.text_files import parse_json, read_text_file
 from spanbert_tf.process.lines import print_line
 
 DEVELOPMENT, TEST = "development", "test"

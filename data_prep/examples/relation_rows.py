@@ -18,8 +18,8 @@ from spanbert_tf.data.row_lengths import lengths_path
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, SECOND_START
 from spanbert_tf.data.schema import VOCABULARY_FILE, token_id_dtype
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.json_lines import write_json_lines
 from spanbert_tf.files.outputs import OutputKind, check_output
+from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.progress import show_progress
 from spanbert_tf.tasks.relation_extraction import schema

@@ -10,8 +10,7 @@ from typing import NotRequired
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from data_prep.examples.questions import Answer, Question, QuestionSet
-from spanbert_tf.files.json_values import parse_json
-from spanbert_tf.files.text_files import read_text_file
+from spanbert_tf.files.text_files import parse_json, read_text_file
 
 
 class _Answer(TypedDict):

@@ -3,8 +3,7 @@
 from typing import NotRequired
 
 from data_prep.examples.relations import RelationSet
-from spanbert_tf.files.json_values import check_json_value, parse_json
-from spanbert_tf.files.text_files import read_text_file
+from spanbert_tf.files.text_files import check_json_value, parse_json, read_text_file
 from spanbert_tf.tasks.relation_extraction.examples import MarkedTokens, text_of_tokens
 
 NO_RELATION = "no_relation"

@@ -7,7 +7,7 @@ import numpy as np
 
 from spanbert_tf.data.rows_info import RowsInfo
 from spanbert_tf.data.schema import VOCABULARY_FILE, token_id_dtype, vocabulary_hash
-from spanbert_tf.files.checksums import checksums
+from spanbert_tf.files.contents import checksums
 from spanbert_tf.files.outputs import OutputKind
 from spanbert_tf.files.writing import write_directory, write_text
 from spanbert_tf.text.vocabulary import END_TOKEN, START_TOKEN

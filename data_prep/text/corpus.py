@@ -26,7 +26,7 @@ from data_prep.text.formats import (
 )
 from data_prep.text.local_files import match_local_files
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.file_kinds import HEAD_SIZE, refuse_known_binary
+from spanbert_tf.files.kinds import HEAD_SIZE, refuse_known_binary
 from spanbert_tf.files.text_files import GZIP_MAGIC
 
 READ_SIZE = 2**20  # bytes

@@ -13,7 +13,7 @@ import data_prep.beam.storage  # noqa: F401 — imports Beam without its warning
 from apache_beam.io.filesystem import FileSystem
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.below import files_inside
+from spanbert_tf.files.contents import files_inside
 
 _FIRST_WILDCARD = re.compile(r"[*?[]")
 

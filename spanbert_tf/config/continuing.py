@@ -9,14 +9,14 @@ from spanbert_tf.config.pretraining import ModelConfig, PretrainingConfig
 from spanbert_tf.config.run import CONFIG_FILE
 from spanbert_tf.config.settings import Setting, build_config, load_settings, read_settings
 from spanbert_tf.errors import BadInputError, ConfigurationError
-from spanbert_tf.files.directory_kinds import hugging_face_model, refuse_no_preset
-from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.kinds import hugging_face_model, refuse_no_preset
 from spanbert_tf.files.preset_files import (
     describe_missing,
     find_preset_file,
     head_options,
     read_heads,
 )
+from spanbert_tf.files.text_files import parse_json
 
 _SWITCH = "model.from_preset"
 _ENCODER_KEYS = [f"model.{name}" for name in ModelConfig().encoder_options()]

@@ -18,7 +18,7 @@ from spanbert_tf.conversion.checkpoint import (
 from spanbert_tf.conversion.output_kinds import OUTPUT_KINDS
 from spanbert_tf.conversion.position_tables import with_positions
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.files.checksums import refuse_special_files
+from spanbert_tf.files.contents import refuse_special_files
 from spanbert_tf.files.outputs import check_output
 from spanbert_tf.process.console import table_console
 from spanbert_tf.process.lines import print_line

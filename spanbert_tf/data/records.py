@@ -27,9 +27,9 @@ from spanbert_tf.data.schema import (
 )
 from spanbert_tf.data.tfrecords import check_frames
 from spanbert_tf.errors import BadInputError, MismatchError, reason
-from spanbert_tf.files.checksums import regular_size
-from spanbert_tf.files.directory_kinds import PRETRAINING_RECORDS, refuse_other_records
-from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.contents import regular_size
+from spanbert_tf.files.kinds import PRETRAINING_RECORDS, refuse_other_records
+from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.masking.random_bits import Stream, random_bits, row_keys
 from spanbert_tf.text.vocabulary import load_vocabulary
 

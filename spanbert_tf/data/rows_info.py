@@ -11,9 +11,9 @@ from annotated_types import Ge, Gt, Lt
 from spanbert_tf.data.row_lengths import lengths_path
 from spanbert_tf.data.schema import VOCABULARY_FILE
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.checksums import Checksums, regular_size
-from spanbert_tf.files.directory_kinds import refuse_other_records
-from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.contents import Checksums, regular_size
+from spanbert_tf.files.kinds import refuse_other_records
+from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.text.vocabulary import Casing
 
 # Features of each row (a tf.train.Example). Lists are little-endian unsigned integers.

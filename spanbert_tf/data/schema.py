@@ -14,9 +14,9 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Gt, Lt
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.checksums import is_file_name
-from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.contents import is_file_name
 from spanbert_tf.files.outputs import OutputKind
+from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.text.vocabulary import Casing
 
 SCHEMA_VERSION = 1

@@ -12,8 +12,8 @@ from spanbert_tf.data.rows_info import RowsInfo
 from spanbert_tf.data.schema import VOCABULARY_FILE, vocabulary_hash
 from spanbert_tf.data.tfrecords import RecordFile
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.files.checksums import check_files, sha256
-from spanbert_tf.files.json_lines import read_json_lines
+from spanbert_tf.files.contents import check_files, sha256
+from spanbert_tf.files.text_files import read_json_lines
 from spanbert_tf.text.vocabulary import load_vocabulary
 
 Info = TypeVar("Info", bound=RowsInfo)

@@ -9,7 +9,7 @@ import zlib
 import numpy as np
 
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.checksums import sha256
+from spanbert_tf.files.contents import sha256
 
 # Arrays are written as they are; a copy may be compressed, which weights hardly are.
 _FREE_BYTES, _MAX_RATIO = 16 << 20, 32

@@ -10,7 +10,7 @@ import keras_hub
 from keras import ops
 from keras_hub.src.utils import preset_utils
 
-from spanbert_tf.files.directory_kinds import refuse_no_preset
+from spanbert_tf.files.kinds import refuse_no_preset
 from spanbert_tf.models.mean_crossentropy import MeanCrossentropy
 from spanbert_tf.models.objective_sums import ObjectiveSums
 from spanbert_tf.models.own_objective import OwnObjective

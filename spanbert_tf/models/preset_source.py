@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.directory_kinds import refuse_no_preset
+from spanbert_tf.files.kinds import refuse_no_preset
 
 _DESCRIPTIONS = (
     preset_utils.CONFIG_FILE,

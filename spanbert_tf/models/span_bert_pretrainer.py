@@ -9,7 +9,7 @@ import keras
 import keras_hub
 from keras import ops
 
-from spanbert_tf.files.directory_kinds import refuse_no_preset
+from spanbert_tf.files.kinds import refuse_no_preset
 from spanbert_tf.files.preset_files import head_options, read_heads
 from spanbert_tf.layers import SpanBoundaryHead, bert_initializer, masked_lm_head
 from spanbert_tf.models.objective_sums import ObjectiveSums

@@ -6,10 +6,10 @@ from typing import Any
 from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.checksums import refuse_special_files
-from spanbert_tf.files.directory_kinds import refuse_no_preset
-from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.contents import refuse_special_files
+from spanbert_tf.files.kinds import refuse_no_preset
 from spanbert_tf.files.preset_files import describe_missing
+from spanbert_tf.files.text_files import parse_json
 
 
 def task_class(preset: str) -> str | None:

@@ -15,9 +15,9 @@ import numpy as np
 from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.checksums import is_file_name, sha256
-from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.contents import is_file_name, sha256
 from spanbert_tf.files.preset_files import GOLDEN_FILE
+from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.models.preset_precision import without_mixed_precision
 from spanbert_tf.text.vocabulary import END_TOKEN, START_TOKEN
 

@@ -13,7 +13,7 @@ from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.data.schema import VOCABULARY_FILE, vocabulary_hash
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.files.directory_kinds import refuse_no_preset
+from spanbert_tf.files.kinds import refuse_no_preset
 from spanbert_tf.files.preset_files import check_sizes, describe_missing
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from spanbert_tf.config.run import CONFIG_FILE, INPUTS_FILE, VALIDATION_ROWS
 from spanbert_tf.config.settings import read_settings
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.below import each_once, files_below
-from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.contents import each_once, files_below
 from spanbert_tf.files.preset_files import golden_digest
+from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, SCORE_RANGE
 from spanbert_tf.tasks.text_classification.submission import HEADER, submission_file

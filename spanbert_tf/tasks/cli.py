@@ -43,7 +43,7 @@ def finetune(
     from spanbert_tf.tasks.table import load_task_config
 
     settings = load_task_config(config, overrides)  # before TensorFlow is imported
-    from spanbert_tf.files.directory_kinds import refuse_no_preset
+    from spanbert_tf.files.kinds import refuse_no_preset
     from spanbert_tf.process.supervision import supervise, writing_run
 
     supervise(settings.training.strategy)

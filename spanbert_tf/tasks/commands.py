@@ -8,7 +8,7 @@ import numpy as np
 
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.files.directory_kinds import refuse_no_preset
+from spanbert_tf.files.kinds import refuse_no_preset
 from spanbert_tf.files.outputs import OutputKind, check_output, check_output_file
 from spanbert_tf.files.writing import write_directory, write_output
 from spanbert_tf.presets.loading import load_trained

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 import keras_hub
 
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.json_values import parse_json
 from spanbert_tf.files.outputs import OutputKind, check_output_file
+from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import write_output
 from spanbert_tf.models import SpanBertMaskedLM
 from spanbert_tf.models.task_presets import is_task_preset

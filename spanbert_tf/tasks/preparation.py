@@ -14,9 +14,9 @@ import tensorflow as tf
 from spanbert_tf.data.row_lengths import save_lengths
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, RowsInfo
 from spanbert_tf.data.schema import VOCABULARY_FILE, token_id_dtype, vocabulary_hash
-from spanbert_tf.files.checksums import checksums
-from spanbert_tf.files.json_lines import write_json_lines
+from spanbert_tf.files.contents import checksums
 from spanbert_tf.files.outputs import OutputKind, check_output
+from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.files.writing import write_directory, write_text
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.text.vocabulary import (

@@ -16,7 +16,7 @@ from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.data.rows_info import RowsInfo, info_file
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.directory_kinds import ANY_TASK, refuse_other_records
+from spanbert_tf.files.kinds import ANY_TASK, refuse_other_records
 from spanbert_tf.models.task_presets import is_task_preset
 from spanbert_tf.process.console import DataConsole
 from spanbert_tf.serving.exporting import ServedModule

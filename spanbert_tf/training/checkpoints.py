@@ -21,8 +21,8 @@ from annotated_types import Ge
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.checksums import file_fault, is_file_name, regular_size, sha256
-from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.contents import file_fault, is_file_name, regular_size, sha256
+from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import write_text
 
 _DESCRIPTION_FILE = "checkpoint.json"

@@ -13,7 +13,7 @@ from annotated_types import Ge
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.json_values import parse_json
+from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import write_text
 
 METRICS_FILE, LOGS = "metrics.jsonl", "logs"

@@ -24,7 +24,7 @@ from spanbert_tf.data.passage_windows import WindowPacker
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.tfrecords import check_frames, masked_checksum, whole_records
 from spanbert_tf.errors import SpanBertError
-from spanbert_tf.files.checksums import sha256
+from spanbert_tf.files.contents import sha256
 from spanbert_tf.files.preset_files import read_heads
 from spanbert_tf.files.text_files import read_text_file
 from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier, SpanBertTokenizer

@@ -16,7 +16,7 @@ from spanbert_tf.conversion.torch_files import read_pickled
 from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
 from spanbert_tf.data.row_lengths import load_lengths, save_lengths
 from spanbert_tf.errors import SpanBertError
-from spanbert_tf.files.checksums import checksums
+from spanbert_tf.files.contents import checksums
 from spanbert_tf.inspection.records import inspect_records
 from spanbert_tf.tasks.commands import run_baseline_evaluation, run_prediction
 from spanbert_tf.tasks.finetuning import run_finetuning

@@ -15,9 +15,8 @@ from typing import NotRequired
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.below import each_once, files_inside, is_inside, refuse_links
-from spanbert_tf.files.json_values import parse_json
-from spanbert_tf.files.text_files import read_text_file
+from spanbert_tf.files.contents import each_once, files_inside, is_inside, refuse_links
+from spanbert_tf.files.text_files import parse_json, read_text_file
 from spanbert_tf.tasks.coreference.conll import (
     Document,
     check_documents,

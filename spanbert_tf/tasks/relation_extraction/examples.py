@@ -10,7 +10,7 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 
 from spanbert_tf.data.word_places import join_words
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.json_values import check_json_value
+from spanbert_tf.files.text_files import check_json_value
 from spanbert_tf.tasks.relation_extraction.schema import Place
 
 _BRACKETS = {"lrb": "(", "rrb": ")", "lsb": "[", "rsb": "]", "lcb": "{", "rcb": "}"}

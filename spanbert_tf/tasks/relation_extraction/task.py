@@ -10,7 +10,7 @@ import tensorflow as tf
 from spanbert_tf.config import RelationExtractionConfig
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import MismatchError
-from spanbert_tf.files.json_lines import write_json_lines
+from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import (
     SpanBertBackbone,

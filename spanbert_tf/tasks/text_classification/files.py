@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.json_values import parse_json
-from spanbert_tf.files.text_files import read_text_file, refuse_json_list
+from spanbert_tf.files.text_files import parse_json, read_text_file, refuse_json_list
 
 FORMATS = ("csv", "tsv", "jsonl")
 _MAX_FIELD = 1 << 27  # characters; the module's own limit is 2 ** 17

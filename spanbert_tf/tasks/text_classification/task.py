@@ -9,8 +9,8 @@ import numpy as np
 from spanbert_tf.config import TextClassificationConfig
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import MismatchError
-from spanbert_tf.files.json_lines import write_json_lines
 from spanbert_tf.files.preset_files import golden_digest
+from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import (
     SpanBertBackbone,

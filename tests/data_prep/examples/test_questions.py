@@ -20,7 +20,7 @@ from data_prep.examples.question_rows import QuestionOptions, write_questions
 from data_prep.examples.questions import Answer
 from data_prep.examples.squad import read_squad
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.checksums import checksums
+from spanbert_tf.files.contents import checksums
 from spanbert_tf.tasks.question_answering.dataset import (
     load_contexts,
     load_questions,

@@ -17,8 +17,7 @@ from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.data.packed_rows import NUMBER, packed_batches
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, SECOND_START, RowsInfo
 from spanbert_tf.data.task_records import Records
-from spanbert_tf.files.json_lines import write_json_lines
-from spanbert_tf.files.text_files import read_json_objects
+from spanbert_tf.files.text_files import read_json_objects, write_json_lines
 from spanbert_tf.models import SpanBertTextClassifier, SpanBertTextClassifierPreprocessor
 from spanbert_tf.presets.golden import SENTENCES
 from spanbert_tf.serving.server_files import Manual

@@ -3,7 +3,7 @@
 import pytest
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.checksums import check_files, checksums
+from spanbert_tf.files.contents import check_files, checksums
 
 
 def flip(path):

@@ -11,8 +11,7 @@ from typing_extensions import TypedDict
 
 from benchmarks.fuzzing import mutated
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.json_values import parse_json
-from spanbert_tf.files.text_files import read_text_file
+from spanbert_tf.files.text_files import parse_json, read_text_file
 
 
 @dataclasses.dataclass
