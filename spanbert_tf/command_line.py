@@ -1,4 +1,6 @@
-"""How a command runs: options that several share, quiet libraries, and the status at the end."""
+"""How a command runs: options that several share, quick imports, quiet libraries, and the status at
+the end, with what an error has that comes from where the command was started.
+"""
 
 import contextlib
 import functools
@@ -7,6 +9,7 @@ import json
 import logging
 import os
 import re
+import resource
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,12 +20,17 @@ from spanbert_tf.errors import ConfigurationError, SpanBertError, TrainingError
 from spanbert_tf.files.outputs import without_slash
 from spanbert_tf.process.lines import escape_controls, print_escaped_traceback
 from spanbert_tf.process.signals import second_signal_ends
-from spanbert_tf.process.surroundings import describe_surroundings
 
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _KEY_AND_VALUE = re.compile(r"[\w.]+=")
 EXISTING_DIRECTORY = click.Path(exists=True, file_okay=False)
+# TensorFlow and Keras try to import these and go on without them: for models of JAX, data frames,
+# estimators, pictures, notebooks, clusters of Google's. What a command draws or scores with, it
+# imports itself, later.
+UNUSED = ("IPython", "PIL", "cv2", "googleapiclient", "jax", "matplotlib", "pandas", "sklearn")
+_OURS = ("spanbert_tf", "data_prep")  # a checkout in PYTHONPATH hides what is installed, as meant
+_NO_ROOM = ("failed to map segment", "cannot allocate memory", "can't start new thread")
 
 
 class _OutputPath(click.ParamType):
@@ -320,3 +328,73 @@ def _escape_unknown_characters() -> None:
     """What the encoding of the terminal lacks is printed escaped; standard error does so anyway."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def import_keras() -> None:
+    """Imports what all commands with a model need; for the command line, not for its users' code.
+
+    What is imported stays until the end, so the garbage collector, which would go through it again
+    and again, never looks at it.
+    """
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with _hidden(UNUSED):
+            import keras_hub  # noqa: F401
+        gc.freeze()
+    finally:
+        if is_collecting:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _hidden(names: tuple[str, ...]) -> Iterator[None]:
+    """Packages are, for imports, as if they were not installed."""
+    hidden = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # `None`: the import system raises ImportError
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
+def describe_surroundings(error: Exception) -> str | None:
+    """What is wrong with the surroundings and what to do, in a line; `None` if nothing is.
+
+    Args:
+        error: any that ended a command.
+    """
+    if isinstance(error, ImportError | AttributeError) and (line := _hidden_package()):
+        return line
+    if sys.flags.optimize > 1 and "tensorflow" not in sys.modules:  # its import failed
+        return f"PYTHONOPTIMIZE or -OO: TensorFlow needs its docstrings ({error}); use 1, or -O"
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    is_full = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
+    is_full = is_full or any(words in str(error).lower() for words in _NO_ROOM)
+    if is_full and limit != resource.RLIM_INFINITY:
+        return (
+            f"ulimit -v: {limit >> 20:,} MiB of address space are too little ("
+            f"{str(error) or type(error).__name__}); allow more, or `ulimit -v unlimited`"
+        )
+    return None
+
+
+def _hidden_package() -> str | None:
+    """Names a module from PYTHONPATH or the working directory that a later directory has, too."""
+    own = {os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
+    own.add(os.getcwd())
+    for name, module in sorted(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if "." in name or name in _OURS or not isinstance(path, str):
+            continue
+        place = os.path.abspath(os.path.dirname(path))
+        if os.path.basename(path).startswith("__init__."):
+            place = os.path.dirname(place)
+        others = [one for one in sys.path if os.path.abspath(one) != place]
+        if place in own and PathFinder.find_spec(name, others) is not None:
+            return (
+                f"{path}: is imported in place of the package {name}; rename it, or leave its "
+                "directory, or take it out of PYTHONPATH"
+            )
+    return None

@@ -20,8 +20,8 @@ from spanbert_tf.data.schema import VOCABULARY_FILE, token_id_dtype
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.outputs import OutputKind, check_output
 from spanbert_tf.files.text_files import write_json_lines
+from spanbert_tf.process.console import show_progress
 from spanbert_tf.process.lines import print_line
-from spanbert_tf.process.progress import show_progress
 from spanbert_tf.tasks.relation_extraction import schema
 from spanbert_tf.tasks.relation_extraction.schema import RelationExtractionInfo
 from spanbert_tf.text.vocabulary import Casing, check_case, load_vocabulary

@@ -9,8 +9,8 @@ from data_prep.text.corpus import CorpusReader, find_files
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.outputs import OutputKind, check_output_file
 from spanbert_tf.files.writing import write_output
+from spanbert_tf.process.console import show_progress
 from spanbert_tf.process.lines import print_line
-from spanbert_tf.process.progress import show_progress
 from spanbert_tf.text.vocabulary import (
     CONTINUATION_PREFIX,
     SPECIAL_TOKENS,

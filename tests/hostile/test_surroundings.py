@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from spanbert_tf import cli
+from spanbert_tf.command_line import describe_surroundings
 from spanbert_tf.files.outputs import OutputKind, check_output, check_resumable
 from spanbert_tf.pretraining.job import print_summary
-from spanbert_tf.process.surroundings import describe_surroundings
 
 WORDS = ("hello", "world", ".", "this", "is", "a", "text", "another", "one", "here")
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

@@ -18,7 +18,7 @@ import numpy as np
 from spanbert_tf.data.document_segments import NO_PIECE, SegmentedDocuments
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.process.progress import show_progress
+from spanbert_tf.process.console import show_progress
 from spanbert_tf.tasks.coreference import schema
 from spanbert_tf.tasks.coreference.conll import Document
 from spanbert_tf.tasks.preparation import Row, RowMaker, write_task_records

@@ -12,7 +12,7 @@ import numpy as np
 
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, SECOND_START
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.process.progress import show_progress
+from spanbert_tf.process.console import show_progress
 from spanbert_tf.tasks.named_entities import schema
 from spanbert_tf.tasks.named_entities.prepare import Entity, Sentence, SentenceSet
 from spanbert_tf.tasks.named_entities.schema import NamedEntitiesInfo

@@ -20,7 +20,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.golden import SENTENCES
-from spanbert_tf.process.progress import show_progress
+from spanbert_tf.process.console import show_progress
 from spanbert_tf.tasks.question_answering.baseline import answer_by_overlap
 from spanbert_tf.tasks.question_answering.dataset import (
     load_contexts,
