@@ -28,7 +28,7 @@ def main(rounds: int, steps: int) -> None:
     from spanbert_tf.config import load_config
     from spanbert_tf.pretraining.datasets import configured_dataset
     from spanbert_tf.pretraining.model import compiled_pretrainer
-    from spanbert_tf.quickstart.steps import CONFIG
+    from spanbert_tf.studies.quickstart import CONFIG
 
     print(describe_machine())
     config = load_config(CONFIG)
@@ -58,8 +58,8 @@ def write_records(directory: str, sequence_length: int) -> str:
     """Writes the quickstart's text, vocabulary and records; returns the directory of the last."""
     from data_prep.beam.writing import write_pretraining_records
     from data_prep.text.vocabulary import write_vocabulary
-    from spanbert_tf.quickstart.steps import VOCABULARY_SIZE
-    from spanbert_tf.quickstart.text import write_python_texts
+    from spanbert_tf.studies.quickstart import VOCABULARY_SIZE
+    from spanbert_tf.studies.quickstart_text import write_python_texts
 
     text, vocabulary, records = (
         os.path.join(directory, name) for name in ("text", "vocab.txt", "records")

@@ -55,7 +55,7 @@ for command in (prepare, finetune, evaluate, predict, glue):
 def quickstart(output: str, input_pattern: str | None) -> None:
     """The whole way from text to a served model, in a few minutes on a CPU."""
     import_keras()
-    from spanbert_tf.quickstart.steps import run_quickstart
+    from spanbert_tf.studies.quickstart import run_quickstart
 
     run_quickstart(output, input_pattern)
 

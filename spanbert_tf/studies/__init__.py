@@ -1,1 +1,1 @@
-"""Studies: a run for each configuration and seed, and a table of their results."""
+"""Whole ways: the quickstart, and a run for each configuration and seed with a table of results."""

@@ -3,10 +3,13 @@
 import collections
 import csv
 import dataclasses
+import math
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 from rich.table import Table
 
 from spanbert_tf.config import PretrainingConfig
@@ -19,15 +22,18 @@ from spanbert_tf.files.locks import one_writer
 from spanbert_tf.files.outputs import check_resumable, without_slash
 from spanbert_tf.files.writing import whole_file
 from spanbert_tf.masking import MaskingOptions
-from spanbert_tf.presets.loading import checked_tokenizer
+from spanbert_tf.models import SpanBertBackbone
+from spanbert_tf.presets.loading import checked_tokenizer, weights_digest
+from spanbert_tf.presets.pretraining import load_encoder_and_head
 from spanbert_tf.pretraining.datasets import check_records, tokens_per_row
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.process.console import DataConsole
-from spanbert_tf.studies.continued_encoder import ContinuedEncoder
-from spanbert_tf.studies.run_sizes import continued_version, small_version
+from spanbert_tf.training.run_directory import check_same_inputs, write_inputs
 
 RESULTS_FILE, PLOT_FILE, RUNS = "results.csv", "results.png", "runs"
 _MEASURES = ("masked_lm_loss", "masked_lm_accuracy", "span_boundary_loss", "encoder_change")
+_CONTINUING = "continue"  # the configuration whose batches all ways of continuing have
+_OPTION = "--initial-preset"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +56,52 @@ class Result:
     masked_lm_accuracy: float
     span_boundary_loss: float | None
     encoder_change: float | None = None
+
+
+class ContinuedEncoder:
+    """What the encoder of a preset was before the runs.
+
+    Args:
+        preset: directory, or another name that `from_preset` takes.
+
+    Attributes:
+        preset: as given.
+
+    Raises:
+        BadInputError: the preset cannot be read.
+    """
+
+    def __init__(self, preset: str) -> None:
+        self.preset = preset
+        encoder, _ = load_encoder_and_head(preset)
+        self._weights = encoder.get_weights()
+        self._digest = weights_digest(encoder)
+
+    def note_in(self, directory: str) -> None:
+        """Writes down what a comparison began with: its runs do not read the preset again.
+
+        Args:
+            directory: directory of the comparison.
+
+        Raises:
+            MismatchError: the directory was begun with another encoder.
+        """
+        inputs = {_OPTION: self._digest}
+        check_same_inputs(directory, inputs)
+        write_inputs(directory, inputs)
+
+    def change(self, encoder: SpanBertBackbone) -> float:
+        """The norm of the difference of all weights, as a share of the norm of those before.
+
+        Args:
+            encoder: as trained.
+        """
+        pairs = [
+            (now.astype("float64"), before[: len(now)].astype("float64"))
+            for now, before in zip(encoder.get_weights(), self._weights, strict=True)
+        ]
+        difference = sum(float(np.sum((now - before) ** 2)) for now, before in pairs)
+        return math.sqrt(difference / sum(float(np.sum(before**2)) for _, before in pairs))
 
 
 @one_writer(inside=True)
@@ -223,3 +275,80 @@ def _plot(results: Sequence[Result], path: str) -> None:
     axes.invert_yaxis()
     with whole_file(path) as unfinished:
         figure.savefig(unfinished, dpi=120, format="png")
+
+
+def small_version(
+    name: str, info: DatasetInfo, steps: int, overrides: Sequence[str]
+) -> PretrainingConfig:
+    """A configuration with the size and the optimizer of `spanbert_tiny`.
+
+    Args:
+        name: shipped name, or path of a file.
+        info: description of the records.
+        steps: steps of the run and of its schedule.
+        overrides: texts `section.key=value` that lie over the size.
+    """
+    tiny = load_config("spanbert_tiny")
+    sizes = ("num_layers", "num_heads", "hidden_dim", "intermediate_dim", "dropout")
+    return _sized(
+        name,
+        {
+            **{f"model.{size}": getattr(tiny.model, size) for size in sizes},
+            "model.max_sequence_length": info.sequence_length,
+            "objectives.span_position_dim": tiny.objectives.span_position_dim,
+            "optimizer.learning_rate": tiny.optimizer.learning_rate,
+            "training.batch_size": tiny.training.batch_size,
+            # All begin at random: nothing is to be kept, or trained later or less than the rest.
+            "training.initial_encoder_share": 0,
+            "training.head_steps": 0,
+            "optimizer.encoder_learning_rate": "null",
+            "optimizer.layer_decay": 1,
+        },
+        info,
+        steps,
+        overrides,
+    )
+
+
+def continued_version(
+    name: str, preset: str, info: DatasetInfo, steps: int, overrides: Sequence[str]
+) -> PretrainingConfig:
+    """A configuration with the shape of a preset, whose heads train alone for their share of steps.
+
+    Args:
+        name: as for `small_version`.
+        preset: as for `shape_values`.
+        info: as for `small_version`.
+        steps: as for `small_version`.
+        overrides: as for `small_version`.
+    """
+    training = load_config(name).training
+    head_share = training.head_steps / training.schedule_steps
+    return _sized(
+        name,
+        {
+            **shape_values(preset),
+            "model.from_preset": "true",
+            "training.head_steps": round(head_share * steps),
+            "training.batch_size": load_config(_CONTINUING).training.batch_size,
+        },
+        info,
+        steps,
+        overrides,
+    )
+
+
+def _sized(
+    name: str, size: Mapping[str, Any], info: DatasetInfo, steps: int, overrides: Sequence[str]
+) -> PretrainingConfig:
+    values = {
+        **size,
+        "data.sequence_length": info.sequence_length,
+        "optimizer.warmup_steps": steps // 10,
+        "training.strategy": "one_device",
+        "training.steps": steps,
+        "training.schedule_steps": steps,
+        "training.evaluate_every": steps,
+        "training.checkpoint_every_steps": steps,
+    }
+    return load_config(name, [*(f"{key}={value}" for key, value in values.items()), *overrides])

@@ -23,7 +23,7 @@ from spanbert_tf.presets.pretraining import load_pretrainer
 from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.first_weights import begin_at_frequencies
 from spanbert_tf.pretraining.model import build_pretrainer, compiled_pretrainer
-from spanbert_tf.quickstart.steps import unigram_cross_entropy
+from spanbert_tf.studies.quickstart import unigram_cross_entropy
 from spanbert_tf.training.encoder_variables import encoder_variables, variables_beside_encoder
 from spanbert_tf.training.metrics_log import MetricsLog, read_metrics
 

@@ -2,7 +2,7 @@
 
 from spanbert_tf.config import load_config
 from spanbert_tf.data.records import load_dataset_info
-from spanbert_tf.studies.run_sizes import small_version
+from spanbert_tf.studies.comparison import small_version
 
 
 def test_ways_of_continuing_can_be_compared_from_random_weights(tiny_records):

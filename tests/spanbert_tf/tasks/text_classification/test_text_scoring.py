@@ -10,8 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spanbert_tf.cli import main
-from spanbert_tf.studies.glue import average_of_columns, average_of_tasks, paper_scores
-from spanbert_tf.studies.glue_results import find_results
+from spanbert_tf.studies.glue import (
+    average_of_columns,
+    average_of_tasks,
+    find_results,
+    paper_scores,
+)
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 from spanbert_tf.tasks.text_classification.scoring import has_correlation, score_labels
 from spanbert_tf.tasks.text_classification.submission import submission_file, submission_text

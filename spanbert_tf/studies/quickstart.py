@@ -26,10 +26,13 @@ from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.pretraining.model import build_pretrainer
 from spanbert_tf.process.lines import print_line
-from spanbert_tf.quickstart.masked_sentences import MaskedSentence, choose_masked_sentences
-from spanbert_tf.quickstart.text import write_python_texts
 from spanbert_tf.serving.fill_mask import FillMask
 from spanbert_tf.serving.masked_lm import export_masked_lm
+from spanbert_tf.studies.quickstart_text import (
+    MaskedSentence,
+    choose_masked_sentences,
+    write_python_texts,
+)
 from spanbert_tf.text.vocabulary import load_vocabulary
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 from spanbert_tf.training.run_directory import PRESET

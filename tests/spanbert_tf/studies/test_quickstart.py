@@ -10,9 +10,8 @@ import pytest
 from spanbert_tf.config import load_config
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.quickstart import steps as quickstart
-from spanbert_tf.quickstart.masked_sentences import choose_masked_sentences
-from spanbert_tf.quickstart.text import write_python_texts
+from spanbert_tf.studies import quickstart
+from spanbert_tf.studies.quickstart_text import choose_masked_sentences, write_python_texts
 from spanbert_tf.training.metrics_log import read_metrics
 
 WORDS = ("river", "stone", "green", "quiet", "under", "morning", "letter", "window")
