@@ -226,8 +226,7 @@ def _run_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Rea
 
 def _preset_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Reader]]:
     from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-    from spanbert_tf.presets.golden import check_outputs, check_weights
-    from spanbert_tf.presets.writing import write_preset
+    from spanbert_tf.presets.writing import check_outputs, check_weights, write_preset
 
     backbone = SpanBertBackbone(len(_WORDS), 1, 2, 8, 8, max_sequence_length=64)
     tokenizer, preset = SpanBertTokenizer(list(_WORDS)), str(directory / "preset")

@@ -61,7 +61,7 @@ def _write_models(directory: str, pieces: list[str], precisions: Sequence[str]) 
     import transformers
 
     from spanbert_tf.conversion.convert import convert_checkpoint
-    from spanbert_tf.serving.masked_lm import export_masked_lm
+    from spanbert_tf.tasks.commands import export_preset
 
     torch.manual_seed(0)
     config = transformers.BertConfig(vocab_size=len(pieces))
@@ -76,7 +76,7 @@ def _write_models(directory: str, pieces: list[str], precisions: Sequence[str]) 
     convert_checkpoint("huggingface", "keras", source, preset)
     for version, precision in enumerate(precisions, start=1):
         ours = os.path.join(directory, "ours")
-        export_masked_lm(preset, ours, version=version, precision=precision)
+        export_preset(preset, ours, version=version, precision=precision)
 
 
 def _texts(pieces: list[str], length: int, count: int) -> list[str]:

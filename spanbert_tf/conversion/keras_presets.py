@@ -46,10 +46,8 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.models.span_bert_task import SpanBertTask
-from spanbert_tf.presets.golden import encode_rows, golden_rows
-from spanbert_tf.presets.model_card import published_name
 from spanbert_tf.presets.pretraining import save_pretraining_preset
-from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.presets.writing import encode_rows, golden_rows, published_name, write_preset
 from spanbert_tf.process.lines import print_line
 
 _WIDTH_OF_LARGE = 1024

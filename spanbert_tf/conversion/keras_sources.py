@@ -36,6 +36,7 @@ from spanbert_tf.presets.loading import (
     without_warning_of_new_heads,
 )
 from spanbert_tf.presets.pretraining import add_heads, load_encoder_and_head
+from spanbert_tf.presets.writing import check_outputs
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.text.vocabulary import Casing, has_accents
 
@@ -68,6 +69,7 @@ def read_keras(
         backbone, heads, facts = _read_pretrained(path, name)
     facts["approximates_gelu"] = isinstance(backbone, keras_hub.models.BertBackbone)
     tokenizer = load_preset(keras_hub.models.Tokenizer, path)
+    check_outputs(path, backbone, tokenizer)
     sizes = {name: getattr(backbone, name) for name in SIZES}
     sizes["layer_norm_epsilon"] = getattr(backbone, "layer_norm_epsilon", BERT_EPSILON)
     sizes["position_embeddings"] = getattr(backbone, "position_embeddings", "absolute")

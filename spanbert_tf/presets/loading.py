@@ -19,7 +19,7 @@ from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.preset_source import refuse_other_modules
 from spanbert_tf.models.task_presets import is_task_preset, reads_raw_inputs
-from spanbert_tf.presets.golden import check_outputs, check_weights
+from spanbert_tf.presets.writing import check_weights
 from spanbert_tf.process.precision import choose_precision
 from spanbert_tf.text.vocabulary import Casing
 
@@ -88,7 +88,7 @@ def _first_line(error: Exception) -> str:
 def load_checked(
     kind: type, preset: str, **options: object
 ) -> keras_hub.models.Backbone | keras_hub.models.Task:
-    """A model in float32 whose encoder computes what the preset was saved with.
+    """A model in float32 with the weights and the token ids that the preset was saved with.
 
     Args:
         kind: class of a backbone or a task, this project's or KerasHub's.
@@ -96,8 +96,8 @@ def load_checked(
         **options: as for `from_preset`.
 
     Raises:
-        BadInputError: as `load_preset`; or its encoder is no BERT, or token ids or outputs are not
-            those of `golden.json`.
+        BadInputError: as `load_preset`; or its encoder is no BERT, or token ids are not those of
+            `golden.json`.
     """
     return load_with_tokenizer(kind, preset, **options)[0]
 
@@ -120,7 +120,7 @@ def load_with_tokenizer(
     tokenizer = getattr(getattr(model, "preprocessor", None), "tokenizer", None)
     if tokenizer is None:
         tokenizer = load_preset(keras_hub.models.Tokenizer, preset)
-    check_outputs(preset, backbone, tokenizer)
+    check_token_ids(preset, tokenizer)
     return model, tokenizer
 
 

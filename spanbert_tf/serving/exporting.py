@@ -1,12 +1,12 @@
-"""Writes a SavedModel with the files that belong to it, whole or not at all."""
+"""From what a model computes to a SavedModel with its files, whole or not at all."""
 
 import os
 import tempfile
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import keras_hub
+import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError, reason
@@ -14,11 +14,14 @@ from spanbert_tf.files.outputs import OutputKind, check_output, without_slash
 from spanbert_tf.files.writing import write_directory
 from spanbert_tf.presets.loading import load_preset, load_trained
 from spanbert_tf.process.lines import print_line
-from spanbert_tf.serving.precision import describe_difference
 from spanbert_tf.serving.server_files import Manual, replace_server_files, write_server_files
-from spanbert_tf.serving.warmup import Request, write_warmup_requests
+
+Request = tuple[str, Mapping[str, np.ndarray]]  # signature, inputs
 
 _EXTRA_ASSETS = "assets.extra"  # where TF Serving looks for warm-up requests, and for nothing else
+_WARMUP_FILE = "tf_serving_warmup_requests"
+_BATCH_SIZES, _LONG = (1, 8), 200  # of warm-up; and how often a long text repeats the example
+_POSITIONS = 16  # of rows
 EXPORT = OutputKind(
     "an exported model",
     f"{_EXTRA_ASSETS}/tokenizer.json",
@@ -27,23 +30,52 @@ EXPORT = OutputKind(
         "fingerprint.pb",
         "variables/variables.*",
         "assets/*",
-        f"{_EXTRA_ASSETS}/tf_serving_warmup_requests",
+        f"{_EXTRA_ASSETS}/{_WARMUP_FILE}",
         f"{_EXTRA_ASSETS}/assets/tokenizer/vocabulary.txt",
     ),
 )
 
 
-class ServedModule(Protocol):
-    """What an export computes."""
+class ServedModule:
+    """What an export computes; the README, warm-up and what another precision changes follow."""
 
-    def signatures(self) -> dict[str, tuple]:
-        """Name → function and the `tf.TensorSpec`s of its inputs."""
-
-    def warmup_requests(self) -> list[Request]:
-        """Requests of the kinds that users send."""
+    def signatures(self) -> dict[str, tuple[Callable, list[tf.TensorSpec]]]:
+        """Name → function and its inputs; `serving_default` takes the example of `manual`."""
+        raise NotImplementedError
 
     def manual(self) -> Manual:
         """What the README says about this task."""
+        raise NotImplementedError
+
+    def warmup_requests(self) -> list[Request]:
+        """The README's example for each signature: single and in batches, as it is and long."""
+        example = self.manual().inputs
+        return [
+            (name, {spec.name: _filled(spec, example, size, times) for spec in specs})
+            for name, (_, specs) in self.signatures().items()
+            for times in (1, _LONG)
+            for size in _BATCH_SIZES
+        ]
+
+    def answer_example(self) -> dict[str, tf.Tensor]:
+        """The outputs for the README's example."""
+        function, specs = self.signatures()["serving_default"]
+        inputs = [_filled(spec, self.manual().inputs, 1, 1) for spec in specs]
+        return tf.function(function, input_signature=specs)(*map(tf.constant, inputs))
+
+
+def _filled(spec: tf.TensorSpec, example: Mapping[str, list], size: int, times: int) -> np.ndarray:
+    """Copies of an example, a text so many times as long; numbers are places near its begin.
+
+    An input that the example lacks gets empty texts, or ones, which are ids and places anywhere.
+    """
+    if spec.name not in example:
+        shape = [size, *(_POSITIONS if width is None else width for width in spec.shape[1:])]
+        return np.full(shape, "") if spec.dtype == tf.string else np.ones(shape, "int32")
+    value = example[spec.name][0]
+    if isinstance(value, str):
+        return np.full([size], " ".join([value] * times))
+    return np.tile(np.array(value, "int32"), (size, *[1] * np.ndim(value)))
 
 
 def export_model(
@@ -51,7 +83,6 @@ def export_model(
     preset: str,
     output: str,
     served: Callable[[keras_hub.models.Task], ServedModule],
-    sample_logits: Callable[[keras_hub.models.Task], list],
     *,
     version: int = 1,
     precision: str = "float32",
@@ -64,11 +95,9 @@ def export_model(
         preset: preset with a trained model of that class.
         output: the model's directory for TF Serving; its name is the model's.
         served: what the export computes, from the model.
-        sample_logits: logits [N, classes] of a model for some sentences, to see what another
-            precision changes.
         version: version of the model; the name of the directory.
         precision: `"float32"`, or `"bfloat16"` for weights and computations; how the latter changes
-            the outputs is printed.
+            the outputs for the README's example is printed.
         overwrite: whether an earlier export of that version may be replaced.
 
     Returns:
@@ -81,12 +110,26 @@ def export_model(
     model = load_trained(model_class, preset)
     module = served(model)
     if precision != "float32":
-        exact, model = model, load_preset(model_class, preset, dtype=precision)
+        exact, model = module.answer_example(), load_preset(model_class, preset, dtype=precision)
         module = served(model)
-        print_line(f"{precision}: {describe_difference(*map(sample_logits, (exact, model)))}")
+        print_line(f"{precision}: {describe_difference(exact, module.answer_example())}")
     export_module(module, model.preprocessor.tokenizer, path, overwrite=overwrite)
     print_line(f"{path}: {' '.join(module.manual().description.split())}")
     return path
+
+
+def describe_difference(exact: Mapping[str, tf.Tensor], other: Mapping[str, tf.Tensor]) -> str:
+    """How far the answers to one example differ, of a model in float32 and in another precision."""
+    is_same, difference = True, -1.0
+    for name, expected in exact.items():
+        if expected.shape != other[name].shape:
+            is_same = False
+        elif not expected.dtype.is_floating:
+            is_same = is_same and bool(tf.reduce_all(expected == other[name]))
+        elif tf.size(expected):
+            difference = max(difference, float(tf.reduce_max(tf.abs(expected - other[name]))))
+    said = f"the README's example has {'the same answer' if is_same else 'another answer'}"
+    return said if difference < 0 else f"{said}, whose numbers differ by up to {difference:.1e}"
 
 
 def check_new_version(output: str, version: int, *, overwrite: bool = False) -> str:
@@ -153,6 +196,32 @@ def _write(
         archive.write_out(path, verbose=False)
         os.makedirs(extra, exist_ok=True)
         tokenizer.save_to_preset(extra)
-        write_warmup_requests(extra, module.warmup_requests())
+        _write_warmup_requests(extra, module.warmup_requests())
     except tf.errors.OpError as error:  # such as a full disk
         raise OSError(reason(error)) from error
+
+
+def _write_warmup_requests(directory: str, requests: Sequence[Request]) -> None:
+    """Writes requests that TF Serving runs first, so that no user waits: a TFRecord of up to 1,000.
+
+    Args:
+        directory: `assets.extra` of the export.
+        requests: signature and inputs of each.
+
+    Without `tensorflow-serving-api` nothing is written, and a line is printed that says so.
+    """
+    try:
+        from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+    except ModuleNotFoundError:
+        print_line("no warm-up requests: pip install 'spanbert_tf[serving]'")
+        return
+    with tf.io.TFRecordWriter(os.path.join(directory, _WARMUP_FILE)) as writer:
+        for signature_name, inputs in requests:
+            request = predict_pb2.PredictRequest()
+            request.model_spec.signature_name = signature_name
+            for name, value in inputs.items():
+                request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+            log = prediction_log_pb2.PredictionLog(
+                predict_log=prediction_log_pb2.PredictLog(request=request)
+            )
+            writer.write(log.SerializeToString())

@@ -1,4 +1,7 @@
-"""The export of a task that is one function of texts, and of places in them."""
+"""What exports of tasks are made of: one function of texts, and rows of long ones in chunks.
+
+N texts, R rows of all of them, C of a chunk.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,16 +9,15 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from spanbert_tf.serving.exporting import ServedModule
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.serving.warmup import Request
 
-_BATCH_SIZES = (1, 8)
-_LONG = 200  # repetitions of a text
+MAX_ROWS = 32  # what `predict` takes at once by default
 
 
 @dataclasses.dataclass(frozen=True)
-class TextFunction:
-    """A `ServedModule` with `serving_default` alone.
+class TextFunction(ServedModule):
+    """The export of a task that is one function of texts, and of places in them.
 
     Attributes:
         function: tensors, one for each of `about.inputs`, string [N] or numbers int32 [N, …] → a
@@ -35,25 +37,44 @@ class TextFunction:
             specs.append(tf.TensorSpec([None, *values.shape[1:]], dtype, name=name))
         return {"serving_default": (self.function, specs)}
 
-    def warmup_requests(self) -> list[Request]:
-        """The README's example, single and in batches, and long ones."""
-        return [
-            (
-                "serving_default",
-                {name: _batch(example[0], size, times) for name, example in inputs.items()},
-            )
-            for inputs in [self.about.inputs]
-            for times in (1, _LONG)
-            for size in _BATCH_SIZES
-        ]
-
     def manual(self) -> Manual:
         """What the export's README says."""
         return self.about
 
 
-def _batch(example: str | list[int], size: int, times: int) -> np.ndarray:
-    """Copies of an example, a text so many times as long; numbers are places near its begin."""
-    if isinstance(example, str):
-        return np.full([size], " ".join([example] * times))
-    return np.tile(np.array(example, "int32"), (size, 1))
+def map_row_chunks(
+    function: Callable[[tf.Tensor], object],
+    rows: object,
+    dtypes: object,
+    max_rows: int | tf.Tensor = MAX_ROWS,
+) -> object:
+    """Applies a function to chunks of rows, one after the other, in a graph or not.
+
+    So the memory that long texts take is bounded.
+
+    Args:
+        function: what `rows` is, of tensors [C, …] → a structure of tensors [C, …].
+        rows: a structure of tensors [R, …].
+        dtypes: structure of the types that the function returns.
+        max_rows: C at most. Chunks have the same size, and the last row may be repeated for that.
+
+    Returns:
+        What the function returns, of tensors [R, …].
+    """
+    num_rows = tf.shape(tf.nest.flatten(rows)[0])[0]
+    num_chunks = tf.maximum(-(-num_rows // max_rows), 1)  # the function has a say on no rows, too
+    size = -(-num_rows // num_chunks)  # C
+
+    def of_chunk(number: tf.Tensor) -> object:
+        taken = tf.minimum(number * size + tf.range(size), num_rows - 1)
+        return function(tf.nest.map_structure(lambda values: tf.gather(values, taken), rows))
+
+    chunks = tf.map_fn(
+        of_chunk, tf.range(num_chunks), parallel_iterations=1, fn_output_signature=dtypes
+    )
+
+    def joined(values: tf.Tensor) -> tf.Tensor:
+        shape = tf.concat([[num_chunks * size], tf.shape(values)[2:]], axis=0)
+        return tf.reshape(values, shape)[:num_rows]
+
+    return tf.nest.map_structure(joined, chunks)

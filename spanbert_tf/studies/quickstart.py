@@ -26,13 +26,13 @@ from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.pretraining.model import build_pretrainer
 from spanbert_tf.process.lines import print_line
-from spanbert_tf.serving.fill_mask import FillMask
-from spanbert_tf.serving.masked_lm import export_masked_lm
 from spanbert_tf.studies.quickstart_text import (
     MaskedSentence,
     choose_masked_sentences,
     write_python_texts,
 )
+from spanbert_tf.tasks.commands import export_preset
+from spanbert_tf.tasks.fill_mask import FillMask
 from spanbert_tf.text.vocabulary import load_vocabulary
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 from spanbert_tf.training.run_directory import PRESET
@@ -92,7 +92,7 @@ def run_quickstart(output: str, input_pattern: str | None = None) -> None:
 
     _print_stage("Preset and SavedModel")
     preset = os.path.join(run, PRESET)
-    saved_model = export_masked_lm(preset, served, top_k=_TOP_K)
+    saved_model = export_preset(preset, served, top_k=_TOP_K)
     after = _fill(SpanBertMaskedLM.from_preset(preset), sentences)
     _check_saved_model(saved_model, sentences, after)
     print_line("preset and SavedModel, both loaded from disk, fill in the same")

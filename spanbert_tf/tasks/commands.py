@@ -11,6 +11,7 @@ from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.kinds import refuse_no_preset
 from spanbert_tf.files.outputs import OutputKind, check_output, check_output_file
 from spanbert_tf.files.writing import write_directory, write_output
+from spanbert_tf.models import SpanBertMaskedLM
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.process.console import table_console
 from spanbert_tf.process.lines import print_line
@@ -220,3 +221,34 @@ def load_task_model(
         if task.check_model is not None:
             task.check_model(model, info, directory, preset)
     return task, model
+
+
+def export_preset(preset: str, output: str, *, top_k: int = 5, **options: object) -> str:
+    """Writes `output/version/`, a SavedModel that TF Serving loads.
+
+    It loads with TensorFlow and TensorFlow Text alone. Beside the versions lie `models.config`,
+    `batching_parameters.txt` and a README.
+
+    Args:
+        preset: preset of a fine-tuned model, or of a masked-language model with a trained head.
+        output: the model's directory for TF Serving; its name is the model's.
+        top_k: predictions of each input, where the task has several.
+        **options: `version`, `precision`, `overwrite`; as for `export_model`.
+
+    Returns:
+        The path of the SavedModel.
+
+    Raises:
+        BadInputError: the preset cannot be used, the version exists, or it cannot be written.
+    """
+    task = task_of_preset(preset)
+    if task is not None:
+        return export_model(
+            task.model_class, preset, output, lambda model: task.served(model, top_k), **options
+        )
+
+    def served(model: SpanBertMaskedLM) -> FillMask:
+        check_fill_mask(model, preset, top_k)
+        return FillMask(model, top_k)
+
+    return export_model(SpanBertMaskedLM, preset, output, served, **options)

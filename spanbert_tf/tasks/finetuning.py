@@ -21,8 +21,7 @@ from spanbert_tf.presets.loading import (
     load_preset,
     weights_digest,
 )
-from spanbert_tf.presets.model_card import published_name
-from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.presets.writing import published_name, write_preset
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.supervision import one_run
 from spanbert_tf.tasks.optimizer import add_adapters, finetuning_optimizer, frozen_variables

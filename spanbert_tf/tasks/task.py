@@ -56,8 +56,6 @@ class Task:
         from_raw: `(model, top_k=…)` → a function `(inputs, batch_size=…)` of raw inputs, dicts of
             the task's natural fields, that returns what the `transformers` pipeline of the task
             does; it is called again and again.
-        sample_logits: `(model)` → logits [N, classes] for three sentences, to see what another
-            precision changes.
         answers: `(model, directory, predictions)` → what is predicted for each item, empty where it
             is nothing; a training run says so where all are the same.
         calibrate: `(model, directory, predictions)`: sets what the model chooses on development
@@ -86,7 +84,6 @@ class Task:
     written_files: tuple[str, ...]
     served: Callable[[keras_hub.models.Task, int], ServedModule]
     from_raw: Callable[..., Callable[..., list]]
-    sample_logits: Callable[[keras_hub.models.Task], list]
     # What not every task has, or has another of.
     fields: Callable[[keras_hub.models.Task], tuple[str, ...]] = lambda model: TEXT_ALONE
     answers: Callable[[keras_hub.models.Task, str, Predictions], Sequence[str]] | None = None

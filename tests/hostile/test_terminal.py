@@ -22,8 +22,7 @@ from spanbert_tf.command_line import run_command
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier
 from spanbert_tf.presets.loading import load_preset
-from spanbert_tf.presets.model_card import published_name
-from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.presets.writing import published_name, write_preset
 from spanbert_tf.process.console import DataConsole
 from spanbert_tf.process.lines import escape_controls, print_line
 from spanbert_tf.serving.server_files import write_server_files

@@ -5,13 +5,12 @@ N texts, K mentions of the text with the most.
 
 from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data.text_documents import TextReader
 from spanbert_tf.models import SpanBertCoreferenceResolver
+from spanbert_tf.serving.exporting import ServedModule
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.serving.warmup import Request
 from spanbert_tf.tasks.coreference.decoding import NO_CLUSTER, link_spans
 
 _TEXT = "Ann has a cat. She likes it."
@@ -29,7 +28,7 @@ Texts are read in segments of {sequence_length} word pieces, so they may have an
 grows with it, and from {max_pieces:,} pieces on no more than {max_top_spans:,} spans are kept."""
 
 
-class ResolveTexts(tf.Module):
+class ResolveTexts(tf.Module, ServedModule):
     """The graph functions of the export.
 
     Args:
@@ -91,16 +90,6 @@ class ResolveTexts(tf.Module):
             "serving_default": (lambda text: self.resolve(text), [text]),
             "dialogue": (self.resolve, [text, speakers]),
         }
-
-    def warmup_requests(self) -> list[Request]:
-        """Requests for each signature, short and long, single and in batches."""
-        requests = []
-        for size in (1, 4):
-            for text in (_TEXT, " ".join([_TEXT] * 50)):
-                inputs = {"text": np.full([size], text)}
-                requests.append(("serving_default", inputs))
-                requests.append(("dialogue", {**inputs, "speakers": np.full([size], "Ann")}))
-        return requests
 
     def manual(self) -> Manual:
         """What the export's README says."""

@@ -12,7 +12,6 @@ from spanbert_tf.models import (
     SpanBertCoreferenceResolverPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.presets.golden import SENTENCES
 from spanbert_tf.tasks.coreference.baseline import link_equal_strings
 from spanbert_tf.tasks.coreference.cluster_column import Clusters
 from spanbert_tf.tasks.coreference.dataset import coreference_dataset, load_documents
@@ -104,12 +103,6 @@ def _served(model: SpanBertCoreferenceResolver, top_k: int) -> ResolveTexts:
     return ResolveTexts(model)
 
 
-def _sample_logits(model: SpanBertCoreferenceResolver) -> list:
-    """Mention scores of the spans of three sentences that are kept, as one text."""
-    outputs = model(model.preprocessor([" ".join(SENTENCES)]), training=False)
-    return [outputs["mention_scores"]]
-
-
 def _link_equal_strings(directory: str) -> list[Clusters]:
     return link_equal_strings(load_documents(directory))
 
@@ -132,6 +125,5 @@ TASK = Task(
     report=_report,
     served=_served,
     from_raw=resolve_texts,
-    sample_logits=_sample_logits,
     inspect=inspect_documents,
 )

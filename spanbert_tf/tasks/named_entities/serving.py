@@ -8,9 +8,8 @@ import functools
 import tensorflow as tf
 
 from spanbert_tf.models import SpanBertTokenClassifier
-from spanbert_tf.serving.row_chunks import map_row_chunks
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.serving.text_function import TextFunction
+from spanbert_tf.serving.text_function import TextFunction, map_row_chunks
 from spanbert_tf.tasks.named_entities.decoding import EntityDecoder, best_labels
 
 _MANUAL = Manual(

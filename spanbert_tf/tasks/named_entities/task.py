@@ -19,7 +19,6 @@ from spanbert_tf.models import (
     SpanBertTokenClassifierPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.presets.golden import SENTENCES
 from spanbert_tf.process.console import DataConsole
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.tasks.named_entities.dataset import named_entities_dataset
@@ -269,5 +268,4 @@ TASK = Task(
     written_files=("entities.jsonl", "predictions.conll"),
     served=served,
     from_raw=_from_raw,
-    sample_logits=lambda model: [model(model.preprocessor(list(SENTENCES)), training=False)],
 )

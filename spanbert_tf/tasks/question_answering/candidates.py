@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from spanbert_tf.serving.row_chunks import map_row_chunks
+from spanbert_tf.serving.text_function import map_row_chunks
 from spanbert_tf.tasks.question_answering.spans import NO_SPAN
 
 SPANS_OF_A_WINDOW = 20  # as in the original code for SQuAD

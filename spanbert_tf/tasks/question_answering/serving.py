@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from spanbert_tf.data.passage_windows import WindowPacker, Windows
 from spanbert_tf.models import SpanBertQuestionAnswerer
-from spanbert_tf.serving.row_chunks import map_row_chunks
+from spanbert_tf.serving.exporting import ServedModule
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.serving.warmup import Request
+from spanbert_tf.serving.text_function import map_row_chunks
 from spanbert_tf.tasks.question_answering.candidates import (
     SPANS_OF_A_WINDOW,
     WindowSpans,
@@ -38,7 +38,7 @@ most the threshold that was best on the development set. Contexts may have any l
 returns `start_logits` and `end_logits` [N, S]."""
 
 
-class AnswerQuestions(tf.Module):
+class AnswerQuestions(tf.Module, ServedModule):
     """The graph functions of the export.
 
     Args:
@@ -137,18 +137,6 @@ class AnswerQuestions(tf.Module):
             "serving_default": (self.answer, texts),
             "token_ids": (self.logits_of_rows, packed),
         }
-
-    def warmup_requests(self) -> list[Request]:
-        """Requests for each signature, short and long, single and in batches."""
-        requests = []
-        for batch_size in (1, 8):
-            for context in ("Ann has the cat. Bob has the owl.", "", "Ann has the cat. " * 300):
-                texts = {"question": "Who has the owl?", "context": context}
-                inputs = {name: np.full([batch_size], text) for name, text in texts.items()}
-                requests.append(("serving_default", inputs))
-            rows = np.ones([batch_size, 16], "int32")
-            requests.append(("token_ids", dict.fromkeys(self._row_names, rows)))
-        return requests
 
     def manual(self) -> Manual:
         """What the export's README says."""

@@ -19,7 +19,6 @@ from spanbert_tf.models import (
     SpanBertQuestionAnswererPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.presets.golden import SENTENCES
 from spanbert_tf.process.console import show_progress
 from spanbert_tf.tasks.question_answering.baseline import answer_by_overlap
 from spanbert_tf.tasks.question_answering.dataset import (
@@ -209,14 +208,6 @@ def _pipeline_answers(
     return [item for item in answers if item["answer"]] or answers[:1]
 
 
-def _sample_logits(model: SpanBertQuestionAnswerer) -> list:
-    """Logits of starts and ends, where each of three sentences asks each."""
-    count = len(SENTENCES)
-    texts = (np.repeat(SENTENCES, count), np.tile(SENTENCES, count))
-    logits = model(model.preprocessor(x=texts), training=False)
-    return [logits["start_logits"], logits["end_logits"]]
-
-
 TASK = Task(
     name="question_answering",
     main_metric="f1",
@@ -237,6 +228,5 @@ TASK = Task(
     served=_served,
     from_raw=_from_raw,
     fields=lambda model: _FIELDS,
-    sample_logits=_sample_logits,
     inspect=inspect_questions,
 )

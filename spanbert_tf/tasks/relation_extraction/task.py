@@ -18,7 +18,6 @@ from spanbert_tf.models import (
     SpanBertRelationClassifierPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.presets.golden import SENTENCES
 from spanbert_tf.process.console import DataConsole
 from spanbert_tf.tasks.raw_inputs import (
     BATCH_SIZE,
@@ -197,14 +196,6 @@ def _from_raw(
     return classify_all
 
 
-def _sample_logits(model: SpanBertRelationClassifier) -> list:
-    """Logits of three sentences, with their first and last characters as entities."""
-    places = {"subject": [[0, 1]] * 3, "object": [[len(x) - 1, len(x)] for x in SENTENCES]}
-    x = {"text": list(SENTENCES), **dict.fromkeys(("subject_type", "object_type"), [""] * 3)}
-    columns = {name: tf.constant(values) for name, values in (x | places).items()}
-    return [model(model.preprocessor(columns), training=False)]
-
-
 TASK = Task(
     name="relation_extraction",
     main_metric="f1",
@@ -224,5 +215,4 @@ TASK = Task(
     served=served,
     from_raw=_from_raw,
     fields=lambda model: ("text", "subject", "object"),
-    sample_logits=_sample_logits,
 )

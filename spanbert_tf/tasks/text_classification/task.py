@@ -3,7 +3,6 @@
 import json
 import os
 
-import keras_hub
 import numpy as np
 
 from spanbert_tf.config import TextClassificationConfig
@@ -18,8 +17,7 @@ from spanbert_tf.models import (
     SpanBertTextClassifierPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.presets.golden import SENTENCES
-from spanbert_tf.presets.model_card import published_name
+from spanbert_tf.presets.writing import published_name
 from spanbert_tf.process.console import DataConsole
 from spanbert_tf.tasks.report.class_tables import (
     class_scores,
@@ -199,13 +197,6 @@ def _report(title: str, model: SpanBertTextClassifier | None, directory: str, ro
     )
 
 
-def _sample_logits(model: keras_hub.models.Task) -> list:
-    """Logits of three sentences, as they are or as pairs with the next one."""
-    texts = np.array(SENTENCES)
-    columns = (texts, np.roll(texts, 1)) if model.preprocessor.is_pair else (texts,)
-    return [model(model.preprocessor(x=columns), training=False)]
-
-
 TASK = Task(
     name="text_classification",
     main_metric=MAIN_METRIC,
@@ -226,5 +217,4 @@ TASK = Task(
     served=served_classifier,
     from_raw=classify_raw,
     fields=lambda model: text_names(model.preprocessor.is_pair),
-    sample_logits=_sample_logits,
 )

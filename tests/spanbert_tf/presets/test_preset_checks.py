@@ -24,7 +24,6 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.models.task_presets import is_task_preset
-from spanbert_tf.presets.golden import encode_rows
 from spanbert_tf.presets.loading import (
     load_checked,
     load_preset,
@@ -36,7 +35,7 @@ from spanbert_tf.presets.pretraining import (
     load_pretrainer,
     save_pretraining_preset,
 )
-from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.presets.writing import encode_rows, write_preset
 from spanbert_tf.tasks.predictor import Predictor
 from spanbert_tf.tasks.task import task_of_preset
 

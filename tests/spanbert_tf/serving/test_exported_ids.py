@@ -15,7 +15,7 @@ from spanbert_tf.models import (
     SpanBertMaskedLMPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.serving.masked_lm import export_masked_lm
+from spanbert_tf.tasks.commands import export_preset
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, Casing, load_vocabulary
 
@@ -30,7 +30,7 @@ def exported_pack(directory, vocabulary, casing):
     model = SpanBertMaskedLM(backbone, SpanBertMaskedLMPreprocessor(tokenizer))
     model.set_weights([np.ones(weight.shape) for weight in model.weights])
     model.save_to_preset(str(directory / "preset"))
-    path = export_masked_lm(str(directory / "preset"), str(directory / "served"))
+    path = export_preset(str(directory / "preset"), str(directory / "served"))
     return tf.saved_model.load(path).signatures["pack"]
 
 

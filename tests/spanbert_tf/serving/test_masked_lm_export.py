@@ -17,8 +17,8 @@ from spanbert_tf.models import (
     SpanBertMaskedLMPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.serving.fill_mask import FillMask
-from spanbert_tf.serving.masked_lm import export_masked_lm
+from spanbert_tf.tasks.commands import export_preset
+from spanbert_tf.tasks.fill_mask import FillMask
 
 WORDS = ["the", "a", "cat", "dog", "sat", "##s", "on", "mat", ".", "mask", "[", "]"]
 # [PAD] is not 0, so that a 0 which should be [PAD] is seen.
@@ -99,7 +99,7 @@ def packed():
 def served(preset, packed, tmp_path_factory):
     """What the SavedModel answers after its directory was moved."""
     directory = tmp_path_factory.mktemp("served")
-    path = export_masked_lm(preset, str(directory / "model"), version=7, top_k=TOP_K)
+    path = export_preset(preset, str(directory / "model"), version=7, top_k=TOP_K)
     assert path == str(directory / "model" / "7")
     moved = shutil.move(path, directory / "moved")
     texts = np.frombuffer(b"|".join(TEXTS), "uint8")
@@ -190,7 +190,7 @@ def test_packed_rows_have_the_same_answers(served, packed, masked_lm):
 def refused(preset, output, words, **options):
     before = sorted(os.listdir(output)) if os.path.isdir(output) else None
     with pytest.raises(BadInputError, match=words) as caught:
-        export_masked_lm(preset, str(output), **options)
+        export_preset(preset, str(output), **options)
     assert "\n" not in str(caught.value)
     after = sorted(os.listdir(output)) if os.path.isdir(output) else None
     assert after in (before, []), after

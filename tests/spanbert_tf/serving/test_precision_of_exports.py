@@ -11,7 +11,7 @@ from spanbert_tf.models import (
     SpanBertTextClassifierPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.serving.precision import describe_difference
+from spanbert_tf.serving.exporting import describe_difference
 from spanbert_tf.tasks.text_classification.task import TASK
 
 

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from spanbert_tf.serving.row_chunks import map_row_chunks
+from spanbert_tf.serving.text_function import map_row_chunks
 
 
 @pytest.mark.parametrize("in_graph", [False, True])

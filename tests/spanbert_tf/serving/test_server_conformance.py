@@ -14,8 +14,8 @@ from spanbert_tf.models import (
     SpanBertMaskedLMPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.serving.fill_mask import FillMask
-from spanbert_tf.serving.masked_lm import export_masked_lm
+from spanbert_tf.tasks.commands import export_preset
+from spanbert_tf.tasks.fill_mask import FillMask
 
 WORDS = ["the", "a", "cat", "dog", "sat", "##s", "on", "mat", ".", "mask", "[", "]"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -37,7 +37,7 @@ def masked_lm():
 def export(masked_lm, tmp_path_factory):
     directory = tmp_path_factory.mktemp("export")
     masked_lm.save_to_preset(str(directory / "preset"))
-    return export_masked_lm(str(directory / "preset"), str(directory / "served"), top_k=TOP_K)
+    return export_preset(str(directory / "preset"), str(directory / "served"), top_k=TOP_K)
 
 
 def texts_of_many_lengths():
@@ -157,7 +157,7 @@ def test_files_for_the_server(export):
 @pytest.mark.slow
 def test_half_precision(masked_lm, tmp_path, capsys):
     masked_lm.save_to_preset(str(tmp_path / "preset"))
-    path = export_masked_lm(
+    path = export_preset(
         str(tmp_path / "preset"), str(tmp_path / "served"), top_k=TOP_K, precision="bfloat16"
     )
     assert "bfloat16: probabilities differ by up to " in capsys.readouterr().out

@@ -18,8 +18,12 @@ from benchmarks.classification import main as benchmark
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.tasks.commands import load_task_model, run_evaluation, run_prediction
-from spanbert_tf.tasks.exporting import export_preset
+from spanbert_tf.tasks.commands import (
+    export_preset,
+    load_task_model,
+    run_evaluation,
+    run_prediction,
+)
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.predictor import Predictor
 from spanbert_tf.tasks.table import load_task_config

@@ -19,7 +19,6 @@ from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, SECOND_START, RowsInfo
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.files.text_files import read_json_objects, write_json_lines
 from spanbert_tf.models import SpanBertTextClassifier, SpanBertTextClassifierPreprocessor
-from spanbert_tf.presets.golden import SENTENCES
 from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.serving.text_function import TextFunction
 from spanbert_tf.tasks.preparation import Row, RowMaker, RowPacker, write_task_records
@@ -139,5 +138,4 @@ TASK = Task(
     written_files=("animals.jsonl",),
     served=served,
     from_raw=from_raw,
-    sample_logits=lambda model: [model(model.preprocessor(list(SENTENCES)), training=False)],
 )

@@ -21,8 +21,12 @@ from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertQuestionAnswerer, SpanBertTokenizer
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.studies.grid import run_grid
-from spanbert_tf.tasks.commands import load_task_model, run_evaluation, run_prediction
-from spanbert_tf.tasks.exporting import export_preset
+from spanbert_tf.tasks.commands import (
+    export_preset,
+    load_task_model,
+    run_evaluation,
+    run_prediction,
+)
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.question_answering.dataset import load_contexts, load_questions
 

@@ -20,7 +20,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.tasks.exporting import export_preset
+from spanbert_tf.tasks.commands import export_preset
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.question_answering.decoding import answer_questions
 

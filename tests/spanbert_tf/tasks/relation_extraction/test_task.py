@@ -20,8 +20,7 @@ from task_tests import (
 from data_prep.examples.relation_rows import write_relations
 from data_prep.examples.tacred import read_tacred
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.tasks.commands import run_evaluation
-from spanbert_tf.tasks.exporting import export_preset
+from spanbert_tf.tasks.commands import export_preset, run_evaluation
 from spanbert_tf.tasks.predictor import Predictor
 from spanbert_tf.tasks.relation_extraction.examples import marked_text_of
 from spanbert_tf.text.vocabulary import Casing
