@@ -35,7 +35,7 @@ from spanbert_tf.presets.pretraining import (
     load_pretrainer,
     save_pretraining_preset,
 )
-from spanbert_tf.presets.writing import encode_rows, write_preset
+from spanbert_tf.presets.writing import check_outputs, encode_rows, write_preset
 from spanbert_tf.tasks.predictor import Predictor
 from spanbert_tf.tasks.task import task_of_preset
 
@@ -97,9 +97,26 @@ def test_other_results_are_noticed(change, backbone, tmp_path):
         first["first_and_last_output"][1][7] += 0.1
     with open(path, "w", encoding="utf-8") as file:
         json.dump(golden, file)
-    with pytest.raises(BadInputError, match="Short") as caught:
+    if change != "token_ids":  # of a load they are no part
         load_checked(keras_hub.models.Backbone, preset)
+    with pytest.raises(BadInputError, match="Short") as caught:
+        loaded, tokenizer = load_with_tokenizer(keras_hub.models.Backbone, preset)
+        check_outputs(preset, loaded, tokenizer)
     assert "\n" not in str(caught.value)
+
+
+def test_what_computes_something_else_than_was_saved_is_not_written(backbone, tmp_path):
+    def change(directory):
+        path = os.path.join(directory, "config.json")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        assert "1e-12" in text
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text.replace("1e-12", "0.1"))
+
+    with pytest.raises(BadInputError, match=r"is [\d.]+% off golden.json"):
+        write(backbone, tmp_path / "preset", write_more=change)
+    assert os.listdir(tmp_path) == []
 
 
 def test_the_tokenizer_that_a_task_reads_with_is_checked(backbone, tmp_path):

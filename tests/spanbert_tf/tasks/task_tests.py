@@ -201,8 +201,11 @@ class TaskTests:
         self, finished, material, tmp_path, capsys
     ):
         path = export_preset(finished[0], str(tmp_path / "served"), precision="bfloat16")
-        said = re.search(r"bfloat16: probabilities differ by up to (\S+);", capsys.readouterr().out)
-        assert 0 < float(said[1]) < 0.5
+        said = re.search(
+            r"bfloat16: the README's example has \w+ \w+ answer(, whose numbers.* to (\S+))?\n",
+            capsys.readouterr().out.replace("another", "an other"),
+        )
+        assert said[2] is None or 0 < float(said[2]) < 0.5
         serve = tf.saved_model.load(path).signatures["serving_default"]
         inputs = self.raw_inputs(material["dev"])
         columns = {name: tf.constant([item[name] for item in inputs]) for name in inputs[0]}
