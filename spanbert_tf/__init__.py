@@ -3,10 +3,10 @@
 Importing this package is cheap: its parts are loaded when they are first used.
 """
 
-import importlib
 import os
-from types import ModuleType
 from typing import TYPE_CHECKING
+
+from spanbert_tf.lazy import lazy_names
 
 # As the commands have it: else TensorFlow and XLA log what they find on the machine when they are
 # first used. TF_CPP_MIN_LOG_LEVEL=0 in the environment brings their lines back.
@@ -54,11 +54,4 @@ def predictor(preset: str | os.PathLike, precision: str = "float32") -> "Predict
     return Predictor(preset, precision)
 
 
-def __getattr__(name: str) -> ModuleType:
-    if name in _SUBMODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_SUBMODULES])
+__getattr__, __dir__ = lazy_names(globals(), {name: f"{__name__}.{name}" for name in _SUBMODULES})

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from importlib import import_module
 
 import keras
 import rich.table
@@ -20,22 +19,23 @@ from spanbert_tf.conversion.position_tables import with_positions
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.contents import refuse_special_files
 from spanbert_tf.files.outputs import check_output
+from spanbert_tf.lazy import load
 from spanbert_tf.process.console import table_console
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.text.vocabulary import check_case
 
-# Format: module and function. Modules are imported when they are needed: some want PyTorch.
+# Format: place in this package. Modules are imported when they are needed: some want PyTorch.
 READERS = {
-    "huggingface": "huggingface.read_huggingface",
-    "fairseq": "fairseq.read_fairseq",
-    "tf1": "tf1.read_tf1",
-    "keras": "keras_sources.read_keras",
+    "huggingface": "huggingface:read_huggingface",
+    "fairseq": "fairseq:read_fairseq",
+    "tf1": "tf1:read_tf1",
+    "keras": "keras_sources:read_keras",
 }
 WRITERS = {
-    "keras": "keras_presets.write_keras",
-    "keras_bert": "keras_presets.write_keras_bert",
-    "huggingface": "huggingface.write_huggingface",
-    "tf1": "tf1.write_tf1",
+    "keras": "keras_presets:write_keras",
+    "keras_bert": "keras_presets:write_keras_bert",
+    "huggingface": "huggingface:write_huggingface",
+    "tf1": "tf1:write_tf1",
 }
 _EXTRA_MODULES = ("torch", "safetensors")
 _SHOWN_UNUSED = 8
@@ -79,7 +79,7 @@ def convert_checkpoint(
     if os.path.isdir(source):
         refuse_special_files(source)
     if source_format == target_format == "keras":
-        _function("keras_sources.refuse_copy")(source)
+        _function("keras_sources:refuse_copy")(source)
     keras.utils.set_random_seed(0)  # of a pooler that the source lacks
     read, write = _function(READERS[source_format]), _function(WRITERS[target_format])
     checkpoint = read(source, vocabulary, lowercase, strip_accents)
@@ -92,7 +92,7 @@ def convert_checkpoint(
         checkpoint = dataclasses.replace(checkpoint, is_pair=True)
     left_out = write(checkpoint, destination, overwrite=overwrite)
     if checkpoint.approximates_gelu != (target_format == "keras_bert"):
-        _function("keras_presets.print_gelu_difference")(checkpoint)
+        _function("keras_presets:print_gelu_difference")(checkpoint)
     _print_table(checkpoint, left_out)
     num_entries, num_rows = len(checkpoint.vocabulary), checkpoint.sizes["vocabulary_size"]
     if num_entries != num_rows:
@@ -109,12 +109,11 @@ def _warn_of_casing(checkpoint: Checkpoint) -> None:
 
 
 def _function(name: str) -> Callable:
-    module, function = name.split(".")
     try:
-        if module in ("huggingface", "fairseq"):
+        if name.startswith(("huggingface:", "fairseq:")):
             for needed in _EXTRA_MODULES:
-                import_module(needed)
-        return getattr(import_module(f"spanbert_tf.conversion.{module}"), function)
+                load(needed)
+        return load(f"spanbert_tf.conversion.{name}")
     except ModuleNotFoundError as error:
         raise BadInputError(
             f"{error.name} is not installed; pip install 'spanbert_tf[convert]'"

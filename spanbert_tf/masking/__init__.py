@@ -4,9 +4,9 @@
 imported when used.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from spanbert_tf.lazy import lazy_names
 from spanbert_tf.masking.options import MaskingOptions
 from spanbert_tf.masking.schemes import Scheme
 
@@ -16,14 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AnnotatedSpans", "Blocks", "MaskingOptions", "Scheme", "SpanMasker"]
 
-_MODULES = {"AnnotatedSpans": "candidates", "Blocks": "candidates", "SpanMasker": "span_masking"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+_PLACES = {
+    "AnnotatedSpans": "spanbert_tf.masking.candidates:AnnotatedSpans",
+    "Blocks": "spanbert_tf.masking.candidates:Blocks",
+    "SpanMasker": "spanbert_tf.masking.span_masking:SpanMasker",
+}
+__getattr__, __dir__ = lazy_names(globals(), _PLACES)

@@ -4,7 +4,6 @@ A package outside of this one adds a task by an entry point of the group `spanbe
 name is the task's and whose value is a `spanbert_tf.tasks.task.Task`.
 """
 
-import importlib
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +11,10 @@ from typing import Any
 from spanbert_tf.config import FinetuningConfig, load_finetuning_config
 from spanbert_tf.config.finetuning import task_config_class
 from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.lazy import load
 
 ENTRY_POINTS = "spanbert_tf.tasks"
-# Name → module and attribute of its `Task`. The classes of their configurations: `TASK_CONFIGS`.
+# Name → place of its `Task`. The classes of their configurations: `TASK_CONFIGS`.
 _TASKS = {
     "coreference": "spanbert_tf.tasks.coreference.task:TASK",
     "named_entities": "spanbert_tf.tasks.named_entities.task:TASK",
@@ -36,8 +36,7 @@ def load_task(name: str) -> Any:
         ConfigurationError: no task has that name.
     """
     if name in _TASKS:
-        module, attribute = _TASKS[name].split(":")
-        return getattr(importlib.import_module(module), attribute)
+        return load(_TASKS[name])
     if point := _entry_points().get(name):
         try:
             return point.load()
