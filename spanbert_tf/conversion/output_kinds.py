@@ -1,7 +1,7 @@
 """How a directory that `convert` has written is recognised, for each format."""
 
 from spanbert_tf.files.outputs import OutputKind
-from spanbert_tf.presets.writing import PRESET_KIND
+from spanbert_tf.files.preset_files import PRESET_KIND
 
 HUGGINGFACE_KIND = OutputKind(
     "a model of transformers",

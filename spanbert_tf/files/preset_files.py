@@ -10,6 +10,7 @@ import numpy as np
 
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.contents import sha256
+from spanbert_tf.files.outputs import OutputKind
 
 # Arrays are written as they are; a copy may be compressed, which weights hardly are.
 _FREE_BYTES, _MAX_RATIO = 16 << 20, 32
@@ -28,6 +29,19 @@ _WEIGHT_ENDINGS = (".h5", ".npz")
 _LEAST_BYTES_OF_WEIGHT, _LEAST_BYTES_OF_LAYER = 0.5, 16 * 128
 HEADS_FILE = "pretraining_heads.npz"
 GOLDEN_FILE = "golden.json"
+CARD_FILE = "README.md"
+PRESET_KIND = OutputKind(
+    "a preset",
+    GOLDEN_FILE,
+    (
+        CARD_FILE,
+        *(f"{name}.json" for name in ("config", "metadata", "task", "tokenizer", "preprocessor")),
+        HEADS_FILE,
+        "*.weights.h5",
+        "*.weights.json",
+        "assets/tokenizer/vocabulary.txt",
+    ),
+)
 _SPAN_POSITIONS = "span_boundary_head/position_embedding/embeddings"
 _NEXT_SENTENCE = "next_sentence_head/kernel"
 

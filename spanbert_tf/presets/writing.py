@@ -20,8 +20,7 @@ from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import is_file_name, sha256
-from spanbert_tf.files.outputs import OutputKind
-from spanbert_tf.files.preset_files import GOLDEN_FILE
+from spanbert_tf.files.preset_files import CARD_FILE, GOLDEN_FILE, PRESET_KIND
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import check_space, write_directory
 from spanbert_tf.layers import weights_are_loaded
@@ -29,20 +28,6 @@ from spanbert_tf.models.preset_precision import without_mixed_precision
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.process.lines import escape_controls
 from spanbert_tf.text.vocabulary import Casing
-
-CARD_FILE = "README.md"
-PRESET_KIND = OutputKind(
-    "a preset",
-    GOLDEN_FILE,
-    (
-        CARD_FILE,
-        *(f"{name}.json" for name in ("config", "metadata", "task", "tokenizer", "preprocessor")),
-        "pretraining_heads.npz",
-        "*.weights.h5",
-        "*.weights.json",
-        "assets/tokenizer/vocabulary.txt",
-    ),
-)
 
 # Bytes besides the numbers: for each variable in HDF5 (2,500 to 5,000 measured), and for the
 # vocabulary and the configurations.

@@ -9,8 +9,8 @@ from spanbert_tf.config import FinetuningConfig, PretrainingConfig, flat_values
 from spanbert_tf.config.run import CONFIG_FILE, INPUTS_FILE, RUN_FORMAT
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.outputs import check_no_link, check_output, is_leftover, is_lock
+from spanbert_tf.files.preset_files import PRESET_KIND
 from spanbert_tf.files.writing import write_text
-from spanbert_tf.presets.writing import PRESET_KIND
 
 AnyConfig = TypeVar("AnyConfig", bound=FinetuningConfig | PretrainingConfig)
 
