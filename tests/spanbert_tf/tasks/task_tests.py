@@ -17,6 +17,7 @@ import spanbert_tf.training.devices
 from benchmarks.classification import main as benchmark
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.commands import (
     export_preset,
@@ -27,6 +28,7 @@ from spanbert_tf.tasks.commands import (
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.predictor import Predictor
 from spanbert_tf.tasks.table import load_task_config
+from spanbert_tf.tasks.task import task_of_preset
 from spanbert_tf.training.metrics_log import METRICS_FILE, MetricsLog, read_metrics
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -212,6 +214,20 @@ class TaskTests:
         for values in serve(**columns).values():
             assert len(values) == len(inputs)
             assert values.dtype == tf.string or np.isfinite(values).all()
+
+    def test_the_example_that_a_server_warms_up_with_is_answered(self, finished):
+        """Each signature gets it alone and in batches, short and long."""
+        task = task_of_preset(finished[0])
+        served = task.served(load_trained(task.model_class, finished[0]), 2)
+        signatures, sizes = served.signatures(), {}
+        for name, inputs in served.warmup_requests():
+            function, specs = signatures[name]
+            assert list(inputs) == [spec.name for spec in specs]
+            outputs = function(*(tf.constant(inputs[spec.name]) for spec in specs))
+            (size,) = {len(values) for values in (*inputs.values(), *outputs.values())}
+            sizes.setdefault(name, set()).add(size)
+        assert sizes.keys() == signatures.keys()
+        assert all(1 in found and len(found) > 1 for found in sizes.values())
 
     def test_a_batch_of_one_row_changes_nothing(self, finished, material, tmp_path):
         for size in (1, 32):
