@@ -56,7 +56,8 @@ def _watch_first_batch(watch: _Watch) -> None:
 
 def main() -> None:
     from spanbert_tf.cli import cli
-    from spanbert_tf.command_line import import_keras, quiet_libraries, run_command
+    from spanbert_tf.command_line import quiet_libraries, run_command
+    from spanbert_tf.lazy import import_keras
 
     quiet_libraries()
     watch = _Watch()

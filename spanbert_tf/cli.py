@@ -17,13 +17,13 @@ from spanbert_tf.command_line import (
     WORK_PATH,
     ModelCommand,
     SeveralValues,
-    import_keras,
     overwrite_option,
     quiet_libraries,
     run_command,
     set_option,
     show_library_logs,
 )
+from spanbert_tf.lazy import import_keras
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.tasks.cli import evaluate, finetune, glue, predict
 

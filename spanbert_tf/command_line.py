@@ -1,8 +1,9 @@
-"""How a command runs: options that several share, quick imports, quiet libraries, and the status at
-the end, with what an error has that comes from where the command was started.
+"""How a command runs: options that several share, quiet libraries, and the status at the end, with
+what an error has that comes from where the command was started.
 """
 
 import contextlib
+import errno
 import functools
 import io
 import json
@@ -13,6 +14,7 @@ import resource
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from importlib.machinery import PathFinder
 
 import click
 
@@ -25,10 +27,6 @@ EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _KEY_AND_VALUE = re.compile(r"[\w.]+=")
 EXISTING_DIRECTORY = click.Path(exists=True, file_okay=False)
-# TensorFlow and Keras try to import these and go on without them: for models of JAX, data frames,
-# estimators, pictures, notebooks, clusters of Google's. What a command draws or scores with, it
-# imports itself, later.
-UNUSED = ("IPython", "PIL", "cv2", "googleapiclient", "jax", "matplotlib", "pandas", "sklearn")
 _OURS = ("spanbert_tf", "data_prep")  # a checkout in PYTHONPATH hides what is installed, as meant
 _NO_ROOM = ("failed to map segment", "cannot allocate memory", "can't start new thread")
 
@@ -328,35 +326,6 @@ def _escape_unknown_characters() -> None:
     """What the encoding of the terminal lacks is printed escaped; standard error does so anyway."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def import_keras() -> None:
-    """Imports what all commands with a model need; for the command line, not for its users' code.
-
-    What is imported stays until the end, so the garbage collector, which would go through it again
-    and again, never looks at it.
-    """
-    is_collecting = gc.isenabled()
-    gc.disable()
-    try:
-        with _hidden(UNUSED):
-            import keras_hub  # noqa: F401
-        gc.freeze()
-    finally:
-        if is_collecting:
-            gc.enable()
-
-
-@contextlib.contextmanager
-def _hidden(names: tuple[str, ...]) -> Iterator[None]:
-    """Packages are, for imports, as if they were not installed."""
-    hidden = [name for name in names if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # `None`: the import system raises ImportError
-    try:
-        yield
-    finally:
-        for name in hidden:
-            del sys.modules[name]
 
 
 def describe_surroundings(error: Exception) -> str | None:

@@ -11,11 +11,11 @@ from spanbert_tf.command_line import (
     ModelCommand,
     SeveralValues,
     WritingCommand,
-    import_keras,
     overwrite_option,
     precision_option,
     set_option,
 )
+from spanbert_tf.lazy import import_keras
 
 
 @click.command(cls=SeveralValues)

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from spanbert_tf.command_line import UNUSED
+from spanbert_tf.lazy import UNUSED
 
 IMPORT = f"""
 import gc, sys
-from spanbert_tf.command_line import import_keras
+from spanbert_tf.lazy import import_keras
 
 {{before}}
 import_keras()

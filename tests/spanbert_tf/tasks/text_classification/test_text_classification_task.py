@@ -15,8 +15,8 @@ import pytest
 from made_up_texts import LABELS, VOCABULARY, made_up_pairs, made_up_scores, write_texts
 from task_tests import TaskTests
 
-from spanbert_tf.command_line import UNUSED
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.lazy import UNUSED
 from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.studies.grid import run_grid
 from spanbert_tf.tasks.commands import (
