@@ -22,7 +22,7 @@ from spanbert_tf.models.task_presets import is_task_preset, reads_raw_inputs
 from spanbert_tf.presets.writing import check_weights
 from spanbert_tf.process.precision import choose_precision
 from spanbert_tf.text.vocabulary import Casing
-from spanbert_tf.training.strategies import choose_precision
+from spanbert_tf.training.devices import choose_precision
 
 _KEEP_WEIGHTS = {"dtype", "load_weights", "preprocessor"}  # other options can mean a new head
 

@@ -2,8 +2,8 @@
 
 from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
-from spanbert_tf.process.precision import choose_precision
 from spanbert_tf.training.configured_optimizer import configured_adamw
+from spanbert_tf.training.devices import choose_precision
 from spanbert_tf.training.encoder_variables import encoder_variables
 from spanbert_tf.training.optimizers import AdamW
 from spanbert_tf.training.replicated_model import ReplicatedModel

@@ -28,7 +28,7 @@ from spanbert_tf.presets.pretraining import load_encoder_and_head
 from spanbert_tf.pretraining.datasets import check_records, tokens_per_row
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.process.console import DataConsole
-from spanbert_tf.training.run_directory import check_same_inputs, write_inputs
+from spanbert_tf.training.run_directory import RunDirectory
 
 RESULTS_FILE, PLOT_FILE, RUNS = "results.csv", "results.png", "runs"
 _MEASURES = ("masked_lm_loss", "masked_lm_accuracy", "span_boundary_loss", "encoder_change")
@@ -87,8 +87,8 @@ class ContinuedEncoder:
             MismatchError: the directory was begun with another encoder.
         """
         inputs = {_OPTION: self._digest}
-        check_same_inputs(directory, inputs)
-        write_inputs(directory, inputs)
+        RunDirectory(directory).check_inputs(inputs)
+        RunDirectory(directory).write_inputs(inputs)
 
     def change(self, encoder: SpanBertBackbone) -> float:
         """The norm of the difference of all weights, as a share of the norm of those before.

@@ -15,6 +15,8 @@ from spanbert_tf.models import SpanBertMaskedLM
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.process.console import table_console
 from spanbert_tf.process.lines import print_line
+from spanbert_tf.serving.exporting import export_model
+from spanbert_tf.tasks.fill_mask import FillMask, check_fill_mask
 from spanbert_tf.tasks.finetuning import shown_scores
 from spanbert_tf.tasks.report.page import is_report
 from spanbert_tf.tasks.run_inputs import check_labelled, check_reads

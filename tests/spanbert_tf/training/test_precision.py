@@ -6,6 +6,7 @@ import tensorflow as tf
 from spanbert_tf.config import load_config
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.pretraining.job import run_pretraining
+from spanbert_tf.training import devices
 from spanbert_tf.training.devices import decide_precision
 
 WIDE = 768
@@ -23,7 +24,7 @@ def on_processor(tmp_path, monkeypatch):
     for name in ("TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA"):
         monkeypatch.delenv(name, raising=False)
     path = tmp_path / "cpuinfo"
-    monkeypatch.setattr(strategies, "CPU_INFO", str(path))
+    monkeypatch.setattr(devices, "CPU_INFO", str(path))
 
     def describe(flags):
         core = f"vendor_id\t: Some\nmodel name\t: amx_bf16 avx512_bf16\nflags\t\t: fpu {flags}\n\n"
@@ -47,9 +48,9 @@ def on_processor(tmp_path, monkeypatch):
 )
 def test_processors(flags, width, of_several_machines, expected, on_processor):
     on_processor(flags)
-    found = strategies.choose_precision("auto", width, of_several_machines=of_several_machines)
+    found = devices.choose_precision("auto", width, of_several_machines=of_several_machines)
     assert found == expected
-    assert strategies.choose_precision("mixed_float16", width) == "mixed_float16"
+    assert devices.choose_precision("mixed_float16", width) == "mixed_float16"
 
 
 @pytest.mark.parametrize(
@@ -68,11 +69,11 @@ def test_instructions_that_tensorflow_does_not_use_do_not_count(
 ):
     on_processor(AMX)
     monkeypatch.setenv(variable, value)
-    assert strategies.choose_precision("auto", WIDE) == expected
+    assert devices.choose_precision("auto", WIDE) == expected
 
 
 def test_a_system_that_does_not_describe_its_processor_has_float32(on_processor):
-    assert strategies.choose_precision("auto", WIDE) == "float32"  # no such file
+    assert devices.choose_precision("auto", WIDE) == "float32"  # no such file
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_oldest_gpu_decides(capabilities, expected, on_processor, monkeypatch):
         tf.config, "list_physical_devices", lambda kind: numbers if kind == "GPU" else []
     )
     monkeypatch.setattr(tf.config.experimental, "get_device_details", details.__getitem__)
-    assert strategies.choose_precision("auto", 32) == expected
+    assert devices.choose_precision("auto", 32) == expected
 
 
 def test_several_workers_keep_float32_on_processors(on_processor):
