@@ -19,8 +19,7 @@ from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.preset_source import refuse_other_modules
 from spanbert_tf.models.task_presets import is_task_preset, reads_raw_inputs
-from spanbert_tf.presets.writing import check_weights
-from spanbert_tf.process.precision import choose_precision
+from spanbert_tf.presets.writing import check_token_ids, check_weights
 from spanbert_tf.text.vocabulary import Casing
 from spanbert_tf.training.devices import choose_precision
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from spanbert_tf.config import PretrainingConfig
+from spanbert_tf.config import PretrainingConfig, load_config, shape_values
 from spanbert_tf.config.run import INPUTS_FILE
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info

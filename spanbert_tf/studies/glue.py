@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import rich.table
 
-from spanbert_tf.config.runs import CONFIG_FILE, INPUTS_FILE, VALIDATION_ROWS
-from spanbert_tf.config.yaml_files import read_settings
+from spanbert_tf.config.run import CONFIG_FILE, INPUTS_FILE, VALIDATION_ROWS
+from spanbert_tf.config.settings import read_settings
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.contents import each_once, files_below
 from spanbert_tf.files.outputs import OutputKind, check_output_file
