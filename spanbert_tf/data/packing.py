@@ -25,6 +25,8 @@ ANNOTATION_LISTS = {
     "entities": (schema.ENTITY_STARTS, schema.ENTITY_ENDS),
     "noun_phrases": (schema.NOUN_PHRASE_STARTS, schema.NOUN_PHRASE_ENDS),
 }
+# What masking schemes can take: annotations, and what all records have.
+SPAN_LISTS = {**ANNOTATION_LISTS, "sentences": (schema.SENTENCE_STARTS,)}
 
 
 class ParsedRecords(NamedTuple):
@@ -139,19 +141,24 @@ def pack_pair(
 
 
 def pack_annotations(records: ParsedRecords, annotation: str, num_blocks: int) -> AnnotatedSpans:
-    """The spans of one annotation as positions in the packed rows.
+    """The spans of one list as positions in the packed rows.
 
     Args:
-        records: parsed with `ANNOTATION_LISTS[annotation]`.
-        annotation: `"entities"` or `"noun_phrases"`.
+        records: parsed with `SPAN_LISTS[annotation]`.
+        annotation: a name of `SPAN_LISTS`.
         num_blocks: G, blocks a row.
     """
-    start_name, end_name = ANNOTATION_LISTS[annotation]
+    start_name, *end_names = SPAN_LISTS[annotation]
     starts, counts = records.lists[start_name]
     most = tf.maximum(tf.reduce_max(counts), 1)  # lists are as wide as rows, and nearly empty
     starts = tf.cast(starts[:, :most], tf.int64)  # [B, E]
-    ends = tf.cast(records.lists[end_name][0][:, :most], tf.int64)
     counts = counts[:, tf.newaxis]  # [B, 1]
+    if end_names:
+        ends = tf.cast(records.lists[end_names[0]][0][:, :most], tf.int64)
+    else:  # each ends where the next one begins, the last with the text
+        is_last = tf.range(most) == counts - 1
+        following = tf.pad(starts[:, 1:], [[0, 0], [0, 1]])
+        ends = tf.where(is_last, records.lengths[:, tf.newaxis], following) - 1
     if num_blocks == 1:
         first = tf.zeros_like(counts)
         return AnnotatedSpans(starts + 1, ends + 1, first[..., tf.newaxis], counts[..., tf.newaxis])

@@ -12,6 +12,7 @@ from spanbert_tf.data import schema
 from spanbert_tf.data.packing import (
     ANNOTATION_LISTS,
     POSITION_LISTS,
+    SPAN_LISTS,
     ParsedRecords,
     pack_annotations,
     pack_pair,
@@ -122,7 +123,7 @@ class PretrainingPipeline:
         unigram_counts = load_unigram_counts(directory, info)
         self._masker = SpanMasker.from_vocabulary(vocabulary, unigram_counts, options, seed)
         self._annotation = options.numbers.spans
-        self._annotated_lists = ANNOTATION_LISTS.get(self._annotation, ())
+        self._annotated_lists = SPAN_LISTS.get(self._annotation, ())
         self._num_slots = options.num_slots(info.sequence_length, info.sequences)
 
     @tf.autograph.experimental.do_not_convert  # plain operations; conversion only costs time
@@ -186,7 +187,12 @@ def _check_fit(
             "--validation-fraction"
         )
     annotation = options.numbers.spans
-    if annotation and annotation not in info.annotations:
+    if annotation and annotation not in SPAN_LISTS:
+        raise MismatchError(
+            f"{directory}: masking.scheme {options.scheme!r} takes {annotation}, which no records "
+            f"have; choose a scheme that takes {' or '.join(SPAN_LISTS)}"
+        )
+    if annotation in ANNOTATION_LISTS and annotation not in info.annotations:
         raise MismatchError(
             f"{directory}: masking.scheme {options.scheme!r} needs annotated records; write them "
             f"with `spanbert-tf prepare pretraining --annotate {annotation}`"

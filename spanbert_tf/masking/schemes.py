@@ -25,8 +25,10 @@ class Scheme(Section):
         max_units: units of the longest span; `None`: as many as the options say.
         span_start: where a span of words begins: at the word of a token that is drawn evenly, or
             at a word that is drawn evenly; `None`: as the options say.
-        spans: name of the records' list of spans that `share` of the draws take, if any.
-        share: of the draws, in blocks that have such spans.
+        spans: the records' spans that `share` of the draws take, if any: `"entities"` or
+            `"noun_phrases"` of annotated records, or `"sentences"`.
+        share: of the draws, in blocks that have such spans; 1 where they cover the whole block,
+            since a budget could not be met otherwise.
         replaced: what one draw of 80/10/10 decides for.
     """
 
@@ -71,8 +73,8 @@ def find_scheme(name: str) -> Scheme | None:
         problem = " ".join(str(error).split())
     if problem:
         raise ConfigurationError(
-            f"masking.scheme {name}: {point.value} cannot be loaded ({problem}); mend or remove "
-            "its package"
+            f"masking.scheme {name}: {point.value} of {point.dist.name} cannot be loaded "
+            f"({problem}); mend or remove that package"
         )
     return scheme
 
