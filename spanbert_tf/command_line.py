@@ -99,15 +99,24 @@ class ModelCommand(WritingCommand):
 
 
 def _keras_backend() -> tuple[str, str]:
-    """The backend that Keras will take, and what says so; Keras itself takes seconds to import."""
+    """The backend that Keras will take, and what says so; Keras itself takes seconds to import.
+
+    Raises:
+        ConfigurationError: Keras would fall over its file of settings.
+    """
     if backend := os.environ.get("KERAS_BACKEND"):
         return backend, "KERAS_BACKEND"
     path = os.path.join(_keras_home(), "keras.json")
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)["backend"], path
-    except (OSError, ValueError, KeyError):  # Keras' default
-        return "tensorflow", path
+            settings = json.load(file)
+    except (OSError, ValueError):  # Keras passes over it, too
+        settings = {}
+    except RecursionError:
+        settings = None
+    if not isinstance(settings, dict):
+        raise ConfigurationError(f"{path}: is no object of JSON; mend or remove it")
+    return settings.get("backend", "tensorflow"), path
 
 
 def _keras_home() -> str:

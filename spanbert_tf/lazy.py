@@ -63,6 +63,21 @@ def import_keras() -> None:
             gc.enable()
 
 
+def import_figure() -> type:
+    """Matplotlib's `Figure`; the user's settings count, those of the working directory do not.
+
+    matplotlib reads a `matplotlibrc` of the working directory as it is imported, whoever made it:
+    one may name a module of that directory as the backend, or be a pipe. No variable of the
+    environment comes before it, so it is imported in another directory.
+    """
+    if "matplotlib" not in sys.modules:
+        with contextlib.chdir("/"):
+            import matplotlib  # noqa: F401
+    from matplotlib.figure import Figure
+
+    return Figure
+
+
 @contextlib.contextmanager
 def _hidden(names: tuple[str, ...]) -> Iterator[None]:
     """Packages are, for imports, as if they were not installed."""

@@ -3,6 +3,7 @@
 import argparse
 import pickle
 import re
+import struct
 
 import numpy as np
 
@@ -13,6 +14,11 @@ from spanbert_tf.errors import BadInputError
 _BUFFERS = re.compile(r"(^|\.)(position|token_type)_ids$")
 _OLD_NAMES = {"gamma": "weight", "beta": "bias"}
 _PREDICTIONS = "cls.predictions"
+# What PyTorch's own reader of pickles raises, where it comes upon bytes that it does not expect.
+_DAMAGE = (
+    *(RuntimeError, EOFError, OSError, ValueError, LookupError, struct.error, AttributeError),
+    *(TypeError, AssertionError, MemoryError, OverflowError),
+)
 # SegaBERT's authors pad the vocabulary, and their converter cuts the token embedding alone
 # (convert_segatron_to_huggingface.py).
 _PADDED = f"{_PREDICTIONS}.decoder_weight"
@@ -59,7 +65,7 @@ def read_fairseq_file(path: str) -> tuple[dict[str, np.ndarray], str | None]:
             f"{path}: holds more than tensors ({_reason(error)}), and loading it could run code; "
             "save its state_dict alone, best as .safetensors"
         ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except _DAMAGE as error:
         raise BadInputError(f"{path}: is damaged ({_first_line(error)}); copy it again") from error
     architecture = None
     if isinstance(content, dict) and isinstance(content.get("model"), dict):

@@ -18,7 +18,11 @@ _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-_DAMAGE = (zipfile.BadZipFile, zlib.error, KeyError)
+# What `read_arrays` raises of a file that is damaged, or is someone's trick.
+ARRAYS_DAMAGE = (
+    *(OSError, ValueError, EOFError, RuntimeError, MemoryError, KeyError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 _SIZES = ("num_layers", "hidden_dim", "intermediate_dim")
 _TABLES = (  # sizes that count rows, each of the model's width
     *("vocabulary_size", "max_sequence_length", "num_segments", "num_classes"),
@@ -145,8 +149,8 @@ def read_heads(preset: str) -> dict[str, np.ndarray]:
         return {}
     try:
         return read_arrays(path)
-    except (OSError, ValueError, EOFError, RuntimeError, MemoryError, *_DAMAGE) as error:
-        reason = str(error).splitlines()[0]
+    except ARRAYS_DAMAGE as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadInputError(
             f"{preset}: {HEADS_FILE} is damaged ({reason}); copy the preset again"
         ) from error
@@ -159,8 +163,8 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
     member may be a thousand times its size.
 
     Raises:
-        ValueError: it is damaged, or an array is larger than its bytes in the file; or what
-            `zipfile` and numpy raise.
+        ValueError: it is damaged, or an array is larger than its bytes in the file; or another of
+            `ARRAYS_DAMAGE`.
     """
     limit = _FREE_BYTES + _MAX_RATIO * os.path.getsize(path)
     with zipfile.ZipFile(path) as archive:

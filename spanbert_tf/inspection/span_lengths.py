@@ -10,6 +10,7 @@ from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.packing import pack_pair, pack_single, parse_records
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.schema import RECORD_ID, VOCABULARY_FILE
+from spanbert_tf.lazy import import_figure
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.masking.candidates import draw_candidates, find_words
 from spanbert_tf.masking.random_bits import row_keys
@@ -84,9 +85,7 @@ def plot_span_lengths(lengths: SpanLengths, path: str | os.PathLike, title: str)
         path: path of the picture; its ending decides the format.
         title: title of the picture.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 3.5), layout="constrained")
+    figure = import_figure()(figsize=(7, 3.5), layout="constrained")
     axes = figure.subplots()
     words = np.arange(1, _LONGEST_SHOWN + 1)
     bars = {"drawn": lengths.drawn, "merged (touching spans are one)": lengths.merged}

@@ -4,7 +4,6 @@
 """
 
 import os
-import zipfile
 from collections.abc import Collection, Sequence
 
 import keras
@@ -12,6 +11,7 @@ import numpy as np
 
 from spanbert_tf.data.schema import DatasetInfo
 from spanbert_tf.errors import BadInputError, ConfigurationError
+from spanbert_tf.files.preset_files import ARRAYS_DAMAGE, read_arrays
 from spanbert_tf.files.writing import whole_file
 from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
 from spanbert_tf.presets.loading import checked_tokenizer
@@ -120,20 +120,22 @@ def check_initial_encoder(share: float, run: str, preset: str | None, *, has_beg
             f"{_KEY}=0"
         )
     if has_begun:
-        _check_file(os.path.join(run, INITIAL_ENCODER))
+        _read(os.path.join(run, INITIAL_ENCODER))
 
 
-def _check_file(path: str) -> None:
-    """Reads all of the file, whose parts have checksums."""
+def _read(path: str) -> dict[str, np.ndarray]:
+    """All of the file, whose parts have checksums."""
     if not os.path.exists(path):
         raise BadInputError(f"{path}: is missing; set {_KEY}=0 to go on without it")
     try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-    except (OSError, EOFError, zipfile.BadZipFile) as error:
-        damaged = error
-    if damaged:
-        raise BadInputError(f"{path}: is damaged ({damaged}); set {_KEY}=0 to go on without it")
+        return read_arrays(path)
+    except ARRAYS_DAMAGE as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: str, reason: object) -> BadInputError:
+    reason = (str(reason).splitlines() or [""])[0]
+    return BadInputError(f"{path}: is damaged ({reason}); set {_KEY}=0 to go on without it")
 
 
 def mix_with_initial(encoder: SpanBertBackbone, run: str, share: float) -> None:
@@ -151,9 +153,10 @@ def mix_with_initial(encoder: SpanBertBackbone, run: str, share: float) -> None:
         BadInputError: the file is missing or damaged.
     """
     path = os.path.join(run, INITIAL_ENCODER)
-    _check_file(path)
+    found = _read(path)
     trained = encoder.get_weights()
-    with np.load(path, allow_pickle=False) as file:
-        initial = [file[f"arr_{number}"] for number in range(len(trained))]
-    pairs = zip(initial, trained, strict=True)
+    initial = [found.get(f"arr_{number}") for number in range(len(trained))]
+    pairs = list(zip(initial, trained, strict=True))
+    if any(before is None or before.shape != now.shape for before, now in pairs):
+        raise _damaged(path, "its arrays are not those of the encoder")
     encoder.set_weights([share * before + (1 - share) * now for before, now in pairs])

@@ -21,6 +21,7 @@ from spanbert_tf.errors import ConfigurationError, SpanBertError
 from spanbert_tf.files.locks import one_writer
 from spanbert_tf.files.outputs import check_resumable, without_slash
 from spanbert_tf.files.writing import whole_file
+from spanbert_tf.lazy import import_figure
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.presets.loading import checked_tokenizer, weights_digest
@@ -262,10 +263,8 @@ def _mean_and_deviation(values: Sequence[float | None]) -> str:
 
 def _plot(results: Sequence[Result], path: str) -> None:
     """Draws the MLM loss of each run as a point and each system's mean as a line."""
-    from matplotlib.figure import Figure
-
     names = list(dict.fromkeys(result.config for result in results))
-    figure = Figure(figsize=(7, 1.2 + 0.5 * len(names)), layout="constrained")
+    figure = import_figure()(figsize=(7, 1.2 + 0.5 * len(names)), layout="constrained")
     axes = figure.subplots()
     for row, name in enumerate(names):
         losses = [result.masked_lm_loss for result in results if result.config == name]

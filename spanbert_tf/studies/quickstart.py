@@ -21,6 +21,7 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.locks import one_writer
 from spanbert_tf.files.outputs import is_lock, without_slash
 from spanbert_tf.inspection.span_lengths import count_span_lengths, plot_span_lengths
+from spanbert_tf.lazy import import_figure
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertMaskedLMPreprocessor, SpanBertTokenizer
 from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.job import run_pretraining
@@ -167,9 +168,7 @@ def _check_saved_model(
 
 
 def _plot_losses(lines: list[dict[str, float]], unigrams: float, path: str) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 3.5), layout="constrained")
+    figure = import_figure()(figsize=(7, 3.5), layout="constrained")
     axes = figure.subplots()
     for name, label, style in (
         ("masked_lm_loss", "masked LM, training", "-"),

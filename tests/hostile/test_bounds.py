@@ -29,6 +29,11 @@ from spanbert_tf.files.preset_files import read_heads
 from spanbert_tf.files.text_files import read_text_file
 from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier, SpanBertTokenizer
 from spanbert_tf.presets.loading import load_preset
+from spanbert_tf.pretraining.first_weights import (
+    INITIAL_ENCODER,
+    check_initial_encoder,
+    mix_with_initial,
+)
 from spanbert_tf.tasks.question_answering.candidates import WindowSpans, best_candidates
 from spanbert_tf.text.vocabulary import Casing
 
@@ -256,6 +261,28 @@ def test_arrays_are_no_larger_than_their_file(tmp_path):
     assert "unpacks to 419,430,400 bytes" in refusal(read_heads, str(tmp_path))
     np.savez(path, a=np.arange(3.0), b=np.ones((2, 2), "float32"))
     assert read_heads(str(tmp_path))["a"].tolist() == [0, 1, 2]
+
+
+def test_what_an_encoder_began_with_is_no_larger_than_its_file(tmp_path):
+    path = tmp_path / INITIAL_ENCODER
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("arr_0.npy", "w") as file,
+    ):
+        header = {"descr": "<f4", "fortran_order": False, "shape": (100 << 20,)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for _ in range(100):
+            file.write(bytes(1 << 22))
+    backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 16, max_sequence_length=16)
+    run = str(tmp_path)
+    for call in (
+        lambda: check_initial_encoder(0.25, run, None, has_begun=True),
+        lambda: mix_with_initial(backbone, run, 0.25),
+    ):
+        assert "is damaged (unpacks to 419,430,528 bytes); set training." in refusal(call)
+    np.savez(path, *(np.zeros(3) for _ in backbone.get_weights()))
+    message = refusal(mix_with_initial, backbone, run, 0.25)
+    assert "its arrays are not those of the encoder" in message
 
 
 def test_the_state_of_a_head_is_one_value(tmp_path):

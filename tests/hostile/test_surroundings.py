@@ -11,8 +11,10 @@ import pytest
 
 from spanbert_tf import cli
 from spanbert_tf.command_line import describe_surroundings
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.outputs import OutputKind, check_output, check_resumable
 from spanbert_tf.pretraining.job import print_summary
+from spanbert_tf.training.run_directory import RunDirectory
 
 WORDS = ("hello", "world", ".", "this", "is", "a", "text", "another", "one", "here")
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -51,6 +53,56 @@ def test_names_that_are_no_utf8_are_refused_before_the_work(text, tmp_path, capf
         assert (status, out) == (2, "") and len(err.splitlines()) == 1
         assert "caf\\udce9" in err and err.endswith(line)
     assert not (tmp_path / "out").exists()
+
+
+PICTURE = """
+import sys
+from spanbert_tf.lazy import import_figure
+figure = import_figure()(figsize=(2, 2))
+figure.subplots().plot([1, 3, 2])
+figure.savefig("picture", format="png")
+sys.exit("own_backend" in sys.modules)
+"""
+
+
+def test_settings_of_matplotlib_in_the_working_directory_are_not_read(tmp_path):
+    """matplotlib would read them before any others, and wait for a pipe."""
+    own = "backend: module://own_backend\nfigure.facecolor: red\nlines.linewidth: 9\n"
+    pictures = []
+    for make in (
+        lambda path: None,
+        lambda path: path.write_text(own),
+        lambda path: path.mkdir(),
+        os.mkfifo,
+    ):
+        place = tmp_path / str(len(pictures))
+        place.mkdir()
+        (place / "own_backend.py").write_text("open('ran', 'w')\n")
+        make(place / "matplotlibrc")
+        subprocess.run([sys.executable, "-c", PICTURE], cwd=place, check=True, timeout=300)
+        pictures.append((place / "picture").read_bytes())
+        assert not (place / "ran").exists()
+    assert len(set(pictures)) == 1
+
+
+@pytest.mark.parametrize("settings", ["[" * 100_000, "[1]", "1"], ids=["nested", "list", "number"])
+def test_settings_of_keras_that_are_none(settings, text, tmp_path, monkeypatch, capfd):
+    """Keras itself falls over them."""
+    (tmp_path / "keras.json").write_text(settings)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    status, out, err = run(capfd, "inspect", text)
+    place = tmp_path / "keras.json"
+    assert (status, out) == (2, "")
+    assert err == f"spanbert-tf: {place}: is no object of JSON; mend or remove it\n"
+
+
+def test_inputs_of_a_run_that_are_nested_deep(tmp_path):
+    path = tmp_path / "inputs.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(BadInputError, match=r"inputs\.json: is damaged \(") as caught:
+        RunDirectory(str(tmp_path)).check_inputs({})
+    assert "\n" not in str(caught.value)
 
 
 def test_working_directories_that_are_no_utf8_are_refused(text, tmp_path, monkeypatch, capfd):

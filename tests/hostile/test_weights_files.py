@@ -2,15 +2,19 @@
 
 import json
 import pathlib
+import pickle
 import shutil
 import struct
+import zipfile
 
 import h5py
 import numpy as np
 import pytest
+import torch
 from torch_models import save_torch_model, torch_model
 
 from spanbert_tf.conversion.convert import convert_checkpoint
+from spanbert_tf.conversion.torch_files import read_pickled
 from spanbert_tf.errors import SpanBertError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.loading import load_checked
@@ -104,6 +108,47 @@ def test_what_hdf5_says_of_damage_is_one_line(preset):
     with pytest.raises(SpanBertError, match="no preset of a SpanBertBackbone") as caught:
         load_checked(SpanBertBackbone, str(preset))
     assert "\n" not in str(caught.value)
+
+
+class Gadget:
+    """What a pickle can run."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return pathlib.Path.touch, (pathlib.Path(self.path),)
+
+
+def legacy(content, path):
+    """PyTorch's format before 1.6: pickles one after the other, no archive."""
+    torch.save(content, path, _use_new_zipfile_serialization=False)
+    assert not zipfile.is_zipfile(path)
+    return str(path)
+
+
+def test_old_files_of_pytorch_are_tensors_alone(tmp_path):
+    path, ran = tmp_path / "pytorch_model.bin", tmp_path / "ran"
+    tensors = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2, dtype=torch.float16)}
+    read = read_pickled(legacy(tensors, path))
+    assert {name: array.tolist() for name, array in read.items()} == {
+        "a": [[0, 1, 2], [3, 4, 5]],
+        "b": [1, 1],
+    }
+    content = path.read_bytes()
+    legacy(tensors | {"c": Gadget(ran)}, path)
+    with pytest.raises(SpanBertError, match="holds more than tensors") as caught:
+        read_pickled(str(path))
+    assert "\n" not in str(caught.value) and not ran.exists()
+    path.write_bytes(pickle.dumps(Gadget(ran)))  # not even PyTorch's head
+    with pytest.raises(SpanBertError, match="holds more than tensors"):
+        read_pickled(str(path))
+    assert not ran.exists()
+    for end in (0, 1, 20, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:end])
+        with pytest.raises(SpanBertError) as caught:
+            read_pickled(str(path))
+        assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
 
 
 def header(content, **changes):

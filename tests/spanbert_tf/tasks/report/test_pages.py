@@ -116,6 +116,86 @@ def test_a_baseline_s_answers_are_called_the_baseline_s(by):
         assert "model's" not in page and "model:" not in page + text
 
 
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "</article></body><!--",
+    "{{ 7 * 191 }}{% for x in y %}${7*191}#{7*191}",
+    "&lt;b&gt;&#60;",
+    "javascript:alert(1)",
+)
+
+
+class Tags(html.parser.HTMLParser):
+    """The tags of a page with their attributes' names, and its text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.text = [], ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, sorted(name for name, _ in attributes)))
+
+    def handle_endtag(self, tag):
+        self.tags.append(f"/{tag}")
+
+    def handle_comment(self, text):
+        self.tags.append(f"comment {text}")
+
+    def handle_data(self, text):
+        self.text += text
+
+
+def pages_of(word):
+    """A page of each task, whose every text, label, name and id from outside is a word."""
+    scores, end = {"f1": 0.0, "precision": 0.0, "recall": 0.0}, len(word)
+    yield relations_page(
+        word,
+        [
+            {"id": word, "text": f"{word} x {word}", "subject": [0, end]}
+            | {"object": [end + 3, 2 * end + 3], "subject_type": word, "object_type": word}
+        ],
+        [word],
+        [f"other {word}"],
+        [0.5],
+        scores,
+        "model",
+    )
+    labels = [f"B-{word}"]
+    sentence = {"id": word, "text": word, "words": [[0, end]], "labels": labels}
+    yield entities_page(word, [sentence], [[f"B-{word}x"]], scores, "model")
+    line = {"name": word, "part": 0, "words": [word] * 4, "sentence_starts": [0, 2]}
+    line |= {"speakers": [word] * 4, "clusters": [[[0, 0], [2, 2]]]}
+    yield coreference_page(word, [line], [[[(1, 1), (2, 2)]]], {"average_f1": 1.0}, "model")
+    item = {"id": word, "question": word, "context_index": 0, "gold_spans": [[0, end]]}
+    item |= {"gold_texts": [word]}
+    answered = [AnsweredQuestion(word, (Candidate(word, 0, end, 1.0, 0.5),), 0.0)]
+    exact = [{"exact_match": 0.0, "f1": 66.7}]
+    yield questions_page(word, [item], [word], answered, [word], exact, "model")
+    example = {"line": 7, "text": word, "text_pair": word, "label": word}
+    yield texts_page(
+        word,
+        [example],
+        [f"{word}x"],
+        [np.array([0.95])],
+        {"accuracy": 0.0},
+        is_regression=False,
+        by="model",
+    )
+
+
+@pytest.mark.parametrize("word", HOSTILE)
+def test_what_comes_from_data_is_text_in_every_page(word):
+    """The tags and attributes are those of a page of harmless words, and the words stand there."""
+    for page, harmless in zip(pages_of(word), pages_of("word"), strict=True):
+        found, expected = Tags(page), Tags(harmless)
+        assert found.tags == expected.tags
+        assert found.text.count(word) >= 3 and "1337" not in page
+
+
 def test_relations_say_what_is_right_and_entities_which_they_are():
     line = {"id": "e3", "text": "Ann saw Rome", "subject": [0, 3], "object": [8, 12]}
     line |= {"subject_type": "PER", "object_type": ""}
