@@ -220,10 +220,13 @@ class TaskTests:
         task = task_of_preset(finished[0])
         served = task.served(load_trained(task.model_class, finished[0]), 2)
         signatures, sizes = served.signatures(), {}
+        traced = {
+            name: tf.function(function, input_signature=specs)
+            for name, (function, specs) in signatures.items()
+        }
         for name, inputs in served.warmup_requests():
-            function, specs = signatures[name]
-            assert list(inputs) == [spec.name for spec in specs]
-            outputs = function(*(tf.constant(inputs[spec.name]) for spec in specs))
+            assert list(inputs) == [spec.name for spec in signatures[name][1]]
+            outputs = traced[name](*map(tf.constant, inputs.values()))
             (size,) = {len(values) for values in (*inputs.values(), *outputs.values())}
             sizes.setdefault(name, set()).add(size)
         assert sizes.keys() == signatures.keys()
