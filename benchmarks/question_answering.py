@@ -69,10 +69,10 @@ def _show_preparation(directory: str, input_path: str, preset: str) -> None:
     from official.nlp.data import squad_lib
     from official.nlp.tools import tokenization
 
-    from data_prep.examples.question_rows import QuestionOptions, write_questions
-    from data_prep.examples.squad import read_squad
     from spanbert_tf.files.text_files import read_text_file
     from spanbert_tf.models import SpanBertTokenizer
+    from spanbert_tf.tasks.question_answering.prepare import read_squad
+    from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 
     tokenizer = SpanBertTokenizer.from_preset(preset)
     vocabulary = os.path.join(directory, "vocab.txt")

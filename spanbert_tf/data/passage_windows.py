@@ -240,7 +240,7 @@ def _has_most_context(
     strides: tf.Tensor,
     passage_sizes: tf.Tensor,
 ) -> tf.Tensor:
-    """The rule of `data_prep.examples.passage_windows`; bool [C, S].
+    """The rule of `spanbert_tf.tasks.question_answering.rows`; bool [C, S].
 
     What a window scores for a token rises, then falls from each window to the next: the smaller of
     two straight lines, of which the last window, the only one that can be shorter, has less yet.

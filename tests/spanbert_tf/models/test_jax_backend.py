@@ -14,8 +14,8 @@ import pytest
 import record_files
 
 import spanbert_tf.models
-from data_prep.examples.question_rows import QuestionOptions, write_questions
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None, reason="jax is not installed: the extra `jax`"

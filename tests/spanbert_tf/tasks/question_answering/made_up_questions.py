@@ -2,7 +2,7 @@
 
 import random
 
-from data_prep.examples.questions import Answer, Question, QuestionSet
+from spanbert_tf.tasks.question_answering.files import Answer, Question, QuestionSet
 
 NAMES = ["ann", "bob", "cid", "dan", "eve", "fay"]
 WORDS = [*NAMES, "has", "the", "cat", "dog", "owl", "who", "?", "."]

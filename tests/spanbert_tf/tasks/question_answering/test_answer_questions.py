@@ -11,9 +11,6 @@ import tensorflow as tf
 from hypothesis import strategies as st
 from server_process import TEXT_OPERATIONS, operations_beyond_tensorflow, run
 
-from data_prep.examples.passage_windows import window_starts, windows_with_most_context
-from data_prep.examples.question_rows import QuestionOptions, write_questions
-from data_prep.examples.questions import Question, QuestionSet
 from spanbert_tf.data import question_answering_dataset
 from spanbert_tf.data.passage_windows import WindowPacker
 from spanbert_tf.errors import BadInputError
@@ -26,6 +23,13 @@ from spanbert_tf.models import (
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.commands import export_preset
 from spanbert_tf.tasks.question_answering.decoding import answer_questions
+from spanbert_tf.tasks.question_answering.files import Question, QuestionSet
+from spanbert_tf.tasks.question_answering.rows import (
+    QuestionOptions,
+    window_starts,
+    windows_with_most_context,
+    write_questions,
+)
 from spanbert_tf.tasks.question_answering.serving import AnswerQuestions
 
 WORDS = ["ann", "bob", "zoe", "has", "the", "cat", "owl", "who", "?", ".", "##s", "中"]

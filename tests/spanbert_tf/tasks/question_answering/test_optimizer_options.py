@@ -6,8 +6,6 @@ import keras
 import numpy as np
 import pytest
 
-from data_prep.examples.question_rows import QuestionOptions, write_questions
-from data_prep.examples.questions import Answer, Question, QuestionSet
 from spanbert_tf.config import load_finetuning_config
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.models import SpanBertBackbone, SpanBertQuestionAnswerer, SpanBertTokenizer
@@ -15,6 +13,8 @@ from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks import finetuning
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.optimizer import finetuning_optimizer
+from spanbert_tf.tasks.question_answering.files import Answer, Question, QuestionSet
+from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 
 NAMES = ["ann", "bob", "cid", "dan"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *NAMES, "has", "the", "cat", "who", "?"]

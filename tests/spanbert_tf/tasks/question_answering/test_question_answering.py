@@ -14,7 +14,6 @@ import transformers
 from made_up_questions import VOCABULARY, WORDS, made_up_questions
 from torch_models import keras_inputs, largest_difference, rows_of, torch_model, torch_outputs
 
-from data_prep.examples.question_rows import QuestionOptions, write_questions
 from spanbert_tf.config import load_finetuning_config, shipped_directory, shipped_names
 from spanbert_tf.conversion.parameters import encoder_parameters
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
@@ -29,6 +28,7 @@ from spanbert_tf.tasks.commands import (
 )
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.question_answering.dataset import load_contexts, load_questions
+from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 
 
 @pytest.fixture(scope="module")

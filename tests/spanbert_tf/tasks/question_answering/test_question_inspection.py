@@ -1,9 +1,9 @@
 """What `inspect` shows of records of questions."""
 
-from data_prep.examples.question_rows import QuestionOptions, write_questions
-from data_prep.examples.questions import Answer, Question, QuestionSet
 from spanbert_tf.inspection.records import inspect_records
 from spanbert_tf.process.console import DataConsole
+from spanbert_tf.tasks.question_answering.files import Answer, Question, QuestionSet
+from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ann", "##a", "has", "the", "cat"]
 VOCABULARY += ["who", "?", "."]

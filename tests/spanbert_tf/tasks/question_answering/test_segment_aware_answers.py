@@ -8,8 +8,6 @@ import pytest
 import tensorflow as tf
 from server_process import run
 
-from data_prep.examples.question_rows import QuestionOptions, write_questions
-from data_prep.examples.questions import Answer, Question, QuestionSet
 from spanbert_tf.config import load_finetuning_config
 from spanbert_tf.data import question_answering_dataset
 from spanbert_tf.errors import BadInputError, MismatchError
@@ -23,6 +21,8 @@ from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.commands import export_preset
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.question_answering.decoding import answer_questions
+from spanbert_tf.tasks.question_answering.files import Answer, Question, QuestionSet
+from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 
 WORDS = ["Ann", "Bob", "has", "the", "cat", "owl", "Who", "?", ".", "Mr", "!", "##s"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

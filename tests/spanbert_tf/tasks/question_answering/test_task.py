@@ -7,9 +7,9 @@ import pytest
 from made_up_questions import VOCABULARY, made_up_questions
 from task_tests import SEQUENCE_LENGTH, TrainingTests
 
-from data_prep.examples.question_rows import QuestionOptions, write_questions
 from spanbert_tf.tasks.predictor import Predictor
 from spanbert_tf.tasks.question_answering.dataset import load_contexts, load_questions
+from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 from spanbert_tf.tasks.question_answering.serving import AnswerQuestions
 
 pytestmark = pytest.mark.slow  # whole trainings, exports and predictions

@@ -1,52 +1,37 @@
-"""Writes questions as packed rows: what `prepare squad` and `prepare mrqa` share.
+"""Questions as rows: what `prepare squad` and `prepare mrqa` share.
 
 `[CLS] passage [SEP] question [SEP]` (SpanBERT, section 4.1), or the question first. Offsets are
 those of the project's one tokenizer.
 """
 
-import collections
 import dataclasses
-import functools
-import os
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from data_prep.examples.answers import Location, Outcome, locate_answer
-from data_prep.examples.features import serialize_features
-from data_prep.examples.passage_windows import window_starts, windows_with_most_context
-from data_prep.examples.questions import Answer, Question, QuestionSet, check_questions
-from data_prep.examples.row_writer import RowWriter
-from data_prep.examples.task_records import RowPacker, write_task_records
-from spanbert_tf.data.row_lengths import lengths_path
 from spanbert_tf.data.rows_info import (
     POSITION_DTYPE,
     ROW_TOKEN_IDS,
     SECOND_START,
     SEGMENT_POSITIONS,
 )
-from spanbert_tf.data.schema import VOCABULARY_FILE
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.outputs import OutputKind, check_output
-from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.process.console import show_progress
-from spanbert_tf.process.lines import print_line
+from spanbert_tf.tasks.preparation import Row, RowMaker, RowPacker, write_task_records
 from spanbert_tf.tasks.question_answering import schema
-from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText
-from spanbert_tf.text.vocabulary import Casing, check_case, load_vocabulary
-
-QUESTIONS = OutputKind(
-    "records of questions",
-    schema.INFO_FILE,
-    (
-        schema.WINDOWS_FILE,
-        os.path.basename(lengths_path(schema.WINDOWS_FILE)),
-        schema.QUESTIONS_FILE,
-        schema.CONTEXTS_FILE,
-        VOCABULARY_FILE,
-    ),
+from spanbert_tf.tasks.question_answering.files import (
+    Answer,
+    Location,
+    Outcome,
+    Question,
+    QuestionSet,
+    check_questions,
+    locate_answer,
 )
+from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText
+from spanbert_tf.text.vocabulary import Casing
+
 _SHOWN_LOST = 5
 _COUNTS = ("windows", "training_windows", "untrained_questions", "cut_questions")
 _COUNTS += ("unanswered_questions", "unlabelled_questions")
@@ -78,31 +63,22 @@ class QuestionOptions:
 
 
 def write_questions(
-    questions: QuestionSet,
-    output: str,
-    *,
-    vocabulary: str,
-    lowercase: bool,
-    strip_accents: bool | None = None,
-    options: QuestionOptions,
-    overwrite: bool = False,
+    questions: QuestionSet, output: str, *, options: QuestionOptions, **others: Any
 ) -> schema.QuestionAnsweringInfo:
     """Writes a directory of rows, questions and contexts; it appears whole or not at all.
 
     Args:
         questions: questions of one file.
         output: directory, new or empty.
-        vocabulary: path of a WordPiece vocabulary.
-        lowercase: lower-case the text; must suit the vocabulary.
-        strip_accents: and strip accents; `None`: where it is lower-cased.
         options: options of the rows.
-        overwrite: whether earlier records of questions may be replaced.
+        **others: as for `write_task_records`: `vocabulary`, `lowercase`, `strip_accents` and
+            `overwrite`.
 
     Returns:
-        The description that was written. Its `counts` tell `questions`, `contexts`, `windows`,
-        their `tokens`, `cut_questions`, and for the answers `answers`, `found`, `repaired`,
-        `lost`, `round_trips` (those whose tokens give back the same text). Questions whose answers
-        are all lost, or that have no answers where `has_unanswerable` is false, are scored but not
+        The manifest that was written. Its `counts` tell `questions`, `contexts`, `windows`, their
+        `tokens`, `cut_questions`, and for the answers `answers`, `found`, `repaired`, `lost`,
+        `round_trips` (those whose tokens give back the same text). Questions whose answers are all
+        lost, or that have no answers where `has_unanswerable` is false, are scored but not
         trained: `untrained_questions`; their windows follow the `training_windows`. Questions
         without a gold answer are `unanswered_questions`; those of which the file does not say
         either that they have none are `unlabelled_questions`, as in a test set.
@@ -111,83 +87,98 @@ def write_questions(
         BadInputError: the questions cannot be used, or the output exists or cannot be written.
         MismatchError: the vocabulary is not of the stated case.
     """
-    started = time.monotonic()
     if options.segment_aware and not options.question_first:
         raise BadInputError("--segment-aware: the question is paragraph 0; add --question-first")
-    output = check_output(output, QUESTIONS, overwrite=overwrite)
     check_questions(questions)
-    pieces = load_vocabulary(vocabulary)
-    casing = Casing.of(lowercase, strip_accents)
-    check_case(pieces, vocabulary, casing)
-    writer = _Writer(questions, pieces, casing, options)
-
-    describe = functools.partial(
-        schema.QuestionAnsweringInfo,
-        lowercase=casing.lowercase,
-        strip_accents=casing.strip_accents,
-        sequence_length=options.sequence_length,
-        stride=options.stride,
-        question_first=options.question_first,
-        has_unanswerable=options.has_unanswerable,
-        segment_aware=options.segment_aware,
-    )
-    info = write_task_records(
-        output, QUESTIONS, pieces, writer.write, describe, overwrite=overwrite
-    )
-    _print_summary(output, writer, time.monotonic() - started)
-    return info
+    maker = QuestionRows(questions, options)
+    return write_task_records(maker, output, sequence_length=options.sequence_length, **others)
 
 
-class _Writer:
-    """Writes the rows of a set of questions and counts what became of them."""
+class QuestionRows(RowMaker):
+    """Makes the rows of a set of questions and counts what became of them."""
 
-    def __init__(
-        self,
-        questions: QuestionSet,
-        pieces: Sequence[str],
-        casing: Casing,
-        options: QuestionOptions,
-    ) -> None:
-        self.counts = collections.Counter(dict.fromkeys(_COUNTS, 0))
-        self.lost: list[str] = []  # the first ones, for people
-        self.max_question_tokens = options.max_question_tokens
-        self._questions = questions
-        self._options = options
-        self._tokenize = TextTokenizer(pieces, casing, segment_aware=options.segment_aware)
+    info_class = schema.QuestionAnsweringInfo
+    title = "records of questions"
+
+    def __init__(self, questions: QuestionSet, options: QuestionOptions) -> None:
+        super().__init__()
+        self._questions, self._options = questions, options
+        self._lost: list[str] = []  # the first ones, for people
+        counts = {"contexts": len(questions.contexts), "questions": len(questions.questions)}
+        self.counts.update({**dict.fromkeys(_COUNTS, 0), **counts})
+        self.lines[schema.CONTEXTS_FILE] = questions.contexts
+
+    def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
+        """A row for each window of a passage and each question about it."""
+        tokenize = TextTokenizer(pieces, casing, segment_aware=self._options.segment_aware)
         self._pack_segments = RowPacker(pieces)
-
-    def write(self, directory: str) -> collections.Counter:
-        """Writes the files into a directory; returns what became of the questions."""
         contexts, questions = self._questions.contexts, self._questions.questions
-        self.counts.update(contexts=len(contexts), questions=len(questions))
-        passages = self._tokenize(contexts, first_paragraph=1)
+        passages = tokenize(contexts, first_paragraph=1)
         passages = list(show_progress(passages, len(contexts), "contexts"))
-        texts = list(self._tokenize([question.text.replace("\n", " ") for question in questions]))
-        lines, answers = [], []
-        for question in questions:
-            passage = passages[question.context_index]
-            if not len(passage.token_ids):
-                raise BadInputError(
-                    f"{self._questions.path}: question {question.id!r}: its context has no tokens"
-                )
-            located = self._located(question)
-            lines.append(_line(question, located))
-            answers.append(self._answer_tokens(question, located, passage))
+        texts = list(tokenize([question.text.replace("\n", " ") for question in questions]))
+        answers = [self._answer(question, passages) for question in questions]
         self._count_unlabelled()
         trained = [self._is_trained(*pair) for pair in zip(questions, answers, strict=True)]
         self.counts["untrained_questions"] += trained.count(False)
-        with RowWriter(os.path.join(directory, schema.WINDOWS_FILE)) as writer:
-            order = sorted(range(len(questions)), key=lambda number: not trained[number])
-            for number in show_progress(order, len(order), "questions"):
-                question = questions[number]
-                passage = passages[question.context_index]
-                for row in self._windows(number, question, texts[number], passage, answers[number]):
-                    writer.write(*row)
-                    self.counts["windows"] += 1
-                    self.counts["training_windows"] += trained[number]
-        for name, values in ((schema.QUESTIONS_FILE, lines), (schema.CONTEXTS_FILE, contexts)):
-            write_json_lines(os.path.join(directory, name), values)
-        return self.counts
+        order = sorted(range(len(questions)), key=lambda number: not trained[number])
+        for number in show_progress(order, len(order), "questions"):
+            question = questions[number]
+            passage = passages[question.context_index]
+            for row in self._windows(number, question, texts[number], passage, answers[number]):
+                self.counts["windows"] += 1
+                self.counts["training_windows"] += trained[number]
+                yield row
+
+    def described(self) -> dict[str, Any]:
+        """The options that a reader of the rows needs."""
+        names = ("stride", "question_first", "has_unanswerable", "segment_aware")
+        return {name: getattr(self._options, name) for name in names}
+
+    def counted(self, written: Mapping[str, int]) -> dict[str, int]:
+        """Rows are told as windows."""
+        return {**self.counts, "tokens": written["tokens"]}
+
+    def summary(self, info: schema.QuestionAnsweringInfo, seconds: float) -> Iterator[str]:
+        """What there is, and what became of the answers."""
+        counts = self.counts
+        yield (
+            f"{counts['questions']:,} questions about {counts['contexts']:,} contexts in "
+            f"{counts['windows']:,} windows, in {seconds:.1f} s"
+        )
+        if counts["answers"]:
+            kept = counts["found"] + counts["repaired"]
+            share = counts["round_trips"] / counts["answers"]
+            yield (
+                f"answers: {counts['answers']:,}, of which {counts['found']:,} found, "
+                f"{counts['repaired']:,} repaired, {counts['lost']:,} lost; {share:.2%} come back "
+                f"as the same text from their tokens ({kept - counts['round_trips']:,} begin or "
+                "end inside a token)"
+            )
+        for line in self._lost:
+            yield f"  {line}"
+        if counts["untrained_questions"]:
+            yield (
+                f"left out of training: {counts['untrained_questions']:,} questions without an "
+                "answer that was found"
+            )
+        if counts["cut_questions"]:
+            yield (
+                f"cut off: the end of {counts['cut_questions']:,} questions, after their first "
+                f"{self._options.max_question_tokens} tokens"
+            )
+
+    def _answer(
+        self, question: Question, passages: Sequence[TokenizedText]
+    ) -> tuple[int, int] | None:
+        """Tokens of a question's answer; its line is kept."""
+        passage = passages[question.context_index]
+        if not len(passage.token_ids):
+            raise BadInputError(
+                f"{self._questions.path}: question {question.id!r}: its context has no tokens"
+            )
+        located = self._located(question)
+        self.lines[schema.QUESTIONS_FILE].append(_line(question, located))
+        return self._answer_tokens(question, located, passage)
 
     def _count_unlabelled(self) -> None:
         for question in self._questions.questions:
@@ -216,8 +207,8 @@ class _Writer:
         text: TokenizedText,
         passage: TokenizedText,
         answer: tuple[int, int] | None,
-    ) -> Iterator[tuple[bytes, int]]:
-        """The rows of a question, serialized, and their tokens."""
+    ) -> Iterator[Row]:
+        """The rows of a question."""
         options, num_tokens = self._options, len(passage.token_ids)
         self.counts["cut_questions"] += len(text.token_ids) > options.max_question_tokens
         question_ids = text.token_ids[: options.max_question_tokens]
@@ -230,7 +221,6 @@ class _Writer:
             first, last = answer or (-1, -1)
             is_inside = part.start <= first and last < part.stop
             shift = passage_start - part.start
-            self.counts["tokens"] += len(row)
             numbers = {
                 schema.QUESTION_INDEX: number,
                 schema.PASSAGE_START: passage_start,
@@ -247,8 +237,7 @@ class _Writer:
             if options.segment_aware:
                 asked = text.positions[: len(question_ids)]
                 lists |= _position_lists(asked, passage.positions[part])
-            raw = {name: values.tobytes() for name, values in lists.items()}
-            yield serialize_features(numbers, raw), len(row)
+            yield Row(numbers, lists)
 
     def _room(self, question: Question, num_question_tokens: int, num_tokens: int) -> int:
         """How many tokens of a passage a row with this question shows."""
@@ -280,8 +269,8 @@ class _Writer:
             span = location and passage.span(*location)
             if span is None:
                 outcome = Outcome.LOST
-                if len(self.lost) < _SHOWN_LOST:
-                    self.lost.append(
+                if len(self._lost) < _SHOWN_LOST:
+                    self._lost.append(
                         f"{self._questions.path}: question {question.id!r}: {answer.text!r} is not "
                         f"at character {answer.start} of its context"
                     )
@@ -320,30 +309,52 @@ def _line(question: Question, located: Sequence[Located]) -> dict:
     }
 
 
-def _print_summary(output: str, writer: _Writer, seconds: float) -> None:
-    counts = writer.counts
-    print_line(
-        f"{output}: {counts['questions']:,} questions about {counts['contexts']:,} contexts in "
-        f"{counts['windows']:,} windows, in {seconds:.1f} s"
-    )
-    if counts["answers"]:
-        kept = counts["found"] + counts["repaired"]
-        share = counts["round_trips"] / counts["answers"]
-        print_line(
-            f"answers: {counts['answers']:,}, of which {counts['found']:,} found, "
-            f"{counts['repaired']:,} repaired, {counts['lost']:,} lost; {share:.2%} come back as "
-            f"the same text from their tokens ({kept - counts['round_trips']:,} begin or end "
-            "inside a token)"
-        )
-    for line in writer.lost:
-        print_line(f"  {line}")
-    if counts["untrained_questions"]:
-        print_line(
-            f"left out of training: {counts['untrained_questions']:,} questions without an answer "
-            "that was found"
-        )
-    if counts["cut_questions"]:
-        print_line(
-            f"cut off: the end of {counts['cut_questions']:,} questions, after their first "
-            f"{writer.max_question_tokens} tokens"
-        )
+def window_starts(num_tokens: int, length: int, stride: int) -> np.ndarray:
+    """The first token of each window.
+
+    Args:
+        num_tokens: tokens of the passage, at least 1.
+        length: tokens of a window at most.
+        stride: tokens from one window to the next.
+
+    Returns:
+        int64 [W]; the last window is the first one that reaches the passage's end.
+    """
+    num_windows = 1 + -(-max(num_tokens - length, 0) // stride)
+    return np.arange(num_windows) * stride
+
+
+def windows_with_most_context(starts: np.ndarray, num_tokens: int, length: int) -> np.ndarray:
+    """The window in which each token has the most text around it.
+
+    A token stands in several windows; predictions count only in the window where the smaller of
+    the text before and after it is largest; of equal ones, in the longer window, then the first
+    (Devlin et al., 2019, code for SQuAD).
+
+    Args:
+        starts: int [W], from `window_starts`.
+        num_tokens: tokens of the passage, T.
+        length: tokens of a window at most.
+
+    Returns:
+        int64 [T], numbers of windows.
+    """
+    tokens = np.arange(num_tokens)
+    last = np.searchsorted(starts, tokens, side="right") - 1  # that a token stands in
+    best, best_score = last, np.full(num_tokens, -1.0)
+    # A token is in few windows, however long the passage; from the last one back to the first.
+    for back in range(_num_overlapping(starts, length)):
+        window = np.maximum(last - back, 0)
+        ends = np.minimum(starts[window] + length, num_tokens)  # exclusive
+        before, after = tokens - starts[window], ends - 1 - tokens
+        score = np.minimum(before, after) + 0.01 * (ends - starts[window])
+        is_better = (after >= 0) & (score >= best_score)
+        best = np.where(is_better, window, best)
+        best_score = np.where(is_better, score, best_score)
+    return best
+
+
+def _num_overlapping(starts: np.ndarray, length: int) -> int:
+    """How many windows a token stands in at most."""
+    stride = int(starts[1]) if len(starts) > 1 else length
+    return -(-length // stride)

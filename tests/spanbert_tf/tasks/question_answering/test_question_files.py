@@ -5,11 +5,15 @@ import pathlib
 
 import pytest
 
-from data_prep.examples.answers import Outcome, is_alike, locate_answer
-from data_prep.examples.mrqa import read_mrqa
-from data_prep.examples.questions import Answer, describe_unanswered
-from data_prep.examples.squad import read_squad
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.tasks.question_answering.files import (
+    Answer,
+    Outcome,
+    describe_unanswered,
+    is_alike,
+    locate_answer,
+)
+from spanbert_tf.tasks.question_answering.prepare import read_mrqa, read_squad
 
 CONTEXT = "Zoë paid. In 1876 the Cat  sat on Zoë's mat."
 

@@ -13,18 +13,20 @@ import tensorflow as tf
 import transformers
 from hypothesis import strategies as st
 
-from data_prep.examples.answers import Outcome, locate_answer
-from data_prep.examples.mrqa import read_mrqa
-from data_prep.examples.passage_windows import window_starts, windows_with_most_context
-from data_prep.examples.question_rows import QuestionOptions, write_questions
-from data_prep.examples.questions import Answer
-from data_prep.examples.squad import read_squad
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import checksums
 from spanbert_tf.tasks.question_answering.dataset import (
     load_contexts,
     load_questions,
     question_answering_dataset,
+)
+from spanbert_tf.tasks.question_answering.files import Answer, Outcome, locate_answer
+from spanbert_tf.tasks.question_answering.prepare import read_mrqa, read_squad
+from spanbert_tf.tasks.question_answering.rows import (
+    QuestionOptions,
+    window_starts,
+    windows_with_most_context,
+    write_questions,
 )
 from spanbert_tf.tasks.question_answering.schema import QuestionAnsweringInfo
 
