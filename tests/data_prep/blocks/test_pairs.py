@@ -15,7 +15,7 @@ from test_sequences import LIMIT, SHAPES, make_documents, make_sentences, to_fea
 import data_prep.blocks.records
 import data_prep.text.corpus
 from data_prep.beam.writing import write_pretraining_records
-from data_prep.blocks.pairs import first_sentences, join_blocks
+from data_prep.blocks.pairs import PairBuilder, first_sentences, join_blocks
 from data_prep.blocks.sequences import fill_blocks, split_long_sentences
 from spanbert_tf.data.records import load_unigram_counts
 from spanbert_tf.errors import BadInputError
@@ -260,6 +260,32 @@ def test_pieces_of_text_do_not_change_the_pairs(pairs, tmp_path, monkeypatch):
     options = {"num_shards": 2, "validation_fraction": 0.1}
     info, _, _ = write_pairs(tmp_path, shapes, num_files=3, **options)
     assert info == pairs[0]
+
+
+@settings(max_examples=100)
+@given(SHAPES, st.data(), st.integers(0, 2**32))
+def test_sentences_that_come_in_parts_make_the_same_records(shapes, data, seed):
+    """What a record gives to others, too: as much as there is room for in any row."""
+    documents = make_documents(shapes)
+    cut_document = data.draw(st.integers(0, len(shapes) - 1))
+    cut = data.draw(st.integers(1, len(shapes[cut_document])))
+    before = [*documents[:cut_document], documents[cut_document][:cut]]
+    behind = [documents[cut_document][cut:], *documents[cut_document + 1 :]]
+
+    def make_builder():
+        source = random.Random(seed)
+        return PairBuilder(LIMIT, "uint16", lambda number: (0, source.getrandbits(63), number))
+
+    def pieces(some, **first):
+        return split_long_sentences(make_sentences(some, **first), LIMIT // 2)
+
+    expected, waiting = make_builder().fill(pieces(documents), is_open=False)
+    assert not len(waiting.lengths)
+    builder = make_builder()
+    records, waiting = builder.fill(pieces(before), is_open=True)
+    rest = pieces(behind, first_document=cut_document, first_paragraph=cut)
+    records += builder.fill(waiting.join(rest), is_open=False)[0]
+    assert records == expected
 
 
 @pytest.mark.parametrize("num_shards", [1, 30])
