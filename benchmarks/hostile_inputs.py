@@ -29,8 +29,8 @@ from benchmarks.process_memory import GIBIBYTE
 _WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the")
 _SIZES = {"vocab_size": 6, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
 _SIZES |= {"intermediate_size": 8, "max_position_embeddings": 16, "type_vocab_size": 2}
-_PRETRAIN = ("pretrain", "--config", "{input}", "--data", "none", "--output", "run")
-_CONVERT = ("convert", "--from", "huggingface", "--to", "keras", "{input}", "out")
+_PRETRAIN = ("pretrain", "--config", "{input}", "--data", ".", "--output", "run")
+_CONVERT = ("convert", "--from", "huggingface", "--to", "keras", "--lowercase", "{input}", "out")
 _SQUAD = ("prepare", "squad", "--input", "{input}", "--vocabulary", "vocab.txt", "--output", "out")
 _SEMEVAL = ("prepare", "semeval2010", *_SQUAD[2:])
 _COREFERENCE = ("prepare", "coreference", *_SQUAD[2:])
@@ -41,6 +41,7 @@ class _Cost(NamedTuple):
     num_lines: int
     seconds: float
     gibibytes: float  # of the largest process
+    said: str  # the end of its last line: whether it was the input that it refused
 
 
 def _aliases(path: pathlib.Path) -> None:
@@ -80,6 +81,7 @@ def _expanded_tensor(path: pathlib.Path) -> None:
     torch.save({"a": torch.zeros(1).expand(1 << 16, 1 << 16)}, path / "pytorch_model.bin")
 
 
+_SHOWN = 90
 _DEEP = "[" * 100_000
 _INPUTS = {  # name → command, what makes its input
     "aliases of aliases": (_PRETRAIN, _aliases),
@@ -104,8 +106,8 @@ _INPUTS = {  # name → command, what makes its input
 def main(only: tuple[str, ...]) -> None:
     """Prints a row of a table for each input."""
     print(describe_machine())
-    print("| input | command | status | lines | seconds more | memory more |")
-    print("| --- | --- | ---: | ---: | ---: | ---: |", flush=True)
+    print("| input | command | status | lines | seconds more | memory more | said |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | --- |", flush=True)
     start_ups: dict[tuple[str, ...], _Cost] = {}
     for name, (command, make) in _INPUTS.items():
         if only and name not in only:
@@ -116,7 +118,7 @@ def main(only: tuple[str, ...]) -> None:
         print(
             f"| {name} | {' '.join(command[:2])} | {cost.status} | {cost.num_lines} | "
             f"{max(cost.seconds - before.seconds, 0):.1f} | "
-            f"{max(cost.gibibytes - before.gibibytes, 0):.2f} GiB |",
+            f"{max(cost.gibibytes - before.gibibytes, 0):.2f} GiB | {cost.said} |",
             flush=True,
         )
 
@@ -146,9 +148,11 @@ def _cost(command: tuple[str, ...], make: Callable[[pathlib.Path], object]) -> _
             _, status, usage = os.wait4(process.pid, 0)
             seconds = time.perf_counter() - start
             errors.seek(0)
-            num_lines = len(errors.read().splitlines())
+            lines = errors.read().decode(errors="replace").splitlines()
         code = os.waitstatus_to_exitcode(status)
-        return _Cost(code, num_lines, seconds, usage.ru_maxrss / GIBIBYTE)
+        return _Cost(
+            code, len(lines), seconds, usage.ru_maxrss / GIBIBYTE, "".join(lines[-1:])[-_SHOWN:]
+        )
 
 
 if __name__ == "__main__":
