@@ -88,7 +88,6 @@ def compare(
     from spanbert_tf.tasks.optimizer import finetuning_optimizer
     from spanbert_tf.tasks.text_classification.predictions import predict_directory
     from spanbert_tf.tasks.text_classification.task import TASK
-    from spanbert_tf.training.replicated_model import ReplicatedModel
 
     keras.utils.set_random_seed(0)
     config = load_finetuning_config("classification")
@@ -98,13 +97,10 @@ def compare(
     model = TASK.build(backbone, SpanBertTokenizer.from_preset(preset), info, config)
     model.is_head_trained = True  # so that it is converted
     num_steps = epochs * -(-info.num_training_rows // batch_size)
-    trained = ReplicatedModel(model)
-    trained.compile(
-        finetuning_optimizer(model, optimizer_config, num_steps=num_steps),
-        auto_scale_loss=False,
-    )
-    trained.optimizer.build(trained.trainable_variables)
-    step = tf.function(trained.train_step, reduce_retracing=True)
+    optimizer = finetuning_optimizer(model, optimizer_config, num_steps=num_steps)
+    model.compile(optimizer, auto_scale_loss=False, metrics=None)
+    model.optimizer.build(model.trainable_variables)
+    step = tf.function(model.train_step, reduce_retracing=True)
     batches = TASK.dataset(data, batch_size=batch_size, training=True, seed=0)
     batches = batches.take(stop_after or num_steps)
     with tempfile.TemporaryDirectory() as directory:
@@ -114,8 +110,8 @@ def compare(
         peer = _Peer(paths[1], optimizer_config)
         losses = []
         for number, batch in enumerate(batches):
-            trained.reset_metrics()
-            rate = float(trained.optimizer.schedule(number))
+            model.reset_metrics()
+            rate = float(model.optimizer.schedule(number))
             here = float(step(batch)["loss"])
             losses.append((here, peer.train(*tf.nest.map_structure(np.array, batch), rate)))
     rows = TASK.dataset(validation_data, batch_size=batch_size, training=False)

@@ -14,12 +14,10 @@ def fine_tuning_step(model: "keras.Model", config_name: str) -> Callable[[tuple]
 
     from spanbert_tf.config import load_finetuning_config
     from spanbert_tf.tasks.optimizer import finetuning_optimizer
-    from spanbert_tf.training.replicated_model import ReplicatedModel
 
     config = load_finetuning_config(config_name)
-    trained = ReplicatedModel(model)
     optimizer = finetuning_optimizer(model, config.optimizer, num_steps=1000)
-    trained.compile(optimizer, auto_scale_loss=False)
-    trained.optimizer.build(trained.trainable_variables)
-    train = tf.function(lambda *batch: trained.train_step(batch)["loss"], reduce_retracing=True)
+    model.compile(optimizer, auto_scale_loss=False, metrics=None)
+    model.optimizer.build(model.trainable_variables)
+    train = tf.function(lambda *batch: model.train_step(batch)["loss"], reduce_retracing=True)
     return lambda batch: float(train(*tf.nest.map_structure(tf.constant, batch)))

@@ -140,7 +140,6 @@ def keras_step(
 
     from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
     from spanbert_tf.training.optimizers import adamw
-    from spanbert_tf.training.replicated_model import ReplicatedModel
 
     backbone = SpanBertBackbone(
         vocabulary_size=VOCABULARY_SIZE,
@@ -151,7 +150,7 @@ def keras_step(
         position_embeddings=positions,
         dtype=dtype,
     )
-    model = ReplicatedModel(SpanBertPretrainer(backbone, span_boundary=span_boundary))
+    model = SpanBertPretrainer(backbone, span_boundary=span_boundary)
     model.compile(optimizer=adamw(), jit_compile=jit_compile)
     batches = iter(tf.data.Dataset.from_tensors(batch).repeat())
     model.make_train_function()

@@ -112,9 +112,18 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
 
 
 def _note_trained(task: SpanBertTask, checkpoint: Checkpoint) -> None:
-    """Marks a head that is known to be trained; of others the task looks at the biases."""
-    if checkpoint.is_head_trained is not None:
-        task.is_head_trained = checkpoint.is_head_trained
+    """Marks a head that the source says is trained, or any of whose biases has moved from 0.
+
+    (Other formats do not say; in a new head all biases are 0.)
+    """
+    of_encoder = {id(weight) for weight in task.backbone.weights}
+    has_moved = any(
+        np.any(weight.numpy())
+        for weight in task.weights
+        if id(weight) not in of_encoder and weight.path.endswith(("bias", "beta"))
+    )
+    known = checkpoint.is_head_trained
+    task.is_head_trained = has_moved if known is None else known
 
 
 def _question_answerer(

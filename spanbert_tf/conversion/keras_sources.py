@@ -29,7 +29,7 @@ from spanbert_tf.models import (
     SpanBertTokenClassifier,
     SpanBertTokenizer,
 )
-from spanbert_tf.models.task_presets import task_class
+from spanbert_tf.models.keras_hub_presets import task_class
 from spanbert_tf.presets.loading import (
     load_checked,
     load_preset,

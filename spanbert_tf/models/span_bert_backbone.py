@@ -11,8 +11,7 @@ from spanbert_tf.layers import (
     TransformerEncoder,
     bert_initializer,
 )
-from spanbert_tf.models.preset_precision import SavesWithoutMixedPrecision
-from spanbert_tf.models.preset_source import LoadsPresets
+from spanbert_tf.models.keras_hub_presets import LoadsPresets, SavesWithoutMixedPrecision
 
 # Which indices have embeddings. Without that of the token, the position in the row has one.
 POSITION_EMBEDDINGS = {

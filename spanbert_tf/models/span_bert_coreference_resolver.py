@@ -10,8 +10,7 @@ from keras import ops
 
 from spanbert_tf.layers.coreference_head import CoreferenceHead
 from spanbert_tf.layers.mention_scorer import NO_SCORE
-from spanbert_tf.models.objective_sums import ObjectiveSums
-from spanbert_tf.models.own_objective import OwnObjective
+from spanbert_tf.models.objective import ObjectiveSums
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_coreference_resolver_preprocessor import (
     SpanBertCoreferenceResolverPreprocessor,
@@ -29,7 +28,7 @@ _OF_POSITIONS = (
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertCoreferenceResolver(OwnObjective, SpanBertTask, keras_hub.models.Task):
+class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
     """End-to-end, higher-order coreference resolution (SpanBERT, section 5.1.2; Lee et al., 2018).
 
     A document is encoded segment by segment. All spans up to a width are scored as mentions, the
@@ -216,8 +215,8 @@ class SpanBertCoreferenceResolver(OwnObjective, SpanBertTask, keras_hub.models.T
         hits = ops.take_along_axis(ops.cast(is_right, "float32"), best[..., None], axis=-1)[..., 0]
         num_spans = ops.maximum(ops.sum(is_span, axis=1), 1.0)  # [B]
         shares = ops.sum(hits * is_span, axis=1) / num_spans
-        loss = ops.sum(weights * ops.sum(losses * is_span, axis=1))
-        return {self._objective: ObjectiveSums(loss, ops.sum(weights * shares), ops.sum(weights))}
+        losses = ops.sum(losses * is_span, axis=1)  # [B]
+        return {self._objective: ObjectiveSums.of(losses, shares, weights)}
 
     def _target_weights(
         self, y: dict, sample_weight: keras.KerasTensor | None

@@ -12,10 +12,14 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.data.document_segments import NO_PIECE
 from spanbert_tf.data.text_documents import TextDocuments, TextReader
-from spanbert_tf.models.preset_lengths import LengthOfPreset
+from spanbert_tf.models.preprocessing import (
+    LengthOfPreset,
+    flat_texts,
+    is_one_text,
+    of_one_text,
+)
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
-from spanbert_tf.models.text_inputs import flat_texts, is_one_text, of_one_text
 
 _NO_POSITION = -1
 

@@ -1,10 +1,13 @@
-"""The masked-language model, as it is saved, served and fine-tuned."""
+"""The masked-language model, as it is saved, served and fine-tuned.
+
+B rows, K prediction slots, V vocabulary entries.
+"""
 
 import keras
 import keras_hub
 
 from spanbert_tf.layers import masked_lm_head
-from spanbert_tf.models.mean_crossentropy import MeanCrossentropy
+from spanbert_tf.models.objective import ObjectiveSums, crossentropy_sums, weights_of
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_masked_lm_preprocessor import SpanBertMaskedLMPreprocessor
 from spanbert_tf.models.span_bert_task import SpanBertTask
@@ -26,6 +29,9 @@ class SpanBertMaskedLM(SpanBertTask, keras_hub.models.MaskedLM):
     ```
     """
 
+    accepts_loss = True
+    _objective = "masked_lm"
+    _learning_rate = 5e-5
     backbone_cls = SpanBertBackbone
     preprocessor_cls = SpanBertMaskedLMPreprocessor
 
@@ -49,20 +55,25 @@ class SpanBertMaskedLM(SpanBertTask, keras_hub.models.MaskedLM):
             **kwargs,
         )
 
-    def compile(
+    def objective_sums(
         self,
-        optimizer: str | keras.Optimizer = "auto",
-        loss: str | keras.losses.Loss = "auto",
-        **kwargs,
-    ) -> None:
-        """Configures the model for training.
+        x: dict,
+        outputs: keras.KerasTensor,
+        y: keras.KerasTensor,
+        sample_weight: keras.KerasTensor | None = None,
+    ) -> dict[str, ObjectiveSums]:
+        """Sums over the masked tokens of a batch.
 
         Args:
-            optimizer: `"auto"` (Adam, 5e-5), a name, or a `keras.Optimizer`.
-            loss: `"auto"` (the mean over the masked tokens of the batch), a name, or a
-                `keras.losses.Loss`.
-            **kwargs: as for `keras_hub.models.MaskedLM.compile`.
+            x: as for `call`; unused.
+            outputs: logits, [B, K, V].
+            y: the original tokens, int [B, K].
+            sample_weight: float [B, K] or [B]; 1 by default.
         """
-        if loss == "auto":
-            loss = MeanCrossentropy()
-        super().compile(optimizer=optimizer, loss=loss, **kwargs)
+        return {self._objective: crossentropy_sums(y, outputs, sample_weight)}
+
+    def _target_weights(
+        self, y: keras.KerasTensor, sample_weight: keras.KerasTensor | None
+    ) -> keras.KerasTensor:
+        """Weights of the masked tokens, float32 [B, K]."""
+        return weights_of(y, sample_weight)

@@ -10,11 +10,15 @@ import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.masking import Blocks, MaskingOptions, SpanMasker
-from spanbert_tf.models.preset_lengths import LengthOfPreset
+from spanbert_tf.models.preprocessing import (
+    LengthOfPreset,
+    flat_texts,
+    is_one_text,
+    of_one_text,
+    text_packer,
+)
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
-from spanbert_tf.models.text_inputs import flat_texts, is_one_text, of_one_text
-from spanbert_tf.models.text_packer import text_packer
 
 # KerasHub's arguments that `masking` replaces.
 _REPLACED = (

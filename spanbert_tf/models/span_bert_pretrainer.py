@@ -3,25 +3,20 @@
 B examples, S positions, K prediction slots, H width, V vocabulary entries.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 import keras
 import keras_hub
+import numpy as np
 from keras import ops
 
 from spanbert_tf.files.kinds import refuse_no_preset
-from spanbert_tf.files.preset_files import head_options, read_heads
+from spanbert_tf.files.preset_files import HEADS_FILE, head_options, read_heads
 from spanbert_tf.layers import SpanBoundaryHead, bert_initializer, masked_lm_head
-from spanbert_tf.models.objective_sums import ObjectiveSums
-from spanbert_tf.models.own_objective import OwnObjective
-from spanbert_tf.models.pretraining_heads import (
-    head_arrays,
-    load_heads,
-    write_heads,
-)
+from spanbert_tf.models.objective import ObjectiveSums, vocabulary_crossentropy
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
-from spanbert_tf.models.vocabulary_crossentropy import vocabulary_crossentropy
 
 if TYPE_CHECKING:  # they need TensorFlow, which a pretrainer on JAX does without
     from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
@@ -38,6 +33,7 @@ _TARGETS = {
     "next_sentence": ("next_sentence_labels", "mask_weights"),
 }
 
+LOADED, FRESH = "taken over", "starts fresh"  # what became of a head of a preset
 _HEAD_ARGUMENTS = ("span_boundary", "next_sentence", "max_span_targets", "span_position_dim")
 
 
@@ -57,7 +53,7 @@ def _targets(
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertPretrainer(OwnObjective, SpanBertTask, keras_hub.models.Task):
+class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
     """An encoder with the heads of SpanBERT's objectives (SpanBERT, sections 3.1 to 3.3).
 
     `fit` takes the batches of `spanbert_tf.data.pretraining_dataset` as they are: one dict of
@@ -87,6 +83,7 @@ class SpanBertPretrainer(OwnObjective, SpanBertTask, keras_hub.models.Task):
     ```
     """
 
+    _learning_rate = 1e-4
     backbone_cls = SpanBertBackbone
     preprocessor_cls = None
 
@@ -146,23 +143,6 @@ class SpanBertPretrainer(OwnObjective, SpanBertTask, keras_hub.models.Task):
         self.max_span_targets = max_span_targets
         self.span_position_dim = span_position_dim
         self._feature_names = (*backbone.input, *slots)
-        self._objective_metrics = {
-            f"{objective}_{kind}": keras.metrics.Mean(name=f"{objective}_{kind}")
-            for objective in outputs
-            for kind in ("loss", "accuracy")
-        }
-
-    def compile(self, optimizer: str | keras.Optimizer = "auto", **kwargs) -> None:
-        """Configures the model for training; losses and metrics are the model's own.
-
-        Args:
-            optimizer: `"auto"` (Adam, 1e-4), a name, or a `keras.Optimizer`;
-                `spanbert_tf.training.adamw` gives the paper's.
-            **kwargs: as for `keras.Model.compile`.
-        """
-        if optimizer == "auto":
-            optimizer = keras.optimizers.Adam(1e-4)
-        super().compile(optimizer=optimizer, **kwargs)
 
     def to_masked_lm(
         self, tokenizer: "SpanBertTokenizer", sequence_length: int | None = None
@@ -264,11 +244,7 @@ class SpanBertPretrainer(OwnObjective, SpanBertTask, keras_hub.models.Task):
                 batch, objective, sample_weight
             )  # [B, K]; [B] for next sentences
             losses, is_correct = vocabulary_crossentropy(labels, ops.cast(values, "float32"))
-            sums[objective] = ObjectiveSums(
-                ops.sum(losses * weights),
-                ops.sum(ops.cast(is_correct, "float32") * weights),
-                ops.sum(weights),
-            )
+            sums[objective] = ObjectiveSums.of(losses, is_correct, weights)
         return sums
 
     def target_counts(
@@ -277,28 +253,79 @@ class SpanBertPretrainer(OwnObjective, SpanBertTask, keras_hub.models.Task):
         """How many targets each objective has in a batch, float32 []."""
         return {name: ops.sum(_targets(batch, name, sample_weight)[1]) for name in self.objectives}
 
-    def compute_metrics(
-        self, x: dict, y: None, y_pred: dict, sample_weight: keras.KerasTensor | None = None
-    ) -> dict[str, keras.KerasTensor]:
-        """Updates the metrics with a batch and returns all of them."""
-        self.update_metrics(self.objective_sums(x, y_pred, y, sample_weight))
-        return self.get_metrics_result()
-
-    def update_metrics(self, sums: dict[str, ObjectiveSums]) -> None:
-        """Updates the metrics with what `objective_sums` returned."""
-        for objective, part in sums.items():
-            for kind, total in (("loss", part.loss), ("accuracy", part.num_correct)):
-                metric = self._objective_metrics[f"{objective}_{kind}"]
-                mean = ops.divide_no_nan(total, part.num_targets)
-                metric.update_state(mean, sample_weight=part.num_targets)
-
-    def get_metrics_result(self) -> dict[str, keras.KerasTensor]:
-        """The metrics' values; `loss` is the sum of the objectives' mean losses."""
-        results = {name: metric.result() for name, metric in self._objective_metrics.items()}
-        losses = [value for name, value in results.items() if name.endswith("_loss")]
-        return {"loss": sum(losses), **results}
-
     def get_config(self) -> dict:
         config = super().get_config()
         config.update({name: getattr(self, name) for name in _HEAD_ARGUMENTS})
         return config
+
+
+def write_heads(arrays: dict[str, np.ndarray], directory: str) -> None:
+    """Writes what `head_arrays` returned into the directory of a preset."""
+    if arrays:
+        np.savez(os.path.join(directory, HEADS_FILE), **arrays)
+
+
+def head_arrays(pretrainer: keras_hub.models.Task) -> dict[str, np.ndarray]:
+    """The values of the heads' own variables, by their paths."""
+    return {name: variable.numpy() for name, variable in _head_variables(pretrainer).items()}
+
+
+def assign_rows(target: keras.layers.Layer, source: keras.layers.Layer) -> None:
+    """Copies a layer's weights to another one, without rows beyond the other's vocabulary."""
+    for own, found in zip(target.weights, source.weights, strict=True):
+        own.assign(found[: own.shape[0]])
+
+
+def load_heads(
+    pretrainer: keras_hub.models.Task,
+    masked_lm_head: keras_hub.layers.MaskedLMHead | None,
+    saved: dict[str, np.ndarray],
+) -> dict[str, str]:
+    """Gives a new model the heads of a preset.
+
+    Args:
+        pretrainer: the model.
+        masked_lm_head: masked-language-model head of the preset, if it has one.
+        saved: its further heads, as `read_heads` returned them.
+
+    Returns:
+        What became of each part: `LOADED`, or `FRESH` and why.
+    """
+    report = {"encoder": LOADED, "masked_lm_head": f"{FRESH}: the preset has none"}
+    if masked_lm_head is not None:
+        assign_rows(pretrainer.masked_lm_head, masked_lm_head)
+        report["masked_lm_head"] = LOADED
+    variables = _head_variables(pretrainer)
+    for head in _heads(pretrainer):
+        own = {name: variable for name, variable in variables.items() if f"{head.name}/" in name}
+        missing = [name for name in own if name not in saved]
+        output_bias = f"{head.name}/bias"
+        if output_bias in own and not missing:  # an entry each, or more
+            num_entries = pretrainer.backbone.vocabulary_size
+            saved = saved | {output_bias: saved[output_bias][:num_entries]}
+        misfits = [name for name in own if name in saved and saved[name].shape != own[name].shape]
+        if missing:
+            report[head.name] = f"{FRESH}: the preset has none"
+        elif misfits:
+            report[head.name] = f"{FRESH}: {misfits[0]} has another shape in the preset"
+        else:
+            for name, variable in own.items():
+                variable.assign(saved[name])
+            report[head.name] = LOADED
+    return report
+
+
+def _heads(pretrainer: keras_hub.models.Task) -> list[keras.layers.Layer]:
+    heads = (pretrainer.span_boundary_head, pretrainer.next_sentence_head)
+    return [head for head in heads if head is not None]
+
+
+def _head_variables(pretrainer: keras_hub.models.Task) -> dict[str, keras.Variable]:
+    """The heads' own variables; the token embedding belongs to the encoder."""
+    tied = {id(variable) for variable in pretrainer.backbone.weights}
+    return {
+        variable.path: variable
+        for head in _heads(pretrainer)
+        for variable in head.weights
+        if id(variable) not in tied
+    }

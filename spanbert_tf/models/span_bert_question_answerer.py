@@ -8,8 +8,7 @@ import keras_hub
 from keras import ops
 
 from spanbert_tf.layers import bert_initializer
-from spanbert_tf.models.objective_sums import ObjectiveSums
-from spanbert_tf.models.own_objective import OwnObjective
+from spanbert_tf.models.objective import ObjectiveSums
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_question_answerer_preprocessor import (
     SpanBertQuestionAnswererPreprocessor,
@@ -27,7 +26,7 @@ _NO_POSITION = -1e9  # in place of the logit of padding
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertQuestionAnswerer(OwnObjective, SpanBertTask, keras_hub.models.Task):
+class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
     """Two linear classifiers over the encoder: where the answer starts, and where it ends.
 
     A question without an answer starts and ends at [CLS], position 0 (SpanBERT, section 4.1). The
@@ -125,9 +124,8 @@ class SpanBertQuestionAnswerer(OwnObjective, SpanBertTask, keras_hub.models.Task
             )
             for end in ("start", "end")
         ]
-        num_right = ops.sum(weights * ops.cast(ops.logical_and(*is_right), "float32"))
-        loss = ops.sum(weights * _row_losses(y, outputs))
-        return {self._objective: ObjectiveSums(loss, num_right, ops.sum(weights))}
+        sums = ObjectiveSums.of(_row_losses(y, outputs), ops.logical_and(*is_right), weights)
+        return {self._objective: sums}
 
     def _target_weights(
         self, y: dict, sample_weight: keras.KerasTensor | None

@@ -8,17 +8,19 @@ from collections.abc import Sequence
 import keras
 import keras_hub
 
-from spanbert_tf.models.classifier_layers import classifier_layers
-from spanbert_tf.models.label_objective import LabelObjective, check_label_task
+from spanbert_tf.models.label_classifier import (
+    LabelClassifier,
+    check_label_task,
+    classifier_layers,
+)
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_relation_classifier_preprocessor import (
     SpanBertRelationClassifierPreprocessor,
 )
-from spanbert_tf.models.span_bert_task import SpanBertTask
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertRelationClassifier(LabelObjective, SpanBertTask, keras_hub.models.Task):
+class SpanBertRelationClassifier(LabelClassifier, keras_hub.models.Task):
     """An encoder with a linear classifier over the pooled [CLS] (SpanBERT, section 4.1, TACRED).
 
     Rows whose label is negative are not trained. `compile()` needs no loss.

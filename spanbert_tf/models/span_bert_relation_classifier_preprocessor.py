@@ -12,10 +12,13 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.data.entity_markers import EntityMode, make_markers
 from spanbert_tf.data.relation_packer import RelationPacker
-from spanbert_tf.models.preset_lengths import LengthOfPreset
+from spanbert_tf.models.preprocessing import (
+    LengthOfPreset,
+    is_one_text,
+    of_one_text,
+)
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
-from spanbert_tf.models.text_inputs import is_one_text, of_one_text
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")

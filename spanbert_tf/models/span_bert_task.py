@@ -1,4 +1,4 @@
-"""What all task classes share: the state of the head, trained variables, and presets."""
+"""What all task classes share: objectives, the step, the state of the head, and presets."""
 
 import warnings
 
@@ -7,14 +7,27 @@ import keras_hub
 import numpy as np
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.models.preset_precision import SavesWithoutMixedPrecision
-from spanbert_tf.models.preset_source import LoadsPresets
-from spanbert_tf.models.replicas import num_replicas
+from spanbert_tf.models.keras_hub_presets import LoadsPresets, SavesWithoutMixedPrecision
+from spanbert_tf.models.objective import Objectives
+
+if keras.backend.backend() == "tensorflow":
+    from spanbert_tf.models.train_step import TrainStep
+else:
+
+    class TrainStep:
+        """Keras' own step is all that others need: the global batch is one array there."""
+
+        _held: frozenset[int] = frozenset()
+
 
 _HEAD_STATE = "is_head_trained"  # in the file of weights, beside the head's
 
 
-class SpanBertTask(SavesWithoutMixedPrecision, LoadsPresets):
+class NewHeadWarning(UserWarning):
+    """A preset had no trained head of a class, so that it got a new one."""
+
+
+class SpanBertTask(Objectives, TrainStep, SavesWithoutMixedPrecision, LoadsPresets):
     """Base of the tasks on a `SpanBertBackbone`; name it before KerasHub's class.
 
     A task that does not read the pooler leaves it out of what it trains, and out of its
@@ -22,31 +35,18 @@ class SpanBertTask(SavesWithoutMixedPrecision, LoadsPresets):
 
     Attributes:
         loaded_from: name of the preset that a command loaded, for what is written of its outputs.
+        is_head_trained: whether the head was trained, here or before it was saved. `fit` sets it,
+            and files of weights hold it; for weights from elsewhere set it by hand.
     """
 
     loaded_from: str | None = None
+    is_head_trained = False
     _reads_pooler = False
 
     @property
     def reads_pooler(self) -> bool:
         """Whether the task reads the encoder's pooled output."""
         return self._reads_pooler
-
-    @property
-    def is_head_trained(self) -> bool:
-        """Whether the head was trained, here or before it was saved.
-
-        Files of weights record it, and it can be set for weights from elsewhere. Otherwise, a head
-        counts as trained if any of its biases differs from 0; in a new head all are 0.
-        """
-        if self._has_optimizer_stepped():
-            return True
-        known = getattr(self, "_is_head_trained", None)
-        return self._has_moved_biases() if known is None else known
-
-    @is_head_trained.setter
-    def is_head_trained(self, value: bool) -> None:
-        self._is_head_trained = value
 
     def call(self, inputs: dict, training: bool | None = None, mask: None = None) -> object:
         """The model's outputs; features that it does not know are ignored."""
@@ -81,28 +81,17 @@ class SpanBertTask(SavesWithoutMixedPrecision, LoadsPresets):
                 "to True first"
             )
 
-    def compile(self, optimizer: str | keras.Optimizer = "auto", **kwargs) -> None:
-        """Configures the model for training, as `keras.Model.compile`."""
-        if self._has_optimizer_stepped():  # a new optimizer counts from 0
-            self._is_head_trained = True
-        # XLA cannot compile the all-reduce of the losses' weights.
-        if kwargs.get("jit_compile", "auto") == "auto" and num_replicas() > 1:
-            kwargs["jit_compile"] = False
-        super().compile(optimizer=optimizer, **kwargs)
+    def make_train_function(self, force: bool = False) -> object:
+        """As in Keras; from now on the head counts as trained."""
+        self.is_head_trained = True
+        return super().make_train_function(force)
 
-    def _has_optimizer_stepped(self) -> bool:
-        optimizer = getattr(self, "optimizer", None)
-        return optimizer is not None and bool(optimizer.iterations.numpy() > 0)
+    def get_compile_config(self) -> dict:
+        """As in Keras; empty where the optimizer has groups of variables, which no file holds."""
+        return {} if getattr(self.optimizer, "groups", ()) else super().get_compile_config()
 
-    def _has_moved_biases(self) -> bool:
-        of_encoder = {id(weight) for weight in self.backbone.weights}
-        biases = [
-            weight
-            for weight in self.weights
-            if id(weight) not in of_encoder and weight.path.endswith(("bias", "beta"))
-        ]
-        return any(np.any(keras.ops.convert_to_numpy(bias)) for bias in biases)
-
+    # Not trained are a pooler that nothing reads, and what `hold` was given. (That gradients are
+    # `None` would not do: on JAX those of the pooler are 0, and it would be decayed.)
     @property
     def trainable_variables(self) -> list[keras.Variable]:
         """All that training changes, without a pooler that the task does not read."""
@@ -126,10 +115,11 @@ class SpanBertTask(SavesWithoutMixedPrecision, LoadsPresets):
         return [weight for weight in self.weights if id(weight) not in trained]
 
     def _without_unread(self, variables: list[keras.Variable]) -> list[keras.Variable]:
-        if self._reads_pooler or self.backbone is None:
+        if self.backbone is None:
             return variables
-        pooler = {id(variable) for variable in self.backbone.pooled_dense.variables}
-        return [variable for variable in variables if id(variable) not in pooler]
+        pooler = () if self._reads_pooler else self.backbone.pooled_dense.variables
+        left_out = self._held.union(map(id, pooler))
+        return [variable for variable in variables if id(variable) not in left_out]
 
     @classmethod
     def from_preset(
@@ -152,6 +142,7 @@ class SpanBertTask(SavesWithoutMixedPrecision, LoadsPresets):
             warnings.warn(
                 f"{preset}: has no trained head of a {cls.__name__}; a new one was put on its "
                 "encoder: train it before you use it",
+                NewHeadWarning,
                 stacklevel=2,
             )
         return task
@@ -167,7 +158,8 @@ class SpanBertTask(SavesWithoutMixedPrecision, LoadsPresets):
         state = own.pop(_HEAD_STATE, None)
         if state is not None and state.shape != ():  # of HDF5, which has read no value so far
             raise ValueError(f"{_HEAD_STATE} has shape {list(state.shape)}, and is one value")
-        self._is_head_trained = None if state is None else bool(np.array(state))
+        if state is not None:
+            self.is_head_trained = bool(np.array(state))
         super().load_own_variables(own)
 
     def save_task_weights(self, filepath: str) -> None:

@@ -7,19 +7,16 @@ from collections.abc import Sequence
 
 import keras
 import keras_hub
+from keras import ops
 
-from spanbert_tf.models.classifier_layers import classifier_layers
-from spanbert_tf.models.mean_crossentropy import MeanCrossentropy
-from spanbert_tf.models.mean_loss import MeanLoss
-from spanbert_tf.models.mean_squared_error import MeanSquaredError
-from spanbert_tf.models.objective_sums import ObjectiveSums
-from spanbert_tf.models.replicas import weights_of
+from spanbert_tf.models.keras_hub_presets import is_task_preset, task_config
+from spanbert_tf.models.label_classifier import classifier_layers
+from spanbert_tf.models.objective import ObjectiveSums, crossentropy_sums, weights_of
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.models.span_bert_text_classifier_preprocessor import (
     SpanBertTextClassifierPreprocessor,
 )
-from spanbert_tf.models.task_presets import is_task_preset, task_config
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -53,6 +50,8 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
     ```
     """
 
+    accepts_loss = True
+    _learning_rate = 5e-5
     _reads_pooler = True
     backbone_cls = SpanBertBackbone
     preprocessor_cls = SpanBertTextClassifierPreprocessor
@@ -131,30 +130,20 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
         """Whether the output is a number, not the logits of classes."""
         return self.output_dense.units == 1
 
-    def compile(
-        self,
-        optimizer: str | keras.Optimizer = "auto",
-        loss: str | keras.losses.Loss = "auto",
-        **kwargs,
-    ) -> None:
+    def compile(self, *args: object, **kwargs) -> None:
         """Configures the model for training.
 
         Args:
-            optimizer: `"auto"` (Adam, 5e-5), a name, or a `keras.Optimizer`.
-            loss: `"auto"` (the mean over the batch, by sample weights: of the cross-entropy, or of
-                the squared error), a name, or a `keras.losses.Loss`.
-            **kwargs: as for `keras_hub.models.TextClassifier.compile`.
+            *args: as for `keras_hub.models.TextClassifier.compile`.
+            **kwargs: as well; a regression's metric is the mean squared error by default.
         """
-        if loss == "auto":
-            loss = self._mean_loss()
         if self.is_regression and kwargs.get("metrics", "auto") == "auto":
             kwargs["metrics"] = [keras.metrics.MeanSquaredError()]
-        super().compile(optimizer=optimizer, loss=loss, **kwargs)
+        super().compile(*args, **kwargs)
 
     @property
-    def objectives(self) -> tuple[str, ...]:
-        """The one objective."""
-        return ("regression" if self.is_regression else "classification",)
+    def _objective(self) -> str:
+        return "regression" if self.is_regression else "classification"
 
     @property
     def has_accuracy(self) -> bool:
@@ -176,22 +165,20 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
             y: classes, int [B]; of a regression numbers, float [B].
             sample_weight: float [B]; 1 by default.
         """
-        return {self.objectives[0]: self._mean_loss().sums(y, outputs, sample_weight)}
-
-    def target_counts(
-        self,
-        x: dict,
-        y: keras.KerasTensor,
-        sample_weight: keras.KerasTensor | None = None,
-    ) -> dict[str, keras.KerasTensor]:
-        """The sum of the weights of the rows of a batch, float32 []."""
-        return {self.objectives[0]: keras.ops.sum(weights_of(y, sample_weight))}
-
-    def _mean_loss(self) -> MeanLoss:
         if self.is_regression:
-            return MeanSquaredError()
-        is_linear = self.output_dense.activation == keras.activations.linear
-        return MeanCrossentropy(from_logits=is_linear)
+            numbers, found = (ops.reshape(ops.cast(v, "float32"), (-1,)) for v in (y, outputs))
+            weights = self._target_weights(numbers, sample_weight)
+            sums = ObjectiveSums.of(ops.square(found - numbers), None, weights)
+        else:
+            is_linear = self.output_dense.activation == keras.activations.linear
+            sums = crossentropy_sums(y, outputs, sample_weight, from_logits=is_linear)
+        return {self._objective: sums}
+
+    def _target_weights(
+        self, y: keras.KerasTensor, sample_weight: keras.KerasTensor | None
+    ) -> keras.KerasTensor:
+        """Weights of the rows, float32 as `y`."""
+        return weights_of(y, sample_weight)
 
     def get_config(self) -> dict:
         config = super().get_config()

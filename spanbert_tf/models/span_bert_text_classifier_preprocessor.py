@@ -10,10 +10,14 @@ from keras_hub.src.utils import preset_utils
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.data.text_rows import TextRowPacker
-from spanbert_tf.models.preset_lengths import LengthOfPreset
+from spanbert_tf.models.preprocessing import (
+    LengthOfPreset,
+    flat_texts,
+    is_one_text,
+    of_one_text,
+)
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
-from spanbert_tf.models.text_inputs import flat_texts, is_one_text, of_one_text
 from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 

@@ -9,17 +9,19 @@ from typing import Literal
 import keras
 import keras_hub
 
-from spanbert_tf.models.classifier_layers import classifier_layers
-from spanbert_tf.models.label_objective import LabelObjective, check_label_task
+from spanbert_tf.models.label_classifier import (
+    LabelClassifier,
+    check_label_task,
+    classifier_layers,
+)
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
-from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.models.span_bert_token_classifier_preprocessor import (
     SpanBertTokenClassifierPreprocessor,
 )
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertTokenClassifier(LabelObjective, SpanBertTask, keras_hub.models.Task):
+class SpanBertTokenClassifier(LabelClassifier, keras_hub.models.Task):
     """An encoder with a linear classifier over each token (Devlin et al., 2019, section 5.3).
 
     Positions whose label is negative are not trained: padding, special tokens, and all pieces of a

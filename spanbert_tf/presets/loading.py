@@ -17,8 +17,12 @@ from spanbert_tf.files.kinds import refuse_no_preset
 from spanbert_tf.files.preset_files import check_sizes, describe_missing
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-from spanbert_tf.models.preset_source import refuse_other_modules
-from spanbert_tf.models.task_presets import is_task_preset, reads_raw_inputs
+from spanbert_tf.models.keras_hub_presets import (
+    is_task_preset,
+    reads_raw_inputs,
+    refuse_other_modules,
+)
+from spanbert_tf.models.span_bert_task import NewHeadWarning
 from spanbert_tf.presets.writing import check_token_ids, check_weights
 from spanbert_tf.text.vocabulary import Casing
 from spanbert_tf.training.devices import choose_precision
@@ -168,7 +172,7 @@ def load_trained(kind: type, preset: str, precision: str = "float32") -> keras_h
 def without_warning_of_new_heads() -> Iterator[None]:
     """For a caller that looks at `is_head_trained` itself: `from_preset` does not warn."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*no trained head")
+        warnings.simplefilter("ignore", NewHeadWarning)
         yield
 
 

@@ -24,7 +24,7 @@ from spanbert_tf.files.preset_files import CARD_FILE, GOLDEN_FILE, PRESET_KIND
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import check_space, write_directory
 from spanbert_tf.layers import weights_are_loaded
-from spanbert_tf.models.preset_precision import without_mixed_precision
+from spanbert_tf.models.keras_hub_presets import without_mixed_precision
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.process.lines import escape_controls
 from spanbert_tf.text.vocabulary import Casing

@@ -18,7 +18,7 @@ from spanbert_tf.data.records import (
 from spanbert_tf.data.schema import VOCABULARY_FILE, DatasetInfo
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
-from spanbert_tf.models.pretraining_heads import LOADED
+from spanbert_tf.models.span_bert_pretrainer import LOADED
 from spanbert_tf.presets.loading import weights_digest
 from spanbert_tf.presets.pretraining import load_preset_into, save_pretraining_preset
 from spanbert_tf.pretraining.datasets import (
@@ -39,11 +39,10 @@ from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.supervision import one_run
 from spanbert_tf.text.vocabulary import load_vocabulary
 from spanbert_tf.training.checkpoints import Best, Checkpoints
+from spanbert_tf.training.configured_optimizer import encoder_variables
 from spanbert_tf.training.devices import Devices
-from spanbert_tf.training.encoder_variables import encoder_variables
 from spanbert_tf.training.job import CheckStop, Evaluated, Job, Phase
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
-from spanbert_tf.training.replicated_model import ReplicatedModel
 from spanbert_tf.training.run import run
 from spanbert_tf.training.run_directory import PRESET
 from spanbert_tf.training.schedule import WarmupLinearDecay
@@ -60,7 +59,7 @@ def run_pretraining(
     *,
     num_devices: int | None = None,
     show_next_steps: bool = True,
-) -> ReplicatedModel | None:
+) -> SpanBertPretrainer | None:
     """Trains a model, or goes on with a run that was stopped or killed.
 
     A run that is killed at any time and started again ends with the same weights, bit for bit, as
@@ -119,16 +118,16 @@ class PretrainingJob(Job):
         """Reads the `config.yaml` of a run."""
         return load_config(path)
 
-    def build(self, devices: Devices) -> ReplicatedModel:
+    def build(self, devices: Devices) -> SpanBertPretrainer:
         """The data sets, and a new pretrainer with its optimizer."""
         self._datasets = RunDatasets(self.config, self._data, self._info, devices)
         # First: it refuses records that lack what the masking needs.
         self._held_out = self._datasets.held_out()
         return compiled_pretrainer(self.config, self._info.vocabulary_size)
 
-    def begin(self, model: ReplicatedModel, output: str, *, is_new: bool) -> None:
+    def begin(self, model: SpanBertPretrainer, output: str, *, is_new: bool) -> None:
         """New weights, those of the preset where there is one, and the tokens' frequencies."""
-        self._model, share = model.model, self.config.training.initial_encoder_share
+        self._model, share = model, self.config.training.initial_encoder_share
         check_initial_encoder(share, output, self._preset, has_begun=not is_new)
         # A run that goes on needs the preset no more; where it is still there, it is compared.
         reads_preset = self._preset and (is_new or os.path.isdir(self._preset))
@@ -153,7 +152,7 @@ class PretrainingJob(Job):
         if is_new and self.config.training.initial_encoder_share:
             keep_initial_encoder(self._model.backbone, output)
 
-    def describe(self, model: ReplicatedModel) -> str:
+    def describe(self, model: SpanBertPretrainer) -> str:
         """Steps, rows and epochs."""
         training, num_records = self.config.training, self._info.num_records("train")
         passes = training.steps * training.batch_size / num_records
@@ -188,15 +187,15 @@ class PretrainingJob(Job):
         """Every so many steps, and at the end."""
         return step % self.config.training.evaluate_every == 0 or step == self.num_steps
 
-    def evaluate(self, model: ReplicatedModel, check_stop: CheckStop) -> Evaluated:
+    def evaluate(self, model: SpanBertPretrainer, check_stop: CheckStop) -> Evaluated:
         """Losses and accuracies on the held-out records, whose masks are the same each time."""
         stop = keras.callbacks.LambdaCallback(on_test_batch_end=lambda batch, logs: check_stop())
         found = model.evaluate(self._held_out, callbacks=[stop], return_dict=True, verbose=0)
         return Evaluated(found)
 
     def finish(
-        self, model: ReplicatedModel, checkpoints: Checkpoints, output: str, *, is_chief: bool
-    ) -> ReplicatedModel:
+        self, model: SpanBertPretrainer, checkpoints: Checkpoints, output: str, *, is_chief: bool
+    ) -> SpanBertPretrainer:
         """The encoder's mean with the one before and its evaluation, preset and summary."""
         share, mixed = self.config.training.initial_encoder_share, None
         if share:

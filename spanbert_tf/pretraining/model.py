@@ -1,14 +1,11 @@
-"""Builds the model of a run, and its optimizer."""
+"""Builds the model of a run, with its optimizer."""
 
 from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
-from spanbert_tf.training.configured_optimizer import configured_adamw
+from spanbert_tf.training.configured_optimizer import configured_adamw, encoder_variables
 from spanbert_tf.training.devices import choose_precision
-from spanbert_tf.training.encoder_variables import encoder_variables
 from spanbert_tf.training.optimizers import AdamW
-from spanbert_tf.training.replicated_model import ReplicatedModel
-from spanbert_tf.training.schedule import WarmupLinearDecay
-from spanbert_tf.training.variable_groups import VariableGroup
+from spanbert_tf.training.schedule import VariableGroup, WarmupLinearDecay
 
 
 def build_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBertPretrainer:
@@ -32,12 +29,12 @@ def build_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBer
     )
 
 
-def compiled_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> ReplicatedModel:
+def compiled_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBertPretrainer:
     """A new model with its optimizer, both built, so that a checkpoint fits them."""
-    pretrainer = build_pretrainer(config, vocabulary_size)
-    model = ReplicatedModel(pretrainer, config.training.accumulation_steps)
+    model = build_pretrainer(config, vocabulary_size)
     model.compile(
-        optimizer=pretraining_optimizer(pretrainer, config),
+        optimizer=pretraining_optimizer(model, config),
+        accumulation_steps=config.training.accumulation_steps,
         auto_scale_loss=False,  # the optimizer's own scale looks at all replicas
         jit_compile=config.training.jit_compile,
         steps_per_execution=config.training.steps_per_execution,

@@ -224,7 +224,7 @@ def _train(
     # Repeated, so that Keras does not warn of the end of the data.
     measured = model.evaluate(held_out.repeat(), steps=num_batches, return_dict=True, verbose=0)
     if encoder:
-        measured["encoder_change"] = encoder.change(model.model.backbone)
+        measured["encoder_change"] = encoder.change(model.backbone)
     return Result(name, config.training.seed, *(measured.get(key) for key in _MEASURES))
 
 

@@ -15,7 +15,8 @@ from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import SpanBertBackbone
-from spanbert_tf.models.task_presets import encoder_width
+from spanbert_tf.models.keras_hub_presets import encoder_width
+from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.presets.loading import (
     load_checked,
     load_preset,
@@ -24,7 +25,7 @@ from spanbert_tf.presets.loading import (
 from spanbert_tf.presets.writing import published_name, write_preset
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.supervision import one_run
-from spanbert_tf.tasks.optimizer import add_adapters, finetuning_optimizer, frozen_variables
+from spanbert_tf.tasks.optimizer import add_adapters, finetuning_optimizer, freeze_layers
 from spanbert_tf.tasks.run_inputs import (
     check_labelled,
     check_reads,
@@ -36,7 +37,6 @@ from spanbert_tf.tasks.task import Task
 from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import CheckStop, Evaluated, Job
-from spanbert_tf.training.replicated_model import ReplicatedModel
 from spanbert_tf.training.run import run
 from spanbert_tf.training.run_directory import (
     CONFIG_FILE,
@@ -118,7 +118,7 @@ class FinetuningJob(Job):
         """Reads the `config.yaml` of a run of any task."""
         return load_task_config(path)
 
-    def build(self, devices: Devices) -> ReplicatedModel:
+    def build(self, devices: Devices) -> SpanBertTask:
         """The encoder of the preset with the task's layers on it."""
         self._devices = devices
         config, preset, data = self.config, self._preset, self._data
@@ -138,23 +138,24 @@ class FinetuningJob(Job):
             add_adapters(model, config.optimizer.lora_rank)
         if self._validation_data and self._task.check_model is not None:
             self._task.check_model(model, self._validation_data.info, self._validation_data, data)
-        frozen = frozen_variables(backbone, config.optimizer.frozen_layers)
-        trained = ReplicatedModel(model, config.training.accumulation_steps, frozen)
-        trained.compile(
+        freeze_layers(backbone, config.optimizer.frozen_layers)
+        model.compile(
             optimizer=finetuning_optimizer(
                 model, config.optimizer, num_steps=max(self.num_steps, 1)
             ),
+            metrics=None,  # beside those of the objective
+            accumulation_steps=config.training.accumulation_steps,
             auto_scale_loss=False,  # the optimizer's own scale looks at all replicas
             jit_compile=config.training.jit_compile,
         )
-        trained.optimizer.build(trained.trainable_variables)
-        self.learning_rate = trained.optimizer.schedule
-        return trained
+        model.optimizer.build(model.trainable_variables)
+        self.learning_rate = model.optimizer.schedule
+        return model
 
-    def begin(self, model: ReplicatedModel, output: str, *, is_new: bool) -> None:
+    def begin(self, model: SpanBertTask, output: str, *, is_new: bool) -> None:
         """Nothing: the weights are those that the model was built with."""
-        backbone, is_random = model.model.backbone, self.config.training.random_weights
-        if model.model.reads_pooler and not (backbone.is_pooler_trained or is_random):
+        backbone, is_random = model.backbone, self.config.training.random_weights
+        if model.reads_pooler and not (backbone.is_pooler_trained or is_random):
             self._devices.say(
                 f"{self._preset}: its pooler was never trained, as pre-training on single "
                 "sequences leaves it; it is trained now, from random weights"
@@ -166,7 +167,7 @@ class FinetuningJob(Job):
             self.inputs[VALIDATION_ROWS] = self._validation_data.info.num_rows
         super().write(output, is_new=is_new)
 
-    def describe(self, model: ReplicatedModel) -> str:
+    def describe(self, model: SpanBertTask) -> str:
         """Steps, rows and epochs."""
         return (
             f"{self.num_steps:,} steps of {self.config.training.batch_size:,} rows, "
@@ -194,12 +195,12 @@ class FinetuningJob(Job):
         """At parts of epochs, where there is something to evaluate on."""
         return self._validation_data is not None and step in self._plan.scored_steps
 
-    def evaluate(self, model: ReplicatedModel, check_stop: CheckStop) -> Evaluated:
+    def evaluate(self, model: SpanBertTask, check_stop: CheckStop) -> Evaluated:
         """The task's scores on the validation data."""
-        return self._calibrated_scores(model.model, after_batch=check_stop)
+        return self._calibrated_scores(model, after_batch=check_stop)
 
     def finish(
-        self, model: ReplicatedModel, checkpoints: Checkpoints, output: str, *, is_chief: bool
+        self, model: SpanBertTask, checkpoints: Checkpoints, output: str, *, is_chief: bool
     ) -> dict[str, float]:
         """The best checkpoint, the preset, and the scores of what was written."""
         if self.config.training.keep_best:
@@ -210,7 +211,7 @@ class FinetuningJob(Job):
                 if best is None
                 else f"the best checkpoint is that of step {best}"
             )
-        return self._write_scored_preset(model.model, output) if is_chief else {}
+        return self._write_scored_preset(model, output) if is_chief else {}
 
     def _why_none_is_best(self) -> str:
         """Why a finished run has no best checkpoint."""
@@ -229,8 +230,6 @@ class FinetuningJob(Job):
             "Fine-tuned from": random_weights if self.config.training.random_weights else encoder,
             "Data": published_name(str(self._data)),
         }
-        if self.num_steps:  # otherwise the weights that it was built with must tell
-            model.is_head_trained = True
         write_preset(model, directory, facts=facts, of_run=True)
         scores = {}
         if self._validation_data:

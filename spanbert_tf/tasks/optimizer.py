@@ -1,16 +1,17 @@
 """The optimizer of a fine-tuning run: which variables it trains, and with which values."""
 
-import keras
 import keras_hub
 
 from spanbert_tf.config.finetuning import FinetuningOptimizerConfig, TaskLayersConfig
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.models import SpanBertBackbone
-from spanbert_tf.training.configured_optimizer import configured_adamw
-from spanbert_tf.training.encoder_variables import encoder_blocks, variables_beside_encoder
+from spanbert_tf.training.configured_optimizer import (
+    configured_adamw,
+    encoder_blocks,
+    variables_beside_encoder,
+)
 from spanbert_tf.training.optimizers import AdamW
-from spanbert_tf.training.schedule import WarmupLinearDecay
-from spanbert_tf.training.variable_groups import VariableGroup
+from spanbert_tf.training.schedule import VariableGroup, WarmupLinearDecay
 
 
 def finetuning_optimizer(
@@ -50,8 +51,8 @@ def finetuning_optimizer(
     return configured_adamw(config, model.backbone, learning_rate, groups)
 
 
-def frozen_variables(backbone: SpanBertBackbone, num_layers: int) -> list[keras.Variable]:
-    """The variables of the embeddings and of the first transformer layers.
+def freeze_layers(backbone: SpanBertBackbone, num_layers: int) -> None:
+    """Leaves the embeddings and the first transformer layers as they are.
 
     Args:
         backbone: the encoder.
@@ -65,8 +66,9 @@ def frozen_variables(backbone: SpanBertBackbone, num_layers: int) -> list[keras.
             f"optimizer.frozen_layers: is {num_layers} and the encoder has {backbone.num_layers} "
             "layers; set it to these at most"
         )
-    blocks = encoder_blocks(backbone)[: num_layers + 1] if num_layers else []
-    return [variable for block in blocks for variable in block]
+    for block in encoder_blocks(backbone)[: num_layers + 1] if num_layers else []:
+        for variable in block:
+            variable.trainable = False
 
 
 def add_adapters(model: keras_hub.models.Task, rank: int) -> None:

@@ -12,7 +12,7 @@ from spanbert_tf.files.outputs import OutputKind, check_output_file
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import write_output
 from spanbert_tf.models import SpanBertMaskedLM
-from spanbert_tf.models.task_presets import is_task_preset
+from spanbert_tf.models.keras_hub_presets import is_task_preset
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.tasks.fill_mask import fill_masks

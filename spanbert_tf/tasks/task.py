@@ -17,7 +17,7 @@ from spanbert_tf.data.rows_info import RowsInfo, info_file
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.kinds import ANY_TASK, refuse_other_records
-from spanbert_tf.models.task_presets import is_task_preset
+from spanbert_tf.models.keras_hub_presets import is_task_preset
 from spanbert_tf.process.console import DataConsole
 from spanbert_tf.serving.exporting import ServedModule
 from spanbert_tf.tasks.raw_inputs import TEXT_ALONE
@@ -37,7 +37,7 @@ class Task:
         name: `"question_answering"`; records are described by `NAME_info.json`.
         main_metric: the score by which `--grid` and `keep_best` choose; higher is better.
         model_class: class of the presets; a `keras_hub.models.Task` that offers `objectives`,
-            `objective_sums` and `target_counts` (`training.replicated_model.TrainableModel`).
+            `objective_sums` and `target_counts` (`models.objective.Objectives`).
         config_class: class of its configurations.
         info_class: class of the description of its records, which has an attribute for each key of
             the configuration's section `data`.

@@ -2,28 +2,42 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import keras
 from keras import ops
 
-from spanbert_tf.training.schedule import WarmupLinearDecay
-from spanbert_tf.training.variable_groups import VariableGroup
+from spanbert_tf.training.schedule import VariableGroup, WarmupLinearDecay
 
-# As Keras chooses its own optimizers' base.
-if keras.backend.backend() == "jax":
-    from spanbert_tf.training.array_update import ArrayUpdate as BackendUpdate
-else:
-    from spanbert_tf.training.replicated_update import ReplicatedUpdate as BackendUpdate
+if _IS_TENSORFLOW := keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
 
 # Biases and LayerNorm's scales and shifts (BERT, `optimization.py`). The rule goes by name:
 # KerasHub's attention biases are 2-D, so the number of dimensions does not tell.
 _NOT_DECAYED = ("bias", "gamma", "beta")
 _FIRST_LOSS_SCALE, _UPDATES_AT_SCALE = 2.0**15, 2_000  # Keras' own
+# Of Keras' options, those that do not work here, and why.
+_REFUSED = {
+    "gradient_accumulation_steps": "fails under replication; use the configuration's "
+    "training.accumulation_steps",
+    "amsgrad": "is not here: the step has an epsilon for each variable, and may correct no bias",
+    "clipvalue": "is not here; gradients are clipped by norms: global_clipnorm, or clipnorm",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Values:
+    """What one variable is trained with; `clip` is a number of `AdamW._limits`."""
+
+    schedule: WarmupLinearDecay | None  # of a group
+    factor: float
+    weight_decay: float
+    epsilon: float
+    clip: int
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class AdamW(BackendUpdate, keras.optimizers.AdamW):
+class AdamW(keras.optimizers.AdamW):
     """Keras' AdamW for BERT, with the same result for one device and for many.
 
     What Keras 3.15 does otherwise:
@@ -46,7 +60,8 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
         bias_correction: whether the moments are corrected for beginning at 0.
         exclude_from_weight_decay: last parts of the names of variables that are not decayed.
         dynamic_loss_scale: whether `scale_loss` scales.
-        groups: variables with values of their own; all others have the optimizer's.
+        groups: variables with values of their own; all others have the optimizer's. An optimizer
+            with groups cannot be saved with its model.
         learning_rate_factors: path of a variable → what its learning rate is multiplied with.
         **kwargs: as for `keras.optimizers.AdamW`. `clipnorm` limits the gradient of each variable
             by itself, but for those of groups with a limit of their own.
@@ -62,27 +77,18 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
         bias_correction: bool = True,
         exclude_from_weight_decay: Sequence[str] = _NOT_DECAYED,
         dynamic_loss_scale: bool = False,
-        groups: Sequence[VariableGroup | Mapping] = (),
+        groups: Sequence[VariableGroup] = (),
         learning_rate_factors: Mapping[str, float] | None = None,
         **kwargs: object,
     ) -> None:
-        if kwargs.get("gradient_accumulation_steps"):
-            raise ValueError(
-                "gradient_accumulation_steps fails under replication; use the configuration's "
-                "training.accumulation_steps"
-            )
-        if kwargs.get("amsgrad") and (groups or not bias_correction):
-            raise ValueError(
-                "amsgrad knows no groups and corrects the bias: Keras' step has one epsilon for all"
-            )
+        for name, reason in _REFUSED.items():
+            if kwargs.get(name):
+                raise ValueError(f"{name} {reason}")
         super().__init__(*args, **kwargs)
         self.bias_correction = bias_correction
         self.not_decayed = tuple(exclude_from_weight_decay)
         self.dynamic_loss_scale = dynamic_loss_scale
-        self.groups = tuple(
-            group if isinstance(group, VariableGroup) else VariableGroup.from_config(group)
-            for group in groups
-        )
+        self.groups = tuple(groups)
         self.learning_rate_factors = dict(learning_rate_factors or {})
         self.exclude_from_weight_decay(
             var_names=[rf"(^|[/_]){re.escape(n)}(/replica_\d+)?(:\d+)?$" for n in self.not_decayed]
@@ -108,36 +114,38 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
             self.loss_scale = scalar("loss_scale", "float32", _FIRST_LOSS_SCALE)
             self.updates_at_scale = scalar("updates_at_scale", "int32", 0)
         super().build(variables)
-        group_of_path = self._group_of_path({variable.path for variable in variables})
+        groups = self._group_of_path({variable.path for variable in variables})
         # The limit of each clip, `None` for none. The first is that of all variables that have no
         # other; then come the groups' and, where each variable is clipped by itself, those.
         self._limits = [self.global_clipnorm, *(group.global_clipnorm for group in self.groups)]
-        self._values = [self._values_of(v, group_of_path.get(v.path)) for v in variables]
+        self._values = [self._values_of(v, groups.get(v.path)) for v in variables]
 
-    def _group_of_path(self, known: set[str]) -> dict[str, VariableGroup]:
-        found: dict[str, VariableGroup] = {}
-        for group in self.groups:
+    def _group_of_path(self, known: set[str]) -> dict[str, int]:
+        """The number of the group of each variable that is in one."""
+        found: dict[str, int] = {}
+        for number, group in enumerate(self.groups):
             for path in group.paths:
                 if path not in known or path in found:
                     what = "in two groups" if path in found else "no variable that is trained"
                     raise ValueError(f"groups: {path!r} is {what}")
-                found[path] = group
+                found[path] = number
         return found
 
-    def _values_of(self, variable: keras.Variable, group: VariableGroup | None) -> "_Values":
-        own = group is not None
-        decay = (group.weight_decay if own else self.weight_decay) or 0.0
+    def _values_of(self, variable: keras.Variable, number: int | None) -> _Values:
+        """The values of a variable, which is in the group of that number."""
+        group = None if number is None else self.groups[number]
+        own = self if group is None else group
         clip = 0
-        if own and group.global_clipnorm is not None:
-            clip = 1 + self.groups.index(group)
+        if group is not None and group.global_clipnorm is not None:
+            clip = 1 + number
         elif self.clipnorm is not None:
             clip = len(self._limits)
             self._limits.append(self.clipnorm)
         return _Values(
-            group=group,
-            learning_rate_factor=self.learning_rate_factors.get(variable.path, 1.0),
-            weight_decay=decay if self._use_weight_decay(variable) else 0.0,
-            epsilon=group.epsilon if own else self.epsilon,
+            schedule=None if group is None else group.learning_rate,
+            factor=self.learning_rate_factors.get(variable.path, 1.0),
+            weight_decay=(own.weight_decay or 0.0) if self._use_weight_decay(variable) else 0.0,
+            epsilon=own.epsilon,
             clip=clip,
         )
 
@@ -145,14 +153,82 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
         """The loss to take gradients of, for `apply`."""
         return loss * self.loss_scale.value if self.dynamic_loss_scale else loss
 
-    def _update(
+    def apply(
         self,
-        sums: list[keras.KerasTensor],
-        norms: keras.KerasTensor,
-        variables: list[keras.Variable],
+        grads: Sequence[keras.KerasTensor | None],
+        trainable_variables: Sequence[keras.Variable] | None = None,
+    ) -> None:
+        """Updates the variables, or none of them.
+
+        Args:
+            grads: gradients of the loss of the global batch; on TensorFlow, where it is called in
+                a replica's context, of the replica's share of it. Variables whose gradient is
+                `None` stay as they are.
+            trainable_variables: in the same order; those of `build` by default.
+        """
+        variables = list(trainable_variables or self._trainable_variables)
+        self.build(variables)
+        kept = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
+        apply = self._apply_on_replicas if _IS_TENSORFLOW else self._apply_to_arrays
+        apply([grad for grad, _ in kept], [variable for _, variable in kept])
+
+    def _apply_on_replicas(self, grads: list, variables: list[keras.Variable]) -> None:
+        """Adds up over the replicas of any strategy, and decides for all of them."""
+        sums = [tf.convert_to_tensor(grad) for grad in grads]
+        context = tf.distribute.get_replica_context()
+        if context.num_replicas_in_sync > 1:
+            sums = context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
+        norms = self._norms(sums, variables)  # [clips]
+        if tf.__internal__.distribute.strategy_supports_no_merge_call():
+            is_finite = tf.reduce_all(tf.math.is_finite(norms))
+            tf.cond(is_finite, lambda: self._update(sums, norms, variables), self._skip)
+        else:
+            context.merge_call(self._update_all_or_skip, args=(sums, norms, variables))
+
+    def _update_all_or_skip(
+        self, strategy: object, sums: list, norms: keras.KerasTensor, variables: list
+    ) -> None:
+        """One decision for all replicas: updates may not stand in a replica's own `tf.cond`."""
+        update = strategy.extended.call_for_each_replica
+        tf.cond(
+            tf.reduce_all(tf.math.is_finite(strategy.experimental_local_results(norms)[0])),
+            lambda: update(self._update, args=(sums, norms, variables)),
+            lambda: update(self._skip),
+        )
+
+    def _apply_to_arrays(self, sums: list, variables: list[keras.Variable]) -> None:
+        """On JAX, where the global batch is one array, on however many devices."""
+        norms = self._norms(sums, variables)  # [clips]
+        # A branch may not assign to variables, so both ways are computed, and one is taken; their
+        # arrays never change, so that those from before an assignment are still there after it.
+        state = [*variables, *self.variables]
+        before = [variable.value for variable in state]
+        self._update(sums, norms, variables)
+        updated = [variable.value for variable in state]
+        for variable, value in zip(state, before, strict=True):
+            variable.assign(value)
+        self._skip()
+        is_finite = ops.all(ops.isfinite(norms))
+        for variable, value in zip(state, updated, strict=True):
+            variable.assign(ops.where(is_finite, value, variable.value))
+
+    def _norms(self, sums: list, variables: list[keras.Variable]) -> keras.KerasTensor:
+        """The norm of the gradients of each clip, float32 [clips]; 0 for a clip without gradients.
+
+        One pass over the gradients says how long they are and whether all are finite.
+        """
+        of_clips: list[list[keras.KerasTensor]] = [[] for _ in self._limits]
+        for gradient, variable in zip(sums, variables, strict=True):
+            of_clips[self._values_for(variable).clip].append(gradient)
+        return ops.sqrt(ops.stack([_sum_of_squares(gradients) for gradients in of_clips]))
+
+    def _values_for(self, variable: keras.Variable) -> _Values:
+        return self._values[self._get_variable_index(variable)]
+
+    def _update(
+        self, sums: list, norms: keras.KerasTensor, variables: list[keras.Variable]
     ) -> None:
         """Updates the variables with the global batch's gradients, whose norms are [clips]."""
-        self._scalars = _Scalars()
         scale = 1.0
         if self.dynamic_loss_scale:
             scale = self.loss_scale.value
@@ -167,9 +243,11 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
                 limit / ops.maximum(norm / scale, limit) if limit else 1.0
                 for limit, norm in zip(limits, ops.unstack(norms, len(limits)), strict=True)
             ]
-            clips = [self._values[self._get_variable_index(v)].clip for v in variables]
+            clips = [self._values_for(variable).clip for variable in variables]
             sums = [g * (factors[clip] / scale) for g, clip in zip(sums, clips, strict=True)]
-        keras.optimizers.AdamW.apply(self, sums, variables)
+        # What many variables share is computed once: each would add a dozen operations.
+        self._shared: dict[tuple, tuple] = {}
+        super().apply(sums, variables)
 
     def _skip(self) -> None:
         """Leaves an update out."""
@@ -178,12 +256,15 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
             self.assign(self.loss_scale, self.loss_scale.value / 2.0)
             self.assign(self.updates_at_scale, 0)
 
-    def _clip_gradients(self, grads: list[keras.KerasTensor]) -> list[keras.KerasTensor]:
-        """Keras' clipping by value; `_update` has clipped by norms."""
-        return super()._clip_gradients(grads) if self.clipvalue else grads
+    # What `apply` of Keras does before it calls `update_step`, and is done already, or there.
+    def _clip_gradients(self, grads: list) -> list:
+        return grads
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: list[tuple]) -> list[tuple]:
+        return grads_and_vars
 
     def _apply_weight_decay(self, variables: list[keras.Variable]) -> None:
-        """Nothing: `update_step` decays."""
+        pass
 
     def update_step(
         self,
@@ -191,31 +272,50 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
         variable: keras.Variable,
         learning_rate: keras.KerasTensor,
     ) -> None:
-        """The decay, then Adam's step."""
-        values = self._values[self._get_variable_index(variable)]
-        learning_rate, powers = self._scalars.get(
-            (id(values.group), values.learning_rate_factor, variable.dtype),
-            lambda: self._rate_and_powers(values, variable.dtype, learning_rate),
-        )
+        """The decay, then Adam's step, with the epsilon of the variable."""
+        values, number = self._values_for(variable), self._get_variable_index(variable)
+        key = (id(values.schedule), values.factor, variable.dtype)
+        if key not in self._shared:
+            self._shared[key] = self._rate_and_powers(values, variable.dtype, learning_rate)
+        rate, powers = self._shared[key]
         if values.weight_decay:
             # Not `variable * (1 - …)`: float32 would round the decay's share of a step away.
-            variable.assign_sub(variable * (learning_rate * values.weight_decay))
-        if self.amsgrad:
-            return super().update_step(gradient, variable, learning_rate)
-        self._adam_step(gradient, variable, learning_rate, powers, values.epsilon)
+            variable.assign_sub(variable * (rate * values.weight_decay))
+        gradient = ops.cast(gradient, variable.dtype)
+        first, second = self._momentums[number], self._velocities[number]
+        if _IS_TENSORFLOW:  # one operation, which goes through the memory once
+            tf.raw_ops.ResourceApplyAdam(
+                var=variable.handle,
+                m=first.value.handle,
+                v=second.value.handle,
+                beta1_power=powers[0],
+                beta2_power=powers[1],
+                lr=rate,
+                beta1=self.beta_1,
+                beta2=self.beta_2,
+                epsilon=values.epsilon,
+                grad=gradient,
+            )
+            return
+        beta_1, beta_2 = (ops.cast(beta, variable.dtype) for beta in (self.beta_1, self.beta_2))
+        # 1 - 0.999 in float32, as in TensorFlow's operation, is 1.3e-5 less than 0.001.
+        first.assign_add((gradient - first.value) * (1 - beta_1))
+        second.assign_add((ops.square(gradient) - second.value) * (1 - beta_2))
+        rate = rate * ops.sqrt(1 - powers[1]) / (1 - powers[0])
+        variable.assign_sub(rate * first.value / (ops.sqrt(second.value) + values.epsilon))
 
     def _rate_and_powers(
-        self, values: "_Values", dtype: str, learning_rate: keras.KerasTensor
+        self, values: _Values, dtype: str, learning_rate: keras.KerasTensor
     ) -> tuple[keras.KerasTensor, tuple[keras.KerasTensor, keras.KerasTensor]]:
         """The learning rate of a variable, and both betas to the power of the step.
 
         Of powers of 0 the step corrects no bias.
         """
         first_step = 0
-        if values.group is not None:
-            learning_rate = values.group.learning_rate(self.iterations.value)
-            first_step = values.group.learning_rate.first_step
-        learning_rate = ops.cast(learning_rate, dtype) * values.learning_rate_factor
+        if values.schedule is not None:
+            learning_rate = values.schedule(self.iterations.value)
+            first_step = values.schedule.first_step
+        learning_rate = ops.cast(learning_rate, dtype) * values.factor
         if not self.bias_correction:
             return learning_rate, (ops.zeros((), dtype), ops.zeros((), dtype))
         step = ops.cast(self.iterations.value + 1, dtype)
@@ -224,39 +324,29 @@ class AdamW(BackendUpdate, keras.optimizers.AdamW):
         return learning_rate, (self.beta_1**step, self.beta_2**step)
 
     def get_config(self) -> dict:
-        """The arguments of the constructor."""
+        """The arguments of the constructor.
+
+        Raises:
+            ValueError: there are groups, which no file holds.
+        """
+        if self.groups:
+            raise ValueError("an optimizer with groups of variables cannot be saved")
         return {
             **super().get_config(),
             "bias_correction": self.bias_correction,
             "exclude_from_weight_decay": list(self.not_decayed),
             "dynamic_loss_scale": self.dynamic_loss_scale,
-            "groups": [group.to_config() for group in self.groups],
             "learning_rate_factors": self.learning_rate_factors,
         }
 
 
-@dataclasses.dataclass(frozen=True)
-class _Values:
-    """What one variable is trained with."""
-
-    group: VariableGroup | None
-    learning_rate_factor: float
-    weight_decay: float
-    epsilon: float
-    clip: int
-
-
-class _Scalars:
-    """What many variables share in one update; each would add a dozen operations to the graph."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple, tuple] = {}
-
-    def get(self, key: tuple, compute: Callable[[], tuple]) -> tuple:
-        """What was computed for a key, now or before."""
-        if key not in self._found:
-            self._found[key] = compute()
-        return self._found[key]
+def _sum_of_squares(gradients: list[keras.KerasTensor]) -> keras.KerasTensor:
+    """Of all elements, float32 []; on TensorFlow by a kernel that stores no squares."""
+    if not gradients:
+        return ops.zeros((), "float32")
+    if _IS_TENSORFLOW:
+        return 2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])
+    return sum(ops.sum(ops.square(gradient)) for gradient in gradients)
 
 
 def adamw(

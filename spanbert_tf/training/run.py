@@ -3,6 +3,8 @@
 import os
 from typing import Any
 
+import keras
+
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.training.checkpoints import Checkpoints
@@ -52,6 +54,7 @@ def run(job: Job, output: str, num_devices: int | None = None) -> Any:
     directory.check_inputs(job.inputs)
     with job.named_errors(output, devices):
         step = _restore(checkpoints, job, output, devices)
+        model.is_head_trained |= step > 0
         if devices.is_chief:
             job.write(output, is_new=is_new)
         where = devices.describe(model, job.config.training.precision)
@@ -64,7 +67,9 @@ def run(job: Job, output: str, num_devices: int | None = None) -> Any:
             watch.catch_up()
             for phase in job.phases(step):
                 model.hold(phase.held)
-                model.fit(
+                # Not the task's own `fit`: the batches are what its preprocessor would make.
+                keras.Model.fit(
+                    model,
                     job.batches(phase.first),
                     steps_per_epoch=phase.last - phase.first,
                     callbacks=[watch],

@@ -1,4 +1,6 @@
-"""BERT's learning-rate schedule."""
+"""BERT's learning-rate schedule, and groups of variables with schedules of their own."""
+
+import dataclasses
 
 import keras
 
@@ -45,9 +47,26 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self) -> dict:
         """The arguments of the constructor."""
-        return {
-            "learning_rate": self.learning_rate,
-            "warmup_steps": self.warmup_steps,
-            "total_steps": self.total_steps,
-            "first_step": self.first_step,
-        }
+        names = ("learning_rate", "warmup_steps", "total_steps", "first_step")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclasses.dataclass(frozen=True)
+class VariableGroup:
+    """Variables that are trained with values of their own, such as a task's new layers.
+
+    Attributes:
+        paths: paths of the variables (`keras.Variable.path`).
+        learning_rate: schedule of their learning rate; gradients must be 0 or left out before its
+            `first_step`, from which the moments of the gradients are counted.
+        weight_decay: decoupled, with the exceptions of `AdamW`.
+        epsilon: added to the root of the second moment.
+        global_clipnorm: limit of the norm of these gradients alone; `None`: they count with those
+            of all other variables.
+    """
+
+    paths: tuple[str, ...]
+    learning_rate: WarmupLinearDecay
+    weight_decay: float
+    epsilon: float
+    global_clipnorm: float | None = None

@@ -74,6 +74,7 @@ def inputs(tmp_path_factory):
     masked_lm = SpanBertMaskedLM(
         backbone, SpanBertMaskedLMPreprocessor(tokenizer, sequence_length=LENGTH)
     )
+    masked_lm.is_head_trained = True
     masked_lm.set_weights([weight + 0.1 for weight in masked_lm.get_weights()])
     write_preset(masked_lm, str(directory / "masked_lm"))
     return directory

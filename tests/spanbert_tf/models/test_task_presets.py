@@ -158,16 +158,16 @@ def test_a_head_predicts_after_fit_and_from_weights_that_were_saved_then(
         np.testing.assert_array_equal(actual, expected)
 
 
-def test_weights_from_elsewhere_count_as_trained_where_their_biases_or_their_user_say_so():
+def test_weights_from_elsewhere_count_as_trained_where_their_user_says_so():
     preprocessor = SpanBertTextClassifierPreprocessor(SpanBertTokenizer(VOCABULARY), 12)
     classifier = SpanBertTextClassifier(make_backbone(), 2, preprocessor)
     kernel, bias = classifier.output_dense.get_weights()
     classifier.output_dense.set_weights([kernel, bias + 0.1])
-    expected = classifier.predict(TEXTS, verbose=0)
-    classifier.output_dense.set_weights([kernel, bias])
     with pytest.raises(BadInputError, match="set is_head_trained to True first"):
         classifier.predict(TEXTS, verbose=0)
     classifier.is_head_trained = True
+    expected = classifier.predict(TEXTS, verbose=0)
+    classifier.output_dense.set_weights([kernel, bias])
     np.testing.assert_allclose(classifier.predict(TEXTS, verbose=0), expected - 0.1, atol=1e-6)
 
 

@@ -183,3 +183,49 @@ def test_a_loss_beside_the_own_objective_is_refused(name, loss):
         task.compile("sgd", loss=own)
     with pytest.raises(ValueError, match="loss must be 'auto' or None"):
         task.compile("sgd", loss=loss)
+
+
+@pytest.mark.parametrize("name", ["pretrainer", "text_classifier"])
+def test_a_batch_in_parts_trains_as_a_whole(name):
+    """Two micro-batches with other numbers of targets, and a regulariser, which counts once."""
+    x, y, weights = random_rows(name, BATCH)
+    weights = np.array([1, 0, 0.5, 2, 0, 1], "float32") if weights is None else weights
+    data, results = dataset((x, y, weights), BATCH), []
+    for accumulation_steps in (1, 2):
+        task = make_task(name)
+        task.backbone.token_embedding.embeddings.regularizer = keras.regularizers.L2(1.0)
+        task.compile(OPTIMIZERS["keras"](), accumulation_steps=accumulation_steps, run_eagerly=True)
+        logs = task.fit(data, shuffle=False, verbose=0).history
+        results.append((list(logs.values()), task.get_weights()))
+    check_equal(results[1], results[0])
+
+
+@pytest.mark.parametrize("metrics", [{"metrics": ["accuracy"]}, {"metrics": None}])
+def test_metrics_are_those_of_the_objective_and_of_the_user(metrics):
+    """By hand, on two batches: the means over all rows by their weights."""
+    x, y, _ = random_rows("text_classifier", 2 * BATCH)
+    weights = np.array([1, 0, 0.5, 2, 0, 1, 3, 0, 0, 0, 0, 1], "float32")
+    task = make_task("text_classifier")
+    task.compile(**metrics, run_eagerly=True)
+    found = task.evaluate(dataset((x, y, weights), BATCH), return_dict=True, verbose=0)
+    logits = np.array(task(x, training=False), "float64")
+    shares = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    losses, hits = -np.log(shares[np.arange(len(y)), y]), logits.argmax(axis=-1) == y
+    loss = (losses * weights).sum() / weights.sum()
+    expected = {"loss": loss, "classification_loss": loss}
+    expected["classification_accuracy"] = (hits * weights).sum() / weights.sum()
+    if metrics["metrics"]:
+        expected["accuracy"] = hits.mean()  # Keras' own, which takes no weights
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_loss_of_the_user_has_kerass_own_step_and_metrics():
+    """Keras' mean counts masked tokens of weight 0, too."""
+    x, y, weights = random_rows("masked_lm", BATCH)
+    weights[0] = 0.0
+    task = make_task("masked_lm")
+    own = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    task.compile(OPTIMIZERS["keras"](), loss=own, weighted_metrics=[], run_eagerly=True)
+    expected = float(own(y, task(x, training=False), weights))
+    logs = task.fit(dataset((x, y, weights), BATCH), shuffle=False, verbose=0).history
+    assert logs == {"loss": [pytest.approx(expected, rel=1e-5)]}

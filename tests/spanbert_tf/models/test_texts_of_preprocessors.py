@@ -189,12 +189,16 @@ def test_texts_with_clusters_are_scored_as_they_are_trained():
     resolver.optimizer.learning_rate = 0.0
     # As a data set, which needs no conversion of lists.
     documents = tf.data.Dataset.from_tensor_slices((TEXTS, CLUSTERS)).batch(2)
-    loss = resolver.evaluate(documents, verbose=0)
+
+    def loss_of(*data, **options):
+        return resolver.evaluate(*data, **options, return_dict=True, verbose=0)["loss"]
+
+    loss = loss_of(documents)
     assert loss > 0
-    np.testing.assert_allclose(resolver.evaluate(TEXTS, clusters, verbose=0), loss, rtol=1e-5)
+    np.testing.assert_allclose(loss_of(TEXTS, clusters), loss, rtol=1e-5)
     weighted = (TEXTS, clusters, np.array([1.0, 0.0]))
     history = resolver.fit(TEXTS, clusters, validation_data=weighted, verbose=0).history
     np.testing.assert_allclose(history["loss"], [loss], rtol=1e-5)
-    found = resolver.evaluate(*weighted[:2], sample_weight=weighted[2], verbose=0)
+    found = loss_of(*weighted[:2], sample_weight=weighted[2])
     np.testing.assert_allclose(history["val_loss"], [found], rtol=1e-5)
     assert abs(found - loss) > 1e-3

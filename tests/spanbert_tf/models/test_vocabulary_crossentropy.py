@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from spanbert_tf.models.vocabulary_crossentropy import vocabulary_crossentropy
+from spanbert_tf.models.objective import vocabulary_crossentropy
 
 ENTRIES = 300
 

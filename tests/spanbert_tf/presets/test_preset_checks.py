@@ -23,7 +23,7 @@ from spanbert_tf.models import (
     SpanBertTokenClassifierPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.models.task_presets import is_task_preset
+from spanbert_tf.models.keras_hub_presets import is_task_preset
 from spanbert_tf.presets.loading import (
     load_checked,
     load_preset,

@@ -19,7 +19,7 @@ from spanbert_tf.models import (
     SpanBertPretrainer,
     SpanBertTokenizer,
 )
-from spanbert_tf.models.pretraining_heads import FRESH, LOADED
+from spanbert_tf.models.span_bert_pretrainer import FRESH, LOADED
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.presets.pretraining import load_preset_into, save_pretraining_preset
 
@@ -36,6 +36,7 @@ def make_pretrainer(seed, vocabulary_size=14, max_span_targets=4, **objectives):
     )
     # Biases and LayerNorms begin alike in all models; here they do not.
     random = np.random.default_rng(seed)
+    model.is_head_trained = True
     model.set_weights([random.normal(size=w.shape).astype("float32") for w in model.get_weights()])
     return model
 

@@ -24,7 +24,7 @@ from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.first_weights import begin_at_frequencies
 from spanbert_tf.pretraining.model import build_pretrainer, compiled_pretrainer
 from spanbert_tf.studies.quickstart import unigram_cross_entropy
-from spanbert_tf.training.encoder_variables import encoder_variables, variables_beside_encoder
+from spanbert_tf.training.configured_optimizer import encoder_variables, variables_beside_encoder
 from spanbert_tf.training.metrics_log import MetricsLog, read_metrics
 
 
@@ -93,14 +93,14 @@ def train(config, data, strategy, phases):
     keras.utils.set_random_seed(7)
     with strategy.scope():
         model = compiled_pretrainer(config, len(VOCABULARY))
-    encoder = encoder_variables(model.model)
+    encoder = encoder_variables(model)
     first_step, weights = 0, []
     for num_steps, is_held in phases:
         model.hold(encoder if is_held else ())
         batches = configured_dataset(config, data, split="train", seed=0, first_batch=first_step)
         model.fit(batches, steps_per_epoch=num_steps, shuffle=False, verbose=0)
         first_step += num_steps
-        weights.append({v.path: np.array(v) for v in model.model.trainable_variables})
+        weights.append({v.path: np.array(v) for v in model.weights})
     return model, *weights
 
 
@@ -122,17 +122,17 @@ def test_held_encoder_is_no_part_of_the_heads_training(preset, tiny_records, tmp
     model, weights = train(config, tiny_records, strategy, [(HEAD_STEPS, True)])
     keras.utils.set_random_seed(7)
     frozen = compiled_pretrainer(config, len(VOCABULARY))
-    frozen.model.backbone.trainable = False
+    frozen.backbone.trainable = False
     optimizer = keras.optimizers.AdamW(
         frozen.optimizer.schedule, weight_decay=0.01, epsilon=1e-4, global_clipnorm=1.0
     )
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
-    heads = variables_beside_encoder(frozen.model)
-    assert [v.path for v in heads] == [v.path for v in frozen.model.trainable_variables]
+    heads = variables_beside_encoder(frozen)
+    assert [v.path for v in heads] == [v.path for v in frozen.trainable_variables]
     optimizer.build(heads)
     for batch in configured_dataset(config, tiny_records, split="train", seed=0).take(HEAD_STEPS):
         with tf.GradientTape() as tape:
-            sums = frozen.model.objective_sums(batch, frozen.model(batch, training=True))
+            sums = frozen.objective_sums(batch, frozen(batch, training=True))
             loss = sum(part.loss / part.num_targets for part in sums.values())
         gradients = tape.gradient(loss, heads)
         optimizer.apply(gradients, heads)
@@ -158,7 +158,7 @@ def test_first_step_of_the_encoder_by_hand(layer_decay, preset, tiny_records, tm
     model, before, after = train(config, tiny_records, strategy, phases)
     rate = 0.001 / 2  # of the first of two steps of warm-up
     factors = {"transformer_layer_1": layer_decay, "transformer_layer_0": layer_decay**2}
-    for variable in encoder_variables(model.model):
+    for variable in encoder_variables(model):
         layer = variable.path.split("/")[0]
         expected = rate * factors.get(layer, layer_decay**3)
         longest = np.abs(after[variable.path] - before[variable.path]).max()
@@ -300,8 +300,8 @@ def test_heads_that_know_nothing_else_reach_the_unigrams_cross_entropy(
     config = configured(preset, tmp_path)
     model = compiled_pretrainer(config, len(VOCABULARY))
     counts = load_unigram_counts(tiny_records, load_dataset_info(tiny_records))
-    begin_at_frequencies(model.model, counts, [])
-    for variable in variables_beside_encoder(model.model):
+    begin_at_frequencies(model, counts, [])
+    for variable in variables_beside_encoder(model):
         if variable.name in ("gamma", "beta"):
             variable.assign(np.zeros(variable.shape))  # nothing passes but the output bias
     held_out = configured_dataset(config, tiny_records, split="validation")

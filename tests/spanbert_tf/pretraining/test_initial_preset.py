@@ -133,6 +133,7 @@ def test_rows_of_the_embedding_without_an_entry_are_left_out(config, tiny_record
     keras.utils.set_random_seed(7)
     source = build_pretrainer(config, len(VOCABULARY) + 3)  # padded
     random = np.random.default_rng(7)
+    source.is_head_trained = True
     source.set_weights([random.normal(size=w.shape) for w in source.get_weights()])
     preset = str(tmp_path / "preset")
     save_pretraining_preset(source, SpanBertTokenizer(VOCABULARY), preset, sequence_length=24)

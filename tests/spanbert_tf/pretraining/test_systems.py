@@ -156,7 +156,7 @@ def test_preset_gives_identical_outputs(name, small, new_model, one_batch, tiny_
     expected = model(batch)
     tokenizer = SpanBertTokenizer(load_vocabulary(f"{tiny_records}/vocab.txt"))
     preset = str(tmp_path / "preset")
-    save_pretraining_preset(model.model, tokenizer, preset, sequence_length=LENGTH)
+    save_pretraining_preset(model, tokenizer, preset, sequence_length=LENGTH)
 
     masked_lm = SpanBertMaskedLM.from_preset(preset)
     features = {key: batch[key] for key in masked_lm.input}

@@ -22,6 +22,7 @@ def preset(tmp_path_factory):
     backbone = SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 37, max_sequence_length=16)
     tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
     model = SpanBertMaskedLM(backbone, SpanBertMaskedLMPreprocessor(tokenizer, sequence_length=16))
+    model.is_head_trained = True
     model.set_weights([weight + 0.1 for weight in model.get_weights()])
     path = str(tmp_path_factory.mktemp("presets") / "preset")
     model.save_to_preset(path)

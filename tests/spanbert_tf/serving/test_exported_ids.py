@@ -28,6 +28,7 @@ def exported_pack(directory, vocabulary, casing):
     backbone = SpanBertBackbone(len(vocabulary), 1, 2, 8, 8, max_sequence_length=LENGTH)
     tokenizer = SpanBertTokenizer(vocabulary, **casing._asdict())
     model = SpanBertMaskedLM(backbone, SpanBertMaskedLMPreprocessor(tokenizer))
+    model.is_head_trained = True
     model.set_weights([np.ones(weight.shape) for weight in model.weights])
     model.save_to_preset(str(directory / "preset"))
     path = export_preset(str(directory / "preset"), str(directory / "served"))

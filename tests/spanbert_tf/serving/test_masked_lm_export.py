@@ -74,6 +74,7 @@ def masked_lm():
     preprocessor = SpanBertMaskedLMPreprocessor(tokenizer, sequence_length=LENGTH)
     model = SpanBertMaskedLM(backbone, preprocessor)
     random = np.random.default_rng(1)
+    model.is_head_trained = True
     model.set_weights([random.normal(0, 0.5, w.shape).astype("float32") for w in model.weights])
     return model
 
@@ -237,6 +238,7 @@ def test_models_that_need_more_than_text_are_refused(tmp_path):
     backbone = SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 37, position_embeddings="segment_aware")
     tokenizer = SpanBertTokenizer(VOCABULARY)
     model = SpanBertMaskedLM(backbone, SpanBertMaskedLMPreprocessor(tokenizer))
+    model.is_head_trained = True
     model.set_weights([np.ones(weight.shape) for weight in model.weights])
     model.save_to_preset(str(tmp_path / "preset"))
     refused(str(tmp_path / "preset"), tmp_path / "out", "sentences and paragraphs")

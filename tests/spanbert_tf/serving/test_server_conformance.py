@@ -29,6 +29,7 @@ def masked_lm():
     tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
     model = SpanBertMaskedLM(backbone, SpanBertMaskedLMPreprocessor(tokenizer))
     random = np.random.default_rng(1)
+    model.is_head_trained = True
     model.set_weights([random.normal(0, 0.5, w.shape).astype("float32") for w in model.weights])
     return model
 

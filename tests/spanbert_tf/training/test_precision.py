@@ -113,11 +113,11 @@ def test_run_goes_on_in_the_precision_that_it_began_with(
     run = str(tmp_path / "run")
     assert first.training.precision == "auto"
     model = run_pretraining(first, tiny_records, run)
-    assert model.model.backbone.dtype_policy.name == "mixed_bfloat16"
+    assert model.backbone.dtype_policy.name == "mixed_bfloat16"
     on_processor(AVX2)
     longer = load_config("spanbert_base", [*tiny_overrides, *wide, "training.steps=3"])
     model = run_pretraining(longer, tiny_records, run)
-    assert model.model.backbone.dtype_policy.name == "mixed_bfloat16"
+    assert model.backbone.dtype_policy.name == "mixed_bfloat16"
     assert load_config(f"{run}/config.yaml").training.precision == "mixed_bfloat16"
     other = load_config(
         "spanbert_base", [*tiny_overrides, *wide, "training.steps=3", "training.precision=float32"]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import spanbert_tf.training
 from spanbert_tf.config import load_config
 from spanbert_tf.errors import TrainingError
 from spanbert_tf.pretraining.datasets import configured_dataset
@@ -193,7 +192,7 @@ def test_replicas_draw_different_dropout_masks(
     with two_devices.scope():
         model = compiled_pretrainer(config, VOCABULARY_SIZE)
     (batch,) = configured_dataset(config, tiny_records, split="train").take(1)
-    counts = model.model.target_counts(batch)
+    counts = model.target_counts(batch)
 
     @tf.function
     def gradients():
@@ -213,9 +212,17 @@ def test_replicas_draw_different_dropout_masks(
         np.testing.assert_array_equal(copies[0], copies[1])
 
 
-def test_other_ways_to_accumulate_are_refused():
-    with pytest.raises(ValueError, match=r"training\.accumulation_steps"):
-        spanbert_tf.training.optimizers.AdamW(gradient_accumulation_steps=2)
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"gradient_accumulation_steps": 2}, r"use .*training\.accumulation_steps"),
+        ({"amsgrad": True}, "amsgrad is not here"),
+        ({"clipvalue": 1.0}, "clipped by norms: global_clipnorm"),
+    ],
+)
+def test_options_of_keras_that_do_not_work_here_are_refused(option, words):
+    with pytest.raises(ValueError, match=words):
+        AdamW(**option)
 
 
 class TestKerasDefects:
@@ -256,7 +263,7 @@ def test_gradients_that_stay_infinite_end_the_run_with_their_files_named(
     def spoil_the_weights(self, step, model):
         log_step(self, step, model)
         if step == 4:
-            embeddings = model.model.backbone.token_embedding.embeddings
+            embeddings = model.backbone.token_embedding.embeddings
             embeddings.assign(np.full(embeddings.shape, np.nan))
 
     monkeypatch.setattr(MetricsLog, "on_step_end", spoil_the_weights)

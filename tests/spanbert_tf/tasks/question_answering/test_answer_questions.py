@@ -120,6 +120,7 @@ def preset(tmp_path_factory):
     settings = {"max_answer_tokens": 5, "stride": STRIDE, "has_unanswerable": True}
     answerer = SpanBertQuestionAnswerer(backbone, preprocessor, null_threshold=-1.0, **settings)
     random = np.random.default_rng(1)
+    answerer.is_head_trained = True
     answerer.set_weights([random.normal(0, 0.5, w.shape) for w in answerer.get_weights()])
     path = str(tmp_path_factory.mktemp("presets") / "preset")
     write_preset(answerer, path)

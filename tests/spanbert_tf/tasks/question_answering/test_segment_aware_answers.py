@@ -71,6 +71,7 @@ def answerer():
     )
     answerer = SpanBertQuestionAnswerer(backbone, preprocessor, max_answer_tokens=5, stride=STRIDE)
     random = np.random.default_rng(1)
+    answerer.is_head_trained = True
     answerer.set_weights([random.normal(0, 0.5, w.shape) for w in answerer.get_weights()])
     return answerer
 

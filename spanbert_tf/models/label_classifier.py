@@ -1,6 +1,6 @@
-"""The training of tasks with one label for each row or each position.
+"""What classifiers share: their layers, and, with a label for each row or position, the rest.
 
-B rows, S positions, C classes.
+B rows, S positions, C classes, H width.
 """
 
 from collections.abc import Sequence
@@ -11,15 +11,14 @@ from keras import ops
 from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.files.kinds import refuse_no_preset
-from spanbert_tf.models.mean_crossentropy import MeanCrossentropy
-from spanbert_tf.models.objective_sums import ObjectiveSums
-from spanbert_tf.models.own_objective import OwnObjective
-from spanbert_tf.models.replicas import weights_of
+from spanbert_tf.layers import bert_initializer
+from spanbert_tf.models.objective import ObjectiveSums, crossentropy_sums, weights_of
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+from spanbert_tf.models.span_bert_task import SpanBertTask
 
 
-class LabelObjective(OwnObjective):
-    """The mean cross-entropy of the labels that are there; to be named before `SpanBertTask`.
+class LabelClassifier(SpanBertTask):
+    """Base of tasks with the mean cross-entropy of the labels that are there; before KerasHub's.
 
     A row or position with a negative label is not trained.
     """
@@ -58,7 +57,7 @@ class LabelObjective(OwnObjective):
             sample_weight: float [B]; 1 by default.
         """
         weights = self._target_weights(y, sample_weight)
-        return {self._objective: MeanCrossentropy().sums(ops.maximum(y, 0), outputs, weights)}
+        return {self._objective: crossentropy_sums(ops.maximum(y, 0), outputs, weights)}
 
     def _target_weights(
         self, y: keras.KerasTensor, sample_weight: keras.KerasTensor | None
@@ -87,3 +86,29 @@ def check_label_task(
             "The rows of the preprocessor do not tell the positions of a backbone with "
             f"position_embeddings={backbone.position_embeddings!r}; use preprocessor=None"
         )
+
+
+def classifier_layers(
+    num_classes: int,
+    dropout: float,
+    dtype: str | keras.DTypePolicy,
+    activation: str | None = None,
+) -> tuple[keras.layers.Dropout, keras.layers.Dense]:
+    """New layers, to be called one after the other on float [..., H].
+
+    Args:
+        num_classes: C, width of the output.
+        dropout: rate before the dense layer.
+        dtype: precision of both.
+        activation: name of the dense layer's activation; `None`: linear.
+    """
+    return (
+        keras.layers.Dropout(dropout, dtype=dtype, name="classifier_dropout"),
+        keras.layers.Dense(
+            num_classes,
+            activation=activation,
+            kernel_initializer=bert_initializer(),
+            dtype=dtype,
+            name="logits",
+        ),
+    )

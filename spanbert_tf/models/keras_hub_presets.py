@@ -1,0 +1,215 @@
+"""Presets as KerasHub's classes load and save them: checked, described, in plain precision.
+
+Presets name no mixed precision: their weights are in float32, and who loads them chooses. KerasHub
+0.32 could not load a task whose preset names one: it asks whether the policy's name is a float
+dtype, and Keras 3.15 raises an error for names that are no dtype.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+from keras_hub.src.utils import preset_utils
+
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.contents import refuse_special_files
+from spanbert_tf.files.kinds import refuse_no_preset
+from spanbert_tf.files.preset_files import describe_missing
+from spanbert_tf.files.text_files import parse_json
+
+_DESCRIPTIONS = (
+    preset_utils.CONFIG_FILE,
+    preset_utils.TOKENIZER_CONFIG_FILE,
+    preset_utils.TASK_CONFIG_FILE,
+    preset_utils.PREPROCESSOR_CONFIG_FILE,
+)
+_PACKAGES = ("builtins", "keras", "keras_hub", "keras_nlp", "spanbert_tf")
+
+
+def refuse_other_modules(preset: str) -> None:
+    """Refuses a preset whose descriptions name a module that loading it might import.
+
+    Keras imports what a description names as a part of `keras_cv`, which `python -c`, `python -m`
+    and notebooks look for in the working directory first.
+
+    Args:
+        preset: what `from_preset` takes.
+
+    Raises:
+        BadInputError: a module is named that is none of Keras', KerasHub's or this project's, and
+            that the user has not imported.
+    """
+    for name in _DESCRIPTIONS:
+        try:
+            if not preset_utils.check_file_exists(preset, name):
+                continue
+            with open(preset_utils.get_file(preset, name), "rb") as file:
+                description = json.load(file)
+        except (ValueError, OSError, RecursionError):  # which loading it reports
+            continue
+        for module in _modules(description):
+            if module.partition(".")[0] not in _PACKAGES and module not in sys.modules:
+                raise BadInputError(
+                    f"{preset}: {name} names the module {module!r}, which is not one of "
+                    f"{', '.join(_PACKAGES[1:])}; import it yourself first if you trust it"
+                )
+
+
+def _modules(description: object) -> Iterator[str]:
+    """The modules that a description names, at any depth."""
+    left = [description]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            module = value.get("module")
+            if isinstance(module, str) and module:
+                yield module
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+
+
+class LoadsPresets:
+    """Base of backbone, tokenizer, tasks and preprocessors; name it before KerasHub's class."""
+
+    @classmethod
+    def from_preset(cls, preset: str, *args: object, **kwargs: object) -> object:
+        """Loads a preset.
+
+        Args:
+            preset: directory, or another name that KerasHub knows.
+            *args: as KerasHub's class takes them.
+            **kwargs: as well.
+
+        Raises:
+            BadInputError: what lies there is something else, such as a model of Hugging Face, or
+                names a module that loading it might import, see `refuse_other_modules`.
+        """
+        refuse_no_preset(preset)
+        refuse_other_modules(preset)
+        return super().from_preset(preset, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def without_mixed_precision(model: keras.Model) -> Iterator[None]:
+    """For a time, layers in mixed precision compute in the dtype of their weights.
+
+    Args:
+        model: the model; its weights stay as they are.
+    """
+    mixed = [
+        (layer, layer.dtype_policy)
+        for layer in model._flatten_layers()
+        if layer.dtype_policy.name.startswith("mixed_")
+    ]
+    try:
+        for layer, policy in mixed:
+            layer.dtype_policy = policy.variable_dtype
+        yield
+    finally:
+        for layer, policy in mixed:
+            layer.dtype_policy = policy
+
+
+class SavesWithoutMixedPrecision:
+    """Base of backbone and tasks; name it before KerasHub's class."""
+
+    def save_to_preset(self, preset_dir: str, max_shard_size: float | None = 10) -> None:
+        """Writes a preset, whose description names the dtype of the weights alone.
+
+        Args:
+            preset_dir: directory of the preset.
+            max_shard_size: in GiB; larger encoders are saved in several files. `None`: in one.
+        """
+        with without_mixed_precision(self):
+            super().save_to_preset(preset_dir, max_shard_size=max_shard_size)
+
+
+def task_class(preset: str) -> str | None:
+    """The name of the class of the task whose weights a preset holds; `None` without a task.
+
+    Args:
+        preset: what `from_preset` takes.
+
+    Raises:
+        BadInputError: there is no preset of that name, or its description is damaged.
+    """
+    task = _read(preset, preset_utils.TASK_CONFIG_FILE)
+    if task is None or not preset_utils.check_file_exists(preset, preset_utils.TASK_WEIGHTS_FILE):
+        return None
+    return str(task.get("class_name"))
+
+
+def reads_raw_inputs(preset: str) -> bool:
+    """Whether a preset holds a task with its preprocessor.
+
+    Args:
+        preset: what `from_preset` takes.
+
+    Raises:
+        BadInputError: as `task_class`.
+    """
+    return task_config(preset).get("preprocessor") is not None
+
+
+def task_config(preset: str) -> dict[str, Any]:
+    """What a preset's task was configured with; empty where it holds no task.
+
+    Args:
+        preset: what `from_preset` takes.
+
+    Raises:
+        BadInputError: as `task_class`.
+    """
+    return _config(preset, preset_utils.TASK_CONFIG_FILE)
+
+
+def is_task_preset(preset: str, kind: type) -> bool:
+    """Whether a preset holds the weights of a task of exactly this class.
+
+    Args:
+        preset: what `from_preset` takes.
+        kind: class of the task.
+
+    Raises:
+        BadInputError: as `task_class`.
+    """
+    return task_class(preset) == kind.__name__
+
+
+def encoder_width(preset: str) -> int:
+    """The `hidden_dim` of a preset's encoder; 0 where there is none, which loading it tells.
+
+    Args:
+        preset: what `from_preset` takes.
+
+    Raises:
+        BadInputError: there is no preset of that name, or its description is damaged.
+    """
+    width = _config(preset, preset_utils.CONFIG_FILE).get("hidden_dim")
+    return width if isinstance(width, int) else 0
+
+
+def _config(preset: str, name: str) -> dict[str, Any]:
+    config = (_read(preset, name) or {}).get("config")
+    return config if isinstance(config, dict) else {}
+
+
+def _read(preset: str, name: str) -> dict[str, Any] | None:
+    """A description in a preset: of its task, of its encoder; `None` where there is none."""
+    if os.path.isdir(preset):
+        refuse_special_files(preset)
+    try:
+        if not preset_utils.check_file_exists(preset, name):
+            refuse_no_preset(preset)
+            return None
+    except (ValueError, OSError) as error:  # no directory, and no name that KerasHub can load
+        refuse_no_preset(preset)
+        raise BadInputError(describe_missing(preset, error)) from error
+    with open(preset_utils.get_file(preset, name), "rb") as file:
+        text = file.read()
+    return parse_json(text, dict[str, Any], f"{preset}: {name} is damaged", "copy the preset again")

@@ -1,0 +1,309 @@
+"""What a model is trained by: sums over the targets of its objectives, its loss and its metrics.
+
+Sums can be added up over the parts of a batch, so the loss of a batch does not depend on how many
+replicas and micro-batches share it. B rows or documents.
+"""
+
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+
+class ObjectiveSums(NamedTuple):
+    """What one objective contributes before it is divided by the number of its targets.
+
+    Attributes:
+        loss: float32 [], sum of the losses of the targets, in nats for cross-entropies.
+        num_correct: float32 [], targets that are predicted right; `None` where they are numbers,
+            which are not right or wrong.
+        num_targets: float32 [].
+    """
+
+    loss: keras.KerasTensor
+    num_correct: keras.KerasTensor | None
+    num_targets: keras.KerasTensor
+
+    @classmethod
+    def of(
+        cls,
+        losses: keras.KerasTensor,
+        is_right: keras.KerasTensor | None,
+        weights: keras.KerasTensor,
+    ) -> "ObjectiveSums":
+        """The sums of targets.
+
+        Args:
+            losses: float32 [B, …].
+            is_right: bool or float, as `losses`; or `None`.
+            weights: float32, as `losses`.
+        """
+        num_right = None
+        if is_right is not None:
+            num_right = ops.sum(ops.cast(is_right, "float32") * weights)
+        return cls(ops.sum(losses * weights), num_right, ops.sum(weights))
+
+
+class Objectives:
+    """The part of a task that training asks: `compile()` needs no loss, and `fit` no metrics.
+
+    A class has `objective_sums`; with one objective `_objective`, its name, and `_target_weights`,
+    with several `objectives` and `target_counts`. Reported as metrics, each as a mean over the
+    targets of an epoch: `OBJECTIVE_loss` and `OBJECTIVE_accuracy` of each objective (the latter not
+    of a regression), and `loss`, the sum of the losses.
+    """
+
+    has_accuracy = True  # whether targets are right or wrong
+    accepts_loss = False  # whether outputs and labels are such as a Keras loss takes
+    _objective: str
+    _learning_rate = 3e-5
+    _objective_metrics: "ObjectiveMetrics | None" = None  # of a model that is compiled
+
+    def compile(
+        self,
+        optimizer: str | keras.Optimizer = "auto",
+        loss: str | keras.losses.Loss | None = "auto",
+        **kwargs,
+    ) -> None:
+        """Configures the model for training.
+
+        Args:
+            optimizer: `"auto"` (Adam), a name, or a `keras.Optimizer`.
+            loss: `"auto"` or `None`: the model's own, a mean over the targets of the global batch.
+                With another one, where the class takes it, Keras' own step trains.
+            **kwargs: as for `keras.Model.compile`, and `accumulation_steps`, see `TrainStep`.
+
+        Raises:
+            ValueError: another loss, and the model is trained by its own alone.
+        """
+        is_own = loss is None or (isinstance(loss, str) and loss == "auto")
+        if not (is_own or self.accepts_loss):
+            raise ValueError(
+                f"loss must be 'auto' or None: {type(self).__name__} is trained by its own "
+                f"objective. Received: {loss!r}"
+            )
+        if isinstance(optimizer, str) and optimizer == "auto":
+            optimizer = keras.optimizers.Adam(self._learning_rate)
+        # Keras 3.15 would keep those of a former call, such as that of KerasHub's constructor.
+        self._compile_loss = self._compile_metrics = self._objective_metrics = None
+        super().compile(optimizer=optimizer, loss=None if is_own else loss, **kwargs)
+        if is_own:
+            self._objective_metrics = ObjectiveMetrics(self.objectives, self.has_accuracy)
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """Names of the objectives."""
+        return (self._objective,)
+
+    def objective_sums(
+        self,
+        x: dict,
+        outputs: Any,
+        y: Any = None,
+        sample_weight: keras.KerasTensor | None = None,
+    ) -> dict[str, ObjectiveSums]:
+        """Sums over the targets of a batch, for each objective.
+
+        Args:
+            x: as for `call`.
+            outputs: what `call` returned.
+            y: targets, of the task's own kind.
+            sample_weight: float [B]; 1 by default.
+        """
+        raise NotImplementedError
+
+    def _target_weights(self, y: Any, sample_weight: keras.KerasTensor | None) -> keras.KerasTensor:
+        """Weights of the targets, float32."""
+        raise NotImplementedError
+
+    def target_counts(
+        self, x: dict, y: Any = None, sample_weight: keras.KerasTensor | None = None
+    ) -> dict[str, keras.KerasTensor]:
+        """The sum of the weights of the targets of a batch, float32 [], for each objective."""
+        return {self._objective: ops.sum(self._target_weights(y, sample_weight))}
+
+    def compute_loss(
+        self,
+        x: dict | None = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: keras.KerasTensor | None = None,
+        training: bool = True,
+    ) -> keras.KerasTensor:
+        """The sum of each objective's mean over the targets of a batch, by their weights.
+
+        With the losses of regularisers and of `add_loss`; an objective without targets counts as 0.
+
+        Args:
+            x: as for `call`.
+            y: as for `objective_sums`.
+            y_pred: what `call` returned.
+            sample_weight: float [B]; 1 by default.
+            training: unused.
+        """
+        if self._compile_loss is not None:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        parts = self.objective_sums(x, y_pred, y, sample_weight).values()
+        means = sum(ops.divide_no_nan(part.loss, part.num_targets) for part in parts)
+        further = self._further_loss()
+        return means if further is None else means + further
+
+    def _further_loss(self, *added: keras.KerasTensor) -> keras.KerasTensor | None:
+        """The losses of regularisers and of `add_loss`; `None` where there are none.
+
+        On TensorFlow Keras divides them, which all replicas have alike, by the replicas' number.
+        """
+        losses = [self._aggregate_additional_loss(loss) for loss in (*added, *self.losses)]
+        return sum(losses) if losses else None
+
+    @property
+    def metrics(self) -> list[keras.Metric]:
+        """Keras' metrics, and those of the objectives."""
+        own = self._objective_metrics
+        return super().metrics + ([] if own is None else own.metrics)
+
+    def compute_metrics(
+        self, x: dict, y: Any, y_pred: Any, sample_weight: keras.KerasTensor | None = None
+    ) -> dict[str, keras.KerasTensor]:
+        """Updates the metrics with a batch and returns all of them."""
+        if self._objective_metrics is not None:
+            self._objective_metrics.update(self.objective_sums(x, y_pred, y, sample_weight))
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def get_metrics_result(self) -> dict[str, keras.KerasTensor]:
+        """The metrics' values; `loss` is the sum of the objectives' mean losses."""
+        results = super().get_metrics_result()
+        if self._objective_metrics is not None:
+            results["loss"] = sum(results[f"{name}_loss"] for name in self.objectives)
+            results["loss"] += results.pop(_FURTHER)
+        return results
+
+
+_FURTHER = "further_loss"
+
+
+class ObjectiveMetrics:
+    """Means over the targets of an epoch.
+
+    Args:
+        objectives: their names.
+        has_accuracy: whether targets are right or wrong.
+    """
+
+    def __init__(self, objectives: tuple[str, ...], has_accuracy: bool) -> None:
+        kinds = ("loss", "accuracy") if has_accuracy else ("loss",)
+        names = [f"{objective}_{kind}" for objective in objectives for kind in kinds]
+        self._means = {name: keras.metrics.Mean(name=name) for name in (*names, _FURTHER)}
+
+    @property
+    def metrics(self) -> list[keras.Metric]:
+        """All of them, that of further losses at last."""
+        return list(self._means.values())
+
+    def update(
+        self, sums: dict[str, ObjectiveSums], further_loss: keras.KerasTensor | None = None
+    ) -> None:
+        """Updates the means with what `objective_sums` returned, and with further losses."""
+        for objective, part in sums.items():
+            count = part.num_targets
+            for kind, total in (("loss", part.loss), ("accuracy", part.num_correct)):
+                if total is not None:
+                    mean = self._means[f"{objective}_{kind}"]
+                    mean.update_state(ops.divide_no_nan(total, count), sample_weight=count)
+        if further_loss is not None:
+            self._means[_FURTHER].update_state(further_loss)
+
+
+def weights_of(values: keras.KerasTensor, weights: keras.KerasTensor | None) -> keras.KerasTensor:
+    """The weight of each value, float32 [B, …].
+
+    Args:
+        values: numbers [B, …].
+        weights: numbers [B, …] with as many axes or fewer, or a last axis of 1 more; `None`: all 1.
+    """
+    ones = ops.ones_like(values, dtype="float32")
+    if weights is None:
+        return ones
+    weights = ops.cast(weights, "float32")
+    if len(weights.shape) > len(values.shape):
+        weights = ops.squeeze(weights, axis=-1)
+    while len(weights.shape) < len(values.shape):
+        weights = ops.expand_dims(weights, axis=-1)
+    return weights * ones
+
+
+def crossentropy_sums(
+    labels: keras.KerasTensor,
+    logits: keras.KerasTensor,
+    weights: keras.KerasTensor | None,
+    *,
+    from_logits: bool = True,
+) -> ObjectiveSums:
+    """The sums of a classification.
+
+    Args:
+        labels: int [B, …].
+        logits: float [B, …, classes].
+        weights: as for `weights_of`.
+        from_logits: whether they are logits, not probabilities.
+    """
+    logits = ops.cast(logits, "float32")
+    losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=from_logits)
+    is_right = ops.equal(ops.argmax(logits, axis=-1), ops.cast(labels, "int32"))
+    return ObjectiveSums.of(losses, is_right, weights_of(losses, weights))
+
+
+def vocabulary_crossentropy(
+    labels: keras.KerasTensor, logits: keras.KerasTensor
+) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+    """Cross-entropy of each target, and whether its label has the highest logit.
+
+    On TensorFlow it is computed from the softmax, which is one fast kernel on a processor.
+    TensorFlow's own loss takes an exponential after the other there for its gradient, and Keras'
+    `argmax` goes four times over the logits to tell -0.0 from 0.0; with 28,996 entries the two
+    were a tenth of a small model's step. Other backends have Keras' functions, which their
+    compilers fuse.
+
+    Args:
+        labels: int [...], entries of the vocabulary.
+        logits: float32 [..., V].
+
+    Returns:
+        Losses in nats, float32 [...], and hits, bool [...]; of equal logits the first counts.
+    """
+    if keras.backend.backend() == "tensorflow":
+        return _on_tensorflow(labels, logits)
+    losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+    return losses, ops.equal(ops.argmax(logits, axis=-1), ops.cast(labels, "int32"))
+
+
+def _on_tensorflow(labels: Any, logits: Any) -> tuple[Any, Any]:
+    import tensorflow as tf
+
+    shape = tf.shape(labels)
+    labels = tf.reshape(tf.cast(labels, tf.int32), [-1])  # [N]
+    rows = tf.reshape(logits, [-1, logits.shape[-1]])  # [N, V]
+    best = tf.argmax(rows, axis=-1, output_type=tf.int32)  # [N]
+    numbers = tf.range(tf.size(labels))
+    of_labels, of_best = (tf.stack([numbers, entries], axis=1) for entries in (labels, best))
+
+    @tf.custom_gradient
+    def crossentropy(rows: tf.Tensor) -> tuple[tf.Tensor, object]:
+        shares = tf.nn.softmax(rows)  # [N, V]
+        label_shares = tf.gather_nd(shares, of_labels)
+        # The largest share is at least 1 / V, so its logarithm is exact where that of a label's
+        # may be minus infinity.
+        gaps = tf.gather_nd(rows, of_best) - tf.gather_nd(rows, of_labels)
+        losses = gaps - tf.math.log(tf.gather_nd(shares, of_best))  # [N]
+
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            # A processor's softmax of NaN has finite shares, which must not be trained on. The loss
+            # itself takes the place: `tf.debugging.enable_check_numerics` ends at a constant NaN.
+            upstream = tf.where(tf.math.is_finite(losses), upstream, losses)
+            return tf.tensor_scatter_nd_update(
+                shares * upstream[:, None], of_labels, (label_shares - 1.0) * upstream
+            )
+
+        return losses, gradient
+
+    return tf.reshape(crossentropy(rows), shape), tf.reshape(best == labels, shape)

@@ -1,0 +1,213 @@
+"""The training step on TensorFlow: its result does not depend on how the global batch is shared.
+
+B rows of a replica, N micro-batches that they are cut into.
+"""
+
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from spanbert_tf.models.objective import ObjectiveSums
+
+_SEED_STATE = "seed_generator_state"
+_REPLICA_STRIDE = 0x9E3779B9  # far apart in the first half of a seed
+_MIRRORED = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+_Gradients = list[tf.Tensor | tf.IndexedSlices | None]
+
+
+class TrainStep:
+    """The step of `fit` and of the commands, under any `tf.distribute` strategy; for `Objectives`.
+
+    The targets of the whole global batch are counted before the first gradient is taken, so each
+    replica and each micro-batch contributes its share of one mean. Replicas draw different dropout
+    masks; Keras gives all of them the same. The optimizer adds up over the replicas: this project's
+    `AdamW` before it clips, Keras' own after. A model that was compiled with a loss is trained by
+    Keras' own step.
+    """
+
+    _accumulation_steps = 1
+    _compiles_replicas = False
+    _held: frozenset[int] = frozenset()
+
+    def compile(
+        self,
+        *args: object,
+        accumulation_steps: int = 1,
+        jit_compile: bool | str = "auto",
+        **kwargs,
+    ) -> None:
+        """Configures the model for training, as `keras.Model.compile`.
+
+        Args:
+            *args: as for `keras.Model.compile`.
+            accumulation_steps: N, how many micro-batches each replica's rows are cut into to save
+                memory; one update for all of them.
+            jit_compile: whether XLA compiles the step; on mirrored replicas forward and backward
+                of each, without the update, whose all-reduce it cannot compile on processors.
+            **kwargs: as for `keras.Model.compile`.
+        """
+        if jit_compile == "auto" and self.distribute_strategy.num_replicas_in_sync > 1:
+            jit_compile = False
+        is_own = kwargs.get("loss") is None
+        self._compiles_replicas = (
+            bool(jit_compile) and is_own and isinstance(self.distribute_strategy, _MIRRORED)
+        )
+        self._accumulation_steps = accumulation_steps
+        self._make_forward_and_backward()
+        super().compile(
+            *args, jit_compile=False if self._compiles_replicas else jit_compile, **kwargs
+        )
+
+    def hold(self, variables: Sequence[keras.Variable]) -> None:
+        """Leaves variables as they are from the next `fit` on, and trains all others again.
+
+        Args:
+            variables: those to hold; none: all that can be trained are.
+        """
+        self._held = frozenset(map(id, variables))
+        # Graphs that are there already train the former variables.
+        self._make_forward_and_backward()
+        self.train_function = None
+
+    def _make_forward_and_backward(self) -> None:
+        self._forward_and_backward = self._compute_gradients
+        if self._compiles_replicas:
+            self._forward_and_backward = tf.function(
+                self._compute_gradients, jit_compile=True, reduce_retracing=True
+            )
+
+    def train_step(self, data: object) -> dict[str, tf.Tensor]:
+        """One update from the rows of this replica."""
+        if self._objective_metrics is None:  # compiled with another loss
+            return super().train_step(data)
+        batch = keras.utils.unpack_x_y_sample_weight(data)
+        counts = self._global_target_counts(batch)
+        if self._accumulation_steps == 1:
+            gradients = self._gradients(batch, counts)
+        else:
+            gradients = self._accumulated_gradients(batch, counts)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return self._reducible(self.get_metrics_result())
+
+    def test_step(self, data: object) -> dict[str, tf.Tensor]:
+        """The metrics of the rows of this replica."""
+        if self._objective_metrics is None:
+            return super().test_step(data)
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        outputs = self(x, training=False)
+        sums = self.objective_sums(x, outputs, y, sample_weight)
+        self._update_metrics((x, y, sample_weight), outputs, sums, self._further_loss())
+        return self._reducible(self.get_metrics_result())
+
+    def _maybe_symbolic_build(self, iterator: object = None, data_batch: object = None) -> None:
+        """As in Keras, where something is not built; Keras 3.15 fails with several workers."""
+        if self._objective_metrics is None or self._compile_metrics is not None:
+            super()._maybe_symbolic_build(iterator, data_batch)
+        elif self._distribute_strategy is not None and self.optimizer is not None:
+            with self.distribute_strategy.scope():
+                self.optimizer.build(self.trainable_variables)
+
+    def _reducible(self, results: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Results with an axis for Keras 3.15 to reduce over, with several workers (#20585)."""
+        if isinstance(self.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            return {name: tf.reshape(value, [1]) for name, value in results.items()}
+        return results
+
+    def _update_metrics(
+        self,
+        batch: tuple,
+        outputs: object,
+        sums: dict[str, ObjectiveSums],
+        further_loss: tf.Tensor | None,
+    ) -> None:
+        if further_loss is not None:  # a replica's share
+            further_loss *= self.distribute_strategy.num_replicas_in_sync
+        self._objective_metrics.update(sums, further_loss)
+        if self._compile_metrics is not None:
+            _, y, sample_weight = batch
+            self._compile_metrics.update_state(y, outputs, sample_weight)
+
+    def _global_target_counts(self, batch: tuple) -> dict[str, tf.Tensor]:
+        """How many targets each objective has in the global batch; 1 in place of none."""
+        x, y, sample_weight = batch
+        counts = self.target_counts(x, y, sample_weight)
+        context = tf.distribute.get_replica_context()
+        if context.num_replicas_in_sync > 1:
+            counts = context.all_reduce(tf.distribute.ReduceOp.SUM, counts)
+        return {name: tf.where(count == 0.0, 1.0, count) for name, count in counts.items()}
+
+    def _gradients(self, batch: tuple, num_targets: dict[str, tf.Tensor]) -> _Gradients:
+        """Gradients of this batch's share of the loss; updates the metrics.
+
+        The replica's number is part of each random seed while they are computed.
+        """
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        shift = tf.stack([tf.cast(replica, tf.int64) * _REPLICA_STRIDE, 0])  # [2]
+        states = self._seed_states()
+        seeds = [state.value + tf.cast(shift, state.value.dtype) for state in states]
+        gradients, seeds, *found = self._forward_and_backward(batch, num_targets, seeds)
+        for state, seed in zip(states, seeds, strict=True):
+            state.assign(seed - tf.cast(shift, seed.dtype))
+        self._update_metrics(batch, *found)
+        return gradients
+
+    def _seed_states(self) -> list[keras.Variable]:
+        return [variable for variable in self.variables if variable.name == _SEED_STATE]
+
+    def _compute_gradients(
+        self, batch: tuple, num_targets: dict[str, tf.Tensor], seeds: list[tf.Tensor]
+    ) -> tuple:
+        """Gradients, the seeds afterwards, and what the metrics need; changes no variable."""
+        x, y, sample_weight = batch
+        states = self._seed_states()
+        mapping = list(zip(states, seeds, strict=True))
+        with tf.GradientTape() as tape:
+            with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+                outputs = self(x, training=True)
+            further_loss = self._further_loss(*scope.losses)
+            sums = self.objective_sums(x, outputs, y, sample_weight)
+            loss = sum(part.loss / num_targets[name] for name, part in sums.items())
+            if further_loss is not None:
+                loss += further_loss / self._accumulation_steps
+            loss = self.optimizer.scale_loss(loss)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        seeds = [scope.get_current_value(state) for state in states]
+        # Outputs are large, and hardly ever needed.
+        return gradients, seeds, outputs if self._compile_metrics else None, sums, further_loss
+
+    def _accumulated_gradients(
+        self, batch: tuple, num_targets: dict[str, tf.Tensor]
+    ) -> list[tf.Tensor]:
+        """The sum of the gradients of the micro-batches, one after the other."""
+        count, variables = self._accumulation_steps, self.trainable_variables
+
+        def cut(values: tf.Tensor | None) -> tf.Tensor | None:
+            if values is None:  # no labels, no weights
+                return None
+            shape = tf.concat([[count, tf.shape(values)[0] // count], tf.shape(values)[1:]], axis=0)
+            parts = tf.reshape(values, shape)
+            static = [None if size is None else size // count for size in values.shape[:1]]
+            return tf.ensure_shape(parts, [count, *static, *values.shape[1:]])
+
+        micro_batches = tf.nest.map_structure(cut, batch)  # [N, B / N, …]
+
+        def add_gradients(number: tf.Tensor, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            micro_batch = tf.nest.map_structure(
+                lambda values: None if values is None else values[number], micro_batches
+            )
+            gradients = self._gradients(micro_batch, num_targets)
+            added = [
+                total if gradient is None else total + tf.convert_to_tensor(gradient)
+                for total, gradient in zip(sums, gradients, strict=True)
+            ]
+            return number + 1, *added
+
+        _, *sums = tf.while_loop(
+            lambda number, *sums: number < count,
+            add_gradients,
+            (tf.constant(0), *(tf.zeros(v.shape, tf.float32) for v in variables)),
+            parallel_iterations=1,  # as much memory as one micro-batch needs
+            maximum_iterations=count,
+        )
+        return sums
