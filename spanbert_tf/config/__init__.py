@@ -11,8 +11,7 @@ from spanbert_tf.config.named_entities import NamedEntitiesConfig
 from spanbert_tf.config.pretraining import PretrainingConfig, TrainingConfig, load_config
 from spanbert_tf.config.question_answering import QuestionAnsweringConfig
 from spanbert_tf.config.relation_extraction import RelationExtractionConfig
-from spanbert_tf.config.settings import flat_values
-from spanbert_tf.config.shipped import shipped_directory, shipped_names
+from spanbert_tf.config.settings import flat_values, shipped_directory, shipped_names
 from spanbert_tf.config.text_classification import TextClassificationConfig
 
 __all__ = [

@@ -4,7 +4,6 @@
 all tasks; `data` and `prediction` are the task's own.
 """
 
-import pkgutil
 from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Self
 
@@ -13,6 +12,7 @@ from pydantic import Field, model_validator
 from spanbert_tf.config.run import AdamWConfig, RunConfig
 from spanbert_tf.config.settings import Setting, build_config, load_settings, to_yaml
 from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.lazy import load
 from spanbert_tf.validation import (
     BelowOne,
     NotNegative,
@@ -169,7 +169,7 @@ class FinetuningConfig(Section):
 
 def task_config_class(name: str) -> type[FinetuningConfig]:
     """The configuration class of a task of this package, imported now."""
-    return pkgutil.resolve_name(TASK_CONFIGS[name])
+    return load(TASK_CONFIGS[name])
 
 
 def load_finetuning_config(

@@ -15,7 +15,6 @@ import yaml
 from pydantic import BaseModel
 
 from spanbert_tf.config.foreign_names import meant_key
-from spanbert_tf.config.shipped import find_config
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.validation import Section, validated
 
@@ -168,6 +167,24 @@ def parse_override(text: str) -> tuple[str, Setting]:
         raise ConfigurationError(f"{place}: the value is not YAML; quote it") from error
 
 
+def shipped_directory(kind: str) -> str:
+    """The directory of the shipped configurations of a kind, `"pretrain"` or `"finetune"`."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    installed = os.path.join(package, "configs", kind)  # in a wheel
+    if os.path.isdir(installed):
+        return installed
+    return os.path.join(os.path.dirname(package), "configs", kind)  # in a clone
+
+
+def shipped_names(kind: str) -> list[str]:
+    """Names of the shipped configurations of a kind."""
+    return sorted(
+        name.removesuffix(".yaml")
+        for name in os.listdir(shipped_directory(kind))
+        if name.endswith(".yaml")
+    )
+
+
 def load_settings(kind: str, name_or_path: str, overrides: Sequence[str]) -> dict[str, Setting]:
     """The settings of a file over its bases', and overrides over both.
 
@@ -179,7 +196,7 @@ def load_settings(kind: str, name_or_path: str, overrides: Sequence[str]) -> dic
     Raises:
         ConfigurationError: a file cannot be found or read, or an override has no `=`.
     """
-    path = find_config(kind, name_or_path, os.getcwd(), "--config")
+    path = _find_config(kind, name_or_path, os.getcwd(), "--config")
     return _with_bases(kind, path, ()) | dict(parse_override(text) for text in overrides)
 
 
@@ -192,8 +209,31 @@ def _with_bases(kind: str, path: str, descendants: tuple[str, ...]) -> dict[str,
         return settings
     if not isinstance(base.value, str):
         raise ConfigurationError(f"{base.place}: base must be a name or a path")
-    base_path = find_config(kind, base.value, os.path.dirname(path), base.place)
+    base_path = _find_config(kind, base.value, os.path.dirname(path), base.place)
     return _with_bases(kind, base_path, (*descendants, path)) | settings
+
+
+def _find_config(kind: str, name_or_path: str, directory: str, place: str) -> str:
+    """The path of a shipped configuration, or of a file seen from a directory.
+
+    Args:
+        kind: `"pretrain"` or `"finetune"`.
+        name_or_path: what the user wrote.
+        directory: where a relative path begins.
+        place: where it was written, for errors.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    names = shipped_names(kind)
+    if name_or_path in names:
+        return os.path.join(shipped_directory(kind), f"{name_or_path}.yaml")
+    path = os.path.normpath(os.path.join(directory, name_or_path))
+    if not os.path.isfile(path):
+        raise ConfigurationError(
+            f"{place}: {name_or_path} is neither a file nor one of {', '.join(names)}"
+        )
+    return path
 
 
 def build_config(kind: type[Config], settings: dict[str, Setting], source: str) -> Config:

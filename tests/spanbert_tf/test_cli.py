@@ -13,7 +13,7 @@ import spanbert_tf.data
 from spanbert_tf.cli import cli, main
 from spanbert_tf.command_line import ModelCommand
 from spanbert_tf.config import load_config, load_finetuning_config
-from spanbert_tf.config.shipped import shipped_names
+from spanbert_tf.config.settings import shipped_names
 
 HEAVY = ("tensorflow", "keras", "keras_hub", "tf_keras", "apache_beam", "official", "matplotlib")
 
