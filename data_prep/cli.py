@@ -16,9 +16,9 @@ _COMMANDS = {
     "named_entities": "spanbert_tf.tasks.named_entities.prepare:prepare_named_entities",
     "pretraining": "data_prep.commands:prepare_pretraining",
     "repair": "data_prep.repair:prepare_repair",
-    "semeval2010": "data_prep.semeval2010:prepare_semeval2010",
+    "semeval2010": "spanbert_tf.tasks.relation_extraction.prepare:prepare_semeval2010",
     "squad": "spanbert_tf.tasks.question_answering.prepare:prepare_squad",
-    "tacred": "data_prep.tacred:prepare_tacred",
+    "tacred": "spanbert_tf.tasks.relation_extraction.prepare:prepare_tacred",
     "vocabulary": "data_prep.commands:prepare_vocabulary",
 }
 

@@ -3,8 +3,8 @@
 from data_prep.beam.spill import SpilledRecord
 from data_prep.blocks.pairs import join_blocks
 from data_prep.blocks.sequences import Block
-from data_prep.examples.features import serialize_features
 from spanbert_tf.data import schema
+from spanbert_tf.data.features import serialize_features
 
 _SPAN_NAMES = {
     "entities": (schema.ENTITY_STARTS, schema.ENTITY_ENDS),

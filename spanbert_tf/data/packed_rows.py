@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from spanbert_tf.data.features import decode_unsigned
 from spanbert_tf.data.length_batches import LengthBatches
 from spanbert_tf.data.row_batches import prediction_batches, training_batches
 from spanbert_tf.data.rows_info import (
@@ -21,7 +22,6 @@ from spanbert_tf.data.rows_info import (
 )
 from spanbert_tf.data.schema import token_id_dtype
 from spanbert_tf.data.task_records import Records
-from spanbert_tf.data.unsigned_lists import decode_unsigned
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.text.vocabulary import SpecialTokenIds
 

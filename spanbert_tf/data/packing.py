@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data import schema
-from spanbert_tf.data.unsigned_lists import decode_unsigned
+from spanbert_tf.data.features import decode_unsigned
 from spanbert_tf.masking import AnnotatedSpans, Blocks
 from spanbert_tf.text.vocabulary import SpecialTokenIds
 

@@ -16,7 +16,6 @@ from rich.cells import cell_len
 from rich.table import Table
 from tiny_models import VOCABULARY, tiny_model
 
-from data_prep.examples.relations import RelationSet, check_relations
 from spanbert_tf import cli
 from spanbert_tf.command_line import run_command
 from spanbert_tf.errors import BadInputError
@@ -28,6 +27,7 @@ from spanbert_tf.process.lines import escape_controls, print_line
 from spanbert_tf.serving.server_files import write_server_files
 from spanbert_tf.tasks.coreference.scoring import read_clusters
 from spanbert_tf.tasks.coreference.writing import as_conll, as_resolved, as_text
+from spanbert_tf.tasks.relation_extraction.examples import RelationSet, check_relations
 from spanbert_tf.tasks.text_classification.serving import served_classifier
 
 # What acts on a terminal or on the order of a line, written out.

@@ -11,13 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data.document_batches import pack_documents
+from spanbert_tf.data.features import decode_unsigned
 from spanbert_tf.data.length_batches import LengthBatches
 from spanbert_tf.data.packed_rows import LIST, NUMBER
 from spanbert_tf.data.row_batches import prediction_batches, training_batches
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS
 from spanbert_tf.data.schema import token_id_dtype
 from spanbert_tf.data.task_records import Records
-from spanbert_tf.data.unsigned_lists import decode_unsigned
 from spanbert_tf.masking.random_bits import Stream, high_fraction, random_bits, scale
 from spanbert_tf.tasks.coreference import schema
 from spanbert_tf.tasks.coreference.schema import CoreferenceInfo

@@ -1,8 +1,12 @@
-"""Examples by tokens or by characters as texts with two entities, checked where they come in.
+"""Texts with two entities, by tokens or by characters, checked where they come in.
 
-Files and raw inputs share it. Nothing here needs TensorFlow.
+Raw inputs, and the files of TACRED (Zhang et al., 2017) and of SemEval-2010 task 8 (Hendrickx et
+al., 2010). Nothing here needs TensorFlow.
 """
 
+import collections
+import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired
 
@@ -10,11 +14,21 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 
 from spanbert_tf.data.word_places import join_words
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.text_files import check_json_value
-from spanbert_tf.tasks.relation_extraction.schema import Place
+from spanbert_tf.files.text_files import check_json_value, parse_json, read_text_file
+from spanbert_tf.process.lines import escape_controls
+from spanbert_tf.tasks.relation_extraction.schema import ExampleLine, Place
+from spanbert_tf.tasks.relation_extraction.scoring import OTHER
 
 _BRACKETS = {"lrb": "(", "rrb": ")", "lsb": "[", "rsb": "]", "lcb": "{", "rcb": "}"}
 _PENN_BRACKETS = {f"-{name}-": bracket for name, bracket in _BRACKETS.items()}
+NO_RELATION = "no_relation"
+_LAYOUT = "TACRED is one JSON list of examples (of JSON lines: jq -s .)"
+_SENTENCE = re.compile(r'(\d+)\t"?(.*?)"?')
+# Each part ends at the first mark of its kind: where the rest does not fit, no later one helps, and
+# looking for it would take cubic time.
+_MARKED = re.compile("(?>(.*?)<e1>)(?>(.+?)</e1>)(?>(.*?)<e2>)(?>(.+?)</e2>)(.*)")
+_RELATION = re.compile(r"Other|[A-Z][A-Za-z]*-[A-Z][A-Za-z]*\((e1,e2|e2,e1)\)")
+_COMMENT = "Comment:"
 
 
 class MarkedText(TypedDict):
@@ -102,3 +116,119 @@ def check_places(
             )
     if max(subject[0], entity[0]) < min(subject[1], entity[1]):
         raise BadInputError(f"{place}: subject and object overlap; leave the example out")
+
+
+@dataclasses.dataclass(frozen=True)
+class RelationSet:
+    """What a file holds.
+
+    Attributes:
+        path: path of the file.
+        layout: `"tacred"` or `"semeval2010"`, whose official scorer counts.
+        negative: the relation of none.
+        examples: in their order; their relations are `None` where the file has none.
+    """
+
+    path: str
+    layout: str
+    negative: str
+    examples: list[ExampleLine]
+
+    def labels(self) -> list[str]:
+        """The relation of none, and the others sorted."""
+        found = {example["relation"] for example in self.examples} - {None, self.negative}
+        return [self.negative, *sorted(found)]
+
+
+def check_relations(relations: RelationSet) -> None:
+    """Refuses a file without examples or with relations in some alone, ids twice, controls.
+
+    Raises:
+        BadInputError: it is such a file; the message names the example.
+    """
+    path, examples = relations.path, relations.examples
+    if not examples:
+        raise BadInputError(f"{path}: holds no examples")
+    counts = collections.Counter(example["id"] for example in examples)
+    if twice := [identifier for identifier, count in counts.items() if count > 1]:
+        raise BadInputError(f"{path}: example id {twice[0]!r} is there {counts[twice[0]]} times")
+    without = [example["id"] for example in examples if example["relation"] is None]
+    for example in examples:
+        relation = example["relation"] or ""
+        if relation != escape_controls(relation):  # files of predictions have one a line
+            raise BadInputError(
+                f"{path}: example {example['id']!r}: the relation {relation!r} has a line end or "
+                "another control character; rename it"
+            )
+    if 0 < len(without) < len(examples):
+        raise BadInputError(f"{path}: example {without[0]!r}: has no relation, as others have")
+
+
+class _Entry(MarkedTokens):
+    id: str | int
+    relation: NotRequired[str | None]
+
+
+def read_tacred(path: str) -> RelationSet:
+    """Reads a JSON list of examples; ends of entities are inclusive.
+
+    Args:
+        path: path of the file, .gz or not. Keys that are not needed (`stanford_pos` …) are ignored.
+
+    Raises:
+        BadInputError: it is not JSON, an example lacks a key, or an entity is not in its sentence
+            or overlaps the other; the message names the entry.
+    """
+    examples = []
+    entries = parse_json(read_text_file(path), list, path, _LAYOUT)
+    for number, entry in enumerate(entries, start=1):
+        place = f"{path}: entry {number}"
+        found = check_json_value(entry, _Entry, place)
+        identifier = str(found["id"])
+        text = text_of_tokens(found, f"{place} ({identifier})")
+        examples.append({"id": identifier, **text, "relation": found.get("relation")})
+    return RelationSet(path, "tacred", NO_RELATION, examples)
+
+
+def read_semeval2010(path: str) -> RelationSet:
+    """Reads the task's own files: a line with number and sentence, its relation, a comment.
+
+    Args:
+        path: path of the file, .gz or not. Of the test set, sentences are followed by nothing.
+
+    Raises:
+        BadInputError: a line is none of these, or a sentence has not `<e1>…</e1>` and, after it,
+            `<e2>…</e2>`; the message names the line.
+    """
+    examples = []
+    for number, line in enumerate(read_text_file(path).split("\n"), start=1):
+        line, place = line.strip("\r "), f"{path}: line {number}"
+        if not line or line.startswith(_COMMENT):
+            continue
+        if sentence := _SENTENCE.fullmatch(line):
+            examples.append(_example(*sentence.groups(), place))
+        elif _RELATION.fullmatch(line) and examples and examples[-1]["relation"] is None:
+            examples[-1]["relation"] = line
+        else:
+            raise BadInputError(
+                f"{place}: {line[:40]!r} is no number with a sentence, no relation of the task "
+                "that follows one, and no comment"
+            )
+    return RelationSet(path, "semeval2010", OTHER, examples)
+
+
+def _example(identifier: str, marked: str, place: str) -> dict:
+    found = _MARKED.fullmatch(marked)
+    if not found:
+        raise BadInputError(f"{place}: the sentence has not <e1>…</e1> and then <e2>…</e2>, once")
+    parts = found.groups()
+    ends = [sum(map(len, parts[:count])) for count in range(1, len(parts))]
+    return {
+        "id": identifier,
+        "text": "".join(parts),
+        "subject": [ends[0], ends[1]],
+        "object": [ends[2], ends[3]],
+        "subject_type": "",
+        "object_type": "",
+        "relation": None,
+    }

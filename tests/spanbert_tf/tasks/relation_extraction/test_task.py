@@ -17,13 +17,11 @@ from task_tests import (
     run_benchmark,
 )
 
-from data_prep.examples.relation_rows import write_relations
-from data_prep.examples.tacred import read_tacred
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.tasks.commands import export_preset, run_evaluation
 from spanbert_tf.tasks.predictor import Predictor
-from spanbert_tf.tasks.relation_extraction.examples import marked_text_of
-from spanbert_tf.text.vocabulary import Casing
+from spanbert_tf.tasks.relation_extraction.examples import marked_text_of, read_tacred
+from spanbert_tf.tasks.relation_extraction.rows import write_relations
 
 pytestmark = pytest.mark.slow  # whole trainings, exports and predictions
 
@@ -80,7 +78,7 @@ class TestRelationExtraction(TaskTests):
                 str(directory / name),
                 training=read_tacred(str(directory / "train.json")),
                 vocabulary=vocabulary,
-                casing=Casing.of(lowercase=True),
+                lowercase=True,
                 sequence_length=SEQUENCE_LENGTH,
             )
 
@@ -176,7 +174,7 @@ class TestRelationExtraction(TaskTests):
             read_tacred(str(tmp_path / "rivers.json")),
             str(tmp_path / "rivers"),
             vocabulary=material["vocab.txt"],
-            casing=Casing.of(lowercase=True),
+            lowercase=True,
             sequence_length=SEQUENCE_LENGTH,
         )
         with pytest.raises(MismatchError, match="markers of these examples are not those of"):

@@ -8,14 +8,16 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.examples.relation_rows import write_relations
-from data_prep.examples.semeval2010 import read_semeval2010
-from data_prep.examples.tacred import read_tacred
 from spanbert_tf.data.entity_markers import make_markers
 from spanbert_tf.data.relation_packer import RelationPacker
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.relation_extraction.dataset import relation_extraction_dataset
-from spanbert_tf.tasks.relation_extraction.examples import marked_text_of
+from spanbert_tf.tasks.relation_extraction.examples import (
+    marked_text_of,
+    read_semeval2010,
+    read_tacred,
+)
+from spanbert_tf.tasks.relation_extraction.rows import write_relations
 from spanbert_tf.tasks.relation_extraction.schema import RelationExtractionInfo
 from spanbert_tf.text.vocabulary import Casing
 
@@ -53,7 +55,7 @@ def write(path, entries):
 
 
 def prepare(relations, output, vocabulary, **options):
-    options = {"casing": Casing.of(True), "vocabulary": vocabulary, **options}
+    options = {"lowercase": True, "vocabulary": vocabulary, **options}
     return write_relations(relations, str(output), **options)
 
 
