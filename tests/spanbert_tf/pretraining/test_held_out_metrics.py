@@ -2,12 +2,12 @@
 
 import keras
 import pytest
-import tensorflow as tf
 
 from spanbert_tf.config import load_config
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.pretraining.datasets import RunDatasets
 from spanbert_tf.pretraining.model import compiled_pretrainer
+from spanbert_tf.training.devices import Devices
 
 
 @pytest.fixture(scope="module")
@@ -18,8 +18,8 @@ def measured(tiny_overrides, tiny_pair_records):
         overrides = [f"training.batch_size={batch_size}", "objectives.span_boundary=true"]
         config = load_config("bert_2seq_nsp", [*tiny_overrides, *overrides])
         info = load_dataset_info(tiny_pair_records)
-        strategy = tf.distribute.get_strategy()
-        held_out = RunDatasets(config, tiny_pair_records, info, strategy).held_out()
+        devices = Devices(config.training)
+        held_out = RunDatasets(config, tiny_pair_records, info, devices).held_out()
         if model is None:
             keras.utils.set_random_seed(3)
             model = compiled_pretrainer(config, info.vocabulary_size)
