@@ -107,6 +107,7 @@ def _predict_majority(model: SpanBertTextClassifier, info: TextClassificationInf
     counts = np.maximum(np.array(info.label_counts, "float32"), np.finfo("float32").tiny)
     kernel, _ = model.output_dense.get_weights()
     model.output_dense.set_weights([np.zeros_like(kernel), np.log(counts / counts.sum())])
+    model.is_head_trained = True  # it predicts, though no step has trained it
 
 
 def _labels_and_kind(
