@@ -35,6 +35,16 @@ def pytest_runtest_setup(item):
     keras.utils.set_random_seed(zlib.crc32(item.path.name.encode()))
 
 
+@pytest.fixture(autouse=True)
+def environment_as_before():
+    """Commands set variables of their process, which here is that of the tests after them."""
+    before = dict(os.environ)
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 @pytest.fixture(scope="session")
 def shared_data():
     """The developers' real data; tests that need it are skipped where it is not."""
