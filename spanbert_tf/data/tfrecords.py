@@ -1,16 +1,17 @@
-"""TFRecord files by their frames, without TensorFlow: whole records, lengths, random access.
+"""TFRecord files by their frames: whole records, lengths, random access; and a writer.
 
 A file holds for each record 8 bytes of length (little-endian), 4 of the length's checksum, the
 record, and 4 of its checksum. TensorFlow allocates what a length says before it reads, and ends the
 process where there is less memory; so lengths are compared with the file's size before it gets the
-file.
+file. Nothing but the writer needs TensorFlow.
 """
 
+import contextlib
 import functools
 import mmap
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import google_crc32c
 import numpy as np
@@ -28,6 +29,36 @@ def masked_checksum(content: bytes) -> bytes:
     checksum = google_crc32c.value(content)
     turned = (checksum >> 15) | (checksum << 17) & 0xFFFFFFFF
     return _CHECKSUM.pack((turned + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+@contextlib.contextmanager
+def record_writer(path: str) -> Iterator[Callable[[bytes], None]]:
+    """Writes a file: yields a function of serialized records.
+
+    Raises:
+        OSError: it cannot be written; TensorFlow has errors of its own for full disks.
+    """
+    import tensorflow as tf
+
+    @contextlib.contextmanager
+    def os_errors() -> Iterator[None]:
+        try:
+            yield
+        except tf.errors.OpError as error:
+            raise OSError(error.message) from error
+
+    with os_errors():
+        file = tf.io.TFRecordWriter(path)
+
+    def write(record: bytes) -> None:
+        with os_errors():
+            file.write(record)
+
+    try:
+        yield write
+    finally:
+        with os_errors():  # what is left is written now
+            file.close()
 
 
 def whole_records(path: str) -> Iterator[bytes]:

@@ -2,31 +2,24 @@
 
 import abc
 import collections
-import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from spanbert_tf.data.features import serialize_features
 from spanbert_tf.data.row_lengths import save_lengths
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, RowsInfo
 from spanbert_tf.data.schema import VOCABULARY_FILE, token_id_dtype, vocabulary_hash
+from spanbert_tf.data.tfrecords import record_writer
 from spanbert_tf.files.contents import checksums
 from spanbert_tf.files.outputs import OutputKind, check_output
 from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.files.writing import write_directory, write_text
 from spanbert_tf.process.lines import print_line
-from spanbert_tf.text.vocabulary import (
-    END_TOKEN,
-    START_TOKEN,
-    Casing,
-    check_case,
-    load_vocabulary,
-)
+from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds, check_case, load_vocabulary
 
 
 class Row(NamedTuple):
@@ -94,7 +87,7 @@ class RowPacker:
     """
 
     def __init__(self, pieces: Sequence[str]) -> None:
-        self._start, self._end = pieces.index(START_TOKEN), pieces.index(END_TOKEN)
+        self._start, self._end, _ = SpecialTokenIds.from_vocabulary(pieces)
 
     def __call__(self, first: np.ndarray, *second: np.ndarray) -> tuple[np.ndarray, int]:
         """A row, and where its second segment begins.
@@ -186,33 +179,12 @@ def _write_files(
 def _write_rows(path: str, rows: Iterable[Row], id_dtype: str) -> dict[str, int]:
     """Writes rows and, beside them, their lengths; how many there are, and their tokens."""
     lengths = []
-    with _record_file(path) as file:
+    with record_writer(path) as write:
         for numbers, lists in rows:
             ids = lists[ROW_TOKEN_IDS].astype(np.dtype(id_dtype).newbyteorder("<"))
             lengths.append(len(ids))
             stored = {**lists, ROW_TOKEN_IDS: ids}
             raw = {name: values.tobytes() for name, values in stored.items()}
-            with _full_disk_is_os_error():
-                file.write(serialize_features(numbers, raw))
+            write(serialize_features(numbers, raw))
     save_lengths(path, lengths)
     return {"rows": len(lengths), "tokens": sum(lengths)}
-
-
-@contextlib.contextmanager
-def _record_file(path: str) -> Iterator[tf.io.TFRecordWriter]:
-    with _full_disk_is_os_error():
-        file = tf.io.TFRecordWriter(path)
-    try:
-        yield file
-    finally:
-        with _full_disk_is_os_error():  # what is left is written now
-            file.close()
-
-
-@contextlib.contextmanager
-def _full_disk_is_os_error() -> Iterator[None]:
-    """TensorFlow has errors of its own for full disks."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        raise OSError(error.message) from error

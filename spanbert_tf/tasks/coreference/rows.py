@@ -23,7 +23,7 @@ from spanbert_tf.tasks.coreference import schema
 from spanbert_tf.tasks.coreference.conll import Document
 from spanbert_tf.tasks.preparation import Row, RowMaker, write_task_records
 from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText, WordPieceTokenizer
-from spanbert_tf.text.vocabulary import END_TOKEN, START_TOKEN, Casing
+from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds
 
 _DOCUMENTS_AT_ONCE = 64
 _NUMBER_DTYPE = np.dtype(schema.NUMBER_DTYPE).newbyteorder("<")
@@ -247,7 +247,8 @@ class DocumentRows(RowMaker):
 
     def _made(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
         tokenize = DocumentTokenizer(pieces, casing)
-        ids = {"start_id": pieces.index(START_TOKEN), "end_id": pieces.index(END_TOKEN)}
+        special = SpecialTokenIds.from_vocabulary(pieces)
+        ids = {"start_id": special.start, "end_id": special.end}
         for first in range(0, len(self._documents), _DOCUMENTS_AT_ONCE):
             some = self._documents[first : first + _DOCUMENTS_AT_ONCE]
             tokenized = list(zip(some, tokenize(some), strict=True))
