@@ -71,7 +71,7 @@ def _show_preparation(directory: str, input_path: str, preset: str) -> None:
 
     from spanbert_tf.files.text_files import read_text_file
     from spanbert_tf.models import SpanBertTokenizer
-    from spanbert_tf.tasks.question_answering.prepare import read_squad
+    from spanbert_tf.tasks.question_answering.files import read_squad
     from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 
     tokenizer = SpanBertTokenizer.from_preset(preset)

@@ -15,7 +15,7 @@ _COMMANDS = {
     "mrqa": "spanbert_tf.tasks.question_answering.prepare:prepare_mrqa",
     "named_entities": "spanbert_tf.tasks.named_entities.prepare:prepare_named_entities",
     "pretraining": "data_prep.commands:prepare_pretraining",
-    "repair": "data_prep.repair:prepare_repair",
+    "repair": "data_prep.commands:prepare_repair",
     "semeval2010": "spanbert_tf.tasks.relation_extraction.prepare:prepare_semeval2010",
     "squad": "spanbert_tf.tasks.question_answering.prepare:prepare_squad",
     "tacred": "spanbert_tf.tasks.relation_extraction.prepare:prepare_tacred",

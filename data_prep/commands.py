@@ -1,10 +1,11 @@
-"""`spanbert-tf prepare vocabulary` and `prepare pretraining`: the commands that read a corpus."""
+"""`spanbert-tf prepare vocabulary`, `pretraining` and `repair`: vocabularies and their records."""
 
 from collections.abc import Sequence
 
 import click
 
 from spanbert_tf.command_line import (
+    EXISTING_DIRECTORY,
     OUTPUT_PATH,
     WritingCommand,
     case_options,
@@ -82,3 +83,17 @@ def prepare_pretraining(
         beam_arguments=tuple(context.args),
         **others,
     )
+
+
+@click.command("repair", cls=WritingCommand)
+@click.argument("records", metavar="DIR", type=EXISTING_DIRECTORY)
+@click.argument("output", metavar="DIR2", type=OUTPUT_PATH)
+@overwrite_option
+def prepare_repair(records: str, output: str, *, overwrite: bool) -> None:
+    """Write the pre-training records of DIR without damaged ones to DIR2.
+
+    A run that was begun with DIR goes on with DIR2.
+    """
+    from data_prep.repair import repair_records
+
+    repair_records(records, output, overwrite=overwrite)

@@ -4,34 +4,23 @@ Where a record's bytes are damaged, the next record still begins where the lengt
 length itself is, the rest of the file is lost.
 """
 
-import contextlib
 import dataclasses
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import click
+import tensorflow as tf
 
-from spanbert_tf.command_line import OUTPUT_PATH, WritingCommand, overwrite_option
 from spanbert_tf.data import schema
+from spanbert_tf.data.packing import parse_records
+from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.tfrecords import frame_fault, record_writer, whole_records
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import sha256
 from spanbert_tf.files.locks import one_writer
 from spanbert_tf.files.outputs import check_output
 from spanbert_tf.files.writing import write_directory, write_text
 from spanbert_tf.process.lines import print_line
-
-
-@click.command("repair", cls=WritingCommand)
-@click.argument("records", metavar="DIR", type=click.Path(exists=True, file_okay=False))
-@click.argument("output", metavar="DIR2", type=OUTPUT_PATH)
-@overwrite_option
-def prepare_repair(records: str, output: str, *, overwrite: bool) -> None:
-    """Write the pre-training records of DIR without damaged ones to DIR2.
-
-    A run that was begun with DIR goes on with DIR2.
-    """
-    repair_records(records, output, overwrite=overwrite)
 
 
 @one_writer()
@@ -52,8 +41,6 @@ def repair_records(directory: str, output: str, *, overwrite: bool = False) -> s
     Raises:
         BadInputError: a split has no whole record left, or the output exists or cannot be written.
     """
-    from spanbert_tf.data.records import load_dataset_info  # TensorFlow
-
     output = check_output(output, schema.RECORDS, overwrite=overwrite)
     if os.path.realpath(output) == os.path.realpath(directory):
         raise BadInputError(f"{output}: is what is to be repaired; name another output")
@@ -82,8 +69,6 @@ def _repaired(
     directory: str, shard: schema.ShardInfo, info: schema.DatasetInfo, output: str
 ) -> schema.ShardInfo:
     """Writes the whole records of a file, and describes them."""
-    from spanbert_tf.data.tfrecords import frame_fault
-
     source, target = (os.path.join(place, shard.file) for place in (directory, output))
     # A stranger's checksums may be right over a length that is not.
     if sha256(source) == shard.sha256 and not frame_fault(source):
@@ -93,7 +78,7 @@ def _repaired(
             shutil.copyfile(source, target)
         return shard
     num_records = num_tokens = 0
-    with _writer(target) as write:
+    with record_writer(target) as write:
         for serialized, length in _whole_records(source, info):
             write(serialized)
             num_records += 1
@@ -111,24 +96,9 @@ def _repaired(
 
 def _whole_records(path: str, info: schema.DatasetInfo) -> Iterator[tuple[bytes, int]]:
     """The records of a file that training can read, and how many tokens each has."""
-    import tensorflow as tf
-
-    from spanbert_tf.data.packing import parse_records
-    from spanbert_tf.data.tfrecords import whole_records
-
     for serialized in whole_records(path):
-        # Its checksum may have been written over the damage.
-        with contextlib.suppress(tf.errors.InvalidArgumentError):
+        try:
             (length,) = parse_records(tf.constant([serialized]), info).lengths.numpy()
-            yield serialized, int(length)
-
-
-@contextlib.contextmanager
-def _writer(path: str) -> Iterator[Callable[[bytes], None]]:
-    import tensorflow as tf
-
-    try:
-        with tf.io.TFRecordWriter(path) as writer:
-            yield writer.write
-    except tf.errors.OpError as error:  # such as a full disk
-        raise OSError(error.message) from error
+        except tf.errors.InvalidArgumentError:  # its checksum was written over the damage
+            continue
+        yield serialized, int(length)

@@ -14,7 +14,7 @@ from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, SECOND_START
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.process.console import show_progress
 from spanbert_tf.tasks.named_entities import schema
-from spanbert_tf.tasks.named_entities.prepare import Entity, Sentence, SentenceSet
+from spanbert_tf.tasks.named_entities.files import Entity, Sentence, SentenceSet
 from spanbert_tf.tasks.named_entities.schema import NamedEntitiesInfo
 from spanbert_tf.tasks.preparation import Row, RowMaker, RowPacker, write_task_records
 from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText

@@ -11,7 +11,7 @@ from seqeval.scheme import IOB2, IOBES, Entities
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.named_entities.dataset import named_entities_dataset
-from spanbert_tf.tasks.named_entities.prepare import (
+from spanbert_tf.tasks.named_entities.files import (
     read_conll2003,
     read_crossre,
     read_entity_lines,

@@ -12,8 +12,9 @@ from spanbert_tf.tasks.question_answering.files import (
     describe_unanswered,
     is_alike,
     locate_answer,
+    read_mrqa,
+    read_squad,
 )
-from spanbert_tf.tasks.question_answering.prepare import read_mrqa, read_squad
 
 CONTEXT = "Zoë paid. In 1876 the Cat  sat on Zoë's mat."
 

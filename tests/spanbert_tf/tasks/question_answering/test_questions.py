@@ -20,8 +20,13 @@ from spanbert_tf.tasks.question_answering.dataset import (
     load_questions,
     question_answering_dataset,
 )
-from spanbert_tf.tasks.question_answering.files import Answer, Outcome, locate_answer
-from spanbert_tf.tasks.question_answering.prepare import read_mrqa, read_squad
+from spanbert_tf.tasks.question_answering.files import (
+    Answer,
+    Outcome,
+    locate_answer,
+    read_mrqa,
+    read_squad,
+)
 from spanbert_tf.tasks.question_answering.rows import (
     QuestionOptions,
     window_starts,

@@ -9,7 +9,7 @@ from spanbert_tf.config import load_finetuning_config
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.commands import run_baseline_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
-from spanbert_tf.tasks.question_answering.prepare import read_squad
+from spanbert_tf.tasks.question_answering.files import read_squad
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 from spanbert_tf.tasks.question_answering.schema import QuestionAnsweringInfo
 

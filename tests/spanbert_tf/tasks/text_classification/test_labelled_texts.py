@@ -15,10 +15,11 @@ from spanbert_tf.tasks.text_classification.files import (
     LabelledText,
     LabelledTexts,
     read_csv,
+    read_glue,
+    read_labelled_texts,
     read_tsv,
     with_header,
 )
-from spanbert_tf.tasks.text_classification.prepare import read_glue, read_labelled_texts
 from spanbert_tf.tasks.text_classification.schema import TextClassificationInfo
 
 RTE = "index\tsentence1\tsentence2\tlabel\n"
