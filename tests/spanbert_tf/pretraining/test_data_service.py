@@ -9,12 +9,12 @@ import time
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from spanbert_tf.config import load_config
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.pretraining.datasets import RunDatasets
+from spanbert_tf.training.devices import Devices
 
 pytestmark = pytest.mark.slow  # a service of two processes
 
@@ -43,8 +43,8 @@ def service_address():
 
 def batches_of(records, overrides, first_batch):
     config = load_config("spanbert_base", overrides)
-    strategy = tf.distribute.get_strategy()
-    datasets = RunDatasets(config, records, load_dataset_info(records), strategy)
+    devices = Devices(config.training)
+    datasets = RunDatasets(config, records, load_dataset_info(records), devices)
     return datasets.training(first_batch).take(25)  # 40 records, batches of 4: over two epochs
 
 
@@ -104,10 +104,10 @@ def test_the_first_signal_ends_the_wait_for_a_service(
 GONE = """
 import sys, time
 import tensorflow as tf
-from spanbert_tf.pretraining import data_service
+from spanbert_tf.pretraining import datasets
 
-data_service._LOOK_EVERY = 0.2  # of 20 s
-with data_service.watched_service(sys.argv[1], lambda: tf.data.Dataset.range(1)):
+datasets._LOOK_EVERY = 0.2  # of 20 s
+with datasets.watched_service(sys.argv[1], lambda: tf.data.Dataset.range(1)):
     print("trains", flush=True)
     time.sleep(100)
 """

@@ -59,7 +59,7 @@ def test_encoder_is_the_mean_and_heads_are_the_trained_ones(
     assert moved > 1e-3
     model, _ = load_pretrainer(str(straight_run / "preset"))
     for head in ("masked_lm_head", "span_boundary_head"):
-        own = {w.path: w.numpy() for w in getattr(trained.model, head).weights}
+        own = {w.path: w.numpy() for w in getattr(trained, head).weights}
         for weight in getattr(model, head).weights:
             if "token_embedding" not in weight.path:  # the encoder's
                 np.testing.assert_array_equal(weight.numpy(), own[weight.path], weight.path)
