@@ -35,10 +35,10 @@ class _Commands(Mapping):
         return _CommandOfPackage(point)
 
     def __iter__(self) -> Iterator[str]:
-        return iter({*_COMMANDS, *_entry_points().names})
+        return iter(sorted({*_COMMANDS, *_entry_points().names}))  # the same in each process
 
     def __len__(self) -> int:
-        return len({*_COMMANDS, *_entry_points().names})
+        return len(list(self))
 
 
 class _CommandOfPackage(click.Command):
