@@ -38,7 +38,7 @@ class _Commands(Mapping):
         return iter(sorted({*_COMMANDS, *_entry_points().names}))  # the same in each process
 
     def __len__(self) -> int:
-        return len(list(self))
+        return sum(1 for _ in self)
 
 
 class _CommandOfPackage(click.Command):
