@@ -3,18 +3,17 @@
 B examples, S positions, K prediction slots, H width, V vocabulary entries.
 """
 
-import os
 from typing import TYPE_CHECKING
 
 import keras
 import keras_hub
-import numpy as np
 from keras import ops
 
 from spanbert_tf.files.kinds import refuse_no_preset
-from spanbert_tf.files.preset_files import HEADS_FILE, head_options, read_heads
+from spanbert_tf.files.preset_files import head_options, read_heads
 from spanbert_tf.layers import SpanBoundaryHead, bert_initializer, masked_lm_head
 from spanbert_tf.models.objective import ObjectiveSums, vocabulary_crossentropy
+from spanbert_tf.models.pretraining_heads import head_arrays, load_heads, write_heads
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
 
@@ -33,7 +32,6 @@ _TARGETS = {
     "next_sentence": ("next_sentence_labels", "mask_weights"),
 }
 
-LOADED, FRESH = "taken over", "starts fresh"  # what became of a head of a preset
 _HEAD_ARGUMENTS = ("span_boundary", "next_sentence", "max_span_targets", "span_position_dim")
 
 
@@ -240,9 +238,8 @@ class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
         """
         sums = {}
         for objective, values in logits.items():
-            labels, weights = _targets(
-                batch, objective, sample_weight
-            )  # [B, K]; [B] for next sentences
+            # [B, K], for next sentences [B]
+            labels, weights = _targets(batch, objective, sample_weight)
             losses, is_correct = vocabulary_crossentropy(labels, ops.cast(values, "float32"))
             sums[objective] = ObjectiveSums.of(losses, is_correct, weights)
         return sums
@@ -257,75 +254,3 @@ class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
         config = super().get_config()
         config.update({name: getattr(self, name) for name in _HEAD_ARGUMENTS})
         return config
-
-
-def write_heads(arrays: dict[str, np.ndarray], directory: str) -> None:
-    """Writes what `head_arrays` returned into the directory of a preset."""
-    if arrays:
-        np.savez(os.path.join(directory, HEADS_FILE), **arrays)
-
-
-def head_arrays(pretrainer: keras_hub.models.Task) -> dict[str, np.ndarray]:
-    """The values of the heads' own variables, by their paths."""
-    return {name: variable.numpy() for name, variable in _head_variables(pretrainer).items()}
-
-
-def assign_rows(target: keras.layers.Layer, source: keras.layers.Layer) -> None:
-    """Copies a layer's weights to another one, without rows beyond the other's vocabulary."""
-    for own, found in zip(target.weights, source.weights, strict=True):
-        own.assign(found[: own.shape[0]])
-
-
-def load_heads(
-    pretrainer: keras_hub.models.Task,
-    masked_lm_head: keras_hub.layers.MaskedLMHead | None,
-    saved: dict[str, np.ndarray],
-) -> dict[str, str]:
-    """Gives a new model the heads of a preset.
-
-    Args:
-        pretrainer: the model.
-        masked_lm_head: masked-language-model head of the preset, if it has one.
-        saved: its further heads, as `read_heads` returned them.
-
-    Returns:
-        What became of each part: `LOADED`, or `FRESH` and why.
-    """
-    report = {"encoder": LOADED, "masked_lm_head": f"{FRESH}: the preset has none"}
-    if masked_lm_head is not None:
-        assign_rows(pretrainer.masked_lm_head, masked_lm_head)
-        report["masked_lm_head"] = LOADED
-    variables = _head_variables(pretrainer)
-    for head in _heads(pretrainer):
-        own = {name: variable for name, variable in variables.items() if f"{head.name}/" in name}
-        missing = [name for name in own if name not in saved]
-        output_bias = f"{head.name}/bias"
-        if output_bias in own and not missing:  # an entry each, or more
-            num_entries = pretrainer.backbone.vocabulary_size
-            saved = saved | {output_bias: saved[output_bias][:num_entries]}
-        misfits = [name for name in own if name in saved and saved[name].shape != own[name].shape]
-        if missing:
-            report[head.name] = f"{FRESH}: the preset has none"
-        elif misfits:
-            report[head.name] = f"{FRESH}: {misfits[0]} has another shape in the preset"
-        else:
-            for name, variable in own.items():
-                variable.assign(saved[name])
-            report[head.name] = LOADED
-    return report
-
-
-def _heads(pretrainer: keras_hub.models.Task) -> list[keras.layers.Layer]:
-    heads = (pretrainer.span_boundary_head, pretrainer.next_sentence_head)
-    return [head for head in heads if head is not None]
-
-
-def _head_variables(pretrainer: keras_hub.models.Task) -> dict[str, keras.Variable]:
-    """The heads' own variables; the token embedding belongs to the encoder."""
-    tied = {id(variable) for variable in pretrainer.backbone.weights}
-    return {
-        variable.path: variable
-        for head in _heads(pretrainer)
-        for variable in head.weights
-        if id(variable) not in tied
-    }

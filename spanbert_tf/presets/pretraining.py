@@ -12,15 +12,15 @@ import keras_hub
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.preset_files import head_options, read_heads
 from spanbert_tf.models.keras_hub_presets import is_task_preset
-from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
-from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
-from spanbert_tf.models.span_bert_pretrainer import (
-    SpanBertPretrainer,
+from spanbert_tf.models.pretraining_heads import (
     assign_rows,
     head_arrays,
     load_heads,
     write_heads,
 )
+from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
+from spanbert_tf.models.span_bert_pretrainer import SpanBertPretrainer
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 from spanbert_tf.presets.loading import load_checked, without_warning_of_new_heads
 from spanbert_tf.presets.writing import write_preset

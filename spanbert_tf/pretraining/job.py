@@ -18,7 +18,7 @@ from spanbert_tf.data.records import (
 from spanbert_tf.data.schema import VOCABULARY_FILE, DatasetInfo
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
-from spanbert_tf.models.span_bert_pretrainer import LOADED
+from spanbert_tf.models.pretraining_heads import LOADED
 from spanbert_tf.presets.loading import weights_digest
 from spanbert_tf.presets.pretraining import load_preset_into, save_pretraining_preset
 from spanbert_tf.pretraining.datasets import (

@@ -18,7 +18,7 @@ from spanbert_tf.models import (
     SpanBertTokenClassifier,
     SpanBertTokenClassifierPreprocessor,
 )
-from spanbert_tf.models.span_bert_pretrainer import FRESH
+from spanbert_tf.models.pretraining_heads import FRESH
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.presets.pretraining import load_preset_into
 from spanbert_tf.presets.writing import write_preset

@@ -19,7 +19,7 @@ from spanbert_tf.models import (
     SpanBertPretrainer,
     SpanBertTokenizer,
 )
-from spanbert_tf.models.span_bert_pretrainer import FRESH, LOADED
+from spanbert_tf.models.pretraining_heads import FRESH, LOADED
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.presets.pretraining import load_preset_into, save_pretraining_preset
 
