@@ -93,11 +93,7 @@ def refuse_known_binary(path: str, head: bytes, *, unpacked: bool = False) -> No
 
 
 def archive_kind(head: bytes) -> str | None:
-    """`"zip"`, or `"tar"`, which may be compressed; `None` for what is no archive.
-
-    Args:
-        head: the first `HEAD_SIZE` bytes, or all there are.
-    """
+    """`"zip"`, or `"tar"`, which may be compressed; `None` for what is no archive."""
     if head.startswith(_ZIP_MAGIC):
         return "zip"
     is_tar = head.startswith(_COMPRESSED) or head[_TAR_PLACE:].startswith(_TAR_MAGIC)

@@ -50,11 +50,7 @@ def read_text_file(path: str) -> str:
 
 
 def _unpacked(path: str, file: BinaryIO) -> bytes:
-    """What is in a gzip file, up to a limit: 1 MB of one can unpack to 1 GB.
-
-    Raises:
-        BadInputError: it unpacks to more.
-    """
+    """What is in a gzip file, up to a limit: 1 MB of one can unpack to 1 GB."""
     limit = _FREE_BYTES + _MAX_RATIO * os.fstat(file.fileno()).st_size
     with gzip.GzipFile(fileobj=file) as unpacked:
         content = unpacked.read(limit + 1)

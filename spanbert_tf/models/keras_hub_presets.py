@@ -157,14 +157,7 @@ def reads_raw_inputs(preset: str) -> bool:
 
 
 def task_config(preset: str) -> dict[str, Any]:
-    """What a preset's task was configured with; empty where it holds no task.
-
-    Args:
-        preset: what `from_preset` takes.
-
-    Raises:
-        BadInputError: as `task_class`.
-    """
+    """What a preset's task was configured with; empty where it holds no task."""
     return _config(preset, preset_utils.TASK_CONFIG_FILE)
 
 

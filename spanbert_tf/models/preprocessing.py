@@ -16,14 +16,7 @@ Outputs = TypeVar("Outputs")
 
 
 def flat_texts(texts: tf.Tensor) -> tf.Tensor:
-    """Texts as string [B].
-
-    Args:
-        texts: string [B], [B, 1] (a column of a table) or [] (one text).
-
-    Raises:
-        ValueError: they have another shape; flattened, each input would become several.
-    """
+    """Texts, string [B], [B, 1] or [], as string [B]; others would become several each."""
     texts = tf.convert_to_tensor(texts)  # outside of a graph NumPy's strings come as they are
     if texts.shape.rank is not None and any(size != 1 for size in texts.shape[1:]):
         raise ValueError(
@@ -49,11 +42,6 @@ def text_packer(
     """KerasHub's packer with BERT's special tokens; in TensorFlow even when called eagerly.
 
     The packer that KerasHub's preprocessors make runs Python code then, and takes no tensors.
-
-    Args:
-        tokenizer: tokenizer whose special tokens it adds.
-        sequence_length: positions of a packed row.
-        truncate: `"round_robin"` or `"waterfall"`.
     """
     return keras_hub.layers.MultiSegmentPacker(
         sequence_length=sequence_length,

@@ -236,10 +236,6 @@ def right_antecedents(outputs: dict, y: dict) -> keras.KerasTensor:
     """Which antecedents are of the span's own cluster, bool [B, K, 1 + C].
 
     No antecedent, the first one, is right where none of the others is.
-
-    Args:
-        outputs: outputs of a `SpanBertCoreferenceResolver`.
-        y: as for its `objective_sums`; at least one mention, or padding.
     """
     is_mention = (
         ops.equal(outputs["span_starts"][:, :, None], y["mention_starts"][:, None])

@@ -88,12 +88,7 @@ class SpanBertTokenClassifierPreprocessor(LengthOfPreset, keras_hub.models.Prepr
         return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
 
     def _labels_of_pieces(self, labels: tf.RaggedTensor, tokens: tf.RaggedTensor) -> tf.Tensor:
-        """Labels of words [B, words] as those of positions, int32 [B, S].
-
-        Args:
-            labels: labels of the words.
-            tokens: pieces of the words, ragged [B, words, pieces].
-        """
+        """Labels of words [B, words] as those of positions, int32 [B, S]."""
         lengths = tokens.values.row_lengths()  # [all words]
         tf.debugging.assert_equal(
             labels.row_lengths(), tokens.row_lengths(), "each word must have one label"

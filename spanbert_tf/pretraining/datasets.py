@@ -155,13 +155,6 @@ def served_batches(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
 
     Each worker of a service gives all batches of a data set, so two workers would give each batch
     twice: the service must have one worker.
-
-    Args:
-        batches: the batches; the service's worker must find their files under the same paths.
-        address: `grpc://HOST:PORT` of the service's dispatcher.
-
-    Raises:
-        ConfigurationError: the address is malformed, or nothing answers there.
     """
     _check_reachable(address)
     everything = tf.data.experimental.service.ShardingPolicy.OFF
@@ -172,12 +165,7 @@ def served_batches(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
 
 @contextlib.contextmanager
 def watched_service(address: str | None, batches: Callable[[], tf.data.Dataset]) -> Iterator[None]:
-    """Ends a run whose service is gone, or was never there, with a line; a signal ends its waits.
-
-    Args:
-        address: the service's; `None`: nothing is watched.
-        batches: builds what it serves; one is asked for at once.
-    """
+    """Ends a run with a line if its service is gone or not there; a signal ends its waits."""
     if not address:
         yield
         return

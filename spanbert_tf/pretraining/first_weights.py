@@ -27,21 +27,7 @@ _BIASES = ("output_bias", "bias")  # KerasHub's name, and ours
 def begin_with_preset(
     model: SpanBertPretrainer, preset: str, data: str, info: DatasetInfo
 ) -> dict[str, str]:
-    """Gives a model the weights of a preset and prints, part by part, what was taken over.
-
-    Args:
-        model: a new model with the shape of the preset's encoder.
-        preset: directory, or another name that `from_preset` takes.
-        data: directory of the records, for errors.
-        info: description of the records.
-
-    Returns:
-        What became of each part, as `load_preset_into` says it.
-
-    Raises:
-        BadInputError: the preset cannot be read.
-        MismatchError: its vocabulary, its casing or its shape is not that of the run.
-    """
+    """Gives a model the weights of a preset and prints, part by part, what was taken over."""
     checked_tokenizer(preset, data, info)
     report = load_preset_into(model, preset)
     print_line(f"{preset}:")
@@ -57,14 +43,6 @@ def begin_at_frequencies(
     """Gives heads the output biases of a model that knows the tokens' frequencies alone.
 
     One is added to each count, so that no entry of the vocabulary is impossible.
-
-    Args:
-        model: a new model.
-        unigram_counts: occurrences of each entry of the vocabulary in the training text.
-        trained: names of the heads that keep the biases that they have.
-
-    Returns:
-        The names of the heads that were given one.
     """
     counts = np.asarray(unigram_counts, "float64") + 1.0  # [V]
     filled = [name for name in _HEADS if name not in trained and getattr(model, name) is not None]
@@ -81,15 +59,7 @@ def _output_bias(head: keras.layers.Layer) -> keras.Variable:
 
 
 def keep_initial_encoder(encoder: SpanBertBackbone, run: str) -> None:
-    """Writes the weights into the directory of a run, which does not read the preset again.
-
-    Args:
-        encoder: before the first step.
-        run: directory of the run.
-
-    Raises:
-        OSError: they cannot be written.
-    """
+    """Writes the weights into the directory of a run, which does not read the preset again."""
     arrays = [np.asarray(value) for value in encoder.get_weights()]
     path = os.path.join(run, INITIAL_ENCODER)
     # Given a path, NumPy would add a suffix to it.
@@ -100,18 +70,7 @@ def keep_initial_encoder(encoder: SpanBertBackbone, run: str) -> None:
 
 
 def check_initial_encoder(share: float, run: str, preset: str | None, *, has_begun: bool) -> None:
-    """Checks, before the first step, that there will be weights to mix with after the last one.
-
-    Args:
-        share: `training.initial_encoder_share`.
-        run: directory of the run.
-        preset: the run's `--initial-preset`, if it has one.
-        has_begun: whether the run goes on.
-
-    Raises:
-        ConfigurationError: the run begins with random weights.
-        BadInputError: the run goes on, and the file is missing or damaged.
-    """
+    """Checks, before the first step, that there will be weights to mix with after the last one."""
     if not share:
         return
     if not has_begun and preset is None:
@@ -143,14 +102,6 @@ def mix_with_initial(encoder: SpanBertBackbone, run: str, share: float) -> None:
 
     Each weight becomes `share · before + (1 - share) · now`: the weight-space ensemble of WiSE-FT
     (Wortsman et al. 2022, section 3), with `1 - share` as its mixing coefficient.
-
-    Args:
-        encoder: as trained.
-        run: directory of the run, for which `keep_initial_encoder` was called.
-        share: from 0 (stays as it is) to 1 (as it began).
-
-    Raises:
-        BadInputError: the file is missing or damaged.
     """
     path = os.path.join(run, INITIAL_ENCODER)
     found = _read(path)

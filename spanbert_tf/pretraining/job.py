@@ -232,19 +232,7 @@ def save_run_preset(
     info: DatasetInfo,
     measured: Mapping[str, float],
 ) -> None:
-    """Writes the preset of a finished run into its directory.
-
-    Args:
-        model: as trained.
-        config: configuration of the run.
-        data: directory of the records.
-        output: directory of the run.
-        info: description of the records.
-        measured: metrics of the model on the held-out records.
-
-    Raises:
-        BadInputError: it cannot be written.
-    """
+    """Writes the preset of a finished run into its directory."""
     vocabulary = load_vocabulary(os.path.join(data, VOCABULARY_FILE))
     save_pretraining_preset(
         model,
@@ -285,14 +273,7 @@ def _card_facts(
 def print_summary(
     output: str, step: int, measured: Mapping[str, float], *, show_next_steps: bool = True
 ) -> None:
-    """Prints what a run reached, where everything is, and what can be done next.
-
-    Args:
-        output: directory of the run.
-        step: steps of the run.
-        measured: as for `save_run_preset`.
-        show_next_steps: whether to print more than the metrics.
-    """
+    """Prints what a run reached, where everything is, and what can be done next."""
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measured.items())
     print_line()
     print_line(f"Held-out records after step {step}: {shown}")

@@ -44,12 +44,7 @@ def compiled_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> Span
 
 
 def pretraining_optimizer(model: SpanBertPretrainer, config: PretrainingConfig) -> AdamW:
-    """AdamW for the whole model, with other values for the encoder where they are given.
-
-    Args:
-        model: the model; its heads are all that is not its `backbone`.
-        config: configuration of the run.
-    """
+    """AdamW for the whole model, with other values for the encoder where they are given."""
     optimizer, num_head_steps = config.optimizer, config.training.head_steps
 
     def schedule(learning_rate: float, first_step: int = 0) -> WarmupLinearDecay:

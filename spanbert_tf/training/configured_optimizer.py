@@ -71,10 +71,6 @@ def layer_factors(backbone: SpanBertBackbone, layer_decay: float) -> dict[str, f
 
     The last layer's rate has the factor once, each layer below and the embeddings once more. The
     pooler and what is beside the encoder have the whole rate (Clark et al., 2020, ELECTRA's code).
-
-    Args:
-        backbone: the encoder.
-        layer_decay: the factor; 1: all have the whole rate.
     """
     if layer_decay == 1:
         return {}

@@ -126,17 +126,7 @@ class Devices:
 def make_strategy(
     training: TrainingConfig | FinetuningTrainingConfig, num_devices: int | None = None
 ) -> tf.distribute.Strategy:
-    """The strategy that a configuration asks for; call it before any other TensorFlow operation.
-
-    Args:
-        training: section of the configuration.
-        num_devices: devices of each machine to use, all by default. On a machine without a GPU
-            its processor is divided into so many logical devices.
-
-    Raises:
-        ConfigurationError: the devices are not there, the batch cannot be cut into equal parts, or
-            the combination of options does not work.
-    """
+    """The strategy that a configuration asks for; call it before any other TensorFlow operation."""
     _check_combination(training, num_devices)
     strategy = _build_strategy(training.strategy, num_devices)
     parts = strategy.num_replicas_in_sync * training.accumulation_steps
@@ -217,11 +207,7 @@ def _devices(num_devices: int | None) -> list[str] | None:
 
 
 def unused_card(device_file: str) -> str | None:
-    """What to do where a card of this machine is not used; `None` where there is none, or it is.
-
-    Args:
-        device_file: exists where there is a card, such as `NVIDIA_CARD`.
-    """
+    """What to do where a card of this machine is not used; `None` where there is none, or it is."""
     # Devices that a run was told not to see are no mistake.
     if not os.path.exists(device_file) or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return None
@@ -271,14 +257,7 @@ def _worker_number(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> 
 
 
 def decide_precision(config: AnyConfig, before: AnyConfig | None, width: int) -> AnyConfig:
-    """The configuration of a run with the precision that it computes in from its first step on.
-
-    Args:
-        config: configuration of the command; `auto` is what the run began with, or what this
-            machine's devices are fastest in.
-        before: configuration that the run was begun with; `None` for a new one.
-        width: the encoder's `hidden_dim`.
-    """
+    """The configuration of a run with the precision that it computes in from its first step on."""
     training = config.training
     wanted = training.precision
     if wanted == "auto" and before is not None:
