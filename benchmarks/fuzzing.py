@@ -239,8 +239,7 @@ def _preset_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, 
 
 
 def _checkpoint_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Reader]]:
-    from spanbert_tf.conversion.huggingface import read_sizes
-    from spanbert_tf.conversion.vocabularies import find_casing, find_vocabulary
+    from spanbert_tf.conversion.configuration import find_casing, find_vocabulary, read_sizes
 
     folder = directory / "huggingface"
     folder.mkdir()

@@ -2,43 +2,67 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 
 import keras
+import numpy as np
 import rich.table
 
 from spanbert_tf.conversion.checkpoint import (
     ENCODER,
     POOLER,
+    POSITION_TABLES,
+    SEGMENT_TABLE,
     TEXT_CLASSIFIER,
     Checkpoint,
     checked_checkpoint,
+    read_tables,
 )
-from spanbert_tf.conversion.output_kinds import OUTPUT_KINDS
-from spanbert_tf.conversion.position_tables import with_positions
-from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.conversion.fairseq import read_fairseq
+from spanbert_tf.conversion.huggingface import (
+    HUGGINGFACE_KIND,
+    read_huggingface,
+    write_huggingface,
+)
+from spanbert_tf.conversion.keras_presets import (
+    print_gelu_difference,
+    read_keras,
+    refuse_copy,
+    write_keras,
+    write_keras_bert,
+)
+from spanbert_tf.conversion.tf1 import TF1_KIND, read_tf1, write_tf1
+from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.files.contents import refuse_special_files
 from spanbert_tf.files.outputs import check_output
+from spanbert_tf.files.preset_files import PRESET_KIND
 from spanbert_tf.lazy import load
 from spanbert_tf.process.console import table_console
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.text.vocabulary import check_case
 
-# Format: place in this package. Modules are imported when they are needed: some want PyTorch.
-READERS = {
-    "huggingface": "huggingface:read_huggingface",
-    "fairseq": "fairseq:read_fairseq",
-    "tf1": "tf1:read_tf1",
-    "keras": "keras_sources:read_keras",
+_READERS = {
+    "huggingface": read_huggingface,
+    "fairseq": read_fairseq,
+    "tf1": read_tf1,
+    "keras": read_keras,
 }
-WRITERS = {
-    "keras": "keras_presets:write_keras",
-    "keras_bert": "keras_presets:write_keras_bert",
-    "huggingface": "huggingface:write_huggingface",
-    "tf1": "tf1:write_tf1",
+_WRITERS = {
+    "keras": (write_keras, PRESET_KIND),
+    "keras_bert": (write_keras_bert, PRESET_KIND),
+    "huggingface": (write_huggingface, HUGGINGFACE_KIND),
+    "tf1": (write_tf1, TF1_KIND),
 }
-_EXTRA_MODULES = ("torch", "safetensors")
+_OF_PYTORCH, _EXTRA_MODULES = ("huggingface", "fairseq"), ("torch", "safetensors")
 _SHOWN_UNUSED = 8
+# SegaBERT's authors keep all tables in one class (rsvp-ai/segatron_aaai, transformers/
+# modeling_segabert.py, `BertEmbeddings`): those of positions, paragraphs, sentences and tokens, and
+# BERT's segments. Which are read depends on what a program calls it with, so that a checkpoint with
+# all four does not tell whether it is a SegaBERT, a BERT with P.S. or their BERT.
+_POSITIONS = ("absolute", "segment_aware", "absolute_with_paragraph_and_sentence")
+_EMBEDDING = re.compile(r"^bert\.embeddings\.|position|distance_embedding")
+_WITH_SEGMENTS = "segment_aware_with_segments"
 
 
 def convert_checkpoint(
@@ -57,8 +81,8 @@ def convert_checkpoint(
     """Converts a checkpoint and prints what was found, what is missing and what is not used.
 
     Args:
-        source_format: one of `READERS`.
-        target_format: one of `WRITERS`.
+        source_format: `"huggingface"`, `"fairseq"`, `"tf1"` or `"keras"`.
+        target_format: `"keras"`, `"keras_bert"`, `"huggingface"` or `"tf1"`.
         source: directory, archive or preset.
         destination: directory, new or empty.
         vocabulary: path of `vocab.txt` for a source that holds none.
@@ -66,23 +90,26 @@ def convert_checkpoint(
         overwrite: whether an earlier output of the target's format may be replaced.
         strip_accents: `False`: accents are kept, for a source that does not state it.
         is_pair: a text classifier reads pairs of texts, for a source that does not state it.
-        positions: one of `POSITIONS`, for a source whose tables fit several encoders.
+        positions: what `--positions` offers, for a source whose tables fit several encoders.
 
     Raises:
         BadInputError: the source cannot be used, or the destination exists or cannot be written.
         ConfigurationError: the casing, or which positions are read, is neither stated nor given.
         MismatchError: source and options, or source and target, do not fit together.
     """
-    destination = check_output(destination, OUTPUT_KINDS[target_format], overwrite=overwrite)
+    write, kind = _WRITERS[target_format]
+    destination = check_output(destination, kind, overwrite=overwrite)
     if os.path.realpath(source) == os.path.realpath(destination):
         raise BadInputError(f"{destination}: is SRC and DST at once; name another directory")
     if os.path.isdir(source):
         refuse_special_files(source)
     if source_format == target_format == "keras":
-        _function("keras_sources:refuse_copy")(source)
+        refuse_copy(source)
     keras.utils.set_random_seed(0)  # of a pooler that the source lacks
-    read, write = _function(READERS[source_format]), _function(WRITERS[target_format])
-    checkpoint = read(source, vocabulary, lowercase, strip_accents)
+    for name in (source_format, target_format):
+        if name in _OF_PYTORCH:
+            _check_extra()
+    checkpoint = _READERS[source_format](source, vocabulary, lowercase, strip_accents)
     checkpoint = checked_checkpoint(with_positions(checkpoint, positions))
     if lowercase is not None:
         _warn_of_casing(checkpoint)
@@ -92,12 +119,77 @@ def convert_checkpoint(
         checkpoint = dataclasses.replace(checkpoint, is_pair=True)
     left_out = write(checkpoint, destination, overwrite=overwrite)
     if checkpoint.approximates_gelu != (target_format == "keras_bert"):
-        _function("keras_presets:print_gelu_difference")(checkpoint)
+        print_gelu_difference(checkpoint)
     _print_table(checkpoint, left_out)
     num_entries, num_rows = len(checkpoint.vocabulary), checkpoint.sizes["vocabulary_size"]
     if num_entries != num_rows:
         print_line(f"vocabulary: {num_entries:,} entries, token embedding: {num_rows:,} rows")
     print_line(f"{destination}: {target_format}, from {source}")
+
+
+def with_positions(checkpoint: Checkpoint, positions: str | None) -> Checkpoint:
+    """The checkpoint, told which positions its encoder reads, and how large their tables are.
+
+    Raises:
+        BadInputError: it holds embeddings that no encoder here reads, or lacks some that it needs.
+        ConfigurationError: its tables fit several encoders, and nobody says which.
+        MismatchError: configuration and `positions` do not agree.
+    """
+    sizes, arrays = dict(checkpoint.sizes), dict(checkpoint.arrays)
+    stated = sizes.get("position_embeddings")
+    if stated and positions and not stated.startswith(positions):
+        raise MismatchError(f"{checkpoint.path}: states {stated} positions, not {positions}")
+    kind = stated or positions or _only_reader(checkpoint)
+    if kind == "segment_aware" and np.any(arrays.get(SEGMENT_TABLE, 0)):
+        kind = _WITH_SEGMENTS
+    tables = read_tables(kind)
+    for size, name in POSITION_TABLES.items():
+        if size in tables and name not in arrays:
+            raise BadInputError(f"{checkpoint.path}: lacks {name}, which {kind} positions need")
+        if size in tables:
+            sizes.setdefault(size, len(arrays[name]))
+        else:
+            arrays.pop(name, None)
+            if size != "max_sequence_length":  # which rows keep to without a table as well
+                sizes.pop(size, None)
+    if kind == "segment_aware":
+        arrays.pop(SEGMENT_TABLE, None)  # adds nothing
+    found = dataclasses.replace(
+        checkpoint, sizes=sizes | {"position_embeddings": kind}, arrays=arrays
+    )
+    unknown = [name for name in found.unused() if _EMBEDDING.search(name)]
+    if unknown:
+        raise BadInputError(
+            f"{checkpoint.path}: holds {unknown[0]}, which no encoder here reads; without it the "
+            "model would be another one"
+        )
+    if kind == _WITH_SEGMENTS != stated and TEXT_CLASSIFIER in found.found_parts():
+        # The authors' GLUE program gives all tokens of both texts segment 0 (run_glue.py).
+        table = arrays[SEGMENT_TABLE]
+        arrays[SEGMENT_TABLE] = np.repeat(table[:1], len(table), axis=0)
+    return found
+
+
+def _only_reader(checkpoint: Checkpoint) -> str:
+    """The positions that read all tables which a checkpoint holds."""
+    held = {size for size, name in POSITION_TABLES.items() if name in checkpoint.arrays}
+    if held <= read_tables("absolute"):
+        return "absolute"
+    for kind in _POSITIONS:
+        if held == read_tables(kind):
+            return kind
+    fitting = [kind for kind in _POSITIONS if read_tables(kind) <= held]
+    tables = [name for size, name in POSITION_TABLES.items() if size in held]
+    names = ", ".join(name.split(".")[2] for name in tables)
+    if fitting in ([], ["absolute"]):
+        raise BadInputError(
+            f"{checkpoint.path}: holds {names}: no encoder here reads just these; a model that was "
+            "called without SegaBERT's is --positions absolute"
+        )
+    raise ConfigurationError(
+        f"{checkpoint.path}: holds {names}, and does not say which of them its encoder reads; give "
+        f"--positions segment_aware for a SegaBERT, or one of {', '.join(fitting)}"
+    )
 
 
 def _warn_of_casing(checkpoint: Checkpoint) -> None:
@@ -108,12 +200,10 @@ def _warn_of_casing(checkpoint: Checkpoint) -> None:
         print_line(f"warning: {error}")
 
 
-def _function(name: str) -> Callable:
+def _check_extra() -> None:
     try:
-        if name.startswith(("huggingface:", "fairseq:")):
-            for needed in _EXTRA_MODULES:
-                load(needed)
-        return load(f"spanbert_tf.conversion.{name}")
+        for needed in _EXTRA_MODULES:
+            load(needed)
     except ModuleNotFoundError as error:
         raise BadInputError(
             f"{error.name} is not installed; pip install 'spanbert_tf[convert]'"

@@ -10,9 +10,13 @@ from spanbert_tf.conversion.checkpoint import (
     TOKEN_TABLE,
     Checkpoint,
 )
-from spanbert_tf.conversion.huggingface import read_sizes
+from spanbert_tf.conversion.configuration import (
+    find_casing,
+    find_vocabulary,
+    read_json,
+    read_sizes,
+)
 from spanbert_tf.conversion.torch_files import read_fairseq_file, with_standard_names
-from spanbert_tf.conversion.vocabularies import find_casing, find_vocabulary, read_json
 from spanbert_tf.errors import BadInputError
 
 _HEAD_WIDTH = 64  # of all published BERT models; the weights do not tell

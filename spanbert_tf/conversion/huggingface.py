@@ -8,7 +8,6 @@ import numpy as np
 
 from spanbert_tf.conversion.archives import opened_source
 from spanbert_tf.conversion.checkpoint import (
-    BERT_EPSILON,
     MASKED_LM_HEAD,
     SEGMENT_AWARE_SIZE_NAMES,
     SEGMENT_TABLE,
@@ -20,33 +19,38 @@ from spanbert_tf.conversion.checkpoint import (
     Checkpoint,
     read_tables,
 )
-from spanbert_tf.conversion.output_kinds import HUGGINGFACE_KIND
+from spanbert_tf.conversion.configuration import (
+    SEGABERT,
+    check_tokenizer,
+    find_casing,
+    find_vocabulary,
+    read_config,
+    read_json,
+    read_sizes,
+    save_vocabulary,
+)
 from spanbert_tf.conversion.torch_files import (
     read_pickled,
     read_safetensors,
     with_fused_attention,
     with_standard_names,
 )
-from spanbert_tf.conversion.vocabularies import (
-    check_tokenizer,
-    find_casing,
-    find_vocabulary,
-    read_json,
-    save_vocabulary,
-)
 from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.outputs import OutputKind
 from spanbert_tf.files.writing import write_directory
-from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS
 from spanbert_tf.text.vocabulary import PAD_TOKEN
 
-_CONFIG_NAMES = ("config.json", "bert_config.json")
+HUGGINGFACE_KIND = OutputKind(
+    "a model of transformers",
+    "config.json",
+    ("model.safetensors", "tokenizer_config.json", "vocab.txt"),
+)
 _INDEX_NAMES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _WEIGHT_NAMES = ("model.safetensors", "pytorch_model.bin")
 _HEAD_PARTS = (
     *("encoder", "pooler", MASKED_LM_HEAD, "next_sentence_head"),
     *(SPAN_CLASSIFIERS, TEXT_CLASSIFIER, TOKEN_CLASSIFIER),
 )
-_SEGABERT = "segabert"  # `--model_type` of its authors' programs
 _CLASSIFIER = "classifier"  # the name of the head of several of their classes
 
 
@@ -74,7 +78,7 @@ def read_huggingface(
         pieces = find_vocabulary(directory, path, vocabulary)
         casing = find_casing(directory, path, lowercase, strip_accents)
         arrays = with_standard_names(_read_weights(directory, path))
-        config, where = _read_config(directory, path)
+        config, where = read_config(directory, path)
     part = _classifier_part(config, arrays)
     if part is None:
         return Checkpoint(path, sizes, arrays, pieces, casing)
@@ -82,14 +86,6 @@ def read_huggingface(
     num_classes = len(arrays[f"{part}.weight"])
     labels = _read_labels(config, num_classes, where)
     return Checkpoint(path, sizes, arrays, pieces, casing, labels)
-
-
-def _read_config(directory: str, path: str) -> tuple[dict, str]:
-    """BERT's configuration, and what to call it in errors."""
-    names = [name for name in _CONFIG_NAMES if os.path.isfile(os.path.join(directory, name))]
-    if not names:
-        raise BadInputError(f"{path}: holds no {' or '.join(_CONFIG_NAMES)}")
-    return read_json(os.path.join(directory, names[0])), f"{path}: {names[0]}"
 
 
 def _classifier_part(config: dict, arrays: Mapping[str, np.ndarray]) -> str | None:
@@ -135,49 +131,6 @@ def _read_labels(config: dict, num_classes: int, where: str) -> tuple[str, ...]:
     ):
         raise BadInputError(f"{where}: id2label does not name {num_classes} different classes")
     return tuple(named[key] for key in keys)
-
-
-def read_sizes(directory: str, path: str) -> dict[str, int | float | str]:
-    """Arguments of `SpanBertBackbone` from BERT's configuration; of SegaBERT's what it states.
-
-    Raises:
-        BadInputError: the file is missing, lacks a key, or asks for what this encoder cannot do.
-    """
-    config, where = _read_config(directory, path)
-    sizes = {}
-    for ours, theirs in (SIZE_NAMES | SEGMENT_AWARE_SIZE_NAMES).items():
-        if theirs not in config:
-            if ours in SEGMENT_AWARE_SIZE_NAMES:  # the tables tell
-                continue
-            raise BadInputError(f"{where}: lacks {theirs}")
-        value = config[theirs]
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
-            raise BadInputError(f"{where}: {theirs} is {json.dumps(value)}, no positive integer")
-        sizes[ours] = value
-    for key, known in (
-        ("hidden_act", ("gelu",)),
-        ("position_embedding_type", tuple(POSITION_EMBEDDINGS)),
-        ("model_type", ("bert", _SEGABERT)),
-    ):
-        if (config.get(key) or known[0]) not in known:
-            words = f"only {known[0]!r} is converted"
-            raise BadInputError(f"{where}: {key} is {config[key]!r}; {words}")
-    # "absolute" is what transformers writes of any model.
-    if (config.get("position_embedding_type") or "absolute") != "absolute":
-        sizes["position_embeddings"] = config["position_embedding_type"]
-    if sizes["hidden_dim"] % sizes["num_heads"]:
-        raise BadInputError(f"{where}: num_attention_heads does not divide hidden_size")
-    dropout = _share(config, "hidden_dropout_prob", 0.1, where)
-    epsilon = _share(config, "layer_norm_eps", BERT_EPSILON, where)
-    return {**sizes, "dropout": dropout, "layer_norm_epsilon": epsilon}
-
-
-def _share(config: dict, key: str, default: float, where: str) -> float:
-    """A number from 0 to below 1."""
-    value = config.get(key, default)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
-        raise BadInputError(f"{where}: {key} is {json.dumps(value)}, no number from 0 to 1")
-    return float(value)
 
 
 def _read_weights(directory: str, path: str) -> dict[str, np.ndarray]:
@@ -272,7 +225,7 @@ def _config(checkpoint: Checkpoint, found: list[str]) -> dict:
     positions = sizes["position_embeddings"]
     return {
         "architectures": [_architecture(found)],
-        "model_type": "bert" if positions == "absolute" else _SEGABERT,
+        "model_type": "bert" if positions == "absolute" else SEGABERT,
         "hidden_act": "gelu",
         "hidden_dropout_prob": sizes["dropout"],
         "attention_probs_dropout_prob": sizes["dropout"],

@@ -1,9 +1,13 @@
-"""Presets of this project and of KerasHub's BERT, written."""
+"""Presets of this project and of KerasHub's BERT, read and written."""
 
+import inspect
+
+import keras
 import keras_hub
 import numpy as np
 
 from spanbert_tf.conversion.checkpoint import (
+    BERT_EPSILON,
     COREFERENCE,
     ENCODER,
     MASKED_LM_HEAD,
@@ -18,52 +22,206 @@ from spanbert_tf.conversion.checkpoint import (
     Checkpoint,
     check_absolute,
     check_epsilon,
+    head_settings,
+    read_tables,
 )
-from spanbert_tf.conversion.coreference import coreference_parameters
-from spanbert_tf.conversion.coreference_variables import head_settings
 from spanbert_tf.conversion.parameters import (
     Parameter,
     assign_parameters,
     encoder_parameters,
     further_head_parameters,
+    head_parameters,
     masked_lm_parameters,
     pooler_parameters,
-    span_classifier_parameters,
-    text_classifier_parameters,
-    token_classifier_parameters,
 )
+from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertCoreferenceResolver,
     SpanBertCoreferenceResolverPreprocessor,
+    SpanBertMaskedLM,
     SpanBertPretrainer,
     SpanBertQuestionAnswerer,
     SpanBertQuestionAnswererPreprocessor,
+    SpanBertRelationClassifier,
     SpanBertTextClassifier,
     SpanBertTextClassifierPreprocessor,
     SpanBertTokenClassifier,
     SpanBertTokenClassifierPreprocessor,
     SpanBertTokenizer,
 )
+from spanbert_tf.models.keras_hub_presets import task_class
 from spanbert_tf.models.span_bert_task import SpanBertTask
-from spanbert_tf.presets.pretraining import save_pretraining_preset
-from spanbert_tf.presets.writing import encode_rows, golden_rows, published_name, write_preset
+from spanbert_tf.presets.loading import (
+    load_checked,
+    load_preset,
+    without_warning_of_new_heads,
+)
+from spanbert_tf.presets.pretraining import (
+    add_heads,
+    load_encoder_and_head,
+    save_pretraining_preset,
+)
+from spanbert_tf.presets.writing import (
+    check_outputs,
+    encode_rows,
+    golden_rows,
+    published_name,
+    write_preset,
+)
 from spanbert_tf.process.lines import print_line
+from spanbert_tf.text.vocabulary import Casing, has_accents
 
+# The part of a checkpoint that is the head of a task of this class.
+_TASKS = {
+    SPAN_CLASSIFIERS: SpanBertQuestionAnswerer,
+    TEXT_CLASSIFIER: SpanBertTextClassifier,
+    TOKEN_CLASSIFIER: SpanBertTokenClassifier,
+    COREFERENCE: SpanBertCoreferenceResolver,
+}
+_CLASSES = {kind.__name__: kind for kind in _TASKS.values()}
+# Arguments of tasks and their preprocessors that a conversion keeps, or that arrays tell.
+_CONVERTED = {
+    *("backbone", "preprocessor", "tokenizer", "labels", "num_classes", "activation", "dropout"),
+    *("question_first", "segment_aware"),
+    *("max_segments", "max_span_width", "feature_dim", "ffnn_dim"),
+}
 _WIDTH_OF_LARGE = 1024
+# An encoder, the parameters of the heads on it, and further arguments of its `Checkpoint`.
+_Read = tuple[keras_hub.models.Backbone, list[Parameter], dict[str, object]]
+
+
+def read_keras(
+    path: str,
+    vocabulary: None = None,
+    lowercase: bool | None = None,
+    strip_accents: bool | None = None,
+) -> Checkpoint:
+    """Reads a preset of a `SpanBertBackbone` or of KerasHub's `BertBackbone`, heads included.
+
+    Raises:
+        BadInputError: the preset cannot be used.
+        MismatchError: it has another casing, or it answers questions and reads the passage first,
+            as no other project's classes do; or it is a SegaBERT of before 0.2.0.
+    """
+    if vocabulary:
+        raise MismatchError(f"{path}: has a vocabulary of its own; leave out --vocabulary")
+    name = task_class(path)
+    if name in _CLASSES:
+        backbone, heads, facts = _read_task(path, _CLASSES[name])
+    else:
+        backbone, heads, facts = _read_pretrained(path, name)
+    facts["approximates_gelu"] = isinstance(backbone, keras_hub.models.BertBackbone)
+    tokenizer = load_preset(keras_hub.models.Tokenizer, path)
+    check_outputs(path, backbone, tokenizer)
+    sizes = {name: getattr(backbone, name) for name in SIZES}
+    sizes["layer_norm_epsilon"] = getattr(backbone, "layer_norm_epsilon", BERT_EPSILON)
+    sizes["position_embeddings"] = getattr(backbone, "position_embeddings", "absolute")
+    for size in read_tables(sizes["position_embeddings"]):
+        sizes[size] = getattr(backbone, size)
+    casing = _casing(tokenizer)
+    given = (lowercase, strip_accents)
+    if any(value not in (None, own) for value, own in zip(given, casing, strict=True)):
+        raise MismatchError(f"{path}: its text is {casing.describe()}")
+    parameters = encoder_parameters(backbone) + pooler_parameters(backbone) + heads
+    arrays = {parameter.name: parameter.to_array() for parameter in parameters}
+    return Checkpoint(path, sizes, arrays, tokenizer.get_vocabulary(), casing, **facts)
+
+
+def _casing(tokenizer: keras_hub.tokenizers.WordPieceTokenizer) -> Casing:
+    """What a tokenizer of ours or of KerasHub does to text."""
+    if isinstance(tokenizer, SpanBertTokenizer):
+        return tokenizer.casing
+    # KerasHub's own presets say that accents are kept where their models were trained without; so
+    # there entries with accents tell.
+    keeps_accents = not tokenizer.strip_accents and any(
+        map(has_accents, tokenizer.get_vocabulary())
+    )
+    return Casing(tokenizer.lowercase, tokenizer.lowercase and not keeps_accents)
+
+
+def _read_task(path: str, kind: type[SpanBertTask]) -> _Read:
+    """The encoder of a task's preset, and its head, unless that was never trained."""
+    with without_warning_of_new_heads():
+        task = load_checked(kind, path)
+    if not task.is_head_trained:
+        _print_untrained(path)
+        return task.backbone, [], {}
+    facts = _facts_of_task(path, task)
+    _print_settings_left_behind(path, task)
+    return task.backbone, head_parameters(task), {**facts, "is_head_trained": True}
+
+
+def _facts_of_task(path: str, task: SpanBertTask) -> dict[str, object]:
+    """What a `Checkpoint` tells of a task beside arrays; refuses what no other project has."""
+    if isinstance(task, SpanBertQuestionAnswerer) and not task.preprocessor.question_first:
+        raise MismatchError(
+            f"{path}: reads the passage first, which other projects' question answerers do "
+            "not; fine-tune with records of --question-first"
+        )
+    if isinstance(task, SpanBertTokenClassifier):
+        return {"labels": tuple(task.labels)}
+    if not isinstance(task, SpanBertTextClassifier):
+        return {}
+    if task.activation is not keras.activations.linear:
+        raise MismatchError(
+            f"{path}: its classifier has an activation, which other projects' have not; set "
+            "activation to null"
+        )
+    return {"labels": tuple(task.labels), "is_pair": task.preprocessor.is_pair}
+
+
+def _print_settings_left_behind(path: str, task: keras_hub.models.Task) -> None:
+    """Says which settings other formats cannot hold, as far as they are not the defaults."""
+    left = []
+    for part in (task, task.preprocessor):
+        known = inspect.signature(type(part).__init__).parameters
+        left += [
+            f"{name} {value}"
+            for name, value in part.get_config().items()
+            if name in known and name not in _CONVERTED and value != known[name].default
+        ]
+    if left:
+        settings = ", ".join(left)
+        print_line(f"{path}: these settings have no place in other formats: {settings}")
+
+
+def _read_pretrained(path: str, name: str | None) -> _Read:
+    """The encoder of any other preset, with the heads of pre-training, if they were trained."""
+    backbone, masked_lm_head = load_encoder_and_head(path)
+    if name not in (None, SpanBertMaskedLM.__name__, keras_hub.models.BertMaskedLM.__name__):
+        print_line(
+            f"{path}: the head of its {name} has no place in other formats: the encoder alone is "
+            "converted",
+        )
+    if masked_lm_head is None:
+        if name == SpanBertMaskedLM.__name__:
+            _print_untrained(path)
+        return backbone, [], {}
+    heads = masked_lm_parameters(masked_lm_head, backbone.hidden_dim)
+    if not isinstance(backbone, SpanBertBackbone):
+        return backbone, heads, {}
+    heads += further_head_parameters(add_heads(path, backbone, masked_lm_head)[0])
+    return backbone, heads, {"is_head_trained": True}
+
+
+def refuse_copy(path: str) -> None:
+    """Refuses to convert a task's preset to such a preset, which would reset its settings.
+
+    Raises:
+        MismatchError: the preset is of one of this project's tasks, the masked LM apart.
+    """
+    name = task_class(path)
+    if name in {*_CLASSES, SpanBertRelationClassifier.__name__}:
+        raise MismatchError(f"{path}: is such a preset already, of a {name}; copy the directory")
+
+
+def _print_untrained(path: str) -> None:
+    print_line(f"{path}: its head was never trained: left out")
 
 
 def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False) -> list[str]:
-    """Writes a preset of this project.
-
-    Of a `SpanBertQuestionAnswerer` with the question first, of a `SpanBertTextClassifier`, of a
-    `SpanBertTokenClassifier`, of a `SpanBertCoreferenceResolver` or of a `SpanBertMaskedLM`, if
-    their heads are there, else of the encoder.
-
-    Args:
-        checkpoint: what to write.
-        directory: directory of the preset.
-        overwrite: whether an earlier preset may be replaced.
+    """Writes a preset of the first of `_TASKS` whose head is there, of a masked LM, or an encoder.
 
     Returns:
         The parts that the preset does not hold.
@@ -79,10 +237,10 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
     backbone = SpanBertBackbone(**checkpoint.sizes)
     _assign_encoder(backbone, checkpoint)
     facts = {"Converted from": published_name(checkpoint.path)}
-    for part, make_task in _TASKS.items():
+    for part in _TASKS:
         if part in found:
-            task, parameters = make_task(checkpoint, backbone, tokenizer)
-            assign_parameters(parameters, checkpoint.arrays)
+            task = _new_task(part, checkpoint, backbone, tokenizer)
+            assign_parameters(head_parameters(task), checkpoint.arrays)
             _note_trained(task, checkpoint)
             write_preset(task, directory, facts=facts, overwrite=overwrite)
             return [name for name in found if name not in (ENCODER, POOLER, part)]
@@ -126,22 +284,35 @@ def _note_trained(task: SpanBertTask, checkpoint: Checkpoint) -> None:
     task.is_head_trained = has_moved if known is None else known
 
 
-def _question_answerer(
-    checkpoint: Checkpoint, backbone: SpanBertBackbone, tokenizer: SpanBertTokenizer
-) -> tuple[SpanBertQuestionAnswerer, list[Parameter]]:
-    preprocessor = SpanBertQuestionAnswererPreprocessor(
+def _new_task(
+    part: str, checkpoint: Checkpoint, backbone: SpanBertBackbone, tokenizer: SpanBertTokenizer
+) -> SpanBertTask:
+    """The task that a part is the head of, with new weights in the head."""
+    length = backbone.max_sequence_length
+    segment_aware = backbone.position_embeddings != "absolute"
+    if part == SPAN_CLASSIFIERS:
+        preprocessor = SpanBertQuestionAnswererPreprocessor(
+            tokenizer, sequence_length=length, question_first=True, segment_aware=segment_aware
+        )
+        return SpanBertQuestionAnswerer(backbone, preprocessor)
+    if part == COREFERENCE:
+        return _coreference_resolver(checkpoint, backbone, tokenizer)
+    settings = {"dropout": backbone.dropout, "labels": checkpoint.labels}
+    if part == TOKEN_CLASSIFIER:
+        preprocessor = SpanBertTokenClassifierPreprocessor(tokenizer, length)
+        return SpanBertTokenClassifier(backbone, preprocessor=preprocessor, **settings)
+    preprocessor = SpanBertTextClassifierPreprocessor(
         tokenizer,
-        sequence_length=backbone.max_sequence_length,
-        question_first=True,
-        segment_aware=backbone.position_embeddings != "absolute",
+        length,
+        is_pair=checkpoint.is_pair,
+        segment_aware=segment_aware,
     )
-    answerer = SpanBertQuestionAnswerer(backbone, preprocessor)
-    return answerer, span_classifier_parameters(answerer.span_classifiers, backbone.hidden_dim)
+    return SpanBertTextClassifier(backbone, len(checkpoint.labels), preprocessor, **settings)
 
 
 def _coreference_resolver(
     checkpoint: Checkpoint, backbone: SpanBertBackbone, tokenizer: SpanBertTokenizer
-) -> tuple[SpanBertCoreferenceResolver, list[Parameter]]:
+) -> SpanBertCoreferenceResolver:
     """A resolver with the original's settings, as far as shapes do not tell them."""
     width = backbone.hidden_dim
     settings = head_settings(width, checkpoint.arrays)
@@ -151,59 +322,13 @@ def _coreference_resolver(
     preprocessor = SpanBertCoreferenceResolverPreprocessor(
         tokenizer, min(length, backbone.max_sequence_length)
     )
-    resolver = SpanBertCoreferenceResolver(backbone, preprocessor, **settings)
-    return resolver, coreference_parameters(resolver.head)
-
-
-def _text_classifier(
-    checkpoint: Checkpoint, backbone: SpanBertBackbone, tokenizer: SpanBertTokenizer
-) -> tuple[SpanBertTextClassifier, list[Parameter]]:
-    preprocessor = SpanBertTextClassifierPreprocessor(
-        tokenizer,
-        backbone.max_sequence_length,
-        is_pair=checkpoint.is_pair,
-        segment_aware=backbone.position_embeddings != "absolute",
-    )
-    classifier = SpanBertTextClassifier(
-        backbone,
-        len(checkpoint.labels),
-        preprocessor,
-        dropout=backbone.dropout,
-        labels=checkpoint.labels,
-    )
-    return classifier, text_classifier_parameters(classifier.output_dense, backbone.hidden_dim)
-
-
-def _token_classifier(
-    checkpoint: Checkpoint, backbone: SpanBertBackbone, tokenizer: SpanBertTokenizer
-) -> tuple[SpanBertTokenClassifier, list[Parameter]]:
-    preprocessor = SpanBertTokenClassifierPreprocessor(tokenizer, backbone.max_sequence_length)
-    classifier = SpanBertTokenClassifier(
-        backbone, checkpoint.labels, preprocessor, dropout=backbone.dropout
-    )
-    return classifier, token_classifier_parameters(classifier.output_dense, backbone.hidden_dim)
-
-
-# Part of a checkpoint → the task that it is the head of, and its parameters.
-_TASKS = {
-    SPAN_CLASSIFIERS: _question_answerer,
-    TEXT_CLASSIFIER: _text_classifier,
-    TOKEN_CLASSIFIER: _token_classifier,
-    COREFERENCE: _coreference_resolver,
-}
+    return SpanBertCoreferenceResolver(backbone, preprocessor, **settings)
 
 
 def write_keras_bert(
     checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
 ) -> list[str]:
     """Writes a preset of KerasHub's own BERT, which loads without this project.
-
-    KerasHub's BERT has the tanh approximation of the GELU; see `print_gelu_difference`.
-
-    Args:
-        checkpoint: what to write.
-        directory: directory of the preset.
-        overwrite: whether an earlier preset may be replaced.
 
     Returns:
         The parts that the preset does not hold.
@@ -239,11 +364,7 @@ def _assign_encoder(backbone: keras_hub.models.Backbone, checkpoint: Checkpoint)
 
 
 def print_gelu_difference(checkpoint: Checkpoint) -> None:
-    """Prints how far the outputs of KerasHub's BERT are from those of the exact encoder.
-
-    Args:
-        checkpoint: the weights of both.
-    """
+    """Prints how far the outputs of KerasHub's BERT are from those of the exact encoder."""
     exact_encoder = SpanBertBackbone(**checkpoint.sizes)
     tanh_encoder = _stock_backbone(checkpoint)
     for encoder in (exact_encoder, tanh_encoder):

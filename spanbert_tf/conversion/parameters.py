@@ -11,16 +11,34 @@ import keras_hub
 import numpy as np
 
 from spanbert_tf.conversion.checkpoint import (
+    LINEAR,
+    NETWORK,
     POSITION_TABLES,
     SEGMENT_TABLE,
     SPAN_POSITIONS,
+    TABLES,
     TEXT_CLASSIFIER,
     TOKEN_CLASSIFIER,
     TOKEN_TABLE,
+    standard_name,
 )
-from spanbert_tf.layers import SpanBoundaryHead
-from spanbert_tf.models import SpanBertPretrainer
+from spanbert_tf.layers import CoreferenceHead, ScoringNetwork, SpanBoundaryHead
+from spanbert_tf.models import (
+    SpanBertCoreferenceResolver,
+    SpanBertPretrainer,
+    SpanBertQuestionAnswerer,
+    SpanBertTextClassifier,
+    SpanBertTokenClassifier,
+)
 from spanbert_tf.models.span_bert_backbone import TABLE_SIZES
+from spanbert_tf.models.span_bert_task import SpanBertTask
+
+# Task → its dense layer's name in a `Checkpoint`, and its attribute.
+_CLASSIFIERS = {
+    SpanBertQuestionAnswerer: ("qa_outputs", "span_classifiers"),
+    SpanBertTextClassifier: (TEXT_CLASSIFIER, "output_dense"),
+    SpanBertTokenClassifier: (TOKEN_CLASSIFIER, "output_dense"),
+}
 
 
 class Parameter(NamedTuple):
@@ -96,8 +114,18 @@ def masked_lm_parameters(head: keras_hub.layers.MaskedLMHead, width: int) -> lis
     ]
 
 
-def span_boundary_parameters(head: SpanBoundaryHead, width: int) -> list[Parameter]:
-    """The parameters of a span boundary head, without the tied token embedding."""
+def further_head_parameters(pretrainer: SpanBertPretrainer) -> list[Parameter]:
+    """Those of the heads that only pre-training needs."""
+    width, parameters = pretrainer.backbone.hidden_dim, []
+    if pretrainer.span_boundary_head is not None:
+        parameters += _span_boundary_parameters(pretrainer.span_boundary_head, width)
+    if pretrainer.next_sentence_head is not None:
+        parameters += _dense("cls.seq_relationship", pretrainer.next_sentence_head, width)
+    return parameters
+
+
+def _span_boundary_parameters(head: SpanBoundaryHead, width: int) -> list[Parameter]:
+    """Without the tied token embedding."""
     prefix = "cls.pair_target_predictions"
     num_inputs = (2 * width + head.span_position_dim, width)
     parameters = [Parameter(SPAN_POSITIONS, head.position_embedding.embeddings)]
@@ -109,34 +137,12 @@ def span_boundary_parameters(head: SpanBoundaryHead, width: int) -> list[Paramet
     return [*parameters, Parameter(f"{prefix}.bias", head.bias)]
 
 
-def next_sentence_parameters(dense: keras.layers.Dense, width: int) -> list[Parameter]:
-    """The parameters of the next-sentence classifier."""
-    return list(_dense("cls.seq_relationship", dense, width))
-
-
-def further_head_parameters(pretrainer: SpanBertPretrainer) -> list[Parameter]:
-    """Those of the heads that only pre-training needs."""
-    width, parameters = pretrainer.backbone.hidden_dim, []
-    if pretrainer.span_boundary_head is not None:
-        parameters += span_boundary_parameters(pretrainer.span_boundary_head, width)
-    if pretrainer.next_sentence_head is not None:
-        parameters += next_sentence_parameters(pretrainer.next_sentence_head, width)
-    return parameters
-
-
-def span_classifier_parameters(dense: keras.layers.Dense, width: int) -> list[Parameter]:
-    """The parameters of a question answerer's classifiers of starts and ends."""
-    return list(_dense("qa_outputs", dense, width))
-
-
-def text_classifier_parameters(dense: keras.layers.Dense, width: int) -> list[Parameter]:
-    """Those of a classifier of texts, or of a regression."""
-    return list(_dense(TEXT_CLASSIFIER, dense, width))
-
-
-def token_classifier_parameters(dense: keras.layers.Dense, width: int) -> list[Parameter]:
-    """Those of a classifier of tokens."""
-    return list(_dense(TOKEN_CLASSIFIER, dense, width))
+def head_parameters(task: SpanBertTask) -> list[Parameter]:
+    """The parameters of a fine-tuned task's head."""
+    if isinstance(task, SpanBertCoreferenceResolver):
+        return _coreference_parameters(task.head)
+    prefix, attribute = _CLASSIFIERS[type(task)]
+    return list(_dense(prefix, getattr(task, attribute), task.backbone.hidden_dim))
 
 
 def _encoder_layer(
@@ -163,3 +169,43 @@ def _dense(prefix: str, dense: keras.layers.Layer, num_inputs: int) -> Iterator[
 def _layer_norm(prefix: str, norm: keras.layers.LayerNormalization) -> Iterator[Parameter]:
     yield Parameter(f"{prefix}.weight", norm.gamma)
     yield Parameter(f"{prefix}.bias", norm.beta)
+
+
+def _coreference_parameters(head: CoreferenceHead) -> list[Parameter]:
+    """One of depth 1 lacks the gate."""
+    mentions, antecedents = head.mention_scorer, head.antecedent_scorer
+    tables = (
+        mentions.width_embeddings,
+        mentions.width_prior_embeddings,
+        antecedents.genre_embeddings,
+        antecedents.prior_distance_embeddings,
+        antecedents.speaker_embeddings,
+        antecedents.distance_embeddings,
+        antecedents.segment_embeddings,
+    )
+    pairs = list(zip(TABLES, tables, strict=True))
+    pairs += _network("mention_scores/", mentions.mention_network)
+    pairs += _network("width_scores/", mentions.width_network)
+    pairs += _network("coref_layer/slow_antecedent_scores/", antecedents.pair_network)
+    pairs += _linear("", antecedents.prior_distance_scores)
+    pairs += _linear("mention_word_attn/", mentions.head_attention)
+    pairs += _linear("src_projection/", antecedents.source_projection)
+    if antecedents.depth > 1:
+        pairs += _linear("coref_layer/f/", antecedents.gate)
+    return [Parameter(standard_name(name), variable) for name, variable in pairs]
+
+
+def _network(scope: str, network: ScoringNetwork) -> Iterator[tuple[str, keras.Variable]]:
+    variables = (
+        network.hidden_kernel,
+        network.hidden_bias,
+        network.output_kernel,
+        network.output_bias,
+    )
+    for name, variable in zip(NETWORK, variables, strict=True):
+        yield scope + name, variable
+
+
+def _linear(scope: str, dense: keras.layers.Dense) -> Iterator[tuple[str, keras.Variable]]:
+    for name, variable in zip(LINEAR, (dense.kernel, dense.bias), strict=True):
+        yield scope + name, variable

@@ -17,17 +17,26 @@ from spanbert_tf.conversion.archives import opened_source
 from spanbert_tf.conversion.checkpoint import (
     COREFERENCE,
     SIZE_NAMES,
+    VARIABLES,
     Checkpoint,
     check_absolute,
     check_epsilon,
+    standard_name,
+    variable_name,
 )
-from spanbert_tf.conversion.coreference_variables import VARIABLES, standard_name, variable_name
-from spanbert_tf.conversion.huggingface import read_sizes
-from spanbert_tf.conversion.output_kinds import TF1_KIND
-from spanbert_tf.conversion.vocabularies import find_casing, find_vocabulary, save_vocabulary
+from spanbert_tf.conversion.configuration import (
+    find_casing,
+    find_vocabulary,
+    read_sizes,
+    save_vocabulary,
+)
 from spanbert_tf.errors import BadInputError, MismatchError, reason
+from spanbert_tf.files.outputs import OutputKind
 from spanbert_tf.files.writing import write_directory
 
+TF1_KIND = OutputKind(
+    "a checkpoint of TensorFlow 1", "bert_config.json", ("bert_model.ckpt.*", "vocab.txt")
+)
 _PREFIX = "bert_model.ckpt"
 _PARTS = (
     *("encoder", "pooler", "masked_lm_head", "next_sentence_head", "span_classifiers"),
@@ -84,9 +93,9 @@ def _read_arrays(directory: str, path: str) -> dict[str, np.ndarray]:
         names = [name for name in shapes if not _OPTIMIZER.search(name)]
         values = {name: np.asarray(reader.get_tensor(name)) for name in names}
     except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:
-        reason = str(error).splitlines()[0]
+        problem = str(error).splitlines()[0]
         raise BadInputError(
-            f"{path}: {indices[0]}: is damaged ({reason}); copy it again"
+            f"{path}: {indices[0]}: is damaged ({problem}); copy it again"
         ) from error
     # Other classifiers have `output_weights`, too.
     is_resolver = any("span_width_embeddings" in name for name in values)

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from spanbert_tf.conversion.checkpoint import Checkpoint
-from spanbert_tf.conversion.convert import convert_checkpoint
-from spanbert_tf.conversion.coreference_variables import standard_name
+from spanbert_tf.conversion.checkpoint import Checkpoint, standard_name
+from spanbert_tf.conversion.convert import convert_checkpoint, with_positions
 from spanbert_tf.conversion.keras_presets import _coreference_resolver
-from spanbert_tf.conversion.position_tables import with_positions
 from spanbert_tf.conversion.tf1 import read_tf1
 from spanbert_tf.models import SpanBertBackbone, SpanBertCoreferenceResolver, SpanBertTokenizer
 from spanbert_tf.text.vocabulary import Casing
@@ -163,7 +161,7 @@ def test_positions_of_a_segment_are_those_of_the_originals_set_up(width, segment
     sizes = {"hidden_dim": width, "max_sequence_length": 512, "intermediate_dim": 8}
     backbone = SpanBertBackbone(len(PIECES), num_layers=1, num_heads=2, **sizes)
     checkpoint = Checkpoint("x", sizes, arrays, PIECES, Casing.of(False))
-    resolver, _ = _coreference_resolver(checkpoint, backbone, SpanBertTokenizer(PIECES))
+    resolver = _coreference_resolver(checkpoint, backbone, SpanBertTokenizer(PIECES))
     assert resolver.preprocessor.sequence_length == length
     assert resolver.max_segments == segments
 

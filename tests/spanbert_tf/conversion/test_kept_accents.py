@@ -6,8 +6,8 @@ import pytest
 import transformers
 from torch_models import save_torch_model, torch_model
 
+from spanbert_tf.conversion.configuration import find_casing
 from spanbert_tf.conversion.convert import convert_checkpoint
-from spanbert_tf.conversion.vocabularies import find_casing
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertTokenizer
 

@@ -16,9 +16,8 @@ from torch_models import (
 )
 
 from spanbert_tf.conversion.checkpoint import TEXT_CLASSIFIER
-from spanbert_tf.conversion.convert import convert_checkpoint
+from spanbert_tf.conversion.convert import convert_checkpoint, with_positions
 from spanbert_tf.conversion.huggingface import read_huggingface
-from spanbert_tf.conversion.position_tables import with_positions
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertTextClassifier
 from spanbert_tf.tasks.predictor import Predictor

@@ -19,9 +19,8 @@ from torch_models import (
     torch_outputs,
 )
 
-from spanbert_tf.conversion.convert import convert_checkpoint
+from spanbert_tf.conversion.convert import convert_checkpoint, with_positions
 from spanbert_tf.conversion.huggingface import read_huggingface
-from spanbert_tf.conversion.position_tables import with_positions
 from spanbert_tf.conversion.tf1 import read_tf1, write_tf1
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertBackbone

@@ -10,7 +10,7 @@ import pytest
 
 from spanbert_tf.cli import main
 from spanbert_tf.config import load_run_config
-from spanbert_tf.conversion.keras_sources import read_keras
+from spanbert_tf.conversion.keras_presets import read_keras
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.kinds import refuse_no_preset

@@ -1,9 +1,15 @@
-"""The vocabulary and the casing of a checkpoint: read where they are stated, never guessed."""
+"""Sizes, vocabulary and casing of a checkpoint: read where they are stated, never guessed."""
 
 import json
 import os
 
+from spanbert_tf.conversion.checkpoint import (
+    BERT_EPSILON,
+    SEGMENT_AWARE_SIZE_NAMES,
+    SIZE_NAMES,
+)
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
+from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS
 from spanbert_tf.text.vocabulary import (
     CONTINUATION_PREFIX,
     Casing,
@@ -11,7 +17,9 @@ from spanbert_tf.text.vocabulary import (
     load_vocabulary,
 )
 
-VOCABULARY_NAMES = ("vocab.txt", "vocabulary.txt")
+_VOCABULARY_NAMES = ("vocab.txt", "vocabulary.txt")
+_CONFIG_NAMES = ("config.json", "bert_config.json")
+SEGABERT = "segabert"  # `--model_type` of its authors' programs
 # Classes of `transformers` that split text as BERT does, with `Fast` or without; the last two leave
 # it to `tokenizer.json`.
 _TOKENIZER_CLASSES = {
@@ -38,6 +46,57 @@ def read_json(path: str) -> dict:
     return content
 
 
+def read_config(directory: str, path: str) -> tuple[dict, str]:
+    """BERT's configuration, and what to call it in errors."""
+    names = [name for name in _CONFIG_NAMES if os.path.isfile(os.path.join(directory, name))]
+    if not names:
+        raise BadInputError(f"{path}: holds no {' or '.join(_CONFIG_NAMES)}")
+    return read_json(os.path.join(directory, names[0])), f"{path}: {names[0]}"
+
+
+def read_sizes(directory: str, path: str) -> dict[str, int | float | str]:
+    """Arguments of `SpanBertBackbone` from BERT's configuration; of SegaBERT's what it states.
+
+    Raises:
+        BadInputError: the file is missing, lacks a key, or asks for what this encoder cannot do.
+    """
+    config, where = read_config(directory, path)
+    sizes = {}
+    for ours, theirs in (SIZE_NAMES | SEGMENT_AWARE_SIZE_NAMES).items():
+        if theirs not in config:
+            if ours in SEGMENT_AWARE_SIZE_NAMES:  # the tables tell
+                continue
+            raise BadInputError(f"{where}: lacks {theirs}")
+        value = config[theirs]
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
+            raise BadInputError(f"{where}: {theirs} is {json.dumps(value)}, no positive integer")
+        sizes[ours] = value
+    for key, known in (
+        ("hidden_act", ("gelu",)),
+        ("position_embedding_type", tuple(POSITION_EMBEDDINGS)),
+        ("model_type", ("bert", SEGABERT)),
+    ):
+        if (config.get(key) or known[0]) not in known:
+            words = f"only {known[0]!r} is converted"
+            raise BadInputError(f"{where}: {key} is {config[key]!r}; {words}")
+    # "absolute" is what transformers writes of any model.
+    if (config.get("position_embedding_type") or "absolute") != "absolute":
+        sizes["position_embeddings"] = config["position_embedding_type"]
+    if sizes["hidden_dim"] % sizes["num_heads"]:
+        raise BadInputError(f"{where}: num_attention_heads does not divide hidden_size")
+    dropout = _share(config, "hidden_dropout_prob", 0.1, where)
+    epsilon = _share(config, "layer_norm_eps", BERT_EPSILON, where)
+    return {**sizes, "dropout": dropout, "layer_norm_epsilon": epsilon}
+
+
+def _share(config: dict, key: str, default: float, where: str) -> float:
+    """A number from 0 to below 1."""
+    value = config.get(key, default)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
+        raise BadInputError(f"{where}: {key} is {json.dumps(value)}, no number from 0 to 1")
+    return float(value)
+
+
 def find_vocabulary(directory: str, path: str, given: str | None) -> list[str]:
     """The vocabulary of a checkpoint.
 
@@ -51,7 +110,7 @@ def find_vocabulary(directory: str, path: str, given: str | None) -> list[str]:
     """
     if given:
         return load_vocabulary(given)
-    for name in VOCABULARY_NAMES:
+    for name in _VOCABULARY_NAMES:
         found = os.path.join(directory, name)
         if os.path.isfile(found):
             return load_vocabulary(found)
@@ -82,7 +141,7 @@ def _check_ids(pieces: dict[str, int], path: str) -> None:
 
 def save_vocabulary(directory: str, vocabulary: list[str]) -> None:
     """Writes `vocab.txt`, one entry a line."""
-    with open(os.path.join(directory, VOCABULARY_NAMES[0]), "w", encoding="utf-8") as file:
+    with open(os.path.join(directory, _VOCABULARY_NAMES[0]), "w", encoding="utf-8") as file:
         file.writelines(f"{piece}\n" for piece in vocabulary)
 
 
