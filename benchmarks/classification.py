@@ -57,8 +57,8 @@ def show_featurising(data: str, rounds: int) -> None:
 
     from spanbert_tf.data.task_records import Records
     from spanbert_tf.tasks.text_classification.dataset import load_examples
+    from spanbert_tf.tasks.text_classification.records import TextClassificationInfo
     from spanbert_tf.tasks.text_classification.rows import Featurizer
-    from spanbert_tf.tasks.text_classification.schema import TextClassificationInfo
     from spanbert_tf.text.vocabulary import load_vocabulary
 
     records, path = Records.of(data, TextClassificationInfo), os.path.join(data, "vocab.txt")

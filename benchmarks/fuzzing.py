@@ -159,8 +159,8 @@ def _question_files(
 ) -> Iterator[tuple[str, pathlib.Path, Reader]]:
     from spanbert_tf.tasks.question_answering.dataset import load_contexts, load_questions
     from spanbert_tf.tasks.question_answering.files import read_mrqa, read_squad
+    from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo
     from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
-    from spanbert_tf.tasks.question_answering.schema import QuestionAnsweringInfo
     from spanbert_tf.text.vocabulary import load_vocabulary
 
     answers = {"text": ["cat"], "answer_start": [4]}

@@ -1,28 +1,18 @@
 """Configurations: read, laid over their bases, overridden and checked without TensorFlow."""
 
 from spanbert_tf.config.continuing import load_run_config, shape_values
-from spanbert_tf.config.coreference import CoreferenceConfig
 from spanbert_tf.config.finetuning import (
     FinetuningConfig,
     FinetuningTrainingConfig,
     load_finetuning_config,
 )
-from spanbert_tf.config.named_entities import NamedEntitiesConfig
 from spanbert_tf.config.pretraining import PretrainingConfig, TrainingConfig, load_config
-from spanbert_tf.config.question_answering import QuestionAnsweringConfig
-from spanbert_tf.config.relation_extraction import RelationExtractionConfig
 from spanbert_tf.config.settings import flat_values, shipped_directory, shipped_names
-from spanbert_tf.config.text_classification import TextClassificationConfig
 
 __all__ = [
-    "CoreferenceConfig",
     "FinetuningConfig",
     "FinetuningTrainingConfig",
-    "NamedEntitiesConfig",
     "PretrainingConfig",
-    "QuestionAnsweringConfig",
-    "RelationExtractionConfig",
-    "TextClassificationConfig",
     "TrainingConfig",
     "flat_values",
     "load_config",

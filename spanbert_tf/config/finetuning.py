@@ -25,13 +25,13 @@ from spanbert_tf.validation import (
     largest_divisor,
 )
 
-# Name of each task of this package → module and class of its configuration.
+# Name of each task of this package → place of its configuration class, imported when it is chosen.
 TASK_CONFIGS = {
-    "question_answering": "spanbert_tf.config.question_answering:QuestionAnsweringConfig",
-    "text_classification": "spanbert_tf.config.text_classification:TextClassificationConfig",
-    "coreference": "spanbert_tf.config.coreference:CoreferenceConfig",
-    "relation_extraction": "spanbert_tf.config.relation_extraction:RelationExtractionConfig",
-    "named_entities": "spanbert_tf.config.named_entities:NamedEntitiesConfig",
+    "question_answering": "spanbert_tf.tasks.question_answering.records:QuestionAnsweringConfig",
+    "text_classification": "spanbert_tf.tasks.text_classification.records:TextClassificationConfig",
+    "coreference": "spanbert_tf.tasks.coreference.records:CoreferenceConfig",
+    "relation_extraction": "spanbert_tf.tasks.relation_extraction.records:RelationExtractionConfig",
+    "named_entities": "spanbert_tf.tasks.named_entities.records:NamedEntitiesConfig",
 }
 
 

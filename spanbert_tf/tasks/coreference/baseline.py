@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from spanbert_tf.tasks.coreference.cluster_column import Clusters, Span
 from spanbert_tf.tasks.coreference.pronouns import PRONOUNS
-from spanbert_tf.tasks.coreference.schema import DocumentLine
+from spanbert_tf.tasks.coreference.records import DocumentLine
 
 _DETERMINERS = frozenset(("the", "this", "that", "these", "those"))
 

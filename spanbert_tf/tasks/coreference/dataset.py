@@ -19,8 +19,8 @@ from spanbert_tf.data.rows_info import ROW_TOKEN_IDS
 from spanbert_tf.data.schema import token_id_dtype
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.masking.random_bits import Stream, high_fraction, random_bits, scale
-from spanbert_tf.tasks.coreference import schema
-from spanbert_tf.tasks.coreference.schema import CoreferenceInfo
+from spanbert_tf.tasks.coreference import records as schema
+from spanbert_tf.tasks.coreference.records import CoreferenceInfo
 from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 MAX_BATCH_POSITIONS = 4096  # of a batch to predict, so that short documents go together

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import markupsafe
 
 from spanbert_tf.tasks.coreference.cluster_column import Clusters, Span
-from spanbert_tf.tasks.coreference.schema import DocumentLine
+from spanbert_tf.tasks.coreference.records import DocumentLine
 from spanbert_tf.tasks.coreference.scoring import score_documents
 from spanbert_tf.tasks.report.page import render_page
 

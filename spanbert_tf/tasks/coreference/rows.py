@@ -19,14 +19,33 @@ from spanbert_tf.data.document_segments import NO_PIECE, SegmentedDocuments
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.process.console import show_progress
-from spanbert_tf.tasks.coreference import schema
 from spanbert_tf.tasks.coreference.conll import Document
+from spanbert_tf.tasks.coreference.records import (
+    DOCUMENTS_FILE,
+    FLAG_DTYPE,
+    GENRE,
+    IS_SPECIAL,
+    MENTION_CLUSTERS,
+    MENTION_ENDS,
+    MENTION_STARTS,
+    NO_SPEAKER,
+    NUMBER_DTYPE,
+    SEGMENT_LENGTHS,
+    SENTENCES,
+    SPEAKERS,
+    SPECIAL_SPEAKER,
+    WORDS,
+    CoreferenceInfo,
+    DocumentLine,
+    default_training_segments,
+    genre_id,
+)
 from spanbert_tf.tasks.preparation import Row, RowMaker, write_task_records
 from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText, WordPieceTokenizer
 from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds
 
 _DOCUMENTS_AT_ONCE = 64
-_NUMBER_DTYPE = np.dtype(schema.NUMBER_DTYPE).newbyteorder("<")
+_NUMBER_DTYPE = np.dtype(NUMBER_DTYPE).newbyteorder("<")
 _SHOWN = (
     ("documents", "rows"),
     ("segments", "segments"),
@@ -192,7 +211,7 @@ def write_documents(
     max_span_width: int,
     max_training_segments: int | None = None,
     **options: object,
-) -> schema.CoreferenceInfo:
+) -> CoreferenceInfo:
     """Writes records of documents, in their order.
 
     Args:
@@ -211,7 +230,7 @@ def write_documents(
         BadInputError: a file cannot be used, or a word is longer than a segment.
         MismatchError: vocabulary and casing do not go together.
     """
-    at_once = max_training_segments or schema.default_training_segments(sequence_length)
+    at_once = max_training_segments or default_training_segments(sequence_length)
     maker = DocumentRows(documents, max_span_width, at_once)
     return write_task_records(maker, output, sequence_length=sequence_length, **options)
 
@@ -219,7 +238,7 @@ def write_documents(
 class DocumentRows(RowMaker):
     """Word pieces, segments and mentions of documents, with all that is lost counted."""
 
-    info_class = schema.CoreferenceInfo
+    info_class = CoreferenceInfo
     title = "coreference records"
 
     def __init__(
@@ -258,14 +277,14 @@ class DocumentRows(RowMaker):
                 row = segment_pieces(of_document, sequence_length=sequence_length, **ids)
                 self._count(document, of_document, row)
                 line = _document_line(document, of_document.sentence_starts)
-                self.lines[schema.DOCUMENTS_FILE].append(line)
+                self.lines[DOCUMENTS_FILE].append(line)
                 yield self._row(document, row)
 
     def described(self) -> dict[str, int]:
         """How many segments are trained at once."""
         return {"max_training_segments": self._max_training_segments}
 
-    def summary(self, info: schema.CoreferenceInfo, seconds: float) -> Iterator[str]:
+    def summary(self, info: CoreferenceInfo, seconds: float) -> Iterator[str]:
         """What there is, and what was lost."""
         yield ", ".join(f"{info.counts[name]:,} {title}" for title, name in _SHOWN)
         for name, meaning in _LOST.items():
@@ -276,22 +295,22 @@ class DocumentRows(RowMaker):
         is_special = row.pieces == NO_PIECE
         starts, ends, clusters = self._mentions(document, row, ~is_special)
         names = [name for name in dict.fromkeys(document.speakers) if name]
-        ids = {"": schema.NO_SPEAKER}
-        ids |= {name: number for number, name in enumerate(names, schema.SPECIAL_SPEAKER + 1)}
+        ids = {"": NO_SPEAKER}
+        ids |= {name: number for number, name in enumerate(names, SPECIAL_SPEAKER + 1)}
         speakers = np.fromiter(map(ids.__getitem__, document.speakers), "int64")[row.word_indices]
         numbers = {
-            schema.SENTENCES: row.sentence_indices,
-            schema.WORDS: row.word_indices,
-            schema.SPEAKERS: np.where(is_special, schema.SPECIAL_SPEAKER, speakers),
-            schema.SEGMENT_LENGTHS: row.segment_lengths,
-            schema.MENTION_STARTS: starts,
-            schema.MENTION_ENDS: ends,
-            schema.MENTION_CLUSTERS: clusters,
+            SENTENCES: row.sentence_indices,
+            WORDS: row.word_indices,
+            SPEAKERS: np.where(is_special, SPECIAL_SPEAKER, speakers),
+            SEGMENT_LENGTHS: row.segment_lengths,
+            MENTION_STARTS: starts,
+            MENTION_ENDS: ends,
+            MENTION_CLUSTERS: clusters,
         }
         lists = {name: np.asarray(values).astype(_NUMBER_DTYPE) for name, values in numbers.items()}
-        lists[schema.IS_SPECIAL] = is_special.astype(schema.FLAG_DTYPE)
+        lists[IS_SPECIAL] = is_special.astype(FLAG_DTYPE)
         lists[ROW_TOKEN_IDS] = row.token_ids
-        return Row({schema.GENRE: schema.genre_id(document.name)}, lists)
+        return Row({GENRE: genre_id(document.name)}, lists)
 
     def _mentions(
         self, document: Document, row: SegmentedDocuments, is_piece: np.ndarray
@@ -346,7 +365,7 @@ def _num_distinct(ascending: np.ndarray) -> int:
     return int(np.count_nonzero(np.diff(ascending, prepend=-1)))
 
 
-def _document_line(document: Document, sentence_starts: list[int]) -> schema.DocumentLine:
+def _document_line(document: Document, sentence_starts: list[int]) -> DocumentLine:
     return {
         "name": document.name,
         "part": document.part,

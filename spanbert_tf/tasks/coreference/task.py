@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from spanbert_tf.config import CoreferenceConfig
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import (
     SpanBertBackbone,
@@ -18,8 +17,8 @@ from spanbert_tf.tasks.coreference.dataset import coreference_dataset, load_docu
 from spanbert_tf.tasks.coreference.decoding import clusters_of, link_spans
 from spanbert_tf.tasks.coreference.inspection import inspect_documents
 from spanbert_tf.tasks.coreference.raw_texts import resolve_texts
+from spanbert_tf.tasks.coreference.records import CoreferenceConfig, CoreferenceInfo
 from spanbert_tf.tasks.coreference.report import report_page
-from spanbert_tf.tasks.coreference.schema import CoreferenceInfo
 from spanbert_tf.tasks.coreference.scoring import score_documents
 from spanbert_tf.tasks.coreference.serving import ResolveTexts
 from spanbert_tf.tasks.coreference.writing import WRITTEN_FILES, write_predictions

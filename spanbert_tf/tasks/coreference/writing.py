@@ -10,7 +10,7 @@ from spanbert_tf.process.lines import escape_controls
 from spanbert_tf.tasks.coreference.cluster_column import Clusters, Span, cluster_cells
 from spanbert_tf.tasks.coreference.conll import document_title
 from spanbert_tf.tasks.coreference.pronouns import POSSESSIVE, PRONOUNS
-from spanbert_tf.tasks.coreference.schema import DocumentLine
+from spanbert_tf.tasks.coreference.records import DocumentLine
 
 WRITTEN_FILES = (
     "predictions.conll",

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from spanbert_tf.data.packed_rows import LIST, PackedRows, packed_batches
 from spanbert_tf.data.task_records import Records
-from spanbert_tf.tasks.named_entities.schema import LABEL_DTYPE, LABELS, NamedEntitiesInfo
+from spanbert_tf.tasks.named_entities.records import LABEL_DTYPE, LABELS, NamedEntitiesInfo
 
 
 def named_entities_dataset(directory: str | os.PathLike, **options: bool | int) -> tf.data.Dataset:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from spanbert_tf.models import SpanBertTokenClassifier
-from spanbert_tf.tasks.named_entities.schema import BEGIN, INSIDE, OUTSIDE
+from spanbert_tf.tasks.named_entities.records import BEGIN, INSIDE, OUTSIDE
 from spanbert_tf.text.positions import changes
 from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
 from spanbert_tf.text.vocabulary import is_continuation

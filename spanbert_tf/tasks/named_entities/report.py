@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from spanbert_tf.tasks.named_entities.schema import SentenceLine
+from spanbert_tf.tasks.named_entities.records import SentenceLine
 from spanbert_tf.tasks.named_entities.scoring import entity_spans
 from spanbert_tf.tasks.report.page import marked_parts, render_page
 

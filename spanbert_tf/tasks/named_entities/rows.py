@@ -13,15 +13,23 @@ import numpy as np
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, SECOND_START
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.process.console import show_progress
-from spanbert_tf.tasks.named_entities import schema
 from spanbert_tf.tasks.named_entities.files import Entity, Sentence, SentenceSet
-from spanbert_tf.tasks.named_entities.schema import NamedEntitiesInfo
+from spanbert_tf.tasks.named_entities.records import (
+    BEGIN,
+    INSIDE,
+    LABEL_DTYPE,
+    LABELS,
+    OUTSIDE,
+    SENTENCES_FILE,
+    NamedEntitiesInfo,
+    SentenceLine,
+)
 from spanbert_tf.tasks.preparation import Row, RowMaker, RowPacker, write_task_records
 from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText
 from spanbert_tf.text.vocabulary import Casing, is_continuation
 
 _SHOWN_LOST = 5
-_LABEL_DTYPE = np.dtype(schema.LABEL_DTYPE).newbyteorder("<")
+_LABEL_DTYPE = np.dtype(LABEL_DTYPE).newbyteorder("<")
 
 
 def write_entities(
@@ -76,7 +84,7 @@ class EntityRows(RowMaker):
         tokenize, pack = TextTokenizer(pieces, casing, segment_aware=False), RowPacker(pieces)
         pairs = zip(sentences, tokenize([sentence.text for sentence in sentences]), strict=True)
         for sentence, text in show_progress(pairs, len(sentences), "sentences"):
-            self.lines[schema.SENTENCES_FILE].append(self._line(sentence, text))
+            self.lines[SENTENCES_FILE].append(self._line(sentence, text))
             yield from self._rows(text, self._piece_labels(sentence, text), pack, sequence_length)
 
     def described(self) -> dict[str, list[str]]:
@@ -113,7 +121,7 @@ class EntityRows(RowMaker):
             part = slice(start, start + room)
             token_ids, second_start = pack(text.token_ids[part])
             of_positions = np.pad(labels[part] + 1, 1).astype(_LABEL_DTYPE)
-            lists = {ROW_TOKEN_IDS: token_ids, schema.LABELS: of_positions}
+            lists = {ROW_TOKEN_IDS: token_ids, LABELS: of_positions}
             yield Row({SECOND_START: second_start}, lists)
 
     def _piece_labels(self, sentence: Sentence, text: TokenizedText) -> np.ndarray:
@@ -128,8 +136,8 @@ class EntityRows(RowMaker):
                 self._note_lost(sentence, entity)
                 continue
             inside = labels[span]
-            inside[inside == 0] = self._numbers[schema.INSIDE + entity.type]
-            inside[0] = self._numbers[schema.BEGIN + entity.type]
+            inside[inside == 0] = self._numbers[INSIDE + entity.type]
+            inside[0] = self._numbers[BEGIN + entity.type]
         return labels
 
     def _span(self, entity: Entity, text: TokenizedText) -> slice | None:
@@ -143,7 +151,7 @@ class EntityRows(RowMaker):
         is_cut |= self._continues[[text.token_ids[first], *following]].any()
         return None if is_cut else slice(first, last + 1)
 
-    def _line(self, sentence: Sentence, text: TokenizedText) -> schema.SentenceLine:
+    def _line(self, sentence: Sentence, text: TokenizedText) -> SentenceLine:
         words = sentence.words
         if words is None:
             words = self._words(text)
@@ -158,7 +166,7 @@ class EntityRows(RowMaker):
         labels = None
         if sentence.entities is not None:
             labels = _word_labels(words, sentence.entities)
-            labelled = sum(label.startswith(schema.BEGIN) for label in labels)
+            labelled = sum(label.startswith(BEGIN) for label in labels)
             self.counts["unscored_entities"] += len(sentence.entities) - labelled
         return {
             "id": sentence.id,
@@ -199,13 +207,13 @@ def _labels(sentences: SentenceSet) -> list[str]:
             "them some, an empty list where there are none"
         )
     types = sorted({entity.type for entities in known for entity in entities or ()})
-    prefixed = [(schema.BEGIN + name, schema.INSIDE + name) for name in types]
-    return [schema.OUTSIDE, *(label for pair in prefixed for label in pair)]
+    prefixed = [(BEGIN + name, INSIDE + name) for name in types]
+    return [OUTSIDE, *(label for pair in prefixed for label in pair)]
 
 
 def _word_labels(words: Sequence[tuple[int, int]], entities: Sequence[Entity]) -> list[str]:
     """The labels of words, from the characters of the entities; none of one that cuts a word."""
-    labels = [schema.OUTSIDE] * len(words)
+    labels = [OUTSIDE] * len(words)
     starts, ends = np.array(words, int).reshape(-1, 2).T
     for entity in entities:
         first = int(np.searchsorted(starts, entity.start))
@@ -214,5 +222,5 @@ def _word_labels(words: Sequence[tuple[int, int]], entities: Sequence[Entity]) -
         if begins_inside or (last < len(words) and starts[last] < entity.end):
             continue
         for number in range(first, last):
-            labels[number] = (schema.INSIDE if number > first else schema.BEGIN) + entity.type
+            labels[number] = (INSIDE if number > first else BEGIN) + entity.type
     return labels

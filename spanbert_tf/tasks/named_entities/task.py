@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.config import NamedEntitiesConfig
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.text_files import write_json_lines
@@ -23,14 +22,15 @@ from spanbert_tf.process.console import DataConsole
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.tasks.named_entities.dataset import named_entities_dataset
 from spanbert_tf.tasks.named_entities.decoding import EntityDecoder, best_labels
-from spanbert_tf.tasks.named_entities.report import report_page
-from spanbert_tf.tasks.named_entities.schema import (
+from spanbert_tf.tasks.named_entities.records import (
     BEGIN,
     INSIDE,
     OUTSIDE,
+    NamedEntitiesConfig,
     NamedEntitiesInfo,
     load_sentences,
 )
+from spanbert_tf.tasks.named_entities.report import report_page
 from spanbert_tf.tasks.named_entities.scoring import score_labels, word_labels
 from spanbert_tf.tasks.named_entities.serving import served
 from spanbert_tf.tasks.raw_inputs import in_batches_by_length, string_tensor

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from spanbert_tf.data.packed_rows import LIST, NUMBER, PackedRows, packed_batches
 from spanbert_tf.data.task_records import Records
-from spanbert_tf.tasks.question_answering import schema
-from spanbert_tf.tasks.question_answering.schema import QuestionAnsweringInfo
+from spanbert_tf.tasks.question_answering import records as schema
+from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo
 
 _NUMBERS = (
     schema.QUESTION_INDEX,

@@ -10,7 +10,7 @@ from spanbert_tf.tasks.question_answering.dataset import (
     load_questions,
     question_answering_dataset,
 )
-from spanbert_tf.tasks.question_answering.schema import QuestionAnsweringInfo
+from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo
 from spanbert_tf.text.vocabulary import is_continuation
 
 _ANSWER_STYLE = "bold green"

@@ -19,7 +19,6 @@ from spanbert_tf.data.rows_info import (
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.process.console import show_progress
 from spanbert_tf.tasks.preparation import Row, RowMaker, RowPacker, write_task_records
-from spanbert_tf.tasks.question_answering import schema
 from spanbert_tf.tasks.question_answering.files import (
     Answer,
     Location,
@@ -28,6 +27,20 @@ from spanbert_tf.tasks.question_answering.files import (
     QuestionSet,
     check_questions,
     locate_answer,
+)
+from spanbert_tf.tasks.question_answering.records import (
+    CONTEXTS_FILE,
+    END_POSITION,
+    FLAG_DTYPE,
+    HAS_MOST_CONTEXT,
+    OFFSET_DTYPE,
+    OFFSET_ENDS,
+    OFFSET_STARTS,
+    PASSAGE_START,
+    QUESTION_INDEX,
+    QUESTIONS_FILE,
+    START_POSITION,
+    QuestionAnsweringInfo,
 )
 from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText
 from spanbert_tf.text.vocabulary import Casing
@@ -64,7 +77,7 @@ class QuestionOptions:
 
 def write_questions(
     questions: QuestionSet, output: str, *, options: QuestionOptions, **others: Any
-) -> schema.QuestionAnsweringInfo:
+) -> QuestionAnsweringInfo:
     """Writes a directory of rows, questions and contexts; it appears whole or not at all.
 
     Args:
@@ -97,7 +110,7 @@ def write_questions(
 class QuestionRows(RowMaker):
     """Makes the rows of a set of questions and counts what became of them."""
 
-    info_class = schema.QuestionAnsweringInfo
+    info_class = QuestionAnsweringInfo
     title = "records of questions"
 
     def __init__(self, questions: QuestionSet, options: QuestionOptions) -> None:
@@ -106,7 +119,7 @@ class QuestionRows(RowMaker):
         self._lost: list[str] = []  # the first ones, for people
         counts = {"contexts": len(questions.contexts), "questions": len(questions.questions)}
         self.counts.update({**dict.fromkeys(_COUNTS, 0), **counts})
-        self.lines[schema.CONTEXTS_FILE] = questions.contexts
+        self.lines[CONTEXTS_FILE] = questions.contexts
 
     def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
         """A row for each window of a passage and each question about it."""
@@ -138,7 +151,7 @@ class QuestionRows(RowMaker):
         """Rows are told as windows."""
         return {**self.counts, "tokens": written["tokens"]}
 
-    def summary(self, info: schema.QuestionAnsweringInfo, seconds: float) -> Iterator[str]:
+    def summary(self, info: QuestionAnsweringInfo, seconds: float) -> Iterator[str]:
         """What there is, and what became of the answers."""
         counts = self.counts
         yield (
@@ -177,7 +190,7 @@ class QuestionRows(RowMaker):
                 f"{self._questions.path}: question {question.id!r}: its context has no tokens"
             )
         located = self._located(question)
-        self.lines[schema.QUESTIONS_FILE].append(_line(question, located))
+        self.lines[QUESTIONS_FILE].append(_line(question, located))
         return self._answer_tokens(question, located, passage)
 
     def _count_unlabelled(self) -> None:
@@ -222,17 +235,17 @@ class QuestionRows(RowMaker):
             is_inside = part.start <= first and last < part.stop
             shift = passage_start - part.start
             numbers = {
-                schema.QUESTION_INDEX: number,
-                schema.PASSAGE_START: passage_start,
+                QUESTION_INDEX: number,
+                PASSAGE_START: passage_start,
                 SECOND_START: second_start,
-                schema.START_POSITION: first + shift if is_inside else 0,
-                schema.END_POSITION: last + shift if is_inside else 0,
+                START_POSITION: first + shift if is_inside else 0,
+                END_POSITION: last + shift if is_inside else 0,
             }
             lists = {
                 ROW_TOKEN_IDS: row,
-                schema.OFFSET_STARTS: passage.starts[part].astype(schema.OFFSET_DTYPE),
-                schema.OFFSET_ENDS: passage.ends[part].astype(schema.OFFSET_DTYPE),
-                schema.HAS_MOST_CONTEXT: (best[part] == window).astype(schema.FLAG_DTYPE),
+                OFFSET_STARTS: passage.starts[part].astype(OFFSET_DTYPE),
+                OFFSET_ENDS: passage.ends[part].astype(OFFSET_DTYPE),
+                HAS_MOST_CONTEXT: (best[part] == window).astype(FLAG_DTYPE),
             }
             if options.segment_aware:
                 asked = text.positions[: len(question_ids)]

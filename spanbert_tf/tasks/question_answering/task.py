@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.config import QuestionAnsweringConfig
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.writing import write_text
@@ -28,8 +27,11 @@ from spanbert_tf.tasks.question_answering.dataset import (
 )
 from spanbert_tf.tasks.question_answering.decoding import AnsweredQuestion, answer_questions
 from spanbert_tf.tasks.question_answering.inspection import inspect_questions
+from spanbert_tf.tasks.question_answering.records import (
+    QuestionAnsweringConfig,
+    QuestionAnsweringInfo,
+)
 from spanbert_tf.tasks.question_answering.report import report_page
-from spanbert_tf.tasks.question_answering.schema import QuestionAnsweringInfo
 from spanbert_tf.tasks.question_answering.scoring import (
     choose_null_threshold,
     score_answers,

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from spanbert_tf.data.packed_rows import NUMBER, PackedRows, packed_batches
 from spanbert_tf.data.task_records import Records
-from spanbert_tf.tasks.relation_extraction.schema import LABEL, RelationExtractionInfo
+from spanbert_tf.tasks.relation_extraction.records import LABEL, RelationExtractionInfo
 
 
 def relation_extraction_dataset(

@@ -16,7 +16,7 @@ from spanbert_tf.data.word_places import join_words
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.text_files import check_json_value, parse_json, read_text_file
 from spanbert_tf.process.lines import escape_controls
-from spanbert_tf.tasks.relation_extraction.schema import ExampleLine, Place
+from spanbert_tf.tasks.relation_extraction.records import ExampleLine, Place
 from spanbert_tf.tasks.relation_extraction.scoring import OTHER
 
 _BRACKETS = {"lrb": "(", "rrb": ")", "lsb": "[", "rsb": "]", "lcb": "{", "rcb": "}"}

@@ -4,7 +4,7 @@ import collections
 import os
 from collections.abc import Sequence
 
-from spanbert_tf.tasks.relation_extraction.schema import ExampleLine
+from spanbert_tf.tasks.relation_extraction.records import ExampleLine
 from spanbert_tf.tasks.report.page import marked_parts, render_page
 
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")

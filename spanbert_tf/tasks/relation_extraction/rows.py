@@ -12,9 +12,13 @@ from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, SECOND_START
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.process.console import show_progress
 from spanbert_tf.tasks.preparation import Row, RowMaker, write_task_records
-from spanbert_tf.tasks.relation_extraction import schema
 from spanbert_tf.tasks.relation_extraction.examples import RelationSet, check_relations
-from spanbert_tf.tasks.relation_extraction.schema import RelationExtractionInfo
+from spanbert_tf.tasks.relation_extraction.records import (
+    EXAMPLES_FILE,
+    LABEL,
+    ExampleLine,
+    RelationExtractionInfo,
+)
 from spanbert_tf.text.vocabulary import Casing
 
 _EXAMPLES_AT_ONCE = 1024
@@ -80,7 +84,7 @@ class RelationRows(RowMaker):
         self._labels = training.labels()
         self._numbers = {label: number for number, label in enumerate(self._labels, start=1)}
         self.counts.update(full_rows=0, unknown_types=0, unknown_relations=0)
-        self.lines[schema.EXAMPLES_FILE] = relations.examples
+        self.lines[EXAMPLES_FILE] = relations.examples
 
     def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
         """A row an example."""
@@ -127,7 +131,7 @@ class RelationRows(RowMaker):
                 yield f"{what} that the training set does not have: {count:,}"
 
     def _batch(
-        self, examples: Sequence[schema.ExampleLine], pack: Callable, sequence_length: int
+        self, examples: Sequence[ExampleLine], pack: Callable, sequence_length: int
     ) -> Iterator[Row]:
         columns = {
             name: tf.constant([x[name].encode("utf-8", "replace") for x in examples])
@@ -143,10 +147,10 @@ class RelationRows(RowMaker):
             self.counts["unknown_types"] += self._entities == "masked" and self._num_unknown(
                 example
             )
-            numbers = {SECOND_START: len(row), schema.LABEL: label}
+            numbers = {SECOND_START: len(row), LABEL: label}
             yield Row(numbers, {ROW_TOKEN_IDS: row})
 
-    def _num_unknown(self, example: schema.ExampleLine) -> int:
+    def _num_unknown(self, example: ExampleLine) -> int:
         names = zip((SUBJECT, OBJECT), _PLACE_FIELDS, strict=True)
         found = [(role, example[f"{field}_type"]) for role, field in names]
         return sum(bool(kind) and f"{role}={kind}" not in self._markers for role, kind in found)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.config import RelationExtractionConfig
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.text_files import write_json_lines
@@ -27,8 +26,12 @@ from spanbert_tf.tasks.raw_inputs import (
 )
 from spanbert_tf.tasks.relation_extraction.dataset import relation_extraction_dataset
 from spanbert_tf.tasks.relation_extraction.examples import marked_text_of
+from spanbert_tf.tasks.relation_extraction.records import (
+    RelationExtractionConfig,
+    RelationExtractionInfo,
+    load_examples,
+)
 from spanbert_tf.tasks.relation_extraction.report import report_page
-from spanbert_tf.tasks.relation_extraction.schema import RelationExtractionInfo, load_examples
 from spanbert_tf.tasks.relation_extraction.scoring import score_semeval2010, score_tacred
 from spanbert_tf.tasks.relation_extraction.serving import relation_probabilities, served
 from spanbert_tf.tasks.report.class_tables import (

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from spanbert_tf.data.packed_rows import FLOAT, NUMBER, PackedRows, packed_batches
 from spanbert_tf.data.task_records import Records
-from spanbert_tf.tasks.text_classification.schema import (
+from spanbert_tf.tasks.text_classification.records import (
     EXAMPLES_FILE,
     LABEL,
     ExampleLine,

@@ -16,7 +16,7 @@ from spanbert_tf.tasks.text_classification.dataset import (
     load_examples,
     text_classification_dataset,
 )
-from spanbert_tf.tasks.text_classification.schema import TextClassificationInfo
+from spanbert_tf.tasks.text_classification.records import TextClassificationInfo
 
 Rows = Sequence[np.ndarray]  # float32 [C] each: probabilities, or of a regression its number
 

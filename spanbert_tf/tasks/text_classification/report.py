@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from spanbert_tf.tasks.report.page import render_page
 from spanbert_tf.tasks.text_classification.predictions import Rows
-from spanbert_tf.tasks.text_classification.schema import ExampleLine
+from spanbert_tf.tasks.text_classification.records import ExampleLine
 
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _SURE = 0.9

@@ -20,7 +20,7 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.process.console import show_progress
 from spanbert_tf.tasks.preparation import Row, RowMaker, write_task_records
 from spanbert_tf.tasks.text_classification.files import LabelledText, LabelledTexts
-from spanbert_tf.tasks.text_classification.schema import (
+from spanbert_tf.tasks.text_classification.records import (
     EXAMPLES_FILE,
     LABEL,
     TextClassificationInfo,

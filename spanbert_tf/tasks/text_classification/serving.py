@@ -19,7 +19,7 @@ from spanbert_tf.tasks.raw_inputs import (
     string_tensor,
 )
 from spanbert_tf.tasks.text_classification.predictions import probabilities
-from spanbert_tf.tasks.text_classification.schema import text_names
+from spanbert_tf.tasks.text_classification.records import text_names
 
 _EXAMPLES = {"text": "It rains.", "text_pair": "The street is wet."}
 _CLASSES = """Signature `serving_default`: {inputs} → `labels` (string [texts], the most probable

@@ -5,7 +5,6 @@ import os
 
 import numpy as np
 
-from spanbert_tf.config import TextClassificationConfig
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.preset_files import golden_digest
@@ -37,8 +36,12 @@ from spanbert_tf.tasks.text_classification.predictions import (
     predict_majority,
     predicted_labels,
 )
+from spanbert_tf.tasks.text_classification.records import (
+    TextClassificationConfig,
+    TextClassificationInfo,
+    text_names,
+)
 from spanbert_tf.tasks.text_classification.report import report_page
-from spanbert_tf.tasks.text_classification.schema import TextClassificationInfo, text_names
 from spanbert_tf.tasks.text_classification.scoring import (
     MAIN_METRIC,
     has_correlation,

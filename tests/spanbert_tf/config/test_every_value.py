@@ -17,13 +17,13 @@ from pydantic import ValidationError
 from spanbert_tf.config import (
     FinetuningConfig,
     PretrainingConfig,
-    QuestionAnsweringConfig,
     load_config,
     load_finetuning_config,
 )
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.masking.schemes import SCHEMES
+from spanbert_tf.tasks.question_answering.records import QuestionAnsweringConfig
 from spanbert_tf.validation import Section
 
 # Ranges of numbers, the widest that all keys of a type have in common but for these.

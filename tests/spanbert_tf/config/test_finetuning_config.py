@@ -5,7 +5,6 @@ import pytest
 
 from spanbert_tf.config import (
     FinetuningConfig,
-    QuestionAnsweringConfig,
     flat_values,
     load_finetuning_config,
     shipped_names,
@@ -13,6 +12,7 @@ from spanbert_tf.config import (
 from spanbert_tf.config.finetuning import TASK_CONFIGS
 from spanbert_tf.config.shipped import resolved_text
 from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.tasks.question_answering.records import QuestionAnsweringConfig
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 from spanbert_tf.validation import PositiveInt, Section
 

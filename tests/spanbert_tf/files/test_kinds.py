@@ -23,7 +23,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.loading import load_checked
-from spanbert_tf.tasks.named_entities.schema import NamedEntitiesInfo
+from spanbert_tf.tasks.named_entities.records import NamedEntitiesInfo
 from spanbert_tf.tasks.predictor import Predictor
 from spanbert_tf.tasks.task import task_of_records
 

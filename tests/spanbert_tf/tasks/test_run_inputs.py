@@ -7,12 +7,12 @@ import pytest
 from data_prep.cli import prepare
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone
-from spanbert_tf.tasks.coreference.schema import CoreferenceInfo
-from spanbert_tf.tasks.named_entities.schema import NamedEntitiesInfo
-from spanbert_tf.tasks.question_answering.schema import QuestionAnsweringInfo
-from spanbert_tf.tasks.relation_extraction.schema import RelationExtractionInfo
+from spanbert_tf.tasks.coreference.records import CoreferenceInfo
+from spanbert_tf.tasks.named_entities.records import NamedEntitiesInfo
+from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo
+from spanbert_tf.tasks.relation_extraction.records import RelationExtractionInfo
 from spanbert_tf.tasks.run_inputs import check_encoder
-from spanbert_tf.tasks.text_classification.schema import TextClassificationInfo
+from spanbert_tf.tasks.text_classification.records import TextClassificationInfo
 
 FACTS = {"vocabulary_hash": "x", "vocabulary_size": 9, "lowercase": True, "sequence_length": 16}
 FACTS |= {"files": {}, "strip_accents": True}

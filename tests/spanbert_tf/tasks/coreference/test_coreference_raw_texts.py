@@ -9,9 +9,10 @@ from task_tests import SEQUENCE_LENGTH, SPECIAL
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertCoreferenceResolverPreprocessor, SpanBertTokenizer
-from spanbert_tf.tasks.coreference import schema, serving
+from spanbert_tf.tasks.coreference import serving
 from spanbert_tf.tasks.coreference.decoding import NO_CLUSTER, LinkedSpans
 from spanbert_tf.tasks.coreference.raw_texts import resolve_texts
+from spanbert_tf.tasks.coreference.records import NO_SPEAKER, SPECIAL_SPEAKER
 
 TWO_LINES = "Ann has the cat .\nShe likes the cat ."
 
@@ -46,8 +47,8 @@ def test_speakers_of_lines_reach_the_model_in_both_spellings(resolve, seen):
     listed, in_lines, of_one, none = ([ids[1:6], ids[6:11]] for ids in seen)
     bob, ann = listed[0][0], listed[1][0]
     assert listed == in_lines == [[bob] * 5, [ann] * 5]
-    assert of_one == [[ann] * 5] * 2 and none == [[schema.NO_SPEAKER] * 5] * 2
-    assert len({bob, ann, schema.NO_SPEAKER, schema.SPECIAL_SPEAKER}) == 4
+    assert of_one == [[ann] * 5] * 2 and none == [[NO_SPEAKER] * 5] * 2
+    assert len({bob, ann, NO_SPEAKER, SPECIAL_SPEAKER}) == 4
 
 
 def test_strings_are_slices_of_the_text(resolve, monkeypatch):

@@ -17,8 +17,8 @@ from spanbert_tf.tasks.named_entities.files import (
     read_entity_lines,
     spans_of_tags,
 )
+from spanbert_tf.tasks.named_entities.records import load_sentences
 from spanbert_tf.tasks.named_entities.rows import write_entities
-from spanbert_tf.tasks.named_entities.schema import load_sentences
 from spanbert_tf.tasks.run_inputs import check_labelled
 
 WORDS = ["the", "cat", "##s", "ann", "lee", "rome", "in", "-", "u", ".", "s", "##town"]

@@ -8,8 +8,8 @@ from spanbert_tf.cli import main
 from spanbert_tf.tasks.question_answering.baseline import answer_by_overlap
 from spanbert_tf.tasks.question_answering.dataset import load_questions
 from spanbert_tf.tasks.question_answering.files import Question, QuestionSet
+from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
-from spanbert_tf.tasks.question_answering.schema import QuestionAnsweringInfo
 
 PASSAGE = "Ann sold the red cat in May. Bob sold the red owl, to Zoë (his aunt) for one euro only!"
 

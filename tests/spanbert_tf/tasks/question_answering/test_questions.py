@@ -27,13 +27,13 @@ from spanbert_tf.tasks.question_answering.files import (
     read_mrqa,
     read_squad,
 )
+from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo
 from spanbert_tf.tasks.question_answering.rows import (
     QuestionOptions,
     window_starts,
     windows_with_most_context,
     write_questions,
 )
-from spanbert_tf.tasks.question_answering.schema import QuestionAnsweringInfo
 
 WORDS = ["the", "cat", "dog", "sat", "on", "mat", "who", "where", "?", ".", "in", "18", "##76"]
 WORDS += ["zoe", "paid", "##s", "a", "b", "c"]

@@ -10,8 +10,8 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.commands import run_baseline_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.question_answering.files import read_squad
+from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
-from spanbert_tf.tasks.question_answering.schema import QuestionAnsweringInfo
 
 CONTEXT = "ann has the cat. bob has the owl."
 GOLD = {"answers": [{"text": "ann", "answer_start": 0}]}

@@ -17,8 +17,8 @@ from spanbert_tf.tasks.relation_extraction.examples import (
     read_semeval2010,
     read_tacred,
 )
+from spanbert_tf.tasks.relation_extraction.records import RelationExtractionInfo
 from spanbert_tf.tasks.relation_extraction.rows import write_relations
-from spanbert_tf.tasks.relation_extraction.schema import RelationExtractionInfo
 from spanbert_tf.text.vocabulary import Casing
 
 WORDS = ["the", "cat", "##s", "ann", "rome", "in", "(", ")", ".", "b"]

@@ -20,7 +20,7 @@ from spanbert_tf.tasks.text_classification.files import (
     read_tsv,
     with_header,
 )
-from spanbert_tf.tasks.text_classification.schema import TextClassificationInfo
+from spanbert_tf.tasks.text_classification.records import TextClassificationInfo
 
 RTE = "index\tsentence1\tsentence2\tlabel\n"
 NLI = "index\tpromptID\tpairID\tgenre\tp1\tp2\tp3\tp4\tsentence1\tsentence2\tlabel1\tgold_label\n"

@@ -1,17 +1,19 @@
-"""The files of a set of labelled texts, as `prepare glue` and `prepare classification` write them.
+"""The configuration of the classification of texts, and its records as `prepare` writes them.
 
 `rows.tfrecord` holds a packed row for each text or pair of texts, in the order of the file;
 `examples.jsonl` what they were made of. Nothing here needs TensorFlow.
 """
 
 import dataclasses
-from typing import Annotated, ClassVar, NotRequired
+from typing import Annotated, ClassVar, Literal, NotRequired
 
 from annotated_types import Ge, MinLen
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
+from spanbert_tf.config.finetuning import FinetuningConfig, RowsConfig
 from spanbert_tf.data.rows_info import RowsInfo, info_file
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
+from spanbert_tf.validation import PositiveInt, Section
 
 EXAMPLES_FILE = "examples.jsonl"
 INFO_FILE = info_file("text_classification")
@@ -19,6 +21,43 @@ INFO_FILE = info_file("text_classification")
 # Feature of a row, beside those of each row (`data.rows_info`): the number of the class, int64, or
 # the number itself, float32; 0 without one.
 LABEL = "label"
+
+
+class ClassificationDataConfig(RowsConfig):
+    """What the records of texts with labels must be.
+
+    Attributes:
+        sequence_length: positions of a row at most (SpanBERT, appendix B: 128).
+        dataset: name of the GLUE task, as in `prepare glue --task`; null: any data.
+    """
+
+    sequence_length: PositiveInt = 128
+    dataset: str | None = None
+
+
+class ClassifierConfig(Section):
+    """The layer over the pooler.
+
+    Attributes:
+        initial: its first weights: `random`, or `majority`, which predicts the most frequent class
+            of the training records whatever the text; with training.epochs 0 it goes on so.
+    """
+
+    initial: Literal["random", "majority"] = "random"
+
+
+class TextClassificationConfig(FinetuningConfig):
+    """A fine-tuning run for the classification of texts and pairs of texts, or regression.
+
+    Attributes:
+        task: `text_classification`.
+        data: what the records must be.
+        classifier: the layer over the pooler.
+    """
+
+    task: Literal["text_classification"] = "text_classification"
+    data: ClassificationDataConfig = ClassificationDataConfig()
+    classifier: ClassifierConfig = ClassifierConfig()
 
 
 class ExampleLine(TypedDict):

@@ -1,4 +1,4 @@
-"""The files of a set of questions, as `prepare squad` and `prepare mrqa` write them.
+"""The configuration of question answering, and its records as `prepare` writes them.
 
 `windows.tfrecord` holds packed rows, one for each window of a passage and each question about it,
 those that are not trained at its end; `windows.lengths.npy` their lengths; `questions.jsonl` and
@@ -6,12 +6,14 @@ those that are not trained at its end; `windows.lengths.npy` their lengths; `que
 """
 
 import dataclasses
-from typing import Annotated, ClassVar, NotRequired
+from typing import Annotated, ClassVar, Literal, NotRequired
 
 from annotated_types import Ge, Gt, Lt
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
+from spanbert_tf.config.finetuning import FinetuningConfig, PredictionConfig, RowsConfig
 from spanbert_tf.data.rows_info import RowsInfo, info_file
+from spanbert_tf.validation import PositiveInt
 
 WINDOWS_FILE, QUESTIONS_FILE, CONTEXTS_FILE = (
     "windows.tfrecord",
@@ -30,6 +32,46 @@ QUESTION_INDEX = "question_index"  # int64; line of questions.jsonl, from 0
 OFFSET_STARTS, OFFSET_ENDS = "offset_starts", "offset_ends"
 HAS_MOST_CONTEXT = "has_most_context"
 OFFSET_DTYPE, FLAG_DTYPE = "uint32", "uint8"
+
+
+class QuestionDataConfig(RowsConfig):
+    """What the records of questions must be.
+
+    Attributes:
+        stride: tokens from one window of a passage to the next (appendix B: 128).
+        question_first: whether the question stands before the passage.
+        has_unanswerable: whether questions may have no answer.
+    """
+
+    stride: PositiveInt = 128
+    question_first: bool = False
+    has_unanswerable: bool = False
+
+
+class AnswerConfig(PredictionConfig):
+    """How answers are chosen.
+
+    Attributes:
+        max_answer_tokens: longest answer.
+        num_candidates: possible answers that are kept for each question.
+    """
+
+    max_answer_tokens: PositiveInt = 30
+    num_candidates: PositiveInt = 20
+
+
+class QuestionAnsweringConfig(FinetuningConfig):
+    """A fine-tuning run for extractive question answering.
+
+    Attributes:
+        task: `question_answering`.
+        data: what the records must be.
+        prediction: how answers are chosen.
+    """
+
+    task: Literal["question_answering"] = "question_answering"
+    data: QuestionDataConfig = QuestionDataConfig()
+    prediction: AnswerConfig = AnswerConfig()
 
 
 class QuestionLine(TypedDict):

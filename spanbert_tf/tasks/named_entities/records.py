@@ -1,4 +1,4 @@
-"""The files of sentences with named entities, as `prepare named_entities` writes them.
+"""The configuration of named entities, and their records as `prepare` writes them.
 
 `rows.tfrecord` holds packed rows: a sentence each, and where one is too long its further pieces in
 further rows. `sentences.jsonl` tells what they were made of. Nothing here needs TensorFlow.
@@ -6,11 +6,12 @@ further rows. `sentences.jsonl` tells what they were made of. Nothing here needs
 
 import dataclasses
 import os
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Len
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
+from spanbert_tf.config.finetuning import FinetuningConfig, PredictionConfig
 from spanbert_tf.data.rows_info import RowsInfo
 from spanbert_tf.data.task_records import Records
 
@@ -20,6 +21,31 @@ LABELS, LABEL_DTYPE = "labels", "uint16"
 
 OUTSIDE = "O"  # of an entity
 BEGIN, INSIDE = "B-", "I-"
+
+
+class EntityPredictionConfig(PredictionConfig):
+    """How entities are made of the labels of word pieces.
+
+    Attributes:
+        batch_size: rows of a batch.
+        aggregation_strategy: as of the `token-classification` pipeline of `transformers`: `simple`
+            takes each piece for itself; `first` lets the first piece of a word, which is the
+            trained one, speak for the others.
+    """
+
+    aggregation_strategy: Literal["simple", "first"] = "simple"
+
+
+class NamedEntitiesConfig(FinetuningConfig):
+    """A fine-tuning run for named entities.
+
+    Attributes:
+        task: `named_entities`.
+        prediction: how entities are made of labels.
+    """
+
+    task: Literal["named_entities"] = "named_entities"
+    prediction: EntityPredictionConfig = EntityPredictionConfig()
 
 
 class SentenceLine(TypedDict):

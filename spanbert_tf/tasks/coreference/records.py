@@ -1,18 +1,21 @@
-"""The files of a set of documents, as `prepare coreference` writes them.
+"""The configuration of coreference resolution, and its records as `prepare` writes them.
 
 `rows.tfrecord` holds a document a record, `rows.lengths.npy` their positions, `documents.jsonl` the
 words that they were made of. Nothing here needs TensorFlow.
 """
 
 import dataclasses
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Gt, Lt
+from pydantic import Field
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
+from spanbert_tf.config.finetuning import FinetuningConfig, PredictionConfig, RowsConfig
 from spanbert_tf.data.rows_info import RowsInfo
 from spanbert_tf.data.schema import NO_SPEAKER as NO_SPEAKER
 from spanbert_tf.data.schema import SPECIAL_SPEAKER as SPECIAL_SPEAKER
+from spanbert_tf.validation import BelowOne, PositiveInt, Section
 
 DOCUMENTS_FILE = "documents.jsonl"
 
@@ -28,6 +31,73 @@ NUMBER_DTYPE, FLAG_DTYPE = "uint32", "uint8"
 
 # Original `independent.py`; any other genre counts as the first.
 GENRES = ("bc", "bn", "mz", "nw", "pt", "tc", "wb")
+
+
+class DocumentDataConfig(RowsConfig):
+    """What the records of documents must be.
+
+    Attributes:
+        sequence_length: positions of a segment at most.
+        segment_aware: false; documents in segments have no SegaBERT positions.
+        max_training_segments: segments of a document that are trained at once; null: any.
+    """
+
+    sequence_length: PositiveInt = 384
+    max_training_segments: PositiveInt | None = None
+
+
+class ResolverConfig(Section):
+    """The resolver over the encoder (original `experiments.conf`).
+
+    Attributes:
+        word_boundaries: whether spans begin and end where words do; false: at any word piece.
+        depth: passes of the antecedents' scores; 2 refines the vectors of spans once.
+        max_span_width: pieces of a span at most.
+        top_span_ratio: spans that are kept, for each position of the document; [CLS] and [SEP]
+            count.
+        max_top_spans: spans that are kept at most.
+        max_antecedents: antecedents of a span that the network scores.
+        feature_dim: width of the embeddings of widths, distances, speakers and genres.
+        ffnn_dim: hidden width of the scoring networks.
+        dropout: rate in the task's own layers.
+    """
+
+    word_boundaries: bool = False
+    depth: PositiveInt = 2
+    max_span_width: PositiveInt = 30
+    top_span_ratio: Annotated[float, Field(gt=0, le=1)] = 0.4
+    max_top_spans: PositiveInt = 3900
+    max_antecedents: PositiveInt = 50
+    feature_dim: PositiveInt = 20
+    ffnn_dim: PositiveInt = 3000
+    dropout: BelowOne = 0.3
+
+
+class ClusterConfig(PredictionConfig):
+    """How clusters are predicted.
+
+    Attributes:
+        batch_size: documents of a batch at most; long ones are fewer.
+        singletons: whether mentions without another one are predicted, too.
+    """
+
+    singletons: bool = False
+
+
+class CoreferenceConfig(FinetuningConfig):
+    """A fine-tuning run for coreference resolution.
+
+    Attributes:
+        task: `coreference`.
+        data: what the records must be.
+        resolver: the layers over the encoder.
+        prediction: how clusters are predicted.
+    """
+
+    task: Literal["coreference"] = "coreference"
+    data: DocumentDataConfig = DocumentDataConfig()
+    resolver: ResolverConfig = ResolverConfig()
+    prediction: ClusterConfig = ClusterConfig()
 
 
 class DocumentLine(TypedDict):

@@ -1,4 +1,4 @@
-"""The files of examples of relations, as `prepare tacred` and `prepare semeval2010` write them.
+"""The configuration of relation extraction, and its records as `prepare` writes them.
 
 `rows.tfrecord` holds a packed row for each example, `examples.jsonl` what it was made of. Nothing
 here needs TensorFlow.
@@ -11,13 +11,39 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Len
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
+from spanbert_tf.config.finetuning import FinetuningConfig, RowsConfig
 from spanbert_tf.data.entity_markers import EntityMode
 from spanbert_tf.data.rows_info import RowsInfo
 from spanbert_tf.data.task_records import Records
+from spanbert_tf.validation import PositiveInt
 
 EXAMPLES_FILE = "examples.jsonl"
 LABEL = "label"  # int64 of a row: number of its relation + 1, or 0 where training has none such
 Place = Annotated[list[int], Len(2, 2)]  # first character, and the one after the last
+
+
+class RelationDataConfig(RowsConfig):
+    """What the records of relations must be.
+
+    Attributes:
+        sequence_length: positions of a row at most (SpanBERT, appendix B: 128).
+        entities: `masked`: a marker in place of each entity; `text`: markers around their words.
+    """
+
+    sequence_length: PositiveInt = 128
+    entities: Literal["masked", "text"] = "masked"
+
+
+class RelationExtractionConfig(FinetuningConfig):
+    """A fine-tuning run for the relation between two entities.
+
+    Attributes:
+        task: `relation_extraction`.
+        data: what the records must be.
+    """
+
+    task: Literal["relation_extraction"] = "relation_extraction"
+    data: RelationDataConfig = RelationDataConfig()
 
 
 class ExampleLine(TypedDict):
