@@ -28,7 +28,7 @@ import tensorflow_text as tf_text
 
 from benchmarks.machine import describe_machine
 from benchmarks.python_text import write_records_of_python_text
-from spanbert_tf.data.packing import ANNOTATION_LISTS, pack_annotations, pack_single, parse_records
+from spanbert_tf.data.packing import ANNOTATION_LISTS, pack_rows, pack_spans, parse_records
 from spanbert_tf.data.pretraining import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
 from spanbert_tf.data.schema import RECORD_ID
@@ -69,7 +69,7 @@ def _compare(records: str) -> None:
     spans = MaskingOptions()
     full = _full_records(records)
     special = SpecialTokenIds.from_vocabulary(vocabulary)
-    packed = pack_single(parse_records(full, info), special)[1].token_ids.numpy()
+    packed = pack_rows(parse_records(full, info), special)[1].token_ids.numpy()
 
     runs: dict[str, Callable[[], int]] = {
         "this masker, geometric_spans": _masking_run(records, spans, threads=1),
@@ -117,10 +117,10 @@ def _masking_run(records: str, options: MaskingOptions, threads: int) -> Callabl
     annotation = options.numbers.spans
     lists = ANNOTATION_LISTS.get(annotation, ())
     parsed = parse_records(_full_records(records), info, lists)
-    _, blocks = pack_single(parsed, SpecialTokenIds.from_vocabulary(vocabulary))
-    annotated = pack_annotations(parsed, annotation, 1) if annotation else None
+    _, blocks = pack_rows(parsed, SpecialTokenIds.from_vocabulary(vocabulary))
+    annotated = pack_spans(parsed, annotation) if annotation else None
     masker = SpanMasker.from_vocabulary(vocabulary, load_unigram_counts(records, info), options)
-    num_slots = options.num_slots(info.sequence_length, info.sequences)
+    num_slots = options.num_slots(info.sequence_length, info.num_blocks)
     record_ids = parsed.scalars[RECORD_ID]
 
     @tf.autograph.experimental.do_not_convert

@@ -21,7 +21,7 @@ from data_prep.blocks.sequences import (
 )
 from data_prep.text.corpus import DocumentReader
 from data_prep.text.sentences import split_sentences
-from spanbert_tf.data.schema import SEQUENCE_KINDS, token_id_dtype
+from spanbert_tf.data.schema import NUM_BLOCKS, token_id_dtype
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.text.vocabulary import Casing, is_continuation
 
@@ -53,7 +53,7 @@ class RecordOptions:
     @property
     def row_limit(self) -> int:
         """Word pieces of a record."""
-        return self.sequence_length - SEQUENCE_KINDS[self.sequences]
+        return self.sequence_length - NUM_BLOCKS[self.sequences] - 1
 
     @property
     def block_limit(self) -> int:

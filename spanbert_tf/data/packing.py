@@ -1,8 +1,11 @@
-"""Parses a batch of records and packs it into rows: [CLS] block [SEP], or two blocks.
+"""Parses a batch of records and packs it into rows: [CLS], and each block followed by [SEP].
 
 B rows, S positions, N tokens of text a row at most, G blocks a row, E entries of a list.
 """
 
+import functools
+import itertools
+import operator
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +47,12 @@ class ParsedRecords(NamedTuple):
     scalars: dict[str, tf.Tensor]
     lists: dict[str, tuple[tf.Tensor, tf.Tensor]]
 
+    @property
+    def inner_bounds(self) -> list[tf.Tensor]:
+        """Positions in the text where blocks begin but the first; int64 [B, 1] each, G - 1."""
+        names = [schema.SECOND_SEGMENT_START]
+        return [self.scalars[name][:, tf.newaxis] for name in names if name in self.scalars]
+
 
 def scalar_names(sequences: str) -> tuple[str, ...]:
     """Names of the integer features of single or pair records."""
@@ -64,7 +73,7 @@ def parse_records(
     spec = {name: tf.io.FixedLenFeature([], tf.int64) for name in names}
     spec |= {name: tf.io.FixedLenFeature([], tf.string) for name in (schema.TOKEN_IDS, *list_names)}
     parsed = tf.io.parse_example(serialized, spec)
-    width = info.sequence_length - schema.SEQUENCE_KINDS[info.sequences]  # N
+    width = info.sequence_length - 1 - info.num_blocks  # N
     dtype = schema.token_id_dtype(info.vocabulary_size)
     token_ids, lengths = _decode_list(parsed[schema.TOKEN_IDS], dtype, width)
     return ParsedRecords(
@@ -87,68 +96,51 @@ def _decode_list(raw: tf.Tensor, dtype: str, width: int) -> tuple[tf.Tensor, tf.
     return values, tf.cast(lengths, tf.int64)  # [B, width], [B]
 
 
-def pack_single(
+def pack_rows(
     records: ParsedRecords, special: SpecialTokenIds
 ) -> tuple[dict[str, tf.Tensor], Blocks]:
-    """Packs [CLS] block [SEP] and padding.
+    """Packs [CLS], each block followed by [SEP], and padding.
 
     Returns:
-        `segment_ids` and `padding_mask` (int32 [B, S]), and the rows with one block each.
+        `segment_ids` (the number of the block), `padding_mask` (int32 [B, S]) and, of pairs,
+        `next_sentence_labels` (int32 [B]); and the rows with their blocks.
     """
     tokens, lengths = tf.cast(records.token_ids, tf.int32), records.lengths[:, tf.newaxis]
-    width = tokens.shape[1] + 2  # S
-    positions = tf.range(width, dtype=tf.int64)
-    shifted = tf.pad(tokens, [[0, 0], [1, 1]], constant_values=special.start)  # [B, S]
-    token_ids = tf.where(
-        positions <= lengths,
-        shifted,
-        tf.where(positions == lengths + 1, special.end, special.pad),
-    )
-    features = {
-        "segment_ids": tf.zeros_like(token_ids),
-        "padding_mask": tf.cast(positions < lengths + 2, tf.int32),
-    }
-    return features, Blocks(token_ids, tf.ones_like(lengths), lengths)
-
-
-def pack_pair(
-    records: ParsedRecords, special: SpecialTokenIds
-) -> tuple[dict[str, tf.Tensor], Blocks]:
-    """Packs [CLS] first [SEP] second [SEP] and padding.
-
-    Returns:
-        `segment_ids`, `padding_mask` (int32 [B, S]) and `next_sentence_labels` (int32 [B]), and
-        the rows with two blocks each.
-    """
-    tokens, lengths = tf.cast(records.token_ids, tf.int32), records.lengths[:, tf.newaxis]
-    split = records.scalars[schema.SECOND_SEGMENT_START][:, tf.newaxis]  # [B, 1]
-    width = tokens.shape[1] + 3  # S
-    positions = tf.range(width, dtype=tf.int64)
-    first = tf.pad(tokens, [[0, 0], [1, 2]], constant_values=special.start)  # [B, S]
-    second = tf.pad(tokens, [[0, 0], [2, 1]])
-    token_ids = tf.where(positions <= split, first, second)
-    is_end = (positions == split + 1) | (positions == lengths + 2)
+    bounds = [tf.zeros_like(lengths), *records.inner_bounds, lengths]  # [B, 1] each
+    num_blocks = len(bounds) - 1
+    ends = [bound + number for number, bound in enumerate(bounds)][1:]  # of [SEP]s
+    starts = [tf.ones_like(lengths), *(end + 1 for end in ends[:-1])]
+    # A block stands as many places later as there are special tokens before it.
+    shifted = [
+        tf.pad(tokens, [[0, 0], [block + 1, num_blocks - block]], constant_values=special.start)
+        for block in range(num_blocks)
+    ]  # [B, S] each
+    token_ids, segment_ids = shifted[0], tf.zeros_like(shifted[0])
+    positions = tf.range(token_ids.shape[1], dtype=tf.int64)  # [S]
+    for start, later_ids in zip(starts[1:], shifted[1:], strict=True):
+        token_ids = tf.where(positions >= start, later_ids, token_ids)
+        segment_ids += tf.cast(positions >= start, tf.int32)
+    is_end = functools.reduce(operator.or_, (positions == end for end in ends))
+    is_text = positions <= ends[-1]  # [B, S]
     token_ids = tf.where(is_end, special.end, token_ids)
-    token_ids = tf.where(positions > lengths + 2, special.pad, token_ids)
-    is_text = positions < lengths + 3
-    features = {
-        "segment_ids": tf.cast(is_text & (positions > split + 1), tf.int32),
-        "padding_mask": tf.cast(is_text, tf.int32),
-        "next_sentence_labels": tf.cast(records.scalars[schema.NEXT_SENTENCE_LABEL], tf.int32),
-    }
-    starts = tf.concat([tf.ones_like(split), split + 2], axis=1)  # [B, 2]
-    return features, Blocks(token_ids, starts, tf.concat([split, lengths - split], axis=1))
+    token_ids = tf.where(is_text, token_ids, special.pad)
+    padding_mask = tf.cast(is_text, tf.int32)
+    features = {"segment_ids": segment_ids * padding_mask, "padding_mask": padding_mask}
+    if schema.NEXT_SENTENCE_LABEL in records.scalars:
+        labels = records.scalars[schema.NEXT_SENTENCE_LABEL]
+        features["next_sentence_labels"] = tf.cast(labels, tf.int32)
+    sizes = [end - start for start, end in zip(starts, ends, strict=True)]
+    return features, Blocks(token_ids, tf.concat(starts, axis=1), tf.concat(sizes, axis=1))
 
 
-def pack_annotations(records: ParsedRecords, annotation: str, num_blocks: int) -> AnnotatedSpans:
-    """The spans of one list as positions in the packed rows.
+def pack_spans(records: ParsedRecords, name: str) -> AnnotatedSpans:
+    """The spans of a list as positions in the packed rows.
 
     Args:
-        records: parsed with `SPAN_LISTS[annotation]`.
-        annotation: a name of `SPAN_LISTS`.
-        num_blocks: G, blocks a row.
+        records: parsed with `SPAN_LISTS[name]`.
+        name: a name of `SPAN_LISTS`.
     """
-    start_name, *end_names = SPAN_LISTS[annotation]
+    start_name, *end_names = SPAN_LISTS[name]
     starts, counts = records.lists[start_name]
     most = tf.maximum(tf.reduce_max(counts), 1)  # lists are as wide as rows, and nearly empty
     starts = tf.cast(starts[:, :most], tf.int64)  # [B, E]
@@ -159,19 +151,17 @@ def pack_annotations(records: ParsedRecords, annotation: str, num_blocks: int) -
         is_last = tf.range(most) == counts - 1
         following = tf.pad(starts[:, 1:], [[0, 0], [0, 1]])
         ends = tf.where(is_last, records.lengths[:, tf.newaxis], following) - 1
-    if num_blocks == 1:
-        first = tf.zeros_like(counts)
-        return AnnotatedSpans(starts + 1, ends + 1, first[..., tf.newaxis], counts[..., tf.newaxis])
-    split = records.scalars[schema.SECOND_SEGMENT_START][:, tf.newaxis]
     is_used = tf.range(tf.shape(starts, tf.int64)[1]) < counts  # [B, E]
-    in_first = is_used & (starts < split)
-    first_count = tf.reduce_sum(tf.cast(in_first, tf.int64), axis=1, keepdims=True)  # [B, 1]
-    shift = tf.where(in_first, tf.constant(1, tf.int64), tf.constant(2, tf.int64))  # a [SEP] more
-    first = tf.concat([tf.zeros_like(first_count), first_count], axis=1)  # [B, 2]
-    per_block = tf.concat([first_count, counts - first_count], axis=1)  # [B, 2]
-    return AnnotatedSpans(
-        starts + shift, ends + shift, first[..., tf.newaxis], per_block[..., tf.newaxis]
-    )
+    shift = tf.ones_like(starts)  # by [CLS], and by a [SEP] for each block before
+    first = [tf.zeros_like(counts)]  # [B, 1] each, number of a block's first span
+    for bound in records.inner_bounds:
+        is_before = starts < bound
+        shift += tf.cast(~is_before, tf.int64)
+        in_blocks_before = tf.cast(is_used & is_before, tf.int64)
+        first.append(tf.reduce_sum(in_blocks_before, axis=1, keepdims=True))
+    per_block = [end - begin for begin, end in itertools.pairwise([*first, counts])]
+    first, per_block = (tf.stack(values, axis=1) for values in (first, per_block))  # [B, G, 1]
+    return AnnotatedSpans(starts + shift, ends + shift, first, per_block)
 
 
 def segment_aware_indices(records: ParsedRecords) -> dict[str, tf.Tensor]:

@@ -14,9 +14,8 @@ from spanbert_tf.data.packing import (
     POSITION_LISTS,
     SPAN_LISTS,
     ParsedRecords,
-    pack_annotations,
-    pack_pair,
-    pack_single,
+    pack_rows,
+    pack_spans,
     parse_records,
     scalar_names,
     segment_aware_indices,
@@ -124,7 +123,7 @@ class PretrainingPipeline:
         self._masker = SpanMasker.from_vocabulary(vocabulary, unigram_counts, options, seed)
         self._annotation = options.numbers.spans
         self._annotated_lists = SPAN_LISTS.get(self._annotation, ())
-        self._num_slots = options.num_slots(info.sequence_length, info.sequences)
+        self._num_slots = options.num_slots(info.sequence_length, info.num_blocks)
 
     @tf.autograph.experimental.do_not_convert  # plain operations; conversion only costs time
     def parse(self, serialized: tf.Tensor, epochs: tf.Tensor) -> tuple[ParsedRecords, tf.Tensor]:
@@ -136,11 +135,8 @@ class PretrainingPipeline:
     @tf.autograph.experimental.do_not_convert
     def mask(self, records: ParsedRecords, epochs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Packs and masks a batch of parsed records; the dict of `pretraining_dataset`."""
-        pack = pack_single if self._info.sequences == "single" else pack_pair
-        features, blocks = pack(records, self._special)
-        annotated = None
-        if self._annotation:
-            annotated = pack_annotations(records, self._annotation, blocks.starts.shape[1])
+        features, blocks = pack_rows(records, self._special)
+        annotated = pack_spans(records, self._annotation) if self._annotation else None
         record_ids = records.scalars[schema.RECORD_ID]
         features |= self._masker(blocks, epochs, record_ids, self._num_slots, annotated)
         if self._segment_aware:

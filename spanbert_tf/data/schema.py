@@ -47,7 +47,7 @@ NO_SPEAKER, SPECIAL_SPEAKER = 0, 1
 LIST_DTYPE = "uint16"
 LIST_MAXIMUM = 2**16 - 1  # larger indices are stored as this; every index table is far smaller
 
-SEQUENCE_KINDS = {"single": 2, "pair": 3}  # kind: number of special tokens in the packed row
+NUM_BLOCKS = {"single": 1, "pair": 2}  # blocks of a packed row: [CLS], and a [SEP] after each
 ANNOTATIONS = ("entities", "noun_phrases")
 SPLITS = ("train", "validation")
 RECORDS = OutputKind(
@@ -130,6 +130,11 @@ class DatasetInfo:
     def casing(self) -> Casing:
         """What was done to the text."""
         return Casing.of(self.lowercase, self.strip_accents)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of text in a packed row; it has a special token more."""
+        return NUM_BLOCKS[self.sequences]
 
     @property
     def digest(self) -> str:

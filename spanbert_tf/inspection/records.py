@@ -11,7 +11,7 @@ from rich.text import Text
 from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info, named_damage
-from spanbert_tf.data.schema import SEQUENCE_KINDS, SPLITS, VOCABULARY_FILE, DatasetInfo
+from spanbert_tf.data.schema import SPLITS, VOCABULARY_FILE, DatasetInfo
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.files.outputs import OutputKind, check_output_file
 from spanbert_tf.files.writing import output_file
@@ -96,7 +96,7 @@ def _is_picture(path: str) -> bool:
 
 def fill_rate(info: DatasetInfo, split: str = "train") -> float:
     """The share of a packed row's places for text that hold text."""
-    places = info.sequence_length - SEQUENCE_KINDS[info.sequences]
+    places = info.sequence_length - info.num_blocks - 1
     return info.num_tokens(split) / (places * info.num_records(split))
 
 

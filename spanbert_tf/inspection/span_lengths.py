@@ -7,13 +7,13 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.data.packing import pack_pair, pack_single, parse_records
+from spanbert_tf.data.packing import pack_rows, parse_records
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.schema import RECORD_ID, VOCABULARY_FILE
 from spanbert_tf.lazy import import_figure
 from spanbert_tf.masking import MaskingOptions
-from spanbert_tf.masking.candidates import draw_candidates, find_words
 from spanbert_tf.masking.random_bits import row_keys
+from spanbert_tf.masking.spans import draw_candidates, find_words
 from spanbert_tf.text.vocabulary import SpecialTokenIds, is_continuation, load_vocabulary
 
 _BATCH_SIZE = 64
@@ -130,12 +130,11 @@ def _drawn_lengths(
     info = load_dataset_info(directory)
     vocabulary = load_vocabulary(os.path.join(directory, VOCABULARY_FILE))
     special = SpecialTokenIds.from_vocabulary(vocabulary)
-    pack = pack_single if info.sequences == "single" else pack_pair
 
     @tf.autograph.experimental.do_not_convert
     def first_draws(serialized: tf.Tensor) -> tf.Tensor:
         records = parse_records(serialized, info)
-        _, blocks = pack(records, special)
+        _, blocks = pack_rows(records, special)
         words = find_words(blocks, tf.constant(is_word_start))
         record_ids = records.scalars[RECORD_ID]
         keys = row_keys(seed, tf.zeros_like(record_ids), record_ids)

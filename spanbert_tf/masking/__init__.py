@@ -11,14 +11,14 @@ from spanbert_tf.masking.options import MaskingOptions
 from spanbert_tf.masking.schemes import Scheme
 
 if TYPE_CHECKING:
-    from spanbert_tf.masking.candidates import AnnotatedSpans, Blocks
-    from spanbert_tf.masking.span_masking import SpanMasker
+    from spanbert_tf.masking.masker import SpanMasker
+    from spanbert_tf.masking.spans import AnnotatedSpans, Blocks
 
 __all__ = ["AnnotatedSpans", "Blocks", "MaskingOptions", "Scheme", "SpanMasker"]
 
 _PLACES = {
-    "AnnotatedSpans": "spanbert_tf.masking.candidates:AnnotatedSpans",
-    "Blocks": "spanbert_tf.masking.candidates:Blocks",
-    "SpanMasker": "spanbert_tf.masking.span_masking:SpanMasker",
+    "AnnotatedSpans": "spanbert_tf.masking.spans:AnnotatedSpans",
+    "Blocks": "spanbert_tf.masking.spans:Blocks",
+    "SpanMasker": "spanbert_tf.masking.masker:SpanMasker",
 }
 __getattr__, __dir__ = lazy_names(globals(), _PLACES)

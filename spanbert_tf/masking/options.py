@@ -130,14 +130,14 @@ class MaskingOptions(Section):
         """Tokens to mask in a block: ceil(rate · num_tokens), in integer arithmetic."""
         return math.ceil(self.exact_rate * num_tokens)
 
-    def num_slots(self, sequence_length: int, sequences: str) -> int:
+    def num_slots(self, sequence_length: int, num_blocks: int = 1) -> int:
         """Prediction slots K of a packed row: the largest budget that a row can have.
 
-        Each block of a pair is rounded up, so a pair can need one slot more.
+        Args:
+            sequence_length: S; [CLS], and a [SEP] after each block, are not masked.
+            num_blocks: G. Each block is rounded up, so each beyond the first can need a slot more.
         """
-        if sequences == "single":
-            return self.budget(sequence_length - 2)  # [CLS] block [SEP]
-        return self.budget(sequence_length - 3) + 1  # [CLS] block [SEP] block [SEP]
+        return self.budget(sequence_length - 1 - num_blocks) + num_blocks - 1
 
     def span_length_probabilities(self) -> list[Fraction]:
         """Geo(p) cut at the longest span and renormalised: P(1), P(2), … in exact fractions."""

@@ -4,39 +4,45 @@ B rows, S positions, G blocks a row, C draws a round.
 
 The definition is a loop: draw a span; if the token at its anchor is masked already, draw again;
 mask the span's tokens that are not masked yet, from left to right, until the span or the budget
-ends. Here a whole round of draws of all rows is decided at once, with the same result: each
-position gets the candidate that would mask it (`ownership.py`), then candidates are granted tokens
-in order until the budget is met; one may get a part.
+ends. An annotated span is accepted always, as in the released code (`mask_entity`): what of it is
+not masked yet gets masked.
+
+Here a whole round of draws of all rows is decided at once, with the same result: each position gets
+the candidate that would mask it, the first accepted one that covers it; then candidates are granted
+tokens in order until the budget is met; one may get a part.
 """
 
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from spanbert_tf.masking.candidates import (
+from spanbert_tf.masking.options import MaskingOptions
+from spanbert_tf.masking.schemes import Scheme
+from spanbert_tf.masking.spans import (
     AnnotatedSpans,
     Blocks,
+    Candidates,
     Words,
     draw_candidates,
     find_words,
 )
-from spanbert_tf.masking.options import MaskingOptions
-from spanbert_tf.masking.ownership import LARGEST_ROUND, find_owners
-from spanbert_tf.masking.schemes import Scheme
 
 # Draws that are enough for any block, in multiples of the row's length. A token that is left is
 # drawn by one draw in 2 S at least, so one row in 10^25 would need more.
 _MOST_DRAWS_A_POSITION = 128
+_LARGEST_ROUND = 62  # bits of an int64 that candidates can have
+_EARLIER_ROUND = 1 << 62  # the bit of all candidates that earlier rounds accepted
+_FLOAT64_EXPONENT_SHIFT, _FLOAT64_EXPONENT_BIAS = 52, 1023
 
 
-def draws_per_round(num_slots: int, scheme: Scheme) -> int:
+def _draws_per_round(num_slots: int, scheme: Scheme) -> int:
     """How many candidates to decide at once, so that few rows need another round.
 
     A geometric span masks 4.5 tokens on average, and 77 tokens of 512 needed 20.7 draws on
     average and 43 at most in 47,000 blocks. Single units are drawn again and again, too.
     """
     draws_a_slot = 0.5 if scheme.max_units > 1 else 1.25
-    return min(LARGEST_ROUND, 10 + int(draws_a_slot * num_slots))
+    return min(_LARGEST_ROUND, 10 + int(draws_a_slot * num_slots))
 
 
 def select_tokens(
@@ -65,7 +71,7 @@ def select_tokens(
     Raises:
         tf.errors.InvalidArgumentError: a budget cannot be met, which would be an error of ours.
     """
-    round_size = draws_per_round(num_slots, options.numbers)
+    round_size = _draws_per_round(num_slots, options.numbers)
     budgets = _budgets(blocks.lengths, num_slots, options)  # [B, G]
     first_draw = tf.constant(0, tf.int64)
     rows = _Rows(blocks, words, keys, annotated)
@@ -156,6 +162,82 @@ def _mask_round(
     return granted if masked is None else masked | granted, remaining - num_granted
 
 
+def find_owners(candidates: Candidates, blocks: Blocks, masked: tf.Tensor | None) -> tf.Tensor:
+    """The number of the candidate that would mask each position if there were no budget.
+
+    1. every position gets an int64 whose bit c says that candidate c covers it;
+    2. a candidate is rejected if an accepted one with a smaller number covers its anchor, which is
+       a fixed point that has one solution;
+    3. the lowest accepted bit of a position is the candidate that masks it.
+
+    Args:
+        candidates: one round of draws, at most 62.
+        blocks: the packed rows.
+        masked: bool [B, S], what earlier rounds masked; `None`: nothing.
+
+    Returns:
+        int32 [B, S], from 0 to C - 1; negative for none.
+    """
+    round_size = candidates.starts.shape[-1]
+    covering = _covering_candidates(candidates, tf.size(blocks.token_ids))  # [B · S]
+    earlier = tf.gather(covering, candidates.anchors) & (_bits(round_size) - 1)  # [B, G, C]
+    if masked is not None:
+        anchor_is_masked = tf.gather(tf.reshape(masked, [-1]), candidates.anchors)
+        earlier |= tf.cast(anchor_is_masked, tf.int64) * _EARLIER_ROUND
+    if candidates.is_annotated is not None:
+        earlier = tf.where(candidates.is_annotated, tf.zeros_like(earlier), earlier)
+    accepted = _accept(earlier, round_size)  # [B, G]
+    covering = tf.reshape(covering, tf.shape(blocks.token_ids))  # [B, S]
+    covering &= blocks.spread(accepted)
+    # Isolate the lowest bit; the exponent of its float64 is its number, -1023 without a bit.
+    lowest = tf.bitcast(tf.cast(covering & -covering, tf.float64), tf.int64)
+    exponent = tf.bitwise.right_shift(lowest, tf.constant(_FLOAT64_EXPONENT_SHIFT, tf.int64))
+    owner = tf.cast(exponent, tf.int32) - _FLOAT64_EXPONENT_BIAS
+    return owner if masked is None else tf.where(masked, -1, owner)
+
+
+def _bits(round_size: int) -> tf.Tensor:
+    return tf.constant([1 << draw for draw in range(round_size)], tf.int64)  # [C]
+
+
+def _covering_candidates(candidates: Candidates, num_positions: tf.Tensor) -> tf.Tensor:
+    """int64 [B · S]: bit c is set where candidate c of the position's block covers it."""
+    bits = _bits(candidates.starts.shape[-1]) + tf.zeros_like(candidates.starts)  # [B, G, C]
+    changes = tf.math.unsorted_segment_sum(  # a third of the time of scatter_nd
+        tf.reshape(tf.stack([bits, -bits]), [-1]),
+        tf.reshape(tf.stack([candidates.starts, candidates.ends + 1]), [-1]),
+        num_positions + 1,
+    )
+    return tf.cumsum(changes)[:-1]
+
+
+def _accept(earlier: tf.Tensor, round_size: int) -> tf.Tensor:
+    """The set of accepted candidates as bits; int64 [B, G].
+
+    Args:
+        earlier: int64 [B, G, C], the candidates with a smaller number that cover the anchor;
+            `_EARLIER_ROUND` is set where one of an earlier round does.
+        round_size: C.
+    """
+    bits = _bits(round_size)
+
+    def accept_given(accepted: tf.Tensor) -> tf.Tensor:
+        holds = (earlier & accepted[:, :, tf.newaxis]) == 0
+        return tf.reduce_sum(tf.where(holds, bits, tf.zeros_like(bits)), axis=-1) + _EARLIER_ROUND
+
+    everything = tf.constant((1 << round_size) - 1 + _EARLIER_ROUND, tf.int64)
+    start = tf.fill(tf.shape(earlier)[:2], everything)
+    # After n passes the first n candidates are decided for good, so C passes are always enough.
+    previous, accepted = tf.while_loop(
+        lambda previous, accepted: tf.reduce_any(previous != accepted),
+        lambda previous, accepted: (accepted, accept_given(accepted)),
+        (start, accept_given(start)),
+        maximum_iterations=round_size,
+    )
+    del previous
+    return accepted
+
+
 def _within_budget(
     owner: tf.Tensor, blocks: Blocks, remaining: tf.Tensor, round_size: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -199,17 +281,14 @@ def _nth_position(chosen: tf.Tensor, ordinals: tf.Tensor, blocks: Blocks) -> tf.
 
 def _tokens_of_candidates(owner: tf.Tensor, blocks: Blocks, round_size: int) -> tf.Tensor:
     """How many tokens each candidate would mask; int64 [B, G, C]."""
-    counts = []
-    for block in range(blocks.starts.shape[1]):
-        is_owned = owner >= 0
-        if blocks.starts.shape[1] > 1:
-            is_owned &= blocks.numbers == block
-        per_owner = tf.math.bincount(
-            tf.where(is_owned, owner, round_size),
-            minlength=round_size + 1,
-            maxlength=round_size + 1,
-            dtype=tf.int64,
-            axis=-1,
-        )  # [B, C + 1]
-        counts.append(per_owner[:, :round_size])
-    return tf.stack(counts, axis=1)
+    num_blocks = blocks.starts.shape[1]
+    num_bins = num_blocks * round_size
+    first_bins = blocks.spread(round_size * tf.range(num_blocks)[tf.newaxis])  # [1, 1] or [B, S]
+    per_bin = tf.math.bincount(
+        tf.where(owner >= 0, owner + first_bins, num_bins),
+        minlength=num_bins + 1,
+        maxlength=num_bins + 1,
+        dtype=tf.int64,
+        axis=-1,
+    )  # [B, G · C + 1], the last of positions without an owner
+    return tf.reshape(per_bin[:, :num_bins], [-1, num_blocks, round_size])

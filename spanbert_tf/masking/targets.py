@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from spanbert_tf.masking.candidates import Blocks
 from spanbert_tf.masking.options import MaskingOptions
+from spanbert_tf.masking.spans import Blocks
 
 
 class MaskedSpans(NamedTuple):
@@ -94,7 +94,7 @@ def target_features(
     offsets = spans.positions - spans.span_starts
     has_span_target = spans.is_used & (offsets < options.max_span_targets)
     if not options.boundary_at_special_tokens:
-        has_span_target &= _in_a_block(left, blocks) & _in_a_block(right, blocks)
+        has_span_target &= blocks.hold(left) & blocks.hold(right)
 
     def where_target(values: tf.Tensor) -> tf.Tensor:
         return tf.where(has_span_target, tf.cast(values, tf.int32), 0)
@@ -108,12 +108,3 @@ def target_features(
         "span_offsets": where_target(offsets),
         "span_weights": tf.cast(has_span_target, tf.float32),
     }
-
-
-def _in_a_block(positions: tf.Tensor, blocks: Blocks) -> tf.Tensor:
-    inside = tf.zeros_like(positions, tf.bool)
-    for block in range(blocks.starts.shape[1]):
-        start = blocks.starts[:, block : block + 1]  # [B, 1]
-        length = blocks.lengths[:, block : block + 1]
-        inside |= (positions >= start) & (positions < start + length)
-    return inside

@@ -133,8 +133,7 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
         # numbers begin anew in each epoch of a data set, as soon as any seed is set.
         numbers = tf.numpy_function(self._draw, [batch_size], tf.int64, stateful=True)
         numbers = tf.reshape(numbers, [batch_size])
-        kind = "single" if len(segments) == 1 else "pair"
-        num_slots = self.masking.num_slots(self.sequence_length, kind)
+        num_slots = self.masking.num_slots(self.sequence_length, len(segments))
         batch = self.masker(blocks, tf.zeros_like(numbers), numbers, num_slots)
         features = {
             "token_ids": batch["token_ids"],

@@ -13,7 +13,7 @@ from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.packing import parse_records
 from spanbert_tf.data.records import training_chunks
-from spanbert_tf.data.schema import RECORD_ID, SEQUENCE_KINDS, DatasetInfo
+from spanbert_tf.data.schema import RECORD_ID, DatasetInfo
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.process.lines import print_line
 from spanbert_tf.process.signals import end_process, signal_ends_a_wait, waiting_for
@@ -95,7 +95,7 @@ def _is_absolute(config: PretrainingConfig) -> bool:
 def tokens_per_row(info: DatasetInfo) -> float:
     """Tokens of a packed training row on average, special tokens counted, padding not."""
     text = info.num_tokens("train") / info.num_records("train")
-    return text + SEQUENCE_KINDS[info.sequences]
+    return text + info.num_blocks + 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -354,7 +354,7 @@ def test_wrong_configuration_is_reported_before_tensorflow_is_imported(command, 
 def test_configurations_and_masking_options_load_nothing_heavy():
     program = (
         "import sys, spanbert_tf.config, spanbert_tf.masking\n"
-        "spanbert_tf.config.load_config('spanbert_base').masking.num_slots(512, 'single')\n"
+        "spanbert_tf.config.load_config('spanbert_base').masking.num_slots(512)\n"
         "spanbert_tf.config.load_finetuning_config('squad_v1')\n"
         f"print(sorted({HEAVY!r} & set(sys.modules)))\n"
     )

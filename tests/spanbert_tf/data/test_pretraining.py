@@ -9,7 +9,7 @@ import record_files
 import tensorflow as tf
 
 from spanbert_tf.data import pretraining_dataset, records
-from spanbert_tf.data.packing import ANNOTATION_LISTS, pack_annotations, parse_records
+from spanbert_tf.data.packing import ANNOTATION_LISTS, pack_spans, parse_records
 from spanbert_tf.errors import BadInputError, MismatchError, SpanBertError
 from spanbert_tf.masking import MaskingOptions
 
@@ -359,7 +359,7 @@ def test_annotated_spans_lie_beside_the_special_tokens_of_a_pair(tmp_path):
     info = records.load_dataset_info(directory)
     lists = ANNOTATION_LISTS["entities"]
     parsed = parse_records(tf.constant([record_files.to_example(record)]), info, lists)
-    spans = pack_annotations(parsed, "entities", num_blocks=2)
+    spans = pack_spans(parsed, "entities")
     # [CLS] 1 2 3 4 [SEP] 6 7 8 9 10 [SEP]
     assert spans.starts.numpy().tolist() == [[1, 4, 6, 9]]
     assert spans.ends.numpy().tolist() == [[2, 4, 8, 10]]

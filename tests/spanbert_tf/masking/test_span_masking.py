@@ -1,6 +1,7 @@
 """Masks of the graph against the plain-Python definition, and what must hold for any text."""
 
 import collections
+import itertools
 from fractions import Fraction
 from typing import ClassVar
 
@@ -13,10 +14,10 @@ import tensorflow as tf
 
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.masking import AnnotatedSpans, Blocks, MaskingOptions, SpanMasker
-from spanbert_tf.masking.candidates import Candidates, draw_candidates, find_words
-from spanbert_tf.masking.ownership import find_owners
 from spanbert_tf.masking.random_bits import row_keys
 from spanbert_tf.masking.schemes import SCHEMES as KNOWN_SCHEMES
+from spanbert_tf.masking.selection import find_owners
+from spanbert_tf.masking.spans import Candidates, draw_candidates, find_words
 
 # [PAD] [UNK] [CLS] [SEP] [MASK], 20 words, 15 continuations.
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -164,7 +165,7 @@ def test_equals_the_definition_bit_for_bit(name, num_segments):
         packed, block = pack([random_segment(random, n) for n in lengths], width)
         rows.append(packed)
         blocks.append(block)
-    num_slots = options.num_slots(width, "single" if num_segments == 1 else "pair")
+    num_slots = options.num_slots(width, num_segments)
     record_ids = [random.randrange(2**63) for _ in rows]
     epochs = [random.randrange(50) for _ in rows]
     batch = run_graph(rows, blocks, options, num_slots, record_ids, epochs)
@@ -207,39 +208,29 @@ ANNOTATED_SCHEMES = {
 def test_annotated_spans_equal_the_definition(name, num_segments):
     options = ANNOTATED_SCHEMES[name]
     random = masking_oracle.random.Random(5)
-    width, rows, blocks, spans = 97, [], [], []
-    for _ in range(24):
-        segments = [random_segment(random, random.randint(4, 44)) for _ in range(num_segments)]
-        packed, block = pack(segments, width)
-        rows.append(packed)
-        blocks.append(block)
-        found = []
-        for start, length in block:
-            words = masking_oracle.split_words(packed, start, length, starts_word)
-            while words:
-                size = random.randint(1, 3)
-                taken, words = words[:size], words[size:]
-                if random.random() < 0.6:
-                    found.append((taken[0][0], taken[-1][-1]))
-        spans.append(found)
-    longest = max(map(len, spans))
-    counts = [
-        [sum(start <= first < start + length for first, _ in found) for start, length in block]
-        for found, block in zip(spans, blocks, strict=True)
+    rows = [
+        [random_segment(random, random.randint(4, 44)) for _ in range(num_segments)]
+        for _ in range(24)
     ]
-    firsts = [[0, row[0]][:num_segments] for row in counts]
-    padded = np.array([found + [(0, 0)] * (longest - len(found)) for found in spans], np.int64)
-    annotated = AnnotatedSpans(
-        tf.constant(padded[:, :, 0]),
-        tf.constant(padded[:, :, 1]),
-        tf.constant(firsts, tf.int64)[..., tf.newaxis],
-        tf.constant(counts, tf.int64)[..., tf.newaxis],
-    )
-    kind = "single" if num_segments == 1 else "pair"
+    check_rows_of_blocks(rows, options, random)
+
+
+def check_rows_of_blocks(rows, options, random, eager=False):
+    """Rows of as many segments each, some words of which are annotated, against the definition."""
+    width = 1 + max(sum(len(segment) + 1 for segment in row) for row in rows)
+    packed = [pack(row, width) for row in rows]
+    token_ids, blocks = ([row[column] for row in packed] for column in (0, 1))
+    spans = [annotate_words(random, *row) for row in packed]
     batch = run_graph(
-        rows, blocks, options, options.num_slots(width, kind), range(24), annotated=annotated
+        token_ids,
+        blocks,
+        options,
+        options.num_slots(width, len(rows[0])),
+        range(len(rows)),
+        annotated=annotated_spans(spans, blocks) if options.numbers.spans else None,
+        eager=eager,
     )
-    for index, row in enumerate(rows):
+    for index, row in enumerate(token_ids):
         draws = masking_oracle.HashDraws(SEED, 0, index)
         result = masking_oracle.mask_row(
             row, blocks[index], starts_word, rules_of(options), draws, unigram_thresholds(), MASK,
@@ -248,7 +239,52 @@ def test_annotated_spans_equal_the_definition(name, num_segments):
         check_against_oracle(batch, index, result)
 
 
+def annotate_words(random, row, blocks):
+    """Some runs of one to three words of each block, [(first, last)]."""
+    found = []
+    for start, length in blocks:
+        words = masking_oracle.split_words(row, start, length, starts_word)
+        while words:
+            size = random.randint(1, 3)
+            taken, words = words[:size], words[size:]
+            if random.random() < 0.6:
+                found.append((taken[0][0], taken[-1][-1]))
+    return found
+
+
+def annotated_spans(spans, blocks):
+    longest = max(1, *map(len, spans))
+    counts = [
+        [sum(start <= first < start + length for first, _ in found) for start, length in block]
+        for found, block in zip(spans, blocks, strict=True)
+    ]
+    firsts = [list(itertools.accumulate([0, *row[:-1]])) for row in counts]
+    padded = np.array([found + [(0, 0)] * (longest - len(found)) for found in spans], np.int64)
+    return AnnotatedSpans(
+        tf.constant(padded[:, :, 0]),
+        tf.constant(padded[:, :, 1]),
+        tf.constant(firsts, tf.int64)[..., tf.newaxis],
+        tf.constant(counts, tf.int64)[..., tf.newaxis],
+    )
+
+
 texts = st.lists(st.integers(5, len(VOCABULARY) - 1), min_size=0, max_size=38)
+
+
+@hypothesis.settings(max_examples=25)
+@hypothesis.given(
+    rows=st.integers(3, 6).flatmap(
+        lambda num_blocks: st.lists(
+            st.lists(texts, min_size=num_blocks, max_size=num_blocks), min_size=2, max_size=4
+        )
+    ),
+    scheme=st.sampled_from(list(KNOWN_SCHEMES)),
+    rate=st.sampled_from([0.15, 0.6]),
+    seed=st.integers(0, 2**32),
+)
+def test_a_row_has_any_number_of_blocks(rows, scheme, rate, seed):
+    options = MaskingOptions(scheme=scheme, rate=rate)
+    check_rows_of_blocks(rows, options, masking_oracle.random.Random(seed), eager=True)
 
 
 @hypothesis.settings(max_examples=60)
@@ -262,8 +298,7 @@ def test_invariants_hold_for_any_text(segments, scheme, rate, record_id):
     options = MaskingOptions(scheme=scheme, rate=rate)
     width = 82
     row, blocks = pack(segments, width)
-    kind = "single" if len(segments) == 1 else "pair"
-    num_slots = options.num_slots(width, kind)
+    num_slots = options.num_slots(width, len(segments))
     batch = run_graph([row], [blocks], options, num_slots, [record_id], eager=True)
     used = batch["mask_weights"][0] == 1
     positions = batch["mask_positions"][0][used]
@@ -300,7 +335,7 @@ def test_masks_do_not_depend_on_the_batch(scheme):
             [packed[i][0] for i in order],
             [packed[i][1] for i in order],
             options,
-            options.num_slots(64, "single"),
+            options.num_slots(64),
             [ids[i] for i in order],
         )
 
@@ -315,9 +350,7 @@ def test_epoch_seed_and_record_change_the_masks():
     random = masking_oracle.random.Random(4)
     row, blocks = pack([random_segment(random, 60)], 64)
     options = MaskingOptions()
-    batch = run_graph(
-        [row] * 3, [blocks] * 3, options, options.num_slots(64, "single"), [1, 1, 2], [0, 1, 0]
-    )
+    batch = run_graph([row] * 3, [blocks] * 3, options, options.num_slots(64), [1, 1, 2], [0, 1, 0])
     rows = {tuple(positions) for positions in batch["mask_positions"]}
     assert len(rows) == 3
 
@@ -340,7 +373,7 @@ def test_budget_is_exact_for_rates_of_many_digits(rate):
     lengths = (1, 2, 97, 500)
     rows, blocks = zip(*(pack([[5] * length], 502) for length in lengths), strict=True)
     options = MaskingOptions(rate=rate)
-    batch = run_graph(rows, blocks, options, options.num_slots(502, "single"), range(4))
+    batch = run_graph(rows, blocks, options, options.num_slots(502), range(4))
     exact = [-(-length * Fraction(str(rate)) // 1) for length in lengths]
     assert batch["mask_weights"].sum(axis=1).tolist() == exact
 
@@ -350,9 +383,7 @@ def sample(options, num_rows, length):
     random = masking_oracle.random.Random(1)
     packed = [pack([random_segment(random, length)], length + 2) for _ in range(num_rows)]
     rows, blocks = [row for row, _ in packed], [block for _, block in packed]
-    batch = run_graph(
-        rows, blocks, options, options.num_slots(length + 2, "single"), range(num_rows)
-    )
+    batch = run_graph(rows, blocks, options, options.num_slots(length + 2), range(num_rows))
     results = [
         masking_oracle.mask_row(
             row, block, starts_word, rules_of(options), masking_oracle.PseudoRandomDraws(n),
@@ -436,7 +467,7 @@ def test_random_tokens_follow_the_distribution_asked_for(random_tokens, weights)
     random = masking_oracle.random.Random(1)
     packed = [pack([random_segment(random, 110)], 112) for _ in range(600)]
     rows, blocks = zip(*packed, strict=True)
-    batch = run_graph(rows, blocks, options, options.num_slots(112, "single"), range(600))
+    batch = run_graph(rows, blocks, options, options.num_slots(112), range(600))
     drawn = [
         row[position]
         for row, positions in zip(batch["token_ids"], batch["mask_positions"], strict=True)

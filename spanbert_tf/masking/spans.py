@@ -1,6 +1,6 @@
-"""Candidate spans: what each draw of a masking scheme would mask, for all draws at once.
+"""What each draw of a masking scheme would mask, for all draws at once.
 
-B rows, S positions, G blocks a row (1, or the 2 segments of a pair), C draws, E annotated spans.
+B rows, S positions, G blocks a row (2 in pairs), C draws, E annotated spans.
 Positions are *flat*: row · S + position, so that one sorted list holds the words of all rows.
 """
 
@@ -18,15 +18,18 @@ from spanbert_tf.masking.random_bits import (
     scale,
 )
 
-_BLOCK_SHIFT = 24  # draws of the second block count from 2^24
+_BLOCK_SHIFT = 24  # draws of block g count from g · 2^24
 
 
 class Blocks(NamedTuple):
     """Packed rows and the blocks of text in them, each masked on its own.
 
+    A row may have fewer blocks than others: those that it lacks are empty.
+
     Attributes:
         token_ids: int32 [B, S], with special tokens and padding.
-        starts: int64 [B, G], position of a block's first token.
+        starts: int64 [B, G], position of a block's first token, from left to right; blocks do not
+            touch, there is a special token between two.
         lengths: int64 [B, G], tokens of a block; 0 for an empty one.
     """
 
@@ -40,17 +43,24 @@ class Blocks(NamedTuple):
         num_rows, width = tf.unstack(tf.shape(self.token_ids, out_type=tf.int64))
         return (tf.range(num_rows)[:, tf.newaxis] * width + self.starts)[:, :, tf.newaxis]
 
-    @property
-    def numbers(self) -> tf.Tensor:
-        """int32 [B, S]: the block of each position, in rows of two blocks."""
-        positions = tf.range(tf.shape(self.token_ids, tf.int64)[1])
-        return tf.cast(positions >= self.starts[:, 1:], tf.int32)
-
     def spread(self, values: tf.Tensor) -> tf.Tensor:
-        """Values [B, G] for each position: [B, 1] for one block, [B, S] for two."""
-        if self.starts.shape[1] == 1:
-            return values
-        return tf.where(self.numbers == 0, values[:, :1], values[:, 1:])
+        """Values [B or 1, G] at the positions of their blocks: [B, S], or as they are for G = 1.
+
+        What stands between two blocks has the value of the one before.
+        """
+        positions = tf.range(tf.shape(self.token_ids, tf.int64)[1])
+        spread = values[:, :1]
+        for block in range(1, self.starts.shape[1]):  # G is small: faster than a gather
+            is_later = positions >= self.starts[:, block : block + 1]  # [B, S]
+            spread = tf.where(is_later, values[:, block : block + 1], spread)
+        return spread
+
+    def hold(self, positions: tf.Tensor) -> tf.Tensor:
+        """Whether positions [B, K] are of tokens of a block; bool [B, K]."""
+        positions = positions[:, :, tf.newaxis]
+        starts = self.starts[:, tf.newaxis]  # [B, 1, G]
+        ends = starts + self.lengths[:, tf.newaxis]
+        return tf.reduce_any((positions >= starts) & (positions < ends), axis=-1)
 
 
 class Words(NamedTuple):

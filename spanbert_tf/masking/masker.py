@@ -1,0 +1,178 @@
+"""Masks a batch of packed rows: words → selection → spans and targets → replacement.
+
+A masked unit becomes [MASK], a random token or stays as it is (80 %, 10 %, 10 %).
+
+B rows, S positions, K slots, G blocks a row, V vocabulary entries.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from spanbert_tf.masking.options import MaskingOptions
+from spanbert_tf.masking.random_bits import (
+    FRACTION_BITS,
+    Stream,
+    high_fraction,
+    random_bits,
+    row_keys,
+)
+from spanbert_tf.masking.selection import select_tokens
+from spanbert_tf.masking.spans import AnnotatedSpans, Blocks, Words, find_words
+from spanbert_tf.masking.targets import MaskedSpans, list_masked_spans, target_features
+from spanbert_tf.text.vocabulary import MASK_TOKEN, is_continuation
+
+_TOKEN_BITS = 53  # finer than FRACTION_BITS: a token may occur once in a corpus of 10^10
+
+
+class TokenDistribution(NamedTuple):
+    """A distribution of tokens.
+
+    Attributes:
+        thresholds: int64 [V], the cumulated shares as fractions of 2^53.
+    """
+
+    thresholds: tf.Tensor
+
+    @classmethod
+    def from_counts(cls, counts: Sequence[int]) -> "TokenDistribution":
+        """Builds the distribution from the weight of each vocabulary entry.
+
+        Raises:
+            ValueError: all counts are 0.
+        """
+        cumulated = np.cumsum(np.asarray(counts, np.int64)).tolist()
+        if not cumulated or not cumulated[-1]:
+            raise ValueError("the unigram counts are all 0")
+        # Python integers: the products need more than 64 bits.
+        thresholds = [(count << _TOKEN_BITS) // cumulated[-1] for count in cumulated]
+        return cls(tf.constant(thresholds, tf.int64))
+
+    def draw(self, bits: tf.Tensor) -> tf.Tensor:
+        """A token id for each uint64 of random bits; int32, the same shape."""
+        shift = tf.constant(64 - _TOKEN_BITS, tf.uint64)
+        fractions = tf.cast(tf.bitwise.right_shift(bits, shift), tf.int64)
+        found = tf.searchsorted(self.thresholds, tf.reshape(fractions, [-1]), side="right")
+        return tf.reshape(found, tf.shape(fractions))
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanMasker:
+    """A masking scheme for one vocabulary.
+
+    Attributes:
+        options: the scheme and its parameters.
+        is_word_start: bool [V], whether an entry begins a word.
+        random_tokens: where random tokens come from.
+        mask_token_id: id of [MASK].
+        seed: seed of the run.
+    """
+
+    options: MaskingOptions
+    is_word_start: tf.Tensor
+    random_tokens: TokenDistribution
+    mask_token_id: int
+    seed: int = 0
+
+    @classmethod
+    def from_vocabulary(
+        cls,
+        vocabulary: Sequence[str],
+        unigram_counts: Sequence[int] | None,
+        options: MaskingOptions | None = None,
+        seed: int = 0,
+    ) -> "SpanMasker":
+        """Builds a masker.
+
+        Args:
+            vocabulary: entries in order of their ids; those that begin with `##` continue a word.
+            unigram_counts: occurrences of each entry in the training corpus; only
+                `random_tokens="unigrams"` reads them.
+            options: the scheme and its parameters; SpanBERT's by default.
+            seed: masks are a function of (seed, epoch, record id).
+        """
+        options = options or MaskingOptions()
+        if options.random_tokens == "uniform":
+            unigram_counts = [1] * len(vocabulary)
+        return cls(
+            options,
+            tf.constant([not is_continuation(piece) for piece in vocabulary]),
+            TokenDistribution.from_counts(unigram_counts),
+            list(vocabulary).index(MASK_TOKEN),
+            seed,
+        )
+
+    def __call__(
+        self,
+        blocks: Blocks,
+        epochs: tf.Tensor,
+        record_ids: tf.Tensor,
+        num_slots: int,
+        annotated: AnnotatedSpans | None = None,
+    ) -> dict[str, tf.Tensor]:
+        """Masks each block of each row.
+
+        Args:
+            blocks: the packed rows.
+            epochs: int64 [B], the pass over the data that each row belongs to.
+            record_ids: int64 [B].
+            num_slots: K, from `MaskingOptions.num_slots`.
+            annotated: the spans that the scheme takes from the records, if it does.
+
+        Returns:
+            `token_ids` (int32 [B, S]) with replacements, and the features of `target_features`.
+        """
+        keys = row_keys(self.seed, epochs, record_ids)
+        words = find_words(blocks, self.is_word_start)
+        masked = select_tokens(
+            blocks, words, self.is_word_start, keys, num_slots, self.options, annotated
+        )
+        spans = list_masked_spans(masked, blocks.token_ids, num_slots)
+        token_ids = _replace_tokens(
+            spans, blocks, words, keys, self.random_tokens, self.mask_token_id, self.options
+        )
+        return {"token_ids": token_ids, **target_features(spans, blocks, self.options)}
+
+
+def _replace_tokens(
+    spans: MaskedSpans,
+    blocks: Blocks,
+    words: Words,
+    keys: tf.Tensor,
+    random_tokens: TokenDistribution,
+    mask_token_id: int,
+    options: MaskingOptions,
+) -> tf.Tensor:
+    """The rows with replacements, int32 [B, S]: one draw a unit, one random token a position."""
+    draws = high_fraction(
+        random_bits(keys, Stream.REPLACEMENT, _unit_starts(spans, words, options.numbers.replaced))
+    )  # [B, K]
+    mask_below = round(options.mask_token_rate * 2**FRACTION_BITS)
+    random_below = round((options.mask_token_rate + options.random_token_rate) * 2**FRACTION_BITS)
+    # Unused slots stand at position 0 and write the [CLS] that is there.
+    replacements = tf.where(spans.is_used & (draws < mask_below), mask_token_id, spans.token_ids)
+    is_random = spans.is_used & (draws >= mask_below) & (draws < random_below)
+    chosen = tf.where(is_random)  # [R, 2], a tenth of the slots
+    bits = random_bits(
+        tf.gather(keys, chosen[:, 0]), Stream.RANDOM_TOKEN, tf.gather_nd(spans.positions, chosen)
+    )  # [R]
+    replacements = tf.tensor_scatter_nd_update(replacements, chosen, random_tokens.draw(bits))
+    updated = tf.tensor_scatter_nd_update(
+        tf.reshape(blocks.token_ids, [-1]),
+        tf.reshape(spans.flat_positions, [-1, 1]),
+        tf.reshape(replacements, [-1]),
+    )
+    return tf.reshape(updated, tf.shape(blocks.token_ids))
+
+
+def _unit_starts(spans: MaskedSpans, words: Words, unit: str) -> tf.Tensor:
+    """The position by which each masked token's unit draws; int64 [B, K]."""
+    if unit == "token":
+        return spans.positions
+    if unit == "span":
+        return spans.span_starts
+    word_starts = tf.gather(words.starts, words.containing(spans.flat_positions))
+    return word_starts - (spans.flat_positions - spans.positions)
