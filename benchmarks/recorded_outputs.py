@@ -182,7 +182,7 @@ def _run(what: str | Callable, place: str) -> int | str:
                 sys.executable,
                 "-P",
                 "-m",
-                "spanbert_tf.tasks.coreference.scoring",
+                "spanbert_tf.tasks.coreference.metrics",
                 *words[1:],
             ]
             return subprocess.run(command).returncode

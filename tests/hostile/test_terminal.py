@@ -25,8 +25,8 @@ from spanbert_tf.presets.writing import published_name, write_preset
 from spanbert_tf.process.console import DataConsole
 from spanbert_tf.process.lines import escape_controls, print_line
 from spanbert_tf.serving.server_files import write_server_files
-from spanbert_tf.tasks.coreference.scoring import read_clusters
-from spanbert_tf.tasks.coreference.writing import as_conll, as_resolved, as_text
+from spanbert_tf.tasks.coreference.files import as_conll, as_resolved, as_text
+from spanbert_tf.tasks.coreference.metrics import read_clusters
 from spanbert_tf.tasks.relation_extraction.examples import RelationSet, check_relations
 from spanbert_tf.tasks.text_classification.serving import served_classifier
 

@@ -3,9 +3,8 @@
 import collections
 from collections.abc import Iterable
 
-from spanbert_tf.tasks.coreference.cluster_column import Clusters, Span
-from spanbert_tf.tasks.coreference.pronouns import PRONOUNS
-from spanbert_tf.tasks.coreference.records import DocumentLine
+from spanbert_tf.tasks.coreference.files import PRONOUNS
+from spanbert_tf.tasks.coreference.records import Clusters, DocumentLine, Span
 
 _DETERMINERS = frozenset(("the", "this", "that", "these", "those"))
 

@@ -1,12 +1,13 @@
 """Documents with clusters of mentions, and the files that have a word a line: CoNLL-2012's, GUM's.
 
-Clusters stand in the last column.
 In nearly all files the rows of a document have the same number of columns, with spaces between
 them. Where the cells stand is computed for such a text as a whole, and only those that are wanted
 become strings; calling functions for each row takes more than twice as long.
 """
 
+import collections
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.process.lines import escape_controls
-from spanbert_tf.tasks.coreference.cluster_column import ClusterColumn, Clusters
+from spanbert_tf.tasks.coreference.records import Clusters, Span
 
 # What the words of OntoNotes stand for (original `minimize.py`).
 _NORMALISED = {"/.": ".", "/?": "?"}
@@ -27,6 +28,10 @@ _WORD, _SPEAKER, _MIN_COLUMNS = 3, 9, 12
 _GUM_COLUMNS, _GUM_WORD = 3, 1
 _NO_SPEAKER = ("-", "*", "_")
 _NO_CLUSTER = "-"
+# No file numbers its clusters beyond 18 digits; without a bound a long number takes quadratic time.
+_MENTION = re.compile(r"\((\d{1,18})\)|\((\d{1,18})|(\d{1,18})\)")
+_BETWEEN = re.compile(r"[|\s]*")
+_NOTHING = ("-", "_", "*")
 _FIRST_LINE = re.compile(r"\s*([^\n]*)")
 _LINE_END, _SPACE, _LAST_ASCII = ord("\n"), ord(" "), 0x7F
 _HIGHEST = 0xFFFF  # no space is beyond
@@ -92,32 +97,8 @@ def _merge(clusters: Iterable[set[tuple[int, int]]]) -> list[set[tuple[int, int]
     return list({id(mentions): mentions for mentions in cluster_of.values()}.values())
 
 
-def check_documents(path: str, documents: Sequence[Document]) -> None:
-    """Refuses documents that no records can be made of.
-
-    Raises:
-        BadInputError: there is no document, or two have the same key.
-    """
-    if not any(document.words for document in documents):
-        raise BadInputError(f"{path}: holds no document with words")
-    places: dict[str, str] = {}
-    for document in documents:
-        if document.key in places:
-            first = places[document.key]
-            where = "twice" if first == document.path else f"already, in {first}"
-            raise BadInputError(f"{document.path}: document {document.key!r} is there {where}")
-        places[document.key] = document.path
-
-
 def read_header(line: str) -> tuple[str | None, str | None, str | None] | None:
-    """Name and part, or all that stands there (GUM's), each `None` if it does not.
-
-    Args:
-        line: line of a file.
-
-    Returns:
-        `None`: it begins no document.
-    """
+    """Name and part, or all that stands there (GUM's); `None` where a line begins no document."""
     begin = _BEGIN.match(line)
     if begin is None:
         return None
@@ -126,34 +107,85 @@ def read_header(line: str) -> tuple[str | None, str | None, str | None] | None:
 
 
 def document_title(name: str, part: int) -> str:
-    """Name and part as CoNLL-2012's files spell them, in one line: controls are escaped.
-
-    Args:
-        name: name of the document.
-        part: its number.
-    """
+    """Name and part as CoNLL-2012's files spell them, in one line: controls are escaped."""
     return f"({escape_controls(name)}); part {part:03}"
+
+
+class ClusterColumn:
+    """Reads the last column of one document, cell by cell: mentions that begin and end.
+
+    `(3` begins a mention of cluster 3, `3)` ends one, `(3)` is one, and `-` or `_` is nothing;
+    several stand side by side, with or without `|` between them.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._clusters: dict[str, list[Span]] = {}  # in the order of their first brackets
+        self._open: dict[str, list[int]] = collections.defaultdict(list)
+
+    def read(self, cell: str, word: int, line: int) -> None:
+        """Reads the cell of a word, by its number in the document; the line is for errors.
+
+        Raises:
+            BadInputError: the cell is malformed, or a mention ends that has not begun.
+        """
+        if cell in _NOTHING:
+            return
+        brackets = _brackets(cell)
+        if brackets is None:
+            raise BadInputError(
+                f"{self._place}: line {line}: {cell[:40]!r} is no cell of the coreference column, "
+                "such as (3 or 3) or (3)|(4"
+            )
+        # As the official scorer: whole mentions, then beginnings, then ends.
+        whole, begun, ended = brackets
+        for cluster in whole:
+            self._clusters.setdefault(cluster, []).append((word, word))
+        for cluster in begun:
+            self._clusters.setdefault(cluster, [])
+            self._open[cluster].append(word)
+        for cluster in ended:
+            if not self._open[cluster]:
+                raise BadInputError(
+                    f"{self._place}: line {line}: a mention of cluster {cluster} ends that has not "
+                    "begun in this document"
+                )
+            self._clusters[cluster].append((self._open[cluster].pop(), word))
+
+    def clusters(self) -> Clusters:
+        """The clusters of the document, in the order of their first brackets.
+
+        Raises:
+            BadInputError: a mention has not ended.
+        """
+        for cluster, starts in self._open.items():
+            if starts:
+                raise BadInputError(
+                    f"{self._place}: a mention of cluster {cluster} begins at word {starts[0]} "
+                    "(from 0) and does not end in this document"
+                )
+        return list(self._clusters.values())
+
+
+@functools.lru_cache(maxsize=2**14)  # documents number their clusters from 0: cells come again
+def _brackets(cell: str) -> tuple[tuple[str, ...], ...] | None:
+    """Clusters of whole mentions, of beginnings and of ends; `None` if there is anything else."""
+    parts = list(_MENTION.finditer(cell))
+    if not parts or _BETWEEN.fullmatch(_MENTION.sub("", cell)) is None:
+        return None
+    return tuple(tuple(part[n] for part in parts if part[n] is not None) for n in (1, 2, 3))
 
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Rows of one width.
-
-    Attributes:
-        text: the text.
-        codes: its characters.
-        starts: first character of each cell, [rows, columns].
-        ends: the character after each.
-        lines: line of each row in the text, from 0.
-        sentence_starts: first row of each sentence.
-    """
+    """Rows of one width."""
 
     text: str
-    codes: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
-    lines: list[int]
-    sentence_starts: list[int]
+    codes: np.ndarray  # its characters
+    starts: np.ndarray  # first character of each cell, [rows, columns]
+    ends: np.ndarray  # the character after each
+    lines: list[int]  # line of each row in the text, from 0
+    sentence_starts: list[int]  # first row of each
 
     def cells(self, column: int) -> list[str]:
         """The cells of a column."""
@@ -171,12 +203,7 @@ class Columns:
 
 
 def equal_columns(text: str, min_width: int) -> Columns | None:
-    """The columns of rows split at white space; `None` if they have to be read one by one.
-
-    Args:
-        text: rows, and blank lines between sentences.
-        min_width: columns of a row at least.
-    """
+    """The columns of rows split at white space; `None` if they have to be read one by one."""
     codes = _codes(text)
     is_line_end = codes == _LINE_END
     is_space = np.ones(len(codes) + 2, bool)  # there is some before the text and after it

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.models import SpanBertCoreferenceResolver
-from spanbert_tf.tasks.coreference.cluster_column import Clusters
+from spanbert_tf.tasks.coreference.records import Clusters
 
 NO_CLUSTER = -1
 

@@ -3,8 +3,8 @@
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.process.console import DataConsole
 from spanbert_tf.tasks.coreference.dataset import load_documents
+from spanbert_tf.tasks.coreference.files import as_text
 from spanbert_tf.tasks.coreference.records import CoreferenceInfo
-from spanbert_tf.tasks.coreference.writing import as_text
 from spanbert_tf.tasks.inspection import print_counts
 
 

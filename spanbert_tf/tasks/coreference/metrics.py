@@ -2,17 +2,38 @@
 
 Pradhan et al., 2014, "Scoring coreference partitions of predicted mentions: a reference
 implementation". Clusters are lists of spans; singletons count where they are given.
+
+`python -m spanbert_tf.tasks.coreference.metrics KEY RESPONSE` scores any two CoNLL files: it prints
+what `scorer.pl all KEY RESPONSE none` does, without Perl and without BLANC. Nothing here needs
+TensorFlow.
 """
 
 import collections
+import functools
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import click
 import numpy as np
+
+from spanbert_tf.command_line import run_command
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.text_files import read_text_file
+from spanbert_tf.process.lines import print_line
+from spanbert_tf.tasks.coreference.conll import ClusterColumn, document_title, read_header
+from spanbert_tf.tasks.coreference.records import Clusters
 
 METRICS = ("mentions", "muc", "bcub", "ceafm", "ceafe")
 _AVERAGED = ("muc", "bcub", "ceafe")  # CoNLL's score
+REPEATS_PERL_REFUSES = 10
+_TITLES = {
+    "mentions": "Identification of Mentions",
+    "muc": "MUC",
+    "bcub": "B-cubed",
+    "ceafm": "CEAF-m",
+    "ceafe": "CEAF-e",
+}
 
 Mention = Hashable
 Cluster = Sequence[Mention]
@@ -160,3 +181,187 @@ def _ceaf(similarity: np.ndarray, whole_of_key: int, whole_of_response: int) -> 
     # Added in the order of the key, as the official scorer does: the last digit can depend on it.
     best = float(sum(similarity[rows, columns].tolist()))
     return Counts(best, whole_of_key, best, whole_of_response)
+
+
+class Score(NamedTuple):
+    """The score of some documents.
+
+    Attributes:
+        counts: counts of each metric, added up over the documents.
+        num_repeats: right mentions that a response has again and again, and which count once.
+        is_paired_by_order: whether documents without names were paired by their order.
+    """
+
+    counts: dict[str, Counts]
+    num_repeats: int
+    is_paired_by_order: bool = False
+
+    def as_dict(self) -> dict[str, float]:
+        """In percent: `average_f1`, and recall, precision and F1 of each metric."""
+        values = {"average_f1": average_f1(self.counts)}
+        for name in METRICS:
+            measures = zip(
+                ("recall", "precision", "f1"), self.counts[name].percentages(), strict=True
+            )
+            values |= {f"{name}_{measure}": percent for measure, percent in measures}
+        return values
+
+
+def score_documents(pairs: Iterable[tuple[Clusters, Clusters]]) -> Score:
+    """The score of documents.
+
+    Args:
+        pairs: gold and predicted clusters of each document.
+    """
+    totals = dict.fromkeys(METRICS, Counts())
+    num_repeats = 0
+    for key, response in pairs:
+        counts, repeats = score_document(key, response)
+        totals = {name: totals[name] + counts[name] for name in METRICS}
+        num_repeats += repeats
+    return Score(totals, num_repeats)
+
+
+class _Document(NamedTuple):
+    name: str | None
+    line: int  # in its file, from 1
+    num_words: int
+    clusters: Clusters
+
+
+def read_clusters(path: str) -> dict[str, Clusters]:
+    """The clusters of each document of a CoNLL file, by name and part.
+
+    However a file spells them: `(NAME); part 000` is `(NAME); part 0`, and GUM's bare `NAME`. A
+    document without a name has its number, `document 1`.
+
+    Args:
+        path: path of the file, compressed by gzip or not; its last column is that of the clusters.
+
+    Raises:
+        BadInputError: the file cannot be read, a line is wrong, or two documents have one name.
+    """
+    documents = enumerate(_read_documents(path), start=1)
+    return {document.name or f"document {n}": document.clusters for n, document in documents}
+
+
+def _read_documents(path: str) -> list[_Document]:
+    documents: list[_Document] = []
+    names: set[str] = set()
+    begun: Callable[[int, Clusters], _Document] | None = None
+    column, word = ClusterColumn(path), 0
+    for number, line in enumerate(read_text_file(path).split("\n"), start=1):
+        if line.startswith("#"):
+            if begun is not None:
+                documents.append(begun(word, column.clusters()))
+            begin, begun = read_header(line), None
+            column, word = ClusterColumn(f"{path}: {line.strip()}"), 0
+            if begin:
+                name = _name(begin)
+                if name in names:
+                    raise BadInputError(f"{path}: line {number}: document {name!r} is there twice")
+                names |= {name} if name else set()
+                begun = functools.partial(_Document, name, number)
+        elif line.strip():
+            if begun is None:
+                raise BadInputError(f"{path}: line {number}: stands before any `#begin document`")
+            column.read(line.split()[-1], word, number)
+            word += 1
+    if begun is not None:
+        documents.append(begun(word, column.clusters()))
+    if not documents:
+        raise BadInputError(f"{path}: holds no document; one begins with `#begin document (NAME)`")
+    return documents
+
+
+def _name(begin: tuple[str | None, ...]) -> str | None:
+    """`None` for GUM's `# begin document`, which names nothing."""
+    name, part, bare = begin
+    if not part and not bare:
+        return None
+    return document_title(name if part else bare, int(part or 0))
+
+
+def score_files(key: str, response: str) -> Score:
+    """The score of a file of predictions; documents that are not in the key do not count.
+
+    Where documents of a file have no names, as GUM's, both files' are paired by their order.
+
+    Args:
+        key: path of the gold file.
+        response: path of the predictions.
+
+    Raises:
+        BadInputError: as `read_clusters`, or the files have no document in common, or documents
+            without names are not those of the other file.
+    """
+    keys, responses = _read_documents(key), _read_documents(response)
+    if any(document.name is None for document in (*keys, *responses)):
+        _check_order(key, keys, response, responses)
+        pairs = zip(keys, responses, strict=True)
+        score = score_documents((gold.clusters, predicted.clusters) for gold, predicted in pairs)
+        return score._replace(is_paired_by_order=True)
+    predicted = {document.name: document.clusters for document in responses}
+    if not any(document.name in predicted for document in keys):
+        raise BadInputError(f"{response}: holds no document of {key}, such as {keys[0].name!r}")
+    return score_documents((gold.clusters, predicted.get(gold.name, [])) for gold in keys)
+
+
+def _check_order(
+    key: str, keys: Sequence[_Document], response: str, responses: Sequence[_Document]
+) -> None:
+    """Refuses documents that cannot be those at the same places of the other file."""
+    if len(keys) != len(responses):
+        raise BadInputError(
+            f"{response}: holds {len(responses)} documents, and {key} {len(keys)}; some have no "
+            "name, so that they are paired by their order: give as many, or name them "
+            "(`#begin document (NAME); part 000`)"
+        )
+    for gold, predicted in zip(keys, responses, strict=True):
+        place = f"{response}: line {predicted.line}"
+        if gold.num_words != predicted.num_words:
+            raise BadInputError(
+                f"{place}: the document has {predicted.num_words} words, and that of {key}, line "
+                f"{gold.line}, {gold.num_words}; documents without names are paired by their order"
+            )
+        if None not in (gold.name, predicted.name) and gold.name != predicted.name:
+            raise BadInputError(
+                f"{place}: is document {predicted.name!r}, and at its place in {key} is "
+                f"{gold.name!r}; others have no name, so that all are paired by their order"
+            )
+
+
+def describe_score(score: Score) -> str:
+    """A table for people, and what they should know of it."""
+    lines = [f"{'':28}{'recall':>9}{'precision':>11}{'F1':>9}"]
+    for name, title in _TITLES.items():
+        recall, precision, f1 = score.counts[name].percentages()
+        lines.append(f"{title:28}{recall:9.2f}{precision:11.2f}{f1:9.2f}")
+    lines.append(f"{'average F1 (MUC, B³, CEAF-e)':48}{average_f1(score.counts):9.2f}")
+    if score.num_repeats > REPEATS_PERL_REFUSES:
+        lines.append(
+            f"{score.num_repeats} mentions of the response are repeats, and count once; the "
+            f"official scorer refuses more than {REPEATS_PERL_REFUSES}"
+        )
+    if score.is_paired_by_order:
+        lines.append("documents have no names: they were paired by their order in the two files")
+    return "\n".join(lines)
+
+
+@click.command()
+@click.argument("key", metavar="KEY")
+@click.argument("response", metavar="RESPONSE")
+def main(key: str, response: str) -> None:
+    """Score the clusters of a CoNLL file against those of another one."""
+    for line in describe_score(score_files(key, response)).split("\n"):
+        print_line(line)
+
+
+def _run(arguments: Sequence[str]) -> None:
+    run_command(main, "python -m spanbert_tf.tasks.coreference.metrics", arguments)
+
+
+if __name__ == "__main__":
+    import sys
+
+    _run(sys.argv[1:])

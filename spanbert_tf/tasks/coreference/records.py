@@ -18,6 +18,8 @@ from spanbert_tf.data.schema import SPECIAL_SPEAKER as SPECIAL_SPEAKER
 from spanbert_tf.validation import BelowOne, PositiveInt, Section
 
 DOCUMENTS_FILE = "documents.jsonl"
+Span = tuple[int, int]  # first and last word, inclusive
+Clusters = list[list[Span]]
 
 # Features of a document, beside `token_ids`: lists of little-endian unsigned integers, one for each
 # position, special tokens counted.

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import markupsafe
 
-from spanbert_tf.tasks.coreference.cluster_column import Clusters, Span
-from spanbert_tf.tasks.coreference.records import DocumentLine
-from spanbert_tf.tasks.coreference.scoring import score_documents
+from spanbert_tf.tasks.coreference.metrics import score_documents
+from spanbert_tf.tasks.coreference.records import Clusters, DocumentLine, Span
 from spanbert_tf.tasks.report.page import render_page
 
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")

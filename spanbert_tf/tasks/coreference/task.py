@@ -12,16 +12,15 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.tasks.coreference.baseline import link_equal_strings
-from spanbert_tf.tasks.coreference.cluster_column import Clusters
 from spanbert_tf.tasks.coreference.dataset import coreference_dataset, load_documents
 from spanbert_tf.tasks.coreference.decoding import clusters_of, link_spans
+from spanbert_tf.tasks.coreference.files import WRITTEN_FILES, write_predictions
 from spanbert_tf.tasks.coreference.inspection import inspect_documents
+from spanbert_tf.tasks.coreference.metrics import score_documents
 from spanbert_tf.tasks.coreference.raw_texts import resolve_texts
-from spanbert_tf.tasks.coreference.records import CoreferenceConfig, CoreferenceInfo
+from spanbert_tf.tasks.coreference.records import Clusters, CoreferenceConfig, CoreferenceInfo
 from spanbert_tf.tasks.coreference.report import report_page
-from spanbert_tf.tasks.coreference.scoring import score_documents
 from spanbert_tf.tasks.coreference.serving import ResolveTexts
-from spanbert_tf.tasks.coreference.writing import WRITTEN_FILES, write_predictions
 from spanbert_tf.tasks.report.page import predictor_of
 from spanbert_tf.tasks.row_predictions import predict_rows
 from spanbert_tf.tasks.task import Task

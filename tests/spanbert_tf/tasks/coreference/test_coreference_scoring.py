@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.tasks.coreference.cluster_column import ClusterColumn, cluster_cells
-from spanbert_tf.tasks.coreference.metrics import Counts
-from spanbert_tf.tasks.coreference.scoring import (
+from spanbert_tf.tasks.coreference.conll import ClusterColumn
+from spanbert_tf.tasks.coreference.files import cluster_cells
+from spanbert_tf.tasks.coreference.metrics import (
+    Counts,
     describe_score,
     read_clusters,
     score_documents,
@@ -178,7 +179,7 @@ def test_more_repeats_than_perl_scores_are_told(tmp_path):
 
 def test_table_of_the_command(tmp_path):
     key = write(tmp_path / "key", conll(["(0", "0)", "(0)", "(1)", "(1)"]))
-    command = [sys.executable, "-m", "spanbert_tf.tasks.coreference.scoring", key]
+    command = [sys.executable, "-m", "spanbert_tf.tasks.coreference.metrics", key]
     done = subprocess.run([*command, key], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("100.00") == 16
@@ -188,7 +189,7 @@ def test_table_of_the_command(tmp_path):
 
 def test_scorer_loads_no_tensorflow():
     program = (
-        "import sys, spanbert_tf.tasks.coreference.scoring\n"
+        "import sys, spanbert_tf.tasks.coreference.metrics\n"
         "sys.exit(bool({'tensorflow', 'keras'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -17,8 +17,8 @@ from spanbert_tf.tasks.commands import (
     run_prediction,
 )
 from spanbert_tf.tasks.coreference.dataset import coreference_dataset, load_documents
+from spanbert_tf.tasks.coreference.metrics import score_files
 from spanbert_tf.tasks.coreference.prepare import prepare_coreference
-from spanbert_tf.tasks.coreference.scoring import score_files
 from spanbert_tf.tasks.predictor import Predictor
 from spanbert_tf.tasks.row_predictions import predict_rows
 

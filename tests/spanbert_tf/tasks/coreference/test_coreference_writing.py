@@ -6,9 +6,9 @@ import pytest
 
 from spanbert_tf.tasks.coreference.baseline import link_equal_strings
 from spanbert_tf.tasks.coreference.conll import read_conll
+from spanbert_tf.tasks.coreference.files import as_conll, as_json, as_resolved, as_text
+from spanbert_tf.tasks.coreference.metrics import read_clusters
 from spanbert_tf.tasks.coreference.report import links, report_page
-from spanbert_tf.tasks.coreference.scoring import read_clusters
-from spanbert_tf.tasks.coreference.writing import as_conll, as_json, as_resolved, as_text
 
 SENTENCES = (
     "Alice and her dog met Bob .",
