@@ -30,7 +30,8 @@ from typing import NamedTuple
 import click
 
 from benchmarks.machine import describe_machine
-from data_prep.text.corpus import DocumentReader, find_files
+from data_prep.text.corpus import DocumentReader
+from data_prep.text.storage import find_files
 
 ROUNDS = 3
 LARGE_BYTES = 60_000_000  # of text; smaller inputs are taken several times
@@ -224,7 +225,7 @@ def _model_garden(documents: list[Paragraphs], vocabulary: str) -> Cost:
     """One copy (dupe_factor 1) of sequences of 512."""
     from official.nlp.data import create_pretraining_data
 
-    from data_prep.text.sentences import split_sentences
+    from data_prep.text.corpus import split_sentences
 
     texts = ["\n".join(split_sentences(document)[0]) for document in documents]
     with tempfile.TemporaryDirectory() as directory:

@@ -21,7 +21,7 @@ import apache_beam as beam
 import loky
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
-from data_prep.text.corpus import InputFile
+from data_prep.text.storage import InputFile
 from spanbert_tf.errors import BadInputError, ConfigurationError
 
 _LOCAL_RUNNER = "DirectRunner"  # Beam's name for "on this machine"

@@ -1,22 +1,135 @@
-"""From spill files to TFRecord shards: the second half of preparation."""
+"""Records on their way: from input files to spill files, from spill files to TFRecord shards.
+
+Runners of Beam may keep what they group in memory, so no record travels through them. Each input
+file becomes one spill file; each of its segments holds up to SEGMENT_BYTES of records, ordered by
+shard; a shard is later put together from its part of every segment. What is read back is numbers
+and bytes, never a pickle: the files lie in a directory that others may be able to reach.
+
+A spilled record is a `_RECORD` of numbers and one block or two; a block is a `_BLOCK` of numbers,
+the lengths of its lists of bytes, and the lists.
+"""
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+import itertools
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from data_prep.beam.spill import Segment, SpilledRecord, read_spill
-from data_prep.beam.storage import open_to_read
 from data_prep.blocks.held_out import HeldOut, SplitKeys
-from data_prep.blocks.pairs import draw_second_segments
-from data_prep.blocks.serialization import serialize_record
+from data_prep.blocks.pairs import draw_second_segments, join_blocks
+from data_prep.blocks.sequences import Block, Record
+from data_prep.text.storage import open_to_read, open_to_write
+from spanbert_tf.data import schema
+from spanbert_tf.data.features import serialize_features
 from spanbert_tf.data.schema import SPLITS, ShardInfo, token_id_dtype
 from spanbert_tf.errors import BadInputError
 
+SEGMENT_BYTES = 32 * 2**20
+_RECORD_OVERHEAD = 1_000  # bytes of memory that a waiting record takes besides its tokens
+# Order key, record id, document key, label, whether there is a second block.
+_RECORD = struct.Struct("<QQQB?")
+# Document, tokens, index of the first token, number of lists of bytes.
+_BLOCK = struct.Struct("<QIQB")
+_NUM_LISTS = 5  # of a block without annotations; each has two more
 _HASH_BUFFER = 2**20  # bytes
+_SPAN_NAMES = {
+    "entities": (schema.ENTITY_STARTS, schema.ENTITY_ENDS),
+    "noun_phrases": (schema.NOUN_PHRASE_STARTS, schema.NOUN_PHRASE_ENDS),
+}
+
+
+class Segment(NamedTuple):
+    """Where a spill file holds records of a shard: bytes from `offset` on."""
+
+    shard: int
+    offset: int
+    size: int
+
+
+def write_spill(path: str, records: Iterable[Record], num_shards: int) -> list[Segment]:
+    """Writes a spill file; memory is bounded by `SEGMENT_BYTES`.
+
+    Args:
+        path: path of the file, which is overwritten.
+        records: in any order.
+        num_shards: the remainder of the order key tells the shard.
+    """
+    segments: list[Segment] = []
+    with open_to_write(path) as file:
+        for batch in _batches(records):
+            shards: dict[int, list[Record]] = {}
+            for record in batch:
+                shards.setdefault(record.order_key % num_shards, []).append(record)
+            for shard, shard_records in shards.items():
+                content = b"".join(itertools.chain.from_iterable(map(_parts, shard_records)))
+                offset = segments[-1].offset + segments[-1].size if segments else 0
+                segments.append(Segment(shard, offset, len(content)))
+                file.write(content)
+    return segments
+
+
+def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
+    batch: list[Record] = []
+    num_bytes = 0
+    for record in records:
+        batch.append(record)
+        num_bytes += len(record.block.token_ids) + _RECORD_OVERHEAD
+        num_bytes += len(record.second.token_ids) if record.second else 0
+        if num_bytes > SEGMENT_BYTES:
+            yield batch
+            batch, num_bytes = [], 0
+    if batch:
+        yield batch
+
+
+def read_spill(path: str, segments: Iterable[Segment]) -> Iterator[Record]:
+    """Reads segments of a spill file."""
+    with open_to_read(path) as file:
+        for segment in segments:
+            file.seek(segment.offset)
+            yield from _records(file.read(segment.size))
+
+
+def _parts(record: Record) -> Iterator[bytes]:
+    """The bytes of a record, piece by piece."""
+    order_key, record_id, document_key, block, second, label = record
+    yield _RECORD.pack(order_key, record_id, document_key, label, second is not None)
+    for document, num_tokens, *lists, first_token_index, spans in (
+        (block,) if second is None else (block, second)
+    ):
+        lists += itertools.chain.from_iterable(spans)
+        yield _BLOCK.pack(document, num_tokens, first_token_index, len(lists))
+        yield struct.pack(f"<{len(lists)}I", *map(len, lists))
+        yield from lists
+
+
+def _records(content: bytes) -> Iterator[Record]:
+    """Reads what `_parts` gives for records in a row."""
+    position = 0
+    while position < len(content):
+        *keys, label, has_second = _RECORD.unpack_from(content, position)
+        block, position = _block(content, position + _RECORD.size)
+        second = None
+        if has_second:
+            second, position = _block(content, position)
+        yield Record(*keys, block, second, label)
+
+
+def _block(content: bytes, position: int) -> tuple[Block, int]:
+    """A block, and the position after it."""
+    document, num_tokens, first_token_index, num_lists = _BLOCK.unpack_from(content, position)
+    position += _BLOCK.size
+    lengths = struct.unpack_from(f"<{num_lists}I", content, position)
+    bounds = itertools.accumulate(lengths, initial=position + 4 * num_lists)
+    slices = list(itertools.starmap(slice, itertools.pairwise(bounds)))
+    lists = [content[part] for part in slices]
+    spans = tuple(zip(lists[_NUM_LISTS::2], lists[_NUM_LISTS + 1 :: 2], strict=True))
+    block = Block(document, num_tokens, *lists[:_NUM_LISTS], first_token_index, spans)
+    return block, slices[-1].stop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +231,7 @@ class ShardWriter:
 
     def write(self, shard: int) -> ShardResult:
         """Writes a shard's file for each split, in the order of the keys: random, reproducible."""
-        splits: dict[str, list[SpilledRecord]] = {split: [] for split in SPLITS}
+        splits: dict[str, list[Record]] = {split: [] for split in SPLITS}
         for record in self._read(shard):
             splits[self._held_out.split(record)].append(record)
         files = []
@@ -135,24 +248,24 @@ class ShardWriter:
                 counts += self._count_unigrams(records)
         return ShardResult(tuple(files), counts)
 
-    def _read(self, shard: int) -> Iterator[SpilledRecord]:
+    def _read(self, shard: int) -> Iterator[Record]:
         for summary in self._summaries:
             segments = [segment for segment in summary.segments if segment.shard == shard]
             if segments:
                 yield from read_spill(summary.spill_path, segments)
 
-    def _others(self, shard: int, split: str) -> Iterator[SpilledRecord]:
+    def _others(self, shard: int, split: str) -> Iterator[Record]:
         """Records of a split in the shards that follow, and round to the one before."""
         for distance in range(1, self._num_shards):
             for record in self._read((shard + distance) % self._num_shards):
                 if self._held_out.split(record) == split:
                     yield record
 
-    def _write_file(self, name: str, split: str, records: list[SpilledRecord]) -> ShardInfo:
+    def _write_file(self, name: str, split: str, records: list[Record]) -> ShardInfo:
         path = f"{self._directory}/{name}"
         with tf.io.TFRecordWriter(path) as writer:
             for record in records:
-                writer.write(serialize_record(record, self._annotations))
+                writer.write(_serialize_record(record, self._annotations))
         digest, num_bytes = hashlib.sha256(), 0
         with open_to_read(path) as file:
             while content := file.read(_HASH_BUFFER):
@@ -161,7 +274,7 @@ class ShardWriter:
         tokens = sum(block.num_tokens for record in records for block in _blocks(record))
         return ShardInfo(name, split, len(records), tokens, digest.hexdigest(), num_bytes)
 
-    def _count_unigrams(self, records: list[SpilledRecord]) -> np.ndarray:
+    def _count_unigrams(self, records: list[Record]) -> np.ndarray:
         raw = b"".join(block.token_ids for record in records for block in _blocks(record))
         token_ids = np.frombuffer(
             raw, np.dtype(token_id_dtype(self._vocabulary_size)).newbyteorder("<")
@@ -169,5 +282,40 @@ class ShardWriter:
         return np.bincount(token_ids, minlength=self._vocabulary_size)
 
 
-def _blocks(record: SpilledRecord) -> tuple:
+def _blocks(record: Record) -> tuple:
     return (record.block,) if record.second is None else (record.block, record.second)
+
+
+def _serialize_record(record: Record, annotations: tuple[str, ...] = ()) -> bytes:
+    """The bytes of a record, with the features of `spanbert_tf.data.schema`.
+
+    Args:
+        record: a single sequence, or a pair that has its second segment.
+        annotations: what the block's `spans` are, in order.
+    """
+    block, second = record.block, record.second
+    numbers = {
+        schema.RECORD_ID: record.record_id,
+        schema.FIRST_TOKEN_INDEX: block.first_token_index,
+    }
+    if second is not None:
+        numbers |= {
+            schema.SECOND_SEGMENT_START: block.num_tokens,
+            schema.NEXT_SENTENCE_LABEL: record.label,
+            schema.SECOND_FIRST_TOKEN_INDEX: second.first_token_index,
+        }
+        block = join_blocks(block, second)
+    lists = _lists(block)
+    for annotation, spans in zip(annotations, block.spans, strict=True):
+        lists |= zip(_SPAN_NAMES[annotation], spans, strict=True)
+    return serialize_features(numbers, lists)
+
+
+def _lists(block: Block) -> dict[str, bytes]:
+    return {
+        schema.TOKEN_IDS: block.token_ids,
+        schema.SENTENCE_STARTS: block.sentence_starts,
+        schema.SENTENCE_INDICES: block.sentence_indices,
+        schema.PARAGRAPH_STARTS: block.paragraph_starts,
+        schema.PARAGRAPH_INDICES: block.paragraph_indices,
+    }

@@ -3,12 +3,23 @@
 import contextlib
 import dataclasses
 import gc
+import json
+import os
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from data_prep.beam.storage import WorkDirectory, remove_file  # imports Beam without its warnings
+from data_prep.text.storage import (  # imports Beam without its warnings
+    is_remote,
+    match_files,
+    open_to_read,
+    open_to_write,
+    remove_file,
+    rename,
+)
 
 # isort: split
 import tensorflow as tf
+from apache_beam.io.filesystems import FileSystems
 
 from data_prep.beam.progress import ProgressWriter, Totals
 from data_prep.beam.shards import (
@@ -17,14 +28,115 @@ from data_prep.beam.shards import (
     ShardWriter,
     check_enough_documents,
     shard_name,
+    write_spill,
 )
-from data_prep.beam.spill import SpilledRecord, write_spill
 from data_prep.blocks.held_out import HeldOut, find_held_out
 from data_prep.blocks.records import FileRecords, RecordMaker, RecordOptions
-from data_prep.text.corpus import DocumentReader, InputFile
+from data_prep.blocks.sequences import Record
+from data_prep.text.corpus import DocumentReader
+from data_prep.text.storage import InputFile
 from spanbert_tf.data.schema import SPLITS
 from spanbert_tf.errors import SpanBertError
-from spanbert_tf.files.outputs import NEW
+from spanbert_tf.files.outputs import (
+    NEW,
+    UNFINISHED,
+    OutputKind,
+    check_output,
+    discard_unfinished,
+    make_unfinished,
+    refuse_output,
+    without_slash,
+)
+from spanbert_tf.files.writing import put_in_place
+
+
+class WorkDirectory:
+    """The directory beside the output that workers share until the output is complete.
+
+    Args:
+        output: the final directory. The work directory is called `output.incomplete`.
+        kind: kind of the output.
+        overwrite: whether an earlier output of that kind may be replaced.
+    """
+
+    def __init__(
+        self, output: str | os.PathLike, kind: OutputKind, *, overwrite: bool = False
+    ) -> None:
+        self._named = output = without_slash(output)
+        self.output = output if is_remote(output) else os.path.realpath(output)
+        self.path = f"{self.output}{UNFINISHED}"
+        self._kind, self._overwrite = kind, overwrite
+
+    def check(self) -> None:
+        """Raises `BadInputError` unless the output is new, or an earlier one may be replaced."""
+        if not is_remote(self.output):
+            check_output(self._named, self._kind, overwrite=self._overwrite)
+        elif names := self._published():
+            is_earlier = self._kind.includes(names)
+            refuse_output(self.output, self._kind, is_earlier=is_earlier, overwrite=self._overwrite)
+
+    def _published(self) -> list[str]:
+        """The files in the output on a remote system, seen from there."""
+        paths = match_files(f"{self.output}/**")
+        return [path.removeprefix(f"{self.output}/") for path in paths]
+
+    def create(self) -> None:
+        """Makes the directory, and removes what a run that was killed has left."""
+        if is_remote(self.path):
+            self.remove()
+        else:
+            make_unfinished(self.output, "spill", "progress", "results", NEW)
+
+    def join(self, *names: str) -> str:
+        """A path inside."""
+        return FileSystems.join(self.path, *names)
+
+    def write_result(self, name: str, value: Any) -> None:
+        """Leaves a result, which JSON can hold, for other workers and for the parent."""
+        with open_to_write(self.join("results", name)) as file:
+            file.write(json.dumps(value).encode())
+
+    def read_result(self, name: str) -> Any:
+        """Reads what `write_result` wrote."""
+        with open_to_read(self.join("results", name)) as file:
+            return json.loads(file.read())
+
+    def write_error(self, text: str) -> None:
+        """Leaves the one-line message of an error that the user can mend."""
+        with open_to_write(self.join("error")) as file:
+            file.write(text.encode())
+
+    def read_error(self) -> str | None:
+        """The message that a worker left, if one did."""
+        if not FileSystems.exists(self.join("error")):
+            return None
+        with open_to_read(self.join("error")) as file:
+            return file.read().decode()
+
+    def publish(self, names: list[str]) -> None:
+        """Gives the finished files their place: at once, or the last one last on remote systems.
+
+        Args:
+            names: files in the new directory; the last one makes the directory valid.
+        """
+        if not is_remote(self.path):
+            put_in_place(self.join(NEW), self.output, self._kind, overwrite=self._overwrite)
+            return
+        self.check()
+        if earlier := self._published():
+            # What makes the directory valid goes first.
+            earlier.sort(key=lambda name: name != self._kind.marker)
+            for name in earlier:
+                remove_file(FileSystems.join(self.output, name))
+        for name in names:
+            rename(self.join(NEW, name), FileSystems.join(self.output, name))
+
+    def remove(self) -> None:
+        """Removes the directory and all that is in it."""
+        if not is_remote(self.path):
+            discard_unfinished(self.output)
+        elif match_files(f"{self.path}/**"):
+            FileSystems.delete([f"{self.path}/"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,9 +222,7 @@ class Worker:
         segments = write_spill(path, self._showing_progress(records, reader), self._job.num_shards)
         return FileSummary(path, tuple(segments), dict(records.counts), records.split_keys())
 
-    def _showing_progress(
-        self, records: FileRecords, reader: DocumentReader
-    ) -> Iterator[SpilledRecord]:
+    def _showing_progress(self, records: FileRecords, reader: DocumentReader) -> Iterator[Record]:
         shown = Totals()
 
         def show() -> None:

@@ -2,7 +2,7 @@
 
 In two halves, with files between them, by processes of this machine or a runner of Apache Beam:
 
-1. each input file → records in a spill file (`records`, `spill`);
+1. each input file → records in a spill file (`blocks.records`);
 2. each shard ← its part of every spill file, in an order that is random but always the same
    (`shards`).
 
@@ -20,12 +20,11 @@ from collections.abc import Sequence
 
 from data_prep.beam.pipeline import run_locally, run_on_beam, runner_options
 from data_prep.beam.progress import ProgressDisplay
-from data_prep.beam.storage import WorkDirectory, open_to_write, rename
-from data_prep.beam.worker import Job, cannot_write
+from data_prep.beam.worker import Job, WorkDirectory, cannot_write
 from data_prep.blocks.annotations import check_annotations
 from data_prep.blocks.held_out import HeldOut
 from data_prep.blocks.records import RecordOptions
-from data_prep.text.corpus import InputFile, find_files
+from data_prep.text.storage import InputFile, find_files, open_to_write, rename
 from spanbert_tf.data.schema import (
     DATASET_INFO_FILE,
     RECORDS,

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from data_prep.beam.spill import SpilledRecord
+from data_prep.blocks.sequences import Record
 
 _KEY_RANGE = 2**63  # of the keys of documents and of records
 # By documents, the share varies by one part in the root of the documents to be held out (of equal
@@ -48,7 +48,7 @@ class HeldOut(NamedTuple):
     by_document: bool
     limit: int
 
-    def split(self, record: SpilledRecord) -> str:
+    def split(self, record: Record) -> str:
         """`"validation"` or `"train"`."""
         key = record.document_key if self.by_document else record.record_id
         return "validation" if key < self.limit else "train"

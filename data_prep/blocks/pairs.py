@@ -17,8 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.beam.spill import SpilledRecord
-from data_prep.blocks.sequences import Block, Sentences, begins_run, cut_blocks
+from data_prep.blocks.sequences import (
+    Block,
+    Record,
+    Sentences,
+    begins_run,
+    cut_blocks,
+)
 from spanbert_tf.data.schema import LIST_DTYPE
 
 NEXT, RANDOM = 0, 1
@@ -61,7 +66,7 @@ class PairBuilder:
         self._keys = keys
         self._surplus = 0  # labels 1 where 0 was drawn
 
-    def fill(self, sentences: Sentences, *, is_open: bool) -> tuple[list[SpilledRecord], Sentences]:
+    def fill(self, sentences: Sentences, *, is_open: bool) -> tuple[list[Record], Sentences]:
         """Makes records of sentences.
 
         Args:
@@ -85,7 +90,7 @@ class PairBuilder:
         bounds = [0, *np.cumsum(stops - firsts).tolist()]
         blocks = iter(cut_blocks(sentences.take(firsts, stops), bounds, self._token_dtype))
         records = [
-            SpilledRecord(
+            Record(
                 *row.keys,
                 next(blocks),
                 next(blocks) if row.middle < row.stop else None,
@@ -199,8 +204,8 @@ def _raw(numbers: np.ndarray) -> bytes:
 
 
 def draw_second_segments(
-    records: list[SpilledRecord], limit: int, others: Callable[[], Iterator[SpilledRecord]]
-) -> list[SpilledRecord]:
+    records: list[Record], limit: int, others: Callable[[], Iterator[Record]]
+) -> list[Record]:
     """Gives each record with label 1 a second segment from another document.
 
     The segments come from the other records with label 1: what follows their first segment, or,
@@ -232,10 +237,10 @@ def draw_second_segments(
     return drawn
 
 
-def _of_other_documents(records: list[SpilledRecord]) -> list[SpilledRecord]:
+def _of_other_documents(records: list[Record]) -> list[Record]:
     """For each record, the next one (after the last comes the first) of another document."""
     num_records = len(records)
-    found: list[SpilledRecord] = [records[0]] * (2 * num_records)
+    found: list[Record] = [records[0]] * (2 * num_records)
     for number in reversed(range(2 * num_records - 1)):
         record, following = records[number % num_records], records[(number + 1) % num_records]
         is_other = following.document_key != record.document_key

@@ -9,18 +9,17 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from data_prep.beam.spill import SpilledRecord
 from data_prep.blocks.annotations import SpanFinder, spans_to_pieces
 from data_prep.blocks.held_out import SmallestKeys, SplitKeys
 from data_prep.blocks.pairs import PairBuilder
 from data_prep.blocks.sequences import (
+    Record,
     Sentences,
     fill_blocks,
     number_sentences,
     split_long_sentences,
 )
-from data_prep.text.corpus import DocumentReader
-from data_prep.text.sentences import split_sentences
+from data_prep.text.corpus import DocumentReader, split_sentences
 from spanbert_tf.data.schema import NUM_BLOCKS, token_id_dtype
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.text.vocabulary import Casing, is_continuation
@@ -161,7 +160,7 @@ class FileRecords:
         # Document, the number that its next record gets, and its key.
         self._next_record = (-1, 0, 0)
 
-    def __iter__(self) -> Iterator[SpilledRecord]:
+    def __iter__(self) -> Iterator[Record]:
         paragraphs: list[str] = []
         documents: list[int] = []
         document = num_characters = 0
@@ -191,7 +190,7 @@ class FileRecords:
 
     def _records(
         self, paragraphs: list[str], documents: list[int], *, is_open: bool
-    ) -> Iterator[SpilledRecord]:
+    ) -> Iterator[Record]:
         """Records of some paragraphs; `is_open`: the last document goes on."""
         sentences = self._maker.read_sentences(paragraphs, documents, self.counts)
         sentences = self._go_on_counting(sentences)
@@ -202,7 +201,7 @@ class FileRecords:
             limit, dtype = self._maker.options.block_limit, self._maker.token_dtype
             blocks, self._waiting = fill_blocks(sentences, limit, dtype, is_open=is_open)
             for block in blocks:
-                yield SpilledRecord(*self._keys(block.document), block)
+                yield Record(*self._keys(block.document), block)
         else:
             records, self._waiting = self._pairs.fill(sentences, is_open=is_open)
             yield from records

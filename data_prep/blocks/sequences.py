@@ -116,6 +116,26 @@ class Block(NamedTuple):
     spans: tuple[tuple[bytes, bytes], ...] = ()
 
 
+class Record(NamedTuple):
+    """A record before it is written.
+
+    Attributes:
+        order_key: uint64; shards are filled and sorted by it.
+        record_id: 63 bits.
+        document_key: 63 bits; decides the split.
+        block: the tokens, or the first segment of a pair.
+        second: in pairs, the second segment, or what this record gives to another one, if anything.
+        label: in pairs, 0 if `second` is its second segment, 1 if another document gives one.
+    """
+
+    order_key: int
+    record_id: int
+    document_key: int
+    block: Block
+    second: Block | None = None
+    label: int = 0
+
+
 def number_sentences(
     documents: np.ndarray, paragraphs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from data_prep.text.corpus import CorpusReader, find_files
+from data_prep.text.corpus import CorpusReader
+from data_prep.text.storage import find_files
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.outputs import OutputKind, check_output_file
 from spanbert_tf.files.writing import write_output

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.process_memory import peak_above
 from data_prep.repair import repair_records
-from data_prep.text.sentences import split_sentences
+from data_prep.text.corpus import split_sentences
 from spanbert_tf.config.settings import parse_override, read_settings
 from spanbert_tf.conversion.checkpoint import SIZE_NAMES, Checkpoint, checked_checkpoint
 from spanbert_tf.conversion.torch_files import read_pickled

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from data_prep.text.corpus import find_files
+from data_prep.text.storage import find_files
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.coreference.files import read_documents
 

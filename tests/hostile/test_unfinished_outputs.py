@@ -9,9 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from data_prep.beam.spill import SpilledRecord, read_spill, write_spill
-from data_prep.beam.storage import WorkDirectory
-from data_prep.blocks.sequences import Block
+from data_prep.beam.shards import read_spill, write_spill
+from data_prep.beam.worker import WorkDirectory
+from data_prep.blocks.sequences import Block, Record
 from spanbert_tf.data.schema import RECORDS
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.outputs import OutputKind, make_unfinished
@@ -194,7 +194,7 @@ def test_spilled_records_come_back_as_they_were(num_annotations, tmp_path):
         return Block(int(random.integers(2**40)), int(random.integers(2**31)), *lists, 2**33, spans)
 
     records = [
-        SpilledRecord(2**64 - 1 - n, 2**63 - 1, n, block(), block() if n % 2 else None, n % 2)
+        Record(2**64 - 1 - n, 2**63 - 1, n, block(), block() if n % 2 else None, n % 2)
         for n in range(20)
     ]
     path = str(tmp_path / "spill")

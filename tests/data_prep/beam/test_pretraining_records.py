@@ -12,11 +12,11 @@ import tensorflow as tf
 import written_records
 from tokenizers import BertWordPieceTokenizer
 
-import data_prep.beam.spill
+import data_prep.beam.shards
 import data_prep.blocks.records
 import data_prep.text.corpus
 from data_prep.beam.writing import write_pretraining_records
-from data_prep.text.sentences import split_sentences
+from data_prep.text.corpus import split_sentences
 from data_prep.text.vocabulary import write_vocabulary
 from spanbert_tf.cli import main
 from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
@@ -234,7 +234,7 @@ def test_small_pieces_of_text_give_the_same_bytes(
 ):
     monkeypatch.setattr(data_prep.text.corpus, "READ_SIZE", 2_000)
     monkeypatch.setattr(data_prep.blocks.records, "CHUNK_CHARACTERS", 300)
-    monkeypatch.setattr(data_prep.beam.spill, "SEGMENT_BYTES", 5_000)
+    monkeypatch.setattr(data_prep.beam.shards, "SEGMENT_BYTES", 5_000)
     output = str(tmp_path / "records")
     pattern = str(corpus[0] / "*")
     write_pretraining_records(pattern, vocabulary=letters_vocabulary, output=output, **OPTIONS)

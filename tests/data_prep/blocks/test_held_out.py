@@ -2,8 +2,8 @@
 
 import pytest
 
-from data_prep.beam.spill import SpilledRecord
 from data_prep.blocks.held_out import SplitKeys, find_held_out
+from data_prep.blocks.sequences import Record
 
 
 @pytest.mark.parametrize("fraction", [0.001, 0.5, 0.9])
@@ -27,5 +27,5 @@ def test_of_few_documents_blocks_are_held_out_to_the_number_and_never_all(fracti
 
 
 def _record(document_key, record_id=0):
-    fields = dict.fromkeys(SpilledRecord._fields, 0)
-    return SpilledRecord(**fields | {"document_key": document_key, "record_id": record_id})
+    fields = dict.fromkeys(Record._fields, 0)
+    return Record(**fields | {"document_key": document_key, "record_id": record_id})

@@ -5,8 +5,8 @@ import re
 import pytest
 
 import data_prep.text.corpus
-from data_prep.text.corpus import DocumentReader, find_files
-from data_prep.text.sentences import split_sentences
+from data_prep.text.corpus import DocumentReader, split_sentences
+from data_prep.text.storage import find_files
 from spanbert_tf.errors import BadInputError
 
 NOVEL = """\ufeff

@@ -1,0 +1,171 @@
+"""Files of any file system that Apache Beam knows: found, and opened without regard to their names.
+
+Importing Beam logs warnings about cloud packages that are not installed and not needed; this is
+the one place that imports it first, and silently.
+"""
+
+import dataclasses
+import functools
+import glob
+import logging
+import os
+import re
+from collections.abc import Sequence
+from typing import BinaryIO
+
+_disabled_level = logging.root.manager.disable
+logging.disable(logging.WARNING)
+import apache_beam  # noqa: E402, F401
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileSystem  # noqa: E402
+from apache_beam.io.filesystems import FileSystems  # noqa: E402
+
+from spanbert_tf.errors import BadInputError  # noqa: E402
+from spanbert_tf.files.contents import files_inside  # noqa: E402
+
+logging.disable(_disabled_level)
+
+_REMOTE_MARK = "://"
+_FIRST_WILDCARD = re.compile(r"[*?[]")
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path names a file system, such as `gs://`."""
+    return _REMOTE_MARK in path
+
+
+def open_to_read(path: str) -> BinaryIO:
+    """Opens a file as bytes; raises `OSError` if it is not there."""
+    return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+
+
+def open_to_write(path: str) -> BinaryIO:
+    """Creates or overwrites a file of bytes."""
+    return FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
+
+
+def match_files(pattern: str) -> dict[str, int]:
+    """Sizes in bytes of the files that match a pattern, by their paths.
+
+    Raises:
+        OSError: the directory cannot be listed.
+    """
+    try:
+        matches = FileSystems.match([pattern])[0].metadata_list
+    except BeamIOError as error:
+        raise OSError(str(error)) from error
+    return {match.path: match.size_in_bytes for match in matches}
+
+
+def rename(source: str, destination: str) -> None:
+    """Renames a file."""
+    FileSystems.rename([source], [destination])
+
+
+def remove_file(path: str) -> None:
+    """Removes a file if it is there."""
+    if FileSystems.exists(path):
+        FileSystems.delete([path])
+
+
+@dataclasses.dataclass(frozen=True)
+class InputFile:
+    """A file of text.
+
+    Attributes:
+        path: where it is.
+        name: its path below the directory that all input files share; with the number of a
+            document in the file it identifies the document, wherever the files are moved.
+        size: in bytes, as it lies on disk.
+    """
+
+    path: str
+    name: str
+    size: int
+
+
+def find_files(
+    patterns: str | os.PathLike | Sequence[str | os.PathLike], *, follow_links: bool = False
+) -> list[InputFile]:
+    """The files that match a pattern or one of several, in order of their names.
+
+    Args:
+        patterns: paths with `*`, `?`, `[…]` and `**` (which also matches `/`); the path of a file
+            that is there is no pattern. Links to local directories are followed.
+        follow_links: whether links may lead out of the directory before a pattern's first wildcard.
+
+    Raises:
+        BadInputError: a pattern matches no file, or a link to nothing or out of the directory, or a
+            file is empty.
+    """
+    patterns = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
+    sizes: dict[str, int] = {}
+    for pattern in map(os.fspath, patterns):
+        if os.path.isdir(pattern):
+            raise BadInputError(f"{pattern}: is a directory; write {os.path.join(pattern, '**')}")
+        if os.path.isfile(pattern):
+            sizes[os.path.abspath(pattern)] = os.path.getsize(pattern)
+            continue
+        try:
+            if is_remote(pattern):
+                found = match_files(pattern)
+            else:
+                found = _match_local_files(_absolute(pattern), follow_links=follow_links)
+        except OSError as error:
+            raise BadInputError(f"{pattern}: cannot be listed ({error})") from error
+        if not found and any(map(os.path.isdir, glob.iglob(pattern))):
+            raise BadInputError(f"{pattern}: matches directories; write {pattern}/**")
+        if not found:
+            raise BadInputError(f"{pattern}: no such file; check the path, quote the pattern")
+        sizes |= found
+    for path, size in sizes.items():
+        if not size:
+            raise BadInputError(f"{path}: is empty; remove it from the input")
+    root = os.path.commonpath([os.path.dirname(path) for path in sizes])
+    files = [InputFile(path, os.path.relpath(path, root), size) for path, size in sizes.items()]
+    return sorted(files, key=lambda file: file.name)
+
+
+def _absolute(pattern: str) -> str:
+    """The pattern from the root on; brackets of the working directory stand for themselves."""
+    return os.path.normpath(os.path.join(glob.escape(os.getcwd()), pattern))
+
+
+def _match_local_files(pattern: str, *, follow_links: bool = False) -> dict[str, int]:
+    """Sizes in bytes of the local files that match a pattern, by their paths.
+
+    Args:
+        pattern: absolute; `**` also matches `/`, and leads into linked directories but for those
+            that it has come from.
+        follow_links: whether links may lead out of the directory before the first wildcard.
+
+    Raises:
+        BadInputError: a link that matches leads nowhere, or out of that directory.
+        OSError: a directory that may hold such files cannot be listed.
+    """
+    matches = re.compile(FileSystem.translate_pattern(pattern)).match
+    found = _FIRST_WILDCARD.search(pattern)
+    root = os.path.dirname(pattern[: found.start()] if found else pattern)
+    paths = ()
+    if os.path.isdir(root):
+        is_searched = functools.partial(_may_hold, pattern=pattern)
+        paths = files_inside(root, matches, is_searched, follow_links=follow_links)
+    return {path: _size(path) for path in paths}
+
+
+def _may_hold(directory: str, pattern: str) -> bool:
+    depth = directory.count("/") + 1
+    start, is_whole = pattern.split("/")[:depth], pattern.count("/") < depth
+    if any("**" in part for part in start):
+        return True
+    return not is_whole and bool(re.match(FileSystem.translate_pattern("/".join(start)), directory))
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError as error:
+        if not os.path.islink(path):
+            raise
+        raise BadInputError(
+            f"{path}: is a link to nothing ({os.readlink(path)}); mend or remove it"
+        ) from error
