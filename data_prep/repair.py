@@ -20,7 +20,7 @@ from spanbert_tf.files.contents import sha256
 from spanbert_tf.files.locks import one_writer
 from spanbert_tf.files.outputs import check_output
 from spanbert_tf.files.writing import write_directory, write_text
-from spanbert_tf.process.lines import print_line
+from spanbert_tf.terminal import print_line
 
 
 @one_writer()

@@ -24,8 +24,8 @@ from spanbert_tf.command_line import (
     show_library_logs,
 )
 from spanbert_tf.lazy import import_keras
-from spanbert_tf.process.lines import print_line
 from spanbert_tf.tasks.cli import evaluate, finetune, glue, predict
+from spanbert_tf.terminal import print_line
 
 
 @click.group()
@@ -112,7 +112,7 @@ def pretrain(
 
     # Before TensorFlow is imported.
     settings = load_run_config(config, overrides, preset=initial_preset, run=output)
-    from spanbert_tf.process.supervision import supervise, writing_run
+    from spanbert_tf.supervision import supervise, writing_run
 
     supervise(settings.training.strategy)
     with writing_run(output, settings.training.strategy, "spanbert-tf pretrain"):

@@ -20,8 +20,8 @@ import click
 
 from spanbert_tf.errors import ConfigurationError, SpanBertError, TrainingError
 from spanbert_tf.files.outputs import without_slash
-from spanbert_tf.process.lines import escape_controls, print_escaped_traceback
-from spanbert_tf.process.signals import second_signal_ends
+from spanbert_tf.signals import second_signal_ends
+from spanbert_tf.terminal import escape_controls, print_escaped_traceback
 
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

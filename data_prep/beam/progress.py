@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from spanbert_tf.process.console import describe_share
+from spanbert_tf.terminal import describe_share
 
 _SECONDS_BETWEEN_LOOKS = 0.2
 _SECONDS_BETWEEN_LINES = 10

@@ -38,7 +38,7 @@ from spanbert_tf.data.schema import (
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.locks import one_writer
 from spanbert_tf.files.outputs import NEW
-from spanbert_tf.process.lines import print_line
+from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import Casing, check_case, load_vocabulary
 
 _TEXT_BYTES_PER_SHARD = 32 * 2**20

@@ -10,8 +10,7 @@ from data_prep.text.storage import find_files
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.outputs import OutputKind, check_output_file
 from spanbert_tf.files.writing import write_output
-from spanbert_tf.process.console import show_progress
-from spanbert_tf.process.lines import print_line
+from spanbert_tf.terminal import print_line, show_progress
 from spanbert_tf.text.vocabulary import (
     CONTINUATION_PREFIX,
     SPECIAL_TOKENS,

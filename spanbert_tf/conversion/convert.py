@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import rich.table
 
+from spanbert_tf.console import table_console
 from spanbert_tf.conversion.checkpoint import (
     ENCODER,
     POOLER,
@@ -38,8 +39,7 @@ from spanbert_tf.files.contents import refuse_special_files
 from spanbert_tf.files.outputs import check_output
 from spanbert_tf.files.preset_files import PRESET_KIND
 from spanbert_tf.lazy import load
-from spanbert_tf.process.console import table_console
-from spanbert_tf.process.lines import print_line
+from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import check_case
 
 _READERS = {

@@ -69,7 +69,7 @@ from spanbert_tf.presets.writing import (
     published_name,
     write_preset,
 )
-from spanbert_tf.process.lines import print_line
+from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import Casing, has_accents
 
 # The part of a checkpoint that is the head of a task of this class.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from rich.text import Text
 
-from spanbert_tf.process.lines import escape_controls
+from spanbert_tf.terminal import escape_controls
 from spanbert_tf.text.vocabulary import MASK_TOKEN, is_continuation
 
 _MASKED, _RANDOM, _KEPT = "bold white on blue", "bold white on red", "bold black on green"

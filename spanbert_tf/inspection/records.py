@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spanbert_tf.config import PretrainingConfig, load_config
+from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info, named_damage
 from spanbert_tf.data.schema import SPLITS, VOCABULARY_FILE, DatasetInfo
@@ -21,7 +22,6 @@ from spanbert_tf.inspection.span_lengths import SpanLengths, count_span_lengths,
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS, TABLE_SIZES
 from spanbert_tf.pretraining.datasets import tokens_per_row
-from spanbert_tf.process.console import DataConsole
 from spanbert_tf.tasks.inspection import inspect_rows
 from spanbert_tf.tasks.task import holds_task_records, task_of_records
 from spanbert_tf.text.vocabulary import load_vocabulary

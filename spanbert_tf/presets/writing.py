@@ -26,7 +26,7 @@ from spanbert_tf.files.writing import check_space, write_directory
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models.keras_hub_presets import without_mixed_precision
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
-from spanbert_tf.process.lines import escape_controls
+from spanbert_tf.terminal import escape_controls
 from spanbert_tf.text.vocabulary import Casing
 
 # Bytes besides the numbers: for each variable in HDF5 (2,500 to 5,000 measured), and for the

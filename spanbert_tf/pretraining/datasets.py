@@ -15,8 +15,8 @@ from spanbert_tf.data.packing import parse_records
 from spanbert_tf.data.records import training_chunks
 from spanbert_tf.data.schema import RECORD_ID, DatasetInfo
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
-from spanbert_tf.process.lines import print_line
-from spanbert_tf.process.signals import end_process, signal_ends_a_wait, waiting_for
+from spanbert_tf.signals import end_process, signal_ends_a_wait, waiting_for
+from spanbert_tf.terminal import print_line
 from spanbert_tf.training.devices import Devices
 
 _SERVICE_KEY = "data.service_address"

@@ -16,7 +16,7 @@ from spanbert_tf.files.writing import whole_file
 from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
 from spanbert_tf.presets.loading import checked_tokenizer
 from spanbert_tf.presets.pretraining import load_preset_into
-from spanbert_tf.process.lines import print_line
+from spanbert_tf.terminal import print_line
 
 INITIAL_ENCODER = "initial_encoder.npz"
 _KEY = "training.initial_encoder_share"

@@ -35,8 +35,8 @@ from spanbert_tf.pretraining.first_weights import (
     mix_with_initial,
 )
 from spanbert_tf.pretraining.model import compiled_pretrainer
-from spanbert_tf.process.lines import print_line
-from spanbert_tf.process.supervision import one_run
+from spanbert_tf.supervision import one_run
+from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import load_vocabulary
 from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.configured_optimizer import encoder_variables

@@ -13,8 +13,8 @@ from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.outputs import OutputKind, check_output, without_slash
 from spanbert_tf.files.writing import write_directory
 from spanbert_tf.presets.loading import load_preset, load_trained
-from spanbert_tf.process.lines import print_line
 from spanbert_tf.serving.server_files import Manual, replace_server_files, write_server_files
+from spanbert_tf.terminal import print_line
 
 Request = tuple[str, Mapping[str, np.ndarray]]  # signature, inputs
 

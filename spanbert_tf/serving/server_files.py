@@ -7,7 +7,7 @@ import os
 import shlex
 import urllib.parse
 
-from spanbert_tf.process.lines import escape_controls, escape_lines
+from spanbert_tf.terminal import escape_controls, escape_lines
 
 _MODELS_CONFIG = """model_config_list {{
   config {{

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from spanbert_tf.config import PretrainingConfig, load_config, shape_values
 from spanbert_tf.config.run import INPUTS_FILE
+from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.data.schema import DatasetInfo
@@ -28,7 +29,6 @@ from spanbert_tf.presets.loading import checked_tokenizer, weights_digest
 from spanbert_tf.presets.pretraining import load_encoder_and_head
 from spanbert_tf.pretraining.datasets import check_records, tokens_per_row
 from spanbert_tf.pretraining.job import run_pretraining
-from spanbert_tf.process.console import DataConsole
 from spanbert_tf.training.run_directory import RunDirectory
 
 RESULTS_FILE, PLOT_FILE, RUNS = "results.csv", "results.png", "runs"

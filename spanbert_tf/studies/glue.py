@@ -12,16 +12,16 @@ import rich.table
 
 from spanbert_tf.config.run import CONFIG_FILE, INPUTS_FILE, VALIDATION_ROWS
 from spanbert_tf.config.settings import read_settings
+from spanbert_tf.console import DataConsole, table_console
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.contents import each_once, files_below
 from spanbert_tf.files.outputs import OutputKind, check_output_file
 from spanbert_tf.files.preset_files import golden_digest
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import output_file
-from spanbert_tf.process.console import DataConsole, table_console
-from spanbert_tf.process.lines import print_line
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, SCORE_RANGE
 from spanbert_tf.tasks.text_classification.submission import HEADER, submission_file
+from spanbert_tf.terminal import print_line
 
 Scores = Mapping[str, Mapping[str, float]]  # data set → metric → percent
 

@@ -7,13 +7,13 @@ import keras
 import rich.table
 
 from spanbert_tf.config import FinetuningConfig
+from spanbert_tf.console import DataConsole
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.files.outputs import check_resumable
-from spanbert_tf.process.console import DataConsole
-from spanbert_tf.process.lines import print_line
-from spanbert_tf.process.supervision import one_run
+from spanbert_tf.supervision import one_run
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.table import load_task
+from spanbert_tf.terminal import print_line
 
 
 @one_run

@@ -26,7 +26,6 @@ from spanbert_tf.models import SpanBertMaskedLM, SpanBertMaskedLMPreprocessor, S
 from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.pretraining.model import build_pretrainer
-from spanbert_tf.process.lines import print_line
 from spanbert_tf.studies.quickstart_text import (
     MaskedSentence,
     choose_masked_sentences,
@@ -34,6 +33,7 @@ from spanbert_tf.studies.quickstart_text import (
 )
 from spanbert_tf.tasks.commands import export_preset
 from spanbert_tf.tasks.fill_mask import FillMask
+from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import load_vocabulary
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 from spanbert_tf.training.run_directory import PRESET

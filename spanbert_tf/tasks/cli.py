@@ -44,7 +44,7 @@ def finetune(
 
     settings = load_task_config(config, overrides)  # before TensorFlow is imported
     from spanbert_tf.files.kinds import refuse_no_preset
-    from spanbert_tf.process.supervision import supervise, writing_run
+    from spanbert_tf.supervision import supervise, writing_run
 
     supervise(settings.training.strategy)
     with writing_run(output, settings.training.strategy, "spanbert-tf finetune"):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import keras_hub
 import numpy as np
 
+from spanbert_tf.console import table_console
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.kinds import refuse_no_preset
@@ -13,8 +14,6 @@ from spanbert_tf.files.outputs import OutputKind, check_output, check_output_fil
 from spanbert_tf.files.writing import write_directory, write_output
 from spanbert_tf.models import SpanBertMaskedLM
 from spanbert_tf.presets.loading import load_trained
-from spanbert_tf.process.console import table_console
-from spanbert_tf.process.lines import print_line
 from spanbert_tf.serving.exporting import export_model
 from spanbert_tf.tasks.fill_mask import FillMask, check_fill_mask
 from spanbert_tf.tasks.finetuning import shown_scores
@@ -27,6 +26,7 @@ from spanbert_tf.tasks.task import (
     task_of_preset,
     task_of_records,
 )
+from spanbert_tf.terminal import print_line
 
 _REPORT = OutputKind("a report page", "report.html")
 

@@ -23,8 +23,7 @@ from spanbert_tf.presets.loading import (
     weights_digest,
 )
 from spanbert_tf.presets.writing import published_name, write_preset
-from spanbert_tf.process.lines import print_line
-from spanbert_tf.process.supervision import one_run
+from spanbert_tf.supervision import one_run
 from spanbert_tf.tasks.optimizer import add_adapters, finetuning_optimizer, freeze_layers
 from spanbert_tf.tasks.run_inputs import (
     check_labelled,
@@ -34,6 +33,7 @@ from spanbert_tf.tasks.run_inputs import (
 )
 from spanbert_tf.tasks.table import load_task, load_task_config
 from spanbert_tf.tasks.task import Task
+from spanbert_tf.terminal import print_line
 from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import CheckStop, Evaluated, Job

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from spanbert_tf.console import DataConsole
 from spanbert_tf.data.rows_info import RowsInfo
-from spanbert_tf.process.console import DataConsole
 from spanbert_tf.tasks.task import Task
 
 

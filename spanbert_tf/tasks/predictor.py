@@ -14,10 +14,10 @@ from spanbert_tf.files.writing import write_output
 from spanbert_tf.models import SpanBertMaskedLM
 from spanbert_tf.models.keras_hub_presets import is_task_preset
 from spanbert_tf.presets.loading import load_trained
-from spanbert_tf.process.lines import print_line
 from spanbert_tf.tasks.fill_mask import fill_masks
 from spanbert_tf.tasks.raw_inputs import BATCH_SIZE, TEXT_ALONE, RawInputError, as_dicts
 from spanbert_tf.tasks.task import task_of_preset
+from spanbert_tf.terminal import print_line
 
 SOURCE_FORMATS = ("jsonlines", "text")
 _ADVICE = (

@@ -18,7 +18,7 @@ from spanbert_tf.files.contents import checksums
 from spanbert_tf.files.outputs import OutputKind, check_output
 from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.files.writing import write_directory, write_text
-from spanbert_tf.process.lines import print_line
+from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds, check_case, load_vocabulary
 
 

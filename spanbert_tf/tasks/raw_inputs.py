@@ -7,7 +7,7 @@ from typing import TypeVar
 import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.process.console import show_progress
+from spanbert_tf.terminal import show_progress
 
 BATCH_SIZE = 32
 TEXT_ALONE = ("text",)  # the fields of a task of one text

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.process.console import show_progress
+from spanbert_tf.terminal import show_progress
 
 
 def predict_rows(

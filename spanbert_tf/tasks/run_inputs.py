@@ -9,7 +9,7 @@ from spanbert_tf.data.rows_info import RowsInfo
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.loading import checked_tokenizer, load_with_tokenizer
-from spanbert_tf.process.lines import print_line
+from spanbert_tf.terminal import print_line
 
 
 def check_records(config: FinetuningConfig, info: RowsInfo, directory: str) -> None:

@@ -13,12 +13,12 @@ import keras_hub
 import tensorflow as tf
 
 from spanbert_tf.config import FinetuningConfig
+from spanbert_tf.console import DataConsole
 from spanbert_tf.data.rows_info import RowsInfo, info_file
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.kinds import ANY_TASK, refuse_other_records
 from spanbert_tf.models.keras_hub_presets import is_task_preset
-from spanbert_tf.process.console import DataConsole
 from spanbert_tf.serving.exporting import ServedModule
 from spanbert_tf.tasks.raw_inputs import TEXT_ALONE
 from spanbert_tf.tasks.table import load_task, task_names

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
 from spanbert_tf.errors import ConfigurationError, MismatchError
-from spanbert_tf.process.lines import print_line
-from spanbert_tf.process.supervision import waiting_for_others
+from spanbert_tf.supervision import waiting_for_others
+from spanbert_tf.terminal import print_line
 from spanbert_tf.training.run_directory import AnyConfig
 
 _CLUSTER_VARIABLE, _SLURM_VARIABLE = "TF_CONFIG", "SLURM_STEP_NODELIST"

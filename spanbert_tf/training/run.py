@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from spanbert_tf.errors import MismatchError
-from spanbert_tf.process.lines import print_line
+from spanbert_tf.terminal import print_line
 from spanbert_tf.training.checkpoints import Checkpoints
 from spanbert_tf.training.devices import NVIDIA_CARD, Devices, decide_precision, unused_card
 from spanbert_tf.training.job import Job

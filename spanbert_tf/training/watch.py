@@ -12,7 +12,7 @@ import keras
 import rich.console
 import rich.progress
 
-from spanbert_tf.process.lines import print_line
+from spanbert_tf.terminal import print_line
 from spanbert_tf.training.checkpoints import Checkpoints
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import Job, TrainingDiverged
@@ -198,7 +198,7 @@ class StopSignals:
     """Notes SIGTERM and Ctrl-C while the context lasts, and puts the former handlers back.
 
     A signal that the process ignores (SIGINT of a child in the background) stays ignored. That a
-    second signal ends the process at once is the command line's (`spanbert_tf.process.signals`).
+    second signal ends the process at once is the command line's (`spanbert_tf.signals`).
 
     Attributes:
         received: the last one; in the middle of a step nothing can be saved.

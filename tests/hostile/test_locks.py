@@ -272,7 +272,7 @@ def test_every_command_is_refused_before_it_reads_anything(tmp_path, monkeypatch
 
 def test_sigterm_gives_the_lock_free(tmp_path):
     output = tmp_path / "output"
-    program = _HOLD.replace("import sys", "import sys\nfrom spanbert_tf.process import signals")
+    program = _HOLD.replace("import sys", "import sys\nfrom spanbert_tf import signals")
     program = program.replace("with writing", "with signals.second_signal_ends(), writing")
     arguments = [sys.executable, "-c", program, str(output), "beside"]
     holder = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

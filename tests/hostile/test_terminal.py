@@ -18,17 +18,17 @@ from tiny_models import VOCABULARY, tiny_model
 
 from spanbert_tf import cli
 from spanbert_tf.command_line import run_command
+from spanbert_tf.console import DataConsole
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier
 from spanbert_tf.presets.loading import load_preset
 from spanbert_tf.presets.writing import published_name, write_preset
-from spanbert_tf.process.console import DataConsole
-from spanbert_tf.process.lines import escape_controls, print_line
 from spanbert_tf.serving.server_files import write_server_files
 from spanbert_tf.tasks.coreference.files import as_conll, as_resolved, as_text
 from spanbert_tf.tasks.coreference.metrics import read_clusters
 from spanbert_tf.tasks.relation_extraction.examples import RelationSet, check_relations
 from spanbert_tf.tasks.text_classification.serving import served_classifier
+from spanbert_tf.terminal import escape_controls, print_line
 
 # What acts on a terminal or on the order of a line, written out.
 ACTS = re.compile("[\x00-\x1f\x7f-\x9f\xad\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]")

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.process.lines import escape_controls
 from spanbert_tf.tasks.coreference.records import Clusters, Span
+from spanbert_tf.terminal import escape_controls
 
 # What the words of OntoNotes stand for (original `minimize.py`).
 _NORMALISED = {"/.": ".", "/?": "?"}

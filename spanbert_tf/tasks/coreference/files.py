@@ -20,7 +20,6 @@ from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.contents import each_once, files_inside, is_inside, refuse_links
 from spanbert_tf.files.text_files import parse_json, read_text_file
 from spanbert_tf.files.writing import write_text
-from spanbert_tf.process.lines import escape_controls
 from spanbert_tf.tasks.coreference.conll import (
     Document,
     clean_clusters,
@@ -29,6 +28,7 @@ from spanbert_tf.tasks.coreference.conll import (
     read_conll,
 )
 from spanbert_tf.tasks.coreference.records import Clusters, DocumentLine, Span
+from spanbert_tf.terminal import escape_controls
 from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, END_TOKEN, START_TOKEN
 
 _BEFORE_WILDCARD = re.compile(r"[^*?[]*")

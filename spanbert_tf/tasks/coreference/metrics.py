@@ -20,9 +20,9 @@ import numpy as np
 from spanbert_tf.command_line import run_command
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.text_files import read_text_file
-from spanbert_tf.process.lines import print_line
 from spanbert_tf.tasks.coreference.conll import ClusterColumn, document_title, read_header
 from spanbert_tf.tasks.coreference.records import Clusters
+from spanbert_tf.terminal import print_line
 
 METRICS = ("mentions", "muc", "bcub", "ceafm", "ceafe")
 _AVERAGED = ("muc", "bcub", "ceafe")  # CoNLL's score

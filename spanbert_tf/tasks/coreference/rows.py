@@ -18,7 +18,6 @@ import numpy as np
 from spanbert_tf.data.document_segments import NO_PIECE, SegmentedDocuments
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.process.console import show_progress
 from spanbert_tf.tasks.coreference.conll import Document
 from spanbert_tf.tasks.coreference.records import (
     DOCUMENTS_FILE,
@@ -41,6 +40,7 @@ from spanbert_tf.tasks.coreference.records import (
     genre_id,
 )
 from spanbert_tf.tasks.preparation import Row, RowMaker, write_task_records
+from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText, WordPieceTokenizer
 from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, SECOND_START
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.process.console import show_progress
 from spanbert_tf.tasks.named_entities.files import Entity, Sentence, SentenceSet
 from spanbert_tf.tasks.named_entities.records import (
     BEGIN,
@@ -25,6 +24,7 @@ from spanbert_tf.tasks.named_entities.records import (
     SentenceLine,
 )
 from spanbert_tf.tasks.preparation import Row, RowMaker, RowPacker, write_task_records
+from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText
 from spanbert_tf.text.vocabulary import Casing, is_continuation
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from spanbert_tf.console import DataConsole
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.text_files import write_json_lines
@@ -18,8 +19,6 @@ from spanbert_tf.models import (
     SpanBertTokenClassifierPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.process.console import DataConsole
-from spanbert_tf.process.lines import print_line
 from spanbert_tf.tasks.named_entities.dataset import named_entities_dataset
 from spanbert_tf.tasks.named_entities.decoding import EntityDecoder, best_labels
 from spanbert_tf.tasks.named_entities.records import (
@@ -38,6 +37,7 @@ from spanbert_tf.tasks.report.class_tables import ClassScore, print_class_scores
 from spanbert_tf.tasks.report.page import predictor_of
 from spanbert_tf.tasks.row_predictions import predict_rows
 from spanbert_tf.tasks.task import Task
+from spanbert_tf.terminal import print_line
 
 _PIPELINE_NAMES = {  # of an entity: ours and those of the pipeline
     "types": "entity_group",

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.text_files import parse_json, read_text_file
-from spanbert_tf.process.lines import print_line
+from spanbert_tf.terminal import print_line
 
 DEVELOPMENT, TEST = "development", "test"
 _SHOWN_DIFFERENT = 3

@@ -2,15 +2,15 @@
 
 from rich.text import Text
 
+from spanbert_tf.console import DataConsole
 from spanbert_tf.data.task_records import Records
-from spanbert_tf.process.console import DataConsole
-from spanbert_tf.process.lines import escape_controls
 from spanbert_tf.tasks.inspection import pieces_of_row, print_counts
 from spanbert_tf.tasks.question_answering.dataset import (
     load_questions,
     question_answering_dataset,
 )
 from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo
+from spanbert_tf.terminal import escape_controls
 from spanbert_tf.text.vocabulary import is_continuation
 
 _ANSWER_STYLE = "bold green"

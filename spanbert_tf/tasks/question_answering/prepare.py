@@ -10,7 +10,7 @@ from spanbert_tf.command_line import (
     record_options,
     segment_aware_option,
 )
-from spanbert_tf.process.lines import print_line
+from spanbert_tf.terminal import print_line
 
 if TYPE_CHECKING:
     from spanbert_tf.tasks.question_answering.files import QuestionSet

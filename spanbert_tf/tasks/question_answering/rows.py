@@ -17,7 +17,6 @@ from spanbert_tf.data.rows_info import (
     SEGMENT_POSITIONS,
 )
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.process.console import show_progress
 from spanbert_tf.tasks.preparation import Row, RowMaker, RowPacker, write_task_records
 from spanbert_tf.tasks.question_answering.files import (
     Answer,
@@ -42,6 +41,7 @@ from spanbert_tf.tasks.question_answering.records import (
     START_POSITION,
     QuestionAnsweringInfo,
 )
+from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText
 from spanbert_tf.text.vocabulary import Casing
 

@@ -18,7 +18,6 @@ from spanbert_tf.models import (
     SpanBertQuestionAnswererPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.process.console import show_progress
 from spanbert_tf.tasks.question_answering.baseline import answer_by_overlap
 from spanbert_tf.tasks.question_answering.dataset import (
     load_contexts,
@@ -41,6 +40,7 @@ from spanbert_tf.tasks.question_answering.serving import AnswerQuestions
 from spanbert_tf.tasks.raw_inputs import in_batches_by_length, string_tensor
 from spanbert_tf.tasks.report.page import predictor_of
 from spanbert_tf.tasks.task import Task
+from spanbert_tf.terminal import show_progress
 
 
 def _check_model(

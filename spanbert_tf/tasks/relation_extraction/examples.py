@@ -15,9 +15,9 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 from spanbert_tf.data.word_places import join_words
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.text_files import check_json_value, parse_json, read_text_file
-from spanbert_tf.process.lines import escape_controls
 from spanbert_tf.tasks.relation_extraction.records import ExampleLine, Place
 from spanbert_tf.tasks.relation_extraction.scoring import OTHER
+from spanbert_tf.terminal import escape_controls
 
 _BRACKETS = {"lrb": "(", "rrb": ")", "lsb": "[", "rsb": "]", "lcb": "{", "rcb": "}"}
 _PENN_BRACKETS = {f"-{name}-": bracket for name, bracket in _BRACKETS.items()}

@@ -10,7 +10,6 @@ from spanbert_tf.data.entity_markers import OBJECT, SUBJECT, EntityMode, make_ma
 from spanbert_tf.data.relation_packer import RelationPacker
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, SECOND_START
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.process.console import show_progress
 from spanbert_tf.tasks.preparation import Row, RowMaker, write_task_records
 from spanbert_tf.tasks.relation_extraction.examples import RelationSet, check_relations
 from spanbert_tf.tasks.relation_extraction.records import (
@@ -19,6 +18,7 @@ from spanbert_tf.tasks.relation_extraction.records import (
     ExampleLine,
     RelationExtractionInfo,
 )
+from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.vocabulary import Casing
 
 _EXAMPLES_AT_ONCE = 1024

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from spanbert_tf.console import DataConsole
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.text_files import write_json_lines
@@ -17,7 +18,6 @@ from spanbert_tf.models import (
     SpanBertRelationClassifierPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.process.console import DataConsole
 from spanbert_tf.tasks.raw_inputs import (
     BATCH_SIZE,
     in_batches_by_length,

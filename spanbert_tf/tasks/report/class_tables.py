@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import rich.table
 
-from spanbert_tf.process.console import DataConsole
+from spanbert_tf.console import DataConsole
 
 _MATRIX_CLASSES = 20  # more do not fit on a screen
 _NAMED_COLUMNS = 6  # more classes have numbers in their place

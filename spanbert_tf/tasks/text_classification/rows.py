@@ -17,7 +17,6 @@ from spanbert_tf.data.rows_info import (
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.data.text_rows import TextRowPacker, TextRows
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.process.console import show_progress
 from spanbert_tf.tasks.preparation import Row, RowMaker, write_task_records
 from spanbert_tf.tasks.text_classification.files import LabelledText, LabelledTexts
 from spanbert_tf.tasks.text_classification.records import (
@@ -26,6 +25,7 @@ from spanbert_tf.tasks.text_classification.records import (
     TextClassificationInfo,
     text_names,
 )
+from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.text.vocabulary import Casing
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from spanbert_tf.models import SpanBertTextClassifier
-from spanbert_tf.process.lines import escape_controls
 from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.serving.text_function import TextFunction
 from spanbert_tf.tasks.raw_inputs import (
@@ -20,6 +19,7 @@ from spanbert_tf.tasks.raw_inputs import (
 )
 from spanbert_tf.tasks.text_classification.predictions import probabilities
 from spanbert_tf.tasks.text_classification.records import text_names
+from spanbert_tf.terminal import escape_controls
 
 _EXAMPLES = {"text": "It rains.", "text_pair": "The street is wet."}
 _CLASSES = """Signature `serving_default`: {inputs} → `labels` (string [texts], the most probable

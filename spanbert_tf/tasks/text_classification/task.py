@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 
+from spanbert_tf.console import DataConsole
 from spanbert_tf.data.task_records import Records
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.preset_files import golden_digest
@@ -17,7 +18,6 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.writing import published_name
-from spanbert_tf.process.console import DataConsole
 from spanbert_tf.tasks.report.class_tables import (
     class_scores,
     print_class_scores,

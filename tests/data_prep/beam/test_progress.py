@@ -8,9 +8,9 @@ import textwrap
 import threading
 
 import data_prep.beam.progress
-import spanbert_tf.process.console
+import spanbert_tf.terminal
 from data_prep.beam.progress import ProgressDisplay, ProgressWriter, Totals
-from spanbert_tf.process.console import describe_share, show_progress
+from spanbert_tf.terminal import describe_share, show_progress
 
 
 def test_totals_are_those_of_all_writers_and_never_fall(tmp_path):
@@ -68,7 +68,7 @@ def on_a_terminal(script, *arguments):
 
 
 def test_items_are_handed_on_and_lines_say_how_many(monkeypatch, capsys):
-    monkeypatch.setattr(spanbert_tf.process.console, "_SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr(spanbert_tf.terminal, "_SECONDS_BETWEEN_LINES", 0)
     assert list(show_progress(iter("abc"), 3, "letters")) == ["a", "b", "c"]
     assert capsys.readouterr().err.splitlines() == [
         f"preparing: {number} of 3 letters, {share} %, 0:00:00 left"
@@ -78,7 +78,7 @@ def test_items_are_handed_on_and_lines_say_how_many(monkeypatch, capsys):
 
 def test_a_bar_of_items_on_a_terminal():
     script = """if True:
-        from spanbert_tf.process.console import show_progress
+        from spanbert_tf.terminal import show_progress
         assert list(show_progress(range(4000), 4000, "questions")) == list(range(4000))
     """
     shown = on_a_terminal(script)

@@ -6,7 +6,7 @@ import re
 import pytest
 from tokenizers import BertWordPieceTokenizer
 
-import spanbert_tf.process.console
+import spanbert_tf.terminal
 from data_prep.text.vocabulary import write_vocabulary
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, load_vocabulary
@@ -90,7 +90,7 @@ def test_an_output_that_cannot_be_written_is_named(texts, tmp_path):
 
 
 def test_progress_is_told_by_bytes_of_both_readings(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(spanbert_tf.process.console, "_SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr(spanbert_tf.terminal, "_SECONDS_BETWEEN_LINES", 0)
     generator, paths = random.Random(0), [str(tmp_path / f"{name}.txt") for name in "ab"]
     for path, num_words in zip(paths, (100_000, 300_000), strict=True):
         words = generator.choices(("some", "words", "of", "text"), k=num_words)

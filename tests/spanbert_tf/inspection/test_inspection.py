@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import record_files
 
+from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.records import load_dataset_info
 from spanbert_tf.inspection.clipped_indices import count_clipped_indices
@@ -13,7 +14,6 @@ from spanbert_tf.inspection.masked_examples import masked_example
 from spanbert_tf.inspection.records import fill_rate, inspect_records, rows_for_tokens
 from spanbert_tf.inspection.span_lengths import count_span_lengths
 from spanbert_tf.masking import MaskingOptions
-from spanbert_tf.process.console import DataConsole
 
 LENGTH = 64
 

@@ -5,10 +5,10 @@ import statistics
 import numpy as np
 import pytest
 
+from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.models import SpanBertMaskedLM
-from spanbert_tf.process.console import DataConsole
 from spanbert_tf.studies.comparison import compare_systems
 from spanbert_tf.training.metrics_log import read_metrics
 

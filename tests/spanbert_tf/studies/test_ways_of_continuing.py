@@ -8,9 +8,9 @@ import pytest
 from record_files import VOCABULARY
 
 from spanbert_tf.config import load_config
+from spanbert_tf.console import DataConsole
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-from spanbert_tf.process.console import DataConsole
 from spanbert_tf.studies.comparison import compare_systems
 
 pytestmark = pytest.mark.slow

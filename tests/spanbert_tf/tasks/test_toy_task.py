@@ -18,10 +18,10 @@ import tensorflow as tf
 import toy_task
 from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests, assert_same_answers, write_encoder
 
+from spanbert_tf.console import DataConsole
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.inspection.records import inspect_records
 from spanbert_tf.presets.loading import load_trained
-from spanbert_tf.process.console import DataConsole
 from spanbert_tf.tasks.commands import run_evaluation
 
 WORDS = ["the", "a", "sees", "has", "old", "new", "here", ".", *toy_task.ANIMALS]

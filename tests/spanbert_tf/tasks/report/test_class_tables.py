@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spanbert_tf.process.console import DataConsole
+from spanbert_tf.console import DataConsole
 from spanbert_tf.tasks.report.class_tables import (
     class_scores,
     print_class_scores,

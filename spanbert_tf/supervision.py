@@ -21,7 +21,7 @@ from types import FrameType
 from typing import ParamSpec, TypeVar
 
 from spanbert_tf.files.locks import writing
-from spanbert_tf.process.signals import hand_signals_on
+from spanbert_tf.signals import hand_signals_on
 
 _Parameters, _Returned = ParamSpec("_Parameters"), TypeVar("_Returned")
 _SUPERVISED = "SPANBERT_TF_SUPERVISED"  # the descriptor by which a worker tells what it does

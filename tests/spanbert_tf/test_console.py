@@ -6,8 +6,8 @@ import sys
 
 PROGRAM = """
 import sys
-from spanbert_tf.process.console import table_console
-from spanbert_tf.process.lines import print_line
+from spanbert_tf.console import table_console
+from spanbert_tf.terminal import print_line
 
 print_line("first")
 sys.stdin.readline()  # until the reader has ended

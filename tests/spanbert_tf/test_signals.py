@@ -57,7 +57,7 @@ def test_the_second_signal_ends_a_command_that_hangs(sent):
 
 WAITING = """
 import sys, tensorflow as tf
-from spanbert_tf.process.signals import signal_ends_a_wait, waiting_for
+from spanbert_tf.signals import signal_ends_a_wait, waiting_for
 import signal
 
 signal.signal(signal.SIGTERM, lambda *arguments: None)
@@ -106,7 +106,7 @@ def test_signals_of_a_forked_process_are_its_own():
     """A child that inherits the file would tell its parent of its own signals."""
     program = """
 import os, signal, time
-from spanbert_tf.process.signals import second_signal_ends
+from spanbert_tf.signals import second_signal_ends
 
 with second_signal_ends():
     child = os.fork()

@@ -1,12 +1,19 @@
-"""Lines that leave the process: what comes from data is in them, and may not act on a terminal.
+"""Lines that leave the process, and how far it has come; TensorFlow is not needed, rich for bars.
 
-Nothing here needs TensorFlow or rich.
+What comes from data is in the lines, and may not act on a terminal.
 """
 
+import datetime
 import os
 import sys
+import time
 import unicodedata
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
+from typing import TypeVar
+
+_Item = TypeVar("_Item")
+_SECONDS_BETWEEN_LINES = 10.0
 
 # Controls (escape sequences, line ends, tabs), formats (bidirectional marks, embeddings, overrides
 # and isolates among them), line and paragraph separators, halves of surrogate pairs.
@@ -71,3 +78,61 @@ def print_escaped_traceback(
     if sys.stderr is not None:
         text = "".join(traceback.format_exception(kind, error, trace))
         sys.stderr.write(escape_lines(text))
+
+
+def describe_share(done: float, total: float, seconds: float) -> str:
+    """How much is done and how long the rest will take, as fast as it went so far.
+
+    Args:
+        done: parts that are done, such as bytes.
+        total: all parts, of about the same work each.
+        seconds: what those took.
+    """
+    if not done:
+        return "0 %"
+    left = datetime.timedelta(seconds=round(seconds * max(total - done, 0) / done))
+    return f"{100 * min(done / total, 1):.0f} %, {left} left"
+
+
+def show_progress(
+    items: Iterable[_Item],
+    total: float,
+    name: str,
+    *,
+    doing: str = "preparing",
+    done: Callable[[], float] | None = None,
+) -> Iterator[_Item]:
+    """Items as they are, with a bar on a terminal, or a line now and then elsewhere (on stderr).
+
+    Args:
+        items: what to go through in this process.
+        total: how many there are, or how much work they are.
+        name: what that is: `"questions"`, `"MB"`.
+        doing: what is done with them, in a word or two.
+        done: how much of `total` is done; `None`: as many as were handed on.
+    """
+    start = shown = time.monotonic()
+
+    def describe(amount: float) -> str:
+        share = describe_share(amount, total, time.monotonic() - start)
+        return f"{doing}: {amount:,.0f} of {total:,.0f} {name}, {share}"
+
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("", total=total)
+            for number, item in enumerate(items, start=1):
+                yield item
+                amount = done() if done else number
+                progress.update(task, completed=amount, description=describe(amount))
+        return
+    for number, item in enumerate(items, start=1):
+        yield item
+        if time.monotonic() - shown >= _SECONDS_BETWEEN_LINES:
+            amount = done() if done else number
+            if amount < total:
+                shown = time.monotonic()
+                print(describe(amount), file=sys.stderr, flush=True)

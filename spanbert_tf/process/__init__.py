@@ -1,1 +1,0 @@
-"""What this process shows while it works, and which signals end it."""
