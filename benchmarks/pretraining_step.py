@@ -139,7 +139,7 @@ def keras_step(
     import tensorflow as tf
 
     from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
-    from spanbert_tf.training.optimizers import adamw
+    from spanbert_tf.training.configured_optimizer import adamw
 
     backbone = SpanBertBackbone(
         vocabulary_size=VOCABULARY_SIZE,

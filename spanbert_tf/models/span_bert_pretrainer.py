@@ -140,7 +140,6 @@ class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
         self._reads_pooler = next_sentence
         self.max_span_targets = max_span_targets
         self.span_position_dim = span_position_dim
-        self._feature_names = (*backbone.input, *slots)
 
     def to_masked_lm(
         self, tokenizer: "SpanBertTokenizer", sequence_length: int | None = None
@@ -206,12 +205,6 @@ class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
             load_heads(pretrainer, loaded.masked_lm_head, saved)
             pretrainer.is_head_trained = loaded.is_head_trained
         return pretrainer
-
-    def call(self, inputs: dict, training: bool | None = None, mask: None = None) -> dict:
-        """Logits of each objective; features that the model does not know are ignored."""
-        # A functional model would bind a dict with further keys to its inputs in their order.
-        features = {name: inputs[name] for name in self._feature_names}
-        return super().call(features, training=training, mask=mask)
 
     @property
     def objectives(self) -> tuple[str, ...]:

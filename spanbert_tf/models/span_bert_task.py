@@ -50,6 +50,7 @@ class SpanBertTask(Objectives, TrainStep, SavesWithoutMixedPrecision, LoadsPrese
 
     def call(self, inputs: dict, training: bool | None = None, mask: None = None) -> object:
         """The model's outputs; features that it does not know are ignored."""
+        # A functional model would bind a dict with further keys to its inputs in their order.
         if isinstance(inputs, dict) and isinstance(self.input, dict):
             inputs = {name: inputs[name] for name in self.input}
         return super().call(inputs, training=training, mask=mask)

@@ -1,5 +1,5 @@
 """Training: the loop, optimizer, checkpoints, callbacks and strategies."""
 
-from spanbert_tf.training.optimizers import adamw
+from spanbert_tf.training.configured_optimizer import adamw
 
 __all__ = ["adamw"]
