@@ -19,8 +19,12 @@ from spanbert_tf.files.outputs import OutputKind, check_output_file
 from spanbert_tf.files.preset_files import golden_digest
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import output_file
-from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, SCORE_RANGE
-from spanbert_tf.tasks.text_classification.submission import HEADER, submission_file
+from spanbert_tf.tasks.text_classification.glue import (
+    GLUE_TASKS,
+    HEADER,
+    SCORE_RANGE,
+    submission_file,
+)
 from spanbert_tf.terminal import print_line
 
 Scores = Mapping[str, Mapping[str, float]]  # data set → metric → percent

@@ -26,7 +26,7 @@ from spanbert_tf.presets.writing import published_name, write_preset
 from spanbert_tf.serving.server_files import write_server_files
 from spanbert_tf.tasks.coreference.files import as_conll, as_resolved, as_text
 from spanbert_tf.tasks.coreference.metrics import read_clusters
-from spanbert_tf.tasks.relation_extraction.examples import RelationSet, check_relations
+from spanbert_tf.tasks.relation_extraction.rows import RelationSet, check_relations
 from spanbert_tf.tasks.text_classification.serving import served_classifier
 from spanbert_tf.terminal import escape_controls, print_line
 

@@ -3,8 +3,8 @@
 import os
 from collections.abc import Sequence
 
+from spanbert_tf.tasks.named_entities.metrics import entity_spans
 from spanbert_tf.tasks.named_entities.records import SentenceLine
-from spanbert_tf.tasks.named_entities.scoring import entity_spans
 from spanbert_tf.tasks.report.page import marked_parts, render_page
 
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")

@@ -21,6 +21,7 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.tasks.named_entities.dataset import named_entities_dataset
 from spanbert_tf.tasks.named_entities.decoding import EntityDecoder, best_labels
+from spanbert_tf.tasks.named_entities.metrics import score_labels, word_labels
 from spanbert_tf.tasks.named_entities.records import (
     BEGIN,
     INSIDE,
@@ -30,7 +31,6 @@ from spanbert_tf.tasks.named_entities.records import (
     load_sentences,
 )
 from spanbert_tf.tasks.named_entities.report import report_page
-from spanbert_tf.tasks.named_entities.scoring import score_labels, word_labels
 from spanbert_tf.tasks.named_entities.serving import served
 from spanbert_tf.tasks.raw_inputs import in_batches_by_length, string_tensor
 from spanbert_tf.tasks.report.class_tables import ClassScore, print_class_scores

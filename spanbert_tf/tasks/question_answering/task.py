@@ -26,16 +26,16 @@ from spanbert_tf.tasks.question_answering.dataset import (
 )
 from spanbert_tf.tasks.question_answering.decoding import AnsweredQuestion, answer_questions
 from spanbert_tf.tasks.question_answering.inspection import inspect_questions
+from spanbert_tf.tasks.question_answering.metrics import (
+    choose_null_threshold,
+    score_answers,
+    score_each,
+)
 from spanbert_tf.tasks.question_answering.records import (
     QuestionAnsweringConfig,
     QuestionAnsweringInfo,
 )
 from spanbert_tf.tasks.question_answering.report import report_page
-from spanbert_tf.tasks.question_answering.scoring import (
-    choose_null_threshold,
-    score_answers,
-    score_each,
-)
 from spanbert_tf.tasks.question_answering.serving import AnswerQuestions
 from spanbert_tf.tasks.raw_inputs import in_batches_by_length, string_tensor
 from spanbert_tf.tasks.report.page import predictor_of

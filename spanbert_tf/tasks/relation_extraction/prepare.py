@@ -35,7 +35,7 @@ def _relation_options(entities: str) -> Callable[[Callable], Callable]:
 @_relation_options(entities="masked")
 def prepare_tacred(input_path: str, training_input: str | None, output: str, **others: Any) -> None:
     """Write records of relations of TACRED, or in its layout."""
-    from spanbert_tf.tasks.relation_extraction.examples import read_tacred
+    from spanbert_tf.tasks.relation_extraction.rows import read_tacred
 
     _write(read_tacred, input_path, training_input, output, **others)
 
@@ -46,7 +46,7 @@ def prepare_semeval2010(
     input_path: str, training_input: str | None, output: str, **others: Any
 ) -> None:
     """Write records of relations of SemEval-2010 task 8."""
-    from spanbert_tf.tasks.relation_extraction.examples import read_semeval2010
+    from spanbert_tf.tasks.relation_extraction.rows import read_semeval2010
 
     _write(read_semeval2010, input_path, training_input, output, **others)
 

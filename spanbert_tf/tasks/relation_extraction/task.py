@@ -25,14 +25,14 @@ from spanbert_tf.tasks.raw_inputs import (
     string_tensor,
 )
 from spanbert_tf.tasks.relation_extraction.dataset import relation_extraction_dataset
-from spanbert_tf.tasks.relation_extraction.examples import marked_text_of
+from spanbert_tf.tasks.relation_extraction.metrics import score_semeval2010, score_tacred
 from spanbert_tf.tasks.relation_extraction.records import (
     RelationExtractionConfig,
     RelationExtractionInfo,
     load_examples,
 )
 from spanbert_tf.tasks.relation_extraction.report import report_page
-from spanbert_tf.tasks.relation_extraction.scoring import score_semeval2010, score_tacred
+from spanbert_tf.tasks.relation_extraction.rows import marked_text_of
 from spanbert_tf.tasks.relation_extraction.serving import relation_probabilities, served
 from spanbert_tf.tasks.report.class_tables import (
     ClassScore,

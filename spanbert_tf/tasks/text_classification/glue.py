@@ -1,9 +1,11 @@
-"""The tasks of GLUE (Wang et al., 2019): columns, labels, metrics and test sets.
+"""The tasks of GLUE (Wang et al., 2019): columns, labels, metrics, test sets and submissions.
 
 Nothing here needs TensorFlow.
 """
 
 import dataclasses
+import math
+from collections.abc import Sequence
 
 ENTAILMENT = ("entailment", "not_entailment")
 _NLI = ("contradiction", "entailment", "neutral")
@@ -80,3 +82,28 @@ GLUE_TASKS = {
     "ax": GlueTask("AX", _SENTENCES, None, _NLI, ("matthews",), 1104, 0),
 }
 SCORE_RANGE = (0.0, 5.0)  # of STS-B
+HEADER = "index\tprediction"  # of a submission's files
+
+
+def submission_file(dataset: str) -> str:
+    """The name of a task's file in the zip of a submission: `CoLA.tsv`."""
+    return f"{GLUE_TASKS[dataset].title}.tsv"
+
+
+def submission_text(dataset: str, predictions: Sequence[str | float]) -> str:
+    """The content of a task's file: a line for each text of the test set, in its order.
+
+    Args:
+        dataset: name of the GLUE task.
+        predictions: names of the classes; of a regression numbers, which are cut to GLUE's range.
+    """
+    lines = (f"{index}\t{_shown(dataset, one)}" for index, one in enumerate(predictions))
+    return "".join(f"{line}\n" for line in (HEADER, *lines))
+
+
+def _shown(dataset: str, prediction: str | float) -> str:
+    if not GLUE_TASKS[dataset].is_regression:
+        return str(prediction)
+    lowest, highest = SCORE_RANGE
+    number = float(prediction)
+    return f"{min(max(number, lowest), highest) if math.isfinite(number) else lowest:.3f}"

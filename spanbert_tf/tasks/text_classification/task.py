@@ -29,7 +29,13 @@ from spanbert_tf.tasks.text_classification.dataset import (
     load_examples,
     text_classification_dataset,
 )
-from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
+from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, submission_file, submission_text
+from spanbert_tf.tasks.text_classification.metrics import (
+    MAIN_METRIC,
+    has_correlation,
+    is_constant,
+    score_labels,
+)
 from spanbert_tf.tasks.text_classification.predictions import (
     Rows,
     predict_directory,
@@ -42,14 +48,7 @@ from spanbert_tf.tasks.text_classification.records import (
     text_names,
 )
 from spanbert_tf.tasks.text_classification.report import report_page
-from spanbert_tf.tasks.text_classification.scoring import (
-    MAIN_METRIC,
-    has_correlation,
-    is_constant,
-    score_labels,
-)
 from spanbert_tf.tasks.text_classification.serving import classify_raw, served_classifier
-from spanbert_tf.tasks.text_classification.submission import submission_file, submission_text
 
 # What records hold, without and with each property, and how a `prepare` command makes it so.
 _PAIRS = ("single texts", "pairs of texts")

@@ -12,13 +12,13 @@ from spanbert_tf.data.entity_markers import make_markers
 from spanbert_tf.data.relation_packer import RelationPacker
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.relation_extraction.dataset import relation_extraction_dataset
-from spanbert_tf.tasks.relation_extraction.examples import (
+from spanbert_tf.tasks.relation_extraction.records import RelationExtractionInfo
+from spanbert_tf.tasks.relation_extraction.rows import (
     marked_text_of,
     read_semeval2010,
     read_tacred,
+    write_relations,
 )
-from spanbert_tf.tasks.relation_extraction.records import RelationExtractionInfo
-from spanbert_tf.tasks.relation_extraction.rows import write_relations
 from spanbert_tf.text.vocabulary import Casing
 
 WORDS = ["the", "cat", "##s", "ann", "rome", "in", "(", ")", ".", "b"]

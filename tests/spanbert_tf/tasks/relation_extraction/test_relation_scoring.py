@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from spanbert_tf.tasks.relation_extraction.scoring import score_semeval2010, score_tacred
+from spanbert_tf.tasks.relation_extraction.metrics import score_semeval2010, score_tacred
 
 NONE = "no_relation"
 

@@ -20,8 +20,7 @@ from task_tests import (
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.tasks.commands import export_preset, run_evaluation
 from spanbert_tf.tasks.predictor import Predictor
-from spanbert_tf.tasks.relation_extraction.examples import marked_text_of, read_tacred
-from spanbert_tf.tasks.relation_extraction.rows import write_relations
+from spanbert_tf.tasks.relation_extraction.rows import marked_text_of, read_tacred, write_relations
 
 pytestmark = pytest.mark.slow  # whole trainings, exports and predictions
 

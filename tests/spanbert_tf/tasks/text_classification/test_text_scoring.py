@@ -16,9 +16,8 @@ from spanbert_tf.studies.glue import (
     find_results,
     paper_scores,
 )
-from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
-from spanbert_tf.tasks.text_classification.scoring import has_correlation, score_labels
-from spanbert_tf.tasks.text_classification.submission import submission_file, submission_text
+from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, submission_file, submission_text
+from spanbert_tf.tasks.text_classification.metrics import has_correlation, score_labels
 
 BINARY = st.lists(st.tuples(st.sampled_from("01"), st.sampled_from("01")), min_size=1)
 
