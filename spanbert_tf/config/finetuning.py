@@ -10,7 +10,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from spanbert_tf.config.run import AdamWConfig, RunConfig
-from spanbert_tf.config.settings import Setting, build_config, load_settings, to_yaml
+from spanbert_tf.config.settings import Configuration, Setting, build_config, load_settings
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.lazy import load
 from spanbert_tf.validation import (
@@ -137,7 +137,7 @@ class PredictionConfig(Section):
     batch_size: PositiveInt = 32
 
 
-class FinetuningConfig(Section):
+class FinetuningConfig(Configuration):
     """A fine-tuning run; each task derives a class with its name and further sections.
 
     Attributes:
@@ -161,10 +161,6 @@ class FinetuningConfig(Section):
         _check_accumulation(self.training)
         _check_evaluations(self.training)
         return self
-
-    def to_yaml(self) -> str:
-        """The whole configuration as the text of a file that `load_finetuning_config` reads."""
-        return to_yaml(self)
 
 
 def task_config_class(name: str) -> type[FinetuningConfig]:

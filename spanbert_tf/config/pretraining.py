@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from spanbert_tf.config.run import AdamWConfig, RunConfig
-from spanbert_tf.config.settings import build_config, load_settings, to_yaml
+from spanbert_tf.config.settings import Configuration, build_config, load_settings
 from spanbert_tf.masking.options import MaskingOptions
 from spanbert_tf.validation import (
     BelowOne,
@@ -155,7 +155,7 @@ class DataConfig(Section):
     service_address: str | None = None
 
 
-class PretrainingConfig(Section):
+class PretrainingConfig(Configuration):
     """A pre-training run.
 
     Attributes:
@@ -181,10 +181,6 @@ class PretrainingConfig(Section):
         _check_schedule(self.optimizer, self.training)
         _check_executions(self.training)
         return self
-
-    def to_yaml(self) -> str:
-        """The whole configuration as the text of a file that `load_config` reads."""
-        return to_yaml(self)
 
 
 def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> PretrainingConfig:

@@ -18,8 +18,6 @@ from spanbert_tf.config.foreign_names import meant_key
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.validation import Section, validated
 
-Config = TypeVar("Config", bound=Section)
-
 _FLOAT_WITHOUT_POINT = re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
 # A configuration has a few kilobytes and two or three levels; its numbers have a few digits.
 _MAX_BYTES, _MAX_DEPTH, _MAX_NUMBER = 1 << 20, 32, 100
@@ -236,7 +234,18 @@ def _find_config(kind: str, name_or_path: str, directory: str, place: str) -> st
     return path
 
 
-def build_config(kind: type[Config], settings: dict[str, Setting], source: str) -> Config:
+class Configuration(Section):
+    """A whole configuration, as a file holds it."""
+
+    def to_yaml(self) -> str:
+        """The text of a file that is read as the same configuration."""
+        return yaml.dump(self.model_dump(), Dumper=_Dumper, sort_keys=False)
+
+
+_Config = TypeVar("_Config", bound=Configuration)
+
+
+def build_config(kind: type[_Config], settings: dict[str, Setting], source: str) -> _Config:
     """Makes a configuration from flat settings; the rest has its defaults.
 
     Args:
@@ -286,11 +295,6 @@ def flat_values(config: Section) -> dict[str, Any]:
             value = getattr(value, name)
         values[key] = value
     return values
-
-
-def to_yaml(config: Section) -> str:
-    """A whole configuration as the text of a file that is read as the same one."""
-    return yaml.dump(config.model_dump(), Dumper=_Dumper, sort_keys=False)
 
 
 def _unknown_key(key: str, known: list[str]) -> str:

@@ -18,6 +18,7 @@ from spanbert_tf.files.preset_files import check_sizes, describe_missing
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.keras_hub_presets import (
+    encoder_width,
     is_task_preset,
     reads_raw_inputs,
     refuse_other_modules,
@@ -92,7 +93,7 @@ def _first_line(error: Exception) -> str:
 def load_checked(
     kind: type, preset: str, **options: object
 ) -> keras_hub.models.Backbone | keras_hub.models.Task:
-    """A model in float32 with the weights and the token ids that the preset was saved with.
+    """A model, by default in float32, with the weights and token ids that were saved.
 
     Args:
         kind: class of a backbone or a task, this project's or KerasHub's.
@@ -109,14 +110,7 @@ def load_checked(
 def load_with_tokenizer(
     kind: type, preset: str, *, dtype: str = "float32", **options: object
 ) -> tuple[keras_hub.models.Backbone | keras_hub.models.Task, keras_hub.tokenizers.Tokenizer]:
-    """The same, and the tokenizer whose token ids were compared: a task's own, or the preset's.
-
-    Args:
-        kind: as for `load_checked`.
-        preset: as for `load_checked`.
-        dtype: policy of the model, whose weights are in float32.
-        **options: as for `load_checked`.
-    """
+    """The same, and the tokenizer whose token ids were compared: a task's own, or the preset's."""
     model = load_preset(kind, preset, dtype=dtype, **options)
     backbone = getattr(model, "backbone", model)
     if not isinstance(backbone, SpanBertBackbone | keras_hub.models.BertBackbone):
@@ -153,17 +147,15 @@ def load_trained(kind: type, preset: str, precision: str = "float32") -> keras_h
             f"{preset}: was saved without a preprocessor, which tells how text is read; save the "
             f"{kind.__name__} with its preprocessor"
         )
+    if precision == "auto":
+        precision = choose_precision(precision, encoder_width(preset)).removeprefix("mixed_")
     with without_warning_of_new_heads():  # it is an error here
-        task = load_checked(kind, preset)
+        task = load_checked(kind, preset, dtype=precision)
     if not task.is_head_trained:
         raise BadInputError(
             f"{preset}: the head of its {kind.__name__} was never trained; use the preset of a "
             "training run"
         )
-    if precision == "auto":
-        precision = choose_precision(precision, task.backbone.hidden_dim).removeprefix("mixed_")
-    if precision != "float32":
-        task = load_preset(kind, preset, dtype=precision)
     task.loaded_from = preset
     return task
 

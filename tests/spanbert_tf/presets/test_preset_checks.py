@@ -24,6 +24,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.models.keras_hub_presets import is_task_preset
+from spanbert_tf.presets import loading
 from spanbert_tf.presets.loading import (
     load_checked,
     load_preset,
@@ -342,6 +343,36 @@ def test_a_directory_that_holds_a_preset_is_told_from_one(is_run, backbone, tmp_
     ):
         with pytest.raises(BadInputError, match=message):
             use(str(tmp_path))
+
+
+@pytest.mark.parametrize(("precision", "chosen"), [("bfloat16", None), ("auto", "mixed_bfloat16")])
+def test_a_task_is_loaded_once_in_bfloat16(precision, chosen, backbone, tmp_path, monkeypatch):
+    preset, loads = str(tmp_path / "preset"), []
+    preprocessor = SpanBertTextClassifierPreprocessor(SpanBertTokenizer(VOCABULARY), 16)
+    classifier = SpanBertTextClassifier(backbone, 3, preprocessor)
+    classifier.is_head_trained = True
+    write_preset(classifier, preset)
+    if chosen:
+        monkeypatch.setattr(
+            loading, "choose_precision", lambda precision, width: chosen if width == 32 else None
+        )
+    exact = classifier.backbone.get_weights() + classifier.output_dense.get_weights()
+    expected, load = SpanBertTextClassifier.from_preset(preset, dtype="bfloat16"), load_preset
+
+    def count(*args, **options):
+        loads.append(options)
+        return load(*args, **options)
+
+    monkeypatch.setattr(loading, "load_preset", count)
+    loaded = load_trained(SpanBertTextClassifier, preset, precision)
+    assert loads == [{"dtype": "bfloat16"}]
+    weights = loaded.backbone.weights + loaded.output_dense.weights
+    for weight, values in zip(weights, exact, strict=True):
+        assert weight.dtype == "bfloat16"
+        np.testing.assert_array_equal(weight.numpy(), values.astype(weight.numpy().dtype))
+    texts = ["the span", "a span a the ."]
+    found, as_before = (model.predict(texts, verbose=0) for model in (loaded, expected))
+    assert found.tobytes() == as_before.tobytes()
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
