@@ -249,17 +249,11 @@ def is_conll(text: str) -> bool:
 
 
 def read_conll(path: str, text: str) -> list[Document]:
-    """The documents of a file.
+    """The documents of a file, whose path names one that has no name (GUM's).
 
-    Args:
-        path: path of the file, for errors; it names a document that has no name (GUM's).
-        text: rows of at least 12 columns, split at tabs or else at white space (CoNLL-2012: word
-            4th, speaker 10th, clusters last), or of 3, split at tabs (GUM: number, word, clusters);
-            a blank line ends a sentence. Documents of 3 columns without any blank line tell no
-            sentences.
-
-    Raises:
-        BadInputError: a line is wrong; the message names it.
+    Rows have at least 12 columns, split at tabs or else at white space (CoNLL-2012: word 4th,
+    speaker 10th, clusters last), or 3, split at tabs (GUM: number, word, clusters); a blank line
+    ends a sentence. Documents of 3 columns without any blank line tell no sentences.
     """
     return list(_Reader(path).documents(text))
 

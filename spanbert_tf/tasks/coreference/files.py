@@ -56,16 +56,9 @@ def read_documents(
 ) -> list[Document]:
     """The documents of all files, those of a file in its order.
 
-    Args:
-        patterns: a path, or a pattern of paths, or several of them; of a directory all files
-            below, through links to directories, too, whose names end in `_conll`, `.conll`,
-            `.jsonlines` or `.jsonl`, compressed by gzip or not.
-        follow_links: whether links may lead out of such a directory, or of the one before a
-            pattern's first wildcard.
-
-    Raises:
-        BadInputError: nothing fits a pattern, a link leads out, a file cannot be read, or no
-            records can be made of the documents.
+    Patterns are paths, or patterns of paths; of a directory all files below are read whose names
+    end in `_conll`, `.conll`, `.jsonlines` or `.jsonl`, compressed by gzip or not. Links may lead
+    out of such a directory, or of the one before a pattern's first wildcard, with `follow_links`.
     """
     if isinstance(patterns, str | os.PathLike):
         patterns = [patterns]
@@ -136,16 +129,7 @@ class _Line(TypedDict):
 
 
 def read_json_documents(path: str, text: str) -> list[Document]:
-    """The documents of a file.
-
-    Args:
-        path: path of the file, for errors.
-        text: a JSON object a line, with `doc_key`, `sentences`, `clusters` and mostly `speakers`;
-            ends of mentions are inclusive.
-
-    Raises:
-        BadInputError: a line is wrong; the message names it.
-    """
+    """The documents of a file."""
     return [
         _document(parse_json(line, _Line, place), place, path)
         for number, line in enumerate(text.split("\n"), start=1)
@@ -215,13 +199,7 @@ def _words_of_pieces(
 def write_predictions(
     lines: Sequence[DocumentLine], predicted: Sequence[Clusters], output: str
 ) -> None:
-    """Writes `predictions.conll`, `.jsonlines`, `.txt` and `resolved.txt` into a directory.
-
-    Args:
-        lines: lines of `documents.jsonl`.
-        predicted: clusters of each document, in the same order.
-        output: the directory.
-    """
+    """Writes `predictions.conll`, `.jsonlines`, `.txt` and `resolved.txt` into a directory."""
     for name, show in zip(WRITTEN_FILES, (as_conll, as_json, as_text, as_resolved), strict=True):
         text = "".join(show(*pair) for pair in zip(lines, predicted, strict=True))
         write_text(os.path.join(output, name), text)

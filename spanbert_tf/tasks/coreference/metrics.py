@@ -70,15 +70,10 @@ class Counts(NamedTuple):
 def score_document(
     key: Sequence[Cluster], response: Sequence[Cluster]
 ) -> tuple[dict[str, Counts], int]:
-    """The counts of one document for each metric.
+    """The counts of one document for each metric, and how many repeats were left out.
 
-    Args:
-        key: gold clusters.
-        response: predicted clusters. A right mention counts at its first occurrence alone; repeats
-            of wrong ones stay, as in the official scorer.
-
-    Returns:
-        Name of a metric → its counts; and how many repeats were left out.
+    A right mention counts at its first occurrence alone; repeats of wrong ones stay, as in the
+    official scorer.
     """
     cluster_of = {mention: n for n, cluster in enumerate(key) for mention in cluster}
     response, num_repeats = _without_repeats(response, cluster_of)
@@ -208,11 +203,7 @@ class Score(NamedTuple):
 
 
 def score_documents(pairs: Iterable[tuple[Clusters, Clusters]]) -> Score:
-    """The score of documents.
-
-    Args:
-        pairs: gold and predicted clusters of each document.
-    """
+    """The score of documents."""
     totals = dict.fromkeys(METRICS, Counts())
     num_repeats = 0
     for key, response in pairs:
@@ -234,12 +225,6 @@ def read_clusters(path: str) -> dict[str, Clusters]:
 
     However a file spells them: `(NAME); part 000` is `(NAME); part 0`, and GUM's bare `NAME`. A
     document without a name has its number, `document 1`.
-
-    Args:
-        path: path of the file, compressed by gzip or not; its last column is that of the clusters.
-
-    Raises:
-        BadInputError: the file cannot be read, a line is wrong, or two documents have one name.
     """
     documents = enumerate(_read_documents(path), start=1)
     return {document.name or f"document {n}": document.clusters for n, document in documents}
@@ -286,14 +271,6 @@ def score_files(key: str, response: str) -> Score:
     """The score of a file of predictions; documents that are not in the key do not count.
 
     Where documents of a file have no names, as GUM's, both files' are paired by their order.
-
-    Args:
-        key: path of the gold file.
-        response: path of the predictions.
-
-    Raises:
-        BadInputError: as `read_clusters`, or the files have no document in common, or documents
-            without names are not those of the other file.
     """
     keys, responses = _read_documents(key), _read_documents(response)
     if any(document.name is None for document in (*keys, *responses)):

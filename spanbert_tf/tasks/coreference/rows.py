@@ -144,17 +144,7 @@ def _sentence_starts(document: Document, text: TokenizedText) -> list[int]:
 def segment_pieces(
     pieces: Pieces, *, sequence_length: int, start_id: int, end_id: int
 ) -> SegmentedDocuments:
-    """Cuts a document into segments and adds [CLS] and [SEP].
-
-    Args:
-        pieces: the document.
-        sequence_length: positions of a segment at most.
-        start_id: id of [CLS].
-        end_id: id of [SEP].
-
-    Returns:
-        Arrays of one document, int32 [segments] and [positions].
-    """
+    """Cuts a document into segments and adds [CLS] and [SEP]; int32 [segments] and [positions]."""
     ends_sentence, ends_word = _is_end(pieces.sentences), _is_end(pieces.words)
     ends = np.array(_cuts(ends_sentence, ends_word, sequence_length - 2), "int32")
     starts = np.append(np.int32(0), ends[:-1])
@@ -212,24 +202,7 @@ def write_documents(
     max_training_segments: int | None = None,
     **options: object,
 ) -> CoreferenceInfo:
-    """Writes records of documents, in their order.
-
-    Args:
-        documents: checked already.
-        output: directory that appears whole or not at all.
-        sequence_length: positions of a segment at most.
-        max_span_width: pieces of a mention that the model can represent, for the counts.
-        max_training_segments: segments of a document that are trained at once; by default the
-            original's number for that length.
-        **options: as for `write_task_records`.
-
-    Returns:
-        The manifest that was written.
-
-    Raises:
-        BadInputError: a file cannot be used, or a word is longer than a segment.
-        MismatchError: vocabulary and casing do not go together.
-    """
+    """Writes records of documents, checked already, in their order; `options` as for all tasks."""
     at_once = max_training_segments or default_training_segments(sequence_length)
     maker = DocumentRows(documents, max_span_width, at_once)
     return write_task_records(maker, output, sequence_length=sequence_length, **options)

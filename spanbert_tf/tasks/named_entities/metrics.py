@@ -16,13 +16,7 @@ _SHARES = {"f1": "f1-score", "precision": "precision", "recall": "recall"}
 def word_labels(
     sentence: SentenceLine, labels: Sequence[str], piece_labels: np.ndarray
 ) -> list[str]:
-    """The labels of a sentence's words: those of their first pieces.
-
-    Args:
-        sentence: line of `sentences.jsonl`.
-        labels: names of the model's.
-        piece_labels: numbers, int [pieces].
-    """
+    """The labels of a sentence's words: those of their first pieces."""
     return [
         OUTSIDE if first < 0 else labels[piece_labels[first]] for first in sentence["first_pieces"]
     ]
@@ -53,12 +47,7 @@ def score_labels(
 
 
 def entity_spans(sentence: SentenceLine, labels: list[str]) -> list[tuple[int, int, str]]:
-    """Characters, the end exclusive, and types of the entities that strict scoring sees.
-
-    Args:
-        sentence: line of `sentences.jsonl`.
-        labels: labels of its words.
-    """
+    """Characters, the end exclusive, and types of the entities that strict scoring sees."""
     from seqeval.scheme import IOB2, Entities
 
     words = sentence["words"]

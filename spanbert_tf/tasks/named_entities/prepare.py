@@ -18,7 +18,6 @@ def prepare_named_entities(
     input_path: str, output: str, file_format: str, **options: object
 ) -> None:
     """Write records of sentences with named entities."""
-    from spanbert_tf.tasks.named_entities.files import READERS
-    from spanbert_tf.tasks.named_entities.rows import write_entities
+    from spanbert_tf.tasks.named_entities.rows import READERS, write_entities
 
     write_entities(READERS[file_format](input_path), output, **options)

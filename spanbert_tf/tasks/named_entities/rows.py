@@ -1,4 +1,6 @@
-"""Sentences with named entities as rows.
+"""Sentences with named entities: the formats that they come in, and their rows.
+
+Columns of CoNLL-2003, JSON lines with spans of characters, CrossRE's JSON lines.
 
 An entity's first word piece has the label `B-TYPE`, the first pieces of its other words `I-TYPE`; a
 word is what BERT's tokenizer takes for one, so that texts without marked words are read the same.
@@ -6,13 +8,18 @@ word is what BERT's tokenizer takes for one, so that texts without marked words 
 T pieces of a sentence.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, NotRequired
 
 import numpy as np
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, SECOND_START
+from spanbert_tf.data.word_places import join_words
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.tasks.named_entities.files import Entity, Sentence, SentenceSet
+from spanbert_tf.files.text_files import read_json_objects, read_text_file
 from spanbert_tf.tasks.named_entities.records import (
     BEGIN,
     INSIDE,
@@ -28,37 +35,188 @@ from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText
 from spanbert_tf.text.vocabulary import Casing, is_continuation
 
+_DOCUMENT = "-DOCSTART-"
+_COLUMNS = re.compile("[ \t]+")  # and no other space, which can be part of a word
+_BEGINS, _GOES_ON = "BS", "IE"  # B and I of BIO; E ends one of BIOES, S is one of a single word
 _SHOWN_LOST = 5
 _LABEL_DTYPE = np.dtype(LABEL_DTYPE).newbyteorder("<")
+
+
+class Entity(NamedTuple):
+    """A named entity: its first character, the character after its last, and its type."""
+
+    start: int
+    end: int
+    type: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """A sentence, or another text that is tagged as a whole."""
+
+    id: str
+    text: str
+    words: tuple[tuple[int, int], ...] | None  # characters, ends exclusive; or the tokenizer's
+    entities: tuple[Entity, ...] | None  # none overlaps another; `None`: not known
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceSet:
+    """What a file holds, in its order; and what was mended while reading → how often."""
+
+    path: str
+    sentences: list[Sentence]
+    repairs: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+def _sentence_of_words(
+    identifier: str, words: Sequence[str], spans: Sequence[tuple[int, int, str]] | None
+) -> Sentence:
+    """A sentence with a space between its words."""
+    text, places = join_words(words)
+    entities = None
+    if spans is not None:
+        entities = tuple(Entity(places[a][0], places[b][1], kind) for a, b, kind in sorted(spans))
+    return Sentence(identifier, text, tuple(places), entities)
+
+
+def spans_of_tags(tags: Sequence[str], place: str) -> tuple[list[tuple[int, int, str]], int]:
+    """Entities of words that are tagged in BIO or BIOES.
+
+    A tag that goes on with an entity which is not there begins it, as in `conlleval`; so the tags
+    of the original CoNLL-2003 files, which have `B-` only between neighbours, are read as well; how
+    many tags begin one so is returned, too.
+    """
+    spans: list[list] = []
+    is_open, num_begun = False, 0
+    for number, tag in enumerate(tags):
+        if tag == "O":
+            is_open = False
+            continue
+        kind, dash, name = tag.partition("-")
+        if not dash or not name or kind not in (*_BEGINS, *_GOES_ON):
+            raise BadInputError(
+                f"{place}: word {number + 1}: {tag!r} is no tag of BIO or BIOES, such as B-PER"
+            )
+        goes_on = kind in _GOES_ON and is_open and spans[-1][2] == name
+        num_begun += kind in _GOES_ON and not goes_on
+        if goes_on:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number, name])
+        is_open = kind in "BI"
+    return [(first, last, name) for first, last, name in spans], num_begun
+
+
+def _check_spans(spans: Sequence[tuple[int, int, str]], length: int, place: str) -> None:
+    """Refuses spans, ends inclusive, that are not in a sentence or overlap."""
+    last_end = -1
+    for start, end, name in sorted(spans):
+        shown = f"{place}: entity {name!r} from {start} to {end}"
+        if not 0 <= start <= end < length:
+            raise BadInputError(f"{shown}: is not in its sentence of {length}; mend its borders")
+        if start <= last_end:
+            raise BadInputError(f"{shown}: overlaps the one before it; keep one of them")
+        if not name or any(character.isspace() for character in name):
+            raise BadInputError(f"{shown}: its type is empty or has a space")
+        last_end = end
+
+
+class _Span(TypedDict):
+    start: int
+    end: int
+    label: str
+
+
+class _Line(TypedDict):
+    text: str
+    id: NotRequired[str | int]
+    entities: NotRequired[list[_Span] | None]
+
+
+class _CrossReLine(TypedDict):
+    doc_key: str
+    sentence: list[str]
+    ner: list[list]
+
+
+def read_conll2003(path: str) -> SentenceSet:
+    """Reads columns: a word a line, its tag (BIO or BIOES) last, a blank line after a sentence."""
+    sentences: list[Sentence] = []
+    rows: list[list[str]] = []
+    num_begun, first_line = 0, 1
+    for number, line in enumerate([*read_text_file(path).split("\n"), ""], start=1):
+        columns = _COLUMNS.split(line.strip(" \t\r"))
+        if columns != [""] and columns[0] != _DOCUMENT:
+            if len(columns) < 2:
+                raise BadInputError(
+                    f"{path}: line {number}: {line!r} has one column; a word and its tag are needed"
+                )
+            first_line = first_line if rows else number
+            rows.append(columns)
+        elif rows:
+            place = f"{path}: line {first_line}"
+            spans, begun = spans_of_tags([row[-1] for row in rows], place)
+            sentences.append(_sentence_of_words(str(first_line), [row[0] for row in rows], spans))
+            num_begun += begun
+            rows = []
+    return SentenceSet(path, sentences, {"entities begun by I- or E-": num_begun})
+
+
+def read_entity_lines(path: str) -> SentenceSet:
+    """Reads JSON lines `{"text": …, "entities": [{"start": …, "end": …, "label": …}]}`.
+
+    Characters are counted from 0, the end is exclusive. An `id` is kept; lines without `entities`
+    can be predicted only.
+    """
+    sentences = []
+    for number, line in enumerate(read_json_objects(path, _Line), start=1):
+        place = f"{path}: entry {number}"
+        spans = line.get("entities")
+        entities = None
+        if spans is not None:
+            found = [(span["start"], span["end"] - 1, span["label"]) for span in spans]
+            _check_spans(found, len(line["text"]), place)
+            entities = tuple(Entity(start, end + 1, label) for start, end, label in sorted(found))
+        identifier = str(line.get("id", number))
+        sentences.append(Sentence(identifier, line["text"], None, entities))
+    return SentenceSet(path, sentences)
+
+
+def read_crossre(path: str) -> SentenceSet:
+    """Reads CrossRE's own JSON lines (Bassignana and Plank, 2022); no relations."""
+    sentences = []
+    for number, line in enumerate(read_json_objects(path, _CrossReLine), start=1):
+        place = f"{path}: entry {number} ({line['doc_key']})"
+        for span in line["ner"]:
+            if [type(value) for value in span] != [int, int, str]:
+                raise BadInputError(f"{place}: ner: {span} is not [first, last, type]")
+        spans = [(first, last, name) for first, last, name in line["ner"]]
+        _check_spans(spans, len(line["sentence"]), place)
+        sentences.append(_sentence_of_words(line["doc_key"], line["sentence"], spans))
+    return SentenceSet(path, sentences)
+
+
+READERS: Mapping[str, Callable[[str], SentenceSet]] = {
+    "conll2003": read_conll2003,
+    "jsonlines": read_entity_lines,
+    "crossre": read_crossre,
+}
 
 
 def write_entities(
     sentences: SentenceSet, output: str, *, sequence_length: int = 512, **options: object
 ) -> NamedEntitiesInfo:
-    """Writes a directory of rows and sentences; it appears whole or not at all.
-
-    Args:
-        sentences: sentences of one file.
-        output: directory, new or empty.
-        sequence_length: positions of a row at most; longer sentences go on in further rows.
-        **options: as for `write_task_records`.
-
-    Returns:
-        The manifest that was written. Its `counts` tell `sentences`, `empty_sentences`,
-        `split_sentences`, `words`, `words_without_pieces`, `entities` and `lost_entities`: those
-        that begin or end inside a word, or have no pieces, and so have no labels; of these the
-        `unscored_entities` are in no word's label, either: scores do not know of them.
-
-    Raises:
-        BadInputError: the sentences cannot be used, or the output exists or cannot be written.
-        MismatchError: the vocabulary is not of the stated case.
-    """
+    """Writes a directory of rows and sentences; it appears whole or not at all."""
     maker = EntityRows(sentences)
     return write_task_records(maker, output, sequence_length=sequence_length, **options)
 
 
 class EntityRows(RowMaker):
     """Makes the rows of sentences and counts what became of them.
+
+    Entities that begin or end inside a word, or have no pieces, have no labels: `lost_entities`; of
+    these the `unscored_entities` are in no word's label, either: scores do not know of them.
 
     Raises:
         BadInputError: there are no sentences, or only some tell their entities.

@@ -18,7 +18,6 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.text_files import parse_json, read_text_file
 from spanbert_tf.terminal import print_line
 
-DEVELOPMENT, TEST = "development", "test"
 _SHOWN_DIFFERENT = 3
 _NEARBY = 30  # characters on either side in which a misplaced answer is looked for
 
@@ -87,12 +86,7 @@ def describe_unanswered(questions: QuestionSet) -> str | None:
 
 
 def check_questions(questions: QuestionSet) -> None:
-    """Refuses questions that no row can be made of.
-
-    Raises:
-        BadInputError: there is no question, two have the same id, or one is empty or about an
-            empty passage.
-    """
+    """Refuses no questions, two of one id, and empty ones or those about an empty passage."""
     path = questions.path
     if not questions.questions:
         raise BadInputError(f"{path}: holds no questions")
@@ -332,10 +326,9 @@ def read_mrqa(
         BadInputError: a line is not JSON, lacks a key, or the header is missing; the message names
             the line.
     """
-    lines = read_text_file(path).split("\n")
     contexts: list[str] = []
     questions: list[Question] = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_text_file(path).split("\n"), start=1):
         if not line.strip():
             continue
         place = f"{path}: line {number}"
@@ -362,7 +355,7 @@ def half_of(context: str) -> str:
     By the first byte of the SHA-256 of its UTF-8: even is `"development"`, odd `"test"`.
     """
     first_byte = hashlib.sha256(context.encode("utf-8", "surrogatepass")).digest()[0]
-    return TEST if first_byte % 2 else DEVELOPMENT
+    return "test" if first_byte % 2 else "development"
 
 
 def _mrqa_question(entry: _MrqaEntry, context_index: int, place: str) -> Question:

@@ -20,19 +20,11 @@ def score_answers(
 ) -> dict[str, float]:
     """Exact match and F1 in percent, by SQuAD's official scripts.
 
-    MRQA's script normalises, and takes the best of the gold answers, as SQuAD 1.1's does.
-
-    Args:
-        questions: lines of `questions.jsonl`.
-        answered: in the same order.
-        has_unanswerable: whether questions may have no answer (SQuAD 2.0).
-        null_threshold: null odds above which a question counts as unanswerable.
-
-    Returns:
-        `exact_match` and `f1` of the answers under the threshold. With `has_unanswerable`
-        also `has_answer_f1` and `no_answer_f1` (of the questions with and without an answer),
-        `null_threshold`, and as in the official script `best_exact`, `best_exact_thresh`,
-        `best_f1`, `best_f1_thresh`: the best that another threshold would reach on these questions.
+    MRQA's script normalises, and takes the best of the gold answers, as SQuAD 1.1's does. With
+    `has_unanswerable` (SQuAD 2.0) an answer counts up to the threshold of its null odds; then there
+    are `has_answer_f1` and `no_answer_f1`, of the questions with and without an answer, too, and as
+    in the official script `best_exact`, `best_exact_thresh`, `best_f1`, `best_f1_thresh`: what
+    another threshold would reach on these questions.
 
     Raises:
         MismatchError: there are questions without an answer, though `has_unanswerable` is false.
@@ -75,10 +67,6 @@ def choose_null_threshold(questions: Sequence[dict], answered: Sequence[Answered
 
     The official script's search takes probabilities: it begins at 0, which means "never answer"
     among probabilities only. The odds here are differences of logits and can be negative.
-
-    Args:
-        questions: lines of `questions.jsonl`.
-        answered: in the same order.
     """
     each = score_each(questions, [item.candidates[0].text for item in answered])
     return _best_threshold(questions, answered, [score["f1"] for score in each])[1]
@@ -111,9 +99,7 @@ def _best_threshold(
 def score_each(questions: Sequence[dict], answers: Sequence[str]) -> list[dict[str, float]]:
     """Exact match and F1 of each question, in percent, by SQuAD's official script.
 
-    Args:
-        questions: lines of `questions.jsonl`.
-        answers: in the same order; an empty one is right for an unanswerable question.
+    An empty answer is right for an unanswerable question.
     """
     from official.nlp.tools import squad_evaluate_v2_0
 

@@ -15,11 +15,6 @@ def score_tacred(
 
     As TACRED's `scorer.py` (Zhang et al., 2017) has them: where nothing is predicted, precision
     is 1.
-
-    Args:
-        gold: the right relations.
-        predicted: predictions of the same examples.
-        negative: the relation of none.
     """
     num_gold = sum(relation != negative for relation in gold)
     num_predicted = sum(relation != negative for relation in predicted)
@@ -38,14 +33,6 @@ def score_semeval2010(
     As version 1.2 of the official scorer prints them under "(9+1)-way evaluation taking
     directionality into account". A prediction in the wrong direction counts as predicted, and not
     as right; recall is over the whole key; what the key does not name counts as `Other`.
-
-    Args:
-        key: id of an example → relation, such as `Cause-Effect(e2,e1)`.
-        answers: as `key`; examples can be missing.
-
-    Returns:
-        Macro F1, precision and recall over the relations of the key, without `Other`; and what
-        they are means of.
     """
     relations = sorted({_relation(label) for label in key.values()} - {OTHER})
     right: collections.Counter[str] = collections.Counter()

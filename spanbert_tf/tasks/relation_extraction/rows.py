@@ -69,16 +69,7 @@ class MarkedTokens(TypedDict):
 
 
 def marked_text_of(item: Any, place: str) -> dict:
-    """A raw input with all fields of a `MarkedText`, from tokens or characters.
-
-    Args:
-        item: as `MarkedTokens` where it has `token`, else as `MarkedText`.
-        place: place of the input, for errors.
-
-    Raises:
-        BadInputError: a field is missing or of another type, or an entity is empty, not in its
-            text, or overlaps the other.
-    """
+    """A raw input with all fields of a `MarkedText`, from tokens or characters."""
     if isinstance(item, Mapping) and "token" in item:
         return _text_of_tokens(check_json_value(item, MarkedTokens, place), place)
     found = check_json_value(item, MarkedText, place)
@@ -119,19 +110,12 @@ def _check_places(
 
 @dataclasses.dataclass(frozen=True)
 class RelationSet:
-    """What a file holds.
-
-    Attributes:
-        path: path of the file.
-        layout: `"tacred"` or `"semeval2010"`, whose official scorer counts.
-        negative: the relation of none.
-        examples: in their order; their relations are `None` where the file has none.
-    """
+    """What a file holds."""
 
     path: str
-    layout: str
-    negative: str
-    examples: list[ExampleLine]
+    layout: str  # "tacred" or "semeval2010", whose official scorer counts
+    negative: str  # the relation of none
+    examples: list[ExampleLine]  # their relations are `None` where the file has none
 
     def labels(self) -> list[str]:
         """The relation of none, and the others sorted."""
@@ -140,11 +124,7 @@ class RelationSet:
 
 
 def check_relations(relations: RelationSet) -> None:
-    """Refuses a file without examples or with relations in some alone, ids twice, controls.
-
-    Raises:
-        BadInputError: it is such a file; the message names the example.
-    """
+    """Refuses a file without examples or with relations in some alone, ids twice, controls."""
     path, examples = relations.path, relations.examples
     if not examples:
         raise BadInputError(f"{path}: holds no examples")
@@ -169,15 +149,7 @@ class _Entry(MarkedTokens):
 
 
 def read_tacred(path: str) -> RelationSet:
-    """Reads a JSON list of examples; ends of entities are inclusive.
-
-    Args:
-        path: path of the file, .gz or not. Keys that are not needed (`stanford_pos` …) are ignored.
-
-    Raises:
-        BadInputError: it is not JSON, an example lacks a key, or an entity is not in its sentence
-            or overlaps the other; the message names the entry.
-    """
+    """Reads a JSON list of examples; ends of entities are inclusive."""
     examples = []
     entries = parse_json(read_text_file(path), list, path, _LAYOUT)
     for number, entry in enumerate(entries, start=1):
@@ -190,15 +162,7 @@ def read_tacred(path: str) -> RelationSet:
 
 
 def read_semeval2010(path: str) -> RelationSet:
-    """Reads the task's own files: a line with number and sentence, its relation, a comment.
-
-    Args:
-        path: path of the file, .gz or not. Of the test set, sentences are followed by nothing.
-
-    Raises:
-        BadInputError: a line is none of these, or a sentence has not `<e1>…</e1>` and, after it,
-            `<e2>…</e2>`; the message names the line.
-    """
+    """Reads the task's own files: a line with number and sentence, its relation, a comment."""
     examples = []
     for number, line in enumerate(read_text_file(path).split("\n"), start=1):
         line, place = line.strip("\r "), f"{path}: line {number}"
@@ -243,27 +207,7 @@ def write_relations(
     sequence_length: int = 128,
     **options: Any,
 ) -> RelationExtractionInfo:
-    """Writes a directory of rows and examples; it appears whole or not at all.
-
-    Args:
-        relations: relations of one file.
-        output: directory, new or empty.
-        training: whose types and relations count; by default `relations`.
-        vocabulary: path of a WordPiece vocabulary with entries `[unusedN]`.
-        entities: `"masked"` or `"text"`, see `RelationPacker`.
-        sequence_length: positions of a row at most.
-        **options: as for `write_task_records`.
-
-    Returns:
-        The manifest that was written. Its `counts` tell `full_rows`, which may have been cut, and
-        of what the training set does not have `unknown_types` (entities that have the marker of
-        their role alone) and `unknown_relations` (examples, which cannot be predicted right).
-
-    Raises:
-        BadInputError: the examples or the vocabulary cannot be used, or the output exists or
-            cannot be written.
-        MismatchError: the vocabulary is not of the stated case.
-    """
+    """Writes a directory of rows and examples; it appears whole or not at all."""
     training = training or relations
     for some in (relations, training):
         check_relations(some)
@@ -278,7 +222,11 @@ def write_relations(
 
 
 class RelationRows(RowMaker):
-    """Makes the rows of examples and counts what became of them."""
+    """Makes the rows of examples and counts what became of them.
+
+    Of what the training set does not have: `unknown_types` are entities that have the marker of
+    their role alone, `unknown_relations` examples, which cannot be predicted right.
+    """
 
     info_class = RelationExtractionInfo
     title = "records of relations"

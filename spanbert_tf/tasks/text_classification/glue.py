@@ -93,9 +93,7 @@ def submission_file(dataset: str) -> str:
 def submission_text(dataset: str, predictions: Sequence[str | float]) -> str:
     """The content of a task's file: a line for each text of the test set, in its order.
 
-    Args:
-        dataset: name of the GLUE task.
-        predictions: names of the classes; of a regression numbers, which are cut to GLUE's range.
+    Numbers of a regression are cut to GLUE's range.
     """
     lines = (f"{index}\t{_shown(dataset, one)}" for index, one in enumerate(predictions))
     return "".join(f"{line}\n" for line in (HEADER, *lines))

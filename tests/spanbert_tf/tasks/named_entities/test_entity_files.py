@@ -11,14 +11,14 @@ from seqeval.scheme import IOB2, IOBES, Entities
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.named_entities.dataset import named_entities_dataset
-from spanbert_tf.tasks.named_entities.files import (
+from spanbert_tf.tasks.named_entities.records import load_sentences
+from spanbert_tf.tasks.named_entities.rows import (
     read_conll2003,
     read_crossre,
     read_entity_lines,
     spans_of_tags,
+    write_entities,
 )
-from spanbert_tf.tasks.named_entities.records import load_sentences
-from spanbert_tf.tasks.named_entities.rows import write_entities
 from spanbert_tf.tasks.run_inputs import check_labelled
 
 WORDS = ["the", "cat", "##s", "ann", "lee", "rome", "in", "-", "u", ".", "s", "##town"]

@@ -11,8 +11,7 @@ from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests, assert_same_answers,
 
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.tasks.commands import run_prediction
-from spanbert_tf.tasks.named_entities.files import read_entity_lines
-from spanbert_tf.tasks.named_entities.rows import write_entities
+from spanbert_tf.tasks.named_entities.rows import read_entity_lines, write_entities
 from spanbert_tf.tasks.named_entities.task import _check_model, _columns
 from spanbert_tf.tasks.predictor import Predictor
 
