@@ -24,7 +24,7 @@ from spanbert_tf.command_line import (
     show_library_logs,
 )
 from spanbert_tf.lazy import import_keras
-from spanbert_tf.tasks.cli import evaluate, finetune, glue, predict
+from spanbert_tf.task_cli import evaluate, finetune, glue, predict
 from spanbert_tf.terminal import print_line
 
 

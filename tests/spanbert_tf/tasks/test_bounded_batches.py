@@ -10,7 +10,7 @@ from tiny_models import INPUTS, SENTENCE, tiny_model
 from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.serving.text_function import MAX_ROWS
-from spanbert_tf.tasks.cli import predict
+from spanbert_tf.task_cli import predict
 from spanbert_tf.tasks.fill_mask import fill_masks
 from spanbert_tf.tasks.table import load_task
 

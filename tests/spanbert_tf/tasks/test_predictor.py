@@ -11,7 +11,7 @@ from tiny_models import INPUTS, SENTENCE, tiny_model
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertTextClassifier, SpanBertTextClassifierPreprocessor
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.tasks.cli import predict as predict_command
+from spanbert_tf.task_cli import predict as predict_command
 from spanbert_tf.tasks.coreference.task import TASK
 from spanbert_tf.tasks.predictor import Predictor, predict_lines
 
