@@ -42,26 +42,15 @@ _IS_FURTHER_SPACE = np.array(
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """A document, or a part of one.
+    """A document, or a part of one."""
 
-    Attributes:
-        name: name of the document, as `#begin document` has it.
-        part: its number.
-        words: all words.
-        sentence_starts: number of the first word of each sentence; `None` where the file does not
-            tell sentences.
-        speakers: speakers of each word; empty for none.
-        clusters: spans of words, both ends inclusive.
-        path: path of its file, for errors.
-    """
-
-    name: str
+    name: str  # as `#begin document` has it
     part: int
     words: list[str]
-    sentence_starts: list[int] | None
-    speakers: list[str]
+    sentence_starts: list[int] | None  # their first words; `None`: the file does not tell
+    speakers: list[str]  # of each word; empty for none
     clusters: Clusters
-    path: str = dataclasses.field(default="", compare=False)
+    path: str = dataclasses.field(default="", compare=False)  # of its file, for errors
 
     @property
     def key(self) -> str:

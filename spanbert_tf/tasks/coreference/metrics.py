@@ -40,14 +40,7 @@ Cluster = Sequence[Mention]
 
 
 class Counts(NamedTuple):
-    """What recall and precision are ratios of; those of documents are added up.
-
-    Attributes:
-        recall_part: numerator of the recall.
-        recall_whole: its denominator.
-        precision_part: numerator of the precision.
-        precision_whole: its denominator.
-    """
+    """The numerators and denominators of recall and precision; those of documents are added up."""
 
     recall_part: float = 0.0
     recall_whole: float = 0.0
@@ -179,17 +172,11 @@ def _ceaf(similarity: np.ndarray, whole_of_key: int, whole_of_response: int) -> 
 
 
 class Score(NamedTuple):
-    """The score of some documents.
+    """The score of some documents."""
 
-    Attributes:
-        counts: counts of each metric, added up over the documents.
-        num_repeats: right mentions that a response has again and again, and which count once.
-        is_paired_by_order: whether documents without names were paired by their order.
-    """
-
-    counts: dict[str, Counts]
-    num_repeats: int
-    is_paired_by_order: bool = False
+    counts: dict[str, Counts]  # of each metric, added up over the documents
+    num_repeats: int  # right mentions that a response has again and again, and which count once
+    is_paired_by_order: bool = False  # for documents without names
 
     def as_dict(self) -> dict[str, float]:
         """In percent: `average_f1`, and recall, precision and F1 of each metric."""

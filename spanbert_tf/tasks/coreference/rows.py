@@ -64,28 +64,16 @@ _LOST = {
 
 
 class Pieces(NamedTuple):
-    """The word pieces of a document.
+    """The word pieces of a document."""
 
-    Attributes:
-        token_ids: int32 [P].
-        words: word of each, ascending, int32 [P].
-        sentences: sentence of each, ascending, int32 [P].
-        sentence_starts: first word of each sentence.
-    """
-
-    token_ids: np.ndarray
-    words: np.ndarray
-    sentences: np.ndarray
-    sentence_starts: list[int]
+    token_ids: np.ndarray  # int32 [P]
+    words: np.ndarray  # word of each, ascending, int32 [P]
+    sentences: np.ndarray  # sentence of each, ascending, int32 [P]
+    sentence_starts: list[int]  # first word of each
 
 
 class DocumentTokenizer:
-    """Makes pieces of documents.
-
-    Args:
-        vocabulary: entries in order of their ids.
-        casing: what is done to the text.
-    """
+    """Makes pieces of documents."""
 
     def __init__(self, vocabulary: Sequence[str], casing: Casing) -> None:
         self._vocabulary = vocabulary
@@ -93,11 +81,7 @@ class DocumentTokenizer:
         self._tokenizer = WordPieceTokenizer.shared(vocabulary, casing)
 
     def __call__(self, documents: Sequence[Document]) -> Iterator[Pieces]:
-        """The pieces of each document.
-
-        Args:
-            documents: with words.
-        """
+        """The pieces of each document; all have words."""
         numbers: dict[str, int] = collections.defaultdict(itertools.count().__next__)
         all_numbers = [
             np.fromiter(map(numbers.__getitem__, document.words), "int64") for document in documents

@@ -119,13 +119,6 @@ def locate_answer(context: str, answer: Answer) -> tuple[Outcome, Location | Non
     """Where an answer stands in its context.
 
     A file that says where it ends is trusted: what stands there is the answer, whatever its text.
-
-    Args:
-        context: the passage.
-        answer: as the file has it.
-
-    Returns:
-        The outcome, and the answer's place unless it is lost.
     """
     if answer.end is not None:
         return _trusted(context, answer.start, answer.end)

@@ -25,9 +25,6 @@ def score_answers(
     are `has_answer_f1` and `no_answer_f1`, of the questions with and without an answer, too, and as
     in the official script `best_exact`, `best_exact_thresh`, `best_f1`, `best_f1_thresh`: what
     another threshold would reach on these questions.
-
-    Raises:
-        MismatchError: there are questions without an answer, though `has_unanswerable` is false.
     """
     # Here: other tasks and commands need no Model Garden.
     from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0

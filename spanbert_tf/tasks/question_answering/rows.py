@@ -323,34 +323,17 @@ def _line(question: Question, located: Sequence[Located]) -> dict:
 
 
 def window_starts(num_tokens: int, length: int, stride: int) -> np.ndarray:
-    """The first token of each window.
-
-    Args:
-        num_tokens: tokens of the passage, at least 1.
-        length: tokens of a window at most.
-        stride: tokens from one window to the next.
-
-    Returns:
-        int64 [W]; the last window is the first one that reaches the passage's end.
-    """
+    """The first token of each window, int64 [W]; the last is the first that reaches the end."""
     num_windows = 1 + -(-max(num_tokens - length, 0) // stride)
     return np.arange(num_windows) * stride
 
 
 def windows_with_most_context(starts: np.ndarray, num_tokens: int, length: int) -> np.ndarray:
-    """The window in which each token has the most text around it.
+    """The window in which each token has the most text around it, int64 [T].
 
     A token stands in several windows; predictions count only in the window where the smaller of
     the text before and after it is largest; of equal ones, in the longer window, then the first
     (Devlin et al., 2019, code for SQuAD).
-
-    Args:
-        starts: int [W], from `window_starts`.
-        num_tokens: tokens of the passage, T.
-        length: tokens of a window at most.
-
-    Returns:
-        int64 [T], numbers of windows.
     """
     tokens = np.arange(num_tokens)
     last = np.searchsorted(starts, tokens, side="right") - 1  # that a token stands in

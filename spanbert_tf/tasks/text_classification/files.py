@@ -61,11 +61,7 @@ class LabelledTexts:
     num_skipped: int = 0
 
     def check(self) -> None:
-        """Refuses texts that no records can be made of.
-
-        Raises:
-            BadInputError: there is no example, some have labels, or a label is unknown.
-        """
+        """Refuses no texts, labels of some alone, and unknown ones."""
         if not self.examples:
             raise BadInputError(f"{self.path}: holds no texts")
         first = self.examples[0]
@@ -85,15 +81,7 @@ class LabelledTexts:
 
 
 def parse_number(text: object, place: str) -> float:
-    """The number of a regression.
-
-    Args:
-        text: the label.
-        place: file and line, for errors.
-
-    Raises:
-        BadInputError: it is no finite number, or infinite in float32.
-    """
+    """The number of a regression."""
     try:
         number = float(str(text)) if not isinstance(text, bool) else math.nan
     except ValueError:
@@ -106,35 +94,21 @@ def parse_number(text: object, place: str) -> float:
 
 
 class Line(NamedTuple):
-    """A row of a table.
+    """A row of a table."""
 
-    Attributes:
-        number: number of its first line in the file, from 1.
-        cells: text of each column.
-    """
-
-    number: int
+    number: int  # of its first line in the file, from 1
     cells: list[str]
 
 
 class Row(NamedTuple):
-    """A row by the names of its columns.
+    """A row by the names of its columns."""
 
-    Attributes:
-        number: number of its first line in the file, from 1.
-        values: column → text, or in JSON any value.
-    """
-
-    number: int
-    values: Mapping[str, object]
+    number: int  # as of `Line`
+    values: Mapping[str, object]  # column → text, or in JSON any value
 
 
 def read_tsv(path: str) -> list[Line]:
-    """Lines of tab-separated columns, as they stand: quotes are text, only tabs separate.
-
-    Raises:
-        BadInputError: the file cannot be read or is empty, or a line holds a NUL.
-    """
+    """Lines of tab-separated columns, as they stand: quotes are text, only tabs separate."""
     lines = _text(path).split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
@@ -169,16 +143,7 @@ def read_csv(path: str) -> list[Line]:
 
 
 def with_header(path: str, lines: Sequence[Line], names: Iterable[str]) -> list[Row]:
-    """The rows by the names in the first one.
-
-    Args:
-        path: path of the file, for errors.
-        lines: lines of the file.
-        names: columns that must be there.
-
-    Raises:
-        BadInputError: a column is missing or there twice, or a row has another number of columns.
-    """
+    """The rows by the names in the first one."""
     header = lines[0].cells
     for name in names:
         if header.count(name) != 1:
@@ -192,11 +157,7 @@ def with_header(path: str, lines: Sequence[Line], names: Iterable[str]) -> list[
 
 
 def check_width(path: str, line: Line, width: int) -> None:
-    """Refuses a row that has another number of columns than it should.
-
-    Raises:
-        BadInputError: it has.
-    """
+    """Refuses a row that has another number of columns than it should."""
     if len(line.cells) != width:
         raise BadInputError(
             f"{path}: line {line.number}: has {len(line.cells)} columns, {width} are expected; "
@@ -205,16 +166,7 @@ def check_width(path: str, line: Line, width: int) -> None:
 
 
 def read_jsonl(path: str, names: Iterable[str]) -> list[Row]:
-    """The objects of a file of JSON lines; empty lines at its end are passed over.
-
-    Args:
-        path: path of the file.
-        names: keys that each object must have.
-
-    Raises:
-        BadInputError: the file cannot be read or is empty, is a list, a line is no object, or
-            lacks a key.
-    """
+    """The objects of a file of JSON lines; empty lines at its end are passed over."""
     rows, lines = [], read_tsv(path)
     refuse_json_list(path, lines[0].cells[0])
     for number, cells in lines:

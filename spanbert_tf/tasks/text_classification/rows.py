@@ -126,14 +126,7 @@ class LabelledTextRows(RowMaker):
 
 
 class Featurizer:
-    """Makes rows of labelled texts, thousands at once.
-
-    Args:
-        pieces: the vocabulary.
-        casing: what is done to the text.
-        sequence_length: positions of a row at most.
-        segment_aware: whether SegaBERT's positions are wanted.
-    """
+    """Makes rows of labelled texts, thousands at once."""
 
     def __init__(
         self, pieces: Sequence[str], casing: Casing, sequence_length: int, *, segment_aware: bool
@@ -150,12 +143,7 @@ class Featurizer:
         return self._pack(*(self._tokenizer.tokenize(tf.constant(column)) for column in encoded))
 
     def __call__(self, texts: LabelledTexts, counts: collections.Counter) -> Iterator[Row]:
-        """The rows without their labels.
-
-        Args:
-            texts: texts to pack.
-            counts: the rows that were cut are added to `cut_rows`.
-        """
+        """The rows without their labels; those that were cut are added to `cut_rows`."""
         starts = range(0, len(texts.examples), _TEXTS_AT_ONCE)
         for first in show_progress(starts, len(starts), "batches of texts"):
             some = texts.examples[first : first + _TEXTS_AT_ONCE]
@@ -188,11 +176,7 @@ def _example_line(texts: LabelledTexts, example: LabelledText) -> dict:
 
 
 def load_labels(directory: str) -> list[str]:
-    """The labels of training records, for the records of other files.
-
-    Raises:
-        BadInputError: the directory holds no records of labelled texts, or those of a regression.
-    """
+    """The labels of training records, for the records of other files."""
     info = Records.of(directory, TextClassificationInfo).info
     if info.is_regression:
         raise BadInputError(f"{directory}: has numbers for labels; give --regression")
