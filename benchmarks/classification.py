@@ -55,7 +55,7 @@ def show_featurising(data: str, rounds: int) -> None:
     from official.nlp.tools.tokenization import FullTokenizer
     from tokenizers.implementations import BertWordPieceTokenizer
 
-    from spanbert_tf.data.task_records import Records
+    from spanbert_tf.data.records import Records
     from spanbert_tf.tasks.text_classification.dataset import load_examples
     from spanbert_tf.tasks.text_classification.records import TextClassificationInfo
     from spanbert_tf.tasks.text_classification.rows import Featurizer

@@ -197,7 +197,7 @@ def _record_files(
     directory: pathlib.Path, vocabulary: pathlib.Path
 ) -> Iterator[tuple[str, pathlib.Path, Reader]]:
     from data_prep.beam.writing import write_pretraining_records
-    from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
+    from spanbert_tf.data.manifest import PretrainingManifest
 
     text, records = directory / "text.txt", directory / "records"
     text.write_text("the cats. A cat.\n\n" * 40)
@@ -205,14 +205,17 @@ def _record_files(
         str(text), vocabulary=str(vocabulary), output=str(records), sequence_length=32
     )
 
-    def read_counts() -> object:
-        return load_unigram_counts(records, load_dataset_info(records))
+    def load() -> PretrainingManifest:
+        return PretrainingManifest.load(records)
 
-    yield "dataset_info.json", records / "dataset_info.json", lambda: load_dataset_info(records)
+    def read_counts() -> object:
+        return load().unigram_counts(records)
+
+    yield "dataset_info.json", records / "dataset_info.json", load
     yield "unigram_counts.json", records / "unigram_counts.json", read_counts
-    yield "vocab.txt of records", records / "vocab.txt", lambda: load_dataset_info(records)
+    yield "vocab.txt of records", records / "vocab.txt", load
     (shard, *_) = sorted(records.glob("train-*"))
-    yield "shard", shard, lambda: load_dataset_info(records)
+    yield "shard", shard, load
 
 
 def _run_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Reader]]:

@@ -94,10 +94,10 @@ def _prepare(pattern: str, tiny: str, vocabulary: str, records: str, megabytes: 
 
 def _read_epoch(records: str, megabytes: int) -> Cost:
     from spanbert_tf.data import pretraining_dataset
-    from spanbert_tf.data.records import load_dataset_info
+    from spanbert_tf.data.manifest import PretrainingManifest
 
     batch_size = _BATCH_POSITIONS // 512
-    num_batches = load_dataset_info(records).num_records("train") // batch_size
+    num_batches = PretrainingManifest.load(records).num_records("train") // batch_size
     batches = iter(pretraining_dataset(records, batch_size=batch_size))
     next(batches)  # traces
     return _cost(lambda: list(map(len, itertools.islice(batches, num_batches - 1))), megabytes)

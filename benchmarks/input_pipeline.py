@@ -74,9 +74,9 @@ def write_records(directory: str, sequence_length: int) -> str:
 
 def vocabulary_size_of(records: str) -> int:
     """Entries of the vocabulary of a set of records."""
-    from spanbert_tf.data.records import load_dataset_info
+    from spanbert_tf.data.manifest import PretrainingManifest
 
-    return load_dataset_info(records).vocabulary_size
+    return PretrainingManifest.load(records).vocabulary_size
 
 
 def seconds_a_step(model: object, dataset: object, steps: int) -> float:

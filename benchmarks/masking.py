@@ -28,10 +28,9 @@ import tensorflow_text as tf_text
 
 from benchmarks.machine import describe_machine
 from benchmarks.python_text import write_records_of_python_text
-from spanbert_tf.data.packing import ANNOTATION_LISTS, pack_rows, pack_spans, parse_records
+from spanbert_tf.data.manifest import ANNOTATIONS, RECORD_ID, PretrainingManifest
 from spanbert_tf.data.pretraining import pretraining_dataset
-from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
-from spanbert_tf.data.schema import RECORD_ID
+from spanbert_tf.data.rows import pack_rows, pack_spans, parse_records
 from spanbert_tf.masking import MaskingOptions, SpanMasker
 from spanbert_tf.text.vocabulary import (
     SPECIAL_TOKENS,
@@ -56,14 +55,14 @@ def main(records: str | None) -> None:
     with tempfile.TemporaryDirectory() as directory:
         if records is None:
             records = write_records_of_python_text(
-                directory, sequence_length=512, annotate=tuple(ANNOTATION_LISTS)
+                directory, sequence_length=512, annotate=tuple(ANNOTATIONS)
             )
         print(describe_machine())
         _compare(records)
 
 
 def _compare(records: str) -> None:
-    info = load_dataset_info(records)
+    info = PretrainingManifest.load(records)
     vocabulary = load_vocabulary(f"{records}/vocab.txt")
     print(f"{info.num_records('train')} records of {info.sequence_length}, batch {BATCH_SIZE}")
     spans = MaskingOptions()
@@ -75,9 +74,7 @@ def _compare(records: str) -> None:
         "this masker, geometric_spans": _masking_run(records, spans, threads=1),
         "KerasHub MaskedLMMaskGenerator": _keras_hub_run(packed, vocabulary),
         "TensorFlow Text whole words": _tf_text_run(packed, vocabulary),
-        "plain-Python definition": _oracle_run(
-            packed, vocabulary, load_unigram_counts(records, info)
-        ),
+        "plain-Python definition": _oracle_run(packed, vocabulary, info.unigram_counts(records)),
         "reading to masking": _dataset_run(
             pretraining_dataset(records, batch_size=BATCH_SIZE), threads=1
         ),
@@ -103,7 +100,7 @@ def _compare(records: str) -> None:
 
 def _full_records(records: str) -> tf.Tensor:
     """One batch of serialized records whose blocks are full, or nearly; string [B]."""
-    info = load_dataset_info(records)
+    info = PretrainingManifest.load(records)
     serialized = next(iter(tf.data.TFRecordDataset(info.files(records, "train")).batch(8192)))
     lengths = parse_records(serialized, info).lengths
     longest = tf.argsort(lengths, direction="DESCENDING", stable=True)
@@ -112,14 +109,14 @@ def _full_records(records: str) -> tf.Tensor:
 
 def _masking_run(records: str, options: MaskingOptions, threads: int) -> Callable[[], int]:
     """Masks one batch of packed rows again and again, in a new epoch each time."""
-    info = load_dataset_info(records)
+    info = PretrainingManifest.load(records)
     vocabulary = load_vocabulary(f"{records}/vocab.txt")
     annotation = options.numbers.spans
-    lists = ANNOTATION_LISTS.get(annotation, ())
+    lists = ANNOTATIONS.get(annotation, ())
     parsed = parse_records(_full_records(records), info, lists)
     _, blocks = pack_rows(parsed, SpecialTokenIds.from_vocabulary(vocabulary))
     annotated = pack_spans(parsed, annotation) if annotation else None
-    masker = SpanMasker.from_vocabulary(vocabulary, load_unigram_counts(records, info), options)
+    masker = SpanMasker.from_vocabulary(vocabulary, info.unigram_counts(records), options)
     num_slots = options.num_slots(info.sequence_length, info.num_blocks)
     record_ids = parsed.scalars[RECORD_ID]
 

@@ -65,13 +65,13 @@ def save_rows(data: str, output: str, *, batches: int, batch_size: int) -> Saved
         batches: how many.
         batch_size: rows of each.
     """
+    from spanbert_tf.data.manifest import PretrainingManifest
     from spanbert_tf.data.pretraining import pretraining_dataset
-    from spanbert_tf.data.records import load_dataset_info
 
     dataset = pretraining_dataset(data, batch_size=batch_size, seed=0)
     read = list(dataset.take(batches).as_numpy_iterator())
     features = {name: np.concatenate([batch[name] for batch in read]) for name in read[0]}
-    rows = SavedRows(features, load_dataset_info(data).vocabulary_size)
+    rows = SavedRows(features, PretrainingManifest.load(data).vocabulary_size)
     with open(output, "wb") as file:  # given a path, NumPy would add a suffix to it
         np.savez_compressed(file, **features, **{_VOCABULARY_SIZE: rows.vocabulary_size})
     return rows

@@ -167,7 +167,7 @@ def _show_checkpoint(directory: str) -> None:
 def _show_restart(directory: str, num_records: int) -> None:
     import tensorflow as tf
 
-    from spanbert_tf.data.records import training_chunks
+    from spanbert_tf.data.stream import training_chunks
 
     files = [os.path.join(directory, f"epoch-{number}.tfrecord") for number in range(16)]
     for path in files:

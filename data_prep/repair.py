@@ -11,9 +11,16 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from spanbert_tf.data import schema
-from spanbert_tf.data.packing import parse_records
-from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.manifest import (
+    DATASET_INFO_FILE,
+    RECORDS,
+    SPLITS,
+    UNIGRAM_COUNTS_FILE,
+    VOCABULARY_FILE,
+    PretrainingManifest,
+    Shard,
+)
+from spanbert_tf.data.rows import parse_records
 from spanbert_tf.data.tfrecords import frame_fault, record_writer, whole_records
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import sha256
@@ -24,7 +31,7 @@ from spanbert_tf.terminal import print_line
 
 
 @one_writer()
-def repair_records(directory: str, output: str, *, overwrite: bool = False) -> schema.DatasetInfo:
+def repair_records(directory: str, output: str, *, overwrite: bool = False) -> PretrainingManifest:
     """Writes the whole records of a directory to another one; says how many of which file are lost.
 
     Every file is read once to compare its checksum. Files that are whole are hard links, where the
@@ -41,33 +48,31 @@ def repair_records(directory: str, output: str, *, overwrite: bool = False) -> s
     Raises:
         BadInputError: a split has no whole record left, or the output exists or cannot be written.
     """
-    output = check_output(output, schema.RECORDS, overwrite=overwrite)
+    output = check_output(output, RECORDS, overwrite=overwrite)
     if os.path.realpath(output) == os.path.realpath(directory):
         raise BadInputError(f"{output}: is what is to be repaired; name another output")
-    info = load_dataset_info(directory, check_sizes=False)
+    info = PretrainingManifest.load(directory, check_sizes=False)
     repaired = dataclasses.replace(info, shards=(), repaired_from=info.digest)
 
     def write(unfinished: str) -> None:
         nonlocal repaired
         shards = tuple(_repaired(directory, shard, info, unfinished) for shard in info.shards)
         repaired = dataclasses.replace(repaired, shards=shards)
-        for split in schema.SPLITS:
+        for split in SPLITS:
             if not repaired.num_records(split):
                 raise BadInputError(f"{directory}: no whole record is left in the {split} split")
-        for name in (schema.VOCABULARY_FILE, schema.UNIGRAM_COUNTS_FILE):
+        for name in (VOCABULARY_FILE, UNIGRAM_COUNTS_FILE):
             shutil.copyfile(os.path.join(directory, name), os.path.join(unfinished, name))
-        write_text(os.path.join(unfinished, schema.DATASET_INFO_FILE), repaired.to_json())
+        write_text(os.path.join(unfinished, DATASET_INFO_FILE), repaired.to_json())
 
-    write_directory(output, write, schema.RECORDS, overwrite=overwrite)
+    write_directory(output, write, RECORDS, overwrite=overwrite)
     lost = sum(shard.num_records for shard in info.shards)
     kept = sum(shard.num_records for shard in repaired.shards)
     print_line(f"{output}: {kept:,} records are whole, {lost - kept:,} of {directory} are left out")
     return repaired
 
 
-def _repaired(
-    directory: str, shard: schema.ShardInfo, info: schema.DatasetInfo, output: str
-) -> schema.ShardInfo:
+def _repaired(directory: str, shard: Shard, info: PretrainingManifest, output: str) -> Shard:
     """Writes the whole records of a file, and describes them."""
     source, target = (os.path.join(place, shard.file) for place in (directory, output))
     # A stranger's checksums may be right over a length that is not.
@@ -94,7 +99,7 @@ def _repaired(
     )
 
 
-def _whole_records(path: str, info: schema.DatasetInfo) -> Iterator[tuple[bytes, int]]:
+def _whole_records(path: str, info: PretrainingManifest) -> Iterator[tuple[bytes, int]]:
     """The records of a file that training can read, and how many tokens each has."""
     for serialized in whole_records(path):
         try:

@@ -23,9 +23,9 @@ from data_prep.blocks.held_out import HeldOut, SplitKeys
 from data_prep.blocks.pairs import draw_second_segments, join_blocks
 from data_prep.blocks.sequences import Block, Record
 from data_prep.text.storage import open_to_read, open_to_write
-from spanbert_tf.data import schema
-from spanbert_tf.data.features import serialize_features
-from spanbert_tf.data.schema import SPLITS, ShardInfo, token_id_dtype
+from spanbert_tf.data import manifest
+from spanbert_tf.data.manifest import SPLITS, Shard, token_id_dtype
+from spanbert_tf.data.tfrecords import serialize_features
 from spanbert_tf.errors import BadInputError
 
 SEGMENT_BYTES = 32 * 2**20
@@ -36,10 +36,6 @@ _RECORD = struct.Struct("<QQQB?")
 _BLOCK = struct.Struct("<QIQB")
 _NUM_LISTS = 5  # of a block without annotations; each has two more
 _HASH_BUFFER = 2**20  # bytes
-_SPAN_NAMES = {
-    "entities": (schema.ENTITY_STARTS, schema.ENTITY_ENDS),
-    "noun_phrases": (schema.NOUN_PHRASE_STARTS, schema.NOUN_PHRASE_ENDS),
-}
 
 
 class Segment(NamedTuple):
@@ -168,7 +164,7 @@ class ShardResult:
         unigram_counts: int64 [V], occurrences of each vocabulary entry in the training split.
     """
 
-    files: tuple[ShardInfo, ...]
+    files: tuple[Shard, ...]
     unigram_counts: np.ndarray
 
     def to_json(self) -> dict[str, Any]:
@@ -179,7 +175,7 @@ class ShardResult:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "ShardResult":
         """Reads what `to_json` gave."""
-        files = tuple(ShardInfo(**file) for file in values["files"])
+        files = tuple(Shard(**file) for file in values["files"])
         return cls(files, np.array(values["unigram_counts"], np.int64))
 
 
@@ -261,7 +257,7 @@ class ShardWriter:
                 if self._held_out.split(record) == split:
                     yield record
 
-    def _write_file(self, name: str, split: str, records: list[Record]) -> ShardInfo:
+    def _write_file(self, name: str, split: str, records: list[Record]) -> Shard:
         path = f"{self._directory}/{name}"
         with tf.io.TFRecordWriter(path) as writer:
             for record in records:
@@ -272,7 +268,7 @@ class ShardWriter:
                 digest.update(content)
                 num_bytes += len(content)
         tokens = sum(block.num_tokens for record in records for block in _blocks(record))
-        return ShardInfo(name, split, len(records), tokens, digest.hexdigest(), num_bytes)
+        return Shard(name, split, len(records), tokens, digest.hexdigest(), num_bytes)
 
     def _count_unigrams(self, records: list[Record]) -> np.ndarray:
         raw = b"".join(block.token_ids for record in records for block in _blocks(record))
@@ -287,7 +283,7 @@ def _blocks(record: Record) -> tuple:
 
 
 def _serialize_record(record: Record, annotations: tuple[str, ...] = ()) -> bytes:
-    """The bytes of a record, with the features of `spanbert_tf.data.schema`.
+    """The bytes of a record, with the features of `spanbert_tf.data.manifest`.
 
     Args:
         record: a single sequence, or a pair that has its second segment.
@@ -295,27 +291,27 @@ def _serialize_record(record: Record, annotations: tuple[str, ...] = ()) -> byte
     """
     block, second = record.block, record.second
     numbers = {
-        schema.RECORD_ID: record.record_id,
-        schema.FIRST_TOKEN_INDEX: block.first_token_index,
+        manifest.RECORD_ID: record.record_id,
+        manifest.FIRST_TOKEN_INDEX: block.first_token_index,
     }
     if second is not None:
         numbers |= {
-            schema.SECOND_SEGMENT_START: block.num_tokens,
-            schema.NEXT_SENTENCE_LABEL: record.label,
-            schema.SECOND_FIRST_TOKEN_INDEX: second.first_token_index,
+            manifest.SECOND_SEGMENT_START: block.num_tokens,
+            manifest.NEXT_SENTENCE_LABEL: record.label,
+            manifest.SECOND_FIRST_TOKEN_INDEX: second.first_token_index,
         }
         block = join_blocks(block, second)
     lists = _lists(block)
     for annotation, spans in zip(annotations, block.spans, strict=True):
-        lists |= zip(_SPAN_NAMES[annotation], spans, strict=True)
+        lists |= zip(manifest.ANNOTATIONS[annotation], spans, strict=True)
     return serialize_features(numbers, lists)
 
 
 def _lists(block: Block) -> dict[str, bytes]:
     return {
-        schema.TOKEN_IDS: block.token_ids,
-        schema.SENTENCE_STARTS: block.sentence_starts,
-        schema.SENTENCE_INDICES: block.sentence_indices,
-        schema.PARAGRAPH_STARTS: block.paragraph_starts,
-        schema.PARAGRAPH_INDICES: block.paragraph_indices,
+        manifest.TOKEN_IDS: block.token_ids,
+        manifest.SENTENCE_STARTS: block.sentence_starts,
+        manifest.SENTENCE_INDICES: block.sentence_indices,
+        manifest.PARAGRAPH_STARTS: block.paragraph_starts,
+        manifest.PARAGRAPH_INDICES: block.paragraph_indices,
     }

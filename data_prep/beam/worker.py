@@ -35,7 +35,7 @@ from data_prep.blocks.records import FileRecords, RecordMaker, RecordOptions
 from data_prep.blocks.sequences import Record
 from data_prep.text.corpus import DocumentReader
 from data_prep.text.storage import InputFile
-from spanbert_tf.data.schema import SPLITS
+from spanbert_tf.data.manifest import SPLITS
 from spanbert_tf.errors import SpanBertError
 from spanbert_tf.files.outputs import (
     NEW,

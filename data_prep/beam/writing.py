@@ -25,14 +25,14 @@ from data_prep.blocks.annotations import check_annotations
 from data_prep.blocks.held_out import HeldOut
 from data_prep.blocks.records import RecordOptions
 from data_prep.text.storage import InputFile, find_files, open_to_write, rename
-from spanbert_tf.data.schema import (
+from spanbert_tf.data.manifest import (
     DATASET_INFO_FILE,
     RECORDS,
     SPLITS,
     UNIGRAM_COUNTS_FILE,
     VOCABULARY_FILE,
-    DatasetInfo,
-    ShardInfo,
+    PretrainingManifest,
+    Shard,
     vocabulary_hash,
 )
 from spanbert_tf.errors import BadInputError
@@ -64,7 +64,7 @@ def write_pretraining_records(
     num_processes: int = 1,
     beam_arguments: Sequence[str] = (),
     overwrite: bool = False,
-) -> DatasetInfo:
+) -> PretrainingManifest:
     """Writes TFRecord shards, their vocabulary, unigram counts and description to a new directory.
 
     Args:
@@ -146,7 +146,7 @@ def _is_gzip(file: InputFile) -> bool:
     return file.name.endswith(".gz")
 
 
-def _finish(job: Job, num_files: int) -> tuple[DatasetInfo, HeldOut]:
+def _finish(job: Job, num_files: int) -> tuple[PretrainingManifest, HeldOut]:
     """Names the shards, adds vocabulary and description, and puts the directory in its place."""
     directory = job.directory
     summaries = [job.file_summary(number) for number in range(num_files)]
@@ -159,7 +159,7 @@ def _finish(job: Job, num_files: int) -> tuple[DatasetInfo, HeldOut]:
         raise BadInputError("--input: no document has text that can be used; check its format")
     pieces = job.options.vocabulary
     unigram_counts = json.dumps(sum(result.unigram_counts for result in results).tolist()) + "\n"
-    info = DatasetInfo(
+    info = PretrainingManifest(
         vocabulary_hash=vocabulary_hash(pieces),
         vocabulary_size=len(pieces),
         lowercase=job.options.casing.lowercase,
@@ -183,7 +183,7 @@ def _finish(job: Job, num_files: int) -> tuple[DatasetInfo, HeldOut]:
     return info, job.held_out(summaries)
 
 
-def _name_shards(directory: WorkDirectory, files: Sequence[ShardInfo]) -> list[ShardInfo]:
+def _name_shards(directory: WorkDirectory, files: Sequence[Shard]) -> list[Shard]:
     """Numbers the files of each split; shards without a record in a split have no file there."""
     named = []
     for split in SPLITS:
@@ -195,7 +195,7 @@ def _name_shards(directory: WorkDirectory, files: Sequence[ShardInfo]) -> list[S
     return named
 
 
-def _summary(info: DatasetInfo, held_out: HeldOut, output: str, seconds: float) -> str:
+def _summary(info: PretrainingManifest, held_out: HeldOut, output: str, seconds: float) -> str:
     counts = collections.Counter(info.counts)
     unused = counts["title_only_documents"] + counts["empty_documents"]
     num_held_out, num_training = map(info.num_records, ("validation", "train"))

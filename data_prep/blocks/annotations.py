@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spanbert_tf.data.schema import ANNOTATIONS
+from spanbert_tf.data.manifest import ANNOTATIONS
 from spanbert_tf.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from data_prep.blocks.sequences import (
     begins_run,
     cut_blocks,
 )
-from spanbert_tf.data.schema import LIST_DTYPE
+from spanbert_tf.data.manifest import LIST_DTYPE
 
 NEXT, RANDOM = 0, 1
 _LIST_TYPE = np.dtype(LIST_DTYPE).newbyteorder("<")

@@ -20,7 +20,7 @@ from data_prep.blocks.sequences import (
     split_long_sentences,
 )
 from data_prep.text.corpus import DocumentReader, split_sentences
-from spanbert_tf.data.schema import NUM_BLOCKS, token_id_dtype
+from spanbert_tf.data.manifest import NUM_BLOCKS, token_id_dtype
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.text.vocabulary import Casing, is_continuation
 

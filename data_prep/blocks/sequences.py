@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spanbert_tf.data.schema import LIST_DTYPE, LIST_MAXIMUM
+from spanbert_tf.data.manifest import LIST_DTYPE, LIST_MAXIMUM
 
 _LIST_TYPE = np.dtype(LIST_DTYPE).newbyteorder("<")
 
@@ -93,7 +93,7 @@ class Sentences(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The tokens of a record, or of a segment of a pair. Bytes as in `spanbert_tf.data.schema`.
+    """The tokens of a record, or of a segment of a pair. Bytes as in `spanbert_tf.data.manifest`.
 
     Attributes:
         document: number of the document in the file.

@@ -8,11 +8,9 @@ import os
 
 import tensorflow as tf
 
-from spanbert_tf.data import schema
-from spanbert_tf.data.packing import (
-    ANNOTATION_LISTS,
+from spanbert_tf.data.manifest import ANNOTATIONS, RECORD_ID, SPLITS, TOKEN_IDS, PretrainingManifest
+from spanbert_tf.data.rows import (
     POSITION_LISTS,
-    SPAN_LISTS,
     ParsedRecords,
     pack_rows,
     pack_spans,
@@ -20,15 +18,10 @@ from spanbert_tf.data.packing import (
     scalar_names,
     segment_aware_indices,
 )
-from spanbert_tf.data.records import (
-    evaluation_chunks,
-    load_dataset_info,
-    load_unigram_counts,
-    training_chunks,
-)
+from spanbert_tf.data.stream import evaluation_chunks, training_chunks
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.masking import MaskingOptions, SpanMasker
-from spanbert_tf.text.vocabulary import SpecialTokenIds, load_vocabulary
+from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 
 def pretraining_dataset(
@@ -76,8 +69,8 @@ def pretraining_dataset(
     seed = _whole_number("seed", seed)
     first_batch = _whole_number("first_batch", first_batch, least=0)
     directory = os.fspath(directory)
-    info = load_dataset_info(directory)
-    _check_fit(directory, info, options, split, segment_aware)
+    info = PretrainingManifest.load(directory)
+    _check_fit(directory, info, split, segment_aware)
     if first_batch and split != "train":
         raise BadInputError(f"first_batch: {first_batch} of the {split} split; use skip() instead")
     files = info.files(directory, split)
@@ -108,47 +101,47 @@ class PretrainingPipeline:
     def __init__(
         self,
         directory: str,
-        info: schema.DatasetInfo,
+        info: PretrainingManifest,
         options: MaskingOptions,
         *,
         seed: int = 0,
         segment_aware: bool = False,
     ) -> None:
-        vocabulary = load_vocabulary(os.path.join(directory, schema.VOCABULARY_FILE))
+        vocabulary = info.vocabulary(directory)
         self._info = info
         self._options = options
         self._segment_aware = segment_aware
         self._special = SpecialTokenIds.from_vocabulary(vocabulary)
-        unigram_counts = load_unigram_counts(directory, info)
+        unigram_counts = info.unigram_counts(directory)
         self._masker = SpanMasker.from_vocabulary(vocabulary, unigram_counts, options, seed)
-        self._annotation = options.numbers.spans
-        self._annotated_lists = SPAN_LISTS.get(self._annotation, ())
+        self._spans = options.numbers.spans
+        self._span_features = info.span_features(self._spans, options.scheme, directory)
         self._num_slots = options.num_slots(info.sequence_length, info.num_blocks)
 
     @tf.autograph.experimental.do_not_convert  # plain operations; conversion only costs time
     def parse(self, serialized: tf.Tensor, epochs: tf.Tensor) -> tuple[ParsedRecords, tf.Tensor]:
         """Parses records, string [W]; their epochs, int64 [W], are returned as they are."""
         position_lists = POSITION_LISTS if self._segment_aware else ()
-        list_names = (*self._annotated_lists, *position_lists)
+        list_names = (*self._span_features, *position_lists)
         return parse_records(serialized, self._info, list_names), epochs
 
     @tf.autograph.experimental.do_not_convert
     def mask(self, records: ParsedRecords, epochs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Packs and masks a batch of parsed records; the dict of `pretraining_dataset`."""
         features, blocks = pack_rows(records, self._special)
-        annotated = pack_spans(records, self._annotation) if self._annotation else None
-        record_ids = records.scalars[schema.RECORD_ID]
+        annotated = pack_spans(records, self._spans) if self._spans else None
+        record_ids = records.scalars[RECORD_ID]
         features |= self._masker(blocks, epochs, record_ids, self._num_slots, annotated)
         if self._segment_aware:
             features |= segment_aware_indices(records)
         return features
 
 
-def empty_record(info: schema.DatasetInfo) -> bytes:
+def empty_record(info: PretrainingManifest) -> bytes:
     """A serialized record without tokens, to fill up a batch."""
-    names = (schema.TOKEN_IDS, *POSITION_LISTS)
+    names = (TOKEN_IDS, *POSITION_LISTS)
     for annotation in info.annotations:
-        names += ANNOTATION_LISTS[annotation]
+        names += ANNOTATIONS[annotation]
     features = {
         name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[b""])) for name in names
     }
@@ -170,28 +163,16 @@ def _whole_number(name: str, value: int, least: int | None = None) -> int:
 
 def _check_fit(
     directory: str,
-    info: schema.DatasetInfo,
-    options: MaskingOptions,
+    info: PretrainingManifest,
     split: str,
     segment_aware: bool,
 ) -> None:
-    if split not in schema.SPLITS:
-        raise BadInputError(f"split: {split!r} is not one of {', '.join(schema.SPLITS)}")
+    if split not in SPLITS:
+        raise BadInputError(f"split: {split!r} is not one of {', '.join(SPLITS)}")
     if not info.num_records(split):
         raise BadInputError(
             f"{directory}: the {split} split has no records; write more text, or another "
             "--validation-fraction"
-        )
-    annotation = options.numbers.spans
-    if annotation and annotation not in SPAN_LISTS:
-        raise MismatchError(
-            f"{directory}: masking.scheme {options.scheme!r} takes {annotation}, which no records "
-            f"have; choose a scheme that takes {' or '.join(SPAN_LISTS)}"
-        )
-    if annotation in ANNOTATION_LISTS and annotation not in info.annotations:
-        raise MismatchError(
-            f"{directory}: masking.scheme {options.scheme!r} needs annotated records; write them "
-            f"with `spanbert-tf prepare pretraining --annotate {annotation}`"
         )
     if segment_aware and info.sequences != "single":
         raise MismatchError(

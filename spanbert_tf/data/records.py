@@ -1,272 +1,234 @@
-"""The stream of records: every epoch a permutation of all of them, a function of (seed, epoch).
+"""A task's records: their manifest, and the one door to them. Nothing here needs TensorFlow."""
 
-The stream is one infinite sequence of records, epoch after epoch; a global batch is a slice of it.
-Every worker reads the whole stream and takes its own rows (a batch of 256 is 0.3 MB), so batches
-are the same for any number of workers, and no file is cut. Resuming skips records without decoding
-them.
-
-Records travel in chunks of thousands, so that reading and parsing them costs a tenth of masking
-them: one by one, unbatching and batching alone would cost as much as parsing.
-"""
-
-import contextlib
+import dataclasses
+import functools
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
-import tensorflow as tf
+import numpy as np
 
-from spanbert_tf.data.schema import (
-    DATASET_INFO_FILE,
-    RECORD_ID,
-    UNIGRAM_COUNTS_FILE,
-    VOCABULARY_FILE,
-    DatasetInfo,
-    ShardInfo,
-    vocabulary_hash,
-)
-from spanbert_tf.data.tfrecords import check_frames
-from spanbert_tf.errors import BadInputError, MismatchError, reason
-from spanbert_tf.files.contents import regular_size
-from spanbert_tf.files.kinds import PRETRAINING_RECORDS, refuse_other_records
-from spanbert_tf.files.text_files import parse_json
-from spanbert_tf.masking.random_bits import Stream, random_bits, row_keys
-from spanbert_tf.text.vocabulary import load_vocabulary
+from spanbert_tf.data.manifest import VOCABULARY_FILE, Count, Manifest
+from spanbert_tf.data.tfrecords import RecordFile, lengths_path, load_lengths
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.files.contents import Checksums, check_files, sha256
+from spanbert_tf.files.text_files import read_json_lines
 
-# Records that are permuted together; with files that `prepare` wrote in a global random order,
-# and files in a new order in each epoch, more would not mix better. 8 MB at 512 tokens.
-SHUFFLE_CHUNK = 8_192
-_FILES_AT_ONCE = 16
-_FILE_BLOCK = 16  # records read from one file before the next has its turn
-_FILE_ORDER = _END = -1  # in place of a chunk number
+# Features of each row (a tf.train.Example). Lists are little-endian unsigned integers.
+ROW_TOKEN_IDS = "token_ids"  # the row with [CLS] and [SEP], not padded; `token_id_dtype`
+SECOND_START = "second_start"  # int64; position where the second segment begins
+# With `segment_aware`, for each position of the row.
+SEGMENT_POSITIONS = ("paragraph_indices", "sentence_indices", "token_indices")
+POSITION_DTYPE = "uint32"
+
+_ADVICE = "write the records again"
 
 
-def load_dataset_info(directory: str | os.PathLike, *, check_sizes: bool = True) -> DatasetInfo:
-    """Reads and checks the description of a set of records.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskManifest(Manifest):
+    """What all tasks' manifests have in common; a task derives a class with its own fields.
 
-    Args:
-        directory: what `spanbert-tf prepare` wrote.
-        check_sizes: whether each shard must be as long as it was when it was written. TensorFlow
-            reads one that was cut between two records without a word.
-
-    Raises:
-        BadInputError: the directory, its description or one of its files is missing or unusable.
-        MismatchError: `vocab.txt` is not the vocabulary that the records were written with.
+    Attributes:
+        rows_file: name of the TFRecord file of the rows, a class attribute.
+        line_files: files of JSON lines beside it, a class attribute: name → kind of a line and the
+            name in `counts` of how many there are; `None` where nothing tells.
+        needed_counts: names that `counts` must have, a class attribute.
+        segment_aware_options: options of the task's `prepare` that write SegaBERT's positions, a
+            class attribute; empty: there are none.
+        counts: `rows`, their `tokens` and, where some rows are not trained, `training_rows`, which
+            are the first ones.
+        files: checksums of the other files, all of them.
+        segment_aware: whether rows hold SegaBERT's positions.
+        version: `records_version` when they were written.
     """
-    directory = os.fspath(directory)
-    refuse_other_records(directory, PRETRAINING_RECORDS)
-    path = os.path.join(directory, DATASET_INFO_FILE)
-    try:
-        _check_regular(path)
-        with tf.io.gfile.GFile(path) as file:
-            info = DatasetInfo.from_json(file.read(), path)
-    except (tf.errors.OpError, OSError, UnicodeDecodeError) as error:
-        raise BadInputError(
-            f"{path}: cannot be read; write records with `spanbert-tf prepare pretraining`"
-        ) from error
-    for shard in info.shards:
-        _check_shard(os.path.join(directory, shard.file), shard, check_sizes)
-    if check_sizes:
-        check_frames(os.path.join(directory, shard.file) for shard in info.shards)
-    vocabulary_path = os.path.join(directory, VOCABULARY_FILE)
-    try:
-        _check_regular(vocabulary_path)
-    except OSError as error:
-        raise BadInputError(f"{vocabulary_path}: {reason(error)}; copy it again") from error
-    vocabulary = load_vocabulary(vocabulary_path)
-    if len(vocabulary) != info.vocabulary_size:
-        raise MismatchError(
-            f"{vocabulary_path}: has {len(vocabulary)} entries, and {DATASET_INFO_FILE} states "
-            f"{info.vocabulary_size} (vocabulary_size, vocabulary_hash); write the records again"
-        )
-    if vocabulary_hash(vocabulary) != info.vocabulary_hash:
-        raise MismatchError(
-            f"{vocabulary_path}: not the vocabulary that the records were written with "
-            f"({DATASET_INFO_FILE}: vocabulary_hash); write the records again"
-        )
-    return info
+
+    rows_file: ClassVar[str] = "rows.tfrecord"
+    line_files: ClassVar[Mapping[str, tuple[Any, str | None]]] = {}
+    needed_counts: ClassVar[tuple[str, ...]] = ("rows", "tokens")
+    segment_aware_options: ClassVar[str] = ""
+
+    counts: dict[str, Count]
+    files: Checksums
+    segment_aware: bool = False
+    strip_accents: bool
+    version: int = Manifest.records_version
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all records."""
+        return self.counts["rows"]
+
+    @property
+    def num_training_rows(self) -> int:
+        """Rows that are trained, the first ones."""
+        return self.counts.get("training_rows", self.num_rows)
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether predictions can be scored; a task says so where test sets have no labels."""
+        return True
+
+    @property
+    def lack_of_labels(self) -> str:
+        """What is wrong, and what to do, where `is_labelled` is false."""
+        return "has no labels to score by, as a test set; `predict --data` takes it"
+
+    @property
+    def scoring_note(self) -> str | None:
+        """What people must know of scores for these records, where there is anything."""
+        return None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all rows, special tokens counted."""
+        return self.counts["tokens"]
+
+    def fault(self) -> str | None:
+        """As of all records; what is missing, and more trained rows than there are."""
+        if missing := set(self.needed_counts) - self.counts.keys():
+            return f"counts.{min(missing)}: is missing"
+        if missing := set(self.needed_files()) - self.files.keys():
+            return f"files: lacks {min(missing)}"
+        if self.num_training_rows > self.num_rows:
+            return "counts: more rows are trained than there are"
+        return super().fault()
+
+    @classmethod
+    def needed_files(cls) -> tuple[str, ...]:
+        """The names of the files that `files` must tell of."""
+        rows = (cls.rows_file, lengths_path(cls.rows_file))
+        return (*rows, *cls.line_files, VOCABULARY_FILE)
 
 
-def load_unigram_counts(directory: str | os.PathLike, info: DatasetInfo) -> tuple[int, ...]:
-    """Occurrences of each vocabulary entry in the training split.
+Info = TypeVar("Info", bound=TaskManifest)
+
+
+class Records(os.PathLike, Generic[Info]):
+    """What `spanbert-tf prepare` wrote for a task; no file of it is read but through this.
+
+    Opening compares all files with their checksums, once: a command opens its records and hands
+    them on. Wherever the path of the directory is taken, they stand for it.
 
     Args:
         directory: directory of the records.
+        info_class: class of their description.
+
+    Attributes:
+        directory: path of the directory.
         info: their description.
 
     Raises:
-        BadInputError: they are missing, or not those of these records.
+        BadInputError: a file is missing, damaged or not what the description says.
     """
-    path, advice = os.path.join(directory, UNIGRAM_COUNTS_FILE), "write the records again"
-    try:
-        _check_regular(path)
-        with tf.io.gfile.GFile(path, "rb") as file:
-            text = file.read()
-    except (tf.errors.OpError, OSError) as error:
-        raise BadInputError(f"{path}: cannot be read; {advice}") from error
-    if hashlib.sha256(text).hexdigest() != info.unigram_counts_hash:
-        raise BadInputError(
-            f"{path}: not the counts that {DATASET_INFO_FILE} states (unigram_counts_hash); "
-            f"copy it again or {advice}"
-        )
-    counts = tuple(parse_json(text, list[int], path, advice))
-    if len(counts) != info.vocabulary_size:
-        raise BadInputError(
-            f"{path}: has {len(counts)} unigram counts for {info.vocabulary_size} entries of the "
-            f"vocabulary; {advice}"
-        )
-    return counts
 
+    def __init__(self, directory: str | os.PathLike, info_class: type[Info]) -> None:
+        self.directory = os.fspath(directory)
+        self.info = info_class.load(self.directory)
+        check_files(self.directory, self.info.files)
+        self._lines: dict[str, list] = {}
 
-def _check_shard(path: str, shard: ShardInfo, check_size: bool) -> None:
-    """Compares a shard's size with its description."""
-    try:
-        _check_regular(path)
-        num_bytes = tf.io.gfile.stat(path).length
-    except (tf.errors.OpError, OSError) as error:
-        raise BadInputError(
-            f"{path}: named in {DATASET_INFO_FILE}, but missing or unreadable; copy it or write "
-            "the records again"
-        ) from error
-    if check_size and num_bytes != shard.num_bytes:
-        raise BadInputError(
-            f"{path}: has {num_bytes} bytes, and {DATASET_INFO_FILE} states {shard.num_bytes}; "
-            "copy the file again or write the records again"
-        )
+    @classmethod
+    def of(cls, records: "str | os.PathLike | Records", info_class: type[Info]) -> Self:
+        """Records that are open already as they are; those of a path are opened.
 
+        Raises:
+            BadInputError: as the constructor.
+            MismatchError: they are those of another task.
+        """
+        if not isinstance(records, Records):
+            return cls(records, info_class)
+        if not isinstance(records.info, info_class):
+            raise MismatchError(f"{records}: holds no records of {info_class.task}")
+        return records
 
-def _check_regular(path: str) -> None:
-    """Raises `OSError` for a pipe, a device or the like, which may have no end."""
-    if "://" not in path:  # of other file systems TensorFlow alone knows
-        regular_size(path)
+    def __fspath__(self) -> str:
+        return self.directory
 
+    def __str__(self) -> str:
+        return self.directory
 
-def training_chunks(
-    files: list[str], num_records: int, seed: int, first_record: int
-) -> tf.data.Dataset:
-    """All records, epoch after epoch without end, each epoch in an order of its own.
+    def __repr__(self) -> str:
+        return f"<{self.info.num_rows:,} rows of {self.info.task} in {self.directory}>"
 
-    Args:
-        files: TFRecord files, in a fixed order.
-        num_records: records in all of them.
-        seed: the order is a function of (seed, epoch).
-        first_record: how many records of the stream to pass over.
+    @functools.cached_property
+    def digest(self) -> str:
+        """A hexadecimal digest of the names and contents of all files."""
+        name = self.info.file_name()
+        digests = {file: written["sha256"] for file, written in self.info.files.items()}
+        digests[name] = sha256(self._path(name))
+        lines = "".join(f"{file}\0{digests[file]}\n" for file in sorted(digests))
+        return hashlib.sha256(lines.encode()).hexdigest()
 
-    Returns:
-        A data set of chunks (string [C] serialized records, int64 [C] their epochs). Reading it
-        raises `InvalidArgumentError` at the end of an epoch that has another number of records:
-        TensorFlow reads a file that was cut to nothing as one without records, and would go
-        round without end.
-    """
-    first_epoch, first_in_epoch = divmod(first_record, num_records)
-    first_chunk, first_in_chunk = divmod(first_in_epoch, SHUFFLE_CHUNK)
+    @functools.cached_property
+    def vocabulary(self) -> list[str]:
+        """The entries in order of their ids.
 
-    def epoch_chunks(epoch: tf.Tensor) -> tf.data.Dataset:
-        names = _permute(tf.constant(files), seed, epoch, tf.constant(_FILE_ORDER, tf.int64))
-        records = tf.data.Dataset.from_tensor_slices(names).interleave(
-            tf.data.TFRecordDataset, cycle_length=_FILES_AT_ONCE, block_length=_FILE_BLOCK
-        )
-        is_first = epoch == first_epoch
-        chunks = _counted(records.batch(SHUFFLE_CHUNK).enumerate(), num_records)
-        return chunks.skip(tf.where(is_first, tf.constant(first_chunk, tf.int64), 0)).map(
-            lambda chunk, serialized: permute_chunk(epoch, chunk, serialized)
-        )
+        Raises:
+            BadInputError: it cannot be read.
+            MismatchError: it is not that of the description.
+        """
+        return self.info.vocabulary(self.directory)
 
-    def permute_chunk(
-        epoch: tf.Tensor, chunk: tf.Tensor, serialized: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        serialized = _permute(serialized, seed, epoch, chunk)  # [C]
-        is_first = (epoch == first_epoch) & (chunk == first_chunk)
-        serialized = serialized[tf.where(is_first, first_in_chunk, 0) :]
-        return serialized, tf.fill(tf.shape(serialized), epoch)
+    @functools.cached_property
+    def rows(self) -> RecordFile:
+        """The serialized rows, by number.
 
-    return tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(epoch_chunks)
+        Raises:
+            BadInputError: they are damaged, or not as many as the description says.
+        """
+        rows = RecordFile(self._path(self.info.rows_file))
+        self._check_count(self.info.rows_file, len(rows), self.info.num_rows, "rows")
+        return rows
 
+    def lengths(self, *, training: bool = False) -> np.ndarray:
+        """Tokens of each row, int [rows].
 
-def _counted(chunks: tf.data.Dataset, num_records: int) -> tf.data.Dataset:
-    """Windows with their numbers, as they are, and an error at the end if records are missing."""
+        Args:
+            training: whether the rows that are not trained are left out.
 
-    def count(
-        before: tf.Tensor, element: tuple[tf.Tensor, tf.Tensor]
-    ) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
-        chunk, serialized = element
-        total = before + tf.size(serialized, tf.int64)
-        is_complete = (chunk >= 0) | (total == num_records)
-        message = f"records of an epoch, not the {num_records} that the description states"
-        with tf.control_dependencies([tf.debugging.Assert(is_complete, [total, message])]):
-            return total, (tf.identity(chunk), serialized)
+        Raises:
+            BadInputError: they are damaged, not those of the description, or there is no row.
+        """
+        lengths, info = self._all_lengths, self.info
+        lengths = lengths[: info.num_training_rows] if training else lengths
+        if not len(lengths):
+            path = self._path(info.rows_file)
+            raise BadInputError(f"{path}: holds no rows{' to train on' * training}")
+        return lengths
 
-    end = tf.data.Dataset.from_tensors((tf.constant(_END, tf.int64), tf.constant([], tf.string)))
-    chunks = chunks.concatenate(end).scan(tf.constant(0, tf.int64), count)
-    return chunks.filter(lambda chunk, serialized: chunk >= 0)
+    @functools.cached_property
+    def _all_lengths(self) -> np.ndarray:
+        info = self.info
+        lengths = load_lengths(self._path(info.rows_file))
+        self._check_count(info.rows_file, len(lengths), info.num_rows, "lengths of rows")
+        if len(lengths) and min(lengths) < 1:
+            raise BadInputError(f"{self._path(info.rows_file)}: has rows without tokens; {_ADVICE}")
+        self._check_count(info.rows_file, int(lengths.sum()), info.num_tokens, "tokens")
+        return lengths
 
+    def lines(self, name: str) -> list[Any]:
+        """The values of a file of JSON lines, which the description's `line_files` names.
 
-def _permute(values: tf.Tensor, seed: int, epoch: tf.Tensor, chunk: tf.Tensor) -> tf.Tensor:
-    keys = row_keys(seed, epoch, chunk)[tf.newaxis]  # [1]
-    bits = random_bits(keys, Stream.ORDER, tf.range(tf.size(values))[tf.newaxis])[0]  # [C]
-    # A bit less, so that the order of unsigned numbers is that of signed ones.
-    halved = tf.cast(tf.bitwise.right_shift(bits, tf.constant(1, tf.uint64)), tf.int64)
-    return tf.gather(values, tf.argsort(halved, stable=True))
+        They are kept: leave them as they are.
 
+        Raises:
+            BadInputError: one is no such value, or there are more or fewer than was counted.
+        """
+        if name not in self._lines:
+            kind, count = self.info.line_files[name]
+            lines = read_json_lines(self._path(name), kind)
+            if count is not None:
+                self._check_count(name, len(lines), self.info.counts.get(count, -1), "lines")
+            self._lines[name] = lines
+        return self._lines[name]
 
-def evaluation_chunks(files: list[str], fill: tf.data.Dataset) -> tf.data.Dataset:
-    """All records once, in the order of the files, then those of `fill`; chunks of epoch 0."""
-    chunks = tf.data.TFRecordDataset(files).concatenate(fill).batch(SHUFFLE_CHUNK)
-    return chunks.map(lambda serialized: (serialized, tf.zeros(tf.shape(serialized), tf.int64)))
+    def _path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
 
-
-def find_damage(files: list[str], num_records: Sequence[int] | None = None) -> BadInputError | None:
-    """Reads files to the end and says which record of which file is damaged, if one is.
-
-    Args:
-        files: to read.
-        num_records: how many records each must have, if that is known.
-    """
-    for number, path in enumerate(files):
-        records_read = 0
-        try:
-            for serialized in tf.data.TFRecordDataset(path):
-                tf.train.Example.FromString(serialized.numpy())
-                records_read += 1
-        except (tf.errors.OpError, ValueError) as error:
-            # TensorFlow puts the name of a graph node before it, and that of an operation after it.
-            reason = str(error).splitlines()[0].split("}} ")[-1].split(" [Op:")[0]
-            return BadInputError(
-                f"{path}: record {records_read} (from 0) is damaged ({reason}); copy the file "
-                "again or write the records again"
+    def _check_count(self, name: str, found: int, stated: int, unit: str) -> None:
+        if found != stated:
+            raise BadInputError(
+                f"{self._path(name)}: holds {found:,} {unit}, and {self.info.file_name()} counts "
+                f"{stated:,}; {_ADVICE}"
             )
-        if num_records is not None and records_read != num_records[number]:
-            return BadInputError(
-                f"{path}: has {records_read} records, and {DATASET_INFO_FILE} states "
-                f"{num_records[number]}; copy the file again or write the records again"
-            )
-    return None
-
-
-@contextlib.contextmanager
-def named_damage(directory: str, info: DatasetInfo) -> Iterator[None]:
-    """Says which record is meant where TensorFlow would not.
-
-    Raises:
-        BadInputError: a record that was read inside is damaged, or none of this description's.
-    """
-    try:
-        yield
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-        files = [os.path.join(directory, shard.file) for shard in info.shards]
-        damage = find_damage(files, [shard.num_records for shard in info.shards])
-        raise damage or BadInputError(
-            f"{directory}: its records are not what {DATASET_INFO_FILE} says; write them again"
-        ) from error
-
-
-def files_of_records(files: list[str], record_ids: Sequence[int]) -> list[str]:
-    """The names of those files, without their directories, that hold one of some records."""
-    wanted, found = set(record_ids), []
-    for path in files:
-        for serialized in tf.data.TFRecordDataset(path).as_numpy_iterator():
-            example = tf.train.Example.FromString(serialized)
-            if example.features.feature[RECORD_ID].int64_list.value[0] in wanted:
-                found.append(os.path.basename(path))
-                break
-    return found

@@ -185,6 +185,16 @@ def refuse_no_preset(path: str) -> None:
         raise BadInputError(f"{path}: {found}, no preset; {found.advice}")
 
 
+def info_file(task: str) -> str:
+    """The name of the file that describes the records of a task, or those for pre-training."""
+    return _PRETRAINING_INFO if task == PRETRAINING_RECORDS else f"{task}{_INFO_ENDING}"
+
+
+def prepare_command(task: str) -> str:
+    """The command that writes the records of a task, `PRETRAINING_RECORDS` or `ANY_TASK`."""
+    return f"`spanbert-tf prepare {_PREPARE.get(task, task)}`"
+
+
 def refuse_other_records(directory: str, task: str) -> None:
     """Refuses a directory that holds something else than the records of a task.
 
@@ -198,10 +208,10 @@ def refuse_other_records(directory: str, task: str) -> None:
     if not os.path.isdir(directory):
         return
     names = os.listdir(directory)
-    if _info_file(task) in names and RUN_CONFIG not in names:
+    if info_file(task) in names and RUN_CONFIG not in names:
         return
     wanted = _records_name(task)
-    advice = f"write such with `spanbert-tf prepare {_PREPARE.get(task, task)}`"
+    advice = f"write such with {prepare_command(task)}"
     if _class_of_preset(directory):
         raise BadInputError(f"{directory}: is a preset, not {wanted}; {advice}")
     found = _directory(directory)
@@ -209,7 +219,7 @@ def refuse_other_records(directory: str, task: str) -> None:
         return  # the caller knows the tasks
     if found is None:
         raise BadInputError(
-            f"{directory}: holds no {wanted} ({_info_file(task)} is missing); {advice}"
+            f"{directory}: holds no {wanted} ({info_file(task)} is missing); {advice}"
         )
     if found.records_of:
         command = "pretrain" if found.records_of == PRETRAINING_RECORDS else "finetune"
@@ -352,10 +362,6 @@ def _file(path: str) -> Found | None:
     if found := _directory(directory):
         return Found(f"a file in {found.what}", found.advice)
     return Found("a file", "name the directory of a preset")
-
-
-def _info_file(task: str) -> str:
-    return _PRETRAINING_INFO if task == PRETRAINING_RECORDS else f"{task}{_INFO_ENDING}"
 
 
 def _records_name(task: str) -> str:

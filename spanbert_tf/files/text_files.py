@@ -9,7 +9,7 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, BinaryIO, TypeVar
 
 from spanbert_tf.errors import BadInputError
@@ -197,3 +197,12 @@ def _where(location: tuple[str | int, ...]) -> str:
 def _one_line(message: str) -> str:
     message = " ".join(message.split()).removeprefix("Invalid JSON: ").removeprefix("Input ")
     return message[:1].lower() + message[1:]
+
+
+def join_words(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
+    """The words with a space between them; first character of each, and the one after its last."""
+    places, start = [], 0
+    for word in words:
+        places.append((start, start + len(word)))
+        start += len(word) + 1
+    return " ".join(words), places

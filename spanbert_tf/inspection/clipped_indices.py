@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.data.packing import POSITION_LISTS, parse_records, segment_aware_indices
-from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.manifest import PretrainingManifest
+from spanbert_tf.data.rows import POSITION_LISTS, parse_records, segment_aware_indices
 from spanbert_tf.layers.segment_aware_embedding import lowered_indices
 
 _BATCH_SIZE = 256
@@ -48,7 +48,7 @@ def count_clipped_indices(
         max_batches: where to stop.
     """
     directory = os.fspath(directory)
-    info = load_dataset_info(directory)
+    info = PretrainingManifest.load(directory)
 
     @tf.autograph.experimental.do_not_convert
     def indices_and_lengths(serialized: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:

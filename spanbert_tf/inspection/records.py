@@ -11,8 +11,8 @@ from rich.text import Text
 from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.data.records import load_dataset_info, named_damage
-from spanbert_tf.data.schema import SPLITS, VOCABULARY_FILE, DatasetInfo
+from spanbert_tf.data.manifest import SPLITS, VOCABULARY_FILE, PretrainingManifest
+from spanbert_tf.data.stream import named_damage
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.files.outputs import OutputKind, check_output_file
 from spanbert_tf.files.writing import output_file
@@ -70,7 +70,7 @@ def inspect_records(
     if png:
         png = check_output_file(png, _PICTURE, _is_picture, overwrite=overwrite)
     settings = load_config(config, overrides)
-    info = load_dataset_info(data)
+    info = PretrainingManifest.load(data)
     _print_counts(console, data, info)
     with named_damage(data, info):
         _print_examples(console, data, settings, num_examples)
@@ -94,18 +94,18 @@ def _is_picture(path: str) -> bool:
     return head.startswith(b"\x89PNG") and b"Software\0Matplotlib" in head
 
 
-def fill_rate(info: DatasetInfo, split: str = "train") -> float:
+def fill_rate(info: PretrainingManifest, split: str = "train") -> float:
     """The share of a packed row's places for text that hold text."""
     places = info.sequence_length - info.num_blocks - 1
     return info.num_tokens(split) / (places * info.num_records(split))
 
 
-def rows_for_tokens(info: DatasetInfo, num_tokens: int = PAPER_BATCH_TOKENS) -> int:
+def rows_for_tokens(info: PretrainingManifest, num_tokens: int = PAPER_BATCH_TOKENS) -> int:
     """How many packed rows hold a number of tokens, special tokens counted, on average."""
     return round(num_tokens / tokens_per_row(info))
 
 
-def _print_counts(console: DataConsole, data: str, info: DatasetInfo) -> None:
+def _print_counts(console: DataConsole, data: str, info: PretrainingManifest) -> None:
     annotations = ", ".join(info.annotations) or "none"
     summary = (
         f"{data}: {info.sequences} sequences of {info.sequence_length}, "

@@ -7,9 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.data.packing import pack_rows, parse_records
-from spanbert_tf.data.records import load_dataset_info
-from spanbert_tf.data.schema import RECORD_ID, VOCABULARY_FILE
+from spanbert_tf.data.manifest import RECORD_ID, VOCABULARY_FILE, PretrainingManifest
+from spanbert_tf.data.rows import pack_rows, parse_records
 from spanbert_tf.lazy import import_figure
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.masking.random_bits import row_keys
@@ -57,7 +56,7 @@ def count_span_lengths(
     directory = os.fspath(directory)
     vocabulary = load_vocabulary(os.path.join(directory, VOCABULARY_FILE))
     is_word_start = np.array([not is_continuation(piece) for piece in vocabulary])
-    num_batches = -(-load_dataset_info(directory).num_records(split) // _BATCH_SIZE)
+    num_batches = -(-PretrainingManifest.load(directory).num_records(split) // _BATCH_SIZE)
     num_batches = min(num_batches, max_batches)
     batches = pretraining_dataset(
         directory, batch_size=_BATCH_SIZE, masking=options, split=split, seed=seed
@@ -127,7 +126,7 @@ def _drawn_lengths(
     is_word_start: np.ndarray,
 ) -> list[np.ndarray]:
     """Words of the first draw of each block, a batch at a time."""
-    info = load_dataset_info(directory)
+    info = PretrainingManifest.load(directory)
     vocabulary = load_vocabulary(os.path.join(directory, VOCABULARY_FILE))
     special = SpecialTokenIds.from_vocabulary(vocabulary)
 

@@ -10,8 +10,7 @@ import keras_hub
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from spanbert_tf.data.document_segments import NO_PIECE
-from spanbert_tf.data.text_documents import TextDocuments, TextReader
+from spanbert_tf.data.documents import NO_PIECE, TextDocuments, TextReader
 from spanbert_tf.models.preprocessing import (
     LengthOfPreset,
     flat_texts,
@@ -44,7 +43,7 @@ class SpanBertCoreferenceResolverPreprocessor(LengthOfPreset, keras_hub.models.P
 
     Returns:
         `x`, `(x, y)` or `(x, y, sample_weight)`, where `x` is a dict of the features of
-        `data.document_batches.pack_documents`, and `y` of `mention_starts`, `mention_ends` and
+        `data.documents.pack_documents`, and `y` of `mention_starts`, `mention_ends` and
         `mention_clusters`, int32 [B, N], padded with clusters of 0. Mentions without a word piece
         are left out.
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_hub.src.utils import preset_utils
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from spanbert_tf.data.passage_windows import WindowPacker
+from spanbert_tf.data.windows import WindowPacker
 from spanbert_tf.models.preprocessing import (
     LengthOfPreset,
     flat_texts,

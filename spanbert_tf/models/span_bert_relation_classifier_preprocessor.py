@@ -10,8 +10,7 @@ import keras_hub
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from spanbert_tf.data.entity_markers import EntityMode, make_markers
-from spanbert_tf.data.relation_packer import RelationPacker
+from spanbert_tf.data.text_rows import RelationPacker
 from spanbert_tf.models.preprocessing import (
     LengthOfPreset,
     is_one_text,
@@ -19,6 +18,7 @@ from spanbert_tf.models.preprocessing import (
 )
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+from spanbert_tf.text.vocabulary import EntityMode, make_markers
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")

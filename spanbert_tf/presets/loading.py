@@ -11,7 +11,7 @@ import keras_hub
 import numpy as np
 from keras_hub.src.utils import preset_utils
 
-from spanbert_tf.data.schema import VOCABULARY_FILE, vocabulary_hash
+from spanbert_tf.data.manifest import VOCABULARY_FILE, vocabulary_hash
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.kinds import refuse_no_preset
 from spanbert_tf.files.preset_files import check_sizes, describe_missing

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.data.packing import parse_records
-from spanbert_tf.data.records import training_chunks
-from spanbert_tf.data.schema import RECORD_ID, DatasetInfo
+from spanbert_tf.data.manifest import RECORD_ID, PretrainingManifest
+from spanbert_tf.data.rows import parse_records
+from spanbert_tf.data.stream import training_chunks
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.signals import end_process, signal_ends_a_wait, waiting_for
 from spanbert_tf.terminal import print_line
@@ -45,7 +45,7 @@ def configured_dataset(config: PretrainingConfig, data: str, **options: object) 
     )
 
 
-def check_records(config: PretrainingConfig, info: DatasetInfo, data: str) -> None:
+def check_records(config: PretrainingConfig, info: PretrainingManifest, data: str) -> None:
     """Checks that records are what a configuration trains on; `data` is named in errors.
 
     Raises:
@@ -92,7 +92,7 @@ def _is_absolute(config: PretrainingConfig) -> bool:
     return config.model.position_embeddings == "absolute"
 
 
-def tokens_per_row(info: DatasetInfo) -> float:
+def tokens_per_row(info: PretrainingManifest) -> float:
     """Tokens of a packed training row on average, special tokens counted, padding not."""
     text = info.num_tokens("train") / info.num_records("train")
     return text + info.num_blocks + 1
@@ -111,7 +111,7 @@ class RunDatasets:
 
     config: PretrainingConfig
     data: str
-    info: DatasetInfo
+    info: PretrainingManifest
     devices: Devices
 
     def training(self, first_batch: int) -> tf.data.Dataset:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 import keras
 import numpy as np
 
-from spanbert_tf.data.schema import DatasetInfo
+from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.files.preset_files import ARRAYS_DAMAGE, read_arrays
 from spanbert_tf.files.writing import whole_file
@@ -25,7 +25,7 @@ _BIASES = ("output_bias", "bias")  # KerasHub's name, and ours
 
 
 def begin_with_preset(
-    model: SpanBertPretrainer, preset: str, data: str, info: DatasetInfo
+    model: SpanBertPretrainer, preset: str, data: str, info: PretrainingManifest
 ) -> dict[str, str]:
     """Gives a model the weights of a preset and prints, part by part, what was taken over."""
     checked_tokenizer(preset, data, info)

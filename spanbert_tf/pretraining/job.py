@@ -9,13 +9,8 @@ import keras
 import tensorflow as tf
 
 from spanbert_tf.config import PretrainingConfig, load_config
-from spanbert_tf.data.records import (
-    files_of_records,
-    find_damage,
-    load_dataset_info,
-    load_unigram_counts,
-)
-from spanbert_tf.data.schema import VOCABULARY_FILE, DatasetInfo
+from spanbert_tf.data.manifest import VOCABULARY_FILE, PretrainingManifest
+from spanbert_tf.data.stream import files_of_records, find_damage
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
 from spanbert_tf.models.pretraining_heads import LOADED
@@ -100,7 +95,7 @@ class PretrainingJob(Job):
         *,
         show_next_steps: bool,
     ) -> None:
-        self._info = load_dataset_info(data)
+        self._info = PretrainingManifest.load(data)
         check_records(config, self._info, data)
         self.config, self._data, self._preset = config, data, initial_preset
         self._show_next_steps = show_next_steps
@@ -141,7 +136,7 @@ class PretrainingJob(Job):
             self.inputs[_PRESET] = digest
         if is_new and self.config.objectives.output_bias == "unigrams":
             trained = [part for part, outcome in loaded.items() if outcome == LOADED]
-            counts = load_unigram_counts(self._data, self._info)
+            counts = self._info.unigram_counts(self._data)
             for head in begin_at_frequencies(self._model, counts, trained):
                 words = head.replace("_", " ")
                 print_line(f"  output bias of the {words}: frequencies of the training text")
@@ -229,7 +224,7 @@ def save_run_preset(
     config: PretrainingConfig,
     data: str,
     output: str,
-    info: DatasetInfo,
+    info: PretrainingManifest,
     measured: Mapping[str, float],
 ) -> None:
     """Writes the preset of a finished run into its directory."""
@@ -245,7 +240,7 @@ def save_run_preset(
 
 
 def _card_facts(
-    config: PretrainingConfig, info: DatasetInfo, measured: Mapping[str, float]
+    config: PretrainingConfig, info: PretrainingManifest, measured: Mapping[str, float]
 ) -> dict[str, str]:
     """What the model card says of the run."""
     training, objectives = config.training, config.objectives

@@ -16,8 +16,7 @@ from spanbert_tf.config import PretrainingConfig, load_config, shape_values
 from spanbert_tf.config.run import INPUTS_FILE
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.data.records import load_dataset_info
-from spanbert_tf.data.schema import DatasetInfo
+from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import ConfigurationError, SpanBertError
 from spanbert_tf.files.locks import one_writer
 from spanbert_tf.files.outputs import check_resumable, without_slash
@@ -143,7 +142,7 @@ def compare_systems(
     console = console or DataConsole()
     output = without_slash(output)
     check_resumable(output, "a comparison", (RESULTS_FILE, PLOT_FILE, RUNS, INPUTS_FILE))
-    info = load_dataset_info(data)
+    info = PretrainingManifest.load(data)
     # All are checked before the first is trained.
     runs = [
         (name, _version(name, initial_preset, info, data, steps, seed, overrides))
@@ -185,7 +184,7 @@ def _run_name(name: str, seed: int) -> str:
 def _version(
     name: str,
     initial_preset: str | None,
-    info: DatasetInfo,
+    info: PretrainingManifest,
     data: str,
     steps: int,
     seed: int,
@@ -219,7 +218,7 @@ def _train(
         split="validation",
         segment_aware=config.model.position_embeddings != "absolute",
     )
-    num_records = load_dataset_info(data).num_records("validation")
+    num_records = PretrainingManifest.load(data).num_records("validation")
     num_batches = -(-num_records // config.training.batch_size)
     # Repeated, so that Keras does not warn of the end of the data.
     measured = model.evaluate(held_out.repeat(), steps=num_batches, return_dict=True, verbose=0)
@@ -277,7 +276,7 @@ def _plot(results: Sequence[Result], path: str) -> None:
 
 
 def small_version(
-    name: str, info: DatasetInfo, steps: int, overrides: Sequence[str]
+    name: str, info: PretrainingManifest, steps: int, overrides: Sequence[str]
 ) -> PretrainingConfig:
     """A configuration with the size and the optimizer of `spanbert_tiny`.
 
@@ -310,7 +309,7 @@ def small_version(
 
 
 def continued_version(
-    name: str, preset: str, info: DatasetInfo, steps: int, overrides: Sequence[str]
+    name: str, preset: str, info: PretrainingManifest, steps: int, overrides: Sequence[str]
 ) -> PretrainingConfig:
     """A configuration with the shape of a preset, whose heads train alone for their share of steps.
 
@@ -338,7 +337,11 @@ def continued_version(
 
 
 def _sized(
-    name: str, size: Mapping[str, Any], info: DatasetInfo, steps: int, overrides: Sequence[str]
+    name: str,
+    size: Mapping[str, Any],
+    info: PretrainingManifest,
+    steps: int,
+    overrides: Sequence[str],
 ) -> PretrainingConfig:
     values = {
         **size,

@@ -15,8 +15,7 @@ import tensorflow as tf
 from data_prep.beam.writing import write_pretraining_records
 from data_prep.text.vocabulary import write_vocabulary
 from spanbert_tf.config import PretrainingConfig, load_config
-from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
-from spanbert_tf.data.schema import VOCABULARY_FILE
+from spanbert_tf.data.manifest import VOCABULARY_FILE, PretrainingManifest
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.locks import one_writer
 from spanbert_tf.files.outputs import is_lock, without_slash
@@ -113,7 +112,7 @@ def run_quickstart(output: str, input_pattern: str | None = None) -> None:
 
 def _check_enough(input_pattern: str, records: str, batch_size: int) -> None:
     """What `pretrain` would advise against too few records is no option of the quickstart."""
-    info = load_dataset_info(records)
+    info = PretrainingManifest.load(records)
     num_records, num_held_out = info.num_records("train"), info.num_records("validation")
     if num_records < batch_size or not num_held_out:
         raise BadInputError(
@@ -128,7 +127,7 @@ def unigram_cross_entropy(config: PretrainingConfig, records: str) -> float:
     A model that has learned nothing but how common each entry is reaches this loss. One is added
     to each count, so that an entry that only the held-out text has gets a probability.
     """
-    counts = np.array(load_unigram_counts(records, load_dataset_info(records))) + 1.0  # [V]
+    counts = np.array(PretrainingManifest.load(records).unigram_counts(records)) + 1.0  # [V]
     surprisals = -np.log(counts / counts.sum())
     total = num_targets = 0.0
     for batch in configured_dataset(config, records, split="validation").as_numpy_iterator():
@@ -139,7 +138,7 @@ def unigram_cross_entropy(config: PretrainingConfig, records: str) -> float:
 
 def _untrained_model(config: PretrainingConfig, records: str) -> SpanBertMaskedLM:
     """A model with random weights and the tokenizer of the records."""
-    info = load_dataset_info(records)
+    info = PretrainingManifest.load(records)
     vocabulary = load_vocabulary(os.path.join(records, VOCABULARY_FILE))
     keras.utils.set_random_seed(config.training.library_seed)
     backbone = build_pretrainer(config, info.vocabulary_size).backbone

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.data.packing import parse_records
-from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
-from spanbert_tf.data.schema import SENTENCE_STARTS, VOCABULARY_FILE
+from spanbert_tf.data.manifest import SENTENCE_STARTS, VOCABULARY_FILE, PretrainingManifest
+from spanbert_tf.data.rows import parse_records
 from spanbert_tf.text.vocabulary import MASK_TOKEN, is_continuation, load_vocabulary
 
 _SKIPPED_DIRECTORIES = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib"})
@@ -107,10 +106,10 @@ def choose_masked_sentences(directory: str, num_sentences: int) -> list[MaskedSe
         directory: directory of the records.
         num_sentences: how many to return, at most.
     """
-    info = load_dataset_info(directory)
+    info = PretrainingManifest.load(directory)
     vocabulary = load_vocabulary(f"{directory}/{VOCABULARY_FILE}")
     candidates = [number for number, piece in enumerate(vocabulary) if _is_long_word(piece)]
-    counts = np.array(load_unigram_counts(directory, info))
+    counts = np.array(info.unigram_counts(directory))
     common = sorted(candidates, key=lambda number: -counts[number])[:_COMMON_WORDS]
     words = {vocabulary[number] for number in common}
     chosen = []
@@ -124,7 +123,7 @@ def choose_masked_sentences(directory: str, num_sentences: int) -> list[MaskedSe
 
 def _records_of_sentences(directory: str) -> Iterator[list[np.ndarray]]:
     """For each held-out record the token ids of its whole sentences."""
-    info = load_dataset_info(directory)
+    info = PretrainingManifest.load(directory)
     files = info.files(directory, "validation")
     for serialized in tf.data.TFRecordDataset(files).batch(_BATCH_SIZE):
         records = parse_records(serialized, info, (SENTENCE_STARTS,))

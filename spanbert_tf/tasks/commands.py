@@ -7,7 +7,7 @@ import keras_hub
 import numpy as np
 
 from spanbert_tf.console import table_console
-from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.kinds import refuse_no_preset
 from spanbert_tf.files.outputs import OutputKind, check_output, check_output_file

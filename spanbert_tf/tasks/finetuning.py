@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.config.run import VALIDATION_ROWS
-from spanbert_tf.data.rows_info import RowsInfo
-from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.records import Records, TaskManifest
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import SpanBertBackbone
@@ -258,7 +257,7 @@ class FinetuningJob(Job):
 class _Plan:
     """The steps of a run: how many there are, which end an epoch, which precede an evaluation."""
 
-    def __init__(self, config: FinetuningConfig, info: RowsInfo) -> None:
+    def __init__(self, config: FinetuningConfig, info: TaskManifest) -> None:
         training = config.training
         self._config = config
         self.steps_per_epoch = -(-info.num_training_rows // training.batch_size)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spanbert_tf.console import DataConsole
-from spanbert_tf.data.rows_info import RowsInfo
+from spanbert_tf.data.records import TaskManifest
 from spanbert_tf.tasks.task import Task
 
 
@@ -42,7 +42,7 @@ def inspect_rows(task: Task, data: str, console: DataConsole, num_examples: int)
             console.print(f"  {name}: {values[0].tolist()}")
 
 
-def print_counts(info: RowsInfo, console: DataConsole) -> None:
+def print_counts(info: TaskManifest, console: DataConsole) -> None:
     """Prints how many there are of each kind, a line each."""
     for name, count in info.counts.items():
         console.print(f"  {name.replace('_', ' ')}: {count:,}")

@@ -9,11 +9,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from spanbert_tf.data.features import serialize_features
-from spanbert_tf.data.row_lengths import save_lengths
-from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, RowsInfo
-from spanbert_tf.data.schema import VOCABULARY_FILE, token_id_dtype, vocabulary_hash
-from spanbert_tf.data.tfrecords import record_writer
+from spanbert_tf.data.manifest import VOCABULARY_FILE, token_id_dtype, vocabulary_hash
+from spanbert_tf.data.records import ROW_TOKEN_IDS, TaskManifest
+from spanbert_tf.data.tfrecords import record_writer, save_lengths, serialize_features
 from spanbert_tf.files.contents import checksums
 from spanbert_tf.files.outputs import OutputKind, check_output
 from spanbert_tf.files.text_files import write_json_lines
@@ -45,7 +43,7 @@ class RowMaker(abc.ABC):
         lines: the JSON lines of each file beside the rows, by its name.
     """
 
-    info_class: ClassVar[type[RowsInfo]]
+    info_class: ClassVar[type[TaskManifest]]
     title: ClassVar[str]
 
     def __init__(self) -> None:
@@ -74,7 +72,7 @@ class RowMaker(abc.ABC):
         """
         return {**written, **self.counts}
 
-    def summary(self, info: RowsInfo, seconds: float) -> Iterator[str]:
+    def summary(self, info: TaskManifest, seconds: float) -> Iterator[str]:
         """What is printed at the end; the first line goes on after the output's name."""
         yield f"{info.num_rows:,} rows, {info.num_tokens:,} tokens, {seconds:.1f} s"
 
@@ -111,7 +109,7 @@ def write_task_records(
     strip_accents: bool | None = None,
     sequence_length: int,
     overwrite: bool = False,
-) -> RowsInfo:
+) -> TaskManifest:
     """Writes a directory of records; it appears whole or not at all. Prints a summary.
 
     Args:
@@ -138,7 +136,7 @@ def write_task_records(
     pieces = load_vocabulary(vocabulary)
     casing = Casing.of(lowercase, strip_accents)
     check_case(pieces, vocabulary, casing)
-    written: list[RowsInfo] = []
+    written: list[TaskManifest] = []
 
     def write(unfinished: str) -> None:
         written.append(_write_files(unfinished, maker, pieces, casing, sequence_length))
@@ -153,7 +151,7 @@ def write_task_records(
 
 def _write_files(
     directory: str, maker: RowMaker, pieces: Sequence[str], casing: Casing, sequence_length: int
-) -> RowsInfo:
+) -> TaskManifest:
     """Fills an empty directory; the manifest, which is returned, comes last."""
     info_class = maker.info_class
     rows = maker.rows(pieces, casing, sequence_length)

@@ -5,14 +5,14 @@ import json
 import keras_hub
 
 from spanbert_tf.config import FinetuningConfig
-from spanbert_tf.data.rows_info import RowsInfo
+from spanbert_tf.data.records import TaskManifest
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.loading import checked_tokenizer, load_with_tokenizer
 from spanbert_tf.terminal import print_line
 
 
-def check_records(config: FinetuningConfig, info: RowsInfo, directory: str) -> None:
+def check_records(config: FinetuningConfig, info: TaskManifest, directory: str) -> None:
     """Checks that records are what the section `data` says.
 
     Args:
@@ -34,7 +34,7 @@ def check_records(config: FinetuningConfig, info: RowsInfo, directory: str) -> N
             )
 
 
-def check_labelled(info: RowsInfo, directory: str) -> None:
+def check_labelled(info: TaskManifest, directory: str) -> None:
     """Checks that predictions for some records can be scored; says what scores do not tell.
 
     Args:
@@ -51,7 +51,7 @@ def check_labelled(info: RowsInfo, directory: str) -> None:
 
 
 def load_encoder(
-    preset: str, info: RowsInfo, data: str, precision: str
+    preset: str, info: TaskManifest, data: str, precision: str
 ) -> tuple[SpanBertBackbone, SpanBertTokenizer]:
     """The encoder of a preset and its tokenizer, both of which fit some records.
 
@@ -78,7 +78,7 @@ def load_encoder(
 def check_reads(
     backbone: SpanBertBackbone,
     tokenizer: SpanBertTokenizer,
-    info: RowsInfo,
+    info: TaskManifest,
     data: str,
     preset: str,
 ) -> None:
@@ -98,7 +98,7 @@ def check_reads(
     check_encoder(backbone, info, data, preset)
 
 
-def check_encoder(backbone: SpanBertBackbone, info: RowsInfo, data: str, preset: str) -> None:
+def check_encoder(backbone: SpanBertBackbone, info: TaskManifest, data: str, preset: str) -> None:
     """Checks that an encoder can read the rows of some records.
 
     Args:

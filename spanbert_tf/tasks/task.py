@@ -14,10 +14,9 @@ import tensorflow as tf
 
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.console import DataConsole
-from spanbert_tf.data.rows_info import RowsInfo, info_file
-from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.records import Records, TaskManifest
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.kinds import ANY_TASK, refuse_other_records
+from spanbert_tf.files.kinds import ANY_TASK, info_file, refuse_other_records
 from spanbert_tf.models.keras_hub_presets import is_task_preset
 from spanbert_tf.serving.exporting import ServedModule
 from spanbert_tf.tasks.raw_inputs import TEXT_ALONE
@@ -75,7 +74,7 @@ class Task:
     main_metric: str
     model_class: type[keras_hub.models.Task]
     config_class: type[FinetuningConfig]
-    info_class: type[RowsInfo]
+    info_class: type[TaskManifest]
     build: Callable[..., keras_hub.models.Task]
     dataset: Callable[..., tf.data.Dataset]
     predict: Callable[..., Predictions]
@@ -89,7 +88,7 @@ class Task:
     answers: Callable[[keras_hub.models.Task, str, Predictions], Sequence[str]] | None = None
     calibrate: Callable[[keras_hub.models.Task, str, Predictions], None] | None = None
     baseline: Callable[[str], Predictions] | None = None
-    check_model: Callable[[keras_hub.models.Task, RowsInfo, str, str], None] | None = None
+    check_model: Callable[[keras_hub.models.Task, TaskManifest, str, str], None] | None = None
     report: Callable[[str, keras_hub.models.Task, str, Predictions], str] | None = None
     print_details: (
         Callable[[keras_hub.models.Task | None, str, Predictions, DataConsole], None] | None

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from data_prep.repair import repair_records
-from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError
 
 NUM_RECORDS = 40
@@ -38,7 +38,7 @@ def _flip(path, position):
 
 
 def test_whole_records_stay_as_they_are(directory, tmp_path):
-    info = load_dataset_info(directory)
+    info = PretrainingManifest.load(directory)
     repaired = repair_records(str(directory), str(tmp_path / "new"))
     assert repaired == dataclasses.replace(info, repaired_from=info.digest)
     for path in directory.iterdir():
@@ -57,7 +57,7 @@ def test_whole_records_stay_as_they_are(directory, tmp_path):
     ],
 )
 def test_what_is_damaged_is_left_out_and_counted(directory, tmp_path, place, num_lost, capsys):
-    info = load_dataset_info(directory)
+    info = PretrainingManifest.load(directory)
     path = directory / info.shards[0].file
     records, starts = _records(path), _record_starts(path)
     number = len(records) - 1 if place == "end" else 5
@@ -83,7 +83,7 @@ def test_what_is_damaged_is_left_out_and_counted(directory, tmp_path, place, num
         f"whole, {lost} of {directory} are left out",
     ]
     assert repaired.num_records("train") == NUM_RECORDS - lost
-    assert load_dataset_info(new) == repaired
+    assert PretrainingManifest.load(new) == repaired
     assert (
         repaired.digest == info.digest != dataclasses.replace(repaired, repaired_from=None).digest
     )
@@ -96,7 +96,7 @@ def test_what_is_damaged_is_left_out_and_counted(directory, tmp_path, place, num
 @pytest.mark.parametrize("limit", [0, 500])
 def test_full_disk_leaves_nothing(directory, tmp_path, limit, full_disk):
     """But what lay there."""
-    _flip(directory / load_dataset_info(directory).shards[1].file, 20)
+    _flip(directory / PretrainingManifest.load(directory).shards[1].file, 20)
     (tmp_path / "run").mkdir()
     output = tmp_path / "run" / "new"
     message = f"{output}: cannot be written .*free some space"
@@ -108,11 +108,11 @@ def test_full_disk_leaves_nothing(directory, tmp_path, limit, full_disk):
     with full_disk(limit), pytest.raises(BadInputError, match=message):
         repair_records(str(directory), str(output), overwrite=True)
     assert [path.name for path in output.parent.iterdir()] == ["new"]
-    assert load_dataset_info(output).num_records("train") < NUM_RECORDS
+    assert PretrainingManifest.load(output).num_records("train") < NUM_RECORDS
 
 
 def test_a_split_without_whole_records_is_refused(directory, tmp_path):
-    info = load_dataset_info(directory)
+    info = PretrainingManifest.load(directory)
     for shard in info.shards:
         if shard.split == "validation":
             _flip(directory / shard.file, 0)

@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.data import schema
+from spanbert_tf.data import manifest
 
 LISTS = ("sentence_starts", "sentence_indices", "paragraph_starts", "paragraph_indices")
 
@@ -13,7 +13,7 @@ LISTS = ("sentence_starts", "sentence_indices", "paragraph_starts", "paragraph_i
 def read_records(directory, info, split=None):
     """Records as dicts of numbers and lists, in the order of the files."""
     records = []
-    dtype = schema.token_id_dtype(info.vocabulary_size)
+    dtype = manifest.token_id_dtype(info.vocabulary_size)
     for shard in info.shards:
         if split in (None, shard.split):
             for raw in tf.data.TFRecordDataset(str(pathlib.Path(directory) / shard.file)):
@@ -24,7 +24,7 @@ def read_records(directory, info, split=None):
                         (record[name],) = feature.int64_list.value
                     else:
                         (content,) = feature.bytes_list.value
-                        kind = dtype if name == schema.TOKEN_IDS else "<u2"
+                        kind = dtype if name == manifest.TOKEN_IDS else "<u2"
                         record[name] = np.frombuffer(content, kind).tolist()
                 records.append(record)
     return records

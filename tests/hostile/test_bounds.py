@@ -20,9 +20,9 @@ from data_prep.text.corpus import split_sentences
 from spanbert_tf.config.settings import parse_override, read_settings
 from spanbert_tf.conversion.checkpoint import SIZE_NAMES, Checkpoint, checked_checkpoint
 from spanbert_tf.conversion.torch_files import read_pickled
-from spanbert_tf.data.passage_windows import WindowPacker
-from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.data.tfrecords import check_frames, masked_checksum, whole_records
+from spanbert_tf.data.windows import WindowPacker
 from spanbert_tf.errors import SpanBertError
 from spanbert_tf.files.contents import sha256
 from spanbert_tf.files.preset_files import read_heads
@@ -170,14 +170,14 @@ def with_frame_of(num_bytes, records, target):
 @pytest.mark.parametrize("num_bytes", [2**40, 2**63, 2**64 - 1])
 def test_a_record_is_no_longer_than_its_file(num_bytes, tiny_records, tmp_path, capsys):
     directory, file = with_frame_of(num_bytes, tiny_records, tmp_path / "records")
-    message = refusal(load_dataset_info, directory)
+    message = refusal(PretrainingManifest.load, directory)
     assert message.startswith(f"{file}: record ") and f"have {num_bytes:,} bytes" in message
     # The records before it are whole.
-    info = load_dataset_info(directory, check_sizes=False)
+    info = PretrainingManifest.load(directory, check_sizes=False)
     repaired = repair_records(directory, str(tmp_path / "repaired"))
     assert repaired.num_records("train") == info.num_records("train") - 1
     assert capsys.readouterr().out.startswith(f"{file}: 1 damaged records are left out")
-    load_dataset_info(tmp_path / "repaired")
+    PretrainingManifest.load(tmp_path / "repaired")
 
 
 def test_whole_frames_pass(tiny_records):

@@ -13,8 +13,8 @@ from benchmarks.damaged_records import CONFIGURATIONS, DAMAGES, write_all_record
 from spanbert_tf.cli import main
 from spanbert_tf.config.settings import parse_override, read_settings
 from spanbert_tf.conversion.torch_files import read_pickled
-from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
-from spanbert_tf.data.row_lengths import load_lengths, save_lengths
+from spanbert_tf.data.manifest import PretrainingManifest
+from spanbert_tf.data.tfrecords import load_lengths, save_lengths
 from spanbert_tf.errors import SpanBertError
 from spanbert_tf.files.contents import checksums
 from spanbert_tf.inspection.records import inspect_records
@@ -114,7 +114,7 @@ def test_pretraining_records_are_regular_files(damage, whole, copy):
     data = copy("pretraining")
     for name in sorted(os.listdir(data)):
         DAMAGES[damage](data / name)
-        message = refusal(lambda: load_unigram_counts(data, load_dataset_info(data)))
+        message = refusal(lambda: PretrainingManifest.load(data).unigram_counts(data))
         assert str(data / name) in message or name == "dataset_info.json"
         path = data / name
         path.rmdir() if path.is_dir() else path.unlink()

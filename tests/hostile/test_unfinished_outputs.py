@@ -12,7 +12,7 @@ import pytest
 from data_prep.beam.shards import read_spill, write_spill
 from data_prep.beam.worker import WorkDirectory
 from data_prep.blocks.sequences import Block, Record
-from spanbert_tf.data.schema import RECORDS
+from spanbert_tf.data.manifest import RECORDS
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.outputs import OutputKind, make_unfinished
 from spanbert_tf.files.writing import whole_file, write_directory, write_text

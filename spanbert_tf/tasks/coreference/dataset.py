@@ -10,14 +10,11 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.data.document_batches import pack_documents
-from spanbert_tf.data.features import decode_unsigned
-from spanbert_tf.data.length_batches import LengthBatches
-from spanbert_tf.data.packed_rows import LIST, NUMBER
-from spanbert_tf.data.row_batches import prediction_batches, training_batches
-from spanbert_tf.data.rows_info import ROW_TOKEN_IDS
-from spanbert_tf.data.schema import token_id_dtype
-from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.batches import LengthBatches, prediction_batches, training_batches
+from spanbert_tf.data.documents import pack_documents
+from spanbert_tf.data.manifest import token_id_dtype
+from spanbert_tf.data.records import ROW_TOKEN_IDS, Records
+from spanbert_tf.data.rows import LIST, NUMBER, decode_unsigned
 from spanbert_tf.masking.random_bits import Stream, high_fraction, random_bits, scale
 from spanbert_tf.tasks.coreference import records as schema
 from spanbert_tf.tasks.coreference.records import CoreferenceInfo

@@ -1,7 +1,7 @@
 """`spanbert-tf inspect` on documents with coreferent mentions."""
 
 from spanbert_tf.console import DataConsole
-from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.records import Records
 from spanbert_tf.tasks.coreference.dataset import load_documents
 from spanbert_tf.tasks.coreference.files import as_text
 from spanbert_tf.tasks.coreference.records import CoreferenceInfo

@@ -12,9 +12,9 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.config.finetuning import FinetuningConfig, PredictionConfig, RowsConfig
-from spanbert_tf.data.rows_info import RowsInfo
-from spanbert_tf.data.schema import NO_SPEAKER as NO_SPEAKER
-from spanbert_tf.data.schema import SPECIAL_SPEAKER as SPECIAL_SPEAKER
+from spanbert_tf.data.manifest import NO_SPEAKER as NO_SPEAKER
+from spanbert_tf.data.manifest import SPECIAL_SPEAKER as SPECIAL_SPEAKER
+from spanbert_tf.data.records import TaskManifest
 from spanbert_tf.validation import BelowOne, PositiveInt, Section
 
 DOCUMENTS_FILE = "documents.jsonl"
@@ -114,7 +114,7 @@ class DocumentLine(TypedDict):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CoreferenceInfo(RowsInfo):
+class CoreferenceInfo(TaskManifest):
     """The content of `coreference_info.json`; `sequence_length` is that of a segment.
 
     Attributes:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spanbert_tf.data.document_segments import NO_PIECE, SegmentedDocuments
-from spanbert_tf.data.rows_info import ROW_TOKEN_IDS
+from spanbert_tf.data.documents import NO_PIECE, SegmentedDocuments
+from spanbert_tf.data.records import ROW_TOKEN_IDS
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.coreference.conll import Document
 from spanbert_tf.tasks.coreference.records import (

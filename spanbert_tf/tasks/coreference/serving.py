@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from spanbert_tf.data.text_documents import TextReader
+from spanbert_tf.data.documents import TextReader
 from spanbert_tf.models import SpanBertCoreferenceResolver
 from spanbert_tf.serving.exporting import ServedModule
 from spanbert_tf.serving.server_files import Manual

@@ -7,8 +7,9 @@ import os
 
 import tensorflow as tf
 
-from spanbert_tf.data.packed_rows import LIST, PackedRows, packed_batches
-from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.batches import packed_batches
+from spanbert_tf.data.records import Records
+from spanbert_tf.data.rows import LIST, PackedRows
 from spanbert_tf.tasks.named_entities.records import LABEL_DTYPE, LABELS, NamedEntitiesInfo
 
 

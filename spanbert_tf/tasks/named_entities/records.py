@@ -12,8 +12,7 @@ from annotated_types import Ge, Len
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.config.finetuning import FinetuningConfig, PredictionConfig
-from spanbert_tf.data.rows_info import RowsInfo
-from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.records import Records, TaskManifest
 
 SENTENCES_FILE = "sentences.jsonl"
 # Feature of a row: for each position the number of its label + 1, or 0 where it has none.
@@ -69,7 +68,7 @@ class SentenceLine(TypedDict):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NamedEntitiesInfo(RowsInfo):
+class NamedEntitiesInfo(TaskManifest):
     """The content of `named_entities_info.json`.
 
     Attributes:

@@ -16,10 +16,9 @@ from typing import NamedTuple, NotRequired
 import numpy as np
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
-from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, SECOND_START
-from spanbert_tf.data.word_places import join_words
+from spanbert_tf.data.records import ROW_TOKEN_IDS, SECOND_START
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.text_files import read_json_objects, read_text_file
+from spanbert_tf.files.text_files import join_words, read_json_objects, read_text_file
 from spanbert_tf.tasks.named_entities.records import (
     BEGIN,
     INSIDE,

@@ -7,8 +7,9 @@ import os
 
 import tensorflow as tf
 
-from spanbert_tf.data.packed_rows import LIST, NUMBER, PackedRows, packed_batches
-from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.batches import packed_batches
+from spanbert_tf.data.records import Records
+from spanbert_tf.data.rows import LIST, NUMBER, PackedRows
 from spanbert_tf.tasks.question_answering import records as schema
 from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo
 

@@ -3,7 +3,7 @@
 from rich.text import Text
 
 from spanbert_tf.console import DataConsole
-from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.records import Records
 from spanbert_tf.tasks.inspection import pieces_of_row, print_counts
 from spanbert_tf.tasks.question_answering.dataset import (
     load_questions,

@@ -12,7 +12,8 @@ from annotated_types import Ge, Gt, Lt
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.config.finetuning import FinetuningConfig, PredictionConfig, RowsConfig
-from spanbert_tf.data.rows_info import RowsInfo, info_file
+from spanbert_tf.data.records import TaskManifest
+from spanbert_tf.files.kinds import info_file
 from spanbert_tf.validation import PositiveInt
 
 WINDOWS_FILE, QUESTIONS_FILE, CONTEXTS_FILE = (
@@ -22,7 +23,7 @@ WINDOWS_FILE, QUESTIONS_FILE, CONTEXTS_FILE = (
 )
 INFO_FILE = info_file("question_answering")
 
-# Features of a window, beside those of each row (`data.rows_info`).
+# Features of a window, beside those of each row (`data.records`).
 PASSAGE_START = "passage_start"  # int64; position of the passage's first token in the row
 START_POSITION = "start_position"  # int64; position in the row; 0: no answer in this window
 END_POSITION = "end_position"  # int64; inclusive
@@ -86,7 +87,7 @@ class QuestionLine(TypedDict):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QuestionAnsweringInfo(RowsInfo):
+class QuestionAnsweringInfo(TaskManifest):
     """The content of `question_answering_info.json`.
 
     Attributes:

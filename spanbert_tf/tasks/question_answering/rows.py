@@ -10,12 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from spanbert_tf.data.rows_info import (
-    POSITION_DTYPE,
-    ROW_TOKEN_IDS,
-    SECOND_START,
-    SEGMENT_POSITIONS,
-)
+from spanbert_tf.data.records import POSITION_DTYPE, ROW_TOKEN_IDS, SECOND_START, SEGMENT_POSITIONS
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.preparation import Row, RowMaker, RowPacker, write_task_records
 from spanbert_tf.tasks.question_answering.files import (

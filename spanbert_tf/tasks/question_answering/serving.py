@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.data.passage_windows import WindowPacker, Windows
+from spanbert_tf.data.windows import WindowPacker, Windows
 from spanbert_tf.models import SpanBertQuestionAnswerer
 from spanbert_tf.serving.exporting import ServedModule
 from spanbert_tf.serving.server_files import Manual

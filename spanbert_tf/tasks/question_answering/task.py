@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.records import Records
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import (

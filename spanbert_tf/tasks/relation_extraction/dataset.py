@@ -7,8 +7,9 @@ import os
 
 import tensorflow as tf
 
-from spanbert_tf.data.packed_rows import NUMBER, PackedRows, packed_batches
-from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.batches import packed_batches
+from spanbert_tf.data.records import Records
+from spanbert_tf.data.rows import NUMBER, PackedRows
 from spanbert_tf.tasks.relation_extraction.records import LABEL, RelationExtractionInfo
 
 

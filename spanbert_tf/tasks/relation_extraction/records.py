@@ -12,9 +12,8 @@ from annotated_types import Len
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.config.finetuning import FinetuningConfig, RowsConfig
-from spanbert_tf.data.entity_markers import EntityMode
-from spanbert_tf.data.rows_info import RowsInfo
-from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.records import Records, TaskManifest
+from spanbert_tf.text.vocabulary import EntityMode
 from spanbert_tf.validation import PositiveInt
 
 EXAMPLES_FILE = "examples.jsonl"
@@ -59,7 +58,7 @@ class ExampleLine(TypedDict):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RelationExtractionInfo(RowsInfo):
+class RelationExtractionInfo(TaskManifest):
     """The content of `relation_extraction_info.json`.
 
     Attributes:

@@ -14,12 +14,10 @@ import numpy as np
 import tensorflow as tf
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
-from spanbert_tf.data.entity_markers import OBJECT, SUBJECT, EntityMode, make_markers
-from spanbert_tf.data.relation_packer import RelationPacker
-from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, SECOND_START
-from spanbert_tf.data.word_places import join_words
+from spanbert_tf.data.records import ROW_TOKEN_IDS, SECOND_START
+from spanbert_tf.data.text_rows import RelationPacker
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.text_files import check_json_value, parse_json, read_text_file
+from spanbert_tf.files.text_files import check_json_value, join_words, parse_json, read_text_file
 from spanbert_tf.tasks.preparation import Row, RowMaker, write_task_records
 from spanbert_tf.tasks.relation_extraction.metrics import OTHER
 from spanbert_tf.tasks.relation_extraction.records import (
@@ -30,7 +28,7 @@ from spanbert_tf.tasks.relation_extraction.records import (
     RelationExtractionInfo,
 )
 from spanbert_tf.terminal import escape_controls, show_progress
-from spanbert_tf.text.vocabulary import Casing
+from spanbert_tf.text.vocabulary import OBJECT, SUBJECT, Casing, EntityMode, make_markers
 
 _BRACKETS = {"lrb": "(", "rrb": ")", "lsb": "[", "rsb": "]", "lcb": "{", "rcb": "}"}
 _PENN_BRACKETS = {f"-{name}-": bracket for name, bracket in _BRACKETS.items()}

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.console import DataConsole
-from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.records import Records
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.files.writing import write_text

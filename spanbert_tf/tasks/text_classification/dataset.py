@@ -8,8 +8,9 @@ import os
 
 import tensorflow as tf
 
-from spanbert_tf.data.packed_rows import FLOAT, NUMBER, PackedRows, packed_batches
-from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.batches import packed_batches
+from spanbert_tf.data.records import Records
+from spanbert_tf.data.rows import FLOAT, NUMBER, PackedRows
 from spanbert_tf.tasks.text_classification.records import (
     EXAMPLES_FILE,
     LABEL,

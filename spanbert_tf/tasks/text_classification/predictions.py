@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.records import Records
 from spanbert_tf.models import SpanBertTextClassifier
 from spanbert_tf.tasks.row_predictions import predict_rows
 from spanbert_tf.tasks.text_classification.dataset import (

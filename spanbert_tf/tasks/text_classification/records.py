@@ -11,14 +11,15 @@ from annotated_types import Ge, MinLen
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.config.finetuning import FinetuningConfig, RowsConfig
-from spanbert_tf.data.rows_info import RowsInfo, info_file
+from spanbert_tf.data.records import TaskManifest
+from spanbert_tf.files.kinds import info_file
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 from spanbert_tf.validation import PositiveInt, Section
 
 EXAMPLES_FILE = "examples.jsonl"
 INFO_FILE = info_file("text_classification")
 
-# Feature of a row, beside those of each row (`data.rows_info`): the number of the class, int64, or
+# Feature of a row, beside those of each row (`data.records`): the number of the class, int64, or
 # the number itself, float32; 0 without one.
 LABEL = "label"
 
@@ -70,7 +71,7 @@ class ExampleLine(TypedDict):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TextClassificationInfo(RowsInfo):
+class TextClassificationInfo(TaskManifest):
     """The content of `text_classification_info.json`.
 
     Attributes:

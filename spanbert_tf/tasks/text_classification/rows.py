@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.data.packing import SpecialTokenIds
-from spanbert_tf.data.rows_info import (
+from spanbert_tf.data.records import (
     POSITION_DTYPE,
     ROW_TOKEN_IDS,
     SECOND_START,
     SEGMENT_POSITIONS,
+    Records,
 )
-from spanbert_tf.data.task_records import Records
 from spanbert_tf.data.text_rows import TextRowPacker, TextRows
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.preparation import Row, RowMaker, write_task_records
@@ -27,7 +26,7 @@ from spanbert_tf.tasks.text_classification.records import (
 )
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.tokenization import WordPieceTokenizer
-from spanbert_tf.text.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds
 
 _TEXTS_AT_ONCE = 4096
 _SHOWN_LABELS = 12

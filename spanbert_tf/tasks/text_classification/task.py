@@ -6,7 +6,7 @@ import os
 import numpy as np
 
 from spanbert_tf.console import DataConsole
-from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.records import Records
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.preset_files import golden_digest
 from spanbert_tf.files.text_files import write_json_lines

@@ -19,8 +19,7 @@ from data_prep.beam.writing import write_pretraining_records
 from data_prep.text.corpus import split_sentences
 from data_prep.text.vocabulary import write_vocabulary
 from spanbert_tf.cli import main
-from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
-from spanbert_tf.data.schema import DatasetInfo
+from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.text.vocabulary import Casing, load_vocabulary
@@ -94,12 +93,12 @@ def test_counts_add_up_with_an_independent_count(single, corpus, letters_vocabul
     held_out = written_records.read_records(output, info, "validation")
     for record in held_out:
         everything -= np.bincount(record["token_ids"], minlength=info.vocabulary_size)
-    assert list(load_unigram_counts(output, info)) == everything.tolist()
+    assert list(info.unigram_counts(output)) == everything.tolist()
 
 
 def test_the_description_fits_the_files(single, letters_vocabulary):
     output, info = single
-    assert DatasetInfo.from_json((output / "dataset_info.json").read_text(), "here") == info
+    assert PretrainingManifest.from_json((output / "dataset_info.json").read_text(), "here") == info
     assert (output / "vocab.txt").read_text() == pathlib.Path(letters_vocabulary).read_text()
     names = {shard.file for shard in info.shards} | {
         "dataset_info.json",
@@ -255,7 +254,7 @@ def test_lower_case_strips_accents(tmp_path):
     (record,) = written_records.read_records(tmp_path / "records", info)
     assert record["token_ids"] == expected
     unknown = load_vocabulary(vocabulary).index("[UNK]")
-    assert load_unigram_counts(tmp_path / "records", info)[unknown] == 0
+    assert info.unigram_counts(tmp_path / "records")[unknown] == 0
 
 
 def test_accents_are_kept_on_request(tmp_path, capfd):
@@ -272,7 +271,7 @@ def test_accents_are_kept_on_request(tmp_path, capfd):
     assert "has entries with accents (ä), which --lowercase strips" in capfd.readouterr().err
     with pytest.raises(SystemExit, match="0"):
         main(["prepare", "pretraining", *options, *kept, "--output", str(tmp_path / "records")])
-    info = load_dataset_info(tmp_path / "records")
+    info = PretrainingManifest.load(tmp_path / "records")
     assert info.casing == (True, False)
     peer = BertWordPieceTokenizer(vocabulary, lowercase=True, strip_accents=False)
     expected = peer.encode(text.read_text(), add_special_tokens=False).ids
@@ -299,7 +298,7 @@ def test_small_corpora_hold_out_a_document_but_not_all(
     )
     assert info.num_records("validation") == num_held_out
     assert info.num_records("train") == num_documents - num_held_out
-    assert sum(load_unigram_counts(tmp_path / "records", info)) == info.num_tokens("train")
+    assert sum(info.unigram_counts(tmp_path / "records")) == info.num_tokens("train")
 
 
 def test_what_has_no_tokens_is_counted(letters_vocabulary, tmp_path):

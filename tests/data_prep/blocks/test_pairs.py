@@ -17,7 +17,6 @@ import data_prep.text.corpus
 from data_prep.beam.writing import write_pretraining_records
 from data_prep.blocks.pairs import PairBuilder, first_sentences, join_blocks
 from data_prep.blocks.sequences import fill_blocks, split_long_sentences
-from spanbert_tf.data.records import load_unigram_counts
 from spanbert_tf.errors import BadInputError
 
 SEQUENCE_LENGTH = 35
@@ -202,7 +201,7 @@ def test_documents_are_cut_as_the_definition_says(pairs):
     assert split_ends > 20
     written = sum(shard.num_tokens for shard in info.shards)
     assert written == info.counts["tokens"] + random_tokens
-    assert sum(load_unigram_counts(output, info)) == info.num_tokens("train")
+    assert sum(info.unigram_counts(output)) == info.num_tokens("train")
 
 
 def test_random_segments_are_as_many_sentences_as_there_is_room_for(pairs):

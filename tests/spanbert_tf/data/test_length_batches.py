@@ -8,8 +8,8 @@ import pytest
 import scipy.stats
 from hypothesis import strategies as st
 
-from spanbert_tf.data import length_batches
-from spanbert_tf.data.length_batches import FILLER, MAX_WIDTHS, LengthBatches, batch_widths
+from spanbert_tf.data import batches as batches_of_rows
+from spanbert_tf.data.batches import FILLER, MAX_WIDTHS, LengthBatches, batch_widths
 
 MAX_LENGTH = 203  # no multiple of 8
 lists_of_lengths = st.lists(st.integers(1, MAX_LENGTH), min_size=1, max_size=300)
@@ -56,7 +56,7 @@ def test_widths_are_the_best_ones(lengths, max_widths):
         if widths[-1] >= max(lengths)
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(length_batches, "MAX_WIDTHS", max_widths)
+        patch.setattr(batches_of_rows, "MAX_WIDTHS", max_widths)
         widths = batch_widths(np.array(lengths), 75).tolist()
     assert widths == sorted(set(widths))
     assert set(widths) <= set(allowed)

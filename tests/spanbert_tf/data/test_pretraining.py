@@ -8,8 +8,10 @@ import pytest
 import record_files
 import tensorflow as tf
 
-from spanbert_tf.data import pretraining_dataset, records
-from spanbert_tf.data.packing import ANNOTATION_LISTS, pack_spans, parse_records
+from spanbert_tf.data import pretraining_dataset
+from spanbert_tf.data import stream as record_stream
+from spanbert_tf.data.manifest import ANNOTATIONS, PretrainingManifest
+from spanbert_tf.data.rows import pack_spans, parse_records
 from spanbert_tf.errors import BadInputError, MismatchError, SpanBertError
 from spanbert_tf.masking import MaskingOptions
 
@@ -77,9 +79,9 @@ def pack(record):
 
 
 def read_stream(directory, seed, first_record, count):
-    info = records.load_dataset_info(directory)
+    info = PretrainingManifest.load(directory)
     files = info.files(str(directory), "train")
-    chunks = records.training_chunks(files, info.num_records("train"), seed, first_record)
+    chunks = record_stream.training_chunks(files, info.num_records("train"), seed, first_record)
     stream = chunks.unbatch()
     return [
         (tf.train.Example.FromString(serialized.numpy()).features.feature["record_id"]
@@ -115,7 +117,7 @@ def test_the_stream_resumes_anywhere(single, first_record):
 
 
 def test_windows_smaller_than_an_epoch_still_give_permutations(single, single_records, monkeypatch):
-    monkeypatch.setattr(records, "SHUFFLE_CHUNK", 7)
+    monkeypatch.setattr(record_stream, "SHUFFLE_CHUNK", 7)
     expected = sorted(record["record_id"] for record in single_records[:38])
     whole = read_stream(single, 5, 0, 120)
     assert sorted(number for number, _ in whole[:38]) == expected
@@ -126,8 +128,8 @@ def test_windows_smaller_than_an_epoch_still_give_permutations(single, single_re
 
 def test_files_have_another_order_in_each_epoch(single, monkeypatch):
     """Where a window is one record and a file is read to its end before the next."""
-    monkeypatch.setattr(records, "SHUFFLE_CHUNK", 1)
-    monkeypatch.setattr(records, "_FILES_AT_ONCE", 1)
+    monkeypatch.setattr(record_stream, "SHUFFLE_CHUNK", 1)
+    monkeypatch.setattr(record_stream, "_FILES_AT_ONCE", 1)
     stream = [number for number, _ in read_stream(single, 5, 0, 4 * 38)]
     orders = {tuple(stream[first : first + 38]) for first in range(0, 4 * 38, 38)}
     assert len(orders) > 1
@@ -135,7 +137,7 @@ def test_files_have_another_order_in_each_epoch(single, monkeypatch):
 
 def test_every_window_has_a_permutation_of_its_own():
     orders = {
-        tuple(records._permute(tf.range(20), 5, tf.constant(0, tf.int64), window).numpy())
+        tuple(record_stream._permute(tf.range(20), 5, tf.constant(0, tf.int64), window).numpy())
         for window in tf.range(4, dtype=tf.int64)
     }
     assert len(orders) == 4
@@ -356,8 +358,8 @@ def test_annotated_spans_lie_beside_the_special_tokens_of_a_pair(tmp_path):
     directory = record_files.write_records(
         tmp_path, [record], sequence_length=LENGTH, sequences="pair", annotations=("entities",)
     )
-    info = records.load_dataset_info(directory)
-    lists = ANNOTATION_LISTS["entities"]
+    info = PretrainingManifest.load(directory)
+    lists = ANNOTATIONS["entities"]
     parsed = parse_records(tf.constant([record_files.to_example(record)]), info, lists)
     spans = pack_spans(parsed, "entities")
     # [CLS] 1 2 3 4 [SEP] 6 7 8 9 10 [SEP]
@@ -372,7 +374,7 @@ def test_annotated_spans_lie_beside_the_special_tokens_of_a_pair(tmp_path):
 @pytest.mark.parametrize("damage", ["truncated", "flipped"])
 def test_damaged_shard_is_found_with_its_record(single_records, tmp_path, damage):
     directory = copy_records(single_records, tmp_path)
-    files = records.load_dataset_info(directory).files(str(directory), "train")
+    files = PretrainingManifest.load(directory).files(str(directory), "train")
     shard = directory / "train-00000-of-00002.tfrecord"
     content = bytearray(shard.read_bytes())
     if damage == "truncated":
@@ -382,7 +384,9 @@ def test_damaged_shard_is_found_with_its_record(single_records, tmp_path, damage
     shard.write_bytes(content)
     with pytest.raises(tf.errors.DataLossError):
         list(tf.data.TFRecordDataset(files))
-    assert "train-00000-of-00002.tfrecord: record 2 (from 0)" in str(records.find_damage(files))
+    assert "train-00000-of-00002.tfrecord: record 2 (from 0)" in str(
+        record_stream.find_damage(files)
+    )
 
 
 def record_bounds(content):
@@ -401,7 +405,7 @@ def test_a_shard_that_was_cut_is_refused_before_the_first_step(single_records, t
     content = shard.read_bytes()
     ends = {"to nothing": 0, "in the header": 9, "in the end": len(content) - 2}
     end = ends.get(cut, record_bounds(content)[2])
-    assert records.load_dataset_info(directory).num_records("train") == 6
+    assert PretrainingManifest.load(directory).num_records("train") == 6
     shard.write_bytes(content[:end])
     message = f"00000-of-00002.tfrecord: has {end} bytes, and .* states {len(content)};"
     with pytest.raises(BadInputError, match=message):
@@ -412,20 +416,20 @@ def test_a_shard_that_was_cut_is_refused_before_the_first_step(single_records, t
 def test_an_epoch_that_lacks_records_ends_the_stream(single_records, tmp_path, kept):
     """Files can be cut while they are read; without a record the stream would never end."""
     directory = copy_records(single_records, tmp_path, num_shards=1)
-    files = records.load_dataset_info(directory).files(str(directory), "train")
+    files = PretrainingManifest.load(directory).files(str(directory), "train")
     stream = pretraining_dataset(directory, batch_size=2).as_numpy_iterator()
     with open(files[0], "r+b") as file:
         file.truncate(record_bounds(file.read())[kept])
     with pytest.raises(tf.errors.InvalidArgumentError, match="not the 6 that the description"):
         for _ in range(4):
             next(stream)
-    damage = records.find_damage(files, [6])
+    damage = record_stream.find_damage(files, [6])
     assert f"tfrecord: has {kept} records, and dataset_info.json states 6" in str(damage)
 
 
 def test_no_damage_is_found_in_whole_files(single):
-    info = records.load_dataset_info(single)
-    assert records.find_damage(info.files(str(single), "train")) is None
+    info = PretrainingManifest.load(single)
+    assert record_stream.find_damage(info.files(str(single), "train")) is None
 
 
 @pytest.mark.parametrize("key", ["num_bytes", "strip_accents", "unigram_counts_hash"])
@@ -435,7 +439,7 @@ def test_a_description_that_lacks_a_key_is_refused_by_its_name(single_records, t
     del (values["shards"][0] if key == "num_bytes" else values)[key]
     path.write_text(json.dumps(values))
     with pytest.raises(BadInputError, match=rf"{key}: is missing; write the records again with"):
-        records.load_dataset_info(path.parent)
+        PretrainingManifest.load(path.parent)
 
 
 def test_the_description_is_for_people(single):
@@ -487,4 +491,4 @@ def test_shards_lie_in_the_directory(name, single_records, tmp_path):
     values["shards"][1]["file"] = name
     path.write_text(json.dumps(values))
     with pytest.raises(BadInputError, match=r"shards\[1\]\.file: is no file's name"):
-        records.load_dataset_info(path.parent)
+        PretrainingManifest.load(path.parent)

@@ -11,7 +11,7 @@ import pytest
 from spanbert_tf.cli import main
 from spanbert_tf.config import load_run_config
 from spanbert_tf.conversion.keras_presets import read_keras
-from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.kinds import refuse_no_preset
 from spanbert_tf.models import (
@@ -235,4 +235,4 @@ def test_where_any_task_will_do_other_records_are_named(tmp_path):
 def test_records_of_a_task_are_no_pretraining_records(tmp_path):
     written(tmp_path, {"question_answering_info.json": {}})
     with pytest.raises(BadInputError, match="holds records of question answering, not pre-train"):
-        load_dataset_info(tmp_path)
+        PretrainingManifest.load(tmp_path)

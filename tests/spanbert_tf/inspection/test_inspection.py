@@ -8,7 +8,7 @@ import record_files
 
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.inspection.clipped_indices import count_clipped_indices
 from spanbert_tf.inspection.masked_examples import masked_example
 from spanbert_tf.inspection.records import fill_rate, inspect_records, rows_for_tokens
@@ -31,7 +31,7 @@ def directory(tmp_path_factory, records):
 
 
 def test_fill_rate_and_rows_of_the_papers_batch(directory, records):
-    info = load_dataset_info(directory)
+    info = PretrainingManifest.load(directory)
     tokens = sum(len(record["token_ids"]) for record in records[:100])
     assert fill_rate(info) == tokens / (100 * (LENGTH - 2))
     assert rows_for_tokens(info) == round(131_072 / (tokens / 100 + 2))

@@ -16,7 +16,7 @@ from continued_runs import HEAD_STEPS, SETTINGS, configured, continue_run, save_
 from record_files import VOCABULARY
 
 from spanbert_tf.config import load_config
-from spanbert_tf.data.records import load_dataset_info, load_unigram_counts
+from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.presets.pretraining import load_pretrainer
@@ -83,7 +83,7 @@ def test_heads_alone_leave_the_encoder_as_it_is(preset, tiny_records, tmp_path):
     for path, values in before.items():
         np.testing.assert_array_equal(after[path], values, path)
     model, _ = load_pretrainer(str(run / "preset"))
-    counts = np.array(load_unigram_counts(tiny_records, load_dataset_info(tiny_records))) + 1
+    counts = np.array(PretrainingManifest.load(tiny_records).unigram_counts(tiny_records)) + 1
     moved = model.span_boundary_head.bias.numpy() - np.log(counts / counts.sum())
     assert np.abs(moved).max() > 0.01  # the rates of four steps add up to 0.03
 
@@ -299,7 +299,7 @@ def test_heads_that_know_nothing_else_reach_the_unigrams_cross_entropy(
 ):
     config = configured(preset, tmp_path)
     model = compiled_pretrainer(config, len(VOCABULARY))
-    counts = load_unigram_counts(tiny_records, load_dataset_info(tiny_records))
+    counts = PretrainingManifest.load(tiny_records).unigram_counts(tiny_records)
     begin_at_frequencies(model, counts, [])
     for variable in variables_beside_encoder(model):
         if variable.name in ("gamma", "beta"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from spanbert_tf.config import load_config
-from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.pretraining.datasets import RunDatasets
 from spanbert_tf.training.devices import Devices
@@ -44,7 +44,7 @@ def service_address():
 def batches_of(records, overrides, first_batch):
     config = load_config("spanbert_base", overrides)
     devices = Devices(config.training)
-    datasets = RunDatasets(config, records, load_dataset_info(records), devices)
+    datasets = RunDatasets(config, records, PretrainingManifest.load(records), devices)
     return datasets.training(first_batch).take(25)  # 40 records, batches of 4: over two epochs
 
 

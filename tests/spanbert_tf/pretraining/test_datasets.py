@@ -5,7 +5,7 @@ import re
 import pytest
 
 from spanbert_tf.config import load_config
-from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.pretraining.datasets import check_records
 
@@ -25,7 +25,7 @@ from spanbert_tf.pretraining.datasets import check_records
     ],
 )
 def test_what_the_message_says_to_set_makes_records_fit(name, records, overrides, request):
-    info = load_dataset_info(request.getfixturevalue(records))
+    info = PretrainingManifest.load(request.getfixturevalue(records))
     overrides = [*overrides, "training.batch_size=4"]
     for _ in range(3):
         config = load_config(name, overrides)

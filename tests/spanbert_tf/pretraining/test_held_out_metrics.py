@@ -4,7 +4,7 @@ import keras
 import pytest
 
 from spanbert_tf.config import load_config
-from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.pretraining.datasets import RunDatasets
 from spanbert_tf.pretraining.model import compiled_pretrainer
 from spanbert_tf.training.devices import Devices
@@ -17,7 +17,7 @@ def measured(tiny_overrides, tiny_pair_records):
     for batch_size in (1, 7, 64):
         overrides = [f"training.batch_size={batch_size}", "objectives.span_boundary=true"]
         config = load_config("bert_2seq_nsp", [*tiny_overrides, *overrides])
-        info = load_dataset_info(tiny_pair_records)
+        info = PretrainingManifest.load(tiny_pair_records)
         devices = Devices(config.training)
         held_out = RunDatasets(config, tiny_pair_records, info, devices).held_out()
         if model is None:

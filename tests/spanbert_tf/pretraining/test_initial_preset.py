@@ -8,7 +8,7 @@ import pytest
 from record_files import VOCABULARY, random_records, write_records
 
 from spanbert_tf.config import load_config
-from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertTokenizer
 from spanbert_tf.presets.pretraining import save_pretraining_preset
@@ -49,7 +49,7 @@ def test_weights_are_taken_over_and_reported(saved, config, tiny_records, capfd)
     source, preset = saved
     keras.utils.set_random_seed(8)
     model = build_pretrainer(config, len(VOCABULARY))
-    begin_with_preset(model, preset, tiny_records, load_dataset_info(tiny_records))
+    begin_with_preset(model, preset, tiny_records, PretrainingManifest.load(tiny_records))
     for expected, actual in zip(source.weights, model.weights, strict=True):
         np.testing.assert_array_equal(actual.numpy(), expected.numpy(), expected.path)
     lines = capfd.readouterr().out.splitlines()
@@ -67,7 +67,7 @@ def test_head_that_the_preset_lacks_starts_fresh(saved, config, tiny_records, tm
     (preset / "pretraining_heads.npz").unlink()
     (preset / "golden.json").unlink()  # it lists the file
     model = build_pretrainer(config, len(VOCABULARY))
-    begin_with_preset(model, str(preset), tiny_records, load_dataset_info(tiny_records))
+    begin_with_preset(model, str(preset), tiny_records, PretrainingManifest.load(tiny_records))
     assert "span boundary head: starts fresh: the preset has none" in capfd.readouterr().out
 
 
@@ -138,7 +138,7 @@ def test_rows_of_the_embedding_without_an_entry_are_left_out(config, tiny_record
     preset = str(tmp_path / "preset")
     save_pretraining_preset(source, SpanBertTokenizer(VOCABULARY), preset, sequence_length=24)
     model = build_pretrainer(config, len(VOCABULARY))
-    begin_with_preset(model, preset, tiny_records, load_dataset_info(tiny_records))
+    begin_with_preset(model, preset, tiny_records, PretrainingManifest.load(tiny_records))
     num_cut = 0
     for expected, actual in zip(source.get_weights(), model.get_weights(), strict=True):
         num_cut += len(expected) > len(actual)
@@ -147,7 +147,7 @@ def test_rows_of_the_embedding_without_an_entry_are_left_out(config, tiny_record
 
 
 def test_accents_must_be_treated_as_in_the_records(save_preset, tiny_records):
-    info = load_dataset_info(tiny_records)
+    info = PretrainingManifest.load(tiny_records)
     info = dataclasses.replace(info, lowercase=True, strip_accents=True)
     _, preset = save_preset(lowercase=True, strip_accents=False)
     with pytest.raises(MismatchError, match=r"accents kept, .* --lowercase --keep-accents"):

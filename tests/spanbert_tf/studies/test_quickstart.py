@@ -9,6 +9,7 @@ import pytest
 
 from spanbert_tf.config import load_config
 from spanbert_tf.data import pretraining_dataset
+from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.studies import quickstart
 from spanbert_tf.studies.quickstart_text import choose_masked_sentences, write_python_texts
@@ -61,7 +62,7 @@ def test_unigrams_cost_what_plain_python_says(output):
     records = str(output / "records")
     training, targets = collections.Counter(), []
     for batch in pretraining_dataset(records, batch_size=1, split="train").take(
-        quickstart.load_dataset_info(records).num_records("train")  # one epoch
+        PretrainingManifest.load(records).num_records("train")  # one epoch
     ):
         row = batch["token_ids"][0].numpy()
         for position, token in zip(

@@ -8,9 +8,8 @@ import pytest
 import tensorflow as tf
 from typing_extensions import TypedDict
 
-from spanbert_tf.data.row_lengths import load_lengths
-from spanbert_tf.data.rows_info import RowsInfo
-from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.records import Records, TaskManifest
+from spanbert_tf.data.tfrecords import load_lengths
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.tasks import preparation
 from spanbert_tf.tasks.preparation import Row, RowMaker, RowPacker, write_task_records
@@ -22,7 +21,7 @@ class NumberLine(TypedDict):
     number: int
 
 
-class CountingInfo(RowsInfo):
+class CountingInfo(TaskManifest):
     task: ClassVar[str] = "counting"
     line_files: ClassVar = {"numbers.jsonl": (NumberLine, "rows")}
 

@@ -14,9 +14,9 @@ from typing_extensions import TypedDict
 
 from spanbert_tf.command_line import record_options
 from spanbert_tf.config import FinetuningConfig
-from spanbert_tf.data.packed_rows import NUMBER, packed_batches
-from spanbert_tf.data.rows_info import ROW_TOKEN_IDS, SECOND_START, RowsInfo
-from spanbert_tf.data.task_records import Records
+from spanbert_tf.data.batches import packed_batches
+from spanbert_tf.data.records import ROW_TOKEN_IDS, SECOND_START, Records, TaskManifest
+from spanbert_tf.data.rows import NUMBER
 from spanbert_tf.files.text_files import read_json_objects, write_json_lines
 from spanbert_tf.models import SpanBertTextClassifier, SpanBertTextClassifierPreprocessor
 from spanbert_tf.serving.server_files import Manual
@@ -30,7 +30,7 @@ from spanbert_tf.text.tokenization import TextTokenizer
 ANIMALS = ("cat", "dog")
 
 
-class ToyInfo(RowsInfo):
+class ToyInfo(TaskManifest):
     task: ClassVar[str] = "toy"
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from spanbert_tf.cli import main
 from spanbert_tf.config import load_config
-from spanbert_tf.data.records import load_dataset_info
+from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.tasks.table import load_task_config
 from spanbert_tf.training.run_directory import RunDirectory
@@ -53,7 +53,7 @@ def test_a_pretraining_run_of_before_is_refused_by_name(
     write_run_of_before(
         run, text[:start] + MASKING_OF_BEFORE + text[end:], {"--initial-preset": None}
     )
-    (run / "dataset_info.json").write_text(load_dataset_info(tiny_records).to_json())
+    (run / "dataset_info.json").write_text(PretrainingManifest.load(tiny_records).to_json())
     before = contents(run)
     arguments = ["pretrain", "--config", "bert_1seq", "--data", tiny_records, "--output", str(run)]
     with pytest.raises(SystemExit) as ended:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spanbert_tf.data.document_segments import segment_documents
+from spanbert_tf.data.documents import segment_documents
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.coreference.dataset import coreference_dataset, load_documents
 from spanbert_tf.tasks.coreference.prepare import prepare_coreference

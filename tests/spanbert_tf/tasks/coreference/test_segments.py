@@ -5,7 +5,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spanbert_tf.data.document_segments import segment_documents
+from spanbert_tf.data.documents import segment_documents
 from spanbert_tf.tasks.coreference.conll import Document
 from spanbert_tf.tasks.coreference.rows import DocumentTokenizer, Pieces, segment_pieces
 from spanbert_tf.text.tokenization import TextTokenizer

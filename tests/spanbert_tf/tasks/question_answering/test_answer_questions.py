@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from server_process import TEXT_OPERATIONS, operations_beyond_tensorflow, run
 
 from spanbert_tf.data import question_answering_dataset
-from spanbert_tf.data.passage_windows import WindowPacker
+from spanbert_tf.data.windows import WindowPacker
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import (
     SpanBertBackbone,

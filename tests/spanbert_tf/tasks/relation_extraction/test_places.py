@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from spanbert_tf.data.entity_markers import make_markers
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertRelationClassifier,
@@ -12,6 +11,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.tasks.relation_extraction.serving import ClassifyRelations
+from spanbert_tf.text.vocabulary import make_markers
 
 UNUSED = [f"[unused{number}]" for number in range(1, 9)]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *UNUSED, "ann", "bob", "in"]

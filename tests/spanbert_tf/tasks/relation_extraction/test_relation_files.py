@@ -8,8 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spanbert_tf.data.entity_markers import make_markers
-from spanbert_tf.data.relation_packer import RelationPacker
+from spanbert_tf.data.text_rows import RelationPacker
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.relation_extraction.dataset import relation_extraction_dataset
 from spanbert_tf.tasks.relation_extraction.records import RelationExtractionInfo
@@ -19,7 +18,7 @@ from spanbert_tf.tasks.relation_extraction.rows import (
     read_tacred,
     write_relations,
 )
-from spanbert_tf.text.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing, make_markers
 
 WORDS = ["the", "cat", "##s", "ann", "rome", "in", "(", ")", ".", "b"]
 UNUSED = [f"[unused{number}]" for number in range(1, 13)]

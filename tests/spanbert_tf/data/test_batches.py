@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from spanbert_tf.data.length_batches import LengthBatches
-from spanbert_tf.data.row_batches import prediction_batches, training_batches
+from spanbert_tf.data.batches import LengthBatches, prediction_batches, training_batches
 from spanbert_tf.data.tfrecords import RecordFile
 
 MAX_LENGTH = 60

@@ -1,4 +1,7 @@
-"""Parses a batch of records and packs it into rows: [CLS], and each block followed by [SEP].
+"""Serialized records as rows of tensors.
+
+Records for pre-training are parsed and packed: [CLS], and each block followed by [SEP]. The rows of
+a task are packed already, when they are written; they are parsed and padded.
 
 B rows, S positions, N tokens of text a row at most, G blocks a row, E entries of a list.
 """
@@ -6,30 +9,35 @@ B rows, S positions, N tokens of text a row at most, G blocks a row, E entries o
 import functools
 import itertools
 import operator
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.data import schema
-from spanbert_tf.data.features import decode_unsigned
+from spanbert_tf.data import manifest
+from spanbert_tf.data.records import (
+    POSITION_DTYPE,
+    ROW_TOKEN_IDS,
+    SECOND_START,
+    SEGMENT_POSITIONS,
+    TaskManifest,
+)
 from spanbert_tf.masking import AnnotatedSpans, Blocks
 from spanbert_tf.text.vocabulary import SpecialTokenIds
 
-_SCALARS = (schema.RECORD_ID, schema.FIRST_TOKEN_INDEX)
-_PAIR_SCALARS = (schema.SECOND_SEGMENT_START, schema.NEXT_SENTENCE_LABEL)
+_SCALARS = (manifest.RECORD_ID, manifest.FIRST_TOKEN_INDEX)
+_PAIR_SCALARS = (manifest.SECOND_SEGMENT_START, manifest.NEXT_SENTENCE_LABEL)
 POSITION_LISTS = (
-    schema.SENTENCE_STARTS,
-    schema.SENTENCE_INDICES,
-    schema.PARAGRAPH_STARTS,
-    schema.PARAGRAPH_INDICES,
+    manifest.SENTENCE_STARTS,
+    manifest.SENTENCE_INDICES,
+    manifest.PARAGRAPH_STARTS,
+    manifest.PARAGRAPH_INDICES,
 )
-ANNOTATION_LISTS = {
-    "entities": (schema.ENTITY_STARTS, schema.ENTITY_ENDS),
-    "noun_phrases": (schema.NOUN_PHRASE_STARTS, schema.NOUN_PHRASE_ENDS),
-}
-# What masking schemes can take: annotations, and what all records have.
-SPAN_LISTS = {**ANNOTATION_LISTS, "sentences": (schema.SENTENCE_STARTS,)}
+NUMBER = tf.io.FixedLenFeature([], tf.int64)
+FLOAT = tf.io.FixedLenFeature([], tf.float32)
+LIST = tf.io.FixedLenFeature([], tf.string)
+_DECODED_AS = {"uint32": "int32"}  # TensorFlow decodes no uint32; ids and offsets are far below
 
 
 class ParsedRecords(NamedTuple):
@@ -50,7 +58,7 @@ class ParsedRecords(NamedTuple):
     @property
     def inner_bounds(self) -> list[tf.Tensor]:
         """Positions in the text where blocks begin but the first; int64 [B, 1] each, G - 1."""
-        names = [schema.SECOND_SEGMENT_START]
+        names = [manifest.SECOND_SEGMENT_START]
         return [self.scalars[name][:, tf.newaxis] for name in names if name in self.scalars]
 
 
@@ -60,7 +68,7 @@ def scalar_names(sequences: str) -> tuple[str, ...]:
 
 
 def parse_records(
-    serialized: tf.Tensor, info: schema.DatasetInfo, list_names: tuple[str, ...] = ()
+    serialized: tf.Tensor, info: manifest.PretrainingManifest, list_names: tuple[str, ...] = ()
 ) -> ParsedRecords:
     """Parses a batch of pre-training records.
 
@@ -70,17 +78,17 @@ def parse_records(
         list_names: the lists to parse besides the token ids.
     """
     names = scalar_names(info.sequences)
-    spec = {name: tf.io.FixedLenFeature([], tf.int64) for name in names}
-    spec |= {name: tf.io.FixedLenFeature([], tf.string) for name in (schema.TOKEN_IDS, *list_names)}
+    spec = dict.fromkeys(names, NUMBER)
+    spec |= dict.fromkeys((manifest.TOKEN_IDS, *list_names), LIST)
     parsed = tf.io.parse_example(serialized, spec)
     width = info.sequence_length - 1 - info.num_blocks  # N
-    dtype = schema.token_id_dtype(info.vocabulary_size)
-    token_ids, lengths = _decode_list(parsed[schema.TOKEN_IDS], dtype, width)
+    dtype = manifest.token_id_dtype(info.vocabulary_size)
+    token_ids, lengths = _decode_list(parsed[manifest.TOKEN_IDS], dtype, width)
     return ParsedRecords(
         token_ids,
         lengths,
         {name: parsed[name] for name in names},
-        {name: _decode_list(parsed[name], schema.LIST_DTYPE, width) for name in list_names},
+        {name: _decode_list(parsed[name], manifest.LIST_DTYPE, width) for name in list_names},
     )
 
 
@@ -117,17 +125,17 @@ def pack_rows(
     ]  # [B, S] each
     token_ids, segment_ids = shifted[0], tf.zeros_like(shifted[0])
     positions = tf.range(token_ids.shape[1], dtype=tf.int64)  # [S]
-    for start, later_ids in zip(starts[1:], shifted[1:], strict=True):
-        token_ids = tf.where(positions >= start, later_ids, token_ids)
-        segment_ids += tf.cast(positions >= start, tf.int32)
-    is_end = functools.reduce(operator.or_, (positions == end for end in ends))
     is_text = positions <= ends[-1]  # [B, S]
+    for start, later_ids in zip(starts[1:], shifted[1:], strict=True):
+        is_later = positions >= start
+        token_ids = tf.where(is_later, later_ids, token_ids)
+        segment_ids += tf.cast(is_later & is_text, tf.int32)
+    is_end = functools.reduce(operator.or_, (positions == end for end in ends))
     token_ids = tf.where(is_end, special.end, token_ids)
     token_ids = tf.where(is_text, token_ids, special.pad)
-    padding_mask = tf.cast(is_text, tf.int32)
-    features = {"segment_ids": segment_ids * padding_mask, "padding_mask": padding_mask}
-    if schema.NEXT_SENTENCE_LABEL in records.scalars:
-        labels = records.scalars[schema.NEXT_SENTENCE_LABEL]
+    features = {"segment_ids": segment_ids, "padding_mask": tf.cast(is_text, tf.int32)}
+    if manifest.NEXT_SENTENCE_LABEL in records.scalars:
+        labels = records.scalars[manifest.NEXT_SENTENCE_LABEL]
         features["next_sentence_labels"] = tf.cast(labels, tf.int32)
     sizes = [end - start for start, end in zip(starts, ends, strict=True)]
     return features, Blocks(token_ids, tf.concat(starts, axis=1), tf.concat(sizes, axis=1))
@@ -137,10 +145,10 @@ def pack_spans(records: ParsedRecords, name: str) -> AnnotatedSpans:
     """The spans of a list as positions in the packed rows.
 
     Args:
-        records: parsed with `SPAN_LISTS[name]`.
-        name: a name of `SPAN_LISTS`.
+        records: parsed with `manifest.SPAN_LISTS[name]`.
+        name: a name of `manifest.SPAN_LISTS`.
     """
-    start_name, *end_names = SPAN_LISTS[name]
+    start_name, *end_names = manifest.SPAN_LISTS[name]
     starts, counts = records.lists[start_name]
     most = tf.maximum(tf.reduce_max(counts), 1)  # lists are as wide as rows, and nearly empty
     starts = tf.cast(starts[:, :most], tf.int64)  # [B, E]
@@ -191,11 +199,11 @@ def segment_aware_indices(records: ParsedRecords) -> dict[str, tf.Tensor]:
         values = tf.gather(tf.cast(records.lists[values_name][0], tf.int64), found, batch_dims=1)
         return values, positions - tf.gather(starts, found, batch_dims=1)
 
-    paragraphs, _ = at_positions(schema.PARAGRAPH_STARTS, schema.PARAGRAPH_INDICES)
-    sentences, tokens = at_positions(schema.SENTENCE_STARTS, schema.SENTENCE_INDICES)
+    paragraphs, _ = at_positions(manifest.PARAGRAPH_STARTS, manifest.PARAGRAPH_INDICES)
+    sentences, tokens = at_positions(manifest.SENTENCE_STARTS, manifest.SENTENCE_INDICES)
     # The block's first sentence may have begun before the block.
     in_first_sentence = tokens == positions
-    first_token = records.scalars[schema.FIRST_TOKEN_INDEX][:, tf.newaxis]
+    first_token = records.scalars[manifest.FIRST_TOKEN_INDEX][:, tf.newaxis]
     tokens += tf.where(in_first_sentence, first_token, 0)
     tokens = tf.where(block_positions < 0, tf.zeros_like(tokens), tokens)
     is_empty = records.lengths[:, tf.newaxis] == 0  # a filling row has no sentence
@@ -207,3 +215,85 @@ def segment_aware_indices(records: ParsedRecords) -> dict[str, tf.Tensor]:
     return {
         name: tf.where(is_empty, 0, tf.cast(values, tf.int32)) for name, values in indices.items()
     }
+
+
+class PackedRows:
+    """Makes tensors of serialized rows.
+
+    Args:
+        info: description of the rows.
+        pad_id: id of [PAD].
+    """
+
+    def __init__(self, info: TaskManifest, pad_id: int) -> None:
+        self._id_dtype = manifest.token_id_dtype(info.vocabulary_size)
+        self._positions = SEGMENT_POSITIONS if info.segment_aware else ()
+        self._pad_id = pad_id
+
+    def parse(
+        self,
+        serialized: tf.Tensor,
+        width: tf.Tensor,
+        features: Mapping[str, tf.io.FixedLenFeature],
+    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """The encoder's features, and what else the task has stored.
+
+        Args:
+            serialized: string [B].
+            width: int32 [], S.
+            features: kinds of the task's own features: `NUMBER`, `FLOAT` or `LIST`.
+
+        Returns:
+            `token_ids`, `segment_ids`, `padding_mask` and, if the records have them,
+            `paragraph_indices`, `sentence_indices` and `token_indices`, int32 [B, S]; and the
+            task's own features, numbers as int32 or float32 [B], lists as bytes, string [B].
+        """
+        own = {ROW_TOKEN_IDS: LIST, SECOND_START: NUMBER} | dict.fromkeys(self._positions, LIST)
+        record = tf.io.parse_example(serialized, {**own, **features})
+        record = {
+            name: tf.cast(values, tf.int32) if values.dtype == tf.int64 else values
+            for name, values in record.items()
+        }
+        num_tokens = tf.strings.length(record[ROW_TOKEN_IDS]) // np.dtype(self._id_dtype).itemsize
+        positions = tf.range(width)[tf.newaxis]  # [1, S]
+        is_token = positions < num_tokens[:, tf.newaxis]  # [B, S]
+        is_second = positions >= record[SECOND_START][:, tf.newaxis]
+        token_ids = self.decode(record[ROW_TOKEN_IDS], self._id_dtype, width)
+        x = {
+            "token_ids": tf.where(is_token, token_ids, self._pad_id),
+            "segment_ids": tf.cast(is_token & is_second, tf.int32),
+            "padding_mask": tf.cast(is_token, tf.int32),
+        }
+        for name in self._positions:
+            x[name] = self.decode(record[name], POSITION_DTYPE, width)
+        return x, {name: record[name] for name in features}
+
+    def decode(self, raw: tf.Tensor, dtype: str, width: tf.Tensor) -> tf.Tensor:
+        """Lists of unsigned numbers, one for each position, as int32 [B, S], padded with 0.
+
+        Args:
+            raw: string [B].
+            dtype: the type that they were written in.
+            width: int32 [], S.
+        """
+        size = np.dtype(dtype).itemsize
+        values = decode_unsigned(raw, dtype, fixed_length=width * size)
+        return tf.ensure_shape(tf.cast(values, tf.int32), [raw.shape[0], None])
+
+
+def decode_unsigned(
+    raw: tf.Tensor, dtype: str, fixed_length: int | tf.Tensor | None = None
+) -> tf.Tensor:
+    """The numbers in bytes.
+
+    Args:
+        raw: string [...].
+        dtype: the type that they were written in: `"uint8"`, `"uint16"` or `"uint32"`.
+        fixed_length: bytes of each list after cutting and padding with 0; without it, all lists
+            must be equally long.
+
+    Returns:
+        A tensor [..., numbers] of that type, int32 in place of uint32.
+    """
+    out_type = tf.as_dtype(_DECODED_AS.get(dtype, dtype))
+    return tf.io.decode_raw(raw, out_type, fixed_length=fixed_length)

@@ -1,4 +1,4 @@
-"""Which rows make up each batch of an epoch, and how wide it is. Nothing here needs TensorFlow.
+"""Batches of a task's packed rows: the input of all fine-tuning and prediction.
 
 Rows of a task have lengths from 20 to 512 tokens, and a batch is as wide as its longest row, so in
 batches of random rows a third of the positions is padding. Here rows of similar length meet:
@@ -15,18 +15,33 @@ before it, on any number of devices and threads.
 The last batch of an epoch is filled up to B with `FILLER` rows. A batch that goes on into the next
 epoch would need no filling, but then epochs would not have a whole number of steps.
 
+The rows lie in one TFRecord file and are read at their places; the task's own function makes
+tensors of a whole batch at once. Nothing here knows what the rows mean.
+
 N rows, B rows of a batch, W widths.
 """
 
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
+
+from spanbert_tf.data.records import Records
+from spanbert_tf.data.rows import PackedRows
+from spanbert_tf.data.tfrecords import RecordFile
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.masking.random_bits import row_keys
+from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 BATCHES_SORTED = 64
 MAX_WIDTHS = 16  # shapes that XLA compiles a step for
 WIDTH_MULTIPLE = 8  # matrix products of 16-bit numbers are fastest so
 FILLER = -1  # in place of a row's number
 _ROWS, _BATCHES = 0, 1  # what is permuted
+ParseRows = Callable[..., tuple[dict, dict]]
+ParsePackedRows = Callable[[PackedRows, tf.Tensor, tf.Tensor], tuple[dict, Any]]
 
 
 class Plan(NamedTuple):
@@ -114,6 +129,147 @@ class LengthBatches:
 
     def _widths_of(self, rows: np.ndarray) -> np.ndarray:
         return np.where(rows == FILLER, 0, self._row_widths[rows])
+
+
+def packed_batches(
+    records: Records,
+    parse: ParsePackedRows,
+    *,
+    batch_size: int,
+    training: bool,
+    seed: int = 0,
+    first_batch: int = 0,
+) -> tf.data.Dataset:
+    """Batches of a task's rows, rows of similar length together.
+
+    S is one of at most 16 widths; see `LengthBatches`.
+
+    Args:
+        records: the records, opened.
+        parse: `(rows, serialized, width)` → `(x, y)`, by `rows.parse`.
+        batch_size: B.
+        training: endless batches of B rows, each epoch in an order of its own that is a function of
+            (seed, epoch), of the rows that are trained; otherwise each row once, the longest first,
+            the last batch smaller.
+        seed: seed of the order.
+        first_batch: how many batches of the training stream to pass over, to resume.
+
+    Returns:
+        For training, a data set of `(x, y, sample_weight)`: `sample_weight`, float32 [B], is 0
+        where a copied row fills up the last batch of an epoch. Otherwise of `(x, y)`, where `x`
+        also has `row_index`, int32 [B], the number of the row in the file.
+
+    Raises:
+        BadInputError: the rows are damaged, or there is none (to train on).
+    """
+    info = records.info
+    lengths = records.lengths(training=training)
+    if (longest := int(max(lengths))) > info.sequence_length:
+        raise BadInputError(
+            f"{records}: has rows of {longest} tokens, and {info.file_name()} says "
+            f"{info.sequence_length} at most (sequence_length); write the records again"
+        )
+    batches = LengthBatches(lengths, batch_size=batch_size, max_length=info.sequence_length)
+    rows = PackedRows(info, SpecialTokenIds.from_vocabulary(records.vocabulary).pad)
+    parse_rows = tf.autograph.experimental.do_not_convert(functools.partial(parse, rows))
+    if training:
+        return training_batches(
+            records.rows, batches, parse_rows, seed=seed, first_batch=first_batch
+        )
+    return prediction_batches(records.rows, batches, parse_rows)
+
+
+def training_batches(
+    records: RecordFile,
+    batches: LengthBatches,
+    parse: ParseRows,
+    *,
+    seed: int,
+    first_batch: int = 0,
+    with_keys: bool = False,
+) -> tf.data.Dataset:
+    """Batches of rows of similar length, epoch after epoch without end.
+
+    Args:
+        records: the rows; those beyond the ones that `batches` knows are not trained.
+        batches: which rows make up each batch; B is its batch size.
+        parse: turns records (string [B]) and the width to pad them to (int32 []) into `(x, y)`,
+            tensors of B rows.
+        seed: the order is a function of (seed, epoch).
+        first_batch: how many batches to pass over, to resume; none of them is read.
+        with_keys: whether `parse` is also given a key of each row and epoch (uint64 [B]), for a
+            task that draws what it takes of a row anew at each visit; see `random_bits`.
+
+    Returns:
+        A data set of `(x, y, sample_weight)`. All batches have B rows; those that fill up the last
+        one of an epoch are copies of its first row, and their `sample_weight` (float32 [B]) is 0.
+    """
+    first_epoch, first_in_epoch = divmod(first_batch, batches.num_batches)
+
+    @tf.autograph.experimental.do_not_convert  # here as below: plain operations
+    def plan_of(epoch: tf.Tensor) -> tf.data.Dataset:
+        rows, widths = tf.numpy_function(
+            lambda number: tuple(batches.epoch(seed, int(number))),
+            [epoch],
+            (tf.int64, tf.int32),
+        )
+        rows.set_shape([batches.num_batches, batches.batch_size])
+        widths.set_shape([batches.num_batches])
+        num_passed = tf.where(epoch == first_epoch, tf.constant(first_in_epoch, tf.int64), 0)
+        epochs = tf.fill(tf.shape(rows), epoch)
+        return tf.data.Dataset.from_tensor_slices((rows, widths, epochs)).skip(num_passed)
+
+    @tf.autograph.experimental.do_not_convert
+    def read(rows: tf.Tensor, width: tf.Tensor, epochs: tf.Tensor) -> tuple[dict, dict, tf.Tensor]:
+        is_row = rows != FILLER
+        rows = tf.where(is_row, rows, rows[0])
+        keys = [row_keys(seed, epochs, rows)] if with_keys else []
+        x, y = parse(_read(records, rows), width, *keys)
+        return x, y, tf.cast(is_row, tf.float32)
+
+    plan = tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(plan_of)
+    return plan.map(read, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def prediction_batches(
+    records: RecordFile,
+    batches: LengthBatches,
+    parse: ParseRows,
+    max_positions: int | None = None,
+) -> tf.data.Dataset:
+    """Batches of all rows once, the longest first.
+
+    Args:
+        records: as `training_batches`.
+        batches: as `training_batches`.
+        parse: as `training_batches`.
+        max_positions: positions of a batch at most, padding counted; see
+            `LengthBatches.longest_first`.
+
+    Returns:
+        A data set of `(x, y)`; the last batch may be smaller. `x` also has `row_index`,
+        the number of each row in the file (int32 [B]), ascending in a batch: with it predictions
+        return to the order of the file.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def read(rows: tf.Tensor, width: tf.Tensor) -> tuple[dict, dict]:
+        rows = tf.boolean_mask(rows, rows != FILLER)
+        x, y = parse(_read(records, rows), width)
+        return x | {"row_index": tf.cast(rows, tf.int32)}, y
+
+    plan = tf.data.Dataset.from_tensor_slices(tuple(batches.longest_first(max_positions)))
+    return plan.map(read, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+@tf.autograph.experimental.do_not_convert
+def _read(records: RecordFile, rows: tf.Tensor) -> tf.Tensor:
+    """The records of a batch, string [B]."""
+    serialized = tf.numpy_function(
+        lambda numbers: np.array(records.read(numbers), object), [rows], tf.string
+    )
+    serialized.set_shape(rows.shape)
+    return serialized
 
 
 def batch_widths(lengths: np.ndarray, max_length: int) -> np.ndarray:

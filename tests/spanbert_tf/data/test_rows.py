@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from spanbert_tf.data.features import decode_unsigned
-from spanbert_tf.data.schema import token_id_dtype
+from spanbert_tf.data.manifest import token_id_dtype
+from spanbert_tf.data.rows import decode_unsigned
 
 
 @pytest.mark.parametrize("vocabulary_size", [28_996, 2**16, 2**16 + 1, 250_002])

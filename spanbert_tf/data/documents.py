@@ -1,0 +1,360 @@
+"""Documents of any length as a coreference resolver reads them, in a graph.
+
+Texts become documents of words and sentences; documents become segments that an encoder can read,
+each `[CLS] pieces [SEP]`; segments become dense batches. Preprocessor and exports call these rules
+(original `minimize.py`): a segment takes what fits, back to the last end of a sentence; of a longer
+sentence, back to the last end of a word; a longer word is cut. Preparation follows them in NumPy,
+and a test compares both.
+
+N or B documents, P pieces of all of them, Q segments of all of them, T positions (of all documents,
+or of the longest), special tokens counted; G segments of the longest, L positions of a segment.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from spanbert_tf.data.manifest import NO_SPEAKER, SPECIAL_SPEAKER
+from spanbert_tf.text.positions import changes, segment_positions
+from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
+from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds, is_continuation
+
+NO_PIECE = -1
+NO_SENTENCE = -1  # of padding
+_SEGMENT_MULTIPLE = 32  # L is rounded up to it, so that shapes are few
+_NAMES = 2**31 - 3  # names are told apart by a hash
+
+
+class SegmentedDocuments(NamedTuple):
+    """Documents with special tokens; ragged int32 [N, positions] unless it says otherwise.
+
+    Attributes:
+        segment_lengths: positions of each segment, ragged int32 [N, segments]; at least one.
+        token_ids: ids of the vocabulary.
+        pieces: which piece of its document stands there; `NO_PIECE` for a special token.
+        sentence_indices: index of its sentence, from 0. A [SEP] after the end of a sentence
+            already has the next one's, as the [CLS] after it.
+        word_indices: index of its word. A [CLS] has that of the word before it (0 at first), a
+            [SEP] that of the last one.
+    """
+
+    segment_lengths: tf.RaggedTensor
+    token_ids: tf.RaggedTensor
+    pieces: tf.RaggedTensor
+    sentence_indices: tf.RaggedTensor
+    word_indices: tf.RaggedTensor
+
+
+class TextDocuments(NamedTuple):
+    """Texts as a model reads them, and where their words stand.
+
+    Attributes:
+        features: features of `pack_documents`.
+        segmented: pieces with special tokens.
+        piece_starts: first character of each piece, ragged int32 [N, pieces].
+        piece_ends: the character after each piece.
+        word_starts: first character of each word, ragged int32 [N, words].
+        word_ends: the character after each word.
+    """
+
+    features: dict[str, tf.Tensor]
+    segmented: SegmentedDocuments
+    piece_starts: tf.RaggedTensor
+    piece_ends: tf.RaggedTensor
+    word_starts: tf.RaggedTensor
+    word_ends: tf.RaggedTensor
+
+
+class TextReader(tf.Module):
+    """Makes documents of texts.
+
+    Words are BERT's: white space and punctuation part them. Sentences are those of
+    `segment_positions`: a line end ends one.
+
+    Args:
+        vocabulary: entries in order of their ids.
+        casing: what is done to the text.
+        sequence_length: positions of a segment at most.
+    """
+
+    def __init__(self, vocabulary: list[str], casing: Casing, sequence_length: int) -> None:
+        super().__init__()
+        self._tokenizer = WordPieceTokenizer.shared(vocabulary, casing)
+        self._continues = tf.constant([is_continuation(piece) for piece in vocabulary])  # [V]
+        self._sequence_length = sequence_length
+        self._special = SpecialTokenIds.from_vocabulary(vocabulary)
+
+    def __call__(self, texts: tf.Tensor, speakers: tf.Tensor | None = None) -> TextDocuments:
+        """Reads texts of any length.
+
+        Args:
+            texts: string [N]; bytes that are no UTF-8 are replaced.
+            speakers: string [N], names with line ends between them: one for each line of the text
+                that has words; none for lines without a name.
+        """
+        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+        ids, starts, ends = self._tokenizer.tokenize_with_offsets(texts)
+        rows = ids.value_rowids()  # [P]
+        places = segment_positions(texts, starts, first_paragraph=0)
+        lines = places.paragraph_indices.flat_values
+        is_new = changes(lines) | changes(places.sentence_indices.flat_values) | changes(rows)
+        sentences = ids.with_flat_values(tf.cumsum(tf.cast(is_new, tf.int32)))
+        begins = ~tf.gather(self._continues, ids.flat_values) | changes(rows)  # [P]
+        words = tf.cumsum(tf.cast(begins, tf.int32)) - 1  # of all texts
+        first_words = tf.math.unsorted_segment_min(words, rows, ids.nrows())
+        own_words = ids.with_flat_values(words - tf.gather(first_words, rows))
+        segmented = segment_documents(
+            ids,
+            sentences,
+            own_words,
+            sequence_length=self._sequence_length,
+            start_id=self._special.start,
+            end_id=self._special.end,
+        )
+        is_special = segmented.pieces.flat_values == NO_PIECE
+        features = pack_documents(
+            segmented.segment_lengths,
+            segmented.token_ids,
+            segmented.pieces.with_flat_values(is_special),
+            segmented.sentence_indices,
+            segmented.word_indices,
+            _speakers_of_positions(segmented, places.paragraph_indices, speakers),
+            tf.zeros([ids.nrows()], tf.int32),
+            pad_id=self._special.pad,
+            max_segment_length=self._sequence_length,
+        )
+        char_starts, char_ends = (
+            values.with_flat_values(characters_before(texts, values.flat_values, rows))
+            for values in (starts, ends)
+        )
+        ends_word = tf.concat([begins[1:], tf.ones_like(begins[:1])], axis=0)
+        return TextDocuments(
+            features,
+            segmented,
+            char_starts,
+            char_ends,
+            tf.ragged.boolean_mask(char_starts, ids.with_flat_values(begins)),
+            tf.ragged.boolean_mask(char_ends, ids.with_flat_values(ends_word)),
+        )
+
+
+def _speakers_of_positions(
+    segmented: SegmentedDocuments, lines: tf.RaggedTensor, speakers: tf.Tensor | None
+) -> tf.RaggedTensor:
+    """The number of each position's speaker, ragged int32 [N, positions]."""
+    pieces = segmented.pieces.flat_values
+    rows = segmented.pieces.value_rowids()
+    is_special = pieces == NO_PIECE
+    if speakers is None:
+        numbers = tf.zeros_like(pieces)
+    else:
+        names = tf.strings.split(speakers, "\n")  # ragged [N, names]
+        places = tf.cast(tf.gather(lines.row_starts(), rows), tf.int32) + tf.maximum(pieces, 0)
+        flat_lines = tf.concat([lines.flat_values, [0]], axis=0)  # never empty
+        line = tf.gather(flat_lines, tf.minimum(places, tf.size(flat_lines) - 1))
+        is_named = line < tf.gather(tf.cast(names.row_lengths(), tf.int32), rows)
+        flat_names = tf.concat([names.flat_values, [""]], axis=0)
+        number = tf.cast(tf.gather(names.row_starts(), rows), tf.int32) + line
+        name = tf.gather(flat_names, tf.where(is_named, number, tf.size(flat_names) - 1))
+        name = tf.strings.strip(name)
+        hashed = SPECIAL_SPEAKER + 1 + tf.strings.to_hash_bucket_fast(name, _NAMES)
+        numbers = tf.where(name == "", NO_SPEAKER, tf.cast(hashed, tf.int32))
+    return segmented.pieces.with_flat_values(tf.where(is_special, SPECIAL_SPEAKER, numbers))
+
+
+def segment_documents(
+    token_ids: tf.RaggedTensor,
+    sentence_indices: tf.RaggedTensor,
+    word_indices: tf.RaggedTensor,
+    *,
+    sequence_length: int,
+    start_id: int,
+    end_id: int,
+) -> SegmentedDocuments:
+    """Cuts documents into segments and adds [CLS] and [SEP].
+
+    Args:
+        token_ids: ids of pieces, ragged int32 [N, pieces].
+        sentence_indices: ascending in a document, ragged int32 [N, pieces]; only where they change
+            matters.
+        word_indices: the same of words.
+        sequence_length: positions of a segment at most.
+        start_id: id of [CLS].
+        end_id: id of [SEP].
+    """
+    splits = tf.cast(token_ids.row_splits, tf.int32)  # [N + 1]
+    sentence_ends, word_ends = (
+        _is_end(values.flat_values, splits) for values in (sentence_indices, word_indices)
+    )  # bool [P] each
+    documents, starts, ends = _cut(splits, sentence_ends, word_ends, sequence_length - 2)  # [Q]
+    lengths = ends - starts + 2  # [Q]
+    segment = tf.repeat(tf.range(tf.size(lengths)), lengths)  # [T]
+    position = tf.range(tf.size(segment)) - tf.gather(tf.cumsum(lengths, exclusive=True), segment)
+    is_first = position == 0
+    is_last = position == tf.gather(lengths, segment) - 1
+    is_special = is_first | is_last
+    piece = tf.gather(starts, segment) + position - 1  # [T] of all documents
+
+    def of_piece(values: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+        """Values [P] at places [T], 0 before the document's first piece."""
+        first = tf.gather(tf.gather(splits, documents), segment)
+        padded = tf.concat([values, [0]], axis=0)  # never empty
+        found = tf.gather(padded, tf.clip_by_value(places, 0, tf.size(values)))
+        return tf.where(places < first, 0, found)
+
+    # The number of sentence ends before a piece, in its document.
+    num_ends = tf.cumsum(tf.cast(sentence_ends, tf.int32))  # [P]
+    sentence = num_ends - tf.cast(sentence_ends, tf.int32)
+    of_document = tf.gather(tf.concat([[0], num_ends], axis=0), splits[:-1])  # [N]
+    first_sentence = tf.gather(tf.gather(of_document, documents), segment)  # [T]
+    # [CLS] has the number of sentences that have ended before it, [SEP] before and with it.
+    ended = tf.gather(tf.concat([[0], num_ends], axis=0), piece + tf.cast(is_first, tf.int32))
+    padded = tf.concat([sentence, [0]], axis=0)
+    inside = tf.gather(padded, tf.clip_by_value(piece, 0, tf.size(sentence)))
+    sentences = tf.where(is_special, ended, inside) - first_sentence
+    # The piece before either special token tells its word.
+    words = of_piece(word_indices.flat_values, piece - tf.cast(is_last, tf.int32))
+    num_documents = token_ids.nrows()
+    row_lengths = tf.math.unsorted_segment_sum(
+        tf.cast(lengths, tf.int64), documents, num_documents
+    )  # [N]
+
+    def ragged(values: tf.Tensor) -> tf.RaggedTensor:
+        return tf.RaggedTensor.from_row_lengths(values, row_lengths)
+
+    ids = tf.where(is_first, start_id, end_id)
+    ids = tf.where(is_special, ids, of_piece(token_ids.flat_values, piece))
+    own = piece - tf.gather(tf.gather(splits, documents), segment)
+    return SegmentedDocuments(
+        tf.RaggedTensor.from_value_rowids(lengths, tf.cast(documents, tf.int64), num_documents),
+        ragged(ids),
+        ragged(tf.where(is_special, NO_PIECE, own)),
+        ragged(sentences),
+        ragged(words),
+    )
+
+
+def _is_end(values: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
+    """Where the next piece of the document is missing or has another value; bool [P]."""
+    changes = tf.concat([values[1:] != values[:-1], tf.ones_like(values[:1], tf.bool)], axis=0)
+    last = tf.boolean_mask(splits[1:] - 1, splits[1:] > splits[:-1])  # [documents with pieces]
+    is_last = tf.scatter_nd(last[:, tf.newaxis], tf.ones_like(last), tf.shape(values)) > 0
+    return changes | is_last
+
+
+def _cut(
+    splits: tf.Tensor, sentence_ends: tf.Tensor, word_ends: tf.Tensor, max_pieces: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Document, first piece and the piece after the last of each segment, int32 [Q] each."""
+    places = [  # after each end, ascending
+        tf.cast(tf.where(is_end)[:, 0], tf.int32) + 1 for is_end in (sentence_ends, word_ends)
+    ]
+    num_documents = tf.size(splits) - 1
+
+    def last_end(ends: tf.Tensor, limit: tf.Tensor) -> tf.Tensor:
+        """The last end that is not beyond a limit; 0 without one."""
+        count = tf.searchsorted(ends, limit[tf.newaxis], side="right")[0]
+        return tf.where(count > 0, tf.gather(tf.concat([[0], ends], axis=0), count), 0)
+
+    def cut_one(
+        number: tf.Tensor, document: tf.Tensor, start: tf.Tensor, found: tf.TensorArray
+    ) -> tuple:
+        document_end = splits[document + 1]
+        limit = tf.minimum(start + max_pieces, document_end)
+        of_sentence, of_word = (last_end(ends, limit) for ends in places)
+        end = tf.where(of_word > start, of_word, limit)
+        end = tf.where(of_sentence > start, of_sentence, end)
+        found = found.write(number, tf.stack([document, start, end]))
+        return number + 1, document + tf.cast(end == document_end, tf.int32), end, found
+
+    found = tf.TensorArray(tf.int32, size=0, dynamic_size=True, element_shape=[3])
+    *_, found = tf.while_loop(
+        lambda number, document, start, found: document < num_documents,
+        cut_one,
+        (tf.constant(0), tf.constant(0), tf.constant(0), found),
+        parallel_iterations=1,
+    )
+    return tuple(tf.unstack(found.stack(), axis=1))
+
+
+def pack_documents(
+    segment_lengths: tf.RaggedTensor,
+    token_ids: tf.RaggedTensor,
+    is_special: tf.RaggedTensor,
+    sentence_indices: tf.RaggedTensor,
+    word_indices: tf.RaggedTensor,
+    speaker_ids: tf.RaggedTensor,
+    genre_ids: tf.Tensor,
+    *,
+    pad_id: int,
+    width: tf.Tensor | None = None,
+    max_segment_length: int | None = None,
+) -> dict[str, tf.Tensor]:
+    """The features of a batch.
+
+    Args:
+        segment_lengths: ragged int32 [B, segments].
+        token_ids: ragged int32 [B, positions], as the next four.
+        is_special: bool, [CLS] and [SEP].
+        sentence_indices: see `segment_documents`.
+        word_indices: see `segment_documents`.
+        speaker_ids: any numbers; those of one speaker are equal.
+        genre_ids: int32 [B].
+        pad_id: id of [PAD].
+        width: T; that of the longest document by default.
+        max_segment_length: L is not rounded up beyond it.
+
+    Returns:
+        `token_ids`, `padding_mask`, int32 [B, G, L]; of each position of a document
+        `piece_positions` (where it stands in the G · L), `sentence_indices` (`NO_SENTENCE` for
+        padding), `word_indices`, `speaker_ids`, `segment_indices`, `begins_word`, `ends_word`,
+        int32 [B, T]; `genre_ids`, int32 [B].
+    """
+    lengths = segment_lengths.flat_values  # [Q]
+    by_segment = segment_lengths.with_flat_values(
+        tf.RaggedTensor.from_row_lengths(token_ids.flat_values, tf.cast(lengths, tf.int64))
+    )  # ragged [B, segments, positions]
+    dense = by_segment.to_tensor(pad_id)  # [B, G, longest]
+    longest = tf.shape(dense)[2]
+    room = -longest % _SEGMENT_MULTIPLE
+    if max_segment_length is not None:
+        room = tf.minimum(room, tf.maximum(max_segment_length - longest, 0))
+    paddings = [[0, 0], [0, 0], [0, room]]
+    dense = tf.pad(dense, paddings, constant_values=pad_id)  # [B, G, L]
+    padding_mask = tf.sequence_mask(segment_lengths.to_tensor(0), tf.shape(dense)[2], tf.int32)
+
+    documents = segment_lengths.value_rowids()  # [Q]
+    own_number = tf.range(tf.size(lengths)) - tf.cast(
+        tf.gather(segment_lengths.row_starts(), documents), tf.int32
+    )  # of each segment in its document, [Q]
+    segment = tf.repeat(tf.range(tf.size(lengths)), lengths)  # of each position, flat
+    in_segment = tf.range(tf.size(segment)) - tf.gather(tf.cumsum(lengths, exclusive=True), segment)
+    segment_indices = tf.gather(own_number, segment)
+    places = segment_indices * tf.shape(dense)[2] + in_segment
+    begins, ends = _word_borders(word_indices.flat_values, is_special.flat_values)
+
+    def padded(values: tf.RaggedTensor, default: int = 0) -> tf.Tensor:
+        dense = values.to_tensor(default)
+        after = 0 if width is None else width - tf.shape(dense)[1]
+        return tf.pad(dense, [[0, 0], [0, after]], constant_values=default)  # [B, T]
+
+    return {
+        "token_ids": dense,
+        "padding_mask": padding_mask,
+        "piece_positions": padded(token_ids.with_flat_values(places)),
+        "sentence_indices": padded(sentence_indices, NO_SENTENCE),
+        "word_indices": padded(word_indices),
+        "speaker_ids": padded(speaker_ids),
+        "segment_indices": padded(token_ids.with_flat_values(segment_indices)),
+        "begins_word": padded(token_ids.with_flat_values(begins)),
+        "ends_word": padded(token_ids.with_flat_values(ends)),
+        "genre_ids": genre_ids,
+    }
+
+
+def _word_borders(words: tf.Tensor, is_special: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Which positions are the first and the last of their word, int32; special tokens neither."""
+    changes = words[1:] != words[:-1]
+    begins = ~is_special & tf.concat([[True], changes | is_special[:-1]], axis=0)
+    ends = ~is_special & tf.concat([changes | is_special[1:], [True]], axis=0)
+    return tf.cast(begins, tf.int32), tf.cast(ends, tf.int32)

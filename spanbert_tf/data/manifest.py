@@ -1,0 +1,372 @@
+"""What a set of records is: the manifest beside them, and what all that they hold is called.
+
+Here alone stand the names of the features of pre-training records; those of a task's rows stand in
+`spanbert_tf.data.records` and in the `records` of each task. `data_prep` writes by these names,
+`spanbert_tf.data` reads by them. Nothing here needs TensorFlow.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from annotated_types import Ge, Gt, Lt
+
+from spanbert_tf.data.tfrecords import check_frames
+from spanbert_tf.errors import BadInputError, MismatchError, reason
+from spanbert_tf.files.contents import is_file_name, regular_size
+from spanbert_tf.files.kinds import (
+    PRETRAINING_RECORDS,
+    info_file,
+    prepare_command,
+    refuse_other_records,
+)
+from spanbert_tf.files.outputs import OutputKind
+from spanbert_tf.files.text_files import parse_json
+from spanbert_tf.text.vocabulary import Casing, load_vocabulary
+
+DATASET_INFO_FILE = info_file(PRETRAINING_RECORDS)
+UNIGRAM_COUNTS_FILE = "unigram_counts.json"
+VOCABULARY_FILE = "vocab.txt"
+
+# Features of a pre-training record (a tf.train.Example). Lists are little-endian unsigned
+# integers in one bytes value: LIST_DTYPE, and for token ids what `token_id_dtype` says.
+TOKEN_IDS = "token_ids"  # word pieces of the block, no special tokens
+RECORD_ID = "record_id"  # int64; the key of the record's masks
+SENTENCE_STARTS = "sentence_starts"  # positions in the block where a sentence begins; first is 0
+SENTENCE_INDICES = "sentence_indices"  # for each start: index of the sentence in its paragraph
+PARAGRAPH_STARTS = "paragraph_starts"  # positions in the block where a paragraph begins; first is 0
+PARAGRAPH_INDICES = "paragraph_indices"  # for each start: index of the paragraph in its document
+FIRST_TOKEN_INDEX = "first_token_index"  # int64; index of the block's first token in its sentence
+# Pair records only.
+SECOND_SEGMENT_START = "second_segment_start"  # int64; position of the second segment
+NEXT_SENTENCE_LABEL = "next_sentence_label"  # int64; 0 = the second continues the first, 1 = random
+SECOND_FIRST_TOKEN_INDEX = "second_first_token_index"  # int64; as FIRST_TOKEN_INDEX
+# Span lists, which masking schemes can take: name → features of starts and of ends, token positions
+# in the block, ends inclusive. Without ends, a span ends where the next one begins.
+ANNOTATIONS = {  # of records that were written with `--annotate`
+    "entities": ("entity_starts", "entity_ends"),
+    "noun_phrases": ("noun_phrase_starts", "noun_phrase_ends"),
+}
+SPAN_LISTS = {**ANNOTATIONS, "sentences": (SENTENCE_STARTS,)}
+
+# Numbers of speakers, of documents for coreference; those of named ones are larger.
+NO_SPEAKER, SPECIAL_SPEAKER = 0, 1
+
+LIST_DTYPE = "uint16"
+LIST_MAXIMUM = 2**16 - 1  # larger indices are stored as this; every index table is far smaller
+
+NUM_BLOCKS = {"single": 1, "pair": 2}  # blocks of a packed row: [CLS], and a [SEP] after each
+SPLITS = ("train", "validation")
+RECORDS = OutputKind(
+    "records",
+    DATASET_INFO_FILE,
+    (
+        VOCABULARY_FILE,
+        UNIGRAM_COUNTS_FILE,
+        *(f"{split}-?????-of-?????.tfrecord" for split in SPLITS),
+    ),
+)
+
+Count = Annotated[int, Ge(0), Lt(2**63)]
+ADVICE = "write the records again with this version of spanbert-tf"
+
+
+def token_id_dtype(vocabulary_size: int) -> str:
+    """The unsigned type that stores `token_ids` of a vocabulary of that size."""
+    return "uint16" if vocabulary_size <= 2**16 else "uint32"
+
+
+def vocabulary_hash(vocabulary: Sequence[str]) -> str:
+    """A hexadecimal digest of the entries and their order."""
+    return hashlib.sha256("\n".join(vocabulary).encode()).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What all sets of records say of themselves, in a JSON file beside them.
+
+    The keys of the file are the fields in their order, first these; each kind of records has a
+    class with its own.
+
+    Attributes:
+        task: name of the records' kind, a class attribute.
+        version_key: the key that holds `records_version`, a class attribute.
+        records_version: version of the format, a class attribute; others are refused.
+        vocabulary_hash: `vocabulary_hash` of `vocab.txt`.
+        vocabulary_size: entries of the vocabulary.
+        lowercase: whether text was lower-cased.
+        sequence_length: positions of a packed row at most, special tokens included.
+        counts: numbers of what was read and written.
+        strip_accents: whether accents were stripped.
+    """
+
+    task: ClassVar[str]
+    version_key: ClassVar[str] = "version"
+    records_version: ClassVar[int] = 1
+    __pydantic_config__: ClassVar[dict] = {"extra": "forbid"}
+
+    vocabulary_hash: str
+    vocabulary_size: Annotated[int, Gt(0), Lt(2**31)]
+    lowercase: bool
+    sequence_length: Annotated[int, Ge(3), Lt(2**16)]
+
+    @property
+    def casing(self) -> Casing:
+        """What was done to the text."""
+        return Casing.of(self.lowercase, self.strip_accents)
+
+    @classmethod
+    def file_name(cls) -> str:
+        """The name of the file in a directory of records."""
+        return info_file(cls.task)
+
+    def to_json(self) -> str:
+        """The text of the file."""
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, path: str) -> Self:
+        """Reads the text of the file; `path` is named in errors.
+
+        Raises:
+            BadInputError: it is not JSON, no such description, or of another version.
+        """
+        version = parse_json(text, dict[str, Any], path, ADVICE).get(cls.version_key)
+        if version != cls.records_version:
+            raise BadInputError(f"{path}: {cls.version_key} is not {cls.records_version}; {ADVICE}")
+        manifest = parse_json(text, cls, path, ADVICE)
+        if fault := manifest.fault():
+            raise BadInputError(f"{path}: {fault}; {ADVICE}")
+        return manifest
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike) -> Self:
+        """Reads the file of a directory.
+
+        Raises:
+            BadInputError: it is missing, no such description, or of another version.
+        """
+        directory = os.fspath(directory)
+        refuse_other_records(directory, cls.task)
+        path = os.path.join(directory, cls.file_name())
+        try:
+            regular_size(path)
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInputError(
+                f"{path}: cannot be read; write records with {prepare_command(cls.task)}"
+            ) from error
+        return cls.from_json(text, path)
+
+    def fault(self) -> str | None:
+        """What contradicts itself, in words; a kind of records looks at its own fields first."""
+        if self.strip_accents and not self.lowercase:
+            return "strip_accents: is true, and text is cased"
+        return None
+
+    def vocabulary(self, directory: str) -> list[str]:
+        """The entries in order of their ids, as `vocab.txt` of a directory has them.
+
+        Raises:
+            BadInputError: it cannot be read.
+            MismatchError: it is not the vocabulary that the records were written with.
+        """
+        path = os.path.join(directory, VOCABULARY_FILE)
+        try:
+            regular_size(path)
+        except OSError as error:
+            raise BadInputError(f"{path}: {reason(error)}; copy it again") from error
+        vocabulary = load_vocabulary(path)
+        if len(vocabulary) != self.vocabulary_size:
+            raise MismatchError(
+                f"{path}: has {len(vocabulary)} entries, and {self.file_name()} states "
+                f"{self.vocabulary_size} (vocabulary_size, vocabulary_hash); {ADVICE}"
+            )
+        if vocabulary_hash(vocabulary) != self.vocabulary_hash:
+            raise MismatchError(
+                f"{path}: not the vocabulary that the records were written with "
+                f"({self.file_name()}: vocabulary_hash); {ADVICE}"
+            )
+        return vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One TFRecord file of pre-training records.
+
+    Attributes:
+        file: name inside the directory, `train-00000-of-00008.tfrecord`.
+        split: `"train"` or `"validation"`.
+        num_records: records in the file.
+        num_tokens: word pieces in the file.
+        sha256: hexadecimal digest of the whole file.
+        num_bytes: size of the file.
+    """
+
+    file: str
+    split: Literal["train", "validation"]
+    num_records: Count
+    num_tokens: Count
+    sha256: str
+    num_bytes: Count
+
+    __pydantic_config__: ClassVar[dict] = {"extra": "forbid"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingManifest(Manifest):
+    """The content of `dataset_info.json`, which lies beside the shards and `vocab.txt`.
+
+    Attributes:
+        sequences: `"single"` or `"pair"`.
+        annotations: names of `ANNOTATIONS`.
+        counts: documents, title_only_documents, …
+        shards: the files of both splits.
+        unigram_counts_hash: SHA-256 of `unigram_counts.json`, which holds the occurrences of each
+            vocabulary entry in the training split.
+        repaired_from: `digest` of the records that these are the whole ones of.
+    """
+
+    task: ClassVar[str] = PRETRAINING_RECORDS
+    version_key: ClassVar[str] = "schema_version"
+
+    sequence_length: Annotated[int, Ge(8), Lt(2**16)]
+    sequences: Literal["single", "pair"]
+    annotations: tuple[Literal[*ANNOTATIONS], ...]
+    counts: dict[str, Count]
+    shards: tuple[Shard, ...]
+    strip_accents: bool
+    unigram_counts_hash: str
+    repaired_from: str | None = None
+    schema_version: int = Manifest.records_version
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of text in a packed row; it has a special token more."""
+        return NUM_BLOCKS[self.sequences]
+
+    @property
+    def digest(self) -> str:
+        """The same for records of the same content, and for what is left of them when repaired."""
+        return self.repaired_from or hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def num_records(self, split: str) -> int:
+        """Records in a split."""
+        return sum(shard.num_records for shard in self.shards if shard.split == split)
+
+    def num_tokens(self, split: str) -> int:
+        """Word pieces in a split."""
+        return sum(shard.num_tokens for shard in self.shards if shard.split == split)
+
+    def files(self, directory: str, split: str) -> list[str]:
+        """Paths of the shards of a split, in order of their names."""
+        return [
+            os.path.join(directory, shard.file) for shard in self.shards if shard.split == split
+        ]
+
+    def to_json(self) -> str:
+        """The text of the file, a line for each key and each shard."""
+        values = dataclasses.asdict(self)
+        if self.repaired_from is None:
+            del values["repaired_from"]
+        lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in values.items()]
+        shards = ",\n  ".join(map(json.dumps, values["shards"]))
+        lines[list(values).index("shards")] = f'"shards": [\n  {shards}\n ]'
+        return "{\n " + ",\n ".join(lines) + "\n}\n"
+
+    def fault(self) -> str | None:
+        """As of all records; and whether a shard lies elsewhere."""
+        for number, shard in enumerate(self.shards):
+            if not is_file_name(shard.file):
+                return f"shards[{number}].file: is no file's name"
+        return super().fault()
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike, *, check_sizes: bool = True) -> Self:
+        """Reads and checks the description of a set of records.
+
+        Args:
+            directory: what `spanbert-tf prepare pretraining` wrote.
+            check_sizes: whether each shard must be as long as it was when it was written.
+                TensorFlow reads one that was cut between two records without a word.
+
+        Raises:
+            BadInputError: the directory, its description or one of its files is missing or
+                unusable.
+            MismatchError: `vocab.txt` is not the vocabulary that the records were written with.
+        """
+        directory = os.fspath(directory)
+        manifest = super().load(directory)
+        paths = [os.path.join(directory, shard.file) for shard in manifest.shards]
+        for path, shard in zip(paths, manifest.shards, strict=True):
+            try:
+                num_bytes = regular_size(path)
+            except OSError as error:
+                raise BadInputError(
+                    f"{path}: named in {DATASET_INFO_FILE}, but missing or unreadable; copy it or "
+                    "write the records again"
+                ) from error
+            if check_sizes and num_bytes != shard.num_bytes:
+                raise BadInputError(
+                    f"{path}: has {num_bytes} bytes, and {DATASET_INFO_FILE} states "
+                    f"{shard.num_bytes}; copy the file again or write the records again"
+                )
+        if check_sizes:
+            check_frames(paths)
+        manifest.vocabulary(directory)
+        return manifest
+
+    def unigram_counts(self, directory: str | os.PathLike) -> tuple[int, ...]:
+        """Occurrences of each vocabulary entry in the training split.
+
+        Raises:
+            BadInputError: they are missing, or not those of these records.
+        """
+        path, advice = os.path.join(directory, UNIGRAM_COUNTS_FILE), "write the records again"
+        try:
+            regular_size(path)
+            with open(path, "rb") as file:
+                text = file.read()
+        except OSError as error:
+            raise BadInputError(f"{path}: cannot be read; {advice}") from error
+        if hashlib.sha256(text).hexdigest() != self.unigram_counts_hash:
+            raise BadInputError(
+                f"{path}: not the counts that {DATASET_INFO_FILE} states (unigram_counts_hash); "
+                f"copy it again or {advice}"
+            )
+        counts = tuple(parse_json(text, list[int], path, advice))
+        if len(counts) != self.vocabulary_size:
+            raise BadInputError(
+                f"{path}: has {len(counts)} unigram counts for {self.vocabulary_size} entries of "
+                f"the vocabulary; {advice}"
+            )
+        return counts
+
+    def span_features(self, spans: str | None, scheme: str, directory: str) -> tuple[str, ...]:
+        """The features of the span list that a masking scheme takes; none where it takes none.
+
+        Args:
+            spans: name of the list.
+            scheme: name of the scheme, for errors.
+            directory: directory of the records, for errors.
+
+        Raises:
+            MismatchError: these records, or all, have no such list.
+        """
+        if spans is None:
+            return ()
+        if spans not in SPAN_LISTS:
+            raise MismatchError(
+                f"{directory}: masking.scheme {scheme!r} takes {spans}, which no records have; "
+                f"choose a scheme that takes {' or '.join(SPAN_LISTS)}"
+            )
+        if spans in ANNOTATIONS and spans not in self.annotations:
+            raise MismatchError(
+                f"{directory}: masking.scheme {scheme!r} needs annotated records; write them with "
+                f"`spanbert-tf prepare pretraining --annotate {spans}`"
+            )
+        return SPAN_LISTS[spans]

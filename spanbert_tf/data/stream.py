@@ -1,0 +1,158 @@
+"""The stream of records: every epoch a permutation of all of them, a function of (seed, epoch).
+
+The stream is one infinite sequence of records, epoch after epoch; a global batch is a slice of it.
+Every worker reads the whole stream and takes its own rows (a batch of 256 is 0.3 MB), so batches
+are the same for any number of workers, and no file is cut. Resuming skips records without decoding
+them.
+
+Records travel in chunks of thousands, so that reading and parsing them costs a tenth of masking
+them: one by one, unbatching and batching alone would cost as much as parsing.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+from spanbert_tf.data.manifest import DATASET_INFO_FILE, RECORD_ID, PretrainingManifest
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.masking.random_bits import Stream, random_bits, row_keys
+
+# Records that are permuted together; with files that `prepare` wrote in a global random order,
+# and files in a new order in each epoch, more would not mix better. 8 MB at 512 tokens.
+SHUFFLE_CHUNK = 8_192
+_FILES_AT_ONCE = 16
+_FILE_BLOCK = 16  # records read from one file before the next has its turn
+_FILE_ORDER = _END = -1  # in place of a chunk number
+
+
+def training_chunks(
+    files: list[str], num_records: int, seed: int, first_record: int
+) -> tf.data.Dataset:
+    """All records, epoch after epoch without end, each epoch in an order of its own.
+
+    Args:
+        files: TFRecord files, in a fixed order.
+        num_records: records in all of them.
+        seed: the order is a function of (seed, epoch).
+        first_record: how many records of the stream to pass over.
+
+    Returns:
+        A data set of chunks (string [C] serialized records, int64 [C] their epochs). Reading it
+        raises `InvalidArgumentError` at the end of an epoch that has another number of records:
+        TensorFlow reads a file that was cut to nothing as one without records, and would go
+        round without end.
+    """
+    first_epoch, first_in_epoch = divmod(first_record, num_records)
+    first_chunk, first_in_chunk = divmod(first_in_epoch, SHUFFLE_CHUNK)
+
+    def epoch_chunks(epoch: tf.Tensor) -> tf.data.Dataset:
+        names = _permute(tf.constant(files), seed, epoch, tf.constant(_FILE_ORDER, tf.int64))
+        records = tf.data.Dataset.from_tensor_slices(names).interleave(
+            tf.data.TFRecordDataset, cycle_length=_FILES_AT_ONCE, block_length=_FILE_BLOCK
+        )
+        is_first = epoch == first_epoch
+        chunks = _counted(records.batch(SHUFFLE_CHUNK).enumerate(), num_records)
+        return chunks.skip(tf.where(is_first, tf.constant(first_chunk, tf.int64), 0)).map(
+            lambda chunk, serialized: permute_chunk(epoch, chunk, serialized)
+        )
+
+    def permute_chunk(
+        epoch: tf.Tensor, chunk: tf.Tensor, serialized: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        serialized = _permute(serialized, seed, epoch, chunk)  # [C]
+        is_first = (epoch == first_epoch) & (chunk == first_chunk)
+        serialized = serialized[tf.where(is_first, first_in_chunk, 0) :]
+        return serialized, tf.fill(tf.shape(serialized), epoch)
+
+    return tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(epoch_chunks)
+
+
+def _counted(chunks: tf.data.Dataset, num_records: int) -> tf.data.Dataset:
+    """Windows with their numbers, as they are, and an error at the end if records are missing."""
+
+    def count(
+        before: tf.Tensor, element: tuple[tf.Tensor, tf.Tensor]
+    ) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
+        chunk, serialized = element
+        total = before + tf.size(serialized, tf.int64)
+        is_complete = (chunk >= 0) | (total == num_records)
+        message = f"records of an epoch, not the {num_records} that the description states"
+        with tf.control_dependencies([tf.debugging.Assert(is_complete, [total, message])]):
+            return total, (tf.identity(chunk), serialized)
+
+    end = tf.data.Dataset.from_tensors((tf.constant(_END, tf.int64), tf.constant([], tf.string)))
+    chunks = chunks.concatenate(end).scan(tf.constant(0, tf.int64), count)
+    return chunks.filter(lambda chunk, serialized: chunk >= 0)
+
+
+def _permute(values: tf.Tensor, seed: int, epoch: tf.Tensor, chunk: tf.Tensor) -> tf.Tensor:
+    keys = row_keys(seed, epoch, chunk)[tf.newaxis]  # [1]
+    bits = random_bits(keys, Stream.ORDER, tf.range(tf.size(values))[tf.newaxis])[0]  # [C]
+    # A bit less, so that the order of unsigned numbers is that of signed ones.
+    halved = tf.cast(tf.bitwise.right_shift(bits, tf.constant(1, tf.uint64)), tf.int64)
+    return tf.gather(values, tf.argsort(halved, stable=True))
+
+
+def evaluation_chunks(files: list[str], fill: tf.data.Dataset) -> tf.data.Dataset:
+    """All records once, in the order of the files, then those of `fill`; chunks of epoch 0."""
+    chunks = tf.data.TFRecordDataset(files).concatenate(fill).batch(SHUFFLE_CHUNK)
+    return chunks.map(lambda serialized: (serialized, tf.zeros(tf.shape(serialized), tf.int64)))
+
+
+def find_damage(files: list[str], num_records: Sequence[int] | None = None) -> BadInputError | None:
+    """Reads files to the end and says which record of which file is damaged, if one is.
+
+    Args:
+        files: to read.
+        num_records: how many records each must have, if that is known.
+    """
+    for number, path in enumerate(files):
+        records_read = 0
+        try:
+            for serialized in tf.data.TFRecordDataset(path):
+                tf.train.Example.FromString(serialized.numpy())
+                records_read += 1
+        except (tf.errors.OpError, ValueError) as error:
+            # TensorFlow puts the name of a graph node before it, and that of an operation after it.
+            reason = str(error).splitlines()[0].split("}} ")[-1].split(" [Op:")[0]
+            return BadInputError(
+                f"{path}: record {records_read} (from 0) is damaged ({reason}); copy the file "
+                "again or write the records again"
+            )
+        if num_records is not None and records_read != num_records[number]:
+            return BadInputError(
+                f"{path}: has {records_read} records, and {DATASET_INFO_FILE} states "
+                f"{num_records[number]}; copy the file again or write the records again"
+            )
+    return None
+
+
+@contextlib.contextmanager
+def named_damage(directory: str, info: PretrainingManifest) -> Iterator[None]:
+    """Says which record is meant where TensorFlow would not.
+
+    Raises:
+        BadInputError: a record that was read inside is damaged, or none of this description's.
+    """
+    try:
+        yield
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+        files = [os.path.join(directory, shard.file) for shard in info.shards]
+        damage = find_damage(files, [shard.num_records for shard in info.shards])
+        raise damage or BadInputError(
+            f"{directory}: its records are not what {DATASET_INFO_FILE} says; write them again"
+        ) from error
+
+
+def files_of_records(files: list[str], record_ids: Sequence[int]) -> list[str]:
+    """The names of those files, without their directories, that hold one of some records."""
+    wanted, found = set(record_ids), []
+    for path in files:
+        for serialized in tf.data.TFRecordDataset(path).as_numpy_iterator():
+            example = tf.train.Example.FromString(serialized)
+            if example.features.feature[RECORD_ID].int64_list.value[0] in wanted:
+                found.append(os.path.basename(path))
+                break
+    return found
