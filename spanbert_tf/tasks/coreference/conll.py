@@ -58,7 +58,7 @@ class Document:
         return f"{self.name}_{self.part}"
 
 
-def normalise_words(words: list[str]) -> list[str]:
+def _normalise(words: list[str]) -> list[str]:
     """The words that are meant by those of OntoNotes' files."""
     if not any(word in words for word in _NORMALISED):
         return words
@@ -166,7 +166,7 @@ def _brackets(cell: str) -> tuple[tuple[str, ...], ...] | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
+class _Columns:
     """Rows of one width."""
 
     text: str
@@ -191,7 +191,7 @@ class Columns:
         return [text[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
-def equal_columns(text: str, min_width: int) -> Columns | None:
+def equal_columns(text: str, min_width: int) -> _Columns | None:
     """The columns of rows split at white space; `None` if they have to be read one by one."""
     codes = _codes(text)
     is_line_end = codes == _LINE_END
@@ -212,7 +212,7 @@ def equal_columns(text: str, min_width: int) -> Columns | None:
         return None
     follows_blank = np.concatenate([[True], lines[1:] - lines[:-1] > 1])
     shape = (len(lines), widths[lines[0]])
-    return Columns(
+    return _Columns(
         text=text,
         codes=codes,
         starts=starts.reshape(shape),
@@ -306,7 +306,7 @@ class _Reader:
         self._read_columns(columns, first)
         self._ends_sentence = not text.rpartition("\n")[2].strip()
 
-    def _read_columns(self, columns: Columns, first: int) -> None:
+    def _read_columns(self, columns: _Columns, first: int) -> None:
         num_words = len(self._words)
         for row, cell in columns.cells_other_than(_NO_CLUSTER, -1):
             self._column.read(cell, num_words + row, first + columns.lines[row])
@@ -314,7 +314,7 @@ class _Reader:
         speakers = [""] * len(words)
         for row, name in columns.cells_other_than("-", _SPEAKER):
             speakers[row] = "" if name in _NO_SPEAKER else name
-        self._words += normalise_words(words)
+        self._words += _normalise(words)
         self._speakers += speakers
         self._starts += [num_words + start for start in columns.sentence_starts]
         self._tells_sentences = True
@@ -363,7 +363,7 @@ class _Reader:
         # GUM's files mostly do not; with blank lines they do.
         self._tells_sentences = len(columns) != _GUM_COLUMNS or len(self._starts) > 1
         self._column.read(columns[-1].strip(), len(self._words), number)
-        self._words += normalise_words([word])
+        self._words += _normalise([word])
         self._speakers.append("" if speaker in _NO_SPEAKER else speaker)
 
     def _finished(self) -> Document:

@@ -69,7 +69,7 @@ def read_documents(
         if is_conll(text):
             documents += read_conll(path, text)
         elif text.lstrip().startswith("{"):
-            documents += read_json_documents(path, text)
+            documents += _read_json(path, text)
         else:
             raise BadInputError(
                 f"{path}: is neither CoNLL (`#begin document …`) nor JSON lines with `doc_key`"
@@ -128,7 +128,7 @@ class _Line(TypedDict):
     subtoken_map: NotRequired[list[int]]
 
 
-def read_json_documents(path: str, text: str) -> list[Document]:
+def _read_json(path: str, text: str) -> list[Document]:
     """The documents of a file."""
     return [
         _document(parse_json(line, _Line, place), place, path)

@@ -207,17 +207,11 @@ class _Document(NamedTuple):
     clusters: Clusters
 
 
-def read_clusters(path: str) -> dict[str, Clusters]:
-    """The clusters of each document of a CoNLL file, by name and part.
+def read_clusters(path: str) -> list[_Document]:
+    """The documents of a CoNLL file with their clusters, which its last column tells.
 
-    However a file spells them: `(NAME); part 000` is `(NAME); part 0`, and GUM's bare `NAME`. A
-    document without a name has its number, `document 1`.
+    However a file spells a name: `(NAME); part 000` is `(NAME); part 0`, and GUM's bare `NAME`.
     """
-    documents = enumerate(_read_documents(path), start=1)
-    return {document.name or f"document {n}": document.clusters for n, document in documents}
-
-
-def _read_documents(path: str) -> list[_Document]:
     documents: list[_Document] = []
     names: set[str] = set()
     begun: Callable[[int, Clusters], _Document] | None = None
@@ -259,7 +253,7 @@ def score_files(key: str, response: str) -> Score:
 
     Where documents of a file have no names, as GUM's, both files' are paired by their order.
     """
-    keys, responses = _read_documents(key), _read_documents(response)
+    keys, responses = read_clusters(key), read_clusters(response)
     if any(document.name is None for document in (*keys, *responses)):
         _check_order(key, keys, response, responses)
         pairs = zip(keys, responses, strict=True)

@@ -13,7 +13,6 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 
 from spanbert_tf.config.finetuning import FinetuningConfig, PredictionConfig, RowsConfig
 from spanbert_tf.data.records import TaskManifest
-from spanbert_tf.files.kinds import info_file
 from spanbert_tf.validation import PositiveInt
 
 WINDOWS_FILE, QUESTIONS_FILE, CONTEXTS_FILE = (
@@ -21,7 +20,6 @@ WINDOWS_FILE, QUESTIONS_FILE, CONTEXTS_FILE = (
     "questions.jsonl",
     "contexts.jsonl",
 )
-INFO_FILE = info_file("question_answering")
 
 # Features of a window, beside those of each row (`data.records`).
 PASSAGE_START = "passage_start"  # int64; position of the passage's first token in the row

@@ -80,7 +80,7 @@ class LabelledTexts:
                 )
 
 
-def parse_number(text: object, place: str) -> float:
+def _parse_number(text: object, place: str) -> float:
     """The number of a regression."""
     try:
         number = float(str(text)) if not isinstance(text, bool) else math.nan
@@ -152,11 +152,11 @@ def with_header(path: str, lines: Sequence[Line], names: Iterable[str]) -> list[
                 f"{path}: line {lines[0].number}: {what} {name!r}; it has {', '.join(header)}"
             )
     for line in lines[1:]:
-        check_width(path, line, len(header))
+        _check_width(path, line, len(header))
     return [Row(line.number, dict(zip(header, line.cells, strict=True))) for line in lines[1:]]
 
 
-def check_width(path: str, line: Line, width: int) -> None:
+def _check_width(path: str, line: Line, width: int) -> None:
     """Refuses a row that has another number of columns than it should."""
     if len(line.cells) != width:
         raise BadInputError(
@@ -165,7 +165,7 @@ def check_width(path: str, line: Line, width: int) -> None:
         )
 
 
-def read_jsonl(path: str, names: Iterable[str]) -> list[Row]:
+def _read_jsonl(path: str, names: Iterable[str]) -> list[Row]:
     """The objects of a file of JSON lines; empty lines at its end are passed over."""
     rows, lines = [], read_tsv(path)
     refuse_json_list(path, lines[0].cells[0])
@@ -254,7 +254,7 @@ def _format_of(path: str) -> str:
 
 def _read_rows(path: str, names: list[str], file_format: str) -> list[Row]:
     if file_format == "jsonl":
-        return read_jsonl(path, names)
+        return _read_jsonl(path, names)
     lines = read_csv(path) if file_format == "csv" else read_tsv(path)
     return with_header(path, lines, names)
 
@@ -273,7 +273,7 @@ def _label(path: str, row: Row, name: str, is_regression: bool) -> str | float:
             f"{place}: has no label in {name!r}; for texts without any leave out --label-column"
         )
     if is_regression:
-        return parse_number(value, place)
+        return _parse_number(value, place)
     if isinstance(value, float) or not isinstance(value, str | int):
         raise BadInputError(f"{place}: label {value!r} is no name; for numbers give --regression")
     return str(value).strip()
@@ -332,7 +332,7 @@ def _glue_rows(path: str, facts: GlueTask, lines: list[Line]) -> list[Row]:
     if not facts.columns or set(facts.texts) <= set(lines[0].cells):
         return with_header(path, lines, facts.texts)
     for line in lines:
-        check_width(path, line, len(facts.columns))
+        _check_width(path, line, len(facts.columns))
     return [Row(line.number, dict(zip(facts.columns, line.cells, strict=True))) for line in lines]
 
 
@@ -341,7 +341,7 @@ def _glue_label(path: str, facts: GlueTask, row: Row) -> str | float:
     if not facts.is_regression:
         return label
     place = f"{path}: line {row.number}"
-    number, (lowest, highest) = parse_number(label, place), SCORE_RANGE
+    number, (lowest, highest) = _parse_number(label, place), SCORE_RANGE
     if not lowest <= number <= highest:
         raise BadInputError(f"{place}: score {label} is not from {lowest:g} to {highest:g}")
     return number

@@ -12,12 +12,10 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 
 from spanbert_tf.config.finetuning import FinetuningConfig, RowsConfig
 from spanbert_tf.data.records import TaskManifest
-from spanbert_tf.files.kinds import info_file
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 from spanbert_tf.validation import PositiveInt, Section
 
 EXAMPLES_FILE = "examples.jsonl"
-INFO_FILE = info_file("text_classification")
 
 # Feature of a row, beside those of each row (`data.records`): the number of the class, int64, or
 # the number itself, float32; 0 without one.

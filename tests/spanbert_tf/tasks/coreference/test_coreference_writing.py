@@ -53,7 +53,8 @@ def test_pronouns_are_resolved_and_possessive_ones_get_an_s():
 def test_conll_is_read_again_as_it_was_written(tmp_path):
     path = tmp_path / "predictions.conll"
     path.write_text(as_conll(LINE, CLUSTERS))
-    assert read_clusters(str(path)) == {"(nw/x); part 003": CLUSTERS}
+    (found,) = read_clusters(str(path))
+    assert (found.name, found.clusters) == ("(nw/x); part 003", CLUSTERS)
     rows = path.read_text().split("\n")
     assert rows[1].split("\t")[:4] == ["nw/x", "3", "0", "Alice"]
     assert all(len(row.split()) == 12 for row in rows[1:-3] if row)
@@ -72,7 +73,8 @@ def test_predictions_are_read_again_whatever_names_hold(name, read, speaker, tmp
     assert (document.sentence_starts, document.clusters) == (LINE["sentence_starts"], CLUSTERS)
     assert all(len(row.split()) == 12 for row in text.split("\n")[1:-3] if row)
     (tmp_path / "response").write_text(text)
-    assert read_clusters(str(tmp_path / "response")) == {f"({name}); part 003": CLUSTERS}
+    (found,) = read_clusters(str(tmp_path / "response"))
+    assert (found.name, found.clusters) == (f"({name}); part 003", CLUSTERS)
 
 
 def test_json_lines_have_sentences_and_both_clusters():
