@@ -1,13 +1,10 @@
-"""GLUE's metrics against formulas by hand, its files, and the papers' averages."""
+"""`glue`: results of runs, the papers' averages, submissions."""
 
 import hashlib
 import json
-import math
 import zipfile
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from spanbert_tf.cli import main
 from spanbert_tf.studies.glue import (
@@ -17,70 +14,6 @@ from spanbert_tf.studies.glue import (
     paper_scores,
 )
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, submission_file, submission_text
-from spanbert_tf.tasks.text_classification.metrics import has_correlation, score_labels
-
-BINARY = st.lists(st.tuples(st.sampled_from("01"), st.sampled_from("01")), min_size=1)
-
-
-@settings(max_examples=40)
-@given(BINARY)
-def test_matthews_f1_and_accuracy_are_those_by_hand(pairs):
-    gold, predicted = zip(*pairs, strict=True)
-    tp, tn, fp, fn = (
-        sum(pair == kind for pair in pairs)
-        for kind in (("1", "1"), ("0", "0"), ("0", "1"), ("1", "0"))
-    )
-    below = math.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
-    cola = score_labels(gold, predicted, dataset="cola", is_regression=False)
-    expected = 100 * (tp * tn - fp * fn) / below if below else 0.0
-    assert cola == {"matthews": pytest.approx(expected), "score": pytest.approx(expected)}
-    mrpc = score_labels(gold, predicted, dataset="mrpc", is_regression=False)
-    assert mrpc["f1"] == pytest.approx(200 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0)
-    assert mrpc["accuracy"] == pytest.approx(100 * (tp + tn) / len(pairs))
-    assert mrpc["score"] == pytest.approx((mrpc["f1"] + mrpc["accuracy"]) / 2)
-
-
-def test_correlations_are_those_by_hand():
-    gold, predicted = [0.0, 1.0, 2.0, 5.0], [1.0, 0.5, 3.0, 30.0]
-    scores = score_labels(gold, predicted, dataset="stsb", is_regression=True)
-    means = [sum(values) / 4 for values in (gold, predicted)]
-    moved = [[value - mean for value in values]
-             for values, mean in zip((gold, predicted), means, strict=True)]  # fmt: skip
-    above = sum(a * b for a, b in zip(*moved, strict=True))
-    below = math.sqrt(math.prod(sum(value**2 for value in values) for values in moved))
-    assert scores["pearson"] == pytest.approx(100 * above / below)
-    assert scores["spearman"] == pytest.approx(100 * (1 - 6 * 2 / (4 * 15)))  # ranks 2 1 3 4
-
-
-@pytest.mark.parametrize("predicted", [[2.0, 2.0, 2.0], [math.nan, 1.0, 2.0]])
-def test_undefined_correlations_are_0(predicted):
-    scores = score_labels([0.0, 1.0, 2.0], predicted, dataset="stsb", is_regression=True)
-    assert scores == {"pearson": 0.0, "spearman": 0.0, "score": 0.0}
-
-
-@pytest.mark.parametrize(
-    ("dataset", "is_regression", "expected"),
-    [
-        ("cola", False, True),
-        ("mrpc", False, False),
-        ("stsb", True, True),
-        (None, True, True),
-        (None, False, False),
-    ],
-)
-def test_matthews_pearson_and_spearman_are_correlations(dataset, is_regression, expected):
-    options = {"dataset": dataset, "is_regression": is_regression}
-    assert has_correlation(**options) is expected
-    labels = [0.0, 1.0] if is_regression else ["0", "1"]
-    scores = score_labels(labels, labels, **options)
-    assert bool({"matthews", "pearson", "spearman"} & set(scores)) is expected
-
-
-def test_other_data_is_scored_by_accuracy_and_macro_f1():
-    gold, predicted = ["a", "a", "b", "c"], ["a", "b", "b", "a"]
-    scores = score_labels(gold, predicted, dataset=None, is_regression=False)
-    assert scores["accuracy"] == scores["score"] == 50.0
-    assert scores["macro_f1"] == pytest.approx(100 * (1 / 2 + 2 / 3 + 0) / 3)
 
 
 @pytest.mark.parametrize(
@@ -100,13 +33,6 @@ def test_averages_want_all_tasks():
     assert average_of_tasks(scores) is None and average_of_columns(scores) is not None
     del scores["mnli_mm"]
     assert average_of_columns(scores) is None
-
-
-def test_submission_cuts_numbers_and_counts_from_0():
-    assert submission_text("stsb", [-0.3, 2.5, 5.2, math.nan]) == (
-        "index\tprediction\n0\t0.000\n1\t2.500\n2\t5.000\n3\t0.000\n"
-    )
-    assert submission_text("rte", ["entailment"]) == "index\tprediction\n0\tentailment\n"
 
 
 def glue(*arguments):
