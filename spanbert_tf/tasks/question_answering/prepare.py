@@ -1,5 +1,6 @@
 """`spanbert-tf prepare squad` and `prepare mrqa`; what they read is imported when called."""
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -54,24 +55,10 @@ def prepare_mrqa(
     _write(questions, output, **others)
 
 
-def _write(
-    questions: "QuestionSet",
-    output: str,
-    *,
-    vocabulary: str,
-    lowercase: bool,
-    strip_accents: bool | None,
-    overwrite: bool,
-    **of_rows: Any,
-) -> None:
+def _write(questions: "QuestionSet", output: str, **others: Any) -> None:
+    """The options of rows are told from those that all records have."""
     from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 
-    write_questions(
-        questions,
-        output,
-        options=QuestionOptions(**of_rows),
-        vocabulary=vocabulary,
-        lowercase=lowercase,
-        strip_accents=strip_accents,
-        overwrite=overwrite,
-    )
+    names = {field.name for field in dataclasses.fields(QuestionOptions)} & others.keys()
+    of_rows = QuestionOptions(**{name: others.pop(name) for name in names})
+    write_questions(questions, output, options=of_rows, **others)
