@@ -36,17 +36,6 @@ def repair_records(directory: str, output: str, *, overwrite: bool = False) -> P
 
     Every file is read once to compare its checksum. Files that are whole are hard links, where the
     file system has them.
-
-    Args:
-        directory: directory of the records.
-        output: directory for the repaired ones.
-        overwrite: whether earlier records may be replaced.
-
-    Returns:
-        The description that was written; its `repaired_from` tells which records they were.
-
-    Raises:
-        BadInputError: a split has no whole record left, or the output exists or cannot be written.
     """
     output = check_output(output, RECORDS, overwrite=overwrite)
     if os.path.realpath(output) == os.path.realpath(directory):

@@ -99,11 +99,7 @@ class ModelCommand(WritingCommand):
 
 
 def _keras_backend() -> tuple[str, str]:
-    """The backend that Keras will take, and what says so; Keras itself takes seconds to import.
-
-    Raises:
-        ConfigurationError: Keras would fall over its file of settings.
-    """
+    """The backend that Keras will take, and what says so; Keras itself takes seconds to import."""
     if backend := os.environ.get("KERAS_BACKEND"):
         return backend, "KERAS_BACKEND"
     path = os.path.join(_keras_home(), "keras.json")
@@ -297,11 +293,7 @@ def _open_closed_streams() -> None:
 
 
 def _refuse_undecodable_paths(arguments: Sequence[str]) -> None:
-    """Refuses names that TensorFlow, which wants UTF-8, could not open, before any work.
-
-    Raises:
-        ConfigurationError: the name of an argument or of the working directory is such a one.
-    """
+    """Refuses names that TensorFlow, which wants UTF-8, could not open, before any work."""
     names = [*arguments]
     with contextlib.suppress(OSError):  # the working directory was removed
         names.append(os.getcwd())
@@ -317,11 +309,7 @@ def _refuse_undecodable_paths(arguments: Sequence[str]) -> None:
 
 
 def _refuse_umask_against_oneself() -> None:
-    """Refuses a umask with which a command could not enter, or remove, the directories it makes.
-
-    Raises:
-        ConfigurationError: it takes rights from the owner.
-    """
+    """Refuses a umask with which a command could not enter, or remove, the directories it makes."""
     umask = os.umask(0o777)
     os.umask(umask)
     if umask & 0o700:
@@ -338,11 +326,7 @@ def _escape_unknown_characters() -> None:
 
 
 def describe_surroundings(error: Exception) -> str | None:
-    """What is wrong with the surroundings and what to do, in a line; `None` if nothing is.
-
-    Args:
-        error: any that ended a command.
-    """
+    """What is wrong with the surroundings and what to do, in a line; `None` if nothing is."""
     if isinstance(error, ImportError | AttributeError) and (line := _hidden_package()):
         return line
     if sys.flags.optimize > 1 and "tensorflow" not in sys.modules:  # its import failed

@@ -31,11 +31,7 @@ _PATIENCE = 600.0  # seconds for the other workers to start
 
 
 def supervise(strategy: str) -> None:
-    """Where a command is one of several workers: does its work in a child, and exits as that does.
-
-    Args:
-        strategy: `training.strategy` of the run.
-    """
+    """Where a command is one of several workers, does its work in a child, and exits like it."""
     if strategy == "multi_worker" and _SUPERVISED not in os.environ:
         hand_signals_on()
         sys.exit(_run_supervised(sys.argv[1:]))
@@ -59,9 +55,6 @@ def _run_supervised(arguments: Sequence[str]) -> int:
 
     SIGTERM and SIGINT are handed on. A child that waits for other workers is ended by the first of
     them, and by time. Where the child ends by a signal, a line says what that means.
-
-    Returns:
-        The exit status: the child's, or 1 if a signal ended it.
     """
     worker = _Worker(arguments)
     former = {
@@ -132,13 +125,7 @@ class _Worker:
 def writing_run(
     output: str, strategy: str, command: str
 ) -> contextlib.AbstractContextManager[None]:
-    """Holds a run's directory, see `files.locks.writing`; of several workers, the chief does.
-
-    Args:
-        output: directory of the run.
-        strategy: its `training.strategy`.
-        command: as for `writing`.
-    """
+    """Holds a run's directory, see `files.locks.writing`; of several workers, the chief does."""
     if strategy == "multi_worker" and not _is_chief():
         return contextlib.nullcontext()
     return writing(output, command, inside=True)

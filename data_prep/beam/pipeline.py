@@ -30,11 +30,7 @@ _this_worker: Worker | None = None  # of a process that `run_locally` has starte
 
 
 def runner_options(arguments: Sequence[str]) -> PipelineOptions | None:
-    """The user's options for a runner of Beam; `None`: the work is done on this machine.
-
-    Raises:
-        ConfigurationError: an argument is not one of Beam's, or none names a runner.
-    """
+    """The user's options for a runner of Beam; `None`: the work is done on this machine."""
     parsers: list[argparse.ArgumentParser] = []
     PipelineOptions([]).get_all_options(add_extra_args_fn=parsers.append)
     messages = io.StringIO()
@@ -58,16 +54,7 @@ def runner_options(arguments: Sequence[str]) -> PipelineOptions | None:
 
 
 def run_locally(job: Job, files: Sequence[InputFile], num_processes: int) -> None:
-    """Writes all spill files, then all shards; results lie in the job's directory.
-
-    Args:
-        job: the work.
-        files: the input; each is read by one process.
-        num_processes: 1: this process alone.
-
-    Raises:
-        BadInputError: a process was killed.
-    """
+    """Writes all spill files, then all shards; results lie in the job's directory."""
     # The largest first, so that no process is left alone with one at the end.
     numbered = sorted(enumerate(files), key=lambda entry: -entry[1].size)
     file_numbers = range(len(files))
@@ -127,13 +114,7 @@ def _write_shard(shard: int, file_numbers: Sequence[int]) -> None:
 
 
 def run_on_beam(job: Job, files: Sequence[InputFile], options: PipelineOptions) -> None:
-    """The same on a runner of Beam.
-
-    Args:
-        job: the work.
-        files: the input; each is read by one worker.
-        options: name the runner.
-    """
+    """The same on a runner of Beam."""
     logger = logging.getLogger("apache_beam")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -47,13 +47,7 @@ class Segment(NamedTuple):
 
 
 def write_spill(path: str, records: Iterable[Record], num_shards: int) -> list[Segment]:
-    """Writes a spill file; memory is bounded by `SEGMENT_BYTES`.
-
-    Args:
-        path: path of the file, which is overwritten.
-        records: in any order.
-        num_shards: the remainder of the order key tells the shard.
-    """
+    """Writes a spill file; memory is bounded by `SEGMENT_BYTES`."""
     segments: list[Segment] = []
     with open_to_write(path) as file:
         for batch in _batches(records):
@@ -283,12 +277,7 @@ def _blocks(record: Record) -> tuple:
 
 
 def _serialize_record(record: Record, annotations: tuple[str, ...] = ()) -> bytes:
-    """The bytes of a record, with the features of `spanbert_tf.data.manifest`.
-
-    Args:
-        record: a single sequence, or a pair that has its second segment.
-        annotations: what the block's `spans` are, in order.
-    """
+    """The bytes of a record, with the features of `spanbert_tf.data.manifest`."""
     block, second = record.block, record.second
     numbers = {
         manifest.RECORD_ID: record.record_id,

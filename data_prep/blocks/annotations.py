@@ -139,21 +139,12 @@ def _byte_positions(text: str) -> np.ndarray:
 def spans_to_pieces(
     spans: np.ndarray, piece_starts: np.ndarray, piece_ends: np.ndarray, begins_word: np.ndarray
 ) -> np.ndarray:
-    """Maps spans of bytes to the words that they touch.
+    """Maps spans of bytes, int64 [E, 2], to first and last pieces of the words that they touch.
 
     spaCy and BERT divide text differently ("cannot" is two tokens there, one word here). A span
     whose end lies within a word takes the whole word, so that no half word is ever masked. Spans
-    that would share a word become one.
-
-    Args:
-        spans: int64 [E, 2], first byte and end (exclusive).
-        piece_starts: int64 [T], first byte of each word piece, in order.
-        piece_ends: int64 [T], end (exclusive).
-        begins_word: bool [T], whether a piece begins a word.
-
-    Returns:
-        int64 [≤ E, 2]: first and last piece of each span, in order. Spans without a piece are left
-        out.
+    that would share a word become one; those without a piece are left out. Ends are exclusive in
+    bytes [T], inclusive in pieces [≤ E, 2].
     """
     first = np.searchsorted(piece_ends, spans[:, 0], side="right")
     last = np.searchsorted(piece_starts, spans[:, 1], side="left") - 1

@@ -139,15 +139,7 @@ class Record(NamedTuple):
 def number_sentences(
     documents: np.ndarray, paragraphs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Counts paragraphs from 0 in each document and sentences from 0 in each paragraph.
-
-    Args:
-        documents: int [N], number of each sentence's document; equal numbers are neighbours.
-        paragraphs: int [N], number of each sentence's paragraph; equal numbers are neighbours.
-
-    Returns:
-        `paragraph_indices` and `sentence_indices`, int [N].
-    """
+    """Counts paragraphs in each document and sentences in each paragraph, from 0; all int [N]."""
     begins_document = begins_run(documents)
     begins_paragraph = begins_run(paragraphs) | begins_document
     paragraph = np.cumsum(begins_paragraph) - 1
@@ -192,14 +184,8 @@ def fill_blocks(
 ) -> tuple[list[Block], Sentences]:
     """Fills blocks greedily with whole sentences up to the end of a document (SpanBERT, 4.2).
 
-    Args:
-        sentences: each of at most `limit` tokens.
-        limit: tokens of a block at most.
-        token_dtype: unsigned type in which token ids are stored.
-        is_open: whether the last document goes on; then its last block waits for more.
-
-    Returns:
-        The blocks in order, and the sentences that wait.
+    Where the last document goes on (`is_open`), its last block waits for more: its sentences are
+    what is returned beside the blocks.
     """
     bounds = _block_bounds(sentences, limit)
     if is_open and len(bounds) > 1:
@@ -224,10 +210,7 @@ def _block_bounds(sentences: Sentences, limit: int) -> list[int]:
 def cut_blocks(sentences: Sentences, bounds: Sequence[int], token_dtype: str) -> list[Block]:
     """Cuts sentences into blocks: out of arrays of bytes, so that a block takes few operations.
 
-    Args:
-        sentences: sentences of all blocks.
-        bounds: 0, and for each block the number of the sentence after its last.
-        token_dtype: unsigned type in which token ids are stored.
+    `bounds` are 0, and for each block the number of the sentence after its last.
     """
     num_sentences, num_blocks = bounds[-1], len(bounds) - 1
     if not num_blocks:

@@ -59,12 +59,7 @@ class DocumentReader:
         self._separator = document_separator
 
     def __iter__(self) -> Iterator[TextPart]:
-        """Yields parts of about `READ_SIZE` or less.
-
-        Raises:
-            BadInputError: the file is missing, not UTF-8, a broken gzip, of another format, not
-                well-formed, or without any text.
-        """
+        """Yields parts of about `READ_SIZE` or less."""
         blocks = self._blocks()
         first = next(blocks, "")
         if not first:
@@ -149,11 +144,7 @@ class CorpusReader:
         self._separator = document_separator
 
     def __iter__(self) -> Iterator[TextPart]:
-        """Yields parts.
-
-        Raises:
-            BadInputError: as `DocumentReader`.
-        """
+        """Yields parts."""
         before = 0  # bytes of the files that are read
         for file in self._files:
             reader = DocumentReader(file.path, self._separator)

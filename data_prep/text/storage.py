@@ -131,17 +131,7 @@ def _absolute(pattern: str) -> str:
 
 
 def _match_local_files(pattern: str, *, follow_links: bool = False) -> dict[str, int]:
-    """Sizes in bytes of the local files that match a pattern, by their paths.
-
-    Args:
-        pattern: absolute; `**` also matches `/`, and leads into linked directories but for those
-            that it has come from.
-        follow_links: whether links may lead out of the directory before the first wildcard.
-
-    Raises:
-        BadInputError: a link that matches leads nowhere, or out of that directory.
-        OSError: a directory that may hold such files cannot be listed.
-    """
+    """Sizes in bytes of the local files that match a pattern, by their paths."""
     matches = re.compile(FileSystem.translate_pattern(pattern)).match
     found = _FIRST_WILDCARD.search(pattern)
     root = os.path.dirname(pattern[: found.start()] if found else pattern)

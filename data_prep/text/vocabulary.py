@@ -92,14 +92,6 @@ def train_vocabulary(
     The trainer numbers letters inside words as it meets them, in an order that changes from run
     to run, and breaks ties by these numbers. So letters are counted first, and given to it as if
     they were special tokens, in order: thus each word of these letters has pieces, too.
-
-    Args:
-        texts: gives the text from its beginning; called twice.
-        vocabulary_size: largest number of entries.
-        casing: what is done to the text.
-
-    Returns:
-        The entries: special tokens, letters, and pieces in order of their making.
     """
     tokenizer = Tokenizer(models.WordPiece(unk_token=UNKNOWN_TOKEN))
     tokenizer.normalizer = normalizers.BertNormalizer(**casing._asdict())

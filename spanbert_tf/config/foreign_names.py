@@ -101,15 +101,7 @@ _TARGETS = {_plain(name): targets for targets, names in _NAMES.items() for name 
 
 
 def meant_key(key: str, known: list[str]) -> str | None:
-    """What a key is called here: a key, perhaps with its value, or an option of the command.
-
-    Args:
-        key: as it was written, in any section or none; case, `-` and `_` make no difference.
-        known: the keys of the configuration.
-
-    Returns:
-        `None` where the name is none of those from elsewhere, or here is no such key.
-    """
+    """What a key is called here: one of `known`, perhaps with a value, or an option; or `None`."""
     targets = _TARGETS.get(_plain(key.rpartition(".")[2]), "")
     if targets.startswith("--"):
         return f"the option {targets}"

@@ -52,11 +52,7 @@ class _Loader(yaml.SafeLoader):
     _depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
-        """Reads the next node and what is in it.
-
-        Raises:
-            YAMLError: it cannot be in a configuration.
-        """
+        """Reads the next node and what is in it."""
         event = self.peek_event()
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
             raise _refusal("anchors (&) and aliases (*) are not read; write the values out", event)
@@ -150,11 +146,7 @@ class _Reader:
 
 
 def parse_override(text: str) -> tuple[str, Setting]:
-    """Parses one `key=value` of `--set`; the value is read as YAML.
-
-    Raises:
-        ConfigurationError: there is no `=`, or the value is not YAML.
-    """
+    """Parses one `key=value` of `--set`; the value is read as YAML."""
     key, equals, value = text.partition("=")
     place = f"--set {' '.join(text.splitlines())}"
     if not equals or not key.strip():
@@ -184,16 +176,7 @@ def shipped_names(kind: str) -> list[str]:
 
 
 def load_settings(kind: str, name_or_path: str, overrides: Sequence[str]) -> dict[str, Setting]:
-    """The settings of a file over its bases', and overrides over both.
-
-    Args:
-        kind: `"pretrain"` or `"finetune"`.
-        name_or_path: a shipped name, or the path of a YAML file.
-        overrides: texts `section.key=value`, the values in YAML.
-
-    Raises:
-        ConfigurationError: a file cannot be found or read, or an override has no `=`.
-    """
+    """The settings of a file of a kind (see `shipped_directory`) over its bases', and overrides."""
     path = _find_config(kind, name_or_path, os.getcwd(), "--config")
     return _with_bases(kind, path, ()) | dict(parse_override(text) for text in overrides)
 
@@ -212,17 +195,7 @@ def _with_bases(kind: str, path: str, descendants: tuple[str, ...]) -> dict[str,
 
 
 def _find_config(kind: str, name_or_path: str, directory: str, place: str) -> str:
-    """The path of a shipped configuration, or of a file seen from a directory.
-
-    Args:
-        kind: `"pretrain"` or `"finetune"`.
-        name_or_path: what the user wrote.
-        directory: where a relative path begins.
-        place: where it was written, for errors.
-
-    Raises:
-        ConfigurationError: it is neither.
-    """
+    """The path of a shipped configuration, or of a file seen from a directory."""
     names = shipped_names(kind)
     if name_or_path in names:
         return os.path.join(shipped_directory(kind), f"{name_or_path}.yaml")
@@ -246,17 +219,7 @@ _Config = TypeVar("_Config", bound=Configuration)
 
 
 def build_config(kind: type[_Config], settings: dict[str, Setting], source: str) -> _Config:
-    """Makes a configuration from flat settings; the rest has its defaults.
-
-    Args:
-        kind: what to make.
-        settings: keyed `section.key`.
-        source: the place of values that are not set, for errors.
-
-    Raises:
-        ConfigurationError: a key is unknown (the message names the nearest one), a value has the
-            wrong type or is out of range, or two do not fit together.
-    """
+    """Makes a configuration of flat settings; `source` is named where a default is wrong."""
     known = list(known_keys(kind))
     values: dict[str, Any] = {}
     for key, setting in settings.items():

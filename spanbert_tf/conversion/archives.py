@@ -41,18 +41,9 @@ _UNPACK = "unpack it where nothing can be lost, and name the directory"
 
 @contextlib.contextmanager
 def opened_source(path: str) -> Iterator[str]:
-    """The directory of a checkpoint: the path itself, or an archive's files while it is open.
+    """The directory of a checkpoint: the path itself, or, while it is open, an archive's files.
 
-    Args:
-        path: a directory, or a tar archive of one or of its files, compressed or not.
-
-    Yields:
-        A directory. Of an archive, it holds the files with the names of a checkpoint's files at its
-        top or, where there are none, in its one directory.
-
-    Raises:
-        BadInputError: there is nothing, the archive is damaged or too large, or a member is no
-            plain file or directory or lies outside.
+    Of an archive it holds the files with a checkpoint's names at its top or in its one directory.
     """
     if os.path.isdir(path):
         yield path
@@ -86,11 +77,7 @@ def opened_source(path: str) -> Iterator[str]:
 
 
 def _extract(path: str, directory: str) -> dict[str, str]:
-    """Writes the needed files of an archive, those of each of its directories to one of our own.
-
-    Returns:
-        The directory of each directory in the archive; `""` is its top.
-    """
+    """Writes the needed files of each directory (`""`: the top) to one of ours; theirs → ours."""
     found: dict[str, str] = {}
     for parts, file in _plain_files(path):
         *parents, name = parts
@@ -109,13 +96,7 @@ def _extract(path: str, directory: str) -> dict[str, str]:
 
 
 def _plain_files(path: str) -> Iterator[tuple[list[str], BinaryIO]]:
-    """The parts of the name, and the content, of each file of an archive, while it is the next.
-
-    Raises:
-        BadInputError: the archive is too large, or a member is no plain file or directory, or its
-            name leads outside.
-        TarError, ValueError, OverflowError: what `tarfile` makes of damage.
-    """
+    """The parts of the name, and the content, of each file of an archive, while it is the next."""
     with _Stream(path) as stream:
         end, headers = 0, _MAX_HEADERS
         stream.allow(_MAX_HEADER)
@@ -173,11 +154,7 @@ class _Stream:
         self._file.close()
 
     def allow(self, num_bytes: int) -> None:
-        """Lets so many more bytes be read.
-
-        Raises:
-            BadInputError: the archive would unpack to more than one of its size may.
-        """
+        """Lets so many more bytes be read."""
         self._end = self._position + num_bytes
         if self._end > self._limit:
             raise BadInputError(

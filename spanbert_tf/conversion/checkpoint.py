@@ -128,26 +128,14 @@ class Checkpoint:
 
 
 def read_tables(position_embeddings: str) -> set[str]:
-    """Which of `POSITION_TABLES` an encoder reads.
-
-    Args:
-        position_embeddings: as of `SpanBertBackbone`.
-    """
+    """Which of `POSITION_TABLES` an encoder reads."""
     index_names = POSITION_EMBEDDINGS[position_embeddings]
     sizes = {TABLE_SIZES[name] for name in index_names}
     return sizes if "token_indices" in index_names else sizes | {"max_sequence_length"}
 
 
 def check_absolute(checkpoint: Checkpoint, reader: str) -> None:
-    """Refuses SegaBERT's positions for a target that has no place for them.
-
-    Args:
-        checkpoint: what will be written.
-        reader: what reads it, for the message.
-
-    Raises:
-        MismatchError: it has them.
-    """
+    """Refuses SegaBERT's positions for a target that has no place for them."""
     if checkpoint.sizes["position_embeddings"] != "absolute":
         raise MismatchError(
             f"{checkpoint.path}: has SegaBERT's positions, which {reader} cannot hold; --to "
@@ -156,15 +144,7 @@ def check_absolute(checkpoint: Checkpoint, reader: str) -> None:
 
 
 def check_epsilon(checkpoint: Checkpoint, reader: str) -> None:
-    """Checks LayerNorm's epsilon for a target that fixes it.
-
-    Args:
-        checkpoint: what will be written.
-        reader: what reads it, for the message.
-
-    Raises:
-        MismatchError: it is not 1e-12.
-    """
+    """Checks LayerNorm's epsilon for a target that fixes it."""
     epsilon = checkpoint.sizes["layer_norm_epsilon"]
     if epsilon != BERT_EPSILON:
         raise MismatchError(
@@ -174,12 +154,7 @@ def check_epsilon(checkpoint: Checkpoint, reader: str) -> None:
 
 
 def checked_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint without copies of tied weights.
-
-    Raises:
-        BadInputError: the encoder is not whole, an array has another shape than the configuration
-            says, an output matrix is not the token embedding, or the vocabulary is too long.
-    """
+    """The checkpoint without copies of tied weights, if all fits together."""
     path, arrays = checkpoint.path, dict(checkpoint.arrays)
     if checkpoint.sizes["num_layers"] > len(arrays):  # a name is made for each weight of each layer
         raise BadInputError(
@@ -217,10 +192,7 @@ def expected_shapes(
 ) -> dict[str, Shapes]:
     """Part → name → shape of everything that a checkpoint of these sizes can hold.
 
-    Args:
-        sizes: arguments of `SpanBertBackbone`.
-        arrays: arrays of the checkpoint; a table of span positions, a classifier and a resolver
-            tell their own sizes.
+    A table of span positions, classifiers and a resolver tell their own sizes.
     """
     width, vocabulary_size = sizes["hidden_dim"], sizes["vocabulary_size"]
     encoder = {
@@ -299,12 +271,7 @@ def variable_name(name: str) -> str | None:
 def _coreference_shapes(
     hidden_dim: int, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, tuple[int, ...]]:
-    """Name → shape of what a checkpoint holds; the tables and one bias tell the sizes.
-
-    Args:
-        hidden_dim: width of the encoder.
-        arrays: arrays of the checkpoint.
-    """
+    """Name → shape of what a checkpoint holds; the tables and one bias tell the sizes."""
     head = {name: arrays.get(standard_name(name), np.empty((0, 0))) for name in VARIABLES}
     max_span_width, feature_dim = head["span_width_embeddings"].shape
     ffnn_dim = len(head["mention_scores/hidden_bias_0"])
@@ -332,12 +299,7 @@ def _coreference_shapes(
 
 
 def head_settings(hidden_dim: int, arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """Arguments of the resolver that the shapes of a checkpoint tell.
-
-    Args:
-        hidden_dim: width of the encoder.
-        arrays: arrays of the checkpoint, whole.
-    """
+    """Arguments of the resolver that the shapes of a checkpoint tell."""
     shapes = _coreference_shapes(hidden_dim, arrays)
     max_span_width, feature_dim = shapes[standard_name("span_width_embeddings")]
     return {

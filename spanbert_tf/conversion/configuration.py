@@ -31,11 +31,7 @@ _TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 
 
 def read_json(path: str) -> dict:
-    """A JSON object.
-
-    Raises:
-        BadInputError: the file cannot be read, or holds something else.
-    """
+    """A JSON object."""
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
@@ -55,11 +51,7 @@ def read_config(directory: str, path: str) -> tuple[dict, str]:
 
 
 def read_sizes(directory: str, path: str) -> dict[str, int | float | str]:
-    """Arguments of `SpanBertBackbone` from BERT's configuration; of SegaBERT's what it states.
-
-    Raises:
-        BadInputError: the file is missing, lacks a key, or asks for what this encoder cannot do.
-    """
+    """Arguments of `SpanBertBackbone` from BERT's configuration; of SegaBERT's what it states."""
     config, where = read_config(directory, path)
     sizes = {}
     for ours, theirs in (SIZE_NAMES | SEGMENT_AWARE_SIZE_NAMES).items():
@@ -98,16 +90,7 @@ def _share(config: dict, key: str, default: float, where: str) -> float:
 
 
 def find_vocabulary(directory: str, path: str, given: str | None) -> list[str]:
-    """The vocabulary of a checkpoint.
-
-    Args:
-        directory: directory of the checkpoint.
-        path: what the user called it, for messages.
-        given: `--vocabulary`, which goes before the checkpoint's own.
-
-    Raises:
-        BadInputError: the vocabulary is missing, or cannot be used.
-    """
+    """The vocabulary that was given, or the checkpoint's own; `path` is the user's name for it."""
     if given:
         return load_vocabulary(given)
     for name in _VOCABULARY_NAMES:
@@ -148,18 +131,7 @@ def save_vocabulary(directory: str, vocabulary: list[str]) -> None:
 def find_casing(
     directory: str, path: str, lowercase: bool | None, strip_accents: bool | None = None
 ) -> Casing:
-    """What is done to text. By default accents are stripped if text is lower-cased.
-
-    Args:
-        directory: directory of the checkpoint.
-        path: what the user called it, for messages.
-        lowercase: `--lowercase` or `--cased`, if the user gave one.
-        strip_accents: `False` for `--keep-accents`, if the user gave it.
-
-    Raises:
-        ConfigurationError: neither the checkpoint nor the user says.
-        MismatchError: they say different things.
-    """
+    """What is done to text: as stated or given; by default accents go with upper case."""
     stated_lowercase = _stated(directory, "do_lower_case", "lowercase")
     stated_strip_accents = _stated(directory, "strip_accents", "strip_accents")
     for stated, given, options in (
@@ -183,15 +155,7 @@ def find_casing(
 
 
 def check_tokenizer(directory: str, path: str) -> None:
-    """Refuses a directory of `transformers` whose tokenizer is stated to be another than BERT's.
-
-    Args:
-        directory: directory of the checkpoint.
-        path: what the user called it, for messages.
-
-    Raises:
-        BadInputError: it splits text otherwise, or its pieces are no word pieces.
-    """
+    """Refuses a directory of `transformers` whose tokenizer is stated to be another than BERT's."""
     config, tokenizer = (os.path.join(directory, name) for name in (_TOKENIZER_CONFIG, _TOKENIZER))
     if os.path.isfile(config):
         kind = read_json(config).get("tokenizer_class")

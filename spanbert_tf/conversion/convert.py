@@ -42,12 +42,16 @@ from spanbert_tf.lazy import load
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import check_case
 
+# Format → function of (path, vocabulary, lowercase, strip_accents): a directory, an archive or a
+# preset, and what the source may not state.
 _READERS = {
     "huggingface": read_huggingface,
     "fairseq": read_fairseq,
     "tf1": read_tf1,
     "keras": read_keras,
 }
+# Format → function that writes a directory, whole or not at all, and returns the parts that the
+# format has no place for; and what such a directory looks like.
 _WRITERS = {
     "keras": (write_keras, PRESET_KIND),
     "keras_bert": (write_keras_bert, PRESET_KIND),
@@ -128,13 +132,7 @@ def convert_checkpoint(
 
 
 def with_positions(checkpoint: Checkpoint, positions: str | None) -> Checkpoint:
-    """The checkpoint, told which positions its encoder reads, and how large their tables are.
-
-    Raises:
-        BadInputError: it holds embeddings that no encoder here reads, or lacks some that it needs.
-        ConfigurationError: its tables fit several encoders, and nobody says which.
-        MismatchError: configuration and `positions` do not agree.
-    """
+    """The checkpoint, told which positions its encoder reads, and how large their tables are."""
     sizes, arrays = dict(checkpoint.sizes), dict(checkpoint.arrays)
     stated = sizes.get("position_embeddings")
     if stated and positions and not stated.startswith(positions):

@@ -32,18 +32,6 @@ def read_fairseq(
 
     A `config.json` beside it is used; without one, sizes are read from the shapes, and heads are 64
     wide.
-
-    Args:
-        path: path of the file, the directory or the archive; `spanbert_large_with_head.tar.gz`, for
-            example.
-        vocabulary: path of the vocabulary, if it does not lie beside the file.
-        lowercase: casing, where nothing states it.
-        strip_accents: `False`: accents are kept, where nothing states it.
-
-    Raises:
-        BadInputError: a file is missing or unusable.
-        ConfigurationError: the casing is not stated.
-        MismatchError: the casing is stated otherwise.
     """
     if path.endswith(".pt"):
         return _read(

@@ -57,21 +57,7 @@ _CLASSIFIER = "classifier"  # the name of the head of several of their classes
 def read_huggingface(
     path: str, vocabulary: str | None, lowercase: bool | None, strip_accents: bool | None = None
 ) -> Checkpoint:
-    """Reads a directory, or a .tar.gz archive of one.
-
-    Args:
-        path: holds `config.json` (or `bert_config.json`) and `model.safetensors`,
-            `pytorch_model.bin`, or shards of one of them with their index.
-        vocabulary: path of a vocabulary in place of the directory's own.
-        lowercase: casing, where the directory does not state it.
-        strip_accents: `False`: accents are kept, where nothing states it.
-
-    Raises:
-        BadInputError: a file is missing or unusable, or the model is not a plain BERT, or its
-            tokenizer another one.
-        ConfigurationError: the casing is not stated.
-        MismatchError: the casing is stated otherwise.
-    """
+    """Reads `config.json` (or `bert_config.json`), and weights or their shards with an index."""
     with opened_source(path) as directory:
         sizes = read_sizes(directory, path)
         check_tokenizer(directory, path)
@@ -110,11 +96,7 @@ def _renamed(arrays: Mapping[str, np.ndarray], old: str, new: str) -> dict[str, 
 
 
 def _read_labels(config: dict, num_classes: int, where: str) -> tuple[str, ...]:
-    """Names of the classes; `transformers`' own if they are missing.
-
-    Raises:
-        BadInputError: they are not as many as the classes, or several may hold at once.
-    """
+    """Names of the classes; `transformers`' own if they are missing."""
     kind = config.get("problem_type")
     if kind == "multi_label_classification" or (kind == "regression" and num_classes > 1):
         raise BadInputError(
@@ -169,14 +151,6 @@ def write_huggingface(
     are there; the classes of other tasks load its encoder. With SegaBERT's positions it is a
     directory for the classes of its authors (rsvp-ai/segatron_aaai), whose `model_type` no class of
     `transformers` takes for its own.
-
-    Args:
-        checkpoint: what to write.
-        directory: appears whole or not at all.
-        overwrite: whether an earlier output of this format may be replaced.
-
-    Returns:
-        The parts that this format has no place for.
     """
     found = [part for part in checkpoint.found_parts() if part in _HEAD_PARTS]
 

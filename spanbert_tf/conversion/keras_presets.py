@@ -97,13 +97,7 @@ def read_keras(
     lowercase: bool | None = None,
     strip_accents: bool | None = None,
 ) -> Checkpoint:
-    """Reads a preset of a `SpanBertBackbone` or of KerasHub's `BertBackbone`, heads included.
-
-    Raises:
-        BadInputError: the preset cannot be used.
-        MismatchError: it has another casing, or it answers questions and reads the passage first,
-            as no other project's classes do; or it is a SegaBERT of before 0.2.0.
-    """
+    """Reads a preset of a `SpanBertBackbone` or of KerasHub's `BertBackbone`, heads included."""
     if vocabulary:
         raise MismatchError(f"{path}: has a vocabulary of its own; leave out --vocabulary")
     name = task_class(path)
@@ -206,11 +200,7 @@ def _read_pretrained(path: str, name: str | None) -> _Read:
 
 
 def refuse_copy(path: str) -> None:
-    """Refuses to convert a task's preset to such a preset, which would reset its settings.
-
-    Raises:
-        MismatchError: the preset is of one of this project's tasks, the masked LM apart.
-    """
+    """Refuses to convert a task's preset to such a preset, which would reset its settings."""
     name = task_class(path)
     if name in {*_CLASSES, SpanBertRelationClassifier.__name__}:
         raise MismatchError(f"{path}: is such a preset already, of a {name}; copy the directory")
@@ -221,14 +211,7 @@ def _print_untrained(path: str) -> None:
 
 
 def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False) -> list[str]:
-    """Writes a preset of the first of `_TASKS` whose head is there, of a masked LM, or an encoder.
-
-    Returns:
-        The parts that the preset does not hold.
-
-    Raises:
-        MismatchError: a task that has no SegaBERT here has SegaBERT's positions.
-    """
+    """Writes a preset of the first of `_TASKS` whose head is there, a masked LM or an encoder."""
     found = checkpoint.found_parts()
     for part in (TOKEN_CLASSIFIER, COREFERENCE):
         if part in found:
@@ -328,15 +311,7 @@ def _coreference_resolver(
 def write_keras_bert(
     checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
 ) -> list[str]:
-    """Writes a preset of KerasHub's own BERT, which loads without this project.
-
-    Returns:
-        The parts that the preset does not hold.
-
-    Raises:
-        MismatchError: LayerNorm's epsilon is not the one that KerasHub's BERT has, or it has
-            SegaBERT's positions.
-    """
+    """Writes a preset of KerasHub's own BERT, which loads without this project."""
     check_epsilon(checkpoint, "KerasHub's BERT")
     check_absolute(checkpoint, "KerasHub's BERT")
     found = checkpoint.found_parts()

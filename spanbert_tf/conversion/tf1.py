@@ -58,19 +58,7 @@ _RENAMED = {
 def read_tf1(
     path: str, vocabulary: str | None, lowercase: bool | None, strip_accents: bool | None = None
 ) -> Checkpoint:
-    """Reads a directory, or an archive of one; the optimizer's variables are left out.
-
-    Args:
-        path: holds `bert_config.json`, `bert_model.ckpt.*` (or another single checkpoint) and, if
-            `vocabulary` is not given, `vocab.txt`.
-        vocabulary: path of a vocabulary in place of the directory's own.
-        lowercase: casing; these checkpoints do not state it.
-        strip_accents: `False`: accents are kept, where nothing states it.
-
-    Raises:
-        BadInputError: a file is missing or unusable.
-        ConfigurationError: the casing is not given.
-    """
+    """Reads a directory, or an archive of one; the optimizer's variables are left out."""
     with opened_source(path) as directory:
         sizes = read_sizes(directory, path)
         pieces = find_vocabulary(directory, path, vocabulary)
@@ -151,20 +139,7 @@ def _from_standard(name: str, value: np.ndarray) -> tuple[str, np.ndarray]:
 
 
 def write_tf1(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False) -> list[str]:
-    """Writes `bert_model.ckpt`, `bert_config.json` and `vocab.txt`.
-
-    Args:
-        checkpoint: what to write.
-        directory: appears whole or not at all.
-        overwrite: whether an earlier output of this format may be replaced.
-
-    Returns:
-        The parts that this format has no place for.
-
-    Raises:
-        MismatchError: LayerNorm's epsilon is not the one that Google's code has, it has SegaBERT's
-            positions, or a coreference resolver lacks what the original's has.
-    """
+    """Writes `bert_model.ckpt`, `bert_config.json` and `vocab.txt`."""
     check_epsilon(checkpoint, "Google's code")
     check_absolute(checkpoint, "Google's code")
     _check_resolver(checkpoint)

@@ -26,11 +26,7 @@ _FUSED, _SEPARATE = ".attention.self.query_key_value.", ("query", "key", "value"
 
 
 def read_safetensors(path: str) -> dict[str, np.ndarray]:
-    """All tensors of a .safetensors file as float32.
-
-    Raises:
-        BadInputError: the file is damaged.
-    """
+    """All tensors of a .safetensors file as float32."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -51,9 +47,6 @@ def read_fairseq_file(path: str) -> tuple[dict[str, np.ndarray], str | None]:
 
     Only tensors and plain containers are read (`weights_only`), and the `argparse.Namespace` in
     which fairseq keeps its arguments.
-
-    Raises:
-        BadInputError: the file holds anything else, such as code, or is damaged.
     """
     import torch
 
@@ -124,11 +117,7 @@ def with_standard_names(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def with_fused_attention(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays with queries, keys and values of each layer in one, as SegaBERT's authors have it.
-
-    Args:
-        arrays: under the names of `BertForPreTraining`.
-    """
+    """The arrays with each layer's queries, keys and values in one, as SegaBERT's authors do."""
     fused = {}
     for name, array in arrays.items():
         part = name.split(".")[-2]

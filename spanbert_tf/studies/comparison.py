@@ -278,14 +278,7 @@ def _plot(results: Sequence[Result], path: str) -> None:
 def small_version(
     name: str, info: PretrainingManifest, steps: int, overrides: Sequence[str]
 ) -> PretrainingConfig:
-    """A configuration with the size and the optimizer of `spanbert_tiny`.
-
-    Args:
-        name: shipped name, or path of a file.
-        info: description of the records.
-        steps: steps of the run and of its schedule.
-        overrides: texts `section.key=value` that lie over the size.
-    """
+    """A configuration with the size and the optimizer of `spanbert_tiny`."""
     tiny = load_config("spanbert_tiny")
     sizes = ("num_layers", "num_heads", "hidden_dim", "intermediate_dim", "dropout")
     return _sized(
@@ -311,15 +304,7 @@ def small_version(
 def continued_version(
     name: str, preset: str, info: PretrainingManifest, steps: int, overrides: Sequence[str]
 ) -> PretrainingConfig:
-    """A configuration with the shape of a preset, whose heads train alone for their share of steps.
-
-    Args:
-        name: as for `small_version`.
-        preset: as for `shape_values`.
-        info: as for `small_version`.
-        steps: as for `small_version`.
-        overrides: as for `small_version`.
-    """
+    """A configuration in a preset's shape, whose heads train alone for their share of steps."""
     training = load_config(name).training
     head_share = training.head_steps / training.schedule_steps
     return _sized(

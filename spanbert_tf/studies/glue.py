@@ -108,14 +108,7 @@ def run_glue(runs: str, submission: str | None = None, *, overwrite: bool = Fals
 
 
 def average_of_tasks(scores: Scores) -> float | None:
-    """The mean over nine tasks, in each the mean of its metrics first (SpanBERT, table 5).
-
-    Args:
-        scores: scores of the data sets.
-
-    Returns:
-        `None` where one is missing.
-    """
+    """The mean over nine tasks, in each the mean of its metrics first (SpanBERT, table 5)."""
     columns = [
         [scores[name][metric] for name in names for metric in GLUE_TASKS[name].metrics]
         for names in _COLUMNS.values()
@@ -127,14 +120,7 @@ def average_of_tasks(scores: Scores) -> float | None:
 
 
 def average_of_columns(scores: Scores) -> float | None:
-    """The mean over SegaBERT's nine columns: both sets of MNLI, one metric each, no WNLI.
-
-    Args:
-        scores: scores of the data sets.
-
-    Returns:
-        `None` where one is missing.
-    """
+    """The mean over SegaBERT's nine columns: both sets of MNLI, one metric each, no WNLI."""
     if not _SEGABERT_COLUMNS.keys() <= scores.keys():
         return None
     return float(np.mean([scores[name][metric] for name, metric in _SEGABERT_COLUMNS.items()]))
@@ -227,12 +213,6 @@ def find_results(runs: str) -> dict[str, Result]:
     development set have theirs, such as those of a model of MNLI for the mismatched set. Those of
     another number of texts than the development set has do not count. Nothing is chosen on the
     mismatched set: its scores are those of the model that is best on the matched one.
-
-    Args:
-        runs: directory to search.
-
-    Raises:
-        BadInputError: a file cannot be read.
     """
     found: dict[str, list[Result]] = {}
     for directory, names in _directories(runs):
@@ -266,11 +246,7 @@ def _of_chosen_model(mismatched: list[Result], matched: Result | None) -> Result
 
 
 def find_predictions(runs: str) -> dict[str, str]:
-    """The file of predictions for each test set below a directory, checked as GLUE would.
-
-    Raises:
-        BadInputError: there are two of a task, or one is not as GLUE wants it.
-    """
+    """The file of predictions for each test set below a directory, checked as GLUE would."""
     found: dict[str, str] = {}
     for directory, names in _directories(runs):
         for name in sorted(_TITLES.keys() & set(names)):

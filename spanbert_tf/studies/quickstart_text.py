@@ -32,12 +32,6 @@ def write_python_texts(directory: str) -> int:
     Paragraphs are separated by an empty line. Code, headings and grammar are left out, and so is
     a paragraph that has been written before: topics quote one another, and a held-out text must
     not be a copy of a training text.
-
-    Args:
-        directory: a new directory.
-
-    Returns:
-        The number of files.
     """
     os.makedirs(directory)
     seen: set[str] = set()
@@ -100,12 +94,7 @@ class MaskedSentence:
 
 
 def choose_masked_sentences(directory: str, num_sentences: int) -> list[MaskedSentence]:
-    """The first held-out sentences, each of another record, that have a common word to mask.
-
-    Args:
-        directory: directory of the records.
-        num_sentences: how many to return, at most.
-    """
+    """The first held-out sentences, each of another record, that have a common word to mask."""
     info = PretrainingManifest.load(directory)
     vocabulary = load_vocabulary(f"{directory}/{VOCABULARY_FILE}")
     candidates = [number for number, piece in enumerate(vocabulary) if _is_long_word(piece)]
