@@ -176,9 +176,9 @@ def commands(
         output: directory for runs, which may be there.
     """
     from spanbert_tf.data import pretraining_dataset
-    from spanbert_tf.inspection.records import inspect_records
     from spanbert_tf.tasks.commands import run_baseline_evaluation, run_evaluation, run_prediction
     from spanbert_tf.tasks.finetuning import run_finetuning
+    from spanbert_tf.tasks.inspection import inspect_records
     from spanbert_tf.tasks.table import load_task_config
     from spanbert_tf.tasks.task import task_of_records
 

@@ -85,7 +85,7 @@ def inspect(
 
     load_config(config, overrides)  # a mistake is reported before TensorFlow is imported
     import_keras()
-    from spanbert_tf.inspection.records import inspect_records
+    from spanbert_tf.tasks.inspection import inspect_records
 
     inspect_records(
         data, config, overrides, png=png, num_examples=num_examples, overwrite=overwrite

@@ -23,7 +23,6 @@ ORDER = (
     "data_prep.blocks",
     "data_prep.text",
     "data_prep",
-    "spanbert_tf.inspection",
     "spanbert_tf.tasks.*",  # which know nothing of each other
     "spanbert_tf.tasks",
     "spanbert_tf.tasks.report",

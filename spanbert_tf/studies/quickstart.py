@@ -19,12 +19,12 @@ from spanbert_tf.data.manifest import VOCABULARY_FILE, PretrainingManifest
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.locks import one_writer
 from spanbert_tf.files.outputs import is_lock, without_slash
-from spanbert_tf.inspection.span_lengths import count_span_lengths, plot_span_lengths
 from spanbert_tf.lazy import import_figure
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertMaskedLMPreprocessor, SpanBertTokenizer
 from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.pretraining.model import build_pretrainer
+from spanbert_tf.pretraining.span_lengths import count_span_lengths, plot_span_lengths
 from spanbert_tf.studies.quickstart_text import (
     MaskedSentence,
     choose_masked_sentences,

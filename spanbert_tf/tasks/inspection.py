@@ -1,12 +1,62 @@
-"""`spanbert-tf inspect` on the records of a task, and what the inspections of all tasks share."""
+"""`spanbert-tf inspect` on records of any kind, and what the inspections of all tasks share."""
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data.records import TaskManifest
-from spanbert_tf.tasks.task import Task
+from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.tasks.task import Task, holds_task_records, task_of_records
+
+
+def inspect_records(
+    data: str,
+    config: str,
+    overrides: Sequence[str] = (),
+    *,
+    png: str | None = None,
+    num_examples: int = 3,
+    overwrite: bool = False,
+    console: DataConsole | None = None,
+) -> None:
+    """Prints what a set of records holds; for pre-training, how a configuration masks it, too.
+
+    Args:
+        data: directory of the records.
+        config: shipped name or file of the configuration whose masking to show.
+        overrides: texts `section.key=value`.
+        png: where to write the histogram of span lengths as a picture, if anywhere.
+        num_examples: rows or masked examples to print.
+        overwrite: whether an earlier picture may be replaced.
+        console: where to print; standard output by default.
+
+    Raises:
+        SpanBertError: the records or the configuration cannot be used.
+    """
+    console = console or DataConsole()
+    if not holds_task_records(data):
+        from spanbert_tf.pretraining import inspection  # nothing of a task needs it
+
+        inspection.inspect_records(
+            data,
+            config,
+            overrides,
+            console,
+            png=png,
+            num_examples=num_examples,
+            overwrite=overwrite,
+        )
+    elif png or overrides:
+        raise ConfigurationError(
+            f"{data}: holds records of a task, which no masks are drawn for; leave out --png and "
+            "--set"
+        )
+    else:
+        task = task_of_records(data)
+        inspect = task.inspect or functools.partial(inspect_rows, task)
+        inspect(task.records(data), console, num_examples)
 
 
 def inspect_rows(task: Task, data: str, console: DataConsole, num_examples: int) -> None:

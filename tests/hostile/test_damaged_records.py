@@ -17,9 +17,9 @@ from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.data.tfrecords import load_lengths, save_lengths
 from spanbert_tf.errors import SpanBertError
 from spanbert_tf.files.contents import checksums
-from spanbert_tf.inspection.records import inspect_records
 from spanbert_tf.tasks.commands import run_baseline_evaluation, run_prediction
 from spanbert_tf.tasks.finetuning import run_finetuning
+from spanbert_tf.tasks.inspection import inspect_records
 from spanbert_tf.tasks.question_answering.candidates import WindowSpans
 from spanbert_tf.tasks.question_answering.decoding import _answers
 from spanbert_tf.tasks.table import load_task_config

@@ -9,11 +9,15 @@ import record_files
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.manifest import PretrainingManifest
-from spanbert_tf.inspection.clipped_indices import count_clipped_indices
-from spanbert_tf.inspection.masked_examples import masked_example
-from spanbert_tf.inspection.records import fill_rate, inspect_records, rows_for_tokens
-from spanbert_tf.inspection.span_lengths import count_span_lengths
 from spanbert_tf.masking import MaskingOptions
+from spanbert_tf.pretraining.inspection import (
+    count_clipped_indices,
+    fill_rate,
+    masked_example,
+    rows_for_tokens,
+)
+from spanbert_tf.pretraining.span_lengths import count_span_lengths
+from spanbert_tf.tasks.inspection import inspect_records
 
 LENGTH = 64
 

@@ -7,13 +7,13 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.data.manifest import RECORD_ID, VOCABULARY_FILE, PretrainingManifest
+from spanbert_tf.data.manifest import RECORD_ID, PretrainingManifest
 from spanbert_tf.data.rows import pack_rows, parse_records
 from spanbert_tf.lazy import import_figure
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.masking.random_bits import row_keys
 from spanbert_tf.masking.spans import draw_candidates, find_words
-from spanbert_tf.text.vocabulary import SpecialTokenIds, is_continuation, load_vocabulary
+from spanbert_tf.text.vocabulary import SpecialTokenIds, is_continuation
 
 _BATCH_SIZE = 64
 _LONGEST_SHOWN = 20
@@ -54,25 +54,28 @@ def count_span_lengths(
         max_batches: where to stop.
     """
     directory = os.fspath(directory)
-    vocabulary = load_vocabulary(os.path.join(directory, VOCABULARY_FILE))
+    info = PretrainingManifest.load(directory)
+    vocabulary = info.vocabulary(directory)
     is_word_start = np.array([not is_continuation(piece) for piece in vocabulary])
-    num_batches = -(-PretrainingManifest.load(directory).num_records(split) // _BATCH_SIZE)
-    num_batches = min(num_batches, max_batches)
+    num_batches = min(-(-info.num_records(split) // _BATCH_SIZE), max_batches)
     batches = pretraining_dataset(
         directory, batch_size=_BATCH_SIZE, masking=options, split=split, seed=seed
     )
     merged = np.zeros(_LONGEST_SHOWN + 1, np.int64)
     for batch in batches.take(num_batches).as_numpy_iterator():
         merged += _histogram(_merged_lengths(batch, is_word_start))
-    drawn = np.zeros_like(merged)
-    exact = None
+    drawn, exact = np.zeros_like(merged), None
     scheme = options.numbers
     if scheme.max_units > 1 and scheme.spans is None:
         exact = np.zeros(_LONGEST_SHOWN + 1)
         for length, share in enumerate(options.span_length_probabilities(), start=1):
             exact[min(length, _LONGEST_SHOWN)] += float(share)
-        for lengths in _drawn_lengths(directory, options, split, seed, num_batches, is_word_start):
-            drawn += _histogram(lengths)
+        special = SpecialTokenIds.from_vocabulary(vocabulary)
+        records = tf.data.TFRecordDataset(info.files(directory, split)).batch(_BATCH_SIZE)
+        lengths = records.take(num_batches).map(
+            lambda some: _drawn_lengths(some, info, special, is_word_start, options, seed)
+        )
+        drawn = sum(map(_histogram, lengths.as_numpy_iterator()))
     return SpanLengths(drawn, merged, exact)
 
 
@@ -117,29 +120,21 @@ def _merged_lengths(batch: dict[str, np.ndarray], is_word_start: np.ndarray) -> 
     return np.add.reduceat(begins_word[used].astype(np.int64), span_starts)
 
 
+@tf.autograph.experimental.do_not_convert
 def _drawn_lengths(
-    directory: str,
-    options: MaskingOptions,
-    split: str,
-    seed: int,
-    num_batches: int,
+    serialized: tf.Tensor,
+    info: PretrainingManifest,
+    special: SpecialTokenIds,
     is_word_start: np.ndarray,
-) -> list[np.ndarray]:
-    """Words of the first draw of each block, a batch at a time."""
-    info = PretrainingManifest.load(directory)
-    vocabulary = load_vocabulary(os.path.join(directory, VOCABULARY_FILE))
-    special = SpecialTokenIds.from_vocabulary(vocabulary)
-
-    @tf.autograph.experimental.do_not_convert
-    def first_draws(serialized: tf.Tensor) -> tf.Tensor:
-        records = parse_records(serialized, info)
-        _, blocks = pack_rows(records, special)
-        words = find_words(blocks, tf.constant(is_word_start))
-        record_ids = records.scalars[RECORD_ID]
-        keys = row_keys(seed, tf.zeros_like(record_ids), record_ids)
-        draws = draw_candidates(blocks, words, keys, tf.zeros([1], tf.int64), options)
-        lengths = words.containing(draws.ends) - words.containing(draws.starts) + 1
-        return lengths[blocks.lengths[:, :, tf.newaxis] > 0]
-
-    batches = tf.data.TFRecordDataset(info.files(directory, split)).batch(_BATCH_SIZE)
-    return list(batches.take(num_batches).map(first_draws).as_numpy_iterator())
+    options: MaskingOptions,
+    seed: int,
+) -> tf.Tensor:
+    """Words of the first draw of each block of some records, [blocks with text]."""
+    records = parse_records(serialized, info)
+    _, blocks = pack_rows(records, special)
+    words = find_words(blocks, tf.constant(is_word_start))
+    record_ids = records.scalars[RECORD_ID]
+    keys = row_keys(seed, tf.zeros_like(record_ids), record_ids)
+    draws = draw_candidates(blocks, words, keys, tf.zeros([1], tf.int64), options)
+    lengths = words.containing(draws.ends) - words.containing(draws.starts) + 1
+    return lengths[blocks.lengths[:, :, tf.newaxis] > 0]

@@ -1,79 +1,78 @@
-"""`spanbert-tf inspect`: counts, masked examples in colour and span lengths of a set of records."""
+"""`spanbert-tf inspect` of records for pre-training: counts, masked examples, span lengths."""
 
-import functools
 import os
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+import keras
 import numpy as np
+import tensorflow as tf
 from rich.table import Table
 from rich.text import Text
 
 from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.data.manifest import SPLITS, VOCABULARY_FILE, PretrainingManifest
+from spanbert_tf.data.manifest import SPLITS, PretrainingManifest
+from spanbert_tf.data.rows import POSITION_LISTS, parse_records, segment_aware_indices
 from spanbert_tf.data.stream import named_damage
-from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.files.outputs import OutputKind, check_output_file
 from spanbert_tf.files.writing import output_file
-from spanbert_tf.inspection.clipped_indices import count_clipped_indices
-from spanbert_tf.inspection.masked_examples import STYLED_KINDS, masked_example
-from spanbert_tf.inspection.span_lengths import SpanLengths, count_span_lengths, plot_span_lengths
+from spanbert_tf.layers.segment_aware_embedding import lowered_indices
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS, TABLE_SIZES
 from spanbert_tf.pretraining.datasets import tokens_per_row
-from spanbert_tf.tasks.inspection import inspect_rows
-from spanbert_tf.tasks.task import holds_task_records, task_of_records
-from spanbert_tf.text.vocabulary import load_vocabulary
+from spanbert_tf.pretraining.span_lengths import SpanLengths, count_span_lengths, plot_span_lengths
+from spanbert_tf.terminal import escape_controls
+from spanbert_tf.text.vocabulary import MASK_TOKEN, is_continuation
 
 PAPER_BATCH_TOKENS = 256 * 512  # tokens of a global batch (SpanBERT, section 4.2)
 _BAR_WIDTH = 40
 _RANDOM_TOKENS = {"unigrams": "the unigrams", "uniform": "the vocabulary evenly"}
 _PICTURE = OutputKind("a picture", "span_lengths.png")
+_ROWS_AT_ONCE = 256  # whose indices are counted
+_MASKED, _RANDOM, _KEPT = "bold white on blue", "bold white on red", "bold black on green"
+_PLACE = "dim"
+_STYLED_KINDS = (
+    ("original→[MASK]", _MASKED),
+    " ",
+    ("original→random", _RANDOM),
+    " ",
+    ("original→original", _KEPT),
+)
 
 
 def inspect_records(
     data: str,
     config: str,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str],
+    console: DataConsole,
     *,
     png: str | None = None,
     num_examples: int = 3,
     overwrite: bool = False,
-    console: DataConsole | None = None,
 ) -> None:
-    """Prints what a set of records holds and how a configuration masks it; or a task's records.
+    """Prints what a set of pre-training records holds and how a configuration masks it.
 
     Args:
         data: directory of the records.
         config: shipped name or file of the configuration whose masking to show.
         overrides: texts `section.key=value`.
+        console: where to print.
         png: where to write the histogram of span lengths as a picture, if anywhere.
         num_examples: masked examples to print.
         overwrite: whether an earlier picture may be replaced.
-        console: where to print; standard output by default.
 
     Raises:
         SpanBertError: the records or the configuration cannot be used.
     """
-    console = console or DataConsole()
-    if holds_task_records(data):
-        if png or overrides:
-            raise ConfigurationError(
-                f"{data}: holds records of a task, which no masks are drawn for; leave out --png "
-                "and --set"
-            )
-        task = task_of_records(data)
-        inspect = task.inspect or functools.partial(inspect_rows, task)
-        inspect(task.records(data), console, num_examples)
-        return
     if png:
         png = check_output_file(png, _PICTURE, _is_picture, overwrite=overwrite)
     settings = load_config(config, overrides)
     info = PretrainingManifest.load(data)
     _print_counts(console, data, info)
     with named_damage(data, info):
-        _print_examples(console, data, settings, num_examples)
+        _print_examples(console, data, info, settings, num_examples)
         _print_head_steps(console, settings)
         if index_names := POSITION_EMBEDDINGS[settings.model.position_embeddings]:
             sizes = {name: getattr(settings.model, TABLE_SIZES[name]) for name in index_names}
@@ -131,9 +130,13 @@ def _print_counts(console: DataConsole, data: str, info: PretrainingManifest) ->
 
 
 def _print_examples(
-    console: DataConsole, data: str, settings: PretrainingConfig, num_examples: int
+    console: DataConsole,
+    data: str,
+    info: PretrainingManifest,
+    settings: PretrainingConfig,
+    num_examples: int,
 ) -> None:
-    vocabulary = load_vocabulary(os.path.join(data, VOCABULARY_FILE))
+    vocabulary = info.vocabulary(data)
     options = settings.masking
     batches = pretraining_dataset(
         data,
@@ -149,11 +152,56 @@ def _print_examples(
                 f"\n{_draws(options)}, {options.rate:.0%} of the tokens, one draw of "
                 f"{_rates(options)} a {options.numbers.replaced}, random tokens from "
                 f"{_RANDOM_TOKENS[options.random_tokens]}: ",
-                *STYLED_KINDS,
+                *_STYLED_KINDS,
             )
         )
     for row in range(num_examples):
         console.print(masked_example({k: v[row] for k, v in batch.items()}, vocabulary), "")
+
+
+def masked_example(row: dict[str, np.ndarray], vocabulary: Sequence[str]) -> Text:
+    """One row as coloured text: `original→replacement` where a token is masked.
+
+    Where the row has SegaBERT's indices, `¶p.s` stands before the first token of sentence s of
+    paragraph p, and `¶p.s+t` where the row begins at token t of a sentence. A pair ends with its
+    label: whether the second segment follows or is random.
+
+    Args:
+        row: features of one row of a batch.
+        vocabulary: entries in order of their ids.
+    """
+    used = row["mask_weights"] == 1
+    originals = dict(zip(row["mask_positions"][used], row["mask_ids"][used], strict=True))
+    text = Text()
+    for position in range(int(row["padding_mask"].sum())):
+        shown = escape_controls(vocabulary[row["token_ids"][position]])
+        style = ""
+        if position in originals:
+            original = escape_controls(vocabulary[originals[position]])
+            style = _KEPT if shown == original else _MASKED if shown == MASK_TOKEN else _RANDOM
+            shown = f"{original}→{shown}"
+        place = _sentence_begin(row, position)
+        joined = is_continuation(shown) and position > 0 and not place
+        if not joined and position:
+            text.append(" ")
+        if place:
+            text.append(place, _PLACE).append(" ")
+        text.append(shown.removeprefix("##") if joined else shown, style)
+    if "next_sentence_labels" in row:
+        kind = "random" if row["next_sentence_labels"] else "the next"
+        text.append(f" ({kind} segment)", _PLACE)
+    return text
+
+
+def _sentence_begin(row: dict[str, np.ndarray], position: int) -> str:
+    """`¶paragraph.sentence` at the first token of a sentence and of the row, else nothing."""
+    if "token_indices" not in row or position in (0, int(row["padding_mask"].sum()) - 1):
+        return ""
+    token = row["token_indices"][position]
+    if token and position > 1:
+        return ""
+    place = f"¶{row['paragraph_indices'][position]}.{row['sentence_indices'][position]}"
+    return f"{place}+{token}" if token else place
 
 
 def _draws(options: MaskingOptions) -> str:
@@ -196,6 +244,61 @@ def _print_clipped_indices(console: DataConsole, data: str, table_sizes: Mapping
             f"  {name.replace('_', ' ')} from {table_sizes[name]}: {clipped:,} "
             f"({clipped / max(counted.num_tokens, 1):.1%})"
         )
+
+
+class ClippedIndices(NamedTuple):
+    """How many tokens share the last row of a table because their index is beyond it.
+
+    Attributes:
+        num_records: records that were counted.
+        num_tokens: their tokens, special tokens apart.
+        clipped: name of the index → tokens whose index is beyond its table, after the paragraphs of
+            a row are lowered into it (`lowered_indices`).
+    """
+
+    num_records: int
+    num_tokens: int
+    clipped: dict[str, int]
+
+
+def count_clipped_indices(
+    directory: str | os.PathLike,
+    table_sizes: Mapping[str, int],
+    *,
+    split: str = "train",
+    max_batches: int = 100,
+) -> ClippedIndices:
+    """Counts the clipped indices in up to `max_batches` batches of 256 records.
+
+    Args:
+        directory: directory of records; these must be of single sequences.
+        table_sizes: rows of the tables of `paragraph_indices`, `sentence_indices` and
+            `token_indices`, of those that are to be counted.
+        split: `"train"` or `"validation"`.
+        max_batches: where to stop.
+    """
+    directory = os.fspath(directory)
+    info = PretrainingManifest.load(directory)
+
+    @tf.autograph.experimental.do_not_convert
+    def indices_and_lengths(serialized: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        records = parse_records(serialized, info, POSITION_LISTS)
+        return segment_aware_indices(records), records.lengths
+
+    batches = tf.data.TFRecordDataset(info.files(directory, split)).batch(_ROWS_AT_ONCE)
+    batches = batches.take(max_batches).map(indices_and_lengths)
+    num_records = num_tokens = 0
+    clipped = dict.fromkeys(table_sizes, 0)
+    for indices, lengths in batches.as_numpy_iterator():
+        num_records += len(lengths)
+        num_tokens += int(lengths.sum())
+        for name, size in table_sizes.items():
+            lowered = keras.ops.convert_to_numpy(lowered_indices(name, indices[name], size))
+            # Column 0 is [CLS]; beyond the text are [SEP] and padding.
+            of_text = lowered[:, 1:-1]
+            is_text = np.arange(of_text.shape[1]) < lengths[:, np.newaxis]
+            clipped[name] += int((is_text & (of_text >= size)).sum())
+    return ClippedIndices(num_records, num_tokens, clipped)
 
 
 def _print_lengths(console: DataConsole, lengths: SpanLengths, title: str) -> None:
