@@ -1,7 +1,9 @@
 """Damages each kind of file that is read, thousands of times, and counts how the readers fare.
 
 A reader may take a damaged file or refuse it with one line that is meant for the user; it may not
-end in another exception, in an error of several lines, or take longer than some seconds.
+end in another exception, in an error of several lines, or take longer than some seconds. Containers
+(archives, YAML, arrays, weights, records) are damaged in their own form, too, and in place of each
+file lies a pipe, a socket, a directory, a link to a device: what is opened there is named.
 
     python -m benchmarks.fuzzing --mutations 1000
 
@@ -16,10 +18,12 @@ import random
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import click
 import numpy as np
 
+from benchmarks import fuzzed_containers
 from spanbert_tf.errors import SpanBertError
 
 _SECONDS = 10
@@ -29,6 +33,7 @@ _BYTES = (b"\x00", b"\xff", b'"', b"{", b"]", b",", b"\\", b"9", b"\n")
 _WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "A")
 
 Reader = Callable[[], object]
+Mutator = Callable[[bytes, random.Random], bytes]
 
 
 class _TooSlow(Exception):
@@ -89,33 +94,54 @@ def _places(value: object) -> Iterator[tuple[dict | list, str | int]]:
         yield from _places(inner)
 
 
-def fuzz(name: str, path: pathlib.Path, read: Reader, count: int, seed: int) -> collections.Counter:
+class Kind(NamedTuple):
+    """A kind of file: where one lies, what reads it, and how its bytes are damaged."""
+
+    name: str
+    path: pathlib.Path
+    read: Reader
+    mutate: Mutator = mutated
+
+
+def fuzz(kind: Kind, count: int, seed: int) -> collections.Counter:
     """Reads damaged copies of a file in its place, which is as before at the end.
 
     Args:
-        name: name of the kind of file, for what is printed.
-        path: path of the file.
-        read: reads it.
-        count: how many copies.
+        kind: the kind of file.
+        count: how many copies, beside what is no file (see `fuzzed_containers.special_files`).
         seed: seed of the damage.
 
     Returns:
         How many were `taken`, `refused`, `badly refused` and `too slow`.
     """
+    name, path, read, mutate = kind
     source, content = random.Random(f"{seed} {name}"), path.read_bytes()
     outcomes: collections.Counter = collections.Counter()
+
+    def look(done: object) -> None:
+        outcome, reason = outcome_of(read)
+        outcomes[outcome] += 1
+        if outcome not in ("taken", "refused"):
+            print(f"{name}: {outcome}: {reason}: {done!r:.300}", flush=True)
+
     try:
         read()  # as it is, it must be taken
         for _ in range(count):
-            damaged = mutated(content, source)
+            damaged = mutate(content, source)
             path.write_bytes(damaged)
-            outcome, reason = outcome_of(read)
-            outcomes[outcome] += 1
-            if outcome not in ("taken", "refused"):
-                print(f"{name}: {outcome}: {reason}: {damaged[:300]!r}", flush=True)
+            look(damaged[:300])
+        for special, make in fuzzed_containers.special_files().items():
+            _remove(path)
+            make(path)
+            look(special)
     finally:
+        _remove(path)
         path.write_bytes(content)
     return outcomes
+
+
+def _remove(path: pathlib.Path) -> None:
+    path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def outcome_of(read: Reader, seconds: float = _SECONDS) -> tuple[str, str]:
@@ -142,15 +168,13 @@ def raise_too_slow(number: int, frame: object) -> None:
     raise _TooSlow
 
 
-def kinds_of_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Reader]]:
-    """Writes each kind of file as the commands do; gives its name, path and reader."""
+def kinds_of_files(directory: pathlib.Path) -> Iterator[Kind]:
+    """Writes each kind of file as the commands do."""
     vocabulary = directory / "vocab.txt"
     vocabulary.write_text("".join(f"{piece}\n" for piece in _WORDS))
-    yield from _question_files(directory, vocabulary)
-    yield from _record_files(directory, vocabulary)
-    yield from _run_files(directory)
-    yield from _preset_files(directory)
-    yield from _checkpoint_files(directory)
+    plain = (_question_files, _record_files, _run_files, _preset_files, _checkpoint_files)
+    for files in plain:
+        yield from (Kind(*kind) for kind in files(directory, vocabulary))
     yield from _containers(directory)
 
 
@@ -218,7 +242,9 @@ def _record_files(
     yield "shard", shard, load
 
 
-def _run_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Reader]]:
+def _run_files(
+    directory: pathlib.Path, vocabulary: pathlib.Path
+) -> Iterator[tuple[str, pathlib.Path, Reader]]:
     from spanbert_tf.training.metrics_log import read_metrics
 
     metrics = directory / "metrics.jsonl"
@@ -226,7 +252,9 @@ def _run_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Rea
     yield "metrics.jsonl", metrics, lambda: read_metrics(str(metrics))
 
 
-def _preset_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Reader]]:
+def _preset_files(
+    directory: pathlib.Path, vocabulary: pathlib.Path
+) -> Iterator[tuple[str, pathlib.Path, Reader]]:
     from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
     from spanbert_tf.presets.writing import check_outputs, check_weights, write_preset
 
@@ -241,7 +269,9 @@ def _preset_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, 
     yield "golden.json", directory / "preset" / "golden.json", check_golden
 
 
-def _checkpoint_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Reader]]:
+def _checkpoint_files(
+    directory: pathlib.Path, vocabulary: pathlib.Path
+) -> Iterator[tuple[str, pathlib.Path, Reader]]:
     from spanbert_tf.conversion.configuration import find_casing, find_vocabulary, read_sizes
 
     folder = directory / "huggingface"
@@ -265,25 +295,15 @@ def _checkpoint_files(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Pa
     yield "tokenizer.json", folder / "tokenizer.json", read_tokenizer
 
 
-def _containers(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Reader]]:
+def _containers(directory: pathlib.Path) -> Iterator[Kind]:
     """Archives, YAML, arrays, weights and frames of records, after the other files were written."""
-    import io
-    import tarfile
-
     from spanbert_tf.config.settings import read_settings
-    from spanbert_tf.conversion.archives import opened_source
-    from spanbert_tf.data.tfrecords import RecordFile
-    from spanbert_tf.files.preset_files import HEADS_FILE, read_heads
+    from spanbert_tf.data.tfrecords import RecordFile, check_frames
+    from spanbert_tf.files.preset_files import HEADS_FILE
     from spanbert_tf.models import SpanBertBackbone
     from spanbert_tf.presets.loading import load_preset
+    from spanbert_tf.presets.pretraining import add_heads, load_encoder_and_head
 
-    archive, packed = directory / "model.tar", directory / "model.tar.gz"
-    for path, mode in ((archive, "w"), (packed, "w:gz")):
-        with tarfile.open(path, mode) as file:
-            for name in ("config.json", "vocab.txt"):
-                member = tarfile.TarInfo(f"model/{name}")
-                member.size = 2
-                file.addfile(member, io.BytesIO(b"{}"))
     settings = directory / "settings.yaml"
     settings.write_text("training:\n  steps: 10\n  batch_size: 4\nmodel: {num_layers: 2}\n")
     preset = directory / "preset"
@@ -291,21 +311,78 @@ def _containers(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Re
     np.savez(heads, **{"next_sentence_head/kernel": np.zeros([8, 2], "f4")})
     (preset / "golden.json").unlink()  # checksums would refuse all but the first
     rows = next((directory / "questions").glob("*.tfrecord"))
-
-    def unpack(path: pathlib.Path) -> None:
-        with opened_source(str(path)):
-            pass
+    encoder = load_encoder_and_head(str(preset))
 
     def read_rows() -> None:
+        check_frames([str(rows)])
         file = RecordFile(str(rows))
         file.read(range(len(file)))
 
-    yield "tar", archive, lambda: unpack(archive)
-    yield "tar.gz", packed, lambda: unpack(packed)
-    yield "YAML", settings, lambda: read_settings(str(settings), 0)
-    yield HEADS_FILE, heads, lambda: read_heads(str(preset))
-    yield weights.name, weights, lambda: load_preset(SpanBertBackbone, str(preset))
-    yield "frames of a TFRecord file", rows, read_rows
+    for kind in (
+        *_archives(directory),
+        Kind("YAML", settings, lambda: read_settings(str(settings), 0)),
+        Kind(HEADS_FILE, heads, lambda: add_heads(str(preset), *encoder)),
+        Kind(weights.name, weights, lambda: load_preset(SpanBertBackbone, str(preset))),
+        _classifier(directory),
+        Kind("frames of a TFRecord file", rows, read_rows),
+    ):
+        own_form = _OWN_FORMS[kind.path.suffix]
+        yield from (kind, kind._replace(name=f"{kind.name}, its form", mutate=own_form))
+
+
+def _archives(directory: pathlib.Path) -> Iterator[Kind]:
+    import io
+    import tarfile
+
+    from spanbert_tf.conversion.archives import opened_source
+
+    folder = directory / "archives"
+    folder.mkdir()
+    for name, mode in (("model.tar", "w"), ("model.tar.gz", "w:gz")):
+        path = folder / name
+        with tarfile.open(path, mode) as file:
+            for inside in ("config.json", "vocab.txt"):
+                member = tarfile.TarInfo(f"model/{inside}")
+                member.size = 2
+                file.addfile(member, io.BytesIO(b"{}"))
+
+        def unpack(path: pathlib.Path = path) -> None:
+            with opened_source(str(path)) as unpacked:
+                if os.path.isdir(path):  # it is what it is
+                    return
+                entries = list(os.scandir(unpacked))
+                assert all(entry.is_file(follow_symlinks=False) for entry in entries), entries
+            assert set(os.listdir(folder)) <= {"model.tar", "model.tar.gz"}, os.listdir(folder)
+
+        yield Kind(name.removeprefix("model."), path, unpack)
+
+
+def _classifier(directory: pathlib.Path) -> Kind:
+    """The head of a task, in whose file it says whether it is trained."""
+    from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier, SpanBertTokenizer
+    from spanbert_tf.models import SpanBertTextClassifierPreprocessor as Preprocessor
+    from spanbert_tf.presets.loading import load_trained
+    from spanbert_tf.presets.writing import write_preset
+
+    backbone = SpanBertBackbone(len(_WORDS), 1, 2, 8, 8, max_sequence_length=64)
+    preprocessor = Preprocessor(SpanBertTokenizer(list(_WORDS)), sequence_length=32)
+    classifier = SpanBertTextClassifier(backbone, num_classes=2, preprocessor=preprocessor)
+    classifier.is_head_trained = True
+    preset = directory / "classifier"
+    write_preset(classifier, str(preset))
+    (preset / "golden.json").unlink()
+    path = preset / "task.weights.h5"
+    return Kind(path.name, path, lambda: load_trained(SpanBertTextClassifier, str(preset)))
+
+
+_OWN_FORMS: dict[str, Mutator] = {
+    ".tar": fuzzed_containers.mutated_archive,
+    ".gz": fuzzed_containers.mutated_archive,
+    ".yaml": fuzzed_containers.mutated_yaml,
+    ".npz": fuzzed_containers.mutated_arrays,
+    ".h5": fuzzed_containers.mutated_weights,
+    ".tfrecord": fuzzed_containers.mutated_frames,
+}
 
 
 @click.command(help=__doc__.splitlines()[0])
@@ -318,11 +395,11 @@ def main(mutations: int, seed: int, only: tuple[str, ...]) -> None:
     signal.signal(signal.SIGALRM, raise_too_slow)
     total: collections.Counter = collections.Counter()
     with tempfile.TemporaryDirectory() as name:
-        for kind, path, read in kinds_of_files(pathlib.Path(name)):
-            if only and kind not in only:
+        for kind in kinds_of_files(pathlib.Path(name)):
+            if only and kind.name not in only:
                 continue
-            outcomes = fuzz(kind, path, read, mutations, seed)
-            print(f"{kind}: {dict(sorted(outcomes.items()))}", flush=True)
+            outcomes = fuzz(kind, mutations, seed)
+            print(f"{kind.name}: {dict(sorted(outcomes.items()))}", flush=True)
             total += outcomes
     print(f"all, {total.total():,} files: {dict(sorted(total.items()))}")
 
