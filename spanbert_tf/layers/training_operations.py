@@ -9,9 +9,15 @@ from typing import Any
 
 import keras
 
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+elif keras.backend.backend() == "jax":
+    from spanbert_tf.layers import jax_operations
+
 _BITS = 16
 _RANGE = 2**_BITS
 _HALF = ("bfloat16", "float16")
+_OWN_BITS = ("tensorflow", "jax")  # backends with a generator of 16 bits a value
 
 
 def apply_dropout(
@@ -23,14 +29,6 @@ def apply_dropout(
     apart by 1.5e-5; kept values are scaled by the rate that is really used. The layer's state
     advances as it does in Keras. Under `keras.distribution` it is Keras' own dropout: the generator
     of JAX that is fast on a device draws the numbers of the whole batch on each.
-
-    Args:
-        layer: has the rate and the state of the random numbers.
-        x: float tensor of any shape.
-        training: whether values are dropped.
-
-    Returns:
-        A tensor of the shape and type of `x`.
     """
     if not training or not layer.rate or not draws_own_bits():
         return layer(x, training=training)
@@ -40,22 +38,19 @@ def apply_dropout(
 
 def draws_own_bits() -> bool:
     """Whether there is a generator of 16 bits a value for this backend."""
-    return keras.backend.backend() in _DRAWS and not keras.distribution.distribution()
+    return keras.backend.backend() in _OWN_BITS and not keras.distribution.distribution()
 
 
 def draw_kept(layer: keras.layers.Dropout, shape: Sequence) -> tuple[keras.KerasTensor, float]:
     """Which values a layer keeps, bool in the given shape, and what those are multiplied with."""
     # Of the numbers that 16 bits can be, neither none nor all.
     num_kept = min(max(round((1 - layer.rate) * _RANGE), 1), _RANGE - 1)
-    draw = _DRAWS[keras.backend.backend()]
+    on_jax = keras.backend.backend() == "jax"
+    draw = jax_operations.draw_bits if on_jax else _draw_bits
     return draw(layer.seed_generator.next(), shape, num_kept), _RANGE / num_kept
 
 
-def _draw_on_tensorflow(
-    seed: keras.KerasTensor, shape: Sequence, num_kept: int
-) -> keras.KerasTensor:
-    import tensorflow as tf
-
+def _draw_bits(seed: keras.KerasTensor, shape: Sequence, num_kept: int) -> keras.KerasTensor:
     size = tf.reduce_prod(tf.stack(shape))
     words = tf.random.stateless_uniform(
         [(size + 1) // 2],
@@ -66,20 +61,6 @@ def _draw_on_tensorflow(
     )
     halves = tf.reshape(tf.bitcast(words, tf.int16), [-1])[:size]
     return tf.reshape(halves < num_kept - _RANGE // 2, shape)
-
-
-def _draw_on_jax(seed: keras.KerasTensor, shape: Sequence, num_kept: int) -> keras.KerasTensor:
-    """As on TensorFlow, from the device's own generator: JAX' default computes each bit itself."""
-    import jax
-
-    size = math.prod(shape)
-    key = jax.random.wrap_key_data(keras.ops.concatenate([seed, seed]), impl="rbg")
-    words = jax.random.bits(key, [(size + 1) // 2], "uint32")
-    halves = jax.lax.bitcast_convert_type(words, "uint16").reshape(-1)[:size]
-    return halves.reshape(shape) < num_kept
-
-
-_DRAWS = {"tensorflow": _draw_on_tensorflow, "jax": _draw_on_jax}
 
 
 def training_attention(
@@ -103,8 +84,6 @@ def training_attention(
     Returns:
         A tensor of the shape and type of `value`.
     """
-    import tensorflow as tf
-
     batch_size, num_heads, length, _ = keras.ops.shape(query)
     is_kept, scale = draw_kept(dropout, (batch_size, num_heads, length, length))
     zero, scale = tf.zeros([], query.dtype), tf.cast(scale, query.dtype)
@@ -138,49 +117,22 @@ def training_gelu(x: keras.KerasTensor) -> keras.KerasTensor:
 
     The backends' own take `erfc` and compute it in pieces. On a processor TensorFlow's is three
     times as slow as `erf`, eight times in bfloat16, and keeps every piece; this one keeps the
-    derivative. On JAX this one keeps `x` alone, and computes the derivative when it is needed: a
-    GPU spends its time on memory here. Inference keeps the backends', which TensorFlow makes part
-    of the matrix product.
-
-    Args:
-        x: float tensor of any shape.
-
-    Returns:
-        A tensor of the shape and type of `x`.
+    derivative. Inference keeps the backends', which TensorFlow makes part of the matrix product.
     """
     if keras.backend.backend() == "tensorflow":
         return _gelu_on_tensorflow(x)
     if keras.backend.backend() == "jax":
-        return _gelu_on_jax(x)
+        return jax_operations.gelu(x, _gaussian)
     return keras.activations.gelu(x)
 
 
 def _gelu_on_tensorflow(x: Any) -> Any:
-    import tensorflow as tf
-
     @tf.custom_gradient
     def gelu(x: tf.Tensor) -> tuple[tf.Tensor, object]:
         values, shares, densities = _gaussian(x, tf.math.erf)
         slopes = tf.cast(shares + values * densities, x.dtype)
         return tf.cast(values * shares, x.dtype), lambda gradient: gradient * slopes
 
-    return gelu(x)
-
-
-def _gelu_on_jax(x: Any) -> Any:
-    import jax
-
-    @jax.custom_vjp
-    def gelu(x: jax.Array) -> jax.Array:
-        values, shares, _ = _gaussian(x, jax.lax.erf)
-        return (values * shares).astype(x.dtype)
-
-    def derive(x: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
-        values, shares, densities = _gaussian(x, jax.lax.erf)
-        slopes = shares + values * densities
-        return ((gradient.astype("float32") * slopes).astype(x.dtype),)
-
-    gelu.defvjp(lambda x: (gelu(x), x), derive)
     return gelu(x)
 
 
@@ -196,57 +148,11 @@ def _gaussian(x: Any, erf: Callable[[Any], Any]) -> tuple[Any, Any, Any]:
 def apply_layer_norm(
     layer: keras.layers.LayerNormalization, x: keras.KerasTensor
 ) -> keras.KerasTensor:
-    """What the layer computes, over the last axis.
+    """What the layer computes of [..., H], over the last axis.
 
-    Of values in half precision on JAX, mean and variance come from one pass, in float32: the
-    variance as `E[x²] - E[x]²`. What that loses is less than what the values were rounded by. The
-    gradient is the known formula in place of one for each operation. Everything else is left to
-    Keras.
-
-    Args:
-        layer: has scale, shift and epsilon.
-        x: float tensor [..., H].
-
-    Returns:
-        A tensor of the shape of `x`, in the layer's type.
+    Values in half precision on JAX go through the memory once; everything else is left to Keras.
     """
     is_half = keras.backend.standardize_dtype(x.dtype) in _HALF
     if keras.backend.backend() != "jax" or not is_half:
         return layer(x)
-    return _normalize(x, layer.gamma.value, layer.beta.value, layer.epsilon)
-
-
-def _normalize(x: Any, scale: Any, shift: Any, epsilon: float) -> Any:
-    import jax
-    from jax import numpy as jnp
-
-    def mean(values: jax.Array) -> jax.Array:
-        return jnp.mean(values, axis=-1, keepdims=True)
-
-    @jax.custom_vjp
-    def normalize(x: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
-        return forward(x, scale, shift)[0]
-
-    def forward(x: jax.Array, scale: jax.Array, shift: jax.Array) -> tuple:
-        values = x.astype("float32")
-        center = mean(values)  # [..., 1]
-        variance = jnp.maximum(mean(values**2) - center**2, 0.0)
-        inverse = jax.lax.rsqrt(variance + epsilon)
-        normalized = (values - center) * inverse * scale + shift
-        return normalized.astype(x.dtype), (x, center, inverse, scale)
-
-    def backward(kept: tuple, gradient: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        x, center, inverse, scale = kept
-        normalized = (x.astype("float32") - center) * inverse
-        gradient = gradient.astype("float32")
-        rows = tuple(range(x.ndim - 1))
-        scaled = gradient * scale
-        of_x = scaled - mean(scaled) - normalized * mean(scaled * normalized)
-        return (
-            (inverse * of_x).astype(x.dtype),
-            jnp.sum(gradient * normalized, axis=rows).astype(scale.dtype),
-            jnp.sum(gradient, axis=rows).astype(scale.dtype),
-        )
-
-    normalize.defvjp(forward, backward)
-    return normalize(x, scale, shift)
+    return jax_operations.normalize(x, layer.gamma.value, layer.beta.value, layer.epsilon)

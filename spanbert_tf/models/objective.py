@@ -31,13 +31,7 @@ class ObjectiveSums(NamedTuple):
         is_right: keras.KerasTensor | None,
         weights: keras.KerasTensor,
     ) -> "ObjectiveSums":
-        """The sums of targets.
-
-        Args:
-            losses: float32 [B, …].
-            is_right: bool or float, as `losses`; or `None`.
-            weights: float32, as `losses`.
-        """
+        """The sums of targets: losses and weights float32 [B, …], hits bool or float, as those."""
         num_right = None
         if is_right is not None:
             num_right = ops.sum(ops.cast(is_right, "float32") * weights)
@@ -133,13 +127,6 @@ class Objectives:
         """The sum of each objective's mean over the targets of a batch, by their weights.
 
         With the losses of regularisers and of `add_loss`; an objective without targets counts as 0.
-
-        Args:
-            x: as for `call`.
-            y: as for `objective_sums`.
-            y_pred: what `call` returned.
-            sample_weight: float [B]; 1 by default.
-            training: unused.
         """
         if self._compile_loss is not None:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
@@ -183,12 +170,7 @@ _FURTHER = "further_loss"
 
 
 class ObjectiveMetrics:
-    """Means over the targets of an epoch.
-
-    Args:
-        objectives: their names.
-        has_accuracy: whether targets are right or wrong.
-    """
+    """Means over the targets of an epoch."""
 
     def __init__(self, objectives: tuple[str, ...], has_accuracy: bool) -> None:
         kinds = ("loss", "accuracy") if has_accuracy else ("loss",)

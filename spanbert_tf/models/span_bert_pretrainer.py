@@ -218,16 +218,9 @@ class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
         y: None = None,
         sample_weight: keras.KerasTensor | None = None,
     ) -> dict[str, ObjectiveSums]:
-        """Sums over the targets of a batch, and how many there are, for each objective.
+        """Sums over the targets of a batch, for each objective, see `Objectives`.
 
-        Args:
-            batch: dict of the data set's features.
-            logits: what the model returned for it.
-            y: must be `None`: labels are among the features.
-            sample_weight: float [B], of all targets of a row; 1 by default.
-
-        Returns:
-            A dict of `"masked_lm"`, `"span_boundary"`, `"next_sentence"` to their sums.
+        `y` must be `None`: labels are among the features.
         """
         sums = {}
         for objective, values in logits.items():
