@@ -58,8 +58,7 @@ def write_records(directory: str, sequence_length: int) -> str:
     """Writes the quickstart's text, vocabulary and records; returns the directory of the last."""
     from data_prep.beam.writing import write_pretraining_records
     from data_prep.text.vocabulary import write_vocabulary
-    from spanbert_tf.studies.quickstart import VOCABULARY_SIZE
-    from spanbert_tf.studies.quickstart_text import write_python_texts
+    from spanbert_tf.studies.quickstart import VOCABULARY_SIZE, write_python_texts
 
     text, vocabulary, records = (
         os.path.join(directory, name) for name in ("text", "vocab.txt", "records")
