@@ -34,9 +34,8 @@ _NO_ROOM = ("failed to map segment", "cannot allocate memory", "can't start new 
 class _OutputPath(click.ParamType):
     """A path that a command writes; slashes at its end mean nothing.
 
-    Args:
-        inside: whether it is a directory in which files change, see `files.locks.writing`; `None`
-            where the command itself holds it.
+    `inside`: a directory in which files change, see `files.locks.writing`; `None` where the command
+    itself holds it.
     """
 
     name = "path"
@@ -60,12 +59,7 @@ class WritingCommand(click.Command):
     """A command that holds what it writes from its beginning to its end."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Runs the command.
-
-        Raises:
-            BadInputError: another command writes there.
-            ConfigurationError: this one could not write to what it makes.
-        """
+        """Runs the command."""
         from spanbert_tf.files.locks import writing  # `--help` needs none of it
 
         _refuse_umask_against_oneself()
@@ -84,11 +78,7 @@ class ModelCommand(WritingCommand):
     """A command that needs Keras; the command line and its strategies are TensorFlow's."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Runs the command.
-
-        Raises:
-            ConfigurationError: Keras would take another backend.
-        """
+        """Runs the command."""
         backend, place = _keras_backend()
         if backend != "tensorflow":
             raise ConfigurationError(

@@ -137,11 +137,7 @@ def _watch(reader: int, reaction: Callable[[int, float], None]) -> None:
 
 
 class _EndAtSecond:
-    """Ends the process at the second signal that is a request of its own.
-
-    Args:
-        at_first: is called at the first, in a thread.
-    """
+    """Ends the process at the second signal that is a request of its own."""
 
     def __init__(self, at_first: Callable[[], None] | None = None) -> None:
         self._at_first = at_first

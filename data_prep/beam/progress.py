@@ -32,11 +32,7 @@ class Totals(NamedTuple):
 
 
 class ProgressWriter:
-    """A worker's side: keeps a file of a few bytes up to date.
-
-    Args:
-        directory: where the workers' files lie; each process has one of its own.
-    """
+    """A worker's side: keeps a file of a few bytes up to date."""
 
     def __init__(self, directory: str) -> None:
         self._totals = Totals()
@@ -53,13 +49,7 @@ class ProgressWriter:
 
 
 class ProgressDisplay:
-    """The parent's side: a bar on a terminal, a line now and then elsewhere (on stderr).
-
-    Args:
-        directory: where the workers' files lie.
-        input_bytes: size of all input files.
-        num_shards: shards that will be written from them.
-    """
+    """The parent's side: a bar on a terminal, a line now and then elsewhere (on stderr)."""
 
     def __init__(self, directory: str, input_bytes: int, num_shards: int) -> None:
         self._directory = Path(directory)

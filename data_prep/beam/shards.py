@@ -188,17 +188,7 @@ def check_enough_documents(summaries: Sequence[FileSummary]) -> None:
 
 
 class ShardWriter:
-    """Writes shards; memory is bounded by the size of one.
-
-    Args:
-        summaries: summaries of all input files.
-        held_out: tells which records are held out.
-        directory: where the shards go.
-        num_shards: how many there are.
-        row_limit: word pieces of a record.
-        vocabulary_size: V.
-        annotations: annotations of the records.
-    """
+    """Writes shards; memory is bounded by the size of one."""
 
     def __init__(
         self,

@@ -51,13 +51,7 @@ from spanbert_tf.files.writing import put_in_place
 
 
 class WorkDirectory:
-    """The directory beside the output that workers share until the output is complete.
-
-    Args:
-        output: the final directory. The work directory is called `output.incomplete`.
-        kind: kind of the output.
-        overwrite: whether an earlier output of that kind may be replaced.
-    """
+    """The directory beside the output, `output.incomplete`, that workers share until then."""
 
     def __init__(
         self, output: str | os.PathLike, kind: OutputKind, *, overwrite: bool = False
@@ -114,11 +108,7 @@ class WorkDirectory:
             return file.read().decode()
 
     def publish(self, names: list[str]) -> None:
-        """Gives the finished files their place: at once, or the last one last on remote systems.
-
-        Args:
-            names: files in the new directory; the last one makes the directory valid.
-        """
+        """Gives finished files their place: at once or, if remote, one by one in their order."""
         if not is_remote(self.path):
             put_in_place(self.join(NEW), self.output, self._kind, overwrite=self._overwrite)
             return
@@ -178,9 +168,6 @@ class Worker:
     """Does both halves of a job's work; what it leaves lies in the job's directory.
 
     One for each process: building a tokenizer takes a quarter of a second.
-
-    Args:
-        job: the whole work, of which it does what it is asked for.
     """
 
     def __init__(self, job: Job) -> None:
@@ -201,12 +188,7 @@ class Worker:
         return file_number
 
     def write_shard(self, shard: int, file_numbers: Sequence[int]) -> None:
-        """Second half: the files of one shard. Leaves a `ShardResult`.
-
-        Args:
-            shard: number of the shard.
-            file_numbers: numbers of all input files.
-        """
+        """Second half: the files of one shard. Leaves a `ShardResult`."""
         paths = [self._job.directory.join(NEW, shard_name(split, shard)) for split in SPLITS]
         with _reported(self._job.directory, *paths) as failed_before:
             if not failed_before:

@@ -52,29 +52,16 @@ def check_annotations(annotations: Sequence[str], model: str) -> tuple[str, ...]
 
 
 class SpanFinder:
-    """Finds spans of characters.
-
-    Args:
-        annotations: what to find, from `ANNOTATIONS`.
-        model: name or path of a spaCy model.
-
-    Raises:
-        ConfigurationError: spaCy or the model is not installed, or the model lacks a component.
-    """
+    """Finds spans of characters."""
 
     def __init__(self, annotations: Sequence[str], model: str) -> None:
         self._annotations = annotations
         self._language = _load_model(annotations, model)
 
     def find(self, paragraphs: Sequence[str]) -> tuple[np.ndarray, ...]:
-        """Finds the spans of some paragraphs.
+        """For each annotation, where its spans begin and end (exclusive), int64 [E, 2], in order.
 
-        Args:
-            paragraphs: text.
-
-        Returns:
-            For each annotation, int64 [E, 2]: where spans begin and where they end (exclusive),
-            in bytes (UTF-8) of the paragraphs put together, in order.
+        They are counted in bytes (UTF-8) of the paragraphs put together.
         """
         spans: dict[str, list[tuple[int, int]]] = {name: [] for name in self._annotations}
         texts = [text for paragraph in paragraphs for text in _cut(paragraph)]

@@ -53,11 +53,6 @@ class PairBuilder:
     Each label is 0 or 1 with even chances. Where the draw says 0 and what is left of the document
     is less than half a row, that is cut in two; a single sentence gets the label 1 instead, and the
     next draw of a 1 that can be a 0 becomes one, so that labels are even in the whole.
-
-    Args:
-        limit: tokens of both segments together at most.
-        token_dtype: unsigned type in which token ids are stored.
-        keys: gives the keys of the next record of a document.
     """
 
     def __init__(self, limit: int, token_dtype: str, keys: Callable[[int], RecordKeys]) -> None:
@@ -67,15 +62,10 @@ class PairBuilder:
         self._surplus = 0  # labels 1 where 0 was drawn
 
     def fill(self, sentences: Sentences, *, is_open: bool) -> tuple[list[Record], Sentences]:
-        """Makes records of sentences.
+        """Makes records of sentences; with them it returns the sentences that wait.
 
-        Args:
-            sentences: each at most half as long as the limit.
-            is_open: whether the last document goes on; then its last two rows wait for more.
-
-        Returns:
-            The records in order, and the sentences that wait. `second` of records with label 1 is
-            what they give to others.
+        Where the last document goes on (`is_open`), its last two rows wait for more. `second` of
+        records with label 1 is what they give to others.
         """
         rows, waiting = self._rows(sentences, is_open)
         if not rows:

@@ -82,12 +82,6 @@ class RecordMaker:
         """Splits paragraphs into sentences and these into word pieces.
 
         What has no word pieces (only control characters) is passed over.
-
-        Args:
-            paragraphs: text.
-            documents: for each paragraph, the number of its document in the file.
-            counts: is increased by `paragraphs`, `sentences`, `sentences_without_tokens`,
-                `split_sentences`, `tokens` and the names of the annotations.
         """
         texts, num_sentences = split_sentences(paragraphs)
         pieces, spans = self._find_pieces(texts, paragraphs)

@@ -78,24 +78,13 @@ class ContinuedEncoder:
         self._digest = weights_digest(encoder)
 
     def note_in(self, directory: str) -> None:
-        """Writes down what a comparison began with: its runs do not read the preset again.
-
-        Args:
-            directory: directory of the comparison.
-
-        Raises:
-            MismatchError: the directory was begun with another encoder.
-        """
+        """Writes down what a comparison began with: its runs do not read the preset again."""
         inputs = {_OPTION: self._digest}
         RunDirectory(directory).check_inputs(inputs)
         RunDirectory(directory).write_inputs(inputs)
 
     def change(self, encoder: SpanBertBackbone) -> float:
-        """The norm of the difference of all weights, as a share of the norm of those before.
-
-        Args:
-            encoder: as trained.
-        """
+        """The norm of the difference of all weights, as a share of the norm of those before."""
         pairs = [
             (now.astype("float64"), before[: len(now)].astype("float64"))
             for now, before in zip(encoder.get_weights(), self._weights, strict=True)

@@ -94,11 +94,7 @@ class Devices:
         return self._sum(int(flag)) > 0 if self.are_several else flag
 
     def check_same_step(self, step: int, directory: str) -> None:
-        """Checks that all processes begin with the same step.
-
-        Raises:
-            MismatchError: they have read different checkpoints.
-        """
+        """Checks that all processes begin with the same step."""
         if not self.are_several:
             return
         total = self._sum(step)

@@ -106,12 +106,7 @@ class MetricsLog:
         self.begin_interval()
 
     def write_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Writes a line of an evaluation, after which an interval of training begins.
-
-        Args:
-            step: step after which the model was evaluated.
-            metrics: their names without a prefix.
-        """
+        """Writes a line of an evaluation, after which an interval of training begins."""
         named = {f"{_VALIDATION}{name}": float(value) for name, value in metrics.items()}
         self._write({"step": step, **named})
         self._starts_interval = True
