@@ -56,14 +56,14 @@ def show_featurising(data: str, rounds: int) -> None:
     from tokenizers.implementations import BertWordPieceTokenizer
 
     from spanbert_tf.data.records import Records
-    from spanbert_tf.tasks.text_classification.dataset import load_examples
-    from spanbert_tf.tasks.text_classification.records import TextClassificationInfo
+    from spanbert_tf.tasks.text_classification.records import EXAMPLES_FILE, TextClassificationInfo
     from spanbert_tf.tasks.text_classification.rows import Featurizer
     from spanbert_tf.text.vocabulary import load_vocabulary
 
     records, path = Records.of(data, TextClassificationInfo), os.path.join(data, "vocab.txt")
     info = records.info
-    texts = [tuple(line[name] for name in info.text_names) for line in load_examples(records)]
+    lines = records.lines(EXAMPLES_FILE)
+    texts = [tuple(line[name] for name in info.text_names) for line in lines]
     featurizer = Featurizer(
         load_vocabulary(path), info.casing, info.sequence_length, segment_aware=False
     )
@@ -131,13 +131,14 @@ def _batches(data: str, count: int) -> tuple[dict[str, list[dict]], list[dict]]:
     from spanbert_tf.tasks.task import task_of_records
 
     task = task_of_records(data)
-    predicted = task.dataset(data, batch_size=BATCH_SIZE, training=False)
+    records = task.open(data)
+    predicted = task.dataset(records, batch_size=BATCH_SIZE, training=False)
     predicted = [(x, {"label": y}) for x, y in predicted.as_numpy_iterator()]
     rows = rows_of(predicted)
     num_batches = -(-len(rows) // BATCH_SIZE)
-    trained = task.dataset(data, batch_size=BATCH_SIZE, training=True)
+    trained = task.dataset(records, batch_size=BATCH_SIZE, training=True)
     random = np.random.default_rng(0).permutation(len(rows))
-    limit = task.records(data).info.sequence_length
+    limit = records.info.sequence_length
     parts = {
         "train here": [
             {**x, "label": y, "sample_weight": weight}
@@ -171,10 +172,11 @@ def _our_steps(data: str, preset: str, directory: str) -> tuple[Callable, Callab
 
     convert_checkpoint("keras", "huggingface", preset, os.path.join(directory, "theirs"))
     task = task_of_records(data)
+    records = task.open(data)
     config = load_finetuning_config(_CONFIGS[task.name])
     backbone = SpanBertBackbone.from_preset(preset)
     tokenizer = SpanBertTokenizer.from_preset(preset)
-    model = task.build(backbone, tokenizer, task.records(data).info, config)
+    model = task.build(backbone, tokenizer, records.info, config)
     step = fine_tuning_step(model, _CONFIGS[task.name])
 
     def tensors(batch: dict) -> dict:

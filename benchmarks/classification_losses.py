@@ -86,22 +86,23 @@ def compare(
     from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
     from spanbert_tf.presets.writing import write_preset
     from spanbert_tf.tasks.optimizer import finetuning_optimizer
-    from spanbert_tf.tasks.text_classification.predictions import predict_directory
-    from spanbert_tf.tasks.text_classification.task import TASK
+    from spanbert_tf.tasks.text_classification.task import TextClassification
 
     keras.utils.set_random_seed(0)
     config = load_finetuning_config("classification")
     optimizer_config = config.optimizer.replace(learning_rate=learning_rate)
-    info = TASK.records(data).info
+    task = TextClassification()
+    records, validation_records = task.open(data), task.open(validation_data)
+    info = records.info
     backbone = SpanBertBackbone.from_preset(preset, dropout=0.0)
-    model = TASK.build(backbone, SpanBertTokenizer.from_preset(preset), info, config)
+    model = task.build(backbone, SpanBertTokenizer.from_preset(preset), info, config)
     model.is_head_trained = True  # so that it is converted
     num_steps = epochs * -(-info.num_training_rows // batch_size)
     optimizer = finetuning_optimizer(model, optimizer_config, num_steps=num_steps)
     model.compile(optimizer, auto_scale_loss=False, metrics=None)
     model.optimizer.build(model.trainable_variables)
     step = tf.function(model.train_step, reduce_retracing=True)
-    batches = TASK.dataset(data, batch_size=batch_size, training=True, seed=0)
+    batches = task.dataset(records, batch_size=batch_size, training=True, seed=0)
     batches = batches.take(stop_after or num_steps)
     with tempfile.TemporaryDirectory() as directory:
         write_preset(model, os.path.join(directory, "ours"))
@@ -114,8 +115,8 @@ def compare(
             rate = float(model.optimizer.schedule(number))
             here = float(step(batch)["loss"])
             losses.append((here, peer.train(*tf.nest.map_structure(np.array, batch), rate)))
-    rows = TASK.dataset(validation_data, batch_size=batch_size, training=False)
-    ours = np.array(predict_directory(model, validation_data, batch_size=batch_size))
+    rows = task.dataset(validation_records, batch_size=batch_size, training=False)
+    ours = np.array(task.predict(model, validation_records, batch_size=batch_size))
     predictions = np.stack([ours, peer.predict(rows, len(ours))], axis=1)
     return Comparison(np.array(losses), predictions)
 

@@ -51,10 +51,13 @@ def main(data: str, preset: str | None, documents: int, steps: int, plot: str | 
 
 def show_scoring(data: str) -> None:
     """All metrics of the official scorer, of equal strings linked."""
-    from spanbert_tf.tasks.coreference.task import TASK
+    from spanbert_tf.tasks.coreference.task import Coreference
 
-    predicted = TASK.baseline(data)
-    seconds = median_seconds(lambda: TASK.score(None, data, predicted), 3)
+    task = Coreference()
+    records = task.open(data)
+    predicted = task.baseline(records)
+    outcome = task.outcome(None, records, predicted)
+    seconds = median_seconds(lambda: task.score(outcome), 3)
     print(f"scoring {len(predicted)} documents: {seconds:.2f} s (goal: below 2)")
 
 
@@ -64,10 +67,11 @@ def write_models(data: str, preset: str | None, directory: str) -> None:
     from spanbert_tf.conversion.convert import convert_checkpoint
     from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
     from spanbert_tf.presets.writing import write_preset
-    from spanbert_tf.tasks.coreference.task import TASK
+    from spanbert_tf.tasks.coreference.task import Coreference
     from spanbert_tf.text.vocabulary import load_vocabulary
 
-    info = TASK.records(data).info
+    task = Coreference()
+    info = task.open(data).info
     if preset is None:
         vocabulary = os.path.join(data, "vocab.txt")
         tokenizer = SpanBertTokenizer(vocabulary, lowercase=info.lowercase)
@@ -84,7 +88,7 @@ def write_models(data: str, preset: str | None, directory: str) -> None:
     backbone = SpanBertBackbone.from_preset(preset)
     tokenizer = SpanBertTokenizer.from_preset(preset)
     config = load_finetuning_config(_CONFIG)
-    model = TASK.build(backbone, tokenizer, info, config)
+    model = task.build(backbone, tokenizer, info, config)
     model.save_to_preset(os.path.join(directory, "ours"))
     weights = {weight.path: np.array(weight) for weight in model.head.weights}
     np.savez(os.path.join(directory, "head.npz"), **weights)
@@ -134,10 +138,12 @@ def _peak(measure: Callable, directory: str, pieces: int) -> float:
 def _peak_of_ours(directory: str, pieces: int) -> float:
     import tensorflow as tf
 
-    from spanbert_tf.tasks.coreference.decoding import link_spans
+    from spanbert_tf.tasks.coreference.graph import link_spans
 
     model = load_ours(directory)
-    link = tf.function(lambda x: link_spans(model, x), reduce_retracing=True)
+    link = tf.function(
+        lambda x: link_spans(model, x, model(x, training=False)), reduce_retracing=True
+    )
     return _peak_above(lambda number: link(made_up_document(number)), pieces)
 
 
@@ -195,18 +201,18 @@ def _draw(peaks: dict[str, dict[int, float]], path: str) -> None:
 
 def show_speed(data: str, directory: str, num_documents: int, num_steps: int) -> None:
     """Prediction and training of both sides, after a comparison of what they put out."""
-    from spanbert_tf.tasks.coreference.dataset import coreference_dataset
+    from spanbert_tf.tasks.task import task_dataset
 
     ours, theirs = load_ours(directory), load_theirs(directory)
     batches = [
         {name: values for name, values in x.items() if name != "row_index"}
-        for x, _ in coreference_dataset(data, batch_size=1, training=False).as_numpy_iterator()
+        for x, _ in task_dataset(data, batch_size=1, training=False).as_numpy_iterator()
     ]
     places = np.linspace(0, len(batches) - 1, min(num_documents, len(batches))).astype(int)
     documents = [batches[place] for place in places]
     check_equal(ours, theirs, documents[-1])
     show_prediction(ours, theirs, documents)
-    trained = coreference_dataset(data, batch_size=1, training=True)
+    trained = task_dataset(data, batch_size=1, training=True)
     show_training(ours, theirs, list(trained.take(num_steps).as_numpy_iterator()))
 
 
@@ -243,10 +249,12 @@ def show_prediction(ours: Callable, theirs: Callable, documents: list[dict]) -> 
     import torch
 
     from benchmarks.coreference_peer import peer_document
-    from spanbert_tf.tasks.coreference.decoding import link_spans
+    from spanbert_tf.tasks.coreference.graph import link_spans
 
     encoder = ours.backbone
-    link = tf.function(lambda x: link_spans(ours, x), reduce_retracing=True)
+    link = tf.function(
+        lambda x: link_spans(ours, x, ours(x, training=False)), reduce_retracing=True
+    )
 
     @tf.function(reduce_retracing=True)
     def encode(x: dict) -> tf.Tensor:

@@ -134,11 +134,11 @@ def _ratio(larger: float, smaller: float) -> str:
 
 def _num_equal(directory: str, vocabulary: str) -> int:
     """How many documents have the same positions, maps and clusters on both sides."""
-    from spanbert_tf.tasks.coreference.dataset import coreference_dataset
+    from spanbert_tf.tasks.task import task_dataset
     from spanbert_tf.text.vocabulary import load_vocabulary
 
     pieces = load_vocabulary(vocabulary)
-    records = coreference_dataset(os.path.join(directory, "records"), batch_size=1, training=False)
+    records = task_dataset(os.path.join(directory, "records"), batch_size=1, training=False)
     ours = {}
     for x, y in records.as_numpy_iterator():
         mask = x["padding_mask"][0] > 0  # [segments, positions]

@@ -156,7 +156,7 @@ def write_presets(directory: pathlib.Path, records: dict[str, pathlib.Path]) -> 
     write_preset(backbone, presets["encoder"], tokenizer=tokenizer)
     for name, (config, *_) in CONFIGURATIONS.items():
         task = task_of_records(str(records[name]))
-        info = task.records(str(records[name])).info
+        info = task.open(str(records[name])).info
         model = task.build(backbone, tokenizer, info, load_task_config(config))
         model.is_head_trained = True
         presets[name] = str(directory / f"{name}-preset")
@@ -176,9 +176,10 @@ def commands(
         output: directory for runs, which may be there.
     """
     from spanbert_tf.data import pretraining_dataset
-    from spanbert_tf.tasks.commands import run_baseline_evaluation, run_evaluation, run_prediction
+    from spanbert_tf.tasks.evaluation import run_baseline_evaluation, run_evaluation
     from spanbert_tf.tasks.finetuning import run_finetuning
     from spanbert_tf.tasks.inspection import inspect_records
+    from spanbert_tf.tasks.prediction import run_prediction
     from spanbert_tf.tasks.table import load_task_config
     from spanbert_tf.tasks.task import task_of_records
 

@@ -181,10 +181,14 @@ def kinds_of_files(directory: pathlib.Path) -> Iterator[Kind]:
 def _question_files(
     directory: pathlib.Path, vocabulary: pathlib.Path
 ) -> Iterator[tuple[str, pathlib.Path, Reader]]:
-    from spanbert_tf.tasks.question_answering.dataset import load_contexts, load_questions
     from spanbert_tf.tasks.question_answering.files import read_mrqa, read_squad
-    from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo
+    from spanbert_tf.tasks.question_answering.records import (
+        CONTEXTS_FILE,
+        QUESTIONS_FILE,
+        QuestionAnsweringInfo,
+    )
     from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
+    from spanbert_tf.tasks.task import open_records
     from spanbert_tf.text.vocabulary import load_vocabulary
 
     answers = {"text": ["cat"], "answer_start": [4]}
@@ -213,8 +217,16 @@ def _question_files(
     yield "MRQA", mrqa, lambda: read_mrqa(str(mrqa))
     info = records / "question_answering_info.json"
     yield info.name, info, lambda: QuestionAnsweringInfo.load(str(records))
-    yield "questions.jsonl", records / "questions.jsonl", lambda: load_questions(str(records))
-    yield "contexts.jsonl", records / "contexts.jsonl", lambda: load_contexts(str(records))
+    yield (
+        "questions.jsonl",
+        records / "questions.jsonl",
+        lambda: open_records(str(records)).lines(QUESTIONS_FILE),
+    )
+    yield (
+        "contexts.jsonl",
+        records / "contexts.jsonl",
+        lambda: open_records(str(records)).lines(CONTEXTS_FILE),
+    )
 
 
 def _record_files(

@@ -48,7 +48,7 @@ def _cost(num_bytes: int) -> tuple[float, float]:
         SpanBertQuestionAnswererPreprocessor,
         SpanBertTokenizer,
     )
-    from spanbert_tf.tasks.question_answering.serving import AnswerQuestions
+    from spanbert_tf.tasks.question_answering.graph import AnswerQuestions
 
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_PIECES, *_MARKS]
     backbone = SpanBertBackbone(len(vocabulary), 1, 2, 8, 16, max_sequence_length=_LENGTH)

@@ -121,16 +121,14 @@ def _write_batches(directory: str, count: int) -> dict[str, int]:
     import torch
     from transformers.trainer_pt_utils import LengthGroupedSampler
 
-    from spanbert_tf.data import question_answering_dataset
+    from spanbert_tf.tasks.task import task_dataset
 
     data = os.path.join(directory, _ROWS)
-    predicted = list(
-        question_answering_dataset(data, batch_size=BATCH_SIZE, training=False).as_numpy_iterator()
-    )
+    predicted = list(task_dataset(data, batch_size=BATCH_SIZE, training=False).as_numpy_iterator())
     rows = rows_of(predicted)
     lengths = [len(row["token_ids"]) for row in rows]
     num_batches = -(-len(rows) // BATCH_SIZE)
-    trained = question_answering_dataset(data, batch_size=BATCH_SIZE, training=True)
+    trained = task_dataset(data, batch_size=BATCH_SIZE, training=True)
     random = np.random.default_rng(0).permutation(len(rows))
     generator = torch.Generator().manual_seed(0)
     grouped = list(LengthGroupedSampler(BATCH_SIZE, lengths=lengths, generator=generator))
@@ -184,7 +182,7 @@ def _our_steps(preset: str) -> tuple[Callable, Callable]:
     import tensorflow as tf
 
     from spanbert_tf.models import SpanBertBackbone, SpanBertQuestionAnswerer
-    from spanbert_tf.tasks.question_answering.spans import best_spans
+    from spanbert_tf.tasks.question_answering.graph import best_spans
     from spanbert_tf.training import adamw
 
     model = SpanBertQuestionAnswerer(SpanBertBackbone.from_preset(preset))

@@ -61,7 +61,7 @@ def _write_models(directory: str, pieces: list[str], precisions: Sequence[str]) 
     import transformers
 
     from spanbert_tf.conversion.convert import convert_checkpoint
-    from spanbert_tf.tasks.commands import export_preset
+    from spanbert_tf.tasks.prediction import export_preset
 
     torch.manual_seed(0)
     config = transformers.BertConfig(vocab_size=len(pieces))

@@ -35,7 +35,7 @@ class _Watch:
 
 def _watch_first_batch(watch: _Watch) -> None:
     """Marks the first batch of predictions or of training."""
-    import spanbert_tf.tasks.row_predictions
+    import spanbert_tf.tasks.task
     from spanbert_tf.training.watch import Watch
 
     def first_batch(batches: Iterator, *arguments: object, **options: object) -> Iterator:
@@ -50,7 +50,7 @@ def _watch_first_batch(watch: _Watch) -> None:
     def end(self: Watch, *arguments: object, **options: object) -> None:
         watch.leave("first step, its graph included")
 
-    spanbert_tf.tasks.row_predictions.show_progress = first_batch
+    spanbert_tf.tasks.task.show_progress = first_batch
     Watch.on_train_batch_begin, Watch.on_train_batch_end = begin, end
 
 

@@ -28,7 +28,7 @@ _SUBMODULES = (
     "training",
 )
 if TYPE_CHECKING:
-    from spanbert_tf.tasks.predictor import Predictor
+    from spanbert_tf.tasks.prediction import Predictor
 
 
 def predictor(preset: str | os.PathLike, precision: str = "float32") -> "Predictor":
@@ -49,7 +49,7 @@ def predictor(preset: str | os.PathLike, precision: str = "float32") -> "Predict
     answer([{"question": "Who sat?", "context": "The cat sat on the mat."}])
     ```
     """
-    from spanbert_tf.tasks.predictor import Predictor
+    from spanbert_tf.tasks.prediction import Predictor
 
     return Predictor(preset, precision)
 

@@ -226,7 +226,7 @@ def convert(
 def export(preset: str, output: str, **options: object) -> None:
     """Write a SavedModel for TF Serving: texts in, predictions out."""
     import_keras()
-    from spanbert_tf.tasks.commands import export_preset
+    from spanbert_tf.tasks.prediction import export_preset
 
     export_preset(preset, output, **options)
 

@@ -96,7 +96,7 @@ def evaluate(
     if report and len(data) > 1:
         raise click.UsageError("--report shows the records of one --data")
     import_keras()
-    from spanbert_tf.tasks.commands import run_baseline_evaluation, run_evaluation
+    from spanbert_tf.tasks.evaluation import run_baseline_evaluation, run_evaluation
 
     if baseline:
         run_baseline_evaluation(data, report=report, overwrite=overwrite)
@@ -144,12 +144,12 @@ def predict(
         raise click.UsageError("--format is for --input alone; leave it out")
     import_keras()
     if source is not None:
-        from spanbert_tf.tasks.predictor import predict_lines
+        from spanbert_tf.tasks.prediction import predict_lines
 
         options |= {"source_format": source_format or "jsonlines", "top_k": top_k}
         predict_lines(preset, source, output, **options)
         return
-    from spanbert_tf.tasks.commands import run_prediction
+    from spanbert_tf.tasks.prediction import run_prediction
 
     run_prediction(preset, data, output, **options)
 

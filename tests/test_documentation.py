@@ -21,7 +21,7 @@ from spanbert_tf.command_line import CONTEXT_SETTINGS
 from spanbert_tf.config import flat_values, load_config, shipped_directory, shipped_names
 from spanbert_tf.config.shipped import resolved_text
 from spanbert_tf.errors import ConfigurationError
-from spanbert_tf.tasks.commands import export_preset
+from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.tasks.table import load_task_config
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -246,6 +246,7 @@ def test_the_toy_task_is_walked_through_whole():
         return [line for line in text.splitlines() if line.strip()]
 
     assert lines(shown) == lines(toy.read_text())
+    assert len(toy.read_text().splitlines()) <= 100  # a budget: what a task takes beyond its idea
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ ORDER = (
     "data_prep",
     "spanbert_tf.tasks.*",  # which know nothing of each other
     "spanbert_tf.tasks",
-    "spanbert_tf.tasks.report",
     "spanbert_tf.pretraining",
     "spanbert_tf.conversion",
     "spanbert_tf.serving",
@@ -50,7 +49,6 @@ ORDER = (
 # Tables of places that are imported when they are asked for: the only way up.
 TABLES = (
     "spanbert_tf.config.finetuning",
-    "spanbert_tf.data",
     "spanbert_tf.supervision",  # starts the command line anew, in another process
     "spanbert_tf.tasks.table",
 )

@@ -39,7 +39,7 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
     Args:
         backbone: a `SpanBertBackbone` with absolute positions.
         preprocessor: a `SpanBertCoreferenceResolverPreprocessor`, or `None` for batches of
-            `spanbert_tf.tasks.coreference.dataset`.
+            `spanbert_tf.tasks.task.task_dataset`.
         max_segments: int. Segments of a document that are trained at once; the distance in segments
             is clipped to it.
         word_boundaries: bool. Whether spans begin and end where words do; otherwise at any word

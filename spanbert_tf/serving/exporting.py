@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import keras_hub
@@ -16,6 +17,7 @@ from spanbert_tf.presets.loading import load_preset, load_trained
 from spanbert_tf.serving.server_files import Manual, replace_server_files, write_server_files
 from spanbert_tf.terminal import print_line
 
+Signatures = dict[str, tuple[Callable, list[tf.TensorSpec]]]
 Request = tuple[str, Mapping[str, np.ndarray]]  # signature, inputs
 
 _EXTRA_ASSETS = "assets.extra"  # where TF Serving looks for warm-up requests, and for nothing else
@@ -36,43 +38,47 @@ EXPORT = OutputKind(
 )
 
 
-class ServedModule:
-    """What an export computes; the README, warm-up and what another precision changes follow."""
+class Served(NamedTuple):
+    """What an export computes; the README, warm-up and what another precision changes follow.
 
-    def signatures(self) -> dict[str, tuple[Callable, list[tf.TensorSpec]]]:
-        """Name → function and its inputs; `serving_default` takes the example of `manual`."""
-        raise NotImplementedError
+    Attributes:
+        signatures: name → graph function and its inputs, `serving_default` among them.
+        example: inputs of one request: name → text or numbers. An input that is not here is made
+            up: empty texts, or ones, which are ids and places anywhere.
+        manual: what the README says.
+    """
 
-    def manual(self) -> Manual:
-        """What the README says about this task."""
-        raise NotImplementedError
+    signatures: Signatures
+    example: Mapping[str, Any]
+    manual: Manual
 
     def warmup_requests(self) -> list[Request]:
-        """The README's example for each signature: single and in batches, as it is and long."""
-        example = self.manual().inputs
+        """The example for each signature: single and in batches, as it is and long."""
         return [
-            (name, {spec.name: _filled(spec, example, size, times) for spec in specs})
-            for name, (_, specs) in self.signatures().items()
+            (name, {spec.name: _filled(spec, self.example, size, times) for spec in specs})
+            for name, (_, specs) in self.signatures.items()
             for times in (1, _LONG)
             for size in _BATCH_SIZES
         ]
 
+    def request(self) -> dict[str, list]:
+        """The README's: the example as inputs of `serving_default`."""
+        names = (spec.name for spec in self.signatures["serving_default"][1])
+        return {name: [self.example[name]] for name in names}
+
     def answer_example(self) -> dict[str, tf.Tensor]:
-        """The outputs for the README's example."""
-        function, specs = self.signatures()["serving_default"]
-        inputs = [_filled(spec, self.manual().inputs, 1, 1) for spec in specs]
+        """The outputs for the README's request."""
+        function, specs = self.signatures["serving_default"]
+        inputs = [_filled(spec, self.example, 1, 1) for spec in specs]
         return tf.function(function, input_signature=specs)(*map(tf.constant, inputs))
 
 
-def _filled(spec: tf.TensorSpec, example: Mapping[str, list], size: int, times: int) -> np.ndarray:
-    """Copies of an example, a text so many times as long; numbers are places near its begin.
-
-    An input that the example lacks gets empty texts, or ones, which are ids and places anywhere.
-    """
+def _filled(spec: tf.TensorSpec, example: Mapping[str, Any], size: int, times: int) -> np.ndarray:
+    """Copies of an example, a text so many times as long; numbers are places near its begin."""
     if spec.name not in example:
         shape = [size, *(_POSITIONS if width is None else width for width in spec.shape[1:])]
         return np.full(shape, "") if spec.dtype == tf.string else np.ones(shape, "int32")
-    value = example[spec.name][0]
+    value = example[spec.name]
     if isinstance(value, str):
         return np.full([size], " ".join([value] * times))
     return np.tile(np.array(value, "int32"), (size, *[1] * np.ndim(value)))
@@ -82,7 +88,7 @@ def export_model(
     model_class: type[keras_hub.models.Task],
     preset: str,
     output: str,
-    served: Callable[[keras_hub.models.Task], ServedModule],
+    served: Callable[[keras_hub.models.Task], Served],
     *,
     version: int = 1,
     precision: str = "float32",
@@ -108,13 +114,13 @@ def export_model(
     """
     path = check_new_version(output, version, overwrite=overwrite)
     model = load_trained(model_class, preset)
-    module = served(model)
+    computed = served(model)
     if precision != "float32":
-        exact, model = module.answer_example(), load_preset(model_class, preset, dtype=precision)
-        module = served(model)
-        print_line(f"{precision}: {describe_difference(exact, module.answer_example())}")
-    export_module(module, model.preprocessor.tokenizer, path, overwrite=overwrite)
-    print_line(f"{path}: {' '.join(module.manual().description.split())}")
+        exact, model = computed.answer_example(), load_preset(model_class, preset, dtype=precision)
+        computed = served(model)
+        print_line(f"{precision}: {describe_difference(exact, computed.answer_example())}")
+    _write_version(computed, model.preprocessor.tokenizer, path, overwrite=overwrite)
+    print_line(f"{path}: {' '.join(computed.manual.description.split())}")
     return path
 
 
@@ -144,33 +150,19 @@ def check_new_version(output: str, version: int, *, overwrite: bool = False) -> 
     return check_output(path, EXPORT, overwrite=overwrite)
 
 
-def export_module(
-    module: ServedModule,
-    tokenizer: keras_hub.tokenizers.Tokenizer,
-    path: str,
-    *,
-    overwrite: bool = False,
+def _write_version(
+    served: Served, tokenizer: keras_hub.tokenizers.Tokenizer, path: str, *, overwrite: bool
 ) -> None:
-    """Writes a version of a model for TF Serving, and the files beside the versions.
-
-    Args:
-        module: what is computed.
-        tokenizer: travels with the export, for people and for clients.
-        path: `output/version`; the name of `output` is the model's.
-        overwrite: whether an earlier export of that version may be replaced.
-
-    Raises:
-        BadInputError: it exists or cannot be written.
-    """
+    """Writes `output/version`, and the files beside the versions; `output` names the model."""
     output = os.path.dirname(path)
     name = os.path.basename(os.path.abspath(output))
     try:
         os.makedirs(output, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".server-files-", dir=output) as server_files:
-            write_server_files(server_files, name, module.manual())
+            write_server_files(server_files, name, served.manual, served.request())
             write_directory(
                 path,
-                lambda unfinished: _write(module, tokenizer, unfinished),
+                lambda unfinished: _write(served, tokenizer, unfinished),
                 EXPORT,
                 overwrite=overwrite,
             )
@@ -182,31 +174,23 @@ def export_module(
         ) from error
 
 
-def _write(
-    module: ServedModule,
-    tokenizer: keras_hub.tokenizers.Tokenizer,
-    path: str,
-) -> None:
+def _write(served: Served, tokenizer: keras_hub.tokenizers.Tokenizer, path: str) -> None:
     # The endpoints bring the variables they use; a model that Keras 3.15 `track`s is written twice.
     archive = keras.export.ExportArchive()
-    for name, (function, input_signature) in module.signatures().items():
+    for name, (function, input_signature) in served.signatures.items():
         archive.add_endpoint(name, function, input_signature=input_signature)
     extra = os.path.join(path, _EXTRA_ASSETS)
     try:
         archive.write_out(path, verbose=False)
         os.makedirs(extra, exist_ok=True)
         tokenizer.save_to_preset(extra)
-        _write_warmup_requests(extra, module.warmup_requests())
+        _write_warmup_requests(extra, served.warmup_requests())
     except tf.errors.OpError as error:  # such as a full disk
         raise OSError(reason(error)) from error
 
 
 def _write_warmup_requests(directory: str, requests: Sequence[Request]) -> None:
     """Writes requests that TF Serving runs first, so that no user waits: a TFRecord of up to 1,000.
-
-    Args:
-        directory: `assets.extra` of the export.
-        requests: signature and inputs of each.
 
     Without `tensorflow-serving-api` nothing is written, and a line is printed that says so.
     """

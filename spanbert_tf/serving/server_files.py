@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import urllib.parse
+from collections.abc import Mapping
 
 from spanbert_tf.terminal import escape_controls, escape_lines
 
@@ -77,31 +78,32 @@ class Manual:
 
     Attributes:
         description: description of the model, in a sentence or two.
-        inputs: inputs of an example request for `serving_default`: name → texts.
         output: name of the output that the example reads.
         output_shape: shape of that output.
         signatures: the signatures, their inputs and outputs, in Markdown.
     """
 
     description: str
-    inputs: dict[str, list[str]]
     output: str
     output_shape: str
     signatures: str
 
 
-def write_server_files(directory: str, name: str, manual: Manual) -> None:
+def write_server_files(
+    directory: str, name: str, manual: Manual, request: Mapping[str, list]
+) -> None:
     """Writes `models.config`, `batching_parameters.txt` and `README.md`.
 
     Args:
         directory: exists.
         name: name of the model.
         manual: what the README says about the task.
+        request: inputs of an example for `serving_default`: name → texts or numbers of each.
     """
     allowed = "\n".join(f"allowed_batch_sizes: {size}" for size in _BATCH_SIZES)
     assignments = "\n".join(
         f'request.inputs["{key}"].CopyFrom(tf.make_tensor_proto({json.dumps(texts)}))'
-        for key, texts in manual.inputs.items()
+        for key, texts in request.items()
     )
     readme = _README.format(
         name=escape_controls(name),
@@ -109,7 +111,7 @@ def write_server_files(directory: str, name: str, manual: Manual) -> None:
         in_url=urllib.parse.quote(name, safe=""),
         in_python=_quoted(name),
         description=manual.description,
-        rest=json.dumps({"inputs": manual.inputs}),
+        rest=json.dumps({"inputs": request}),
         assignments=assignments,
         output=manual.output,
         output_shape=manual.output_shape,

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from collections.abc import Mapping
 
 import keras
 import rich.table
@@ -14,6 +15,7 @@ from spanbert_tf.supervision import one_run
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.table import load_task
 from spanbert_tf.terminal import print_line
+from spanbert_tf.training.metrics_log import METRICS_FILE, evaluations, read_metrics
 
 
 @one_run
@@ -54,11 +56,7 @@ def run_grid(
         )
     check_resumable(output, "runs of a grid", ("learning-rate-*-batch-*",))
     task = load_task(config.task)
-    metric, data, validation_data = (
-        task.main_metric,
-        task.records(data),
-        task.records(validation_data),
-    )
+    data, validation_data = task.open(data), task.open(validation_data)
     results: dict[str, dict[str, float]] = {}
     points: dict[str, dict[str, str]] = {}
     grid = config.grid
@@ -81,10 +79,19 @@ def run_grid(
     if not all(results.values()):  # a worker that is not the chief scores nothing
         return None
     DataConsole().print(_table(list(points.values()), list(results.values())))
-    best = max(results, key=lambda run: results[run][metric])
-    shown = metric.upper() if metric == "f1" else metric
-    print_line(f"best on {validation_data}: {best}, {shown} {results[best][metric]:.2f}")
+    metric = task.best.metric
+    values = [_value(metric, run, scores) for run, scores in results.items()]
+    place = task.best.place(values)
+    best, shown = list(results)[place], metric.upper() if metric == "f1" else metric
+    print_line(f"best on {validation_data}: {best}, {shown} {values[place]:.2f}")
     return best
+
+
+def _value(metric: str, run: str, scores: Mapping[str, float]) -> float:
+    """What a run is compared by: a score, or what its last evaluation found, such as the loss."""
+    if metric in scores:
+        return scores[metric]
+    return evaluations(read_metrics(os.path.join(run, METRICS_FILE)))[-1][metric]
 
 
 def _table(points: list[dict[str, str]], scores: list[dict[str, float]]) -> rich.table.Table:

@@ -34,8 +34,8 @@ from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.pretraining.model import build_pretrainer
 from spanbert_tf.pretraining.span_lengths import count_span_lengths, plot_span_lengths
-from spanbert_tf.tasks.commands import export_preset
-from spanbert_tf.tasks.fill_mask import FillMask
+from spanbert_tf.tasks.fill_mask import FillMaskGraph
+from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import MASK_TOKEN, is_continuation, load_vocabulary
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
@@ -169,7 +169,7 @@ def _texts(sentences: list[MaskedSentence]) -> tf.Tensor:
 
 def _fill(model: SpanBertMaskedLM, sentences: list[MaskedSentence]) -> dict[str, np.ndarray]:
     """`fillings` and `probabilities`, [sentences, 1, _TOP_K]."""
-    filled = tf.function(FillMask(model, _TOP_K).fill_texts)(_texts(sentences))
+    filled = tf.function(FillMaskGraph(model, _TOP_K).fill_texts)(_texts(sentences))
     return {name: values.numpy() for name, values in filled.items()}
 
 

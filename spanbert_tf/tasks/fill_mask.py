@@ -1,26 +1,20 @@
-"""Masked language modelling of raw texts: the export, and what the `fill-mask` pipeline returns.
+"""Masked language modelling as a `Pipeline`, which a pre-trained preset answers.
 
 N texts, S positions of a row, M masks, K fillings a mask, V vocabulary entries.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
-from spanbert_tf.serving.exporting import ServedModule
+from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.tasks.raw_inputs import (
-    BATCH_SIZE,
-    RawInputError,
-    in_batches_by_length,
-    string_tensor,
-)
+from spanbert_tf.tasks.pipeline import Pipeline, clean_texts, row_specs, text_specs
 from spanbert_tf.text.vocabulary import MASK_TOKEN
 
-_FIELD = "text"
 _SIGNATURES = """| signature | inputs |
 | --- | --- |
 | `serving_default` | `texts`, string [N] |
@@ -35,28 +29,88 @@ that it does not need are empty, with probability 0. Requests for `token_ids` ar
 where their shapes agree: send rows of a few fixed lengths."""
 
 
-def check_fill_mask(masked_lm: SpanBertMaskedLM, name: str, top_k: int) -> None:
-    """Checks that a model can fill masks of texts.
+class FillMask(Pipeline):
+    """Texts with `[MASK]` → its most probable fillings."""
 
-    Args:
-        masked_lm: the model.
-        name: what to call it in an error.
-        top_k: fillings for each mask.
+    name = "fill_mask"
+    model_class = SpanBertMaskedLM
+    example: Mapping[str, Any] = {"texts": "The [MASK] of the function."}
+    top_k = 5
 
-    Raises:
-        BadInputError: it reads other positions than a text has, or has fewer fillings.
-    """
-    vocabulary_size = masked_lm.preprocessor.tokenizer.vocabulary_size()
-    if top_k > vocabulary_size:
-        raise BadInputError(f"--top-k {top_k}: the vocabulary has {vocabulary_size} entries only")
-    if masked_lm.backbone.position_embeddings != "absolute":
-        raise BadInputError(
-            f"{name}: reads positions of sentences and paragraphs, which a text alone does not "
-            "tell; only models with BERT's positions fill masks of texts"
+    def signatures(self, model: SpanBertMaskedLM, top_k: int) -> Signatures:
+        """Of texts, and of rows that are packed already.
+
+        Raises:
+            BadInputError: the model reads other positions than a text has, or has fewer fillings.
+        """
+        vocabulary_size = model.preprocessor.tokenizer.vocabulary_size()
+        if top_k > vocabulary_size:
+            raise BadInputError(
+                f"--top-k {top_k}: the vocabulary has {vocabulary_size} entries only"
+            )
+        if model.backbone.position_embeddings != "absolute":
+            raise BadInputError(
+                f"{model.loaded_from or 'the model'}: reads positions of sentences and paragraphs, "
+                "which a text alone does not tell; only models with BERT's positions fill masks of "
+                "texts"
+            )
+        graph = FillMaskGraph(model, top_k)
+        return {
+            "serving_default": (graph.fill_texts, text_specs("texts")),
+            "pack": (graph.pack_texts, text_specs("texts")),
+            "token_ids": (
+                graph.fill_token_ids,
+                row_specs("token_ids", "padding_mask", "mask_positions"),
+            ),
+        }
+
+    def manual(self, model: SpanBertMaskedLM) -> Manual:
+        """What the export's README says."""
+        return Manual(
+            description="A masked-language model: texts with `[MASK]` in, the most probable "
+            "fillings and their\nprobabilities out; what is beyond "
+            f"{_max_tokens(model)} word pieces is cut off.",
+            output="fillings",
+            output_shape="[texts, masks, top k]",
+            signatures=_SIGNATURES,
         )
 
+    def check(self, model: SpanBertMaskedLM, item: dict) -> dict:
+        """Refuses a text without a mask."""
+        item = super().check(model, item)
+        if MASK_TOKEN not in item["text"]:
+            raise BadInputError(f"its text has no {MASK_TOKEN}")
+        return {"texts": item["text"]}
 
-class FillMask(tf.Module, ServedModule):
+    def answer(self, model: SpanBertMaskedLM, item: dict, found: dict, top_k: int) -> list:
+        """As of `fill-mask`: dicts of `score`, `token` (the id), `token_str` and `sequence`.
+
+        A list of them for a text with one mask, for one with several a list of such lists; empty
+        where a mask was cut off.
+        """
+        parts = item["texts"].split(MASK_TOKEN)
+        token_to_id = model.preprocessor.tokenizer.token_to_id
+        masks = []
+        for number in range(len(parts) - 1):
+            before = MASK_TOKEN.join(parts[: number + 1])
+            after = MASK_TOKEN.join(parts[number + 1 :])
+            fillings = zip(found["fillings"][number], found["probabilities"][number], strict=True)
+            masks.append(
+                [
+                    {
+                        "score": float(score),
+                        "token": int(token_to_id(word.decode())),
+                        "token_str": word.decode(),
+                        "sequence": before + word.decode().removeprefix("##") + after,
+                    }
+                    for word, score in fillings
+                    if word
+                ]
+            )
+        return masks[0] if len(masks) == 1 else masks
+
+
+class FillMaskGraph(tf.Module):
     """The graph functions of the export.
 
     Args:
@@ -74,7 +128,7 @@ class FillMask(tf.Module, ServedModule):
             vocabulary, **backbone_tokenizer.casing._asdict(), special_tokens_in_strings=True
         )
         self._vocabulary = tf.constant(vocabulary)
-        self._max_tokens = masked_lm.backbone.max_sequence_length - 2  # [CLS] and [SEP]
+        self._max_tokens = _max_tokens(masked_lm)
 
     def fill_texts(self, texts: tf.Tensor) -> dict[str, tf.Tensor]:
         """The most probable fillings of each [MASK].
@@ -136,34 +190,8 @@ class FillMask(tf.Module, ServedModule):
         choices, probabilities = self._most_probable(token_ids, padding_mask, mask_positions)
         return {"token_ids": choices, "probabilities": probabilities}
 
-    def signatures(self) -> dict[str, tuple[Callable, list[tf.TensorSpec]]]:
-        """The export's signatures: name → function and its inputs."""
-        texts = [tf.TensorSpec([None], tf.string, name="texts")]
-        packed = [
-            tf.TensorSpec([None, None], tf.int32, name=name)
-            for name in ("token_ids", "padding_mask", "mask_positions")
-        ]
-        return {
-            "serving_default": (self.fill_texts, texts),
-            "pack": (self.pack_texts, texts),
-            "token_ids": (self.fill_token_ids, packed),
-        }
-
-    def manual(self) -> Manual:
-        """What the export's README says."""
-        return Manual(
-            description="A masked-language model: texts with `[MASK]` in, the most probable "
-            "fillings and their\nprobabilities out; what is beyond "
-            f"{self._max_tokens} word pieces is cut off.",
-            inputs={"texts": ["The [MASK] of the function."]},
-            output="fillings",
-            output_shape="[texts, masks, top k]",
-            signatures=_SIGNATURES,
-        )
-
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-        return self._tokenizer.tokenize(texts)
+        return self._tokenizer.tokenize(clean_texts(texts))
 
     def _pack(self, tokens: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         def column(token_id: int) -> tf.Tensor:
@@ -193,67 +221,6 @@ class FillMask(tf.Module, ServedModule):
         return choices, probabilities
 
 
-def fill_masks(model: SpanBertMaskedLM, *, top_k: int = 5) -> Callable[..., list[list]]:
-    """A function that finds the most probable fillings of each `[MASK]`, by the export's graph.
-
-    Args:
-        model: a model with a trained head and its preprocessor.
-        top_k: fillings of each mask.
-
-    Returns:
-        A function of dicts with a `text`. For a text with one mask it gives a list of dicts of
-        `score`, `token` (the id), `token_str` and `sequence` (the text with the filling); for a
-        text with several masks a list of such lists. It raises `RawInputError` if an input has no
-        `text`, or a text no mask.
-
-    Raises:
-        BadInputError: as `check_fill_mask`.
-    """
-    check_fill_mask(model, "the model", top_k)
-    served = FillMask(model, top_k)
-    fill = tf.function(served.fill_texts, input_signature=served.signatures()["serving_default"][1])
-    token_to_id = model.preprocessor.tokenizer.token_to_id
-
-    def fill_batch(batch: Sequence[dict]) -> list[list]:
-        texts = [item[_FIELD] for item in batch]
-        found = {
-            name: values.numpy() for name, values in fill(string_tensor(batch, _FIELD)).items()
-        }
-        rows = zip(texts, found["fillings"], found["probabilities"], strict=True)
-        return [_of_text(text, *row, token_to_id) for text, *row in rows]
-
-    def fill_all(inputs: Sequence[dict], batch_size: int = BATCH_SIZE) -> list[list]:
-        for number, item in enumerate(inputs, start=1):
-            if isinstance(item, dict) and MASK_TOKEN not in str(item.get(_FIELD, MASK_TOKEN)):
-                raise RawInputError(number, f"its text has no {MASK_TOKEN}")
-        return in_batches_by_length(inputs, (_FIELD,), fill_batch, batch_size=batch_size)
-
-    return fill_all
-
-
-def _of_text(
-    text: str,
-    fillings: np.ndarray,
-    probabilities: np.ndarray,
-    token_to_id: Callable[[str], int],
-) -> list:
-    """The fillings of a text's masks; [masks, top k] each, empty where a mask was cut off."""
-    parts = text.split(MASK_TOKEN)
-    masks = []
-    for number in range(len(parts) - 1):
-        before = MASK_TOKEN.join(parts[: number + 1])
-        after = MASK_TOKEN.join(parts[number + 1 :])
-        words = [word.decode() for word in fillings[number]]
-        masks.append(
-            [
-                {
-                    "score": float(score),
-                    "token": int(token_to_id(word)),
-                    "token_str": word,
-                    "sequence": before + word.removeprefix("##") + after,
-                }
-                for word, score in zip(words, probabilities[number], strict=True)
-                if word
-            ]
-        )
-    return masks[0] if len(masks) == 1 else masks
+def _max_tokens(masked_lm: SpanBertMaskedLM) -> int:
+    """Word pieces of a text that are read, beside [CLS] and [SEP]."""
+    return masked_lm.backbone.max_sequence_length - 2

@@ -3,7 +3,7 @@
 import json
 import os
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import keras_hub
 import tensorflow as tf
@@ -11,29 +11,31 @@ import tensorflow as tf
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.config.run import VALIDATION_ROWS
 from spanbert_tf.data.records import Records, TaskManifest
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.writing import write_text
-from spanbert_tf.models import SpanBertBackbone
+from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.keras_hub_presets import encoder_width
 from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.presets.loading import (
+    checked_tokenizer,
     load_checked,
     load_preset,
+    load_with_tokenizer,
     weights_digest,
 )
 from spanbert_tf.presets.writing import published_name, write_preset
 from spanbert_tf.supervision import one_run
-from spanbert_tf.tasks.optimizer import add_adapters, finetuning_optimizer, freeze_layers
-from spanbert_tf.tasks.run_inputs import (
+from spanbert_tf.tasks.evaluation import (
+    check_encoder,
     check_labelled,
     check_reads,
-    check_records,
-    load_encoder,
+    shown_scores,
 )
+from spanbert_tf.tasks.optimizer import add_adapters, finetuning_optimizer, freeze_layers
 from spanbert_tf.tasks.table import load_task, load_task_config
 from spanbert_tf.tasks.task import Task
 from spanbert_tf.terminal import print_line
-from spanbert_tf.training.checkpoints import Best, Checkpoints
+from spanbert_tf.training.checkpoints import Checkpoints
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import CheckStop, Evaluated, Job
 from spanbert_tf.training.run import run
@@ -43,7 +45,8 @@ from spanbert_tf.training.run_directory import (
 )
 
 SCORES_FILE = "scores.json"
-_PERFECT = 100.0 - 1e-9  # of all tasks' main metrics
+LOSS = "loss"  # of an evaluation, beside the official scores
+_PERFECT = 100.0 - 1e-9  # of all tasks' scores that are best where they are highest
 
 
 @one_run
@@ -92,8 +95,8 @@ class FinetuningJob(Job):
         validation_data: str | Records | None,
     ) -> None:
         self._task: Task = load_task(config.task)
-        self._data = self._task.records(data)
-        self._validation_data = self._task.records(validation_data) if validation_data else None
+        self._data = self._task.open(data)
+        self._validation_data = self._task.open(validation_data) if validation_data else None
         self._info = self._data.info
         if not self._info.num_training_rows:
             raise BadInputError(f"{data}: holds no rows to train on; write records with labels")
@@ -102,7 +105,7 @@ class FinetuningJob(Job):
         if validation_data:
             check_labelled(self._validation_data.info, self._validation_data)
         self.config, self._preset = config, preset
-        self.best = Best(self._task.main_metric, "max")
+        self.best = self._task.best
         self.patience = config.training.early_stopping_patience
         self.inputs = {
             "--data": self._data.digest,
@@ -135,8 +138,8 @@ class FinetuningJob(Job):
         model = self._task.build(backbone, tokenizer, self._info, config)
         if config.optimizer.lora_rank is not None:
             add_adapters(model, config.optimizer.lora_rank)
-        if self._validation_data and self._task.check_model is not None:
-            self._task.check_model(model, self._validation_data.info, self._validation_data, data)
+        if self._validation_data:
+            self._task.check_model(model, self._validation_data, str(data))
         freeze_layers(backbone, config.optimizer.frozen_layers)
         model.compile(
             optimizer=finetuning_optimizer(
@@ -195,8 +198,9 @@ class FinetuningJob(Job):
         return self._validation_data is not None and step in self._plan.scored_steps
 
     def evaluate(self, model: SpanBertTask, check_stop: CheckStop) -> Evaluated:
-        """The task's scores on the validation data."""
-        return self._calibrated_scores(model, after_batch=check_stop)
+        """The task's scores on the validation data, and the loss there."""
+        (scores, remark), loss = self._evaluated(model, after_batch=check_stop)
+        return Evaluated({**scores, LOSS: loss}, remark)
 
     def finish(
         self, model: SpanBertTask, checkpoints: Checkpoints, output: str, *, is_chief: bool
@@ -233,7 +237,7 @@ class FinetuningJob(Job):
         scores = {}
         if self._validation_data:
             saved = load_checked(self._task.model_class, directory)  # in float32
-            scores, remark = self._calibrated_scores(saved)
+            (scores, remark), _ = self._evaluated(saved)
             write_text(os.path.join(output, SCORES_FILE), json.dumps(scores, indent=1) + "\n")
             said = f"; {remark}" if remark and self.num_steps else ""
             print_line(f"{self._validation_data}: {shown_scores(scores)}{said}")
@@ -242,16 +246,66 @@ class FinetuningJob(Job):
         print_line(f"{output}: {PRESET}/, checkpoints/, metrics.jsonl, {CONFIG_FILE}")
         return scores
 
-    def _calibrated_scores(self, model: keras_hub.models.Task, **options: CheckStop) -> Evaluated:
-        """Lets the task choose what depends on development data, and scores the model there."""
+    def _evaluated(self, model: SpanBertTask, **options: CheckStop) -> tuple[Evaluated, float]:
+        """Lets the task choose what depends on development data, and scores the model there.
+
+        Returns:
+            The official scores; and the loss over the records.
+        """
         task, records = self._task, self._validation_data
         batch_size = self.config.prediction.batch_size
-        predictions = task.predict(model, records, batch_size=batch_size, **options)
-        if task.calibrate is not None:
-            task.calibrate(model, records, predictions)
-        scores = task.score(model, records, predictions)
-        answers = [] if task.answers is None else task.answers(model, records, predictions)
-        return Evaluated(scores, _remark(scores[task.main_metric], answers))
+        predictions, loss = task.predict_with_loss(model, records, batch_size=batch_size, **options)
+        task.calibrate(model, records, predictions)
+        outcome = task.outcome(model, records, predictions)
+        scores = task.score(outcome)
+        return Evaluated(scores, _remark(scores.get(task.best.metric), outcome.texts)), loss
+
+
+def check_records(config: FinetuningConfig, info: TaskManifest, directory: str) -> None:
+    """Checks that records are what the section `data` says.
+
+    Args:
+        config: configuration of the run.
+        info: description of the records.
+        directory: directory of the records, for errors.
+
+    Raises:
+        MismatchError: a value differs.
+    """
+    for name, wanted in config.data.model_dump().items():
+        found = getattr(info, name)
+        if wanted is not None and found != wanted:
+            # As YAML spells them.
+            shown = [v if isinstance(v, str) else json.dumps(v) for v in (found, wanted)]
+            raise MismatchError(
+                f"{directory}: data.{name} of these records is {shown[0]}, of the configuration "
+                f"{shown[1]}; write them again, or --set data.{name}={json.dumps(found)}"
+            )
+
+
+def load_encoder(
+    preset: str, info: TaskManifest, data: str, precision: str
+) -> tuple[SpanBertBackbone, SpanBertTokenizer]:
+    """The encoder of a preset and its tokenizer, both of which fit some records.
+
+    Args:
+        preset: what `from_preset` takes.
+        info: description of the records.
+        data: directory of the records, for errors.
+        precision: dtype policy of the encoder, whose weights are in float32.
+
+    Raises:
+        BadInputError: the preset cannot be used.
+        MismatchError: it holds no encoder of this project, or one that reads other records.
+    """
+    kind = keras_hub.models.Backbone
+    backbone, tokenizer = load_with_tokenizer(kind, preset, dtype=precision)
+    if not isinstance(backbone, SpanBertBackbone):
+        raise MismatchError(
+            f"{preset}: no encoder of this project; `spanbert-tf convert` makes one"
+        )
+    check_encoder(backbone, info, data, preset)
+    return backbone, checked_tokenizer(preset, data, info, tokenizer)
 
 
 class _Plan:
@@ -278,14 +332,15 @@ class _Plan:
         yield self.num_steps
 
 
-def _remark(score: float, answers: Sequence[str]) -> str:
+def _remark(score: float | None, answers: Sequence[str]) -> str:
     """Says what to try where all answers are the same, or none is right.
 
     Args:
-        score: the main metric, in percent.
+        score: the main metric, in percent; `None`: another value, such as the loss, is the best.
         answers: what is predicted for each item, empty for nothing.
     """
-    if score >= _PERFECT or len(answers) < 2:  # the records themselves may have one class
+    is_perfect = score is not None and score >= _PERFECT
+    if is_perfect or len(answers) < 2:  # the records themselves may have one class
         return ""
     if len(set(answers)) == 1:
         label = textwrap.shorten(repr(answers[0]), 60, placeholder="…")  # may be a whole answer
@@ -298,8 +353,3 @@ def _remark(score: float, answers: Sequence[str]) -> str:
         f"{found}; if it stays so, raise optimizer.learning_rate or training.epochs, or lower "
         "training.batch_size"
     )
-
-
-def shown_scores(scores: Mapping[str, float]) -> str:
-    """Scores as a line for people."""
-    return ", ".join(f"{name} {value:.2f}" for name, value in scores.items())

@@ -1,7 +1,7 @@
 """The table of tasks: where each is found. Nothing here needs TensorFlow.
 
 A package outside of this one adds a task by an entry point of the group `spanbert_tf.tasks`, whose
-name is the task's and whose value is a `spanbert_tf.tasks.task.Task`.
+name is the task's and whose value is a class that derives from `spanbert_tf.tasks.task.Task`.
 """
 
 import importlib.metadata
@@ -14,13 +14,13 @@ from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.lazy import load
 
 ENTRY_POINTS = "spanbert_tf.tasks"
-# Name → place of its `Task`. The classes of their configurations: `TASK_CONFIGS`.
+# Name → place of its class. The classes of their configurations: `TASK_CONFIGS`.
 _TASKS = {
-    "coreference": "spanbert_tf.tasks.coreference.task:TASK",
-    "named_entities": "spanbert_tf.tasks.named_entities.task:TASK",
-    "question_answering": "spanbert_tf.tasks.question_answering.task:TASK",
-    "relation_extraction": "spanbert_tf.tasks.relation_extraction.task:TASK",
-    "text_classification": "spanbert_tf.tasks.text_classification.task:TASK",
+    "coreference": "spanbert_tf.tasks.coreference.task:Coreference",
+    "named_entities": "spanbert_tf.tasks.named_entities.task:NamedEntities",
+    "question_answering": "spanbert_tf.tasks.question_answering.task:QuestionAnswering",
+    "relation_extraction": "spanbert_tf.tasks.relation_extraction.task:RelationExtraction",
+    "text_classification": "spanbert_tf.tasks.text_classification.task:TextClassification",
 }
 
 
@@ -36,10 +36,10 @@ def load_task(name: str) -> Any:
         ConfigurationError: no task has that name.
     """
     if name in _TASKS:
-        return load(_TASKS[name])
+        return load(_TASKS[name])()
     if point := _entry_points().get(name):
         try:
-            return point.load()
+            return point.load()()
         except (ImportError, AttributeError) as error:
             raise ConfigurationError(
                 f"task {name}: {point.value} cannot be loaded ({error}); mend or remove its package"

@@ -1,107 +1,296 @@
-"""The notion of a fine-tuning task.
+"""What `finetune`, `evaluate`, `predict`, `export`, `inspect` and `--grid` know of a task.
 
-A task is a record of functions and classes. `finetune`, `evaluate`, `predict`, `export`, `inspect`
-and `--grid` know tasks through it alone; `tasks.table` says where they are found.
+`tasks.table` says where each is found. B rows of a batch, S positions of it.
 """
 
+import abc
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import keras_hub
+import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.console import DataConsole
+from spanbert_tf.data.batches import packed_batches
 from spanbert_tf.data.records import Records, TaskManifest
+from spanbert_tf.data.rows import PackedRows
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.kinds import ANY_TASK, info_file, refuse_other_records
+from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.keras_hub_presets import is_task_preset
-from spanbert_tf.serving.exporting import ServedModule
-from spanbert_tf.tasks.raw_inputs import TEXT_ALONE
+from spanbert_tf.tasks.pipeline import Pipeline
 from spanbert_tf.tasks.table import load_task, task_names
+from spanbert_tf.terminal import show_progress
+from spanbert_tf.training.checkpoints import Best
 
-Predictions = Sequence[Any]  # a type of the task's own, in the order of the records
+Model = keras_hub.models.Task
+Predictions = Sequence[Any]  # a type of the task's own, one for each item of the records
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
-    """What the commands need to know of a fine-tuning task.
-
-    `directory` below is the path of a directory of records, or `Records` that are open: commands
-    open each once, so that its files are compared with their checksums once.
+class Outcome:
+    """Predictions for some records, decoded once for scores, files, tables and pages.
 
     Attributes:
-        name: `"question_answering"`; records are described by `NAME_info.json`.
-        main_metric: the score by which `--grid` and `keep_best` choose; higher is better.
-        model_class: class of the presets; a `keras_hub.models.Task` that offers `objectives`,
-            `objective_sums` and `target_counts` (`models.objective.Objectives`).
-        config_class: class of its configurations.
-        info_class: class of the description of its records, which has an attribute for each key of
-            the configuration's section `data`.
-        build: `(backbone, tokenizer, info, config)` → the model with its preprocessor.
-        dataset: `(directory, batch_size=…, training=…, seed=…, first_batch=…)` → batches of
-            `(x, y)` or `(x, y, sample_weight)`: endless and shuffled for training.
-        predict: `(model, directory, batch_size=…, after_batch=…)` → predictions in the order of
-            the records.
-        score: `(model, directory, predictions)` → the official metrics, in percent.
-        write: `(model, directory, predictions, output)`: writes the official files into a
-            directory.
-        written_files: patterns of their names, the first of which is always there.
-        served: `(model, top_k)` → what an export computes.
-        fields: `(model)` → names of the fields that a raw input must have; where that is `text`
-            alone, a string is one, too.
-        from_raw: `(model, top_k=…)` → a function `(inputs, batch_size=…)` of raw inputs, dicts of
-            the task's natural fields, that returns what the `transformers` pipeline of the task
-            does; it is called again and again.
-        answers: `(model, directory, predictions)` → what is predicted for each item, empty where it
-            is nothing; a training run says so where all are the same.
-        calibrate: `(model, directory, predictions)`: sets what the model chooses on development
-            data, such as a threshold.
-        baseline: `(directory)` → predictions without a model, to see what a score is worth; they
-            are scored and reported with `None` as the model.
-        check_model: `(model, info, directory, preset)`; raises `MismatchError` where records were
-            written for another model, beyond what all tasks check.
-        report: `(title, model, directory, predictions)` → a page of HTML.
-        print_details: `(model, directory, predictions, console)`: prints what `evaluate` shows
-            beside the scores, such as a table of the classes.
-        inspect: `(directory, console, num_examples)`: prints counts and some records; by default
-            the rows and their labels.
+        model: what predicted; `None`: the task's baseline.
+        records: the records.
+        predictions: what `Task.predict` or `Task.baseline` returned.
+        gold: what is right, in the order of the records; a type of the task's own.
+        predicted: what was predicted, as `gold`.
+        texts: what is predicted for each item, as text, empty where it is nothing; a training run
+            says so where all are the same.
     """
 
-    name: str
-    main_metric: str
-    model_class: type[keras_hub.models.Task]
-    config_class: type[FinetuningConfig]
-    info_class: type[TaskManifest]
-    build: Callable[..., keras_hub.models.Task]
-    dataset: Callable[..., tf.data.Dataset]
-    predict: Callable[..., Predictions]
-    score: Callable[[keras_hub.models.Task, str, Predictions], dict[str, float]]
-    write: Callable[[keras_hub.models.Task, str, Predictions, str], None]
-    written_files: tuple[str, ...]
-    served: Callable[[keras_hub.models.Task, int], ServedModule]
-    from_raw: Callable[..., Callable[..., list]]
-    # What not every task has, or has another of.
-    fields: Callable[[keras_hub.models.Task], tuple[str, ...]] = lambda model: TEXT_ALONE
-    answers: Callable[[keras_hub.models.Task, str, Predictions], Sequence[str]] | None = None
-    calibrate: Callable[[keras_hub.models.Task, str, Predictions], None] | None = None
-    baseline: Callable[[str], Predictions] | None = None
-    check_model: Callable[[keras_hub.models.Task, TaskManifest, str, str], None] | None = None
-    report: Callable[[str, keras_hub.models.Task, str, Predictions], str] | None = None
-    print_details: (
-        Callable[[keras_hub.models.Task | None, str, Predictions, DataConsole], None] | None
-    ) = None
-    inspect: Callable[[str, DataConsole, int], None] | None = None
+    model: Model | None
+    records: Records
+    predictions: Predictions
+    gold: Sequence[Any]
+    predicted: Sequence[Any]
+    texts: Sequence[str] = ()
 
-    def records(self, directory: str | os.PathLike | Records) -> Records:
+    @property
+    def by(self) -> str:
+        """Whose predictions these are: the model's, or the baseline's, which has no model."""
+        return "baseline" if self.model is None else "model"
+
+
+class Task(Pipeline):
+    """A pipeline whose models are fine-tuned: it adds records, training and scores.
+
+    A class derives from it, and a table or an entry point names the class; commands make one of it
+    without arguments. The model offers `objectives`, `objective_sums` and `target_counts`
+    (`models.objective.Objectives`).
+
+    Attributes:
+        best: which evaluation is the best: checkpoints, patience and `--grid` ask it. Its metric is
+            one of `score`, or `loss`, that of the validation records.
+        config_class: class of its configurations.
+        info_class: class of the description of its records, `NAME_info.json`, which has an
+            attribute for each key of the configuration's section `data`.
+        written_files: patterns of the names that `write` writes, the first of which is always
+            there.
+        features: what a row has beside the encoder's features: name → how it is stored, as for
+            `PackedRows.parse`.
+        report: `(title, outcome, scores)` → a page of HTML; `None`: there is none.
+        baseline: `(records)` → predictions without a model, to see what a score is worth; `None`:
+            there are none.
+    """
+
+    best: ClassVar[Best] = Best("f1", "max")
+    config_class: ClassVar[type[FinetuningConfig]]
+    info_class: ClassVar[type[TaskManifest]]
+    written_files: ClassVar[tuple[str, ...]]
+    features: ClassVar[Mapping[str, str]] = {}
+    report: Callable[[str, Outcome, Mapping[str, float]], str] | None = None
+    baseline: Callable[[Records], Predictions] | None = None
+
+    @abc.abstractmethod
+    def build(
+        self,
+        backbone: SpanBertBackbone,
+        tokenizer: SpanBertTokenizer,
+        info: TaskManifest,
+        config: FinetuningConfig,
+    ) -> Model:
+        """The task's model on an encoder, with its preprocessor, for records as `info` has them."""
+
+    @abc.abstractmethod
+    def predict_batch(self, model: Model, x: dict, outputs: Any) -> Any:
+        """What is predicted for a batch of rows, in a graph.
+
+        Args:
+            model: the model.
+            x: features of the rows.
+            outputs: what the model computed for them.
+
+        Returns:
+            A tensor [B, …], or a structure of such.
+        """
+
+    @abc.abstractmethod
+    def score(self, outcome: Outcome) -> dict[str, float]:
+        """The official metrics, in percent."""
+
+    @abc.abstractmethod
+    def write(self, outcome: Outcome, output: str) -> None:
+        """Writes the official files into a directory."""
+
+    def check_model(self, model: Model, records: Records, preset: str) -> None:
+        """Refuses records that were written for another model, beyond what all tasks check.
+
+        Raises:
+            MismatchError: they were; the message names them and the preset.
+        """
+
+    def parse(
+        self, rows: PackedRows, serialized: tf.Tensor, width: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], Any]:
+        """Tensors of a batch of rows: `(x, y)`; by default `y` is the one of `features`.
+
+        Args:
+            rows: knows the description of the records, and the encoder's features.
+            serialized: string [B].
+            width: int32 [], S.
+        """
+        x, found = rows.parse(serialized, width, self.features)
+        (y,) = found.values()
+        return x, y
+
+    def dataset(
+        self,
+        records: Records,
+        *,
+        batch_size: int,
+        training: bool,
+        seed: int = 0,
+        first_batch: int = 0,
+    ) -> tf.data.Dataset:
+        """Batches of the records, rows of similar length together; see `packed_batches`."""
+        return packed_batches(
+            records,
+            self.parse,
+            batch_size=batch_size,
+            training=training,
+            seed=seed,
+            first_batch=first_batch,
+        )
+
+    def labels_of(self, records: Records) -> list[np.ndarray]:
+        """The labels of each row, in the order of the file, where `y` is one tensor [B, …]."""
+        labels: dict[int, np.ndarray] = {}
+        for x, y in self.dataset(records, batch_size=32, training=False).as_numpy_iterator():
+            labels.update(zip(x["row_index"].tolist(), y, strict=True))
+        return [labels[number] for number in range(len(labels))]
+
+    def collect(self, model: Model, records: Records, rows: list) -> Predictions:
+        """The predictions of items, from those of all rows in the order of the file."""
+        return rows
+
+    def predict(
+        self,
+        model: Model,
+        records: Records,
+        *,
+        batch_size: int,
+        after_batch: Callable[[], None] = lambda: None,
+    ) -> Predictions:
+        """The predictions for records, in their order.
+
+        Args:
+            model: the model.
+            records: the records.
+            batch_size: rows of a batch.
+            after_batch: is called after each batch.
+        """
+        return self._pass(model, records, batch_size, after_batch, with_loss=False)[0]
+
+    def predict_with_loss(
+        self,
+        model: Model,
+        records: Records,
+        *,
+        batch_size: int,
+        after_batch: Callable[[], None] = lambda: None,
+    ) -> tuple[Predictions, float]:
+        """As `predict`; and the loss, a mean over the targets of the rows that have labels."""
+        return self._pass(model, records, batch_size, after_batch, with_loss=True)
+
+    def outcome(self, model: Model | None, records: Records, predictions: Predictions) -> Outcome:
+        """Predictions beside what is right, decoded once; by default, as they are."""
+        return Outcome(model, records, predictions, self.labels_of(records), predictions)
+
+    def calibrate(self, model: Model, records: Records, predictions: Predictions) -> None:
+        """Sets what the model chooses on development data, such as a threshold."""
+
+    def details(self, outcome: Outcome, console: DataConsole) -> None:
+        """Prints what `evaluate` shows beside the scores, such as a table of the classes."""
+
+    def inspect(self, records: Records, console: DataConsole, num_examples: int) -> None:
+        """Prints counts, and some of the records, for `spanbert-tf inspect`."""
+        console.print(f"{records}: {self.describe(records.info)}")
+        for name, count in records.info.counts.items():
+            console.print(f"  {name.replace('_', ' ')}: {count:,}")
+        if num_examples:
+            self.show_examples(records, console, num_examples)
+
+    def describe(self, info: TaskManifest) -> str:
+        """What `inspect` says of all records."""
+        return (
+            f"{self.name.replace('_', ' ')} in rows of up to {info.sequence_length}, "
+            f"{info.casing.describe()}, vocabulary of {info.vocabulary_size:,}"
+            + ", with SegaBERT's positions"
+            * info.segment_aware
+        )
+
+    def show_examples(self, records: Records, console: DataConsole, num_examples: int) -> None:
+        """Prints some rows as the model reads them, the longest first, and their labels."""
+        rows = self.dataset(records, batch_size=1, training=False)
+        for x, labels in rows.take(num_examples).as_numpy_iterator():
+            console.print()
+            console.print(" ".join(pieces_of_row(x, records.vocabulary)))
+            shown = labels if isinstance(labels, dict) else {"label": labels}
+            for name, values in shown.items():
+                console.print(f"  {name}: {values[0].tolist()}")
+
+    def open(self, records: str | os.PathLike | Records) -> Records:
         """Opens records of the task, unless they are open.
 
         Raises:
             BadInputError: a file is missing, damaged or not what the description says.
         """
-        return Records.of(directory, self.info_class)
+        return Records.of(records, self.info_class)
+
+    def _pass(
+        self,
+        model: Model,
+        records: Records,
+        batch_size: int,
+        after_batch: Callable[[], None],
+        *,
+        with_loss: bool,
+    ) -> tuple[Predictions, float]:
+        """Predictions, and the loss if it is asked for."""
+        dataset = self.dataset(records, batch_size=batch_size, training=False)
+        num_labelled = records.info.num_training_rows
+
+        def predict_batch(x: dict, y: Any) -> tuple[Any, dict[str, tuple[tf.Tensor, tf.Tensor]]]:
+            outputs, losses = model(x, training=False), {}
+            if with_loss:
+                weights = tf.cast(x["row_index"] < num_labelled, tf.float32)
+                sums = model.objective_sums(x, outputs, y, weights)
+                losses = {name: (one.loss, one.num_targets) for name, one in sums.items()}
+            return self.predict_batch(model, x, outputs), losses
+
+        # One trace, whatever the shapes of the batches.
+        function = tf.function(predict_batch, input_signature=dataset.element_spec)
+        rows: dict[int, Any] = {}
+        totals: dict[str, np.ndarray] = {}  # loss and targets of each objective
+        for x, y in show_progress(
+            dataset, int(dataset.cardinality()), "batches", doing="predicting"
+        ):
+            found, losses = tf.nest.map_structure(lambda values: values.numpy(), function(x, y))
+            for place, number in enumerate(x["row_index"].numpy().tolist()):
+                rows[number] = tf.nest.map_structure(lambda values, n=place: values[n], found)
+            for name, sums in losses.items():
+                totals[name] = totals.get(name, 0.0) + np.array(sums, "float64")
+            after_batch()
+        loss = sum(float(total) / float(max(count, 1)) for total, count in totals.values())
+        return self.collect(model, records, [rows[number] for number in range(len(rows))]), loss
+
+
+def pieces_of_row(x: dict[str, np.ndarray], vocabulary: Sequence[str]) -> list[str]:
+    """The word pieces of the first row of a batch, without padding.
+
+    Args:
+        x: `token_ids` and `padding_mask`, int [B, S].
+        vocabulary: entries in order of their ids.
+    """
+    length = int(x["padding_mask"][0].sum())
+    return [vocabulary[token] for token in x["token_ids"][0, :length]]
 
 
 def holds_task_records(directory: str) -> bool:
@@ -109,7 +298,7 @@ def holds_task_records(directory: str) -> bool:
     return _records_task(directory) is not None
 
 
-def task_of_records(directory: str) -> Task:
+def task_of_records(directory: str | os.PathLike) -> Task:
     """The task that records were written for, by the name of their description.
 
     Raises:
@@ -131,7 +320,27 @@ def open_records(directory: str | os.PathLike | Records) -> Records:
     Raises:
         BadInputError: the directory holds no records of a task, or they are damaged.
     """
-    return task_of_records(directory).records(directory)
+    if isinstance(directory, Records):
+        return directory
+    return task_of_records(directory).open(directory)
+
+
+def task_dataset(directory: str | os.PathLike | Records, **options: bool | int) -> tf.data.Dataset:
+    """The batches of the records of any task, for `fit` and `predict` of its model.
+
+    Args:
+        directory: what a `prepare` of the task wrote, or records.
+        **options: `batch_size`, `training`, `seed` and `first_batch`, as for `packed_batches`.
+
+    Returns:
+        A data set of `(x, y)`, for training `(x, y, sample_weight)`, as `packed_batches` has it.
+
+    Raises:
+        BadInputError: the directory or one of its files is missing, damaged or unusable, or there
+            is no row to train on.
+    """
+    records = open_records(directory)
+    return load_task(records.info.task).dataset(records, **options)
 
 
 def task_of_preset(preset: str) -> Task | None:
@@ -147,7 +356,7 @@ def task_of_preset(preset: str) -> Task | None:
     return None
 
 
-def _records_task(directory: str) -> str | None:
+def _records_task(directory: str | os.PathLike) -> str | None:
     """The name of the task whose description lies in a directory."""
     for name in task_names():
         if os.path.isfile(os.path.join(directory, info_file(name))):

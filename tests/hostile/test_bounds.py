@@ -34,7 +34,7 @@ from spanbert_tf.pretraining.first_weights import (
     check_initial_encoder,
     mix_with_initial,
 )
-from spanbert_tf.tasks.question_answering.candidates import WindowSpans, best_candidates
+from spanbert_tf.tasks.question_answering.graph import WindowSpans, best_candidates
 from spanbert_tf.text.vocabulary import Casing
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]

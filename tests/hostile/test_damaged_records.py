@@ -17,11 +17,12 @@ from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.data.tfrecords import load_lengths, save_lengths
 from spanbert_tf.errors import SpanBertError
 from spanbert_tf.files.contents import checksums
-from spanbert_tf.tasks.commands import run_baseline_evaluation, run_prediction
+from spanbert_tf.tasks.evaluation import run_baseline_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.inspection import inspect_records
-from spanbert_tf.tasks.question_answering.candidates import WindowSpans
-from spanbert_tf.tasks.question_answering.decoding import _answers
+from spanbert_tf.tasks.prediction import run_prediction
+from spanbert_tf.tasks.question_answering.answers import answer_questions
+from spanbert_tf.tasks.question_answering.graph import WindowSpans
 from spanbert_tf.tasks.table import load_task_config
 from spanbert_tf.tasks.task import open_records
 from spanbert_tf.training.checkpoints import _find_damage
@@ -187,8 +188,9 @@ def test_contexts_that_are_shorter_than_their_windows(copy):
     with_info(data, lambda info: info.update(files=checksums(data, info["files"])))
     owners = np.arange(4, dtype="int32")
     ends = np.array([[3], [3], [3], [4]], "int32")
-    spans = WindowSpans(owners, np.ones([4, 1], "f4"), 0 * ends, ends, np.zeros(4, "f4"))
-    message = refusal(_answers, open_records(str(data)), spans, 1)
+    columns = (owners, np.ones([4, 1], "f4"), 0 * ends, ends, np.zeros(4, "f4"))
+    windows = [WindowSpans(*values) for values in zip(*columns, strict=True)]
+    message = refusal(answer_questions, open_records(str(data)), windows, 1)
     assert message.startswith(f"{data}: question '3': a window shows more than its context holds;")
 
 

@@ -25,7 +25,7 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.presets.loading import load_checked, load_preset
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.tasks.predictor import Predictor
+from spanbert_tf.tasks.prediction import Predictor
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "."]
 SHELL = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen")

@@ -14,7 +14,7 @@ from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.loading import load_preset
-from spanbert_tf.tasks.predictor import Predictor
+from spanbert_tf.tasks.prediction import Predictor
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from spanbert_tf.serving.server_files import write_server_files
 from spanbert_tf.tasks.coreference.files import as_conll, as_resolved, as_text
 from spanbert_tf.tasks.coreference.metrics import read_clusters
 from spanbert_tf.tasks.relation_extraction.rows import RelationSet, check_relations
-from spanbert_tf.tasks.text_classification.serving import served_classifier
+from spanbert_tf.tasks.text_classification.task import TextClassification
 from spanbert_tf.terminal import escape_controls, print_line
 
 # What acts on a terminal or on the order of a line, written out.
@@ -313,7 +313,8 @@ def test_readme_of_an_export(tmp_path):
     classifier = SpanBertTextClassifier(
         classifier.backbone, preprocessor=classifier.preprocessor, labels=[NASTY, "b"]
     )
-    write_server_files(str(tmp_path), NASTY, served_classifier(classifier, 1).manual())
+    served = TextClassification().served(classifier, 1)
+    write_server_files(str(tmp_path), NASTY, served.manual, served.request())
     readme = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert_inert(readme)
     assert readme.startswith(f"# {SHOWN}\n") and f"`{SHOWN}`" in readme

@@ -282,7 +282,7 @@ def test_only_debugging_shows_what_libraries_warn_of(debug):
 def test_names_that_load_lazily_are_listed():
     for package in (spanbert_tf, spanbert_tf.data):
         assert all(hasattr(package, name) for name in dir(package))
-    assert {"pretraining_dataset", "question_answering_dataset"} <= set(dir(spanbert_tf.data))
+    assert {"pretraining_dataset"} <= set(dir(spanbert_tf.data))
 
 
 def package_settings():

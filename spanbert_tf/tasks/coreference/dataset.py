@@ -5,7 +5,6 @@ mentions.
 """
 
 import functools
-import os
 
 import numpy as np
 import tensorflow as tf
@@ -34,7 +33,7 @@ _NO_POSITION = -1
 
 
 def coreference_dataset(
-    directory: str | os.PathLike,
+    records: Records,
     *,
     batch_size: int,
     training: bool,
@@ -46,7 +45,7 @@ def coreference_dataset(
     T is one of at most 16 widths.
 
     Args:
-        directory: what `spanbert-tf prepare coreference` wrote.
+        records: what `spanbert-tf prepare coreference` wrote.
         batch_size: B; documents to predict are fewer where they would have more than
             `MAX_BATCH_POSITIONS` positions.
         training: endless batches of B documents; of each that has more segments than are
@@ -64,9 +63,8 @@ def coreference_dataset(
         batch of an epoch.
 
     Raises:
-        BadInputError: the directory or one of its files is missing, damaged or unusable.
+        BadInputError: the records are damaged, or there is none (to train on).
     """
-    records = Records.of(directory, CoreferenceInfo)
     info, lengths = records.info, records.lengths(training=training)
     max_segments = info.max_training_segments if training else None
     if training:
@@ -81,15 +79,6 @@ def coreference_dataset(
             records.rows, batches, parse, seed=seed, first_batch=first_batch, with_keys=True
         )
     return prediction_batches(records.rows, batches, parse, MAX_BATCH_POSITIONS)
-
-
-def load_documents(directory: str | os.PathLike) -> list[schema.DocumentLine]:
-    """The lines of `documents.jsonl`, in the order of the records.
-
-    Raises:
-        BadInputError: a file of the records is damaged.
-    """
-    return Records.of(directory, CoreferenceInfo).lines(schema.DOCUMENTS_FILE)
 
 
 def _parse(

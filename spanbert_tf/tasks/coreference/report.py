@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 import markupsafe
 
 from spanbert_tf.tasks.coreference.metrics import score_documents
-from spanbert_tf.tasks.coreference.records import Clusters, DocumentLine, Span
-from spanbert_tf.tasks.report.page import render_page
+from spanbert_tf.tasks.coreference.records import DOCUMENTS_FILE, Clusters, DocumentLine, Span
+from spanbert_tf.tasks.report import render_page
+from spanbert_tf.tasks.task import Outcome
 
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _FILTERS = {"missed": "with missed links", "wrong": "with wrong links", "right": "all right"}
@@ -20,30 +21,19 @@ _GOLDEN_ANGLE = 0.618034  # neighbouring numbers are far apart in colour
 _MAX_SHOWN = 60  # links of each kind
 
 
-def report_page(
-    title: str,
-    lines: Sequence[DocumentLine],
-    predicted: Sequence[Clusters],
-    scores: Mapping[str, float],
-    by: str,
-) -> str:
-    """The page as HTML that needs nothing else; the documents with the lowest scores first.
-
-    Args:
-        title: title of the page.
-        lines: lines of `documents.jsonl`.
-        predicted: clusters of each document, in the same order.
-        scores: scores of all documents, in percent.
-        by: whose clusters these are, as for `render_page`.
-    """
-    records = [_record(*pair) for pair in zip(lines, predicted, strict=True)]
+def report_page(title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
+    """The page as HTML that needs nothing else; the documents with the lowest scores first."""
+    lines = outcome.records.lines(DOCUMENTS_FILE)
+    records = [_record(*pair) for pair in zip(lines, outcome.predicted, strict=True)]
     records.sort(key=lambda record: math.inf if record["score"] is None else record["score"])
     shown = ", ".join(
         f"{name.removesuffix('_f1')} {value:.2f}"
         for name, value in scores.items()
         if name.endswith("_f1")
     )
-    return render_page(_TEMPLATE, title, records, _FILTERS, unit="documents", by=by, scores=shown)
+    return render_page(
+        _TEMPLATE, title, records, _FILTERS, unit="documents", by=outcome.by, scores=shown
+    )
 
 
 def links(clusters: Sequence[Sequence[Span]], others: Sequence[Sequence[Span]]) -> list[tuple]:

@@ -1,127 +1,232 @@
-"""Coreference resolution as a `Task`."""
+"""Coreference resolution as a `Task`. B documents, K spans."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.errors import MismatchError
+from spanbert_tf.console import DataConsole
+from spanbert_tf.data.records import Records
+from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertCoreferenceResolver,
     SpanBertCoreferenceResolverPreprocessor,
     SpanBertTokenizer,
 )
+from spanbert_tf.serving.exporting import Signatures
+from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.tasks.coreference.baseline import link_equal_strings
-from spanbert_tf.tasks.coreference.dataset import coreference_dataset, load_documents
-from spanbert_tf.tasks.coreference.decoding import clusters_of, link_spans
-from spanbert_tf.tasks.coreference.files import WRITTEN_FILES, write_predictions
-from spanbert_tf.tasks.coreference.inspection import inspect_documents
+from spanbert_tf.tasks.coreference.dataset import coreference_dataset
+from spanbert_tf.tasks.coreference.files import WRITTEN_FILES, as_text, write_predictions
+from spanbert_tf.tasks.coreference.graph import (
+    NO_CLUSTER,
+    LinkedSpans,
+    ResolveTexts,
+    clusters_of,
+    link_spans,
+)
 from spanbert_tf.tasks.coreference.metrics import score_documents
-from spanbert_tf.tasks.coreference.raw_texts import resolve_texts
-from spanbert_tf.tasks.coreference.records import Clusters, CoreferenceConfig, CoreferenceInfo
+from spanbert_tf.tasks.coreference.records import (
+    DOCUMENTS_FILE,
+    Clusters,
+    CoreferenceConfig,
+    CoreferenceInfo,
+)
 from spanbert_tf.tasks.coreference.report import report_page
-from spanbert_tf.tasks.coreference.serving import ResolveTexts
-from spanbert_tf.tasks.report.page import predictor_of
-from spanbert_tf.tasks.row_predictions import predict_rows
-from spanbert_tf.tasks.task import Task
+from spanbert_tf.tasks.pipeline import string_tensor
+from spanbert_tf.tasks.task import Outcome, Task
+from spanbert_tf.text.tokenization import WordPieceTokenizer
+from spanbert_tf.training.checkpoints import Best
+
+_SIGNATURES = """| signature | inputs |
+| --- | --- |
+| `serving_default` | `text`, string [N] |
+| `dialogue` | `text` and `speakers`, string [N] |
+
+Both return the mentions of each text in order: `starts` and `ends` (characters, the end
+exclusive), `clusters` (numbers from 0 in the order of first mentions) and `mentions` (texts), all
+[N, mentions of the text with the most]; after a text's own, numbers are -1 and texts empty.
+`speakers` has a name for each line of the text that has words, with line ends between them.
+Texts are read in segments of {sequence_length} word pieces, so they may have any length; memory
+grows with it, and from {max_pieces:,} pieces on no more than {max_top_spans:,} spans are kept."""
 
 
-def _check_model(
-    model: SpanBertCoreferenceResolver, info: CoreferenceInfo, directory: str, preset: str
-) -> None:
-    wanted = model.preprocessor.sequence_length
-    if info.sequence_length != wanted:
-        raise MismatchError(
-            f"{directory}: sequence_length of these documents is {info.sequence_length}, of "
-            f"{preset} {wanted}; write them again with --sequence-length {wanted}"
+class Coreference(Task):
+    """Documents → clusters of mentions. Predictions and what is right are `Clusters` of words.
+
+    A raw input is a `text` and, if it is a dialogue, `speakers`: a list, or lines, of names, one
+    for each line of the text, or for each that has words. The answer is as fastcoref's
+    `get_clusters` has it.
+    """
+
+    name = "coreference"
+    best = Best("average_f1", "max")
+    model_class = SpanBertCoreferenceResolver
+    config_class = CoreferenceConfig
+    info_class = CoreferenceInfo
+    written_files = WRITTEN_FILES
+    example: Mapping[str, Any] = {"text": "Ann has a cat. She likes it."}
+    answered_by = "dialogue"
+    max_characters = 16_384  # about 4,096 pieces
+
+    def signatures(self, model: SpanBertCoreferenceResolver, top_k: int) -> Signatures:
+        """Of texts, and of dialogues; there is one set of clusters."""
+        return ResolveTexts(model).signatures()
+
+    def manual(self, model: SpanBertCoreferenceResolver) -> Manual:
+        """What the export's README says."""
+        return Manual(
+            description="A coreference resolver: texts in, the mentions of them that mean the "
+            "same out.",
+            output="clusters",
+            output_shape="[texts, mentions]",
+            signatures=_SIGNATURES.format(
+                sequence_length=model.preprocessor.sequence_length,
+                max_pieces=int(model.max_top_spans / model.top_span_ratio),
+                max_top_spans=model.max_top_spans,
+            ),
         )
 
+    def check(self, model: SpanBertCoreferenceResolver, item: dict) -> dict:
+        """Gives the input `speakers` as lines, one name for each line of the text with words."""
+        item = super().check(model, item)
+        names = _names(item)
+        names = names and _of_lines_with_words(model, item["text"], names)
+        return {**item, "speakers": "\n".join(names)}
 
-def _build(
-    backbone: SpanBertBackbone,
-    tokenizer: SpanBertTokenizer,
-    info: CoreferenceInfo,
-    config: CoreferenceConfig,
-) -> SpanBertCoreferenceResolver:
-    return SpanBertCoreferenceResolver(
-        backbone,
-        SpanBertCoreferenceResolverPreprocessor(tokenizer, info.sequence_length),
-        max_segments=info.max_training_segments,
-        singletons=config.prediction.singletons,
-        **config.resolver.model_dump(),
+    def answer(
+        self, model: SpanBertCoreferenceResolver, item: dict, found: dict, top_k: int
+    ) -> dict:
+        """`text`, `clusters` of characters, ends exclusive, their `strings`, a given `doc_key`."""
+        # As the graph has it: halves of surrogate pairs are one character there, too.
+        text = item["text"].encode("utf-8", "replace").decode()
+        numbers = found["clusters"].tolist()
+        clusters: list[list[list[int]]] = [[] for _ in range(max(numbers, default=-1) + 1)]
+        places = (found["starts"].tolist(), found["ends"].tolist())
+        for start, end, number in zip(*places, numbers, strict=True):
+            if number != NO_CLUSTER:
+                clusters[number].append([start, end])
+        strings = [[text[start:end] for start, end in spans] for spans in clusters]
+        key = {"doc_key": item["doc_key"]} if "doc_key" in item else {}
+        return {**key, "text": text, "clusters": clusters, "strings": strings}
+
+    def check_model(
+        self, model: SpanBertCoreferenceResolver, records: Records, preset: str
+    ) -> None:
+        """Segments are as long as those that the model was trained on."""
+        found, wanted = records.info.sequence_length, model.preprocessor.sequence_length
+        if found != wanted:
+            raise MismatchError(
+                f"{records}: sequence_length of these documents is {found}, of {preset} {wanted}; "
+                f"write them again with --sequence-length {wanted}"
+            )
+
+    def build(
+        self,
+        backbone: SpanBertBackbone,
+        tokenizer: SpanBertTokenizer,
+        info: CoreferenceInfo,
+        config: CoreferenceConfig,
+    ) -> SpanBertCoreferenceResolver:
+        """A resolver on the encoder."""
+        return SpanBertCoreferenceResolver(
+            backbone,
+            SpanBertCoreferenceResolverPreprocessor(tokenizer, info.sequence_length),
+            max_segments=info.max_training_segments,
+            singletons=config.prediction.singletons,
+            **config.resolver.model_dump(),
+        )
+
+    def dataset(self, records: Records, **options: bool | int) -> tf.data.Dataset:
+        """Batches of whole documents; for training, of random runs of their segments."""
+        return coreference_dataset(records, **options)
+
+    def predict_batch(
+        self, model: SpanBertCoreferenceResolver, x: dict, outputs: dict[str, tf.Tensor]
+    ) -> LinkedSpans:
+        """The spans of documents and their clusters, int32 [B, K]."""
+        return link_spans(model, x, outputs)
+
+    def collect(
+        self, model: SpanBertCoreferenceResolver, records: Records, rows: list[LinkedSpans]
+    ) -> list[Clusters]:
+        """The clusters of each document, spans of words."""
+        return [clusters_of(*row) for row in rows]
+
+    def baseline(self, records: Records) -> list[Clusters]:
+        """Links what is written alike."""
+        return link_equal_strings(records.lines(DOCUMENTS_FILE))
+
+    def outcome(
+        self,
+        model: SpanBertCoreferenceResolver | None,
+        records: Records,
+        predictions: Sequence[Clusters],
+    ) -> Outcome:
+        """Clusters as they are; as texts, empty where there is none."""
+        gold = list(map(_gold_clusters, records.lines(DOCUMENTS_FILE)))
+        texts = [str(found or "") for found in predictions]
+        return Outcome(model, records, predictions, gold, predictions, texts)
+
+    def score(self, outcome: Outcome) -> dict[str, float]:
+        """The scores of the official scorer."""
+        return score_documents(zip(outcome.gold, outcome.predicted, strict=True)).as_dict()
+
+    def write(self, outcome: Outcome, output: str) -> None:
+        """CoNLL, JSON lines, and text to read."""
+        write_predictions(outcome.records.lines(DOCUMENTS_FILE), outcome.predicted, output)
+
+    def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
+        """A page of all documents, gold clusters beside predicted ones."""
+        return report_page(title, outcome, scores)
+
+    def describe(self, info: CoreferenceInfo) -> str:
+        """What `inspect` says of all records."""
+        return (
+            f"coreference in segments of up to {info.sequence_length}, "
+            f"{info.max_training_segments} trained at once, {info.casing.describe()}, vocabulary "
+            f"of {info.vocabulary_size:,}"
+        )
+
+    def show_examples(self, records: Records, console: DataConsole, num_examples: int) -> None:
+        """Prints some documents with their mentions in brackets."""
+        for line in records.lines(DOCUMENTS_FILE)[:num_examples]:
+            console.print()
+            for shown in as_text(line, _gold_clusters(line)).removesuffix("\n").split("\n"):
+                console.print(shown, highlight=False)
+
+
+def _gold_clusters(line: dict) -> Clusters:
+    return [[(start, end) for start, end in spans] for spans in line["clusters"]]
+
+
+def _names(item: dict) -> list[str]:
+    """The speakers of a raw input, if it has some."""
+    speakers = item.get("speakers") or []
+    if isinstance(speakers, str):
+        # A line end that ends the text, too, begins no line of its own.
+        ends_line = item["text"].endswith("\n")
+        return (speakers.removesuffix("\n") if ends_line else speakers).split("\n")
+    if isinstance(speakers, list | tuple) and all(isinstance(name, str) for name in speakers):
+        return [" ".join(name.split()) for name in speakers]
+    raise BadInputError("'speakers' is no list of names, one for each line")
+
+
+def _of_lines_with_words(
+    model: SpanBertCoreferenceResolver, text: str, names: list[str]
+) -> list[str]:
+    """The names of the lines that have words, of those lines' or of all lines'."""
+    lines = text.removesuffix("\n").split("\n")
+    tokenizer = model.preprocessor.tokenizer
+    reader = WordPieceTokenizer.shared(tokenizer.get_vocabulary(), tokenizer.casing)
+    has_words = np.array(reader.tokenize(string_tensor(lines)).row_lengths()) > 0
+    if len(names) == has_words.sum():
+        return names
+    if len(names) == len(lines):
+        return [name for name, is_kept in zip(names, has_words, strict=True) if is_kept]
+    raise BadInputError(
+        f"has {len(names):,} speakers for {has_words.sum():,} lines with words; name one for each "
+        "line"
     )
-
-
-def _predict(
-    model: SpanBertCoreferenceResolver,
-    directory: str,
-    *,
-    batch_size: int,
-    after_batch: Callable[[], None] = lambda: None,
-) -> list[Clusters]:
-    """The predicted clusters of each document, spans of words."""
-
-    def link(x: dict[str, tf.Tensor]) -> tf.Tensor:
-        return tf.stack(link_spans(model, x), axis=1)  # [B, 3, K]
-
-    batches = coreference_dataset(directory, batch_size=batch_size, training=False)
-    return [clusters_of(*row) for row in predict_rows(link, batches, after_batch)]
-
-
-def _score(
-    model: SpanBertCoreferenceResolver | None, directory: str, predicted: Sequence[Clusters]
-) -> dict[str, float]:
-    gold = [
-        [[(start, end) for start, end in spans] for spans in line["clusters"]]
-        for line in load_documents(directory)
-    ]
-    return score_documents(zip(gold, predicted, strict=True)).as_dict()
-
-
-def _write(
-    model: SpanBertCoreferenceResolver,
-    directory: str,
-    predicted: Sequence[Clusters],
-    output: str,
-) -> None:
-    write_predictions(load_documents(directory), predicted, output)
-
-
-def _report(
-    title: str,
-    model: SpanBertCoreferenceResolver | None,
-    directory: str,
-    predicted: Sequence[Clusters],
-) -> str:
-    scores = _score(model, directory, predicted)
-    return report_page(title, load_documents(directory), predicted, scores, predictor_of(model))
-
-
-def _served(model: SpanBertCoreferenceResolver, top_k: int) -> ResolveTexts:
-    return ResolveTexts(model)
-
-
-def _link_equal_strings(directory: str) -> list[Clusters]:
-    return link_equal_strings(load_documents(directory))
-
-
-TASK = Task(
-    name="coreference",
-    main_metric="average_f1",
-    model_class=SpanBertCoreferenceResolver,
-    config_class=CoreferenceConfig,
-    info_class=CoreferenceInfo,
-    check_model=_check_model,
-    build=_build,
-    dataset=coreference_dataset,
-    predict=_predict,
-    baseline=_link_equal_strings,
-    score=_score,
-    answers=lambda model, directory, predicted: [str(found or "") for found in predicted],
-    write=_write,
-    written_files=WRITTEN_FILES,
-    report=_report,
-    served=_served,
-    from_raw=resolve_texts,
-    inspect=inspect_documents,
-)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spanbert_tf.tasks.named_entities.records import OUTSIDE, SentenceLine
-from spanbert_tf.tasks.report.class_tables import ClassScore
+from spanbert_tf.tasks.report import ClassScore
 
 _SHARES = {"f1": "f1-score", "precision": "precision", "recall": "recall"}
 

@@ -5,14 +5,13 @@ further rows. `sentences.jsonl` tells what they were made of. Nothing here needs
 """
 
 import dataclasses
-import os
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Len
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.config.finetuning import FinetuningConfig, PredictionConfig
-from spanbert_tf.data.records import Records, TaskManifest
+from spanbert_tf.data.records import TaskManifest
 
 SENTENCES_FILE = "sentences.jsonl"
 # Feature of a row: for each position the number of its label + 1, or 0 where it has none.
@@ -96,12 +95,3 @@ class NamedEntitiesInfo(TaskManifest):
             f"{unscored:,} gold entities are not counted: they begin or end inside a word, or hold "
             "none"
         )
-
-
-def load_sentences(directory: str | os.PathLike) -> list[SentenceLine]:
-    """The lines of `sentences.jsonl`.
-
-    Raises:
-        BadInputError: a file of the records is damaged.
-    """
-    return Records.of(directory, NamedEntitiesInfo).lines(SENTENCES_FILE)

@@ -1,11 +1,12 @@
 """A page that shows each sentence with its entities and those that the model found."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from spanbert_tf.tasks.named_entities.metrics import entity_spans
-from spanbert_tf.tasks.named_entities.records import SentenceLine
-from spanbert_tf.tasks.report.page import marked_parts, render_page
+from spanbert_tf.tasks.named_entities.records import SENTENCES_FILE, SentenceLine
+from spanbert_tf.tasks.report import marked_parts, render_page
+from spanbert_tf.tasks.task import Outcome
 
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _FILTERS = {
@@ -16,24 +17,13 @@ _FILTERS = {
 _NOTES = ("missed", "wrong", "\u2713")
 
 
-def report_page(
-    title: str,
-    sentences: Sequence[SentenceLine],
-    predicted: Sequence[list[str]],
-    scores: dict[str, float],
-    by: str,
-) -> str:
-    """The page as HTML that needs nothing else.
-
-    Args:
-        title: title of the page.
-        sentences: lines of `sentences.jsonl`.
-        predicted: labels of their words.
-        scores: scores of all sentences.
-        by: whose predictions these are, as for `render_page`.
-    """
-    records = [_record(*pair) for pair in zip(sentences, predicted, strict=True)]
-    return render_page(_TEMPLATE, title, records, _FILTERS, unit="sentences", by=by, scores=scores)
+def report_page(title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
+    """The page as HTML that needs nothing else."""
+    sentences = outcome.records.lines(SENTENCES_FILE)
+    records = [_record(*pair) for pair in zip(sentences, outcome.predicted, strict=True)]
+    return render_page(
+        _TEMPLATE, title, records, _FILTERS, unit="sentences", by=outcome.by, scores=scores
+    )
 
 
 def _record(sentence: SentenceLine, predicted: list[str]) -> dict:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from spanbert_tf.errors import MismatchError
-from spanbert_tf.tasks.question_answering.decoding import AnsweredQuestion
+from spanbert_tf.tasks.question_answering.answers import AnsweredQuestion
 
 # A threshold lies this far above the odds that it admits, so that rounding does not decide.
 _MARGIN = 1e-3

@@ -1,43 +1,30 @@
 """A page that shows each question with its passage, the gold answers and the model's."""
 
 import os
-from collections.abc import Sequence
 
-from spanbert_tf.tasks.question_answering.decoding import AnsweredQuestion
-from spanbert_tf.tasks.report.page import marked_parts, render_page
+from spanbert_tf.tasks.question_answering.answers import AnsweredQuestion
+from spanbert_tf.tasks.question_answering.metrics import score_each
+from spanbert_tf.tasks.question_answering.records import CONTEXTS_FILE
+from spanbert_tf.tasks.report import marked_parts, render_page
+from spanbert_tf.tasks.task import Outcome
 
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _FILTERS = {"inexact": "no exact match", "wrong": "F1 of 0"}
 
 
-def report_page(
-    title: str,
-    questions: Sequence[dict],
-    contexts: Sequence[str],
-    answered: Sequence[AnsweredQuestion],
-    answers: Sequence[str],
-    scores: Sequence[dict[str, float]],
-    by: str,
-) -> str:
-    """The page as HTML that needs nothing else.
-
-    Args:
-        title: title of the page.
-        questions: lines of `questions.jsonl`.
-        contexts: passages.
-        answered: in the order of the questions.
-        answers: the text that counts, empty for no answer.
-        scores: `exact_match` and `f1` of each question, in percent.
-        by: whose answers these are, as for `render_page`.
-    """
+def report_page(title: str, outcome: Outcome) -> str:
+    """The page as HTML that needs nothing else."""
+    contexts = outcome.records.lines(CONTEXTS_FILE)
+    each = score_each(outcome.gold, outcome.predicted)
+    columns = (outcome.gold, outcome.predictions, outcome.predicted, each)
     records = [
-        _record(question, contexts[question["context_index"]], item, answer, score, by)
-        for question, item, answer, score in zip(questions, answered, answers, scores, strict=True)
+        _record(question, contexts[question["context_index"]], *others, outcome.by)
+        for question, *others in zip(*columns, strict=True)
     ]
-    means = {
-        name: sum(score[name] for score in scores) / len(scores) for name in ("exact_match", "f1")
-    }
-    return render_page(_TEMPLATE, title, records, _FILTERS, unit="questions", by=by, **means)
+    means = {name: sum(score[name] for score in each) / len(each) for name in each[0]}
+    return render_page(
+        _TEMPLATE, title, records, _FILTERS, unit="questions", by=outcome.by, **means
+    )
 
 
 def _record(

@@ -1,15 +1,18 @@
-"""Extractive question answering as a `Task`."""
+"""Extractive question answering as a `Task`. B rows, S positions."""
 
 import dataclasses
-import functools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from rich.text import Text
 
+from spanbert_tf.console import DataConsole
 from spanbert_tf.data.records import Records
+from spanbert_tf.data.rows import PackedRows
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import (
@@ -18,217 +21,276 @@ from spanbert_tf.models import (
     SpanBertQuestionAnswererPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.tasks.question_answering.baseline import answer_by_overlap
-from spanbert_tf.tasks.question_answering.dataset import (
-    load_contexts,
-    load_questions,
-    question_answering_dataset,
+from spanbert_tf.serving.exporting import Signatures
+from spanbert_tf.serving.server_files import Manual
+from spanbert_tf.tasks.pipeline import best_of
+from spanbert_tf.tasks.question_answering.answers import (
+    AnsweredQuestion,
+    answer_by_overlap,
+    answer_questions,
+    spans_of_windows,
 )
-from spanbert_tf.tasks.question_answering.decoding import AnsweredQuestion, answer_questions
-from spanbert_tf.tasks.question_answering.inspection import inspect_questions
-from spanbert_tf.tasks.question_answering.metrics import (
-    choose_null_threshold,
-    score_answers,
-    score_each,
-)
+from spanbert_tf.tasks.question_answering.graph import AnswerQuestions, WindowSpans
+from spanbert_tf.tasks.question_answering.metrics import choose_null_threshold, score_answers
 from spanbert_tf.tasks.question_answering.records import (
+    END_POSITION,
+    FLAG_DTYPE,
+    HAS_MOST_CONTEXT,
+    OFFSET_DTYPE,
+    OFFSET_ENDS,
+    OFFSET_STARTS,
+    PASSAGE_START,
+    QUESTION_INDEX,
+    QUESTIONS_FILE,
+    START_POSITION,
     QuestionAnsweringConfig,
     QuestionAnsweringInfo,
 )
 from spanbert_tf.tasks.question_answering.report import report_page
-from spanbert_tf.tasks.question_answering.serving import AnswerQuestions
-from spanbert_tf.tasks.raw_inputs import in_batches_by_length, string_tensor
-from spanbert_tf.tasks.report.page import predictor_of
-from spanbert_tf.tasks.task import Task
-from spanbert_tf.terminal import show_progress
+from spanbert_tf.tasks.task import Outcome, Task, pieces_of_row
+from spanbert_tf.terminal import escape_controls
+from spanbert_tf.text.vocabulary import is_continuation
+
+_PASSAGE_LISTS = (OFFSET_STARTS, OFFSET_ENDS, HAS_MOST_CONTEXT)
+_ANSWER_STYLE = "bold green"
+_SIGNATURES = """| signature | inputs |
+| --- | --- |
+| `serving_default` | `question`, `context`, string [N] |
+| `token_ids` | {row}, int32 [N, S] |
+
+`serving_default` returns the best answers of each question: `answers` (texts of the context),
+`starts` and `ends` (characters of the context, the end exclusive) and `probabilities` (among the
+{num_candidates} best answers, as `predict` has them), all [N, top k]; `null_odds` [N]: how much
+more the model is for no answer than for the best one; and `is_answerable` [N]: whether they are at
+most the threshold that was best on the development set. Contexts may have any length. `token_ids`
+returns `start_logits` and `end_logits` [N, S]."""
 
 
-def _check_model(
-    model: SpanBertQuestionAnswerer, info: QuestionAnsweringInfo, directory: str, preset: str
-) -> None:
-    preprocessor = model.preprocessor
-    if info.question_first != preprocessor.question_first:
-        orders = ("after the passage", "before the passage")
-        option = "with" if preprocessor.question_first else "without"
-        raise MismatchError(
-            f"{directory}: has the question {orders[info.question_first]}, and {preset} has it "
-            f"{orders[preprocessor.question_first]}; write the records again {option} "
-            "--question-first"
-        )
-    if info.has_unanswerable != model.has_unanswerable:
-        kinds = ("that all have an answer", "some of which have none")
-        raise MismatchError(
-            f"{directory}: holds questions {kinds[info.has_unanswerable]}, and {preset} is for "
-            f"questions {kinds[model.has_unanswerable]}; it and the records must be of one data set"
-        )
+class QuestionAnswering(Task):
+    """Questions and passages → the parts of the passages that answer them.
 
-
-def _build(
-    backbone: SpanBertBackbone,
-    tokenizer: SpanBertTokenizer,
-    info: QuestionAnsweringInfo,
-    config: QuestionAnsweringConfig,
-) -> SpanBertQuestionAnswerer:
-    preprocessor = SpanBertQuestionAnswererPreprocessor(
-        tokenizer,
-        sequence_length=info.sequence_length,
-        question_first=info.question_first,
-        segment_aware=info.segment_aware,
-    )
-    return SpanBertQuestionAnswerer(
-        backbone,
-        preprocessor,
-        max_answer_tokens=config.prediction.max_answer_tokens,
-        num_candidates=config.prediction.num_candidates,
-        stride=info.stride,
-        has_unanswerable=info.has_unanswerable,
-    )
-
-
-def _predict(
-    model: SpanBertQuestionAnswerer,
-    directory: str,
-    *,
-    batch_size: int,
-    after_batch: Callable[[], None] = lambda: None,
-) -> list[AnsweredQuestion]:
-    batches = question_answering_dataset(directory, batch_size=batch_size, training=False)
-    return answer_questions(
-        model,
-        show_progress(batches, int(batches.cardinality()), "batches", doing="answering"),
-        directory,
-        max_answer_tokens=model.max_answer_tokens,
-        num_candidates=model.num_candidates,
-        after_batch=after_batch,
-    )
-
-
-def _calibrate(
-    model: SpanBertQuestionAnswerer, directory: str, answered: Sequence[AnsweredQuestion]
-) -> None:
-    if model.has_unanswerable:
-        model.null_threshold = choose_null_threshold(load_questions(directory), answered)
-
-
-def _score(
-    model: SpanBertQuestionAnswerer | None, directory: str, answered: Sequence[AnsweredQuestion]
-) -> dict[str, float]:
-    if model is None:  # a baseline, which always answers
-        has_unanswerable = Records.of(directory, QuestionAnsweringInfo).info.has_unanswerable
-        threshold = np.inf
-    else:
-        has_unanswerable, threshold = model.has_unanswerable, model.null_threshold
-    return score_answers(
-        load_questions(directory),
-        answered,
-        has_unanswerable=has_unanswerable,
-        null_threshold=threshold,
-    )
-
-
-def _final_texts(
-    model: SpanBertQuestionAnswerer | None, answered: Sequence[AnsweredQuestion]
-) -> list[str]:
-    """The answers that count, empty for none."""
-    never = model is None or not model.has_unanswerable
-    return [item.text_under(np.inf if never else model.null_threshold) for item in answered]
-
-
-def _write(
-    model: SpanBertQuestionAnswerer,
-    directory: str,
-    answered: Sequence[AnsweredQuestion],
-    output: str,
-) -> None:
-    """Writes the files of the original code for SQuAD, which the official scripts read."""
-    texts = zip(answered, _final_texts(model, answered), strict=True)
-    files = {
-        "predictions.json": {item.id: text for item, text in texts},
-        "nbest_predictions.json": {
-            item.id: [dataclasses.asdict(candidate) for candidate in item.candidates]
-            for item in answered
-        },
-    }
-    if model.has_unanswerable:
-        files["null_odds.json"] = {item.id: item.null_odds for item in answered}
-    for name, content in files.items():
-        text = json.dumps(content, indent=1, ensure_ascii=False)
-        write_text(os.path.join(output, name), text)
-
-
-def _report(
-    title: str,
-    model: SpanBertQuestionAnswerer | None,
-    directory: str,
-    answered: Sequence[AnsweredQuestion],
-) -> str:
-    questions, texts = load_questions(directory), _final_texts(model, answered)
-    each = score_each(questions, texts)
-    contexts, by = load_contexts(directory), predictor_of(model)
-    return report_page(title, questions, contexts, answered, texts, each, by)
-
-
-_FIELDS = ("question", "context")
-
-
-def _served(model: SpanBertQuestionAnswerer, top_k: int) -> AnswerQuestions:
-    return AnswerQuestions(model, top_k)
-
-
-def _from_raw(
-    model: SpanBertQuestionAnswerer, *, top_k: int = 1
-) -> Callable[..., list[dict | list[dict]]]:
-    """Answers dicts of `question` and `context` as the `question-answering` pipeline does.
-
-    Where questions may have no answer, one that counts as unanswerable has an empty `answer`.
+    Predictions are `AnsweredQuestion`; what is right are the lines of `questions.jsonl`.
     """
-    served = AnswerQuestions(model, max(top_k, 1))
-    answer = tf.function(served.answer, input_signature=served.signatures()["serving_default"][1])
 
-    def answer_batch(batch: Sequence[dict]) -> list[dict | list[dict]]:
-        columns = [string_tensor(batch, name) for name in _FIELDS]
-        found = {name: values.numpy() for name, values in answer(*columns).items()}
-        answers = [_pipeline_answers(model, found, row) for row in range(len(batch))]
-        return [best[0] for best in answers] if top_k == 1 else answers
+    name = "question_answering"
+    model_class = SpanBertQuestionAnswerer
+    config_class = QuestionAnsweringConfig
+    info_class = QuestionAnsweringInfo
+    written_files = ("predictions.json", "nbest_predictions.json", "null_odds.json")
+    features: Mapping[str, str] = {
+        QUESTION_INDEX: "int64",
+        PASSAGE_START: "int64",
+        START_POSITION: "int64",
+        END_POSITION: "int64",
+        OFFSET_STARTS: OFFSET_DTYPE,
+        OFFSET_ENDS: OFFSET_DTYPE,
+        HAS_MOST_CONTEXT: FLAG_DTYPE,
+    }
+    fields = ("question", "context")
+    example: Mapping[str, Any] = {
+        "question": "Who has the owl?",
+        "context": "Ann has the cat. Bob has the owl.",
+    }
 
-    return functools.partial(in_batches_by_length, names=_FIELDS, work=answer_batch)
+    def signatures(self, model: SpanBertQuestionAnswerer, top_k: int) -> Signatures:
+        """Of texts, and of rows that are packed already."""
+        return AnswerQuestions(model, max(top_k, 1)).signatures()
 
-
-def _pipeline_answers(
-    model: SpanBertQuestionAnswerer, found: dict[str, np.ndarray], row: int
-) -> list[dict]:
-    """The answers to one question that there are, best first."""
-    if model.has_unanswerable and not found["is_answerable"][row]:
-        return [{"score": 0.0, "start": 0, "end": 0, "answer": ""}]
-    answers = [
-        {"score": float(score), "start": int(start), "end": int(end), "answer": text.decode()}
-        for score, start, end, text in zip(
-            *(found[name][row] for name in ("probabilities", "starts", "ends", "answers")),
-            strict=True,
+    def manual(self, model: SpanBertQuestionAnswerer) -> Manual:
+        """What the export's README says."""
+        row = ", ".join(f"`{name}`" for name in AnswerQuestions(model, 1).row_names)
+        return Manual(
+            description="An extractive question answerer: a question and a context in, the parts "
+            "of the context\nthat answer it out.",
+            output="answers",
+            output_shape="[questions, top k]",
+            signatures=_SIGNATURES.format(row=row, num_candidates=model.num_candidates),
         )
-    ]
-    return [item for item in answers if item["answer"]] or answers[:1]
+
+    def answer(
+        self, model: SpanBertQuestionAnswerer, item: dict, found: dict, top_k: int
+    ) -> dict | list[dict]:
+        """As of `question-answering`; one that counts as unanswerable has an empty `answer`."""
+        if model.has_unanswerable and not found["is_answerable"]:
+            return best_of([{"score": 0.0, "start": 0, "end": 0, "answer": ""}], top_k)
+        columns = (found[name] for name in ("probabilities", "starts", "ends", "answers"))
+        answers = [
+            {"score": float(score), "start": int(start), "end": int(end), "answer": text.decode()}
+            for score, start, end, text in zip(*columns, strict=True)
+        ]
+        return best_of([one for one in answers if one["answer"]] or answers[:1], top_k)
+
+    def check_model(self, model: SpanBertQuestionAnswerer, records: Records, preset: str) -> None:
+        """The order of rows, and whether there are questions without an answer."""
+        info, question_first = records.info, model.preprocessor.question_first
+        if info.question_first != question_first:
+            orders = ("after the passage", "before the passage")
+            option = "with" if question_first else "without"
+            raise MismatchError(
+                f"{records}: has the question {orders[info.question_first]}, and {preset} has it "
+                f"{orders[question_first]}; write the records again {option} --question-first"
+            )
+        if info.has_unanswerable != model.has_unanswerable:
+            kinds = ("that all have an answer", "some of which have none")
+            raise MismatchError(
+                f"{records}: holds questions {kinds[info.has_unanswerable]}, and {preset} is for "
+                f"questions {kinds[model.has_unanswerable]}; it and the records must be of one "
+                "data set"
+            )
+
+    def build(
+        self,
+        backbone: SpanBertBackbone,
+        tokenizer: SpanBertTokenizer,
+        info: QuestionAnsweringInfo,
+        config: QuestionAnsweringConfig,
+    ) -> SpanBertQuestionAnswerer:
+        """A question answerer on the encoder."""
+        preprocessor = SpanBertQuestionAnswererPreprocessor(
+            tokenizer,
+            sequence_length=info.sequence_length,
+            question_first=info.question_first,
+            segment_aware=info.segment_aware,
+        )
+        return SpanBertQuestionAnswerer(
+            backbone,
+            preprocessor,
+            max_answer_tokens=config.prediction.max_answer_tokens,
+            num_candidates=config.prediction.num_candidates,
+            stride=info.stride,
+            has_unanswerable=info.has_unanswerable,
+        )
+
+    def parse(
+        self, rows: PackedRows, serialized: tf.Tensor, width: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """Windows, and the positions of their answers.
+
+        `x` also has `question_index` and `passage_start`, int32 [B], and in each position of the
+        passage its characters in the context, `offset_starts` and `offset_ends`, and
+        `has_most_context`, int32 [B, S]. `y` has `start_positions` and `end_positions`, int32 [B],
+        0 where there is no answer.
+        """
+        x, found = rows.parse(serialized, width, self.features)
+        x["question_index"] = found[QUESTION_INDEX]
+        x["passage_start"] = found[PASSAGE_START]
+        in_passage = tf.range(width)[tf.newaxis] - x["passage_start"][:, tf.newaxis]  # [B, S]
+        for name in _PASSAGE_LISTS:  # of the passage from position 0 on
+            shifted = tf.gather(found[name], tf.maximum(in_passage, 0), batch_dims=1)
+            x[name] = tf.where(in_passage >= 0, shifted, 0)
+        starts, ends = found[START_POSITION], found[END_POSITION]
+        return x, {"start_positions": starts, "end_positions": ends}
+
+    def predict_batch(
+        self, model: SpanBertQuestionAnswerer, x: dict, outputs: dict[str, tf.Tensor]
+    ) -> WindowSpans:
+        """The best spans of each window."""
+        return spans_of_windows(x, outputs, model.max_answer_tokens)
+
+    def collect(
+        self, model: SpanBertQuestionAnswerer, records: Records, rows: list[WindowSpans]
+    ) -> list[AnsweredQuestion]:
+        """The answers of each question, over all of its windows."""
+        return answer_questions(records, rows, model.num_candidates)
+
+    def baseline(self, records: Records) -> list[AnsweredQuestion]:
+        """The words after the longest n-gram that passage and question share."""
+        return answer_by_overlap(records)
+
+    def calibrate(
+        self,
+        model: SpanBertQuestionAnswerer,
+        records: Records,
+        predictions: Sequence[AnsweredQuestion],
+    ) -> None:
+        """Sets the null odds above which a question counts as unanswerable."""
+        if model.has_unanswerable:
+            questions = records.lines(QUESTIONS_FILE)
+            model.null_threshold = choose_null_threshold(questions, predictions)
+
+    def outcome(
+        self,
+        model: SpanBertQuestionAnswerer | None,
+        records: Records,
+        predictions: Sequence[AnsweredQuestion],
+    ) -> Outcome:
+        """The answers that count, empty for none."""
+        threshold = _threshold(model)
+        texts = [item.text_under(threshold) for item in predictions]
+        questions = records.lines(QUESTIONS_FILE)
+        return Outcome(model, records, predictions, questions, texts, texts)
+
+    def score(self, outcome: Outcome) -> dict[str, float]:
+        """Exact match and F1, by SQuAD's official scripts."""
+        model = outcome.model
+        has_unanswerable = outcome.records.info.has_unanswerable
+        return score_answers(
+            outcome.gold,
+            outcome.predictions,
+            has_unanswerable=has_unanswerable if model is None else model.has_unanswerable,
+            null_threshold=np.inf if model is None else model.null_threshold,
+        )
+
+    def write(self, outcome: Outcome, output: str) -> None:
+        """The files of the original code for SQuAD, which the official scripts read."""
+        answered = outcome.predictions
+        texts = zip(answered, outcome.predicted, strict=True)
+        files = {
+            "predictions.json": {item.id: text for item, text in texts},
+            "nbest_predictions.json": {
+                item.id: [dataclasses.asdict(candidate) for candidate in item.candidates]
+                for item in answered
+            },
+        }
+        if outcome.model.has_unanswerable:
+            files["null_odds.json"] = {item.id: item.null_odds for item in answered}
+        for name, content in files.items():
+            text = json.dumps(content, indent=1, ensure_ascii=False)
+            write_text(os.path.join(output, name), text)
+
+    def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
+        """A page of all questions with their passages."""
+        return report_page(title, outcome)
+
+    def describe(self, info: QuestionAnsweringInfo) -> str:
+        """What `inspect` says of all records."""
+        order = "question first" if info.question_first else "passage first"
+        return (
+            f"questions in rows of up to {info.sequence_length}, stride {info.stride}, "
+            f"{order}, {info.casing.describe()}, vocabulary of {info.vocabulary_size:,}"
+            + ", some without an answer" * info.has_unanswerable
+            + ", with SegaBERT's positions" * info.segment_aware
+        )
+
+    def show_examples(self, records: Records, console: DataConsole, num_examples: int) -> None:
+        """Prints some windows as the model reads them, with their answers."""
+        questions = records.lines(QUESTIONS_FILE)
+        rows = self.dataset(records, batch_size=1, training=False)
+        for x, y in rows.take(num_examples).as_numpy_iterator():
+            question = questions[int(x["question_index"][0])]
+            golds = ", ".join(dict.fromkeys(question["gold_texts"])) or "none"
+            console.print()
+            console.print(f"{question['id']}: {question['question']}")
+            console.print(f"gold answers: {golds}")
+            answer = (int(y["start_positions"][0]), int(y["end_positions"][0]))
+            console.print(_marked_row(pieces_of_row(x, records.vocabulary), *answer))
 
 
-TASK = Task(
-    name="question_answering",
-    main_metric="f1",
-    model_class=SpanBertQuestionAnswerer,
-    config_class=QuestionAnsweringConfig,
-    info_class=QuestionAnsweringInfo,
-    check_model=_check_model,
-    build=_build,
-    dataset=question_answering_dataset,
-    predict=_predict,
-    calibrate=_calibrate,
-    baseline=answer_by_overlap,
-    score=_score,
-    answers=lambda model, directory, answered: _final_texts(model, answered),
-    write=_write,
-    written_files=("predictions.json", "nbest_predictions.json", "null_odds.json"),
-    report=_report,
-    served=_served,
-    from_raw=_from_raw,
-    fields=lambda model: _FIELDS,
-    inspect=inspect_questions,
-)
+def _threshold(model: SpanBertQuestionAnswerer | None) -> float:
+    """Null odds above which no answer counts; a baseline always answers."""
+    return np.inf if model is None or not model.has_unanswerable else model.null_threshold
+
+
+def _marked_row(pieces: list[str], first: int, last: int) -> Text:
+    """A row as words, its answer in colour and brackets; 0 and 0: no answer in this window."""
+    text = Text()
+    for position, piece in enumerate(pieces):
+        is_answer = 0 < first <= position <= last
+        if position and not is_continuation(piece):
+            text.append(" ")
+        if is_answer and position == first:
+            text.append("»", _ANSWER_STYLE)
+        text.append(escape_controls(piece.removeprefix("##")), _ANSWER_STYLE if is_answer else "")
+        if is_answer and position == last:
+            text.append("«", _ANSWER_STYLE)
+    return text

@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Mapping, Sequence
 
-from spanbert_tf.tasks.report.class_tables import ClassScore
+from spanbert_tf.tasks.report import ClassScore
 
 OTHER = "Other"  # of SemEval-2010 task 8; no relation, and not scored
 

@@ -5,14 +5,13 @@ here needs TensorFlow.
 """
 
 import dataclasses
-import os
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Len
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.config.finetuning import FinetuningConfig, RowsConfig
-from spanbert_tf.data.records import Records, TaskManifest
+from spanbert_tf.data.records import TaskManifest
 from spanbert_tf.text.vocabulary import EntityMode
 from spanbert_tf.validation import PositiveInt
 
@@ -80,12 +79,3 @@ class RelationExtractionInfo(TaskManifest):
     def is_labelled(self) -> bool:
         """Whether the relations of the examples are known."""
         return self.num_training_rows > 0
-
-
-def load_examples(directory: str | os.PathLike) -> list[ExampleLine]:
-    """The lines of `examples.jsonl`.
-
-    Raises:
-        BadInputError: a file of the records is damaged.
-    """
-    return Records.of(directory, RelationExtractionInfo).lines(EXAMPLES_FILE)

@@ -2,11 +2,11 @@
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from spanbert_tf.tasks.report.page import render_page
-from spanbert_tf.tasks.text_classification.predictions import Rows
-from spanbert_tf.tasks.text_classification.records import ExampleLine
+from spanbert_tf.tasks.report import render_page
+from spanbert_tf.tasks.task import Outcome
+from spanbert_tf.tasks.text_classification.records import EXAMPLES_FILE, ExampleLine
 
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _SURE = 0.9
@@ -15,38 +15,23 @@ _CLASS_FILTERS = {"wrong": "errors", "sure": f"errors with a {{}} over {_SURE:.0
 _NUMBER_FILTERS = {"far": f"off by {_FAR:g} or more"}
 
 
-def report_page(
-    title: str,
-    examples: Sequence[ExampleLine],
-    predicted: Sequence[str | float],
-    rows: Rows,
-    scores: Mapping[str, float],
-    *,
-    is_regression: bool,
-    by: str,
-) -> str:
-    """The page as HTML that needs nothing else; errors first, the largest on top.
-
-    Args:
-        title: title of the page.
-        examples: lines of `examples.jsonl`.
-        predicted: labels, in the same order.
-        rows: predictions, in the same order.
-        scores: scores of these predictions, in percent.
-        is_regression: whether labels are numbers.
-        by: whose predictions these are, as for `render_page`.
-    """
-    certainty = "probability" if by == "model" else "share of its class"
+def report_page(title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
+    """The page as HTML that needs nothing else; errors first, the largest on top."""
+    is_regression = outcome.records.info.is_regression
+    certainty = "probability" if outcome.by == "model" else "share of its class"
     record_of = _number_record if is_regression else functools.partial(_class_record, certainty)
+    lines = outcome.records.lines(EXAMPLES_FILE)
     records = [
         record_of(line, label, float(row.max()))
-        for line, label, row in zip(examples, predicted, rows, strict=True)
+        for line, label, row in zip(lines, outcome.predicted, outcome.predictions, strict=True)
     ]
     records.sort(key=lambda record: -record["error"])
     filters = _NUMBER_FILTERS if is_regression else _CLASS_FILTERS
     filters = {kind: called.format(certainty) for kind, called in filters.items()}
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in scores.items())
-    return render_page(_TEMPLATE, title, records, filters, unit="texts", by=by, scores=shown)
+    return render_page(
+        _TEMPLATE, title, records, filters, unit="texts", by=outcome.by, scores=shown
+    )
 
 
 def _class_record(certainty: str, line: ExampleLine, label: str, probability: float) -> dict:

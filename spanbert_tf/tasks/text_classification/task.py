@@ -1,13 +1,17 @@
-"""Classification of texts and pairs of texts as a `Task`."""
+"""Classification of texts and pairs of texts as a `Task`. B rows, C classes."""
 
 import json
 import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data.records import Records
-from spanbert_tf.errors import MismatchError
+from spanbert_tf.data.rows import PackedRows
+from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.preset_files import golden_digest
 from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.files.writing import write_text
@@ -18,37 +22,32 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.writing import published_name
-from spanbert_tf.tasks.report.class_tables import (
-    class_scores,
-    print_class_scores,
-    print_confusions,
-)
-from spanbert_tf.tasks.report.page import predictor_of
-from spanbert_tf.tasks.task import Task
-from spanbert_tf.tasks.text_classification.dataset import (
-    load_examples,
-    text_classification_dataset,
-)
+from spanbert_tf.serving.exporting import Signatures
+from spanbert_tf.serving.server_files import Manual
+from spanbert_tf.tasks.pipeline import best_of
+from spanbert_tf.tasks.report import class_scores, print_class_scores, print_confusions
+from spanbert_tf.tasks.task import Outcome, Task
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, submission_file, submission_text
+from spanbert_tf.tasks.text_classification.graph import (
+    classifier_manual,
+    classify_signatures,
+    probabilities,
+)
 from spanbert_tf.tasks.text_classification.metrics import (
     MAIN_METRIC,
     has_correlation,
     is_constant,
     score_labels,
 )
-from spanbert_tf.tasks.text_classification.predictions import (
-    Rows,
-    predict_directory,
-    predict_majority,
-    predicted_labels,
-)
 from spanbert_tf.tasks.text_classification.records import (
+    EXAMPLES_FILE,
+    LABEL,
     TextClassificationConfig,
     TextClassificationInfo,
     text_names,
 )
 from spanbert_tf.tasks.text_classification.report import report_page
-from spanbert_tf.tasks.text_classification.serving import classify_raw, served_classifier
+from spanbert_tf.training.checkpoints import Best
 
 # What records hold, without and with each property, and how a `prepare` command makes it so.
 _PAIRS = ("single texts", "pairs of texts")
@@ -58,48 +57,197 @@ _NUMBER_ADVICE = ("without --regression", "with --regression")
 PREDICTIONS_FILE, EVALUATION_FILE = "predictions.jsonl", "evaluation.json"
 
 
-def _check_model(
-    model: SpanBertTextClassifier, info: TextClassificationInfo, directory: str, preset: str
-) -> None:
-    for (without, with_it), found, wanted, advice in (
-        (_PAIRS, info.is_pair, model.preprocessor.is_pair, _PAIR_ADVICE),
-        (_NUMBERS, info.is_regression, model.is_regression, _NUMBER_ADVICE),
-    ):
-        if found != wanted:
-            shown, read = (with_it, without) if found else (without, with_it)
+class TextClassification(Task):
+    """Texts, or pairs of texts → a class of each, or a number.
+
+    Predictions are float32 [C] each: probabilities, or of a regression its number.
+    """
+
+    name = "text_classification"
+    best = Best(MAIN_METRIC, "max")
+    model_class = SpanBertTextClassifier
+    config_class = TextClassificationConfig
+    info_class = TextClassificationInfo
+    written_files = (PREDICTIONS_FILE, EVALUATION_FILE, *map(submission_file, GLUE_TASKS))
+    example: Mapping[str, Any] = {"text": "It rains.", "text_pair": "The street is wet."}
+
+    def fields_of(self, model: SpanBertTextClassifier) -> tuple[str, ...]:
+        """One text, or two."""
+        return text_names(model.preprocessor.is_pair)
+
+    def signatures(self, model: SpanBertTextClassifier, top_k: int) -> Signatures:
+        """One, which tells all classes."""
+        return classify_signatures(model)
+
+    def manual(self, model: SpanBertTextClassifier) -> Manual:
+        """What the export's README says."""
+        return classifier_manual(model)
+
+    def check(self, model: SpanBertTextClassifier, item: dict) -> dict:
+        """Refuses a second text that would not be read."""
+        if not model.preprocessor.is_pair and item.get("text_pair") is not None:
+            raise BadInputError("has a 'text_pair', and the model was trained on single texts")
+        return super().check(model, item)
+
+    def answer(
+        self, model: SpanBertTextClassifier, item: dict, found: dict, top_k: int
+    ) -> dict | list[dict]:
+        """As of `text-classification`: the score is a probability, of a regression the number."""
+        row = np.atleast_1d(found["scores"]) if model.is_regression else found["probabilities"]
+        order = (-row).argsort(kind="stable")[:top_k]
+        return best_of([{"label": model.labels[n], "score": float(row[n])} for n in order], top_k)
+
+    def check_model(self, model: SpanBertTextClassifier, records: Records, preset: str) -> None:
+        """Single texts or pairs, classes or numbers; and no class that the model lacks."""
+        info = records.info
+        for (without, with_it), found, wanted, advice in (
+            (_PAIRS, info.is_pair, model.preprocessor.is_pair, _PAIR_ADVICE),
+            (_NUMBERS, info.is_regression, model.is_regression, _NUMBER_ADVICE),
+        ):
+            if found != wanted:
+                shown, read = (with_it, without) if found else (without, with_it)
+                raise MismatchError(
+                    f"{records}: holds {shown}, and {preset} is for {read}; write the records "
+                    f"again {advice[wanted]}"
+                )
+        unknown = [] if info.is_regression else sorted(set(info.labels) - set(model.labels))
+        if unknown:
             raise MismatchError(
-                f"{directory}: holds {shown}, and {preset} is for {read}; write the records again "
-                f"{advice[wanted]}"
+                f"{records}: label {unknown[0]!r} is none that {preset} knows: "
+                f"{', '.join(model.labels)}"
             )
-    unknown = [] if info.is_regression else sorted(set(info.labels) - set(model.labels))
-    if unknown:
-        raise MismatchError(
-            f"{directory}: label {unknown[0]!r} is none that {preset} knows: "
-            f"{', '.join(model.labels)}"
+
+    def build(
+        self,
+        backbone: SpanBertBackbone,
+        tokenizer: SpanBertTokenizer,
+        info: TextClassificationInfo,
+        config: TextClassificationConfig,
+    ) -> SpanBertTextClassifier:
+        """A classifier on the encoder, untrained or with weights that predict the majority."""
+        preprocessor = SpanBertTextClassifierPreprocessor(
+            tokenizer,
+            info.sequence_length,
+            segment_aware=info.segment_aware,
+            is_pair=info.is_pair,
+        )
+        model = SpanBertTextClassifier(
+            backbone, len(info.labels), preprocessor, dropout=backbone.dropout, labels=info.labels
+        )
+        if config.classifier.initial == "majority":
+            _predict_shares(model, info)
+        return model
+
+    def parse(
+        self, rows: PackedRows, serialized: tf.Tensor, width: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Labels are numbers of the classes, int32 [B], or numbers, float32 [B]; 0 without one."""
+        kind = "float32" if rows.info.is_regression else "int64"
+        x, found = rows.parse(serialized, width, {LABEL: kind})
+        return x, found[LABEL]
+
+    def predict_batch(
+        self, model: SpanBertTextClassifier, x: dict, outputs: tf.Tensor
+    ) -> tf.Tensor:
+        """Probabilities of the classes, or of a regression its number, float32 [B, C]."""
+        return probabilities(model, outputs)
+
+    def baseline(self, records: Records) -> list[np.ndarray]:
+        """For each text the shares of the classes in these records; of a regression the mean.
+
+        Of the very records that are scored: no constant can score better by accuracy and by squared
+        error.
+        """
+        info = records.info
+        if info.is_regression:
+            numbers = [float(line["label"] or 0) for line in records.lines(EXAMPLES_FILE)]
+            row = np.array([np.mean(numbers)], "float32")
+        else:
+            row = np.array(info.label_counts, "float32") / max(sum(info.label_counts), 1)
+        return [row] * info.num_rows
+
+    def outcome(
+        self,
+        model: SpanBertTextClassifier | None,
+        records: Records,
+        predictions: Sequence[np.ndarray],
+    ) -> Outcome:
+        """Names of the most probable classes, or numbers."""
+        labels = _labels(model, records)
+        if records.info.is_regression:
+            predicted = [float(row[0]) for row in predictions]
+        else:
+            predicted = [labels[int(row.argmax())] for row in predictions]
+        gold = [line["label"] for line in records.lines(EXAMPLES_FILE)]
+        return Outcome(model, records, predictions, gold, predicted, list(map(str, predicted)))
+
+    def score(self, outcome: Outcome) -> dict[str, float]:
+        """GLUE's metrics, or those of anyone's own data."""
+        info = outcome.records.info
+        return score_labels(
+            outcome.gold,
+            outcome.predicted,
+            dataset=info.dataset,
+            is_regression=info.is_regression,
         )
 
+    def details(self, outcome: Outcome, console: DataConsole) -> None:
+        """Prints a table of the classes and the confusions; and says where a metric is void."""
+        info, gold, predicted = outcome.records.info, outcome.gold, outcome.predicted
+        if is_constant(predicted) and has_correlation(
+            info.dataset, is_regression=info.is_regression
+        ):
+            console.print(
+                f"all predictions are {predicted[0]}: a correlation is undefined then, and counts "
+                "as 0",
+                markup=False,
+            )
+        if not info.is_regression:
+            labels = _labels(outcome.model, outcome.records)
+            print_class_scores(console, class_scores(gold, predicted, labels))
+            print_confusions(console, gold, predicted, labels)
 
-def _build(
-    backbone: SpanBertBackbone,
-    tokenizer: SpanBertTokenizer,
-    info: TextClassificationInfo,
-    config: TextClassificationConfig,
-) -> SpanBertTextClassifier:
-    preprocessor = SpanBertTextClassifierPreprocessor(
-        tokenizer,
-        info.sequence_length,
-        segment_aware=info.segment_aware,
-        is_pair=info.is_pair,
-    )
-    model = SpanBertTextClassifier(
-        backbone, len(info.labels), preprocessor, dropout=backbone.dropout, labels=info.labels
-    )
-    if config.classifier.initial == "majority":
-        _predict_majority(model, info)
-    return model
+    def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
+        """A page of all texts, errors first."""
+        return report_page(title, outcome, scores)
+
+    def write(self, outcome: Outcome, output: str) -> None:
+        """`predictions.jsonl`, a line a text; GLUE's file for its test sets, else the scores."""
+        info, model = outcome.records.info, outcome.model
+        labels = _labels(model, outcome.records)
+        lines = [
+            {"label": labels[0], "score": label}
+            if info.is_regression
+            else {
+                "label": label,
+                "score": float(row.max()),
+                "probabilities": dict(zip(labels, row.tolist(), strict=True)),
+            }
+            for label, row in zip(outcome.predicted, outcome.predictions, strict=True)
+        ]
+        write_json_lines(os.path.join(output, PREDICTIONS_FILE), lines)
+        if info.is_labelled:
+            # `spanbert-tf glue` tells a development set by its size, and whose predictions these
+            # are.
+            content = {
+                "dataset": info.dataset,
+                "rows": info.num_rows,
+                "preset": model.loaded_from and published_name(model.loaded_from),
+                "golden_sha256": model.loaded_from and golden_digest(model.loaded_from),
+                "scores": self.score(outcome),
+            }
+            write_text(os.path.join(output, EVALUATION_FILE), json.dumps(content, indent=1) + "\n")
+        elif info.dataset is not None:
+            text = submission_text(info.dataset, outcome.predicted)
+            write_text(os.path.join(output, submission_file(info.dataset)), text)
 
 
-def _predict_majority(model: SpanBertTextClassifier, info: TextClassificationInfo) -> None:
+def _labels(model: SpanBertTextClassifier | None, records: Records) -> Sequence[str]:
+    """The labels that predictions have: a baseline's are those of the records."""
+    return records.info.labels if model is None else model.labels
+
+
+def _predict_shares(model: SpanBertTextClassifier, info: TextClassificationInfo) -> None:
     """Gives the classifier weights that predict the shares of the classes whatever the text."""
     if info.is_regression:
         raise MismatchError(
@@ -110,114 +258,3 @@ def _predict_majority(model: SpanBertTextClassifier, info: TextClassificationInf
     kernel, _ = model.output_dense.get_weights()
     model.output_dense.set_weights([np.zeros_like(kernel), np.log(counts / counts.sum())])
     model.is_head_trained = True  # it predicts, though no step has trained it
-
-
-def _labels_and_kind(
-    model: SpanBertTextClassifier | None, directory: str
-) -> tuple[TextClassificationInfo, list[str]]:
-    """The records' description, and the labels that predictions have: a baseline's are theirs."""
-    info = Records.of(directory, TextClassificationInfo).info
-    return info, info.labels if model is None else model.labels
-
-
-def _gold_and_predicted(
-    model: SpanBertTextClassifier | None, directory: str, rows: Rows
-) -> tuple[TextClassificationInfo, list, list]:
-    info, labels = _labels_and_kind(model, directory)
-    gold = [line["label"] for line in load_examples(directory)]
-    return info, gold, predicted_labels(rows, labels, info.is_regression)
-
-
-def _score(model: SpanBertTextClassifier | None, directory: str, rows: Rows) -> dict[str, float]:
-    info, gold, predicted = _gold_and_predicted(model, directory, rows)
-    return score_labels(gold, predicted, dataset=info.dataset, is_regression=info.is_regression)
-
-
-def _answers(model: SpanBertTextClassifier, directory: str, rows: Rows) -> list[str]:
-    return list(map(str, _gold_and_predicted(model, directory, rows)[2]))
-
-
-def _print_details(
-    model: SpanBertTextClassifier | None,
-    directory: str,
-    rows: Rows,
-    console: DataConsole,
-) -> None:
-    """Prints a table of the classes and the confusion matrix; and says where a metric is void."""
-    info, gold, predicted = _gold_and_predicted(model, directory, rows)
-    if is_constant(predicted) and has_correlation(info.dataset, is_regression=info.is_regression):
-        console.print(
-            f"all predictions are {predicted[0]}: a correlation is undefined then, and counts as 0",
-            markup=False,
-        )
-    if not info.is_regression:
-        labels = info.labels if model is None else model.labels
-        print_class_scores(console, class_scores(gold, predicted, labels))
-        print_confusions(console, gold, predicted, labels)
-
-
-def _write(model: SpanBertTextClassifier, directory: str, rows: Rows, output: str) -> None:
-    """Writes `predictions.jsonl`, a line a text; GLUE's file for its test sets, else the scores."""
-    info, labels = _labels_and_kind(model, directory)
-    predicted = predicted_labels(rows, labels, info.is_regression)
-    lines = [
-        {"label": labels[0], "score": label}
-        if info.is_regression
-        else {
-            "label": label,
-            "score": float(row.max()),
-            "probabilities": dict(zip(labels, row.tolist(), strict=True)),
-        }
-        for label, row in zip(predicted, rows, strict=True)
-    ]
-    write_json_lines(os.path.join(output, PREDICTIONS_FILE), lines)
-    if info.is_labelled:
-        # `spanbert-tf glue` tells a development set by its size, and whose predictions these are.
-        content = {
-            "dataset": info.dataset,
-            "rows": info.num_rows,
-            "preset": model.loaded_from and published_name(model.loaded_from),
-            "golden_sha256": model.loaded_from and golden_digest(model.loaded_from),
-            "scores": _score(model, directory, rows),
-        }
-        write_text(os.path.join(output, EVALUATION_FILE), json.dumps(content, indent=1) + "\n")
-    elif info.dataset is not None:
-        text = submission_text(info.dataset, predicted)
-        write_text(os.path.join(output, submission_file(info.dataset)), text)
-
-
-def _report(title: str, model: SpanBertTextClassifier | None, directory: str, rows: Rows) -> str:
-    info, _, predicted = _gold_and_predicted(model, directory, rows)
-    scores = _score(model, directory, rows)
-    return report_page(
-        title,
-        load_examples(directory),
-        predicted,
-        rows,
-        scores,
-        is_regression=info.is_regression,
-        by=predictor_of(model),
-    )
-
-
-TASK = Task(
-    name="text_classification",
-    main_metric=MAIN_METRIC,
-    model_class=SpanBertTextClassifier,
-    config_class=TextClassificationConfig,
-    info_class=TextClassificationInfo,
-    check_model=_check_model,
-    build=_build,
-    dataset=text_classification_dataset,
-    predict=predict_directory,
-    baseline=predict_majority,
-    score=_score,
-    answers=_answers,
-    write=_write,
-    written_files=(PREDICTIONS_FILE, EVALUATION_FILE, *map(submission_file, GLUE_TASKS)),
-    report=_report,
-    print_details=_print_details,
-    served=served_classifier,
-    from_raw=classify_raw,
-    fields=lambda model: text_names(model.preprocessor.is_pair),
-)

@@ -20,7 +20,7 @@ from spanbert_tf.conversion.convert import convert_checkpoint, with_positions
 from spanbert_tf.conversion.huggingface import read_huggingface
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertTextClassifier
-from spanbert_tf.tasks.predictor import Predictor
+from spanbert_tf.tasks.prediction import Predictor
 
 LABELS = ["contradiction", "entailment", "neutral"]
 

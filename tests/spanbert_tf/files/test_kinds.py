@@ -24,7 +24,7 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.presets.loading import load_checked
 from spanbert_tf.tasks.named_entities.records import NamedEntitiesInfo
-from spanbert_tf.tasks.predictor import Predictor
+from spanbert_tf.tasks.prediction import Predictor
 from spanbert_tf.tasks.task import task_of_records
 
 HUGGING_FACE = {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 8}

@@ -15,6 +15,7 @@ import tensorflow as tf
 import spanbert_tf.data
 import spanbert_tf.models
 from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
+from spanbert_tf.tasks.task import task_dataset
 from spanbert_tf.training import adamw
 from spanbert_tf.training.optimizers import AdamW
 from spanbert_tf.training.schedule import VariableGroup, WarmupLinearDecay
@@ -118,13 +119,9 @@ def batches_of(directory, kind):
         if kind == "masked rows":
             data = data.map(lambda batch: (batch, batch["mask_ids"], batch["mask_weights"]))
     elif kind == "questions":
-        data = spanbert_tf.data.question_answering_dataset(
-            directory / "questions", batch_size=BATCH_SIZE, training=True
-        )
+        data = task_dataset(directory / "questions", batch_size=BATCH_SIZE, training=True)
     elif kind in ("texts", "scores"):
-        data = spanbert_tf.data.text_classification_dataset(
-            directory / kind, batch_size=BATCH_SIZE, training=True
-        )
+        data = task_dataset(directory / kind, batch_size=BATCH_SIZE, training=True)
     else:
         data = raw_batches(kind)
     return data.take(NUM_BATCHES)

@@ -15,7 +15,7 @@ from spanbert_tf.models import (
     SpanBertMaskedLMPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.tasks.commands import export_preset
+from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, Casing, load_vocabulary
 

@@ -17,8 +17,8 @@ from spanbert_tf.models import (
     SpanBertMaskedLMPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.tasks.commands import export_preset
-from spanbert_tf.tasks.fill_mask import FillMask
+from spanbert_tf.tasks.fill_mask import FillMaskGraph
+from spanbert_tf.tasks.prediction import export_preset
 
 WORDS = ["the", "a", "cat", "dog", "sat", "##s", "on", "mat", ".", "mask", "[", "]"]
 # [PAD] is not 0, so that a 0 which should be [PAD] is seen.
@@ -208,7 +208,7 @@ def test_rows_of_the_embedding_without_an_entry_are_no_fillings(masked_lm):
             values[len(other) :] = 1000.0
         own.assign(values)
     texts = tf.constant(list(TEXTS))
-    modules = [FillMask(model, top_k=len(VOCABULARY)) for model in (masked_lm, padded)]
+    modules = [FillMaskGraph(model, top_k=len(VOCABULARY)) for model in (masked_lm, padded)]
     expected, found = (tf.function(module.fill_texts)(texts) for module in modules)
     np.testing.assert_array_equal(found["fillings"], expected["fillings"])
     np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=1e-6)

@@ -14,8 +14,8 @@ from spanbert_tf.models import (
     SpanBertMaskedLMPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.tasks.commands import export_preset
-from spanbert_tf.tasks.fill_mask import FillMask
+from spanbert_tf.tasks.fill_mask import FillMaskGraph
+from spanbert_tf.tasks.prediction import export_preset
 
 WORDS = ["the", "a", "cat", "dog", "sat", "##s", "on", "mat", ".", "mask", "[", "]"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -65,7 +65,7 @@ np.savez(sys.argv[3], fillings=np.array(outputs["fillings"], "S9"),
         tmp_path / "outputs.npz",
     )
     served = np.load(tmp_path / "outputs.npz")
-    module = FillMask(masked_lm, TOP_K)
+    module = FillMaskGraph(masked_lm, TOP_K)
     expected = tf.function(module.fill_texts)(tf.constant(texts))
     np.testing.assert_array_equal(served["fillings"], expected["fillings"].numpy().astype("S9"))
     np.testing.assert_allclose(served["probabilities"], expected["probabilities"], rtol=1e-4)
@@ -164,7 +164,7 @@ def test_half_precision(masked_lm, tmp_path, capsys):
     assert "bfloat16: the README's example has " in capsys.readouterr().out
     served = tf.saved_model.load(path).signatures["serving_default"]
     text = tf.constant(["the [MASK] sat on a mat"])
-    expected = tf.function(FillMask(masked_lm, TOP_K).fill_texts)(text)
+    expected = tf.function(FillMaskGraph(masked_lm, TOP_K).fill_texts)(text)
     actual = served(texts=text)
     assert actual["probabilities"].dtype == tf.float32
     np.testing.assert_allclose(

@@ -7,12 +7,13 @@ import pytest
 
 from spanbert_tf.serving.server_files import Manual, write_server_files
 
-MANUAL = Manual("A model.", {"text": ["It rains."]}, "labels", "[texts]", "`serving_default`")
+MANUAL = Manual("A model.", "labels", "[texts]", "`serving_default`")
+REQUEST = {"text": ["It rains."]}
 
 
 @pytest.mark.parametrize("name", ["served", "my model's", 'a "b" $HOME', "modèle"])
 def test_any_name_is_quoted(name, tmp_path):
-    write_server_files(str(tmp_path), name, MANUAL)
+    write_server_files(str(tmp_path), name, MANUAL, REQUEST)
     config = (tmp_path / "models.config").read_text(encoding="utf-8")
     # As Python reads them, which agrees with protocol buffers' text.
     assert [eval(text) for text in re.findall(r'(?:name|base_path): (".*")', config)] == [

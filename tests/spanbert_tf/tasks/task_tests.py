@@ -19,16 +19,11 @@ from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.tasks.commands import (
-    export_preset,
-    load_task_model,
-    run_evaluation,
-    run_prediction,
-)
+from spanbert_tf.tasks.evaluation import load_task_model, run_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
-from spanbert_tf.tasks.predictor import Predictor
+from spanbert_tf.tasks.prediction import Predictor, export_preset, run_prediction
 from spanbert_tf.tasks.table import load_task_config
-from spanbert_tf.tasks.task import task_of_preset
+from spanbert_tf.tasks.task import open_records, task_of_preset
 from spanbert_tf.training.metrics_log import METRICS_FILE, MetricsLog, read_metrics
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -166,7 +161,7 @@ class TaskTests:
 
     @pytest.mark.parametrize("by", ["write_preset", "save_to_preset"])
     def test_saved_and_loaded_a_model_predicts_the_same(self, by, finished, material, tmp_path):
-        _, model = load_task_model(finished[0], [material["dev"]])
+        _, model = load_task_model(finished[0], [open_records(material["dev"])])
         if by == "write_preset":
             write_preset(model, str(tmp_path / "preset"))
         else:
@@ -219,7 +214,7 @@ class TaskTests:
         """Each signature gets it alone and in batches, short and long."""
         task = task_of_preset(finished[0])
         served = task.served(load_trained(task.model_class, finished[0]), 2)
-        signatures, sizes = served.signatures(), {}
+        signatures, sizes = served.signatures, {}
         traced = {
             name: tf.function(function, input_signature=specs)
             for name, (function, specs) in signatures.items()
@@ -250,8 +245,9 @@ class TaskTests:
             assert_same_answers(*([self.answer_of_predictor(one)] for one in (answer, alone)))
 
     def test_rows_of_weight_0_change_nothing(self, finished, material):
-        task, model = load_task_model(finished[0], [material["train"]])
-        batch = next(iter(task.dataset(material["train"], batch_size=8, training=True, seed=0)))
+        task, model = load_task_model(finished[0])
+        records = task.open(material["train"])
+        batch = next(iter(task.dataset(records, batch_size=8, training=True, seed=0)))
         x, y, _ = batch
         x_of_half, y_of_half = tf.nest.map_structure(lambda values: values[:4], (x, y))
         weights = tf.constant([1.0] * 4 + [0.0] * 4)

@@ -9,9 +9,9 @@ from tiny_models import INPUTS, SENTENCE, tiny_model
 
 from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.serving.text_function import MAX_ROWS
 from spanbert_tf.task_cli import predict
-from spanbert_tf.tasks.fill_mask import fill_masks
+from spanbert_tf.tasks.fill_mask import FillMask
+from spanbert_tf.tasks.pipeline import MAX_ROWS
 from spanbert_tf.tasks.table import load_task
 
 LONG = {
@@ -21,8 +21,8 @@ LONG = {
 
 
 def raw_function(name):
-    from_raw = fill_masks if name == "fill_mask" else load_task(name).from_raw
-    return from_raw(tiny_model(name))
+    pipeline = FillMask() if name == "fill_mask" else load_task(name)
+    return pipeline.predictor(tiny_model(name))
 
 
 @pytest.fixture

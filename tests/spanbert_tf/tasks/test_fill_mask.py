@@ -18,7 +18,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.tasks.predictor import Predictor, predict_lines
+from spanbert_tf.tasks.prediction import Predictor, predict_lines
 
 VOCABULARY = [*SPECIAL, "ann", "bob", "has", "the", "cat", "?"]
 

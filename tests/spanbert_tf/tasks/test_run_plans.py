@@ -4,6 +4,7 @@ import types
 
 import numpy as np
 import pytest
+from made_up_outcomes import made_up_records
 
 from spanbert_tf.config import load_finetuning_config
 from spanbert_tf.errors import ConfigurationError
@@ -67,6 +68,8 @@ def test_a_number_of_steps_takes_the_place_of_epochs():
         (100.0, ["neutral", "neutral"], None),  # the records have no other class
         (0.0, ["neutral"], None),
         (0.0, [], None),
+        (None, ["neutral", "neutral"], "'neutral' alone is predicted"),  # chosen by the loss
+        (None, ["neutral", "good"], None),
     ],
 )
 def test_remark_on_answers_that_are_all_alike_or_wrong(score, answers, words):
@@ -75,17 +78,15 @@ def test_remark_on_answers_that_are_all_alike_or_wrong(score, answers, words):
     assert "\n" not in remark and len(remark) < 200
 
 
-def test_named_entities_answer_with_the_labels_of_words(monkeypatch):
+def test_named_entities_answer_with_the_labels_of_words():
     """Of 3 words, the second of two pieces; what is outside of entities is no answer."""
     task = load_task("named_entities")
-    module = __import__(task.predict.__module__, fromlist=["load_sentences"])
-    sentence = {"first_pieces": [0, 1, 3], "labels": ["O", "B-PER", "O"]}
-    monkeypatch.setattr(module, "load_sentences", lambda directory: [sentence])
+    records = made_up_records([{"first_pieces": [0, 1, 3], "labels": ["O", "B-PER", "O"]}])
     model = types.SimpleNamespace(labels=["O", "B-PER"])
 
     def answers(labels):
         found = PieceLabels(np.array(labels), np.ones(4))
-        return task.answers(model, "records", [found])
+        return task.outcome(model, records, [found]).texts
 
     assert answers([0, 1, 0, 0]) == ["", "B-PER", ""]
     assert answers([0, 0, 1, 0]) == ["", "", ""]
@@ -93,10 +94,11 @@ def test_named_entities_answer_with_the_labels_of_words(monkeypatch):
 
 def test_coreference_and_questions_answer_with_nothing_where_nothing_is_found():
     resolver, questions = load_task("coreference"), load_task("question_answering")
-    assert resolver.answers(None, "records", [[], []]) == ["", ""]
-    assert len(set(resolver.answers(None, "records", [[[(0, 0), (3, 3)]], []]))) == 2
+    records = made_up_records([])
+    assert resolver.outcome(None, records, [[], []]).texts == ["", ""]
+    assert len(set(resolver.outcome(None, records, [[[(0, 0), (3, 3)]], []]).texts)) == 2
     item = types.SimpleNamespace(text_under=lambda threshold: "" if threshold < 0 else "ann")
     model = types.SimpleNamespace(has_unanswerable=True, null_threshold=-1.0)
-    assert questions.answers(model, "records", [item, item]) == ["", ""]
+    assert questions.outcome(model, records, [item, item]).texts == ["", ""]
     model.null_threshold = 1.0
-    assert questions.answers(model, "records", [item]) == ["ann"]
+    assert questions.outcome(model, records, [item]).texts == ["ann"]

@@ -21,12 +21,12 @@ from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests, assert_same_answers,
 from spanbert_tf.console import DataConsole
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.presets.loading import load_trained
-from spanbert_tf.tasks.commands import run_evaluation
+from spanbert_tf.tasks.evaluation import run_evaluation
 from spanbert_tf.tasks.inspection import inspect_records
 
 WORDS = ["the", "a", "sees", "has", "old", "new", "here", ".", *toy_task.ANIMALS]
 ENTRY_POINTS = """[spanbert_tf.tasks]
-toy = toy_task:TASK
+toy = toy_task:ToyTask
 [spanbert_tf.prepare]
 toy = toy_task:prepare
 """

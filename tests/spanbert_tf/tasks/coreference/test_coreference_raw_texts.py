@@ -7,14 +7,19 @@ import pytest
 import tensorflow as tf
 from task_tests import SEQUENCE_LENGTH, SPECIAL
 
+from spanbert_tf.data.manifest import NO_SPEAKER, SPECIAL_SPEAKER
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertCoreferenceResolverPreprocessor, SpanBertTokenizer
-from spanbert_tf.tasks.coreference import serving
-from spanbert_tf.tasks.coreference.decoding import NO_CLUSTER, LinkedSpans
-from spanbert_tf.tasks.coreference.raw_texts import resolve_texts
-from spanbert_tf.tasks.coreference.records import NO_SPEAKER, SPECIAL_SPEAKER
+from spanbert_tf.tasks.coreference import graph
+from spanbert_tf.tasks.coreference.graph import NO_CLUSTER, LinkedSpans
+from spanbert_tf.tasks.coreference.task import Coreference
 
 TWO_LINES = "Ann has the cat .\nShe likes the cat ."
+
+
+class NoModel(types.SimpleNamespace):
+    def __call__(self, x, training):
+        return {}
 
 
 @pytest.fixture
@@ -30,13 +35,13 @@ def resolve(monkeypatch, seen):
     tokenizer = SpanBertTokenizer(vocabulary, lowercase=True)
     preprocessor = SpanBertCoreferenceResolverPreprocessor(tokenizer, SEQUENCE_LENGTH)
 
-    def note(model, features):
+    def note(model, features, outputs):
         tf.py_function(lambda ids: seen.extend(ids.numpy().tolist()), [features["speaker_ids"]], [])
         first = tf.zeros_like(features["speaker_ids"][:, :1])
         return LinkedSpans(first, first, tf.fill(tf.shape(first), NO_CLUSTER))
 
-    monkeypatch.setattr(serving, "link_spans", note)
-    return resolve_texts(types.SimpleNamespace(preprocessor=preprocessor))
+    monkeypatch.setattr(graph, "link_spans", note)
+    return Coreference().predictor(NoModel(preprocessor=preprocessor))
 
 
 def test_speakers_of_lines_reach_the_model_in_both_spellings(resolve, seen):
@@ -56,11 +61,11 @@ def test_strings_are_slices_of_the_text(resolve, monkeypatch):
     words = ["A\u0308nn", "H\u00c1S", "the", "C\u00e2t", "\U0001f408", ".", "\u0160he"]
     text = "\u00a0 " + "  ".join(words)
 
-    def each_word(model, features):
+    def each_word(model, features, outputs):
         numbers = tf.range(len(words))[tf.newaxis]
         return LinkedSpans(numbers, numbers, numbers)
 
-    monkeypatch.setattr(serving, "link_spans", each_word)
+    monkeypatch.setattr(graph, "link_spans", each_word)
     (found,) = resolve([{"text": text}])
     assert found["strings"] == [[word] for word in words]
     assert [[text[a:b] for a, b in spans] for spans in found["clusters"]] == found["strings"]

@@ -11,16 +11,13 @@ import pytest
 from task_tests import SEQUENCE_LENGTH, SPECIAL, TrainingTests
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.tasks.commands import (
-    run_baseline_evaluation,
-    run_evaluation,
-    run_prediction,
-)
-from spanbert_tf.tasks.coreference.dataset import coreference_dataset, load_documents
 from spanbert_tf.tasks.coreference.metrics import score_files
 from spanbert_tf.tasks.coreference.prepare import prepare_coreference
-from spanbert_tf.tasks.predictor import Predictor
-from spanbert_tf.tasks.row_predictions import predict_rows
+from spanbert_tf.tasks.coreference.records import DOCUMENTS_FILE
+from spanbert_tf.tasks.coreference.task import Coreference
+from spanbert_tf.tasks.evaluation import run_baseline_evaluation, run_evaluation
+from spanbert_tf.tasks.prediction import Predictor, run_prediction
+from spanbert_tf.tasks.task import open_records, task_dataset
 
 pytestmark = pytest.mark.slow  # whole trainings, exports and predictions
 
@@ -63,7 +60,9 @@ class TestCoreference(TrainingTests):
             prepare(source, directory / name, vocabulary, "--max-training-segments", 1)
 
     def raw_inputs(self, data):
-        return [{"text": " ".join(line["words"])} for line in load_documents(data)]
+        return [
+            {"text": " ".join(line["words"])} for line in open_records(data).lines(DOCUMENTS_FILE)
+        ]
 
     def answers_in_files(self, output):
         answers = []
@@ -138,7 +137,7 @@ class TestCoreference(TrainingTests):
         assert scores["average_f1"] > 50  # names are capitalised, and things have determiners
 
     def test_training_draws_runs_anew_and_prediction_takes_all(self, material):
-        epochs = coreference_dataset(material["train"], batch_size=64, training=True, seed=5)
+        epochs = task_dataset(material["train"], batch_size=64, training=True, seed=5)
         batches = list(epochs.take(3))
         positions = [(x["sentence_indices"].numpy() >= 0).sum() for x, _, _ in batches]
         assert len(set(positions)) > 1
@@ -150,13 +149,13 @@ class TestCoreference(TrainingTests):
             starts = np.maximum(y["mention_starts"].numpy(), 0)
             begins = np.take_along_axis(x["begins_word"].numpy(), starts, axis=1)
             assert begins[is_gold].all()
-        resumed = coreference_dataset(
+        resumed = task_dataset(
             material["train"], batch_size=64, training=True, seed=5, first_batch=2
         )
         first = next(iter(resumed))[0]
         for name, values in batches[2][0].items():
             np.testing.assert_array_equal(first[name], values)
-        whole = coreference_dataset(material["train"], batch_size=64, training=False)
+        whole = task_dataset(material["train"], batch_size=64, training=False)
         total = sum(int((x["sentence_indices"].numpy() >= 0).sum()) for x, _ in whole)
         info = json.loads(pathlib.Path(material["train"], "coreference_info.json").read_text())
         assert total == info["counts"]["tokens"] > max(positions)
@@ -165,9 +164,14 @@ class TestCoreference(TrainingTests):
         # The shapes of the batches are many, and their traces one.
         traces = []
 
-        def count(x):
-            traces.append(x["token_ids"].shape)
-            return x["piece_positions"]
+        class Counting(Coreference):
+            def predict_batch(self, model, x, outputs):
+                traces.append(x["token_ids"].shape)
+                return x["piece_positions"]
 
-        predict_rows(count, coreference_dataset(material["dev"], batch_size=2, training=False))
+            def collect(self, model, records, rows):
+                return rows
+
+        records = open_records(material["dev"])
+        Counting().predict(lambda x, training: {}, records, batch_size=2)
         assert len(traces) == 1

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from made_up_outcomes import made_up_outcome
 
 from spanbert_tf.tasks.coreference.baseline import link_equal_strings
 from spanbert_tf.tasks.coreference.conll import read_conll
@@ -94,9 +95,8 @@ def test_links_that_others_do_not_have():
 
 def test_page_escapes_what_it_shows():
     line = {**LINE, "words": ["<b>&"] * len(WORDS), "name": "a<script>"}
-    page = report_page(
-        "t<i>", [line], [CLUSTERS], {"average_f1": 12.345, "muc_recall": 1.0}, by="model"
-    )
+    outcome = made_up_outcome([line], [line["clusters"]], [CLUSTERS])
+    page = report_page("t<i>", outcome, {"average_f1": 12.345, "muc_recall": 1.0})
     assert "<b>" not in page and "a<script>" not in page and "t<i>" not in page
     assert ("&lt;b&gt;&amp;" in page and "average 12.35" in page) or "average 12.34" in page
     records = page.partition("<article")[2]
@@ -105,10 +105,13 @@ def test_page_escapes_what_it_shows():
 
 def test_page_shows_a_document_without_clusters_last_and_not_as_an_error():
     lines = [{**LINE, "name": "none", "clusters": []}, {**LINE, "name": "some"}]
-    page = report_page("t", lines, [[], CLUSTERS], {"average_f1": 1.0}, by="model")
+    gold = [line["clusters"] for line in lines]
+    outcome = made_up_outcome(lines, gold, [[], CLUSTERS])
+    page = report_page("t", outcome, {"average_f1": 1.0})
     last = page.split("<article")[-1]
     assert "none, part 3" in last and "no clusters" in last and "average F1" not in last
-    found = report_page("t", lines[:1], [CLUSTERS], {"average_f1": 1.0}, by="model")
+    outcome = made_up_outcome(lines[:1], gold[:1], [CLUSTERS])
+    found = report_page("t", outcome, {"average_f1": 1.0})
     assert "average F1 0.00" in found
 
 

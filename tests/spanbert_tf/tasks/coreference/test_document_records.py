@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from spanbert_tf.data.documents import segment_documents
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.tasks.coreference.dataset import coreference_dataset, load_documents
 from spanbert_tf.tasks.coreference.prepare import prepare_coreference
+from spanbert_tf.tasks.coreference.records import DOCUMENTS_FILE
+from spanbert_tf.tasks.task import open_records, task_dataset
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = [*SPECIAL, "ann", "has", "a", "cat", ".", "she", "like", "##s", "it", "x", "##x"]
@@ -128,7 +129,7 @@ def test_records_hold_what_the_model_reads(tmp_path, capsys):
     assert "1 mentions cross a sentence's end" in shown
     assert "1 mentions are longer than 3 pieces" in shown
     assert "1 mentions have no word piece" in shown and "1 words have no word piece" in shown
-    ((x, y),) = coreference_dataset(output, batch_size=1, training=False)
+    ((x, y),) = task_dataset(output, batch_size=1, training=False)
     x = {name: values.numpy()[0].tolist() for name, values in x.items()}
     assert [[PIECES[token] for token in row] for row in x["token_ids"]] == [
         ["[CLS]", "ann", "has", "a", "cat", ".", "[SEP]", "[PAD]"],
@@ -162,7 +163,7 @@ def test_sentences_of_files_that_do_not_tell_them(tmp_path):
     arguments = ["--input", tmp_path / "a.conll", "--vocabulary", tmp_path / "vocab.txt"]
     arguments += ["--output", tmp_path / "out", "--lowercase", "--sequence-length", 8]
     prepare_coreference.main(list(map(str, arguments)), standalone_mode=False)
-    (line,) = load_documents(str(tmp_path / "out"))
+    (line,) = open_records(str(tmp_path / "out")).lines(DOCUMENTS_FILE)
     assert line["sentence_starts"] == [0, 5]
 
 

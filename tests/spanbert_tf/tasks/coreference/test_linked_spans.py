@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from spanbert_tf.tasks.coreference.decoding import clusters_of, link_spans
+from spanbert_tf.tasks.coreference.graph import clusters_of, link_spans
 
 
 class HandMade:
@@ -24,7 +24,7 @@ class HandMade:
         for number, link in enumerate(links):
             if link is not None:
                 scores[number, 1 + link] = 1.0
-        self._outputs = {
+        self.outputs = {
             "span_starts": tf.constant([starts]),
             "span_ends": tf.constant([ends]),
             "is_span": tf.ones([1, len(spans)], tf.int32),
@@ -33,9 +33,6 @@ class HandMade:
             "scores": tf.constant([scores], tf.float32),
         }
 
-    def __call__(self, x, training):
-        return self._outputs
-
 
 class Batch:
     """Several of them side by side, of as many spans each; those beyond `sizes` are padding."""
@@ -43,19 +40,20 @@ class Batch:
     singletons = False
 
     def __init__(self, documents, sizes):
-        parts = [HandMade(spans)({}, False) for spans in documents]
-        self._outputs = {
+        parts = [HandMade(spans).outputs for spans in documents]
+        self.outputs = {
             name: tf.concat([part[name] for part in parts], axis=0) for name in parts[0]
         }
         most = len(documents[0])
-        self._outputs["is_span"] = tf.sequence_mask(sizes, most, dtype=tf.int32)
+        self.outputs["is_span"] = tf.sequence_mask(sizes, most, dtype=tf.int32)
 
-    def __call__(self, x, training):
-        return self._outputs
+
+def linked_spans(model, words):
+    return link_spans(model, {"word_indices": tf.constant(words)}, model.outputs)
 
 
 def clusters(spans, words, **options):
-    linked = link_spans(HandMade(spans, **options), {"word_indices": tf.constant([words])})
+    linked = linked_spans(HandMade(spans, **options), [words])
     return clusters_of(*(values[0].numpy() for values in linked))
 
 
@@ -86,7 +84,7 @@ def test_documents_of_a_batch_have_clusters_of_their_own():
     first = [(0, 0, 1.0, None), (1, 1, 1.0, 0), (2, 2, 1.0, None)]
     second = [(0, 0, 1.0, None), (1, 1, 1.0, None), (2, 2, 1.0, 1)]
     padded = [(0, 0, 1.0, None), (1, 1, 1.0, None), (2, 2, 1.0, 0)]
-    words = tf.constant([[0, 1, 2], [5, 6, 7], [0, 1, 2]])
-    linked = link_spans(Batch([first, second, padded], [3, 3, 2]), {"word_indices": words})
+    words = [[0, 1, 2], [5, 6, 7], [0, 1, 2]]
+    linked = linked_spans(Batch([first, second, padded], [3, 3, 2]), words)
     found = [clusters_of(*(values[n].numpy() for values in linked)) for n in range(3)]
     assert found == [[[(0, 0), (1, 1)]], [[(6, 6), (7, 7)]], []]

@@ -10,7 +10,7 @@ from spanbert_tf.models import (
     SpanBertTokenClassifierPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.tasks.named_entities.decoding import EntityDecoder
+from spanbert_tf.tasks.named_entities.graph import EntityDecoder
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "acme", "hires", "ann"]
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from seqeval.scheme import IOB2, IOBES, Entities
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.tasks.named_entities.dataset import named_entities_dataset
-from spanbert_tf.tasks.named_entities.records import load_sentences
+from spanbert_tf.tasks.evaluation import check_labelled
+from spanbert_tf.tasks.named_entities.records import SENTENCES_FILE
 from spanbert_tf.tasks.named_entities.rows import (
     read_conll2003,
     read_crossre,
@@ -19,7 +19,7 @@ from spanbert_tf.tasks.named_entities.rows import (
     spans_of_tags,
     write_entities,
 )
-from spanbert_tf.tasks.run_inputs import check_labelled
+from spanbert_tf.tasks.task import open_records, task_dataset
 
 WORDS = ["the", "cat", "##s", "ann", "lee", "rome", "in", "-", "u", ".", "s", "##town"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -52,7 +52,7 @@ def prepare(sentences, output, vocabulary, **options):
 def labelled_rows(directory, info):
     """Pieces of each row with their labels; `None` where there is none."""
     rows = {}
-    for x, y in named_entities_dataset(directory, batch_size=2, training=False).as_numpy_iterator():
+    for x, y in task_dataset(directory, batch_size=2, training=False).as_numpy_iterator():
         for number, ids, mask, labels in zip(
             x["row_index"], x["token_ids"], x["padding_mask"], y, strict=True
         ):
@@ -80,7 +80,7 @@ def test_labels_are_those_of_first_pieces(tmp_path, vocabulary):
         *(("u", "B-LOC"), (".", "I-LOC"), ("s", "I-LOC"), (".", "O")),
     ]
     assert second == [("rome", "B-LOC"), ("rome", "B-LOC")]
-    lines = load_sentences(str(tmp_path / "records"))
+    lines = open_records(str(tmp_path / "records")).lines(SENTENCES_FILE)
     assert lines[0]["labels"] == ["B-PER", "I-PER", "O", "B-LOC", "O"]
     assert lines[0]["first_pieces"] == [0, 1, 2, 3, 6]
     assert lines[0]["id"] == "3"
@@ -121,7 +121,11 @@ def test_entities_without_pieces_whose_words_have_labels_are_counted_by_scores(
     (tmp_path / "a.json").write_text(json.dumps(line) + "\n")
     info = prepare(read_crossre(str(tmp_path / "a.json")), tmp_path / "records", vocabulary)
     assert (info.counts["lost_entities"], info.counts["unscored_entities"]) == (1, 0)
-    assert load_sentences(str(tmp_path / "records"))[0]["labels"] == ["O", "B-L", "B-L"]
+    assert open_records(str(tmp_path / "records")).lines(SENTENCES_FILE)[0]["labels"] == [
+        "O",
+        "B-L",
+        "B-L",
+    ]
     capsys.readouterr()
     check_labelled(info, "ner/dev")
     assert capsys.readouterr().out == ""
@@ -161,7 +165,7 @@ def test_words_without_pieces_shift_nothing(tmp_path, vocabulary):
     (tmp_path / "a.json").write_text(json.dumps(line) + "\n")
     info = prepare(read_crossre(str(tmp_path / "a.json")), tmp_path / "records", vocabulary)
     assert labelled_rows(str(tmp_path / "records"), info) == [[("ann", "O"), ("rome", "B-L")]]
-    (sentence,) = load_sentences(str(tmp_path / "records"))
+    (sentence,) = open_records(str(tmp_path / "records")).lines(SENTENCES_FILE)
     assert sentence["first_pieces"] == [0, -1, -1, 1]
     assert info.counts["words_without_pieces"] == 2
 
@@ -260,7 +264,9 @@ def test_crossre_has_no_lost_entities(shared_data, tmp_path):
     expected = [json.loads(line) for line in content.decode().splitlines()]
     assert info.counts["entities"] == sum(len(line["ner"]) for line in expected)
     assert info.counts["lost_entities"] == info.counts["words_without_pieces"] == 0
-    for sentence, line in zip(load_sentences(str(tmp_path / "out")), expected, strict=True):
+    for sentence, line in zip(
+        open_records(str(tmp_path / "out")).lines(SENTENCES_FILE), expected, strict=True
+    ):
         begins = [label[0] for label in sentence["labels"]].count("B")
         assert begins == len(line["ner"])
         assert (np.diff(sentence["first_pieces"]) > 0).all()

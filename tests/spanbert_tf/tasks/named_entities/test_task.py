@@ -7,13 +7,13 @@ import types
 from typing import ClassVar
 
 import pytest
+from made_up_outcomes import made_up_records
 from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests, assert_same_answers, run_benchmark
 
 from spanbert_tf.errors import MismatchError
-from spanbert_tf.tasks.commands import run_prediction
 from spanbert_tf.tasks.named_entities.rows import read_entity_lines, write_entities
-from spanbert_tf.tasks.named_entities.task import _check_model, _columns
-from spanbert_tf.tasks.predictor import Predictor
+from spanbert_tf.tasks.named_entities.task import NamedEntities, _columns
+from spanbert_tf.tasks.prediction import Predictor, run_prediction
 
 pytestmark = pytest.mark.slow  # whole trainings, exports and predictions
 
@@ -67,9 +67,9 @@ def test_word_of_white_space_keeps_its_column():
 @pytest.mark.parametrize("label", ["S-PER", "PER", "L-PER"])
 def test_model_with_labels_of_another_scheme_is_refused(label):
     model = types.SimpleNamespace(labels=["O", "B-PER", label])
-    info = types.SimpleNamespace(labels=["O", "B-PER", "I-PER"])
+    records = made_up_records([], labels=["O", "B-PER", "I-PER"])
     with pytest.raises(MismatchError, match=f"preset: its label '{label}' is neither O nor one"):
-        _check_model(model, info, "records", "preset")
+        NamedEntities().check_model(model, records, "preset")
 
 
 class TestNamedEntities(TaskTests):

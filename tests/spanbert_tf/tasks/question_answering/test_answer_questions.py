@@ -11,7 +11,6 @@ import tensorflow as tf
 from hypothesis import strategies as st
 from server_process import TEXT_OPERATIONS, operations_beyond_tensorflow, run
 
-from spanbert_tf.data import question_answering_dataset
 from spanbert_tf.data.windows import WindowPacker
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import (
@@ -21,16 +20,17 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.tasks.commands import export_preset
-from spanbert_tf.tasks.question_answering.decoding import answer_questions
+from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.tasks.question_answering.files import Question, QuestionSet
+from spanbert_tf.tasks.question_answering.graph import AnswerQuestions
 from spanbert_tf.tasks.question_answering.rows import (
     QuestionOptions,
     window_starts,
     windows_with_most_context,
     write_questions,
 )
-from spanbert_tf.tasks.question_answering.serving import AnswerQuestions
+from spanbert_tf.tasks.question_answering.task import QuestionAnswering
+from spanbert_tf.tasks.task import open_records
 
 WORDS = ["ann", "bob", "zoe", "has", "the", "cat", "owl", "who", "?", ".", "##s", "中"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -177,8 +177,8 @@ def answers_of(numbers, preset, directory):
         options=QuestionOptions(sequence_length=LENGTH, stride=STRIDE),
     )
     model = SpanBertQuestionAnswerer.from_preset(preset)
-    dataset = question_answering_dataset(data, batch_size=3, training=False)
-    return answer_questions(model, dataset, data, max_answer_tokens=5)
+    model.max_answer_tokens = 5
+    return QuestionAnswering().predict(model, open_records(data), batch_size=3)
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from spanbert_tf.cli import main
-from spanbert_tf.tasks.question_answering.baseline import answer_by_overlap
-from spanbert_tf.tasks.question_answering.dataset import load_questions
+from spanbert_tf.tasks.question_answering.answers import answer_by_overlap
 from spanbert_tf.tasks.question_answering.files import Question, QuestionSet
-from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo
+from spanbert_tf.tasks.question_answering.records import QUESTIONS_FILE, QuestionAnsweringInfo
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
+from spanbert_tf.tasks.task import open_records
 
 PASSAGE = "Ann sold the red cat in May. Bob sold the red owl, to Zoë (his aunt) for one euro only!"
 
@@ -35,7 +35,7 @@ def test_words_beside_the_longest_shared_ones(question, answer, tmp_path):
         lowercase=True,
         options=QuestionOptions(sequence_length=64),
     )
-    (answered,) = answer_by_overlap(output)
+    (answered,) = answer_by_overlap(open_records(output))
     (candidate,) = answered.candidates
     assert candidate.text == PASSAGE[candidate.start : candidate.end] == answer
     assert answered.null_odds < 0
@@ -59,7 +59,7 @@ def test_commands_from_a_file_to_the_baselines_scores(tmp_path, capfd):
         options = ["--output", output, "--half", half, "--lowercase"]
         options += ["--question-first", "--segment-aware"]
         assert _status("prepare", "mrqa", *shared, *options) == 0
-        assert [line["id"] for line in load_questions(output)] == [identifier]
+        assert [line["id"] for line in open_records(output).lines(QUESTIONS_FILE)] == [identifier]
         assert QuestionAnsweringInfo.load(output).segment_aware
         data += ["--data", output]
     report = str(tmp_path / "report.html")

@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from spanbert_tf.tasks.question_answering.candidates import WindowSpans, best_candidates
-from spanbert_tf.tasks.question_answering.spans import NO_SPAN
+from spanbert_tf.tasks.question_answering.graph import NO_SPAN, WindowSpans, best_candidates
 
 SPANS, NUM_CANDIDATES = 3, 4
 CONTEXTS = ["ab ab äb 中 ab", "a", "", "0 1 0 1 0 1 1"]

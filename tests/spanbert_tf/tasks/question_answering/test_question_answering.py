@@ -20,15 +20,12 @@ from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertQuestionAnswerer, SpanBertTokenizer
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.studies.grid import run_grid
-from spanbert_tf.tasks.commands import (
-    export_preset,
-    load_task_model,
-    run_evaluation,
-    run_prediction,
-)
+from spanbert_tf.tasks.evaluation import load_task_model, run_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
-from spanbert_tf.tasks.question_answering.dataset import load_contexts, load_questions
+from spanbert_tf.tasks.prediction import export_preset, run_prediction
+from spanbert_tf.tasks.question_answering.records import CONTEXTS_FILE, QUESTIONS_FILE
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
+from spanbert_tf.tasks.task import open_records
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +90,7 @@ def test_questions_with_their_accents_are_no_questions_for_a_model_without(
         options=QuestionOptions(sequence_length=32),
     )
     with pytest.raises(MismatchError, match=r"write the records again with --lowercase$"):
-        load_task_model(str(finished[0] / "preset"), [str(tmp_path / "kept")])
+        load_task_model(str(finished[0] / "preset"), [open_records(tmp_path / "kept")])
 
 
 def test_logits_are_those_of_pytorch():
@@ -134,7 +131,10 @@ def test_official_files_hold_what_is_scored(finished, directory):
     run_prediction(preset, str(directory / "dev"), str(output / "predictions"))
     predictions = json.loads((output / "predictions" / "predictions.json").read_text())
     nbest = json.loads((output / "predictions" / "nbest_predictions.json").read_text())
-    golds = {line["id"]: line["gold_texts"] for line in load_questions(str(directory / "dev"))}
+    golds = {
+        line["id"]: line["gold_texts"]
+        for line in open_records(str(directory / "dev")).lines(QUESTIONS_FILE)
+    }
     right = sum(predictions[name] in golds[name] for name in golds)
     assert 100 * right / len(golds) == pytest.approx(scores["exact_match"])
     for name, candidates in nbest.items():
@@ -193,7 +193,10 @@ def test_report_shows_each_question(finished, directory, tmp_path):
     run_evaluation(preset, [data], report=str(page))
     text = page.read_text(encoding="utf-8")
     articles = re.findall(r"<article.*?</article>", text, flags=re.DOTALL)
-    questions, contexts = load_questions(data), load_contexts(data)
+    questions, contexts = (
+        open_records(data).lines(QUESTIONS_FILE),
+        open_records(data).lines(CONTEXTS_FILE),
+    )
     assert len(articles) == len(questions)
     for article, question in zip(articles, questions, strict=True):
         passage = re.search(r"<p>(.*)</p>", article, flags=re.DOTALL).group(1)

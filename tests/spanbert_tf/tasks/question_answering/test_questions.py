@@ -15,11 +15,6 @@ from hypothesis import strategies as st
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import checksums
-from spanbert_tf.tasks.question_answering.dataset import (
-    load_contexts,
-    load_questions,
-    question_answering_dataset,
-)
 from spanbert_tf.tasks.question_answering.files import (
     Answer,
     Outcome,
@@ -27,13 +22,18 @@ from spanbert_tf.tasks.question_answering.files import (
     read_mrqa,
     read_squad,
 )
-from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo
+from spanbert_tf.tasks.question_answering.records import (
+    CONTEXTS_FILE,
+    QUESTIONS_FILE,
+    QuestionAnsweringInfo,
+)
 from spanbert_tf.tasks.question_answering.rows import (
     QuestionOptions,
     window_starts,
     windows_with_most_context,
     write_questions,
 )
+from spanbert_tf.tasks.task import open_records, task_dataset
 
 WORDS = ["the", "cat", "dog", "sat", "on", "mat", "who", "where", "?", ".", "in", "18", "##76"]
 WORDS += ["zoe", "paid", "##s", "a", "b", "c"]
@@ -78,7 +78,7 @@ def prepared(tmp_path, vocabulary_file, path, read=read_squad, **options):
 
 def rows_of_file(directory):
     """The rows in the order of the file, without padding."""
-    dataset, rows = question_answering_dataset(directory, batch_size=1, training=False), []
+    dataset, rows = task_dataset(directory, batch_size=1, training=False), []
     for x, y in dataset.as_numpy_iterator():
         is_token = x["padding_mask"][0] == 1
         x = {name: value[0][is_token] if value.ndim == 2 else value[0] for name, value in x.items()}
@@ -245,9 +245,15 @@ def test_untidy_answers_are_counted(tmp_path, vocabulary_file, capsys):
     assert counts["untrained_questions"] == 1
     assert counts["cut_questions"] == 1
     assert counts["round_trips"] == 4  # 18 ##76 does not begin with 8
-    assert [line["id"] for line in load_questions(output)] == ["7", "b", "c", "d", "e"]
-    assert load_contexts(output) == [CONTEXT]
-    assert load_questions(output)[0]["gold_texts"] == ["cats", "The cats"]
+    assert [line["id"] for line in open_records(output).lines(QUESTIONS_FILE)] == [
+        "7",
+        "b",
+        "c",
+        "d",
+        "e",
+    ]
+    assert open_records(output).lines(CONTEXTS_FILE) == [CONTEXT]
+    assert open_records(output).lines(QUESTIONS_FILE)[0]["gold_texts"] == ["cats", "The cats"]
     printed = capsys.readouterr().out
     assert f"{path}: question 'c': 'dog' is not at character 4 of its context" in printed
     assert "cut off: the end of 1 questions, after their first 64 tokens" in printed
@@ -260,7 +266,10 @@ def test_questions_without_an_answer(tmp_path, vocabulary_file):
     info, output, rows = prepared(tmp_path, vocabulary_file, path, has_unanswerable=True)
     assert info.has_unanswerable
     assert rows[0][1] == {"start_positions": 0, "end_positions": 0}
-    assert [line["is_impossible"] for line in load_questions(output)] == [True, False]
+    assert [line["is_impossible"] for line in open_records(output).lines(QUESTIONS_FILE)] == [
+        True,
+        False,
+    ]
 
 
 def mrqa_lines(header=True):
@@ -276,7 +285,7 @@ def test_mrqa_compressed_with_its_header(tmp_path, vocabulary_file):
     path.write_bytes(gzip.compress("\n".join(mrqa_lines()).encode(), mtime=0))
     info, output, _ = prepared(tmp_path, vocabulary_file, str(path), read=read_mrqa)
     assert info.counts["found"] == 1
-    assert load_questions(output)[0]["gold_texts"] == ["cats", "a cat"]
+    assert open_records(output).lines(QUESTIONS_FILE)[0]["gold_texts"] == ["cats", "a cat"]
 
 
 def mixed_questions(tmp_path):
@@ -296,9 +305,9 @@ def mixed_questions(tmp_path):
 def trained_ids(directory, epochs=2):
     """Ids of the questions of rows that training has seen, and rows of an epoch."""
     num_rows = QuestionAnsweringInfo.load(directory).num_training_rows
-    dataset = question_answering_dataset(directory, batch_size=1, training=True, seed=3)
+    dataset = task_dataset(directory, batch_size=1, training=True, seed=3)
     numbers = [int(x["question_index"][0]) for x, _, _ in dataset.take(epochs * num_rows)]
-    lines = load_questions(directory)
+    lines = open_records(directory).lines(QUESTIONS_FILE)
     return [lines[number]["id"] for number in numbers]
 
 
@@ -315,7 +324,7 @@ def test_questions_whose_answers_are_lost_are_scored_but_not_trained(
         has_unanswerable=has_unanswerable,
     )
     trained = {"0", "1", "2", "3", "4"} | ({"none"} if has_unanswerable else set())
-    lines = load_questions(output)
+    lines = open_records(output).lines(QUESTIONS_FILE)
     everything = ["lost0", "0", "1", "2", "3", "none", "lost1", "4"]
     assert [line["id"] for line in lines] == everything
     owners = [lines[x["question_index"]]["id"] for x, _ in rows]
@@ -334,7 +343,7 @@ def test_nothing_to_train_on(tmp_path, vocabulary_file):
     _, output, rows = prepared(tmp_path, vocabulary_file, path)
     assert len(rows) == 1
     with pytest.raises(BadInputError, match=r"windows\.tfrecord: holds no rows to train on"):
-        question_answering_dataset(output, batch_size=1, training=True)
+        task_dataset(output, batch_size=1, training=True)
 
 
 def test_damaged_rows_are_named_before_the_first_batch(tmp_path, vocabulary_file):
@@ -347,7 +356,7 @@ def test_damaged_rows_are_named_before_the_first_batch(tmp_path, vocabulary_file
     path.write_bytes(content)
     for training in (False, True):
         with pytest.raises(BadInputError, match=r"windows\.tfrecord: .*damaged") as caught:
-            question_answering_dataset(output, batch_size=2, training=training)
+            task_dataset(output, batch_size=2, training=training)
         assert "\n" not in str(caught.value)
 
 
@@ -364,7 +373,7 @@ def test_rows_that_are_not_those_of_the_description(tmp_path, vocabulary_file):
     content["files"] = checksums(output, content["files"])
     info.write_text(json.dumps(content))
     with pytest.raises(BadInputError, match=r"tfrecord: holds 1 rows, .* 2; write the records"):
-        question_answering_dataset(output, batch_size=1, training=False)
+        task_dataset(output, batch_size=1, training=False)
 
 
 def test_halves_of_mrqa(tmp_path):

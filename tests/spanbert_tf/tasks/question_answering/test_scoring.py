@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spanbert_tf.errors import MismatchError
-from spanbert_tf.tasks.question_answering.decoding import AnsweredQuestion, Candidate
+from spanbert_tf.tasks.question_answering.answers import AnsweredQuestion, Candidate
 from spanbert_tf.tasks.question_answering.metrics import (
     choose_null_threshold,
     score_answers,

@@ -9,7 +9,6 @@ import tensorflow as tf
 from server_process import run
 
 from spanbert_tf.config import load_finetuning_config
-from spanbert_tf.data import question_answering_dataset
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import (
     SpanBertBackbone,
@@ -18,11 +17,12 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.tasks.commands import export_preset
 from spanbert_tf.tasks.finetuning import run_finetuning
-from spanbert_tf.tasks.question_answering.decoding import answer_questions
+from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.tasks.question_answering.files import Answer, Question, QuestionSet
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
+from spanbert_tf.tasks.question_answering.task import QuestionAnswering
+from spanbert_tf.tasks.task import open_records, task_dataset
 
 WORDS = ["Ann", "Bob", "has", "the", "cat", "owl", "Who", "?", ".", "Mr", "!", "##s"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -89,7 +89,7 @@ def first_row(x, name):
 
 
 def test_positions_of_a_row(data):
-    x, _ = next(iter(question_answering_dataset(data, batch_size=100, training=False)))
+    x, _ = next(iter(task_dataset(data, batch_size=100, training=False)))
     # [CLS] Who has the owl ? [SEP] Ann has the cat . Mr . Bob has the owl ! [SEP]
     assert first_row(x, "paragraph_indices") == [0] * 7 + [1] * 13
     assert first_row(x, "sentence_indices") == [0] * 7 + [0] * 5 + [1] * 8
@@ -98,7 +98,7 @@ def test_positions_of_a_row(data):
 
 def test_preprocessor_packs_the_first_windows_of_preparation(answerer, data):
     packed = answerer.preprocessor(x=tuple(map(list, zip(*PAIRS, strict=True))))
-    rows = question_answering_dataset(data, batch_size=100, training=False)
+    rows = task_dataset(data, batch_size=100, training=False)
     expected, _ = next(iter(rows))
     owners = expected["question_index"].numpy()
     assert len(owners) > len(PAIRS)
@@ -129,12 +129,12 @@ json.dump(found, open(sys.argv[3], "w"))
         tmp_path / "answers.json",
     )
     served = json.loads((tmp_path / "answers.json").read_text())
-    dataset = question_answering_dataset(data, batch_size=2, training=False)
-    for number, item in enumerate(answer_questions(answerer, dataset, data, max_answer_tokens=5)):
+    answered = QuestionAnswering().predict(answerer, open_records(data), batch_size=2)
+    for number, item in enumerate(answered):
         best = item.candidates[0]
         assert (served["starts"][number][0], served["ends"][number][0]) == (best.start, best.end)
         assert served["null_odds"][number] == pytest.approx(item.null_odds, abs=1e-4)
-    x, _ = next(iter(question_answering_dataset(data, batch_size=9, training=False)))
+    x, _ = next(iter(task_dataset(data, batch_size=9, training=False)))
     names = ("token_ids", "segment_ids", "padding_mask", *POSITIONS)
     logits = tf.saved_model.load(path).signatures["token_ids"](**{name: x[name] for name in names})
     for name, expected in answerer(x).items():
@@ -143,7 +143,7 @@ json.dump(found, open(sys.argv[3], "w"))
 
 def test_positions_reach_the_model(answerer, data):
     """Without sentences its logits are others."""
-    x, _ = next(iter(question_answering_dataset(data, batch_size=3, training=False)))
+    x, _ = next(iter(task_dataset(data, batch_size=3, training=False)))
     with_sentences = answerer(x)["start_logits"]
     without = answerer({**x, "sentence_indices": tf.zeros_like(x["sentence_indices"])})
     assert not np.allclose(with_sentences, without["start_logits"])
@@ -194,7 +194,7 @@ def test_segabert_is_fine_tuned(data, tmp_path):
 def test_predict_takes_texts(answerer, data):
     texts = tuple(np.array(column) for column in zip(*PAIRS, strict=True))
     logits = answerer.predict(texts, verbose=0)
-    x, _ = next(iter(question_answering_dataset(data, batch_size=100, training=False)))
+    x, _ = next(iter(task_dataset(data, batch_size=100, training=False)))
     size = int(np.sum(x["padding_mask"][0]))
     expected = answerer(x)["start_logits"][0]
     np.testing.assert_allclose(logits["start_logits"][0, :size], expected[:size], atol=1e-5)

@@ -4,7 +4,7 @@ import hypothesis
 import numpy as np
 from hypothesis import strategies as st
 
-from spanbert_tf.tasks.question_answering.spans import NO_SPAN, best_spans
+from spanbert_tf.tasks.question_answering.graph import NO_SPAN, best_spans
 
 
 def brute_force(start, end, is_passage, can_start, max_answer_tokens):

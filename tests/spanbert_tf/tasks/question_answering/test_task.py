@@ -7,10 +7,11 @@ import pytest
 from made_up_questions import VOCABULARY, made_up_questions
 from task_tests import SEQUENCE_LENGTH, TrainingTests
 
-from spanbert_tf.tasks.predictor import Predictor
-from spanbert_tf.tasks.question_answering.dataset import load_contexts, load_questions
+from spanbert_tf.tasks.prediction import Predictor
+from spanbert_tf.tasks.question_answering.graph import AnswerQuestions
+from spanbert_tf.tasks.question_answering.records import CONTEXTS_FILE, QUESTIONS_FILE
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
-from spanbert_tf.tasks.question_answering.serving import AnswerQuestions
+from spanbert_tf.tasks.task import open_records
 
 pytestmark = pytest.mark.slow  # whole trainings, exports and predictions
 
@@ -33,10 +34,10 @@ class TestQuestionAnswering(TrainingTests):
             )
 
     def raw_inputs(self, data):
-        contexts = load_contexts(data)
+        contexts = open_records(data).lines(CONTEXTS_FILE)
         return [
             {"question": line["question"], "context": contexts[line["context_index"]]}
-            for line in load_questions(data)
+            for line in open_records(data).lines(QUESTIONS_FILE)
         ]
 
     def answers_in_files(self, output):

@@ -7,7 +7,7 @@ from made_up_questions import VOCABULARY
 
 from spanbert_tf.config import load_finetuning_config
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.tasks.commands import run_baseline_evaluation
+from spanbert_tf.tasks.evaluation import run_baseline_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.question_answering.files import read_squad
 from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo

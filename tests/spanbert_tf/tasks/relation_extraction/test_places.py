@@ -10,7 +10,7 @@ from spanbert_tf.models import (
     SpanBertRelationClassifierPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.tasks.relation_extraction.serving import ClassifyRelations
+from spanbert_tf.tasks.relation_extraction.graph import ClassifyRelations
 from spanbert_tf.text.vocabulary import make_markers
 
 UNUSED = [f"[unused{number}]" for number in range(1, 9)]

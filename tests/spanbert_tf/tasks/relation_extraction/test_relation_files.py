@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from spanbert_tf.data.text_rows import RelationPacker
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.tasks.relation_extraction.dataset import relation_extraction_dataset
 from spanbert_tf.tasks.relation_extraction.records import RelationExtractionInfo
 from spanbert_tf.tasks.relation_extraction.rows import (
     marked_text_of,
@@ -18,6 +17,7 @@ from spanbert_tf.tasks.relation_extraction.rows import (
     read_tacred,
     write_relations,
 )
+from spanbert_tf.tasks.task import task_dataset
 from spanbert_tf.text.vocabulary import Casing, make_markers
 
 WORDS = ["the", "cat", "##s", "ann", "rome", "in", "(", ")", ".", "b"]
@@ -186,7 +186,7 @@ def test_what_training_does_not_have_is_counted(tmp_path, vocabulary):
     assert (of_dev.counts["unknown_types"], of_dev.counts["unknown_relations"]) == (2, 1)
     assert of_train == RelationExtractionInfo.load(str(tmp_path / "train"))
     # What cannot be predicted has no number; its row is never right.
-    batches = relation_extraction_dataset(tmp_path / "dev", batch_size=2, training=False)
+    batches = task_dataset(tmp_path / "dev", batch_size=2, training=False)
     labels = {}
     for x, y in batches.as_numpy_iterator():
         labels |= zip(x["row_index"].tolist(), y.tolist(), strict=True)

@@ -18,8 +18,8 @@ from task_tests import (
 )
 
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.tasks.commands import export_preset, run_evaluation
-from spanbert_tf.tasks.predictor import Predictor
+from spanbert_tf.tasks.evaluation import run_evaluation
+from spanbert_tf.tasks.prediction import Predictor, export_preset
 from spanbert_tf.tasks.relation_extraction.rows import marked_text_of, read_tacred, write_relations
 
 pytestmark = pytest.mark.slow  # whole trainings, exports and predictions

@@ -12,20 +12,13 @@ from benchmarks.classification_losses import compare
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.tasks.commands import (
-    export_preset,
-    run_baseline_evaluation,
-    run_evaluation,
-    run_prediction,
-)
+from spanbert_tf.tasks.evaluation import run_baseline_evaluation, run_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
-from spanbert_tf.tasks.predictor import Predictor
+from spanbert_tf.tasks.prediction import Predictor, export_preset, run_prediction
 from spanbert_tf.tasks.table import load_task_config
-from spanbert_tf.tasks.text_classification.dataset import (
-    load_examples,
-    text_classification_dataset,
-)
+from spanbert_tf.tasks.task import open_records, task_dataset
 from spanbert_tf.tasks.text_classification.files import LabelledText, LabelledTexts
+from spanbert_tf.tasks.text_classification.records import EXAMPLES_FILE
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 
 SETTINGS = [
@@ -105,7 +98,7 @@ def test_regression_from_training_to_export(material, tmp_path, capfd):
     run_prediction(preset, data, str(tmp_path / "predictions"))
     in_files = [json.loads(x) for x in (tmp_path / "predictions/predictions.jsonl").open()]
     assert {item["label"] for item in in_files} == {"animals"}
-    texts = [line["text"] for line in load_examples(data)]
+    texts = [line["text"] for line in open_records(data).lines(EXAMPLES_FILE)]
     of_predictor = Predictor(preset)([{"text": text} for text in texts])
     serve = tf.saved_model.load(export_preset(preset, str(tmp_path / "served")))
     served = serve.signatures["serving_default"](text=tf.constant(texts))["scores"]
@@ -115,7 +108,7 @@ def test_regression_from_training_to_export(material, tmp_path, capfd):
     page = tmp_path / "report.html"
     (again,) = run_evaluation(preset, [data], report=str(page))
     assert again == scores
-    golds = [line["label"] for line in load_examples(data)]
+    golds = [line["label"] for line in open_records(data).lines(EXAMPLES_FILE)]
     far = sum(abs(g - item["score"]) >= 1 for g, item in zip(golds, in_files, strict=True))
     assert f"off by 1 or more: {far}" in page.read_text()
     (constant,) = run_baseline_evaluation([data])
@@ -131,11 +124,14 @@ def test_segabert_is_fine_tuned_on_pairs(material, tmp_path):
         material, "aware", tmp_path / "run", "data.segment_aware=true", preset="segabert"
     )
     data = str(material / "aware" / "dev")
-    x, _ = next(iter(text_classification_dataset(data, batch_size=24, training=False)))
+    x, _ = next(iter(task_dataset(data, batch_size=24, training=False)))
     np.testing.assert_array_equal(x["paragraph_indices"], x["segment_ids"])
     run_prediction(preset, data, str(tmp_path / "predictions"))
     in_files = [json.loads(x) for x in (tmp_path / "predictions/predictions.jsonl").open()]
-    pairs = [{name: line[name] for name in ("text", "text_pair")} for line in load_examples(data)]
+    pairs = [
+        {name: line[name] for name in ("text", "text_pair")}
+        for line in open_records(data).lines(EXAMPLES_FILE)
+    ]
     serve = tf.saved_model.load(export_preset(preset, str(tmp_path / "served")))
     columns = {name: tf.constant([pair[name] for pair in pairs]) for name in pairs[0]}
     served = serve.signatures["serving_default"](**columns)["probabilities"]

@@ -6,42 +6,41 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from made_up_outcomes import made_up_records
 from made_up_texts import VOCABULARY, write_texts
 
+from spanbert_tf.tasks.task import open_records
 from spanbert_tf.tasks.text_classification.files import LabelledText, LabelledTexts
-from spanbert_tf.tasks.text_classification.predictions import (
-    predict_majority,
-    predicted_labels,
-    probabilities,
-)
+from spanbert_tf.tasks.text_classification.graph import probabilities
+from spanbert_tf.tasks.text_classification.task import TextClassification
 
 
-class HandMade:
-    """Stands for a model with these outputs."""
+def model_of(labels, activation="linear", *, is_regression=False):
+    """Stands for a model with these labels."""
+    activation = keras.activations.get(activation)
+    return types.SimpleNamespace(
+        output_dense=types.SimpleNamespace(activation=activation),
+        is_regression=is_regression,
+        labels=labels,
+    )
 
-    def __init__(self, outputs, activation="linear", *, is_regression=False):
-        self._outputs = tf.constant(outputs, tf.float32)
-        activation = keras.activations.get(activation)
-        self.output_dense = types.SimpleNamespace(activation=activation)
-        self.is_regression = is_regression
 
-    def __call__(self, x, training):
-        return self._outputs
+def predicted(model, rows):
+    records = made_up_records([{"label": ""}] * len(rows), is_regression=model.is_regression)
+    return TextClassification().outcome(model, records, list(rows)).predicted
 
 
 def test_logits_become_probabilities_once():
-    shares = [[0.25, 0.75], [0.9, 0.1]]
-    np.testing.assert_allclose(probabilities(HandMade(np.log(shares)), {}), shares, atol=1e-6)
+    shares = tf.constant([[0.25, 0.75], [0.9, 0.1]])
+    classifier = model_of(["no", "yes"])
+    np.testing.assert_allclose(probabilities(classifier, tf.math.log(shares)), shares, atol=1e-6)
     # Those of a classifier with an activation of its own are what it says.
-    np.testing.assert_array_equal(
-        probabilities(HandMade(shares, "softmax"), {}), np.array(shares, "float32")
-    )
-    numbers = [[2.0], [-1.0]]
-    found = probabilities(HandMade(numbers, is_regression=True), {})
+    np.testing.assert_array_equal(probabilities(model_of(["a", "b"], "softmax"), shares), shares)
+    numbers, regression = tf.constant([[2.0], [-1.0]]), model_of(["score"], is_regression=True)
+    found = probabilities(regression, numbers)
     np.testing.assert_array_equal(found, numbers)
-    assert predicted_labels(found.numpy(), ("score",), is_regression=True) == [2.0, -1.0]
-    rows = [np.array(row) for row in shares]
-    assert predicted_labels(rows, ("no", "yes"), is_regression=False) == ["yes", "no"]
+    assert predicted(regression, found.numpy()) == [2.0, -1.0]
+    assert predicted(classifier, shares.numpy()) == ["yes", "no"]
 
 
 @pytest.mark.parametrize(
@@ -57,5 +56,5 @@ def test_without_a_model_all_texts_have_the_mean_or_the_shares(labels, names, ex
     is_regression = len(names) == 1
     texts = LabelledTexts("x", examples, names, is_pair=False, is_regression=is_regression)
     write_texts(texts, tmp_path / "records", tmp_path / "vocab.txt")
-    rows = predict_majority(str(tmp_path / "records"))
+    rows = TextClassification().baseline(open_records(tmp_path / "records"))
     np.testing.assert_allclose(rows, [expected] * len(labels))

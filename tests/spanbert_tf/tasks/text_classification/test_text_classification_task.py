@@ -19,16 +19,11 @@ from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.lazy import UNUSED
 from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.studies.grid import run_grid
-from spanbert_tf.tasks.commands import (
-    load_task_model,
-    run_baseline_evaluation,
-    run_evaluation,
-    run_prediction,
-)
+from spanbert_tf.tasks.evaluation import load_task_model, run_baseline_evaluation, run_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
-from spanbert_tf.tasks.predictor import Predictor
-from spanbert_tf.tasks.text_classification.dataset import load_examples
-from spanbert_tf.tasks.text_classification.predictions import predict_directory
+from spanbert_tf.tasks.prediction import Predictor, run_prediction
+from spanbert_tf.tasks.task import open_records
+from spanbert_tf.tasks.text_classification.records import EXAMPLES_FILE
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 
 
@@ -44,7 +39,8 @@ class TestTextClassification(TaskTests):
 
     def raw_inputs(self, data):
         return [
-            {"text": line["text"], "text_pair": line["text_pair"]} for line in load_examples(data)
+            {"text": line["text"], "text_pair": line["text_pair"]}
+            for line in open_records(data).lines(EXAMPLES_FILE)
         ]
 
     def answers_in_files(self, output):
@@ -109,7 +105,7 @@ class TestTextClassification(TaskTests):
         text = page.read_text()
         articles = re.findall(r"<article.*?</article>", text, flags=re.DOTALL)
         shown = [html.unescape(article) for article in articles]
-        examples = load_examples(material["dev"])
+        examples = open_records(material["dev"]).lines(EXAMPLES_FILE)
         assert len(shown) == len(examples)
         for line in examples:
             labels = (f"gold: {line['label']}</h2>", f"\u2713 {line['label']}</h2>")
@@ -159,7 +155,7 @@ class TestTextClassification(TaskTests):
             self.finetune(material, tmp_path / "run", data="test")
 
     def test_baseline_is_the_majority_class(self, material, capsys):
-        labels = [line["label"] for line in load_examples(material["dev"])]
+        labels = [line["label"] for line in open_records(material["dev"]).lines(EXAMPLES_FILE)]
         (scores,) = run_baseline_evaluation([material["dev"]])
         share = max(labels.count(label) for label in LABELS) / len(labels)
         assert scores["accuracy"] == pytest.approx(100 * share)
@@ -304,12 +300,13 @@ class TestTextClassification(TaskTests):
         options = {"training.epochs": 0, "classifier.initial": "majority"}
         scores = self.finetune(material, tmp_path / "run", **options)
         preset = str(tmp_path / "run" / "preset")
-        train = [line["label"] for line in load_examples(material["train"])]
-        dev = [line["label"] for line in load_examples(material["dev"])]
+        train = [line["label"] for line in open_records(material["train"]).lines(EXAMPLES_FILE)]
+        dev = [line["label"] for line in open_records(material["dev"]).lines(EXAMPLES_FILE)]
         majority = max(LABELS, key=train.count)
         assert scores["accuracy"] == pytest.approx(100 * dev.count(majority) / len(dev))
-        _, model = load_task_model(preset, [material["dev"]])
-        rows = predict_directory(model, material["dev"], batch_size=8)
+        records = open_records(material["dev"])
+        task, model = load_task_model(preset, [records])
+        rows = task.predict(model, records, batch_size=8)
         shares = [train.count(label) / len(train) for label in LABELS]
         np.testing.assert_allclose(rows, [shares] * len(dev), atol=1e-5)
 
@@ -317,7 +314,7 @@ class TestTextClassification(TaskTests):
         config, output = self.config(material, **{"training.epochs": 0}), str(tmp_path / "run")
         run_finetuning(config, material["preset"], material["train"], output)
         with pytest.raises(BadInputError, match="was never trained"):
-            load_task_model(f"{output}/preset", [material["dev"]])
+            load_task_model(f"{output}/preset", [open_records(material["dev"])])
 
 
 def run_prediction_labels(preset, data, output):

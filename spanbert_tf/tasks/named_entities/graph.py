@@ -1,6 +1,6 @@
-"""From the labels of word pieces to entities, in a graph: predictions and exports share it.
+"""From texts to entities, in a graph: predictions, the export and the predictor share it.
 
-N texts, T pieces of all texts, E entities of all texts.
+N texts, T pieces of all texts, E entities of all texts, R rows of all texts, S positions of a row.
 """
 
 from typing import NamedTuple
@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from spanbert_tf.models import SpanBertTokenClassifier
 from spanbert_tf.tasks.named_entities.records import BEGIN, INSIDE, OUTSIDE
+from spanbert_tf.tasks.pipeline import clean_texts, map_row_chunks
 from spanbert_tf.text.positions import changes
 from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
 from spanbert_tf.text.vocabulary import is_continuation
@@ -112,9 +113,49 @@ class EntityDecoder(tf.Module):
         return speaks, tf.gather(numbers[speaks], tf.cumsum(tf.cast(speaks, tf.int32)) - 1)
 
 
-def best_labels(model: SpanBertTokenClassifier, x: dict) -> tuple[tf.Tensor, tf.Tensor]:
-    """The most probable label of each position of rows, int32 [B, S], and its probability."""
-    probabilities = tf.nn.softmax(tf.cast(model(x, training=False), tf.float32))
+class FindEntities(tf.Module):
+    """The graph function of the export.
+
+    Args:
+        model: a classifier of tokens with its preprocessor.
+    """
+
+    def __init__(self, model: SpanBertTokenClassifier) -> None:
+        super().__init__()
+        self._model = model
+        self._decoder = EntityDecoder(model)
+        model.preprocessor.build()
+        self._pack = model.preprocessor.packer
+        self._room = model.preprocessor.sequence_length - 2  # [CLS], [SEP]
+
+    def find(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The entities of texts, string [N]: the fields of `Entities`, [N, entities]."""
+        texts = clean_texts(text)
+        pieces = self._decoder.tokenize(texts)
+        entities = self._decoder.decode(texts, pieces, *self._labels(pieces[0]))
+        return {name: values.to_tensor() for name, values in entities._asdict().items()}
+
+    def _labels(self, ids: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Labels and probabilities of all pieces, in rows as `prepare named_entities` cuts them."""
+        sizes = ids.row_lengths()  # [N]
+        counts = tf.maximum(-(-sizes // self._room), 1)  # rows of each text
+        firsts = tf.ragged.range(counts).flat_values * self._room  # [R]
+        lengths = tf.minimum(tf.repeat(sizes, counts) - firsts, self._room)
+        rows = self._pack(tf.RaggedTensor.from_row_lengths(ids.flat_values, lengths))
+        features = rows.features(segment_aware=False)
+
+        def best(x: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+            return best_labels(self._model(x, training=False))
+
+        labels, scores = map_row_chunks(best, features, (tf.int32, tf.float32))  # [R, S]
+        positions = tf.range(tf.shape(labels)[1])[tf.newaxis]
+        is_piece = (positions > 0) & (positions < rows.lengths[:, tf.newaxis] - 1)
+        return labels[is_piece], scores[is_piece]
+
+
+def best_labels(outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The most probable label of each position of rows, int32 [R, S], and its probability."""
+    probabilities = tf.nn.softmax(tf.cast(outputs, tf.float32))
     labels = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
     return labels, tf.reduce_max(probabilities, axis=-1)
 

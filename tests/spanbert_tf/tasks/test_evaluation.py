@@ -2,7 +2,7 @@
 
 import types
 
-from spanbert_tf.tasks.commands import print_scores
+from spanbert_tf.tasks.evaluation import print_scores
 
 
 def test_mean_is_of_the_metrics_that_all_sets_have(capfd):
@@ -10,9 +10,13 @@ def test_mean_is_of_the_metrics_that_all_sets_have(capfd):
         "mrpc": {"f1": 90.0, "accuracy": 86.0, "score": 88.0},
         "rte": {"accuracy": 70.0, "score": 70.0},
     }
-    task = types.SimpleNamespace(score=lambda *args: by_set[args[1]], print_details=None)
+    task = types.SimpleNamespace(
+        outcome=lambda model, records, predictions: records,
+        score=by_set.get,
+        details=lambda outcome, console: None,
+    )
     for sets in (["mrpc", "rte"], ["rte", "mrpc"]):
-        scores = print_scores(task, "x", None, lambda directory: [], sets, None)
+        scores = print_scores(task, "x", None, lambda records: [], sets, None)
         assert scores == [by_set[name] for name in sets]
         last = capfd.readouterr().out.splitlines()[-1]
         assert last == "overall, the mean of 2 sets: accuracy 78.00, score 79.00"

@@ -1,24 +1,20 @@
-"""`spanbert-tf evaluate` and `predict --data`, for every task."""
+"""Scores of a fine-tuned model, or of a task's baseline, for sets of records."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import keras_hub
 import numpy as np
 
 from spanbert_tf.console import table_console
-from spanbert_tf.data.records import Records
+from spanbert_tf.data.records import Records, TaskManifest
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.kinds import refuse_no_preset
-from spanbert_tf.files.outputs import OutputKind, check_output, check_output_file
-from spanbert_tf.files.writing import write_directory, write_output
-from spanbert_tf.models import SpanBertMaskedLM
-from spanbert_tf.presets.loading import load_trained
-from spanbert_tf.serving.exporting import export_model
-from spanbert_tf.tasks.fill_mask import FillMask, check_fill_mask
-from spanbert_tf.tasks.finetuning import shown_scores
-from spanbert_tf.tasks.report.page import is_report
-from spanbert_tf.tasks.run_inputs import check_labelled, check_reads
+from spanbert_tf.files.outputs import OutputKind, check_output_file
+from spanbert_tf.files.writing import write_output
+from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+from spanbert_tf.presets.loading import checked_tokenizer, load_trained
+from spanbert_tf.tasks.report import is_report
 from spanbert_tf.tasks.task import (
     Predictions,
     Task,
@@ -64,8 +60,8 @@ def run_evaluation(
     for records in sets:
         check_labelled(records.info, records)
 
-    def predict(directory: str) -> Predictions:
-        return task.predict(model, directory, batch_size=batch_size)
+    def predict(records: Records) -> Predictions:
+        return task.predict(model, records, batch_size=batch_size)
 
     return print_scores(task, preset, model, predict, sets, report)
 
@@ -91,7 +87,7 @@ def run_baseline_evaluation(
     task = task_of_records(data[0])
     if task.baseline is None:
         raise BadInputError(f"{data[0]}: {task.name} has no baseline")
-    sets = [task.records(directory) for directory in data]
+    sets = [task.open(directory) for directory in data]
     for records in sets:
         check_labelled(records.info, records)
     return print_scores(task, "the baseline", None, task.baseline, sets, report)
@@ -137,14 +133,12 @@ def print_scores(
     """
     scores = []
     for records in data:
-        predictions = predict(records)
-        scores.append(task.score(model, records, predictions))
+        outcome = task.outcome(model, records, predict(records))
+        scores.append(task.score(outcome))
         print_line(f"{records}: {shown_scores(scores[-1])}")
-        if task.print_details is not None:
-            task.print_details(model, records, predictions, table_console())
+        task.details(outcome, table_console())
         if report and records is data[0]:
-            page = task.report(f"{name} on {records}", model, records, predictions)
-            write_output(report, page)
+            write_output(report, task.report(f"{name} on {records}", outcome, scores[-1]))
             print_line(f"{report}: all records of {records}")
     if len(data) > 1:  # MRQA's overall score (Fisch et al., 2019; SpanBERT, table 2: "Avg.")
         # Data sets of one task can have metrics of their own, as GLUE's do.
@@ -154,57 +148,25 @@ def print_scores(
     return scores
 
 
-def run_prediction(
-    preset: str | os.PathLike,
-    data: str | os.PathLike,
-    output: str | os.PathLike,
-    *,
-    batch_size: int = 32,
-    precision: str = "float32",
-    overwrite: bool = False,
-) -> None:
-    """Writes the predictions for some records in the task's official layout.
-
-    Args:
-        preset: name of the preset of a task's model.
-        data: directory of records.
-        output: directory that appears whole or not at all.
-        batch_size: rows of a batch.
-        precision: of weights and computations, as for `load_trained`.
-        overwrite: whether earlier predictions may be replaced.
-
-    Raises:
-        BadInputError: a file cannot be used, or the output exists or cannot be written.
-        MismatchError: the records were written for another model.
-    """
-    task = task_of_records(data)
-    kind = OutputKind("predictions", task.written_files[0], task.written_files[1:])
-    output = check_output(output, kind, overwrite=overwrite)
-    records = task.records(data)
-    task, model = load_task_model(preset, [records], precision)
-    predictions = task.predict(model, records, batch_size=batch_size)
-
-    def write(directory: str) -> None:
-        task.write(model, records, predictions, directory)
-
-    write_directory(output, write, kind, overwrite=overwrite)
-    print_line(f"{output}: predictions for {len(predictions):,} records")
+def shown_scores(scores: Mapping[str, float]) -> str:
+    """Scores as a line for people."""
+    return ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
 
 
 def load_task_model(
     preset: str | os.PathLike,
-    data: Sequence[str | os.PathLike | Records] = (),
+    data: Sequence[Records] = (),
     precision: str = "float32",
 ) -> tuple[Task, keras_hub.models.Task]:
     """Loads a fine-tuned model and checks that records were written for it.
 
     Args:
         preset: name of the preset of a task's model.
-        data: directories of records, or records.
+        data: records of the task's, or of other tasks.
         precision: of weights and computations, as for `load_trained`.
 
     Raises:
-        BadInputError: records are damaged, or the preset cannot be used, or holds no task's model.
+        BadInputError: the preset cannot be used, or holds no task's model.
         MismatchError: vocabulary, casing or the layout of the rows differ.
     """
     preset = os.fspath(preset)
@@ -215,42 +177,78 @@ def load_task_model(
             "the preset of a fine-tuning run"
         )
     model = load_trained(task.model_class, preset, precision)
-    for directory in data:
-        if task_of_records(directory) is not task:
-            raise MismatchError(f"{directory}: holds no records of {task.name}, as {preset} reads")
-        info = task.records(directory).info
-        check_reads(model.backbone, model.preprocessor.tokenizer, info, directory, preset)
-        if task.check_model is not None:
-            task.check_model(model, info, directory, preset)
+    for records in data:
+        if records.info.task != task.name:
+            raise MismatchError(f"{records}: holds no records of {task.name}, as {preset} reads")
+        check_reads(model.backbone, model.preprocessor.tokenizer, records.info, records, preset)
+        task.check_model(model, records, preset)
     return task, model
 
 
-def export_preset(preset: str, output: str, *, top_k: int = 5, **options: object) -> str:
-    """Writes `output/version/`, a SavedModel that TF Serving loads.
-
-    It loads with TensorFlow and TensorFlow Text alone. Beside the versions lie `models.config`,
-    `batching_parameters.txt` and a README.
+def check_labelled(info: TaskManifest, directory: str) -> None:
+    """Checks that predictions for some records can be scored; says what scores do not tell.
 
     Args:
-        preset: preset of a fine-tuned model, or of a masked-language model with a trained head.
-        output: the model's directory for TF Serving; its name is the model's.
-        top_k: predictions of each input, where the task has several.
-        **options: `version`, `precision`, `overwrite`; as for `export_model`.
-
-    Returns:
-        The path of the SavedModel.
+        info: their description.
+        directory: directory of the records, for errors.
 
     Raises:
-        BadInputError: the preset cannot be used, the version exists, or it cannot be written.
+        BadInputError: they have no labels.
     """
-    task = task_of_preset(preset)
-    if task is not None:
-        return export_model(
-            task.model_class, preset, output, lambda model: task.served(model, top_k), **options
+    if not info.is_labelled:
+        raise BadInputError(f"{directory}: {info.lack_of_labels}")
+    if info.scoring_note:
+        print_line(f"{directory}: {info.scoring_note}")
+
+
+def check_reads(
+    backbone: SpanBertBackbone,
+    tokenizer: SpanBertTokenizer,
+    info: TaskManifest,
+    data: str,
+    preset: str,
+) -> None:
+    """Checks that a model reads records that it is not trained on: scores would be noise.
+
+    Args:
+        backbone: the model's encoder.
+        tokenizer: the model's tokenizer.
+        info: description of the records.
+        data: directory of the records, for errors.
+        preset: what `from_preset` took, for errors.
+
+    Raises:
+        MismatchError: vocabulary, casing or the layout of the rows differ.
+    """
+    checked_tokenizer(preset, data, info, tokenizer)
+    check_encoder(backbone, info, data, preset)
+
+
+def check_encoder(backbone: SpanBertBackbone, info: TaskManifest, data: str, preset: str) -> None:
+    """Checks that an encoder can read the rows of some records.
+
+    Args:
+        backbone: backbone of the preset.
+        info: description of the records.
+        data: directory of the records, for errors.
+        preset: what `from_preset` took, for errors.
+
+    Raises:
+        MismatchError: the rows hold other positions than the encoder reads, or are too long.
+    """
+    if info.segment_aware != (backbone.position_embeddings != "absolute"):
+        reads = "BERT's positions" if info.segment_aware else "SegaBERT's positions"
+        if info.segment_aware:
+            advice = "write the records without --segment-aware"
+        elif info.segment_aware_options:
+            advice = f"write the records with {info.segment_aware_options}"
+        else:
+            advice = f"records of {info.task} never are: take an encoder with BERT's positions"
+        raise MismatchError(
+            f"{preset}: reads {reads}, which is not what {data} was written for; {advice}"
         )
-
-    def served(model: SpanBertMaskedLM) -> FillMask:
-        check_fill_mask(model, preset, top_k)
-        return FillMask(model, top_k)
-
-    return export_model(SpanBertMaskedLM, preset, output, served, **options)
+    if backbone.position_embedding and backbone.max_sequence_length < info.sequence_length:
+        raise MismatchError(
+            f"{preset}: has {backbone.max_sequence_length} positions, the rows in {data} up to "
+            f"{info.sequence_length}; write them with --sequence-length"
+        )

@@ -12,8 +12,8 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertTextClassifier, SpanBertTextClassifierPreprocessor
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.task_cli import predict as predict_command
-from spanbert_tf.tasks.coreference.task import TASK
-from spanbert_tf.tasks.predictor import Predictor, predict_lines
+from spanbert_tf.tasks.coreference.task import Coreference
+from spanbert_tf.tasks.prediction import Predictor, predict_lines
 
 # A resolver takes many seconds to trace: its words and fields are tested without a predictor.
 PREDICTORS = [name for name in INPUTS if name != "coreference"]
@@ -94,7 +94,7 @@ def test_predictors_say_what_they_are(predictor_of):
     assert predictor_of("relation_extraction").labels == ("no", "yes")
     assert "labels" not in shown["question_answering"]
     assert "labels" not in shown["fill_mask"]
-    assert TASK.fields(None) == ("text",)
+    assert Coreference().fields_of(None) == ("text",)
 
 
 def test_a_classifier_of_pairs_reads_two_texts(tmp_path):

@@ -8,10 +8,10 @@ from data_prep.cli import prepare
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.tasks.coreference.records import CoreferenceInfo
+from spanbert_tf.tasks.evaluation import check_encoder
 from spanbert_tf.tasks.named_entities.records import NamedEntitiesInfo
 from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo
 from spanbert_tf.tasks.relation_extraction.records import RelationExtractionInfo
-from spanbert_tf.tasks.run_inputs import check_encoder
 from spanbert_tf.tasks.text_classification.records import TextClassificationInfo
 
 FACTS = {"vocabulary_hash": "x", "vocabulary_size": 9, "lowercase": True, "sequence_length": 16}

@@ -1,6 +1,7 @@
-"""From scored antecedents to clusters of words, in a graph, and to lists of spans.
+"""From texts, or scored antecedents of documents, to clusters, in a graph; and to lists of spans.
 
-B documents, K spans.
+Predictions, the export and the predictor share it. B documents or N texts, K spans, or mentions of
+the text with the most.
 """
 
 from typing import NamedTuple
@@ -8,10 +9,14 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from spanbert_tf.data.documents import TextReader
 from spanbert_tf.models import SpanBertCoreferenceResolver
+from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.tasks.coreference.records import Clusters
+from spanbert_tf.tasks.pipeline import clean_texts, text_specs
 
 NO_CLUSTER = -1
+_NO_PLACE = -1
 
 
 class LinkedSpans(NamedTuple):
@@ -28,7 +33,9 @@ class LinkedSpans(NamedTuple):
     clusters: tf.Tensor
 
 
-def link_spans(model: SpanBertCoreferenceResolver, x: dict[str, tf.Tensor]) -> LinkedSpans:
+def link_spans(
+    model: SpanBertCoreferenceResolver, x: dict[str, tf.Tensor], outputs: dict[str, tf.Tensor]
+) -> LinkedSpans:
     """The clusters that a model predicts.
 
     Each span goes with its best antecedent, unless none is better; linked ones are a cluster. Of
@@ -37,8 +44,8 @@ def link_spans(model: SpanBertCoreferenceResolver, x: dict[str, tf.Tensor]) -> L
     Args:
         model: the coreference model.
         x: features of documents.
+        outputs: what the model computed for them.
     """
-    outputs = model(x, training=False)
     best = tf.argmax(outputs["scores"], axis=-1, output_type=tf.int32)  # [B, K]; 0: none
     antecedents = tf.gather(outputs["antecedents"], tf.maximum(best - 1, 0), batch_dims=2)
     is_span = outputs["is_span"] > 0
@@ -112,3 +119,64 @@ def _numbered(roots: tf.Tensor, is_mention: tf.Tensor) -> tf.Tensor:
     numbers = tf.reshape(tf.cumsum(tf.cast(is_first, tf.int32), axis=1) - 1, [-1])
     own = tf.gather(numbers, tf.minimum(firsts, total - 1))
     return tf.where(is_mention, tf.reshape(own, tf.shape(roots)), NO_CLUSTER)
+
+
+class ResolveTexts(tf.Module):
+    """The graph functions of the export.
+
+    Args:
+        resolver: a model with its preprocessor.
+    """
+
+    def __init__(self, resolver: SpanBertCoreferenceResolver) -> None:
+        super().__init__()
+        self._model = resolver
+        preprocessor = resolver.preprocessor
+        tokenizer = preprocessor.tokenizer
+        self._reader = TextReader(
+            tokenizer.get_vocabulary(), tokenizer.casing, preprocessor.sequence_length
+        )
+
+    def resolve(self, text: tf.Tensor, speakers: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        """The mentions of texts and their clusters.
+
+        Args:
+            text: string [N], of any length; bytes that are no UTF-8 are replaced.
+            speakers: string [N], see `TextReader`.
+
+        Returns:
+            `starts`, `ends`, `clusters`, int32 [N, K], and `mentions`, string [N, K].
+        """
+        num_texts = tf.shape(text)[0]
+        # The model needs a document: of no texts it gets an empty one, whose row is cut off below.
+        lacking = tf.fill([tf.cast(num_texts == 0, tf.int32)], "")
+        text = clean_texts(tf.concat([text, lacking], axis=0))
+        if speakers is not None:
+            speakers = tf.concat([speakers, lacking], axis=0)
+        documents = self._reader(text, speakers)
+        x = documents.features
+        linked = link_spans(self._model, x, self._model(x, training=False))
+        is_mention = linked.clusters != NO_CLUSTER  # [N, spans]
+
+        def of_words(values: tf.RaggedTensor, words: tf.Tensor) -> tf.RaggedTensor:
+            dense = tf.pad(values.to_tensor(_NO_PLACE), [[0, 0], [0, 1]])  # never empty
+            inside = tf.minimum(words, tf.shape(dense)[1] - 1)
+            return tf.ragged.boolean_mask(tf.gather(dense, inside, batch_dims=1), is_mention)
+
+        starts = of_words(documents.word_starts, linked.first_words).to_tensor(_NO_PLACE)
+        ends = of_words(documents.word_ends, linked.last_words).to_tensor(_NO_PLACE)
+        clusters = tf.ragged.boolean_mask(linked.clusters, is_mention).to_tensor(NO_CLUSTER)
+        repeated = tf.repeat(text[:, tf.newaxis], tf.shape(starts)[1], axis=1)
+        mentions = tf.strings.substr(
+            repeated, tf.maximum(starts, 0), tf.maximum(ends - starts, 0), unit="UTF8_CHAR"
+        )
+        found = {"starts": starts, "ends": ends, "clusters": clusters, "mentions": mentions}
+        return {name: values[:num_texts] for name, values in found.items()}
+
+    def signatures(self) -> Signatures:
+        """Of texts, and of dialogues."""
+        text, speakers = text_specs("text", "speakers")
+        return {
+            "serving_default": (lambda text: self.resolve(text), [text]),
+            "dialogue": (self.resolve, [text, speakers]),
+        }

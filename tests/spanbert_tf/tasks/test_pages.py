@@ -5,11 +5,12 @@ import re
 
 import numpy as np
 import pytest
+from made_up_outcomes import made_up_outcome
 
 from spanbert_tf.tasks.coreference.report import cluster_numbers
 from spanbert_tf.tasks.coreference.report import report_page as coreference_page
 from spanbert_tf.tasks.named_entities.report import report_page as entities_page
-from spanbert_tf.tasks.question_answering.decoding import AnsweredQuestion, Candidate
+from spanbert_tf.tasks.question_answering.answers import AnsweredQuestion, Candidate
 from spanbert_tf.tasks.question_answering.report import report_page as questions_page
 from spanbert_tf.tasks.relation_extraction.report import report_page as relations_page
 from spanbert_tf.tasks.text_classification.report import report_page as texts_page
@@ -47,7 +48,7 @@ def entities(gold, found):
     places = [[0, 3], [4, 7], [8, 11], [12, 16]]
     sentence = {"id": "s7", "text": " ".join(words), "words": places, "labels": gold}
     scores = {"f1": 50.0, "precision": 50.0, "recall": 50.0}
-    return entities_page("t", [sentence], [found], scores, "model")
+    return entities_page("t", made_up_outcome([sentence], [gold], [found]), scores)
 
 
 def test_types_of_all_entities_are_shown_and_a_wrong_type_is_not_right():
@@ -73,7 +74,8 @@ def test_an_entity_found_in_part_is_missed_and_wrong():
 def coreference(clusters, predicted, by="model"):
     line = {"name": "d", "part": 0, "words": ["Ann", "saw", "Bob", ".", "She", "met", "him", "."]}
     line |= {"sentence_starts": [0, 4], "speakers": [""] * 8, "clusters": clusters}
-    return coreference_page("t", [line], [predicted], {"average_f1": 1.0}, by)
+    outcome = made_up_outcome([line], [clusters], [predicted], by=by)
+    return coreference_page("t", outcome, {"average_f1": 1.0})
 
 
 def test_the_text_of_a_document_is_there_without_a_click_and_its_clusters_have_numbers():
@@ -96,19 +98,19 @@ def test_each_gold_cluster_lends_its_number_once():
 @pytest.mark.parametrize("by", ["model", "baseline"])
 def test_a_baseline_s_answers_are_called_the_baseline_s(by):
     item = {"id": "q1", "question": "Who ?", "context_index": 0, "gold_spans": [[0, 7]]}
-    item |= {"gold_texts": ["Ann Lee"]}
+    item |= {"gold_texts": ["Ann Lee"], "is_impossible": False}
     answered = [AnsweredQuestion("q1", (Candidate("Lee", 4, 7, 1.0, 0.5),), 0.0)]
-    scores = [{"exact_match": 0.0, "f1": 66.7}]
-    page = questions_page("t", [item], ["Ann Lee sat."], answered, ["Lee"], scores, by)
+    outcome = made_up_outcome([item], [item], ["Lee"], answered, by, contexts=["Ann Lee sat."])
+    page = questions_page("t", outcome)
     certain = " (probability 50%)" if by == "model" else ""
     assert Reader(page).text == (
         f"~ in part, F1 67 Who ? gold: Ann Lee; {by}: Lee{certain} passage of question q1 [gold] "
         f"Ann [{by}] Lee sat."
     )
     line = {"line": 7, "text": "Fine.", "label": "good"}
-    scores = {"accuracy": 0.0}
-    options = {"is_regression": False, "by": by}
-    text = texts_page("t", [line], ["bad"], [np.array([0.95])], scores, **options)
+    rows = [np.array([0.95])]
+    outcome = made_up_outcome([line], ["good"], ["bad"], rows, by, is_regression=False)
+    text = texts_page("t", outcome, {"accuracy": 0.0})
     certain = "probability" if by == "model" else "share of its class"
     assert Reader(text).text == f"line 7, {certain} 95% \u2717 {by}: bad; gold: good Fine."
     assert f"errors with a {certain} over 90%: 1" in text
@@ -152,39 +154,26 @@ class Tags(html.parser.HTMLParser):
 def pages_of(word):
     """A page of each task, whose every text, label, name and id from outside is a word."""
     scores, end = {"f1": 0.0, "precision": 0.0, "recall": 0.0}, len(word)
-    yield relations_page(
-        word,
-        [
-            {"id": word, "text": f"{word} x {word}", "subject": [0, end]}
-            | {"object": [end + 3, 2 * end + 3], "subject_type": word, "object_type": word}
-        ],
-        [word],
-        [f"other {word}"],
-        [0.5],
-        scores,
-        "model",
-    )
+    line = {"id": word, "text": f"{word} x {word}", "subject": [0, end]}
+    line |= {"object": [end + 3, 2 * end + 3], "subject_type": word, "object_type": word}
+    outcome = made_up_outcome([line], [word], [f"other {word}"], [np.array([0.5])])
+    yield relations_page(word, outcome, scores)
     labels = [f"B-{word}"]
     sentence = {"id": word, "text": word, "words": [[0, end]], "labels": labels}
-    yield entities_page(word, [sentence], [[f"B-{word}x"]], scores, "model")
+    yield entities_page(word, made_up_outcome([sentence], [labels], [[f"B-{word}x"]]), scores)
     line = {"name": word, "part": 0, "words": [word] * 4, "sentence_starts": [0, 2]}
     line |= {"speakers": [word] * 4, "clusters": [[[0, 0], [2, 2]]]}
-    yield coreference_page(word, [line], [[[(1, 1), (2, 2)]]], {"average_f1": 1.0}, "model")
+    outcome = made_up_outcome([line], [line["clusters"]], [[[(1, 1), (2, 2)]]])
+    yield coreference_page(word, outcome, {"average_f1": 1.0})
     item = {"id": word, "question": word, "context_index": 0, "gold_spans": [[0, end]]}
-    item |= {"gold_texts": [word]}
+    item |= {"gold_texts": [word], "is_impossible": False}
     answered = [AnsweredQuestion(word, (Candidate(word, 0, end, 1.0, 0.5),), 0.0)]
-    exact = [{"exact_match": 0.0, "f1": 66.7}]
-    yield questions_page(word, [item], [word], answered, [word], exact, "model")
+    outcome = made_up_outcome([item], [item], [word], answered, contexts=[word])
+    yield questions_page(word, outcome)
     example = {"line": 7, "text": word, "text_pair": word, "label": word}
-    yield texts_page(
-        word,
-        [example],
-        [f"{word}x"],
-        [np.array([0.95])],
-        {"accuracy": 0.0},
-        is_regression=False,
-        by="model",
-    )
+    rows = [np.array([0.95])]
+    outcome = made_up_outcome([example], [word], [f"{word}x"], rows, is_regression=False)
+    yield texts_page(word, outcome, {"accuracy": 0.0})
 
 
 @pytest.mark.parametrize("word", HOSTILE)
@@ -201,7 +190,7 @@ def test_relations_say_what_is_right_and_entities_which_they_are():
     line |= {"subject_type": "PER", "object_type": ""}
     scores = {"f1": 0.0, "precision": 0.0, "recall": 0.0}
     pages = [
-        relations_page("t", [line], ["lives"], [found], [0.5], scores, "model")
+        relations_page("t", made_up_outcome([line], ["lives"], [found], [np.array([0.5])]), scores)
         for found in ("lives", "born")
     ]
     text = "[PER subject] Ann saw [object] Rome"

@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spanbert_tf.console import DataConsole
-from spanbert_tf.tasks.report.class_tables import (
+from spanbert_tf.tasks.report import (
     class_scores,
+    is_report,
+    marked_parts,
     print_class_scores,
     print_confusions,
+    render_page,
 )
-from spanbert_tf.tasks.report.page import is_report, marked_parts, render_page
 
 LABELS = ["no", "yes", "never seen"]
 GOLD = ["yes", "yes", "yes", "no", "no"]

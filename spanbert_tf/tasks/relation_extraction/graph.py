@@ -1,4 +1,4 @@
-"""What an exported classifier of relations computes: texts with two entities in, relations out.
+"""From texts with two entities to relations, in a graph: the export and the predictor.
 
 N texts.
 """
@@ -6,15 +6,8 @@ N texts.
 import tensorflow as tf
 
 from spanbert_tf.models import SpanBertRelationClassifier
-from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.serving.text_function import TextFunction
+from spanbert_tf.tasks.pipeline import clean_texts
 
-_SIGNATURES = """`serving_default` takes `text` (string [N]), `subject` and `object` (int32 [N, 2],
-characters of the text, the end exclusive), `subject_type` and `object_type` (string [N]; empty or
-one that was not seen in training: any). It returns the most probable relations of each text, best
-first: `labels` (string) and `probabilities` (float32), both [N, top k]. Where an entity is empty,
-not in its text or overlaps the other, labels are empty and probabilities 0; the other texts of the
-batch have their answers."""
 _STAND_IN, _PLACES = "..", ([0, 1], [1, 2])  # read in place of a text with such entities
 
 
@@ -58,7 +51,7 @@ class ClassifyRelations(tf.Module):
             `labels` and `probabilities`, [N, top k]; empty and 0 where an entity is empty, not in
             its text or overlaps the other.
         """
-        texts = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
+        texts = clean_texts(text)
         is_marked = _are_places(texts, subject, object)[:, tf.newaxis]  # [N, 1]
         texts = tf.where(is_marked[:, 0], texts, _STAND_IN)
         subject, object = (
@@ -73,7 +66,8 @@ class ClassifyRelations(tf.Module):
             "segment_ids": tf.zeros_like(token_ids),
             "padding_mask": tf.ones_like(rows).to_tensor(shape=shape),
         }
-        best, numbers = tf.math.top_k(relation_probabilities(self._model, x), self._top_k)
+        probabilities = relation_probabilities(self._model(x, training=False))
+        best, numbers = tf.math.top_k(probabilities, self._top_k)
         return {
             "labels": tf.where(is_marked, tf.gather(self._labels, numbers), ""),
             "probabilities": tf.where(is_marked, best, 0.0),
@@ -91,30 +85,6 @@ def _are_places(texts: tf.Tensor, subject: tf.Tensor, object: tf.Tensor) -> tf.T
     return are_in[0] & are_in[1] & are_apart
 
 
-def relation_probabilities(model: SpanBertRelationClassifier, x: dict) -> tf.Tensor:
+def relation_probabilities(outputs: tf.Tensor) -> tf.Tensor:
     """Of packed rows, float32 [N, relations]."""
-    return tf.nn.softmax(tf.cast(model(x, training=False), tf.float32))
-
-
-def served(model: SpanBertRelationClassifier, top_k: int) -> TextFunction:
-    """What an export computes.
-
-    Args:
-        model: a classifier of relations with its preprocessor.
-        top_k: relations of each text.
-    """
-    about = Manual(
-        description="A classifier of the relation between two entities: a text and their places "
-        "in, the\nrelation of the subject to the object out.",
-        inputs={
-            "text": ["Ann was born in Rome."],
-            "subject": [[0, 3]],
-            "object": [[16, 20]],
-            "subject_type": ["PERSON"],
-            "object_type": ["CITY"],
-        },
-        output="labels",
-        output_shape="[texts, top k]",
-        signatures=_SIGNATURES,
-    )
-    return TextFunction(ClassifyRelations(model, top_k).classify, about)
+    return tf.nn.softmax(tf.cast(outputs, tf.float32))

@@ -1,4 +1,4 @@
-"""Predictions for raw inputs: `spanbert_tf.predictor` and `spanbert-tf predict --input`."""
+"""Predictions: for records, as official files; for raw inputs; and by a server, as an export."""
 
 import json
 import os
@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterable, Iterator
 import keras_hub
 
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.outputs import OutputKind, check_output_file
+from spanbert_tf.files.outputs import OutputKind, check_output, check_output_file
 from spanbert_tf.files.text_files import parse_json
-from spanbert_tf.files.writing import write_output
-from spanbert_tf.models import SpanBertMaskedLM
+from spanbert_tf.files.writing import write_directory, write_output
 from spanbert_tf.models.keras_hub_presets import is_task_preset
 from spanbert_tf.presets.loading import load_trained
-from spanbert_tf.tasks.fill_mask import fill_masks
-from spanbert_tf.tasks.raw_inputs import BATCH_SIZE, TEXT_ALONE, RawInputError, as_dicts
-from spanbert_tf.tasks.task import task_of_preset
+from spanbert_tf.serving.exporting import export_model
+from spanbert_tf.tasks.evaluation import load_task_model
+from spanbert_tf.tasks.fill_mask import FillMask
+from spanbert_tf.tasks.pipeline import BATCH_SIZE, Pipeline, RawInputError
+from spanbert_tf.tasks.task import task_of_preset, task_of_records
 from spanbert_tf.terminal import print_line
 
 SOURCE_FORMATS = ("jsonlines", "text")
@@ -26,6 +27,7 @@ _ADVICE = (
 _PREDICTIONS = OutputKind("predictions", "")
 _SHOWN_LABELS = 20
 _KEYS = {"score", "clusters"}  # one of which each prediction has, and no raw input
+_TEXT_ALONE = ("text",)
 
 
 class Predictor:
@@ -65,18 +67,16 @@ class Predictor:
     def __init__(self, preset: str | os.PathLike, precision: str = "float32") -> None:
         self._functions: dict[int | None, Callable[..., list]] = {}  # traced once each
         self.preset = preset = os.fspath(preset)
-        task = task_of_preset(preset)
-        if task is not None:
-            self._model: keras_hub.models.Task = load_trained(task.model_class, preset, precision)
-            self.task, self._from_raw = task.name, task.from_raw
-            self.fields = tuple(task.fields(self._model))
-        elif is_task_preset(preset, SpanBertMaskedLM):
-            self._model = load_trained(SpanBertMaskedLM, preset, precision)
-            self.task, self._from_raw, self.fields = "fill_mask", fill_masks, TEXT_ALONE
-        else:
+        self._pipeline = pipeline_of_preset(preset)
+        if self._pipeline is None:
             raise BadInputError(
                 f"{preset}: holds an encoder and no trained head; fine-tune it first"
             )
+        self.task = self._pipeline.name
+        self._model: keras_hub.models.Task = load_trained(
+            self._pipeline.model_class, preset, precision
+        )
+        self.fields = self._pipeline.fields_of(self._model)
         self.labels: tuple[str, ...] = tuple(getattr(self._model, "labels", None) or ())
 
     def __repr__(self) -> str:
@@ -95,15 +95,60 @@ class Predictor:
     ) -> list | dict:
         """Predicts; see the class."""
         if top_k not in self._functions:
-            options = {} if top_k is None else {"top_k": top_k}
-            self._functions[top_k] = self._from_raw(self._model, **options)
-        predict = self._functions[top_k]
+            self._functions[top_k] = self._pipeline.predictor(self._model, top_k)
         is_single = isinstance(inputs, str | dict)
-        if not (is_single or isinstance(inputs, Iterable)) or isinstance(inputs, bytes):
-            inputs = [inputs]  # is refused
-        dicts = as_dicts([inputs] if is_single else inputs, self.fields, self.task)
-        found = predict(dicts, batch_size=batch_size)
+        if is_single or not isinstance(inputs, Iterable) or isinstance(inputs, bytes):
+            inputs = [inputs]  # what is no input is refused
+        found = self._functions[top_k](inputs, batch_size)
         return found[0] if is_single else found
+
+
+def pipeline_of_preset(preset: str) -> Pipeline | None:
+    """What a preset answers: its task, or masked language modelling; `None` for an encoder.
+
+    Raises:
+        BadInputError: there is no preset of that name.
+    """
+    if (task := task_of_preset(preset)) is not None:
+        return task
+    return FillMask() if is_task_preset(preset, FillMask.model_class) else None
+
+
+def run_prediction(
+    preset: str | os.PathLike,
+    data: str | os.PathLike,
+    output: str | os.PathLike,
+    *,
+    batch_size: int = 32,
+    precision: str = "float32",
+    overwrite: bool = False,
+) -> None:
+    """Writes the predictions for some records in the task's official layout.
+
+    Args:
+        preset: name of the preset of a task's model.
+        data: directory of records.
+        output: directory that appears whole or not at all.
+        batch_size: rows of a batch.
+        precision: of weights and computations, as for `load_trained`.
+        overwrite: whether earlier predictions may be replaced.
+
+    Raises:
+        BadInputError: a file cannot be used, or the output exists or cannot be written.
+        MismatchError: the records were written for another model.
+    """
+    task = task_of_records(data)
+    kind = OutputKind("predictions", task.written_files[0], task.written_files[1:])
+    output = check_output(output, kind, overwrite=overwrite)
+    records = task.open(data)
+    task, model = load_task_model(preset, [records], precision)
+    predictions = task.predict(model, records, batch_size=batch_size)
+
+    outcome = task.outcome(model, records, predictions)
+    write_directory(
+        output, lambda directory: task.write(outcome, directory), kind, overwrite=overwrite
+    )
+    print_line(f"{output}: predictions for {len(predictions):,} records")
 
 
 def predict_lines(
@@ -140,7 +185,7 @@ def predict_lines(
     lines = dict(_read_lines(source, source_format))
     inputs = list(lines.values())
     predict = Predictor(preset, precision)
-    if source_format == "text" and predict.fields != TEXT_ALONE:
+    if source_format == "text" and predict.fields != _TEXT_ALONE:
         raise BadInputError(
             f"{_name(source)}: holds texts (--format text), and {predict.task} reads "
             f"{' and '.join(predict.fields)}; write JSON lines of these fields"
@@ -158,6 +203,34 @@ def predict_lines(
         return
     write_output(output, text)
     print_line(f"{output}: predictions for {len(inputs):,} inputs")
+
+
+def export_preset(preset: str, output: str, *, top_k: int = 5, **options: object) -> str:
+    """Writes `output/version/`, a SavedModel that TF Serving loads.
+
+    It loads with TensorFlow and TensorFlow Text alone. Beside the versions lie `models.config`,
+    `batching_parameters.txt` and a README.
+
+    Args:
+        preset: preset of a fine-tuned model, or of a masked-language model with a trained head.
+        output: the model's directory for TF Serving; its name is the model's.
+        top_k: predictions of each input, where the task has several.
+        **options: `version`, `precision`, `overwrite`; as for `export_model`.
+
+    Returns:
+        The path of the SavedModel.
+
+    Raises:
+        BadInputError: the preset cannot be used, the version exists, or it cannot be written.
+    """
+    pipeline = task_of_preset(preset) or FillMask()  # which says what an encoder lacks
+    return export_model(
+        pipeline.model_class,
+        preset,
+        output,
+        lambda model: pipeline.served(model, top_k),
+        **options,
+    )
 
 
 def _holds_predictions(path: str) -> bool:

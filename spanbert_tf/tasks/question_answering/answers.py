@@ -1,25 +1,32 @@
-"""From the best spans of a question's windows to its answers."""
+"""The answers to the questions of records: of a model, from its windows' best spans; or untrained.
+
+W windows, K spans of a window, S positions of a row.
+"""
 
 import dataclasses
-import os
-from collections.abc import Callable, Iterable
+import difflib
+import re
+from collections.abc import Sequence
 
-import keras
 import numpy as np
 import tensorflow as tf
 
+from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.tasks.question_answering.candidates import (
+from spanbert_tf.tasks.question_answering.graph import (
+    NO_SPAN,
     SPANS_OF_A_WINDOW,
     AnswerCandidates,
     WindowSpans,
     best_candidates,
+    best_spans,
 )
-from spanbert_tf.tasks.question_answering.dataset import load_contexts, load_questions
-from spanbert_tf.tasks.question_answering.spans import NO_SPAN, best_spans
+from spanbert_tf.tasks.question_answering.records import CONTEXTS_FILE, QUESTIONS_FILE
 
 _QUESTIONS_AT_ONCE = 64
 _LONE_SURROGATES = "surrogatepass"  # JSON may hold them
+_ANSWER_WORDS = 8  # the best of 1, 2, 3, 5 and 8 on SquadShifts' new Wikipedia questions
+_WORD = re.compile(r"\w+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,60 +73,50 @@ class AnsweredQuestion:
         return "" if self.null_odds > null_threshold else self.candidates[0].text
 
 
-def answer_questions(
-    model: keras.Model,
-    batches: Iterable,
-    directory: str,
-    *,
-    max_answer_tokens: int = 30,
-    num_candidates: int = 20,
-    after_batch: Callable[[], None] = lambda: None,
-) -> list[AnsweredQuestion]:
-    """Answers all questions of a directory.
+def spans_of_windows(
+    x: dict[str, tf.Tensor], outputs: dict[str, tf.Tensor], max_answer_tokens: int
+) -> WindowSpans:
+    """The best spans of a batch of windows, in characters of their passages.
 
     Args:
-        model: a `SpanBertQuestionAnswerer`.
-        batches: what `question_answering_dataset` returned, not for training.
-        directory: what the batches were read from.
+        x: features of the windows.
+        outputs: the model's `start_logits` and `end_logits`, float32 [W, S].
         max_answer_tokens: longest answer.
-        num_candidates: answers to keep for each question.
-        after_batch: is called after each batch.
-
-    Returns:
-        In the order of `questions.jsonl`.
     """
+    is_passage = x["offset_ends"] > 0
+    spans = best_spans(
+        outputs["start_logits"],
+        outputs["end_logits"],
+        is_passage,
+        x["has_most_context"] > 0,
+        max_answer_tokens=max_answer_tokens,
+        num_spans=SPANS_OF_A_WINDOW,
+    )
+    starts = tf.gather(x["offset_starts"], spans.starts, batch_dims=1)  # [W, K] characters
+    # An invalid span may end beyond the row.
+    last = tf.minimum(spans.ends, tf.shape(is_passage)[1] - 1)
+    ends = tf.gather(x["offset_ends"], last, batch_dims=1)
+    return WindowSpans(x["question_index"], spans.scores, starts, ends, spans.null_scores)
 
-    @tf.function(reduce_retracing=True)
-    def spans_of(x: dict) -> WindowSpans:
-        logits = model(x, training=False)
-        is_passage = x["offset_ends"] > 0
-        spans = best_spans(
-            logits["start_logits"],
-            logits["end_logits"],
-            is_passage,
-            x["has_most_context"] > 0,
-            max_answer_tokens=max_answer_tokens,
-            num_spans=SPANS_OF_A_WINDOW,
-        )
-        starts = tf.gather(x["offset_starts"], spans.starts, batch_dims=1)  # [B, K] characters
-        # An invalid span may end beyond the row.
-        last = tf.minimum(spans.ends, tf.shape(is_passage)[1] - 1)
-        ends = tf.gather(x["offset_ends"], last, batch_dims=1)
-        return WindowSpans(x["question_index"], spans.scores, starts, ends, spans.null_scores)
 
-    parts = []
-    for x, *_ in batches:
-        parts.append([value.numpy() for value in spans_of(x)])
-        after_batch()
-    spans = WindowSpans(*map(np.concatenate, zip(*parts, strict=True)))
+def answer_questions(
+    records: Records, windows: Sequence[WindowSpans], num_candidates: int
+) -> list[AnsweredQuestion]:
+    """The answers of all questions, in the order of `questions.jsonl`.
+
+    Args:
+        records: the questions and their passages.
+        windows: the spans of each window, [K] each, in the order of the rows.
+        num_candidates: answers to keep for each question.
+
+    Raises:
+        BadInputError: the records' files do not fit together.
+    """
+    spans = WindowSpans(*map(np.stack, zip(*windows, strict=True)))
     order = np.argsort(spans.question_index, kind="stable")
-    return _answers(directory, WindowSpans(*(values[order] for values in spans)), num_candidates)
-
-
-def _answers(directory: str, spans: WindowSpans, num_candidates: int) -> list[AnsweredQuestion]:
-    """The answers from the spans of all windows, which stand in the order of the questions."""
-    lines, contexts = load_questions(directory), load_contexts(directory)
-    _check_places(directory, spans, lines, contexts)
+    spans = WindowSpans(*(values[order] for values in spans))
+    lines, contexts = records.lines(QUESTIONS_FILE), records.lines(CONTEXTS_FILE)
+    _check_places(records, spans, lines, contexts)
 
     @tf.function(reduce_retracing=True)
     def candidates_of(texts: tf.Tensor, some: WindowSpans) -> AnswerCandidates:
@@ -142,7 +139,7 @@ def _answers(directory: str, spans: WindowSpans, num_candidates: int) -> list[An
 
 
 def _check_places(
-    directory: str | os.PathLike, spans: WindowSpans, lines: list[dict], contexts: list[str]
+    records: Records, spans: WindowSpans, lines: list[dict], contexts: list[str]
 ) -> None:
     """Refuses questions without a passage, and windows without a question or beyond a passage.
 
@@ -155,7 +152,7 @@ def _check_places(
     owners = spans.question_index
     if outside or not np.array_equal(np.unique(owners), np.arange(len(lines))):
         raise BadInputError(
-            f"{directory}: its questions are not those of its windows and contexts; write the "
+            f"{records}: its questions are not those of its windows and contexts; write the "
             "records again"
         )
     lengths = np.array([len(contexts[line["context_index"]]) for line in lines])
@@ -163,7 +160,7 @@ def _check_places(
     is_inside = (spans.starts >= 0) & (spans.starts <= spans.ends) & (spans.ends <= room)
     if bad := owners[np.any((spans.scores > NO_SPAN / 2) & ~is_inside, axis=1)].tolist():
         raise BadInputError(
-            f"{directory}: question {lines[bad[0]]['id']!r}: a window shows more than its context "
+            f"{records}: question {lines[bad[0]]['id']!r}: a window shows more than its context "
             "holds; write the records again"
         )
 
@@ -181,3 +178,32 @@ def _of_question(found: AnswerCandidates, row: int) -> tuple[Candidate, ...]:
         )
         for place in range(count)
     )
+
+
+def answer_by_overlap(records: Records) -> list[AnsweredQuestion]:
+    """Answers with the eight words after the longest n-gram that passage and question share.
+
+    If the passage ends there, the words before it. Case does not matter; the first of several
+    n-grams of that length counts. No question counts as unanswerable.
+    """
+    contexts = records.lines(CONTEXTS_FILE)
+    answered = []
+    for line in records.lines(QUESTIONS_FILE):
+        context = contexts[line["context_index"]]
+        start, end = _window(line["question"], context)
+        candidate = Candidate(context[start:end], start, end, score=0.0, probability=1.0)
+        answered.append(AnsweredQuestion(line["id"], (candidate,), null_score=-1.0))
+    return answered
+
+
+def _window(question: str, context: str) -> tuple[int, int]:
+    """The characters of the answer; none for a passage without words."""
+    words = list(_WORD.finditer(context))
+    passage, asked = (
+        [word.group().lower() for word in _WORD.finditer(text)] for text in (context, question)
+    )
+    shared = difflib.SequenceMatcher(None, passage, asked, autojunk=False).find_longest_match()
+    after = shared.a + shared.size
+    chosen = words[after : after + _ANSWER_WORDS]
+    chosen = chosen or words[max(shared.a - _ANSWER_WORDS, 0) : shared.a] or words[-1:]
+    return (chosen[0].start(), chosen[-1].end()) if chosen else (0, 0)

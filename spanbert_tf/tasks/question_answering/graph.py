@@ -1,0 +1,354 @@
+"""From questions and passages to answers, in a graph: predictions, the export and the predictor.
+
+The best spans of each window, exact, over all pairs of positions at once; of them the answers of
+questions, by one rule for records and texts.
+
+N questions, W windows of all of them, S positions of a row, L tokens of an answer at most, K spans
+of a window, C candidates of a question.
+"""
+
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from spanbert_tf.data.windows import WindowPacker, Windows
+from spanbert_tf.models import SpanBertQuestionAnswerer
+from spanbert_tf.serving.exporting import Signatures
+from spanbert_tf.tasks.pipeline import clean_texts, map_row_chunks, row_specs, text_specs
+from spanbert_tf.text.positions import SegmentPositions, pair_positions
+from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
+
+NO_SPAN = -1e30  # score that marks an invalid span
+SPANS_OF_A_WINDOW = 20  # as in the original code for SQuAD
+_SPANS_OF_A_CANDIDATE = 8  # spans considered for each candidate, since texts recur
+_BYTES_AT_ONCE = 1 << 24  # of contexts that are copied
+_ROW = ("token_ids", "segment_ids", "padding_mask")
+_SPAN_DTYPES = (tf.int32, tf.float32, tf.int32, tf.int32, tf.float32)  # of `WindowSpans`
+
+
+class Spans(NamedTuple):
+    """The best spans of each row, best first.
+
+    Attributes:
+        scores: float32 [W, K], start logit plus end logit; `NO_SPAN` or less where a row has fewer.
+        starts: int32 [W, K], positions in the row.
+        ends: int32 [W, K], inclusive; may exceed the row where the score is `NO_SPAN` or less.
+        null_scores: float32 [W], of no answer: both logits of [CLS].
+    """
+
+    scores: keras.KerasTensor
+    starts: keras.KerasTensor
+    ends: keras.KerasTensor
+    null_scores: keras.KerasTensor
+
+
+def best_spans(
+    start_logits: keras.KerasTensor,
+    end_logits: keras.KerasTensor,
+    is_passage: keras.KerasTensor,
+    can_start: keras.KerasTensor,
+    *,
+    max_answer_tokens: int,
+    num_spans: int,
+) -> Spans:
+    """All spans of passage tokens up to a length, the best of them by the sum of two logits.
+
+    Args:
+        start_logits: float32 [W, S].
+        end_logits: float32 [W, S].
+        is_passage: bool [W, S], positions that an answer may cover.
+        can_start: bool [W, S], those of them where one may start.
+        max_answer_tokens: L.
+        num_spans: K.
+    """
+    length = ops.shape(start_logits)[1]
+    starts = ops.where(can_start & is_passage, start_logits, NO_SPAN)
+    ends = ops.where(is_passage, end_logits, NO_SPAN)
+    padded = ops.pad(ends, ((0, 0), (0, max_answer_tokens - 1)), constant_values=NO_SPAN)
+    positions = ops.arange(length)[:, None] + ops.arange(max_answer_tokens)[None]  # [S, L]
+    scores = starts[:, :, None] + ops.take(padded, positions, axis=1)  # [W, S, L]
+    flat = ops.reshape(scores, (-1, length * max_answer_tokens))
+    # However short the rows, there are K to choose from.
+    flat = ops.pad(flat, ((0, 0), (0, num_spans)), constant_values=2 * NO_SPAN)
+    best, indices = ops.top_k(flat, num_spans)  # [W, K]
+    best_starts = ops.minimum(indices // max_answer_tokens, length - 1)
+    best_ends = best_starts + indices % max_answer_tokens
+    null_scores = start_logits[:, 0] + end_logits[:, 0]
+    return Spans(best, best_starts, best_ends, null_scores)
+
+
+class WindowSpans(NamedTuple):
+    """The best spans of each window, in its passage.
+
+    Attributes:
+        question_index: int32 [W].
+        scores: float32 [W, K]; `NO_SPAN` or less marks an invalid span.
+        starts: int32 [W, K], bytes or characters of the passage.
+        ends: int32 [W, K], exclusive.
+        null_scores: float32 [W], of no answer.
+    """
+
+    question_index: tf.Tensor
+    scores: tf.Tensor
+    starts: tf.Tensor
+    ends: tf.Tensor
+    null_scores: tf.Tensor
+
+
+class AnswerCandidates(NamedTuple):
+    """The possible answers of each question, best first, each text once.
+
+    Attributes:
+        scores: float32 [N, C], start logit plus end logit; `NO_SPAN` where there are fewer.
+        probabilities: float32 [N, C], among these; 0 where there are fewer.
+        texts: string [N, C].
+        starts: int32 [N, C], in the unit of the spans.
+        ends: int32 [N, C], exclusive.
+        null_scores: float32 [N], the lowest of all windows.
+        null_odds: float32 [N], how much better no answer is than the best one.
+    """
+
+    scores: tf.Tensor
+    probabilities: tf.Tensor
+    texts: tf.Tensor
+    starts: tf.Tensor
+    ends: tf.Tensor
+    null_scores: tf.Tensor
+    null_odds: tf.Tensor
+
+
+def best_candidates(
+    contexts: tf.Tensor, spans: WindowSpans, *, num_candidates: int, unit: str
+) -> AnswerCandidates:
+    """The best spans of each question over all of its windows; each text counts once.
+
+    Of spans with the same score the first one counts as better, then the shorter one.
+
+    Args:
+        contexts: string [N], the passages in UTF-8.
+        spans: spans of the windows.
+        num_candidates: C.
+        unit: `"BYTE"` or `"UTF8_CHAR"`, of starts and ends.
+    """
+    num_questions = tf.shape(contexts)[0]
+    spans_of_window = tf.shape(spans.scores)[1]
+    scores, starts, ends = (
+        tf.reshape(values, [-1]) for values in (spans.scores, spans.starts, spans.ends)
+    )  # [W K] each
+    owners = tf.repeat(spans.question_index, spans_of_window)
+    ranked = _ranked(owners, scores, starts, ends)
+    # Numbers of spans, ragged [N, spans of the question].
+    chosen = tf.RaggedTensor.from_value_rowids(ranked, tf.gather(owners, ranked), num_questions)
+    chosen = chosen[:, : _SPANS_OF_A_CANDIDATE * num_candidates]
+    numbers, rows = chosen.values, chosen.value_rowids()
+    first, end = tf.gather(starts, numbers), tf.gather(ends, numbers)
+    texts = _cut(contexts, rows, first, end, unit)
+    kept = tf.ragged.boolean_mask(
+        chosen.with_values(tf.range(tf.size(numbers))), chosen.with_values(_is_new(rows, texts))
+    )[:, :num_candidates]
+
+    def dense(values: tf.Tensor, padding: float | int | str) -> tf.Tensor:
+        found = kept.with_values(tf.gather(values, kept.values))
+        return found.to_tensor(padding, shape=[None, num_candidates])  # [N, C]
+
+    best_scores = dense(tf.gather(scores, numbers), NO_SPAN)
+    probabilities = tf.where(best_scores > NO_SPAN, tf.nn.softmax(best_scores), 0.0)
+    null_scores = tf.math.unsorted_segment_min(
+        spans.null_scores, spans.question_index, num_questions
+    )
+    return AnswerCandidates(
+        best_scores,
+        probabilities,
+        dense(texts, ""),
+        dense(first, 0),
+        dense(end, 0),
+        null_scores,
+        null_scores - best_scores[:, 0],
+    )
+
+
+def _cut(
+    contexts: tf.Tensor, rows: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, unit: str
+) -> tf.Tensor:
+    """The texts of spans, string [spans], each of the context that `rows` says.
+
+    Each needs a copy of its whole context for a moment, so those of long contexts take turns.
+    """
+    longest = tf.reduce_max(tf.concat([tf.strings.length(contexts), [1]], axis=0))
+
+    def cut(spans: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        row, start, end = spans
+        return tf.strings.substr(tf.gather(contexts, row), start, end - start, unit=unit)
+
+    at_once = tf.maximum(_BYTES_AT_ONCE // longest, 1)
+    return map_row_chunks(cut, (rows, starts, ends), tf.string, at_once)
+
+
+def _ranked(owners: tf.Tensor, scores: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+    """Numbers of the valid spans, sorted by question, score, start and end."""
+    order = tf.where(scores > NO_SPAN / 2)[:, 0]
+    for key in (ends, starts, -scores, owners):  # the last one counts most
+        order = tf.gather(order, tf.argsort(tf.gather(key, order), stable=True))
+    return order
+
+
+def _is_new(rows: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
+    """Whether no earlier text of the same question equals this one, bool."""
+    _, numbers = tf.unique(tf.strings.join([tf.strings.as_string(rows), texts], separator=" "))
+    places = tf.range(tf.size(numbers))
+    first = tf.math.unsorted_segment_min(places, numbers, tf.size(numbers))
+    return tf.equal(places, tf.gather(first, numbers))
+
+
+class AnswerQuestions(tf.Module):
+    """The graph functions of the export.
+
+    Args:
+        answerer: the model, with its preprocessor.
+        top_k: answers for each question.
+
+    Attributes:
+        row_names: inputs of `logits_of_rows`.
+    """
+
+    def __init__(self, answerer: SpanBertQuestionAnswerer, top_k: int) -> None:
+        super().__init__()
+        self._model = answerer
+        self._top_k = top_k
+        preprocessor = answerer.preprocessor
+        self._segment_aware = preprocessor.segment_aware
+        self.row_names = (*_ROW, *(SegmentPositions._fields if self._segment_aware else ()))
+        tokenizer = preprocessor.tokenizer
+        vocabulary = tokenizer.get_vocabulary()
+        self._tokenizer = WordPieceTokenizer.shared(vocabulary, tokenizer.casing)
+        self._packer = WindowPacker(
+            tokenizer.start_token_id,
+            tokenizer.end_token_id,
+            tokenizer.pad_token_id,
+            sequence_length=preprocessor.sequence_length,
+            stride=answerer.stride,
+            question_first=preprocessor.question_first,
+        )
+
+    def answer(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The best answers of each question.
+
+        Args:
+            question: string [N].
+            context: string [N], of any length; bytes that are not UTF-8 are replaced.
+
+        Returns:
+            `answers`, string [N, top k], as they stand in the context; `starts` and `ends`, int32
+            [N, top k], characters of the context, the end exclusive; `probabilities`, float32
+            [N, top k], among the model's `num_candidates` best answers; `null_odds`, float32 [N];
+            `is_answerable`, bool [N]. Where there are fewer answers, the rest is empty with
+            probability 0.
+        """
+        questions, contexts = clean_texts(question), clean_texts(context)
+        asked, question_starts, _ = self._tokenizer.tokenize_with_offsets(questions)
+        passages, byte_starts, byte_ends = self._tokenizer.tokenize_with_offsets(contexts)
+        positions = None
+        if self._segment_aware:
+            positions = pair_positions(questions, contexts, question_starts, byte_starts)
+        planned = self._packer.plan(asked, passages, positions)
+
+        # Outside of what is repeated, since each takes the length of the passage.
+        places = _BytesOfTokens(
+            byte_starts.row_starts(), *map(_never_empty, (byte_starts, byte_ends))
+        )
+
+        def spans_of(numbers: tf.Tensor) -> WindowSpans:
+            return self._spans_of(planned.pack(numbers), places)
+
+        # Rows are packed as their turn comes: all of them are many times a long passage.
+        spans = map_row_chunks(spans_of, tf.range(planned.num_windows), WindowSpans(*_SPAN_DTYPES))
+        found = best_candidates(
+            contexts,
+            spans,
+            num_candidates=self._model.num_candidates,
+            unit="BYTE",
+        )
+        texts, starts, ends, probabilities = (
+            self._cut(values)
+            for values in (found.texts, found.starts, found.ends, found.probabilities)
+        )
+        threshold = self._model.null_threshold if self._model.has_unanswerable else np.inf
+        return {
+            "answers": texts,
+            "starts": self._in_characters(contexts, starts),
+            "ends": self._in_characters(contexts, ends),
+            "probabilities": probabilities,
+            "null_odds": found.null_odds,
+            "is_answerable": (probabilities[:, 0] > 0) & (found.null_odds <= threshold),
+        }
+
+    def logits_of_rows(self, *row: tf.Tensor) -> dict[str, tf.Tensor]:
+        """`start_logits` and `end_logits`, float32 [N, S], of rows that are packed already.
+
+        Args:
+            *row: `token_ids`, `segment_ids`, `padding_mask` and, for a model that reads SegaBERT's
+                positions, `paragraph_indices`, `sentence_indices`, `token_indices`; int32 [N, S].
+        """
+        return self._model(dict(zip(self.row_names, row, strict=True)), training=False)
+
+    def signatures(self) -> Signatures:
+        """Of texts, and of rows that are packed already."""
+        return {
+            "serving_default": (self.answer, text_specs("question", "context")),
+            "token_ids": (self.logits_of_rows, row_specs(*self.row_names)),
+        }
+
+    def _spans_of(self, windows: Windows, places: "_BytesOfTokens") -> WindowSpans:
+        """The best spans of windows, in bytes of their passages."""
+        logits = self._model(windows.features(), training=False)
+        spans = best_spans(
+            logits["start_logits"],
+            logits["end_logits"],
+            windows.passage_tokens >= 0,
+            windows.has_most_context,
+            max_answer_tokens=self._model.max_answer_tokens,
+            num_spans=SPANS_OF_A_WINDOW,
+        )
+        last = tf.minimum(spans.ends, tf.shape(windows.token_ids)[1] - 1)
+        firsts = tf.gather(windows.passage_tokens, spans.starts, batch_dims=1)  # [W, K] tokens
+        lasts = tf.gather(windows.passage_tokens, last, batch_dims=1)
+        return WindowSpans(
+            windows.question_index,
+            spans.scores,
+            places.of(places.starts, windows.question_index, firsts),
+            places.of(places.ends, windows.question_index, lasts),
+            spans.null_scores,
+        )
+
+    def _cut(self, values: tf.Tensor) -> tf.Tensor:
+        """From the candidates [N, C] to the answers [N, top k]."""
+        missing = max(self._top_k - self._model.num_candidates, 0)
+        padding = tf.zeros([tf.shape(values)[0], missing], values.dtype)
+        return tf.concat([values[:, : self._top_k], padding], axis=1)
+
+    def _in_characters(self, contexts: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+        """Places in contexts, in bytes, int32 [N, top k], in characters."""
+        rows = tf.repeat(tf.range(tf.size(contexts)), self._top_k)
+        characters = characters_before(contexts, tf.reshape(places, [-1]), rows)
+        return tf.reshape(characters, tf.shape(places))
+
+
+class _BytesOfTokens(NamedTuple):
+    """Where the tokens of all passages stand: first bytes and ends, int64 [tokens + 1] each."""
+
+    row_starts: tf.Tensor  # [N]
+    starts: tf.Tensor
+    ends: tf.Tensor
+
+    def of(self, values: tf.Tensor, rows: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
+        """Values of tokens [C, K] of rows [C], int32; any value where there is no token."""
+        first = tf.cast(tf.gather(self.row_starts, rows), tf.int32)[:, tf.newaxis]
+        places = tf.clip_by_value(first + tokens, 0, tf.size(values) - 1)
+        return tf.cast(tf.gather(values, places), tf.int32)
+
+
+def _never_empty(values: tf.RaggedTensor) -> tf.Tensor:
+    return tf.concat([values.flat_values, [0]], axis=0)

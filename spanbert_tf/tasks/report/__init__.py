@@ -1,1 +1,0 @@
-"""What the reports of all tasks share: the page of records, and tables of classes."""

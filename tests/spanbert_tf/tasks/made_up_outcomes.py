@@ -1,0 +1,19 @@
+"""Outcomes of predictions that were made by hand, without records and a model."""
+
+import types
+
+from spanbert_tf.tasks.task import Outcome
+
+
+def made_up_records(lines, contexts=(), **info):
+    """Stands for records: `contexts.jsonl` has contexts, every other file the lines."""
+    return types.SimpleNamespace(
+        lines=lambda name: list(contexts) if name == "contexts.jsonl" else lines,
+        info=types.SimpleNamespace(**info),
+    )
+
+
+def made_up_outcome(lines, gold, predicted, predictions=None, by="model", **records):
+    model = None if by == "baseline" else types.SimpleNamespace()
+    predictions = predicted if predictions is None else predictions
+    return Outcome(model, made_up_records(lines, **records), predictions, gold, predicted)

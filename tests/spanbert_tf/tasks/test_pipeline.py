@@ -1,0 +1,78 @@
+"""What all pipelines share: batches of raw inputs, and rows in chunks."""
+
+import types
+
+import hypothesis
+import keras
+import pytest
+import tensorflow as tf
+from hypothesis import strategies as st
+
+from spanbert_tf.tasks.pipeline import Pipeline, batches_by_length, map_row_chunks, text_specs
+
+
+@hypothesis.given(st.lists(st.integers(0, 30), max_size=20), st.integers(1, 5), st.integers(1, 60))
+def test_batches_are_within_their_limits_and_take_each_input_once(
+    lengths, batch_size, max_characters
+):
+    batches = batches_by_length(lengths, batch_size, max_characters)
+    assert sorted(number for batch in batches for number in batch) == list(range(len(lengths)))
+    for batch in batches:
+        longest = max(lengths[number] for number in batch)
+        assert len(batch) <= batch_size
+        assert len(batch) == 1 or longest * len(batch) <= max_characters
+
+
+class Lengths(Pipeline):
+    """Texts → how many bytes each has, and how many texts came with it."""
+
+    name = "lengths"
+    model_class = keras.Model
+
+    def signatures(self, model, top_k):
+        def count(text):
+            model.traces.append(text)
+            return {
+                "bytes": tf.strings.length(text),
+                "texts": tf.fill([tf.size(text)], tf.size(text)),
+            }
+
+        return {"serving_default": (count, text_specs("text"))}
+
+    def answer(self, model, item, found, top_k):
+        return item["text"], int(found["bytes"]), int(found["texts"])
+
+    def manual(self, model):
+        raise NotImplementedError
+
+
+def test_answers_come_in_the_order_of_inputs_by_one_trace():
+    model = types.SimpleNamespace(traces=[])
+    texts = ["a" * length for length in (3, 9, 1, 9, 4)]
+    found = Lengths().predictor(model)(iter(texts), batch_size=2)
+    assert found == [(text, len(text), 1 if text == "a" else 2) for text in texts]
+    assert len(model.traces) == 1
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("num_rows", [0, 1, 4, 5, 13])
+def test_chunks_give_what_all_rows_at_once_give(num_rows, in_graph):
+    sizes = []
+
+    def function(rows):
+        tf.py_function(lambda x: sizes.append(len(x)), [rows["x"]], [])
+        return {"sums": tf.reduce_sum(rows["x"], axis=1)}, tf.cast(rows["flag"], tf.int32)
+
+    rows = {
+        "x": tf.random.stateless_uniform([num_rows, 7], (1, 2)),
+        "flag": tf.range(num_rows) % 3 == 0,
+    }
+    dtypes = ({"sums": tf.float32}, tf.int32)
+
+    def in_chunks(rows):
+        return map_row_chunks(function, rows, dtypes, max_rows=4)
+
+    found = (tf.function(in_chunks) if in_graph else in_chunks)(rows)
+    chunks = sizes.copy()
+    tf.nest.map_structure(tf.debugging.assert_equal, found, function(rows))
+    assert max(chunks) <= 4 and num_rows <= sum(chunks) < num_rows + len(chunks)
