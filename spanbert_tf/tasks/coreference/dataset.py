@@ -15,19 +15,31 @@ from spanbert_tf.data.manifest import token_id_dtype
 from spanbert_tf.data.records import ROW_TOKEN_IDS, Records
 from spanbert_tf.data.rows import LIST, NUMBER, decode_unsigned
 from spanbert_tf.masking.random_bits import Stream, high_fraction, random_bits, scale
-from spanbert_tf.tasks.coreference import records as schema
-from spanbert_tf.tasks.coreference.records import CoreferenceInfo
+from spanbert_tf.tasks.coreference.records import (
+    FLAG_DTYPE,
+    GENRE,
+    IS_SPECIAL,
+    MENTION_CLUSTERS,
+    MENTION_ENDS,
+    MENTION_STARTS,
+    NUMBER_DTYPE,
+    SEGMENT_LENGTHS,
+    SENTENCES,
+    SPEAKERS,
+    WORDS,
+    CoreferenceInfo,
+)
 from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 MAX_BATCH_POSITIONS = 4096  # of a batch to predict, so that short documents go together
 _NUMBERS = (
-    schema.SENTENCES,
-    schema.WORDS,
-    schema.SPEAKERS,
-    schema.SEGMENT_LENGTHS,
-    schema.MENTION_STARTS,
-    schema.MENTION_ENDS,
-    schema.MENTION_CLUSTERS,
+    SENTENCES,
+    WORDS,
+    SPEAKERS,
+    SEGMENT_LENGTHS,
+    MENTION_STARTS,
+    MENTION_ENDS,
+    MENTION_CLUSTERS,
 )
 _NO_POSITION = -1
 
@@ -90,30 +102,30 @@ def _parse(
     keys: tf.Tensor | None = None,
 ) -> tuple[dict, dict]:
     """Tensors of B documents, padded to a width."""
-    names = (*_NUMBERS, schema.IS_SPECIAL, ROW_TOKEN_IDS)
-    features = dict.fromkeys(names, LIST) | {schema.GENRE: NUMBER}
+    names = (*_NUMBERS, IS_SPECIAL, ROW_TOKEN_IDS)
+    features = dict.fromkeys(names, LIST) | {GENRE: NUMBER}
     record = tf.io.parse_example(serialized, features)
-    dtypes = {schema.IS_SPECIAL: schema.FLAG_DTYPE}
+    dtypes = {IS_SPECIAL: FLAG_DTYPE}
     dtypes[ROW_TOKEN_IDS] = token_id_dtype(info.vocabulary_size)
-    lists = {name: _ragged(record[name], dtypes.get(name, schema.NUMBER_DTYPE)) for name in names}
+    lists = {name: _ragged(record[name], dtypes.get(name, NUMBER_DTYPE)) for name in names}
     if max_segments is not None:
         lists = _run_of_segments(lists, keys, max_segments)
     x = pack_documents(
-        lists[schema.SEGMENT_LENGTHS],
+        lists[SEGMENT_LENGTHS],
         lists[ROW_TOKEN_IDS],
-        lists[schema.IS_SPECIAL].with_flat_values(lists[schema.IS_SPECIAL].flat_values > 0),
-        lists[schema.SENTENCES],
-        lists[schema.WORDS],
-        lists[schema.SPEAKERS],
-        tf.cast(record[schema.GENRE], tf.int32),
+        lists[IS_SPECIAL].with_flat_values(lists[IS_SPECIAL].flat_values > 0),
+        lists[SENTENCES],
+        lists[WORDS],
+        lists[SPEAKERS],
+        tf.cast(record[GENRE], tf.int32),
         pad_id=pad_id,
         width=width,
         max_segment_length=info.sequence_length,
     )
     x["genre_ids"] = tf.ensure_shape(x["genre_ids"], serialized.shape)
-    padding = {schema.MENTION_CLUSTERS: 0}
+    padding = {MENTION_CLUSTERS: 0}
     y = {}
-    for name in (schema.MENTION_STARTS, schema.MENTION_ENDS, schema.MENTION_CLUSTERS):
+    for name in (MENTION_STARTS, MENTION_ENDS, MENTION_CLUSTERS):
         default = padding.get(name, _NO_POSITION)
         dense = lists[name].to_tensor(default)
         y[name] = tf.pad(dense, [[0, 0], [0, 1]], constant_values=default)  # at least one column
@@ -135,7 +147,7 @@ def _run_of_segments(
     lists: dict[str, tf.RaggedTensor], keys: tf.Tensor, max_segments: int
 ) -> dict[str, tf.RaggedTensor]:
     """A random run of segments of each document, and the mentions that lie in it."""
-    sizes = lists[schema.SEGMENT_LENGTHS]
+    sizes = lists[SEGMENT_LENGTHS]
     counts = tf.cast(sizes.row_lengths(), tf.int64)  # [B]
     bits = random_bits(keys, Stream.SEGMENTS, tf.zeros([1], tf.int32))
     first = scale(high_fraction(bits), tf.maximum(counts - max_segments, 0) + 1)  # [B]
@@ -147,14 +159,14 @@ def _run_of_segments(
     end = start + tf.reduce_sum(tf.where(in_run, sizes, zero), axis=1)[:, None]  # [B, 1]
     places = tf.cast(tf.ragged.range(lists[ROW_TOKEN_IDS].row_lengths()), tf.int32)
     is_inside = (places >= start) & (places < end)
-    mention_starts, mention_ends = lists[schema.MENTION_STARTS], lists[schema.MENTION_ENDS]
+    mention_starts, mention_ends = lists[MENTION_STARTS], lists[MENTION_ENDS]
     is_gold = (mention_starts >= start) & (mention_ends < end)
-    moved = {schema.MENTION_STARTS, schema.MENTION_ENDS}
+    moved = {MENTION_STARTS, MENTION_ENDS}
     taken = {}
     for name, values in lists.items():
-        if name == schema.SEGMENT_LENGTHS:
+        if name == SEGMENT_LENGTHS:
             taken[name] = tf.ragged.boolean_mask(values, in_run)
-        elif name in (*moved, schema.MENTION_CLUSTERS):
+        elif name in (*moved, MENTION_CLUSTERS):
             taken[name] = tf.ragged.boolean_mask(
                 values - start if name in moved else values, is_gold
             )

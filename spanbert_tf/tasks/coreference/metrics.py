@@ -21,11 +21,13 @@ from spanbert_tf.command_line import run_command
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.text_files import read_text_file
 from spanbert_tf.tasks.coreference.conll import ClusterColumn, document_title, read_header
-from spanbert_tf.tasks.coreference.records import Clusters
+from spanbert_tf.tasks.coreference.files import PRONOUNS
+from spanbert_tf.tasks.coreference.records import Clusters, DocumentLine, Span
 from spanbert_tf.terminal import print_line
 
 METRICS = ("mentions", "muc", "bcub", "ceafm", "ceafe")
 _AVERAGED = ("muc", "bcub", "ceafe")  # CoNLL's score
+_DETERMINERS = frozenset(("the", "this", "that", "these", "those"))
 REPEATS_PERL_REFUSES = 10
 _TITLES = {
     "mentions": "Identification of Mentions",
@@ -304,6 +306,48 @@ def describe_score(score: Score) -> str:
     if score.is_paired_by_order:
         lines.append("documents have no names: they were paired by their order in the two files")
     return "\n".join(lines)
+
+
+def link_equal_strings(documents: Iterable[DocumentLine]) -> list[Clusters]:
+    """Links what is written alike, whatever its case: the baseline, without any training.
+
+    Mentions are names, that is runs of capitalised words as long as can be (the first word of a
+    sentence only where the text has it capitalised elsewhere, too); a determiner with the word
+    after it; and pronouns.
+    """
+    return [_links(line) for line in documents]
+
+
+def _links(line: DocumentLine) -> Clusters:
+    words = line["words"]
+    clusters = collections.defaultdict(list)
+    for start, end in _mentions_alike(words, set(line["sentence_starts"])):
+        clusters[" ".join(words[start : end + 1]).lower()].append((start, end))
+    return [spans for spans in clusters.values() if len(spans) > 1]
+
+
+def _mentions_alike(words: list[str], sentence_starts: set[int]) -> list[Span]:
+    inside = {word for n, word in enumerate(words) if n not in sentence_starts}
+
+    def is_name(number: int) -> bool:
+        word = words[number]
+        is_capitalised = word[:1].isupper() and word.lower() not in PRONOUNS | _DETERMINERS
+        return is_capitalised and (number not in sentence_starts or word in inside)
+
+    found: list[Span] = []
+    start = None
+    for number, word in enumerate(words):
+        begins = number in sentence_starts
+        if start is not None and (begins or not is_name(number)):
+            found.append((start, number - 1))
+            start = None
+        if is_name(number):
+            start = number if start is None else start
+        elif word.lower() in PRONOUNS:
+            found.append((number, number))
+        elif word.lower() in _DETERMINERS and number + 1 < len(words):
+            found.append((number, number + 1))
+    return found if start is None else [*found, (start, len(words) - 1)]
 
 
 @click.command()

@@ -17,7 +17,6 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.tasks.coreference.baseline import link_equal_strings
 from spanbert_tf.tasks.coreference.dataset import coreference_dataset
 from spanbert_tf.tasks.coreference.files import WRITTEN_FILES, as_text, write_predictions
 from spanbert_tf.tasks.coreference.graph import (
@@ -27,7 +26,7 @@ from spanbert_tf.tasks.coreference.graph import (
     clusters_of,
     link_spans,
 )
-from spanbert_tf.tasks.coreference.metrics import score_documents
+from spanbert_tf.tasks.coreference.metrics import link_equal_strings, score_documents
 from spanbert_tf.tasks.coreference.records import (
     DOCUMENTS_FILE,
     Clusters,

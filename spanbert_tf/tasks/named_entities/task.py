@@ -22,7 +22,7 @@ from spanbert_tf.models import (
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.tasks.named_entities.graph import EntityDecoder, FindEntities, best_labels
-from spanbert_tf.tasks.named_entities.metrics import score_labels, word_labels
+from spanbert_tf.tasks.named_entities.metrics import entity_spans, score_labels, word_labels
 from spanbert_tf.tasks.named_entities.records import (
     BEGIN,
     INSIDE,
@@ -32,10 +32,10 @@ from spanbert_tf.tasks.named_entities.records import (
     SENTENCES_FILE,
     NamedEntitiesConfig,
     NamedEntitiesInfo,
+    SentenceLine,
 )
-from spanbert_tf.tasks.named_entities.report import report_page
 from spanbert_tf.tasks.pipeline import string_tensor, text_specs
-from spanbert_tf.tasks.report import print_class_scores
+from spanbert_tf.tasks.report import marked_parts, print_class_scores, render_page
 from spanbert_tf.tasks.task import Outcome, Task
 from spanbert_tf.terminal import print_line
 
@@ -63,6 +63,15 @@ class PieceLabels(NamedTuple):
 
     labels: np.ndarray
     scores: np.ndarray
+
+
+_TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
+_FILTERS = {
+    "missed": "with a missed entity",
+    "invented": "with a wrong entity",
+    "mistyped": "with a right place and a wrong type",
+}
+_NOTES = ("missed", "wrong", "\u2713")
 
 
 class NamedEntities(Task):
@@ -189,7 +198,11 @@ class NamedEntities(Task):
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
         """A page of all sentences with their entities."""
-        return report_page(title, outcome, scores)
+        sentences = outcome.records.lines(SENTENCES_FILE)
+        records = [_record(*pair) for pair in zip(sentences, outcome.predicted, strict=True)]
+        return render_page(
+            _TEMPLATE, title, records, _FILTERS, unit="sentences", by=outcome.by, scores=scores
+        )
 
     def write(self, outcome: Outcome, output: str) -> None:
         """`entities.jsonl`, and the columns that the script `conlleval` reads."""
@@ -229,3 +242,33 @@ def _columns(sentence: dict, predicted: Sequence[str]) -> str:
 
 def _plain(values: Sequence[bytes | np.generic]) -> list[str | float | int]:
     return [v.decode() if isinstance(v, bytes) else v.item() for v in values]
+
+
+def _record(sentence: SentenceLine, predicted: list[str]) -> dict:
+    gold, found = (
+        set(entity_spans(sentence, labels)) for labels in (sentence["labels"], predicted)
+    )
+    missed, invented = gold - found, found - gold
+    types = {place[:2]: place[2] for place in missed}
+    mistyped = {place for place in invented if place[:2] in types}
+    places_of_mistyped = {place[:2] for place in mistyped}
+    text = sentence["text"]
+
+    def shown(places: set) -> list[str]:
+        return [f"{text[start:end]} ({name})" for start, end, name in sorted(places)]
+
+    kinds = {"missed": missed, "invented": invented, "mistyped": mistyped}
+    return {
+        "kinds": [name for name, places in kinds.items() if places],
+        "id": sentence["id"],
+        "parts": marked_parts(text, gold, found, _NOTES),
+        "lists": {
+            "right": shown(gold & found),
+            "missed": shown({one for one in missed if one[:2] not in places_of_mistyped}),
+            "wrong": shown(invented - mistyped),
+            "wrong type": [
+                f"{text[start:end]} ({name}, gold: {types[start, end]})"
+                for start, end, name in sorted(mistyped)
+            ],
+        },
+    }

@@ -31,8 +31,13 @@ from spanbert_tf.tasks.question_answering.answers import (
     spans_of_windows,
 )
 from spanbert_tf.tasks.question_answering.graph import AnswerQuestions, WindowSpans
-from spanbert_tf.tasks.question_answering.metrics import choose_null_threshold, score_answers
+from spanbert_tf.tasks.question_answering.metrics import (
+    choose_null_threshold,
+    score_answers,
+    score_each,
+)
 from spanbert_tf.tasks.question_answering.records import (
+    CONTEXTS_FILE,
     END_POSITION,
     FLAG_DTYPE,
     HAS_MOST_CONTEXT,
@@ -46,7 +51,7 @@ from spanbert_tf.tasks.question_answering.records import (
     QuestionAnsweringConfig,
     QuestionAnsweringInfo,
 )
-from spanbert_tf.tasks.question_answering.report import report_page
+from spanbert_tf.tasks.report import marked_parts, render_page
 from spanbert_tf.tasks.task import Outcome, Task, pieces_of_row
 from spanbert_tf.terminal import escape_controls
 from spanbert_tf.text.vocabulary import is_continuation
@@ -64,6 +69,8 @@ _SIGNATURES = """| signature | inputs |
 more the model is for no answer than for the best one; and `is_answerable` [N]: whether they are at
 most the threshold that was best on the development set. Contexts may have any length. `token_ids`
 returns `start_logits` and `end_logits` [N, S]."""
+_TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
+_FILTERS = {"inexact": "no exact match", "wrong": "F1 of 0"}
 
 
 class QuestionAnswering(Task):
@@ -250,7 +257,17 @@ class QuestionAnswering(Task):
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
         """A page of all questions with their passages."""
-        return report_page(title, outcome)
+        contexts = outcome.records.lines(CONTEXTS_FILE)
+        each = score_each(outcome.gold, outcome.predicted)
+        columns = (outcome.gold, outcome.predictions, outcome.predicted, each)
+        records = [
+            _record(question, contexts[question["context_index"]], *others, outcome.by)
+            for question, *others in zip(*columns, strict=True)
+        ]
+        means = {name: sum(score[name] for score in each) / len(each) for name in each[0]}
+        return render_page(
+            _TEMPLATE, title, records, _FILTERS, unit="questions", by=outcome.by, **means
+        )
 
     def describe(self, info: QuestionAnsweringInfo) -> str:
         """What `inspect` says of all records."""
@@ -294,3 +311,27 @@ def _marked_row(pieces: list[str], first: int, last: int) -> Text:
         if is_answer and position == last:
             text.append("«", _ANSWER_STYLE)
     return text
+
+
+def _record(
+    question: dict,
+    context: str,
+    item: AnsweredQuestion,
+    answer: str,
+    score: dict[str, float],
+    by: str,
+) -> dict:
+    best = item.candidates[0]
+    chosen = [(best.start, best.end)] if answer else []
+    notes = ("gold", by, f"gold and {by}")
+    return {
+        "kinds": ["inexact"] * (score["exact_match"] == 0) + ["wrong"] * (score["f1"] == 0),
+        "id": question["id"],
+        "f1": score["f1"],
+        "is_exact": score["exact_match"] > 0,
+        "question": question["question"],
+        "golds": ", ".join(dict.fromkeys(question["gold_texts"])) or "(no answer)",
+        "answer": answer or "(no answer)",
+        "probability": best.probability,
+        "passage": marked_parts(context, question["gold_spans"], chosen, notes),
+    }

@@ -1,5 +1,6 @@
 """Relation extraction as a `Task`. B rows, S positions."""
 
+import collections
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,16 +28,18 @@ from spanbert_tf.tasks.relation_extraction.metrics import score_semeval2010, sco
 from spanbert_tf.tasks.relation_extraction.records import (
     EXAMPLES_FILE,
     LABEL,
+    ExampleLine,
     RelationExtractionConfig,
     RelationExtractionInfo,
 )
-from spanbert_tf.tasks.relation_extraction.report import report_page
 from spanbert_tf.tasks.relation_extraction.rows import marked_text_of
 from spanbert_tf.tasks.report import (
     ClassScore,
     class_scores,
+    marked_parts,
     print_class_scores,
     print_confusions,
+    render_page,
 )
 from spanbert_tf.tasks.task import Outcome, Task
 
@@ -46,6 +49,9 @@ one that was not seen in training: any). It returns the most probable relations 
 first: `labels` (string) and `probabilities` (float32), both [N, top k]. Where an entity is empty,
 not in its text or overlaps the other, labels are empty and probabilities 0; the other texts of the
 batch have their answers."""
+_TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
+_SHOWN_CONFUSIONS = 20
+_NOTES = ("subject", "object", "subject and object")
 
 
 class RelationExtraction(Task):
@@ -162,8 +168,30 @@ class RelationExtraction(Task):
         print_confusions(console, outcome.gold, outcome.predicted, labels)
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
-        """A page of all examples with their entities."""
-        return report_page(title, outcome, scores)
+        """A page of all examples; it filters by the most frequent confusions."""
+        pairs = list(zip(outcome.gold, outcome.predicted, strict=True))
+        confusions = collections.Counter(pair for pair in pairs if pair[0] != pair[1])
+        names = {
+            pair: f"confusion-{number}"
+            for number, (pair, _) in enumerate(confusions.most_common(_SHOWN_CONFUSIONS), start=1)
+        }
+        examples = outcome.records.lines(EXAMPLES_FILE)
+        records = [
+            {
+                "kinds": ["wrong", names.get(pair, "rare")] if pair in confusions else [],
+                "gold": pair[0],
+                "predicted": pair[1],
+                "probability": float(row.max()),
+                "id": example["id"],
+                "parts": marked_parts(example["text"], *_entities(example), _NOTES),
+            }
+            for example, pair, row in zip(examples, pairs, outcome.predictions, strict=True)
+        ]
+        filters = {"wrong": "wrong"}
+        filters |= {name: f"gold {pair[0]}, predicted {pair[1]}" for pair, name in names.items()}
+        return render_page(
+            _TEMPLATE, title, records, filters, unit="examples", by=outcome.by, scores=scores
+        )
 
     def write(self, outcome: Outcome, output: str) -> None:
         """What the official scorers read, and all probabilities as JSON lines."""
@@ -192,3 +220,8 @@ def _all_scores(outcome: Outcome) -> tuple[dict[str, float], list[ClassScore]]:
     unknown = sorted(set(gold) - set(labels))
     scores = score_tacred(gold, predicted, negative=labels[0])
     return scores, class_scores(gold, predicted, [*labels, *unknown])
+
+
+def _entities(example: ExampleLine) -> list[list[tuple]]:
+    """The subject and the object, each alone in a list, as places with their types."""
+    return [[(*example[role], example[f"{role}_type"] or "")] for role in ("subject", "object")]

@@ -1,5 +1,6 @@
 """Classification of texts and pairs of texts as a `Task`. B rows, C classes."""
 
+import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -24,15 +25,10 @@ from spanbert_tf.models import (
 from spanbert_tf.presets.writing import published_name
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.tasks.pipeline import best_of
-from spanbert_tf.tasks.report import class_scores, print_class_scores, print_confusions
+from spanbert_tf.tasks.pipeline import best_of, clean_texts, text_specs
+from spanbert_tf.tasks.report import class_scores, print_class_scores, print_confusions, render_page
 from spanbert_tf.tasks.task import Outcome, Task
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, submission_file, submission_text
-from spanbert_tf.tasks.text_classification.graph import (
-    classifier_manual,
-    classify_signatures,
-    probabilities,
-)
 from spanbert_tf.tasks.text_classification.metrics import (
     MAIN_METRIC,
     has_correlation,
@@ -42,11 +38,12 @@ from spanbert_tf.tasks.text_classification.metrics import (
 from spanbert_tf.tasks.text_classification.records import (
     EXAMPLES_FILE,
     LABEL,
+    ExampleLine,
     TextClassificationConfig,
     TextClassificationInfo,
     text_names,
 )
-from spanbert_tf.tasks.text_classification.report import report_page
+from spanbert_tf.terminal import escape_controls
 from spanbert_tf.training.checkpoints import Best
 
 # What records hold, without and with each property, and how a `prepare` command makes it so.
@@ -55,6 +52,15 @@ _PAIR_ADVICE = ("without --text-pair-column", "with --text-pair-column, or of pa
 _NUMBERS = ("texts with classes as labels", "texts with numbers as labels")
 _NUMBER_ADVICE = ("without --regression", "with --regression")
 PREDICTIONS_FILE, EVALUATION_FILE = "predictions.jsonl", "evaluation.json"
+_TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
+_SURE = 0.9
+_FAR = 1.0  # of a regression; a fifth of the range of STS-B
+_CLASS_FILTERS = {"wrong": "errors", "sure": f"errors with a {{}} over {_SURE:.0%}"}
+_NUMBER_FILTERS = {"far": f"off by {_FAR:g} or more"}
+_CLASSES = """Signature `serving_default`: {inputs} → `labels` (string [texts], the most probable
+class of each), `probabilities` (float32 [texts, {count}]) of the classes
+{labels}, in this order."""
+_NUMBER = """Signature `serving_default`: {inputs} → `scores` (float32 [texts]): {labels}."""
 
 
 class TextClassification(Task):
@@ -77,11 +83,29 @@ class TextClassification(Task):
 
     def signatures(self, model: SpanBertTextClassifier, top_k: int) -> Signatures:
         """One, which tells all classes."""
-        return classify_signatures(model)
+
+        def classify(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
+            x = model.preprocessor.pack_texts(*map(clean_texts, texts))
+            found = probabilities(model, model(x, training=False))  # [N, C]
+            if model.is_regression:
+                return {"scores": found[:, 0]}
+            labels = tf.gather(tf.constant(model.labels), tf.argmax(found, axis=-1))
+            return {"labels": labels, "probabilities": found}
+
+        return {"serving_default": (classify, text_specs(*text_names(model.preprocessor.is_pair)))}
 
     def manual(self, model: SpanBertTextClassifier) -> Manual:
         """What the export's README says."""
-        return classifier_manual(model)
+        is_pair = model.preprocessor.is_pair
+        inputs = ", ".join(f"`{name}`" for name in text_names(is_pair)) + " (string [texts])"
+        labels = ", ".join(f"`{escape_controls(label)}`" for label in model.labels)
+        template = _NUMBER if model.is_regression else _CLASSES
+        return Manual(
+            description="Classifies pairs of texts." if is_pair else "Classifies texts.",
+            output="scores" if model.is_regression else "labels",
+            output_shape="[texts]",
+            signatures=template.format(inputs=inputs, count=len(model.labels), labels=labels),
+        )
 
     def check(self, model: SpanBertTextClassifier, item: dict) -> dict:
         """Refuses a second text that would not be read."""
@@ -208,8 +232,22 @@ class TextClassification(Task):
             print_confusions(console, gold, predicted, labels)
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
-        """A page of all texts, errors first."""
-        return report_page(title, outcome, scores)
+        """A page of all texts; errors first, the largest on top."""
+        is_regression = outcome.records.info.is_regression
+        certainty = "probability" if outcome.by == "model" else "share of its class"
+        record_of = _number_record if is_regression else functools.partial(_class_record, certainty)
+        lines = outcome.records.lines(EXAMPLES_FILE)
+        records = [
+            record_of(line, label, float(row.max()))
+            for line, label, row in zip(lines, outcome.predicted, outcome.predictions, strict=True)
+        ]
+        records.sort(key=lambda record: -record["error"])
+        filters = _NUMBER_FILTERS if is_regression else _CLASS_FILTERS
+        filters = {kind: called.format(certainty) for kind, called in filters.items()}
+        shown = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in scores.items())
+        return render_page(
+            _TEMPLATE, title, records, filters, unit="texts", by=outcome.by, scores=shown
+        )
 
     def write(self, outcome: Outcome, output: str) -> None:
         """`predictions.jsonl`, a line a text; GLUE's file for its test sets, else the scores."""
@@ -258,3 +296,29 @@ def _predict_shares(model: SpanBertTextClassifier, info: TextClassificationInfo)
     kernel, _ = model.output_dense.get_weights()
     model.output_dense.set_weights([np.zeros_like(kernel), np.log(counts / counts.sum())])
     model.is_head_trained = True  # it predicts, though no step has trained it
+
+
+def _class_record(certainty: str, line: ExampleLine, label: str, probability: float) -> dict:
+    is_wrong = label != line["label"]
+    kinds = ["wrong"] * is_wrong + ["sure"] * (is_wrong and probability > _SURE)
+    shown = f"{certainty} {probability:.0%}"
+    record = {"kinds": kinds, "certainty": shown, "error": is_wrong * probability}
+    return record | _shown(line, str(line["label"]), label)
+
+
+def _number_record(line: ExampleLine, number: float, _: float) -> dict:
+    error = abs(number - float(line["label"]))
+    record = {"kinds": ["far"] * (error >= _FAR), "certainty": f"off by {error:.2f}"}
+    return record | {"error": error} | _shown(line, f"{line['label']:.2f}", f"{number:.2f}")
+
+
+def _shown(line: ExampleLine, gold: str, predicted: str) -> dict:
+    texts = [line[name] for name in ("text", "text_pair") if name in line]
+    return {"texts": texts, "gold": gold, "predicted": predicted, "line": line["line"]}
+
+
+def probabilities(model: SpanBertTextClassifier, outputs: tf.Tensor) -> tf.Tensor:
+    """Probabilities of the classes, or of a regression its number, float32 [N, C]."""
+    logits = tf.cast(outputs, tf.float32)
+    is_linear = model.output_dense.activation.__name__ == "linear"
+    return logits if model.is_regression or not is_linear else tf.nn.softmax(logits)

@@ -9,11 +9,11 @@ from made_up_outcomes import made_up_outcome
 
 from spanbert_tf.tasks.coreference.report import cluster_numbers
 from spanbert_tf.tasks.coreference.report import report_page as coreference_page
-from spanbert_tf.tasks.named_entities.report import report_page as entities_page
+from spanbert_tf.tasks.named_entities.task import NamedEntities
 from spanbert_tf.tasks.question_answering.answers import AnsweredQuestion, Candidate
-from spanbert_tf.tasks.question_answering.report import report_page as questions_page
-from spanbert_tf.tasks.relation_extraction.report import report_page as relations_page
-from spanbert_tf.tasks.text_classification.report import report_page as texts_page
+from spanbert_tf.tasks.question_answering.task import QuestionAnswering
+from spanbert_tf.tasks.relation_extraction.task import RelationExtraction
+from spanbert_tf.tasks.text_classification.task import TextClassification
 
 BLOCKS = ("br", "div", "h2", "h3", "li", "p", "summary")
 
@@ -48,7 +48,7 @@ def entities(gold, found):
     places = [[0, 3], [4, 7], [8, 11], [12, 16]]
     sentence = {"id": "s7", "text": " ".join(words), "words": places, "labels": gold}
     scores = {"f1": 50.0, "precision": 50.0, "recall": 50.0}
-    return entities_page("t", made_up_outcome([sentence], [gold], [found]), scores)
+    return NamedEntities().report("t", made_up_outcome([sentence], [gold], [found]), scores)
 
 
 def test_types_of_all_entities_are_shown_and_a_wrong_type_is_not_right():
@@ -101,7 +101,7 @@ def test_a_baseline_s_answers_are_called_the_baseline_s(by):
     item |= {"gold_texts": ["Ann Lee"], "is_impossible": False}
     answered = [AnsweredQuestion("q1", (Candidate("Lee", 4, 7, 1.0, 0.5),), 0.0)]
     outcome = made_up_outcome([item], [item], ["Lee"], answered, by, contexts=["Ann Lee sat."])
-    page = questions_page("t", outcome)
+    page = QuestionAnswering().report("t", outcome, {})
     certain = " (probability 50%)" if by == "model" else ""
     assert Reader(page).text == (
         f"~ in part, F1 67 Who ? gold: Ann Lee; {by}: Lee{certain} passage of question q1 [gold] "
@@ -110,7 +110,7 @@ def test_a_baseline_s_answers_are_called_the_baseline_s(by):
     line = {"line": 7, "text": "Fine.", "label": "good"}
     rows = [np.array([0.95])]
     outcome = made_up_outcome([line], ["good"], ["bad"], rows, by, is_regression=False)
-    text = texts_page("t", outcome, {"accuracy": 0.0})
+    text = TextClassification().report("t", outcome, {"accuracy": 0.0})
     certain = "probability" if by == "model" else "share of its class"
     assert Reader(text).text == f"line 7, {certain} 95% \u2717 {by}: bad; gold: good Fine."
     assert f"errors with a {certain} over 90%: 1" in text
@@ -157,10 +157,12 @@ def pages_of(word):
     line = {"id": word, "text": f"{word} x {word}", "subject": [0, end]}
     line |= {"object": [end + 3, 2 * end + 3], "subject_type": word, "object_type": word}
     outcome = made_up_outcome([line], [word], [f"other {word}"], [np.array([0.5])])
-    yield relations_page(word, outcome, scores)
+    yield RelationExtraction().report(word, outcome, scores)
     labels = [f"B-{word}"]
     sentence = {"id": word, "text": word, "words": [[0, end]], "labels": labels}
-    yield entities_page(word, made_up_outcome([sentence], [labels], [[f"B-{word}x"]]), scores)
+    yield NamedEntities().report(
+        word, made_up_outcome([sentence], [labels], [[f"B-{word}x"]]), scores
+    )
     line = {"name": word, "part": 0, "words": [word] * 4, "sentence_starts": [0, 2]}
     line |= {"speakers": [word] * 4, "clusters": [[[0, 0], [2, 2]]]}
     outcome = made_up_outcome([line], [line["clusters"]], [[[(1, 1), (2, 2)]]])
@@ -169,11 +171,11 @@ def pages_of(word):
     item |= {"gold_texts": [word], "is_impossible": False}
     answered = [AnsweredQuestion(word, (Candidate(word, 0, end, 1.0, 0.5),), 0.0)]
     outcome = made_up_outcome([item], [item], [word], answered, contexts=[word])
-    yield questions_page(word, outcome)
+    yield QuestionAnswering().report(word, outcome, {})
     example = {"line": 7, "text": word, "text_pair": word, "label": word}
     rows = [np.array([0.95])]
     outcome = made_up_outcome([example], [word], [f"{word}x"], rows, is_regression=False)
-    yield texts_page(word, outcome, {"accuracy": 0.0})
+    yield TextClassification().report(word, outcome, {"accuracy": 0.0})
 
 
 @pytest.mark.parametrize("word", HOSTILE)
@@ -190,7 +192,9 @@ def test_relations_say_what_is_right_and_entities_which_they_are():
     line |= {"subject_type": "PER", "object_type": ""}
     scores = {"f1": 0.0, "precision": 0.0, "recall": 0.0}
     pages = [
-        relations_page("t", made_up_outcome([line], ["lives"], [found], [np.array([0.5])]), scores)
+        RelationExtraction().report(
+            "t", made_up_outcome([line], ["lives"], [found], [np.array([0.5])]), scores
+        )
         for found in ("lives", "born")
     ]
     text = "[PER subject] Ann saw [object] Rome"

@@ -5,10 +5,9 @@ import json
 import pytest
 from made_up_outcomes import made_up_outcome
 
-from spanbert_tf.tasks.coreference.baseline import link_equal_strings
 from spanbert_tf.tasks.coreference.conll import read_conll
 from spanbert_tf.tasks.coreference.files import as_conll, as_json, as_resolved, as_text
-from spanbert_tf.tasks.coreference.metrics import read_clusters
+from spanbert_tf.tasks.coreference.metrics import link_equal_strings, read_clusters
 from spanbert_tf.tasks.coreference.report import links, report_page
 
 SENTENCES = (

@@ -11,8 +11,7 @@ from made_up_texts import VOCABULARY, write_texts
 
 from spanbert_tf.tasks.task import open_records
 from spanbert_tf.tasks.text_classification.files import LabelledText, LabelledTexts
-from spanbert_tf.tasks.text_classification.graph import probabilities
-from spanbert_tf.tasks.text_classification.task import TextClassification
+from spanbert_tf.tasks.text_classification.task import TextClassification, probabilities
 
 
 def model_of(labels, activation="linear", *, is_regression=False):
