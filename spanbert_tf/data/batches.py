@@ -275,15 +275,8 @@ def _read(records: RecordFile, rows: tf.Tensor) -> tf.Tensor:
 def batch_widths(lengths: np.ndarray, max_length: int) -> np.ndarray:
     """At most `MAX_WIDTHS` widths that rows are padded to with the fewest positions in all.
 
-    They are multiples of `WIDTH_MULTIPLE`, or `max_length`; exact, by dynamic programming over the
-    histogram of lengths.
-
-    Args:
-        lengths: int [N], tokens of each row.
-        max_length: the largest width that is allowed.
-
-    Returns:
-        int32 [W], ascending; the last is no less than any length.
+    They are multiples of `WIDTH_MULTIPLE`, or `max_length`, int32 [W], ascending; exact, by dynamic
+    programming over the histogram of lengths.
     """
     rounded = np.minimum(-(-np.asarray(lengths) // WIDTH_MULTIPLE) * WIDTH_MULTIPLE, max_length)
     candidates, counts = np.unique(rounded, return_counts=True)  # [C] each

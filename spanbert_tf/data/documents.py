@@ -173,14 +173,8 @@ def segment_documents(
 ) -> SegmentedDocuments:
     """Cuts documents into segments and adds [CLS] and [SEP].
 
-    Args:
-        token_ids: ids of pieces, ragged int32 [N, pieces].
-        sentence_indices: ascending in a document, ragged int32 [N, pieces]; only where they change
-            matters.
-        word_indices: the same of words.
-        sequence_length: positions of a segment at most.
-        start_id: id of [CLS].
-        end_id: id of [SEP].
+    All are ragged int32 [N, pieces]. Indices of sentences and words ascend in a document; only
+    where they change matters.
     """
     splits = tf.cast(token_ids.row_splits, tf.int32)  # [N + 1]
     sentence_ends, word_ends = (

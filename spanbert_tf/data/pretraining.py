@@ -88,15 +88,7 @@ def pretraining_dataset(
 
 
 class PretrainingPipeline:
-    """The two graph functions of the data set: records to tensors, tensors to a masked batch.
-
-    Args:
-        directory: where the vocabulary of the records lies.
-        info: description of the records.
-        options: options of the masking.
-        seed: seed of the masks.
-        segment_aware: whether to add SegaBERT's three indices.
-    """
+    """The two graph functions of the data set: records to tensors, tensors to a masked batch."""
 
     def __init__(
         self,

@@ -142,12 +142,7 @@ def pack_rows(
 
 
 def pack_spans(records: ParsedRecords, name: str) -> AnnotatedSpans:
-    """The spans of a list as positions in the packed rows.
-
-    Args:
-        records: parsed with `manifest.SPAN_LISTS[name]`.
-        name: a name of `manifest.SPAN_LISTS`.
-    """
+    """The spans of a list of `SPAN_LISTS`, whose features were parsed, as positions in the rows."""
     start_name, *end_names = manifest.SPAN_LISTS[name]
     starts, counts = records.lists[start_name]
     most = tf.maximum(tf.reduce_max(counts), 1)  # lists are as wide as rows, and nearly empty
@@ -176,13 +171,8 @@ def segment_aware_indices(records: ParsedRecords) -> dict[str, tf.Tensor]:
     """SegaBERT's three indices of each position of single rows (SegaBERT, section 2).
 
     [CLS] has the paragraph and sentence of the block's first token and token index 0; [SEP] and
-    padding have those of the last token and go on counting its tokens.
-
-    Args:
-        records: parsed with `POSITION_LISTS`.
-
-    Returns:
-        `paragraph_indices`, `sentence_indices`, `token_indices`, int32 [B, S].
+    padding have those of the last token and go on counting its tokens. int32 [B, S] each, of
+    records that were parsed with `POSITION_LISTS`.
     """
     num_rows, width = tf.unstack(tf.shape(records.token_ids))
     # Positions in the block: -1 is [CLS], which looks up as 0.

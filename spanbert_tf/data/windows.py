@@ -120,14 +120,8 @@ class WindowPacker:
 class PlannedWindows:
     """Where windows lie, of which any may be packed.
 
-    Args:
-        parts: what rows are made of, by its name: of questions and of passages, ragged int32
-            [N, tokens] each.
-        question_sizes: int32 [N], how many tokens of each question are packed.
-        lengths: int32 [N], tokens of a passage that have room beside the question.
-        stride: tokens from one window to the next; fewer where that would pass over tokens.
-        special_ids: of [CLS], [SEP] and [PAD].
-        question_first: whether the question stands before the passage.
+    `parts` has by name what rows are made of: of questions and of passages, ragged int32
+    [N, tokens] each. `lengths`, int32 [N]: tokens of a passage that have room beside the question.
     """
 
     def __init__(
@@ -148,7 +142,7 @@ class PlannedWindows:
             for name, both in parts.items()
         }
         self._passage_sizes = tf.cast(passages.row_lengths(), tf.int32)  # [N]
-        self._strides = tf.minimum(stride, lengths)  # no token is passed over
+        self._strides = tf.minimum(stride, lengths)  # less where it would pass over tokens
         too_long = tf.maximum(self._passage_sizes - lengths, 0)
         numbers = 1 + (too_long + self._strides - 1) // self._strides  # [N] windows of each
         ends = tf.cumsum(numbers)  # [N]

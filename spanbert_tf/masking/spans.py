@@ -112,12 +112,7 @@ class Candidates(NamedTuple):
 
 
 def find_words(blocks: Blocks, is_word_start: tf.Tensor) -> Words:
-    """Lists the words of all rows.
-
-    Args:
-        blocks: the packed rows.
-        is_word_start: bool [V], whether a vocabulary entry begins a word.
-    """
+    """Lists the words of all rows; `is_word_start`, bool [V]: whether an entry begins one."""
     starts_word = tf.gather(is_word_start, blocks.token_ids)  # [B, S]
     flat_starts = blocks.flat_starts  # [B, G, 1]
     # A block may begin inside a word: its first token begins one all the same.
