@@ -165,15 +165,15 @@ def _our_steps(data: str, preset: str, directory: str) -> tuple[Callable, Callab
     """Training, prediction and the head's outputs; converts the encoder for the peer."""
     import tensorflow as tf
 
-    from spanbert_tf.config import load_finetuning_config
     from spanbert_tf.conversion.convert import convert_checkpoint
     from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+    from spanbert_tf.tasks.table import load_task_config
     from spanbert_tf.tasks.task import task_of_records
 
     convert_checkpoint("keras", "huggingface", preset, os.path.join(directory, "theirs"))
     task = task_of_records(data)
     records = task.open(data)
-    config = load_finetuning_config(_CONFIGS[task.name])
+    config = load_task_config(_CONFIGS[task.name])
     backbone = SpanBertBackbone.from_preset(preset)
     tokenizer = SpanBertTokenizer.from_preset(preset)
     model = task.build(backbone, tokenizer, records.info, config)

@@ -81,15 +81,15 @@ def compare(
     import keras
     import tensorflow as tf
 
-    from spanbert_tf.config import load_finetuning_config
     from spanbert_tf.conversion.convert import convert_checkpoint
     from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
     from spanbert_tf.presets.writing import write_preset
     from spanbert_tf.tasks.optimizer import finetuning_optimizer
+    from spanbert_tf.tasks.table import load_task_config
     from spanbert_tf.tasks.text_classification.task import TextClassification
 
     keras.utils.set_random_seed(0)
-    config = load_finetuning_config("classification")
+    config = load_task_config("classification")
     optimizer_config = config.optimizer.replace(learning_rate=learning_rate)
     task = TextClassification()
     records, validation_records = task.open(data), task.open(validation_data)

@@ -63,11 +63,11 @@ def show_scoring(data: str) -> None:
 
 def write_models(data: str, preset: str | None, directory: str) -> None:
     """The same weights for both sides: `ours`, `theirs` and `head.npz`."""
-    from spanbert_tf.config import load_finetuning_config
     from spanbert_tf.conversion.convert import convert_checkpoint
     from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
     from spanbert_tf.presets.writing import write_preset
     from spanbert_tf.tasks.coreference.task import Coreference
+    from spanbert_tf.tasks.table import load_task_config
     from spanbert_tf.text.vocabulary import load_vocabulary
 
     task = Coreference()
@@ -87,7 +87,7 @@ def write_models(data: str, preset: str | None, directory: str) -> None:
     convert_checkpoint("keras", "huggingface", preset, os.path.join(directory, "theirs"))
     backbone = SpanBertBackbone.from_preset(preset)
     tokenizer = SpanBertTokenizer.from_preset(preset)
-    config = load_finetuning_config(_CONFIG)
+    config = load_task_config(_CONFIG)
     model = task.build(backbone, tokenizer, info, config)
     model.save_to_preset(os.path.join(directory, "ours"))
     weights = {weight.path: np.array(weight) for weight in model.head.weights}

@@ -12,10 +12,10 @@ def fine_tuning_step(model: "keras.Model", config_name: str) -> Callable[[tuple]
     """
     import tensorflow as tf
 
-    from spanbert_tf.config import load_finetuning_config
     from spanbert_tf.tasks.optimizer import finetuning_optimizer
+    from spanbert_tf.tasks.table import load_task_config
 
-    config = load_finetuning_config(config_name)
+    config = load_task_config(config_name)
     optimizer = finetuning_optimizer(model, config.optimizer, num_steps=1000)
     model.compile(optimizer, auto_scale_loss=False, metrics=None)
     model.optimizer.build(model.trainable_variables)

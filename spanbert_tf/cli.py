@@ -236,8 +236,9 @@ def export(preset: str, output: str, **options: object) -> None:
 def configs(name: str | None) -> None:
     """List the configurations that are shipped."""
     from spanbert_tf.config.shipped import resolved_text, shipped_table
+    from spanbert_tf.tasks.table import load_task_config
 
-    text = resolved_text(name) if name else shipped_table()
+    text = resolved_text(name, load_task_config) if name else shipped_table()
     for line in text.removesuffix("\n").split("\n"):
         print_line(line)
 

@@ -141,7 +141,7 @@ def check_configurations(command, params):
         for name in params["configs"]:
             load_config(name, overrides)
     elif command == "configs" and params["name"]:
-        resolved_text(params["name"])
+        resolved_text(params["name"], load_task_config)
 
 
 def test_parsing_gives_a_command_no_other_help_than_a_run_does(parsed):

@@ -48,7 +48,6 @@ ORDER = (
 )
 # Tables of places that are imported when they are asked for: the only way up.
 TABLES = (
-    "spanbert_tf.config.finetuning",
     "spanbert_tf.supervision",  # starts the command line anew, in another process
     "spanbert_tf.tasks.table",
 )

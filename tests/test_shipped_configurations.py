@@ -18,9 +18,10 @@ from made_up_documents import documents, write_conll
 from made_up_questions import made_up_questions
 
 from spanbert_tf.cli import cli
-from spanbert_tf.config import load_finetuning_config, shipped_directory, shipped_names
+from spanbert_tf.config import shipped_directory, shipped_names
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.tasks.table import load_task_config
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 
 pytestmark = pytest.mark.slow  # half a minute of preparing, then a run each
@@ -331,7 +332,7 @@ def test_pretraining_configuration_runs(name, workshop, tmp_path, capfd):
 
 @pytest.mark.parametrize("name", shipped_names("finetune"))
 def test_finetuning_configuration_runs(name, workshop, tmp_path, capfd):
-    config = load_finetuning_config(name)
+    config = load_task_config(name)
     words, preparing = own_command("finetune", name)
     casing = "uncased" if is_uncased(name) else "cased"
     for option_name in ("--data", "--validation-data"):

@@ -4,7 +4,6 @@ from spanbert_tf.config.continuing import load_run_config, shape_values
 from spanbert_tf.config.finetuning import (
     FinetuningConfig,
     FinetuningTrainingConfig,
-    load_finetuning_config,
 )
 from spanbert_tf.config.pretraining import PretrainingConfig, TrainingConfig, load_config
 from spanbert_tf.config.settings import flat_values, shipped_directory, shipped_names
@@ -16,7 +15,6 @@ __all__ = [
     "TrainingConfig",
     "flat_values",
     "load_config",
-    "load_finetuning_config",
     "load_run_config",
     "shape_values",
     "shipped_directory",

@@ -12,7 +12,6 @@ from pydantic import Field, model_validator
 from spanbert_tf.config.run import AdamWConfig, RunConfig
 from spanbert_tf.config.settings import Configuration, Setting, build_config, load_settings
 from spanbert_tf.errors import ConfigurationError
-from spanbert_tf.lazy import load
 from spanbert_tf.validation import (
     BelowOne,
     NotNegative,
@@ -24,15 +23,6 @@ from spanbert_tf.validation import (
     conflict,
     largest_divisor,
 )
-
-# Name of each task of this package → place of its configuration class, imported when it is chosen.
-TASK_CONFIGS = {
-    "question_answering": "spanbert_tf.tasks.question_answering.records:QuestionAnsweringConfig",
-    "text_classification": "spanbert_tf.tasks.text_classification.records:TextClassificationConfig",
-    "coreference": "spanbert_tf.tasks.coreference.records:CoreferenceConfig",
-    "relation_extraction": "spanbert_tf.tasks.relation_extraction.records:RelationExtractionConfig",
-    "named_entities": "spanbert_tf.tasks.named_entities.records:NamedEntitiesConfig",
-}
 
 
 class TaskLayersConfig(Section):
@@ -163,18 +153,13 @@ class FinetuningConfig(Configuration):
         return self
 
 
-def task_config_class(name: str) -> type[FinetuningConfig]:
-    """The configuration class of a task of this package, imported now."""
-    return load(TASK_CONFIGS[name])
-
-
 def load_finetuning_config(
     name_or_path: str,
-    overrides: Sequence[str] = (),
-    tasks: Collection[str] = TASK_CONFIGS.keys(),
-    class_of: Callable[[str], type[FinetuningConfig]] = task_config_class,
+    overrides: Sequence[str],
+    tasks: Collection[str],
+    class_of: Callable[[str], type[FinetuningConfig]],
 ) -> FinetuningConfig:
-    """Loads, overrides and checks a configuration.
+    """Loads, overrides and checks a configuration of tasks that the caller knows.
 
     Args:
         name_or_path: a shipped name (`squad_v1`), or the path of a YAML file.

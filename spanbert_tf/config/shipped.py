@@ -5,8 +5,9 @@ import os
 import re
 import shutil
 import textwrap
+from collections.abc import Callable
 
-from spanbert_tf.config.finetuning import load_finetuning_config
+from spanbert_tf.config.finetuning import FinetuningConfig
 from spanbert_tf.config.pretraining import load_config
 from spanbert_tf.config.settings import shipped_directory, shipped_names
 from spanbert_tf.errors import ConfigurationError
@@ -28,13 +29,17 @@ def shipped_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def resolved_text(name: str) -> str:
+def resolved_text(name: str, load_finetuning: Callable[[str], FinetuningConfig]) -> str:
     """The opening comment and all values of a shipped configuration, as YAML.
+
+    Args:
+        name: name of the configuration.
+        load_finetuning: loads one of fine-tuning, whose classes are the tasks'.
 
     Raises:
         ConfigurationError: no configuration has that name.
     """
-    for kind, load in (("pretrain", load_config), ("finetune", load_finetuning_config)):
+    for kind, load in (("pretrain", load_config), ("finetune", load_finetuning)):
         if name in shipped_names(kind):
             return "\n".join(_opening_comment(kind, name)) + "\n" + load(name).to_yaml()
     names = ", ".join(name for kind in _KINDS for name in shipped_names(kind))

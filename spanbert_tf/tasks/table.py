@@ -8,19 +8,19 @@ import importlib.metadata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spanbert_tf.config import FinetuningConfig, load_finetuning_config
-from spanbert_tf.config.finetuning import task_config_class
+from spanbert_tf.config.finetuning import FinetuningConfig, load_finetuning_config
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.lazy import load
 
 ENTRY_POINTS = "spanbert_tf.tasks"
-# Name → place of its class. The classes of their configurations: `TASK_CONFIGS`.
+# Name → its folder and the class of the folder's `task`; with `Config` at its end, that of a
+# configuration is in the folder's `records`, which needs no TensorFlow.
 _TASKS = {
-    "coreference": "spanbert_tf.tasks.coreference.task:Coreference",
-    "named_entities": "spanbert_tf.tasks.named_entities.task:NamedEntities",
-    "question_answering": "spanbert_tf.tasks.question_answering.task:QuestionAnswering",
-    "relation_extraction": "spanbert_tf.tasks.relation_extraction.task:RelationExtraction",
-    "text_classification": "spanbert_tf.tasks.text_classification.task:TextClassification",
+    "coreference": "spanbert_tf.tasks.coreference:Coreference",
+    "named_entities": "spanbert_tf.tasks.named_entities:NamedEntities",
+    "question_answering": "spanbert_tf.tasks.question_answering:QuestionAnswering",
+    "relation_extraction": "spanbert_tf.tasks.relation_extraction:RelationExtraction",
+    "text_classification": "spanbert_tf.tasks.text_classification:TextClassification",
 }
 
 
@@ -36,7 +36,7 @@ def load_task(name: str) -> Any:
         ConfigurationError: no task has that name.
     """
     if name in _TASKS:
-        return load(_TASKS[name])()
+        return load(_place(name, "task"))()
     if point := _entry_points().get(name):
         try:
             return point.load()()
@@ -53,12 +53,19 @@ def load_task_config(name_or_path: str, overrides: Sequence[str] = ()) -> Finetu
     Raises:
         ConfigurationError: a file, a key, a type or a value is wrong.
     """
-    return load_finetuning_config(name_or_path, overrides, task_names(), _config_class)
+    return load_finetuning_config(name_or_path, overrides, task_names(), task_config_class)
 
 
-def _config_class(name: str) -> type[FinetuningConfig]:
+def task_config_class(name: str) -> type[FinetuningConfig]:
     """The configuration class of a task; that of another package comes with the task itself."""
-    return task_config_class(name) if name in _TASKS else load_task(name).config_class
+    if name in _TASKS:
+        return load(_place(name, "records") + "Config")
+    return load_task(name).config_class
+
+
+def _place(name: str, module: str) -> str:
+    folder, _, class_name = _TASKS[name].partition(":")
+    return f"{folder}.{module}:{class_name}"
 
 
 def _entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:

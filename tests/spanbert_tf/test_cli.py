@@ -12,8 +12,9 @@ import pytest
 import spanbert_tf.data
 from spanbert_tf.cli import cli, main
 from spanbert_tf.command_line import ModelCommand
-from spanbert_tf.config import load_config, load_finetuning_config
+from spanbert_tf.config import load_config
 from spanbert_tf.config.settings import shipped_names
+from spanbert_tf.tasks.table import load_task_config
 
 HEAVY = ("tensorflow", "keras", "keras_hub", "tf_keras", "apache_beam", "official", "matplotlib")
 
@@ -231,7 +232,7 @@ def test_configs_lists_each_shipped_one_in_a_line(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "load"), [("spanbert_base", load_config), ("squad_v2", load_finetuning_config)]
+    ("name", "load"), [("spanbert_base", load_config), ("squad_v2", load_task_config)]
 )
 def test_a_shown_configuration_is_the_whole_one(name, load, tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -257,7 +258,7 @@ def test_only_debugging_shows_what_libraries_warn_of(debug):
     program = (
         "import os, subprocess, sys, warnings\n"
         "import spanbert_tf.config.shipped, spanbert_tf.cli\n"
-        "def show(name):\n"
+        "def show(*_):\n"
         "    warnings.warn('of a library')\n"
         "    code = 'import warnings; warnings.warn(\"of a child\")'\n"
         "    subprocess.run([sys.executable, '-c', code])\n"

@@ -14,16 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from spanbert_tf.config import (
-    FinetuningConfig,
-    PretrainingConfig,
-    load_config,
-    load_finetuning_config,
-)
+from spanbert_tf.config import FinetuningConfig, PretrainingConfig, load_config
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.masking.schemes import SCHEMES
 from spanbert_tf.tasks.question_answering.records import QuestionAnsweringConfig
+from spanbert_tf.tasks.table import load_task_config
 from spanbert_tf.validation import Section
 
 # Ranges of numbers, the widest that all keys of a type have in common but for these.
@@ -131,7 +127,7 @@ def test_pretraining_configuration_is_read_as_it_was_written(config):
 @given(config=sections(QuestionAnsweringConfig))
 def test_finetuning_configuration_is_read_as_it_was_written(config):
     with _file(config.to_yaml()) as path:
-        assert load_finetuning_config(path) == config
+        assert load_task_config(path) == config
 
 
 small = st.integers(1, 40)
@@ -353,9 +349,9 @@ def test_wrong_configuration_is_reported_before_tensorflow_is_imported(command, 
 
 def test_configurations_and_masking_options_load_nothing_heavy():
     program = (
-        "import sys, spanbert_tf.config, spanbert_tf.masking\n"
+        "import sys, spanbert_tf.config, spanbert_tf.masking, spanbert_tf.tasks.table\n"
         "spanbert_tf.config.load_config('spanbert_base').masking.num_slots(512)\n"
-        "spanbert_tf.config.load_finetuning_config('squad_v1')\n"
+        "spanbert_tf.tasks.table.load_task_config('squad_v1')\n"
         f"print(sorted({HEAVY!r} & set(sys.modules)))\n"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -3,16 +3,12 @@ from typing import Literal
 
 import pytest
 
-from spanbert_tf.config import (
-    FinetuningConfig,
-    flat_values,
-    load_finetuning_config,
-    shipped_names,
-)
-from spanbert_tf.config.finetuning import TASK_CONFIGS
+from spanbert_tf.config import FinetuningConfig, flat_values, shipped_names
+from spanbert_tf.config.finetuning import load_finetuning_config
 from spanbert_tf.config.shipped import resolved_text
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.tasks.question_answering.records import QuestionAnsweringConfig
+from spanbert_tf.tasks.table import load_task_config, task_names
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 from spanbert_tf.validation import PositiveInt, Section
 
@@ -48,7 +44,7 @@ OF_TASKS = ("task", "training.evaluations_per_epoch", "training.keep_best")
 
 @pytest.mark.parametrize("name", shipped_names("finetune"))
 def test_shipped_configurations_do_only_what_the_papers_did(name):
-    config = load_finetuning_config(name)
+    config = load_task_config(name)
     values, expected = flat_values(config), dict(NEW_KEYS)
     for key in OF_TASKS:
         expected.pop(key)
@@ -64,7 +60,7 @@ MRQA = ("newsqa", "triviaqa", "searchqa", "hotpotqa", "natural_questions")
 def test_question_answering_has_the_values_of_the_released_code(name):
     """run_squad.py and run_mrqa.py: `--eval_per_epoch` is 10, and 5 in README's MRQA command; the
     best by F1 is kept; BertAdam's epsilon is 1e-6, its decay 0.01, the warm-up a tenth."""
-    config = load_finetuning_config(name)
+    config = load_task_config(name)
     training, optimizer = config.training, config.optimizer
     assert (training.evaluations_per_epoch, training.keep_best) == (5 if name in MRQA else 10, True)
     assert (optimizer.epsilon, optimizer.weight_decay, optimizer.warmup_fraction) == (
@@ -77,7 +73,7 @@ def test_question_answering_has_the_values_of_the_released_code(name):
 
 def test_segaberts_squad_has_the_values_of_its_authors_script():
     """train_squad.sh gives rate, epochs and batches; the rest is run_squad.py's, from line 530."""
-    config = load_finetuning_config("segabert_squad_v1")
+    config = load_task_config("segabert_squad_v1")
     optimizer = config.optimizer
     assert (optimizer.warmup_fraction, optimizer.epsilon, optimizer.weight_decay) == (0, 1e-6, 0.01)
     assert (optimizer.learning_rate, config.training.keep_best) == (3e-5, False)
@@ -86,7 +82,7 @@ def test_segaberts_squad_has_the_values_of_its_authors_script():
 @pytest.mark.parametrize("kind", ["pretrain", "finetune"])
 def test_each_configuration_says_whose_optimizer_it_follows(kind):
     for name in shipped_names(kind):
-        text = resolved_text(name)
+        text = resolved_text(name, load_task_config)
         said = re.search(r"^# Optimizer: (?:as (\w+) says)?", text, re.MULTILINE)
         assert said, name
         assert said[1] is None or said[1] in shipped_names(kind), name
@@ -94,7 +90,7 @@ def test_each_configuration_says_whose_optimizer_it_follows(kind):
 
 @pytest.mark.parametrize("name", [name for name in GLUE_TASKS if name not in ("mnli_mm", "ax")])
 def test_each_glue_task_has_the_papers_values(name):
-    config = load_finetuning_config(name)
+    config = load_task_config(name)
     assert (config.task, config.data.dataset) == ("text_classification", name)
     assert (config.data.sequence_length, config.optimizer.epsilon) == (128, 1e-6)
     assert config.grid.learning_rates == [5e-6, 1e-5, 2e-5, 3e-5, 5e-5]
@@ -116,7 +112,7 @@ def test_each_glue_task_has_the_papers_values(name):
     ],
 )
 def test_coreference_has_the_originals_values(name, length, segments, encoder_rate, task_rate):
-    config = load_finetuning_config(f"coreference_{name}")  # experiments.conf, appendix B
+    config = load_task_config(f"coreference_{name}")  # experiments.conf, appendix B
     assert (config.data.sequence_length, config.data.max_training_segments) == (length, segments)
     optimizer, layers = config.optimizer, config.optimizer.task_layers
     assert (optimizer.learning_rate, layers.learning_rate) == (encoder_rate, task_rate)
@@ -137,8 +133,8 @@ def test_a_file_has_to_say_its_task(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("training:\n  epochs: 2\n")
     with pytest.raises(ConfigurationError, match=rf"^{path}: task must be .* or .*, not None$"):
-        load_finetuning_config(str(path))
-    assert load_finetuning_config(str(path), ["task=coreference"]).training.epochs == 2
+        load_task_config(str(path))
+    assert load_task_config(str(path), ["task=coreference"]).training.epochs == 2
 
 
 @pytest.mark.parametrize(
@@ -146,15 +142,15 @@ def test_a_file_has_to_say_its_task(tmp_path):
     [
         (
             "task=squad",
-            f"task must be {' or '.join(TASK_CONFIGS)}, not 'squad'",
+            f"task must be {' or '.join(task_names())}, not 'squad'",
         ),
         (
             "task=[1]",
-            f"task must be {' or '.join(TASK_CONFIGS)}, not [1]",
+            f"task must be {' or '.join(task_names())}, not [1]",
         ),
         (
             "task=null",
-            f"task must be {' or '.join(TASK_CONFIGS)}, not None",
+            f"task must be {' or '.join(task_names())}, not None",
         ),
         ("optimizer.layer_decay=0", "optimizer.layer_decay: 0 must be greater than 0"),
         ("optimizer.layer_decay=1.1", "1.1 must be less than or equal to 1"),
@@ -220,7 +216,7 @@ def test_a_file_has_to_say_its_task(tmp_path):
 )
 def test_wrong_values_are_refused(override, message):
     with pytest.raises(ConfigurationError) as raised:
-        load_finetuning_config("squad_v1", [override])
+        load_task_config("squad_v1", [override])
     assert str(raised.value).startswith(f"--set {override}: ")
     assert message in str(raised.value)
 
@@ -228,11 +224,11 @@ def test_wrong_values_are_refused(override, message):
 @pytest.mark.parametrize("name", ["keep_best=true", "early_stopping_patience=3"])
 def test_what_evaluations_decide_needs_some(name):
     with pytest.raises(ConfigurationError, match=r"--set training.evaluations_per_epoch=1$"):
-        load_finetuning_config("segabert_squad_v1", [f"training.{name}"])
+        load_task_config("segabert_squad_v1", [f"training.{name}"])
 
 
 def test_replaced_values_are_checked():
-    config = load_finetuning_config("squad_v1")
+    config = load_task_config("squad_v1")
     assert config.training.replace(batch_size=8).batch_size == 8
     with pytest.raises(
         ConfigurationError, match="batch_size: 0 must be greater than or equal to 1"

@@ -6,14 +6,14 @@ import pytest
 import transformers
 
 from spanbert_tf.cli import cli
-from spanbert_tf.config import PretrainingConfig, load_config, load_finetuning_config
-from spanbert_tf.config.finetuning import TASK_CONFIGS, task_config_class
+from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.config.foreign_names import _NAMES, meant_key
 from spanbert_tf.config.settings import known_keys
 from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.tasks.table import load_task_config, task_config_class, task_names
 
 PRETRAINING = list(known_keys(PretrainingConfig))
-TASKS = {name: list(known_keys(task_config_class(name))) for name in TASK_CONFIGS}
+TASKS = {name: list(known_keys(task_config_class(name))) for name in task_names()}
 ALL = {*PRETRAINING, *(key for keys in TASKS.values() for key in keys)}
 
 # Fields of `TrainingArguments` that have a counterpart: in pre-training, in fine-tuning.
@@ -122,13 +122,13 @@ def test_no_name_stands_twice():
         (load_config, "num_warmup_steps=3", "optimizer.warmup_steps"),
         (load_config, "span_upper=3", "masking.max_span_length"),  # SpanBERT's fairseq
         (load_config, "init_checkpoint=x", r"the option --preset \(pretrain: --initial-preset\)"),
-        (load_finetuning_config, "training.lr=1e-4", "optimizer.learning_rate"),
-        (load_finetuning_config, "epochs=3", "training.epochs"),
-        (load_finetuning_config, "warmup_proportion=0.1", "optimizer.warmup_fraction"),
-        (load_finetuning_config, "eval_per_epoch=10", "training.evaluations_per_epoch"),
-        (load_finetuning_config, "doc_stride=64", "data.stride"),
-        (load_finetuning_config, "MAX_SEQ_LENGTH=64", "data.sequence_length"),
-        (load_finetuning_config, "fp16=true", "training.precision=mixed_float16"),
+        (load_task_config, "training.lr=1e-4", "optimizer.learning_rate"),
+        (load_task_config, "epochs=3", "training.epochs"),
+        (load_task_config, "warmup_proportion=0.1", "optimizer.warmup_fraction"),
+        (load_task_config, "eval_per_epoch=10", "training.evaluations_per_epoch"),
+        (load_task_config, "doc_stride=64", "data.stride"),
+        (load_task_config, "MAX_SEQ_LENGTH=64", "data.sequence_length"),
+        (load_task_config, "fp16=true", "training.precision=mixed_float16"),
     ],
 )
 def test_the_nearest_key_is_nearest_in_meaning(load, override, nearest):

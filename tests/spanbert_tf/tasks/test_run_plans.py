@@ -6,19 +6,18 @@ import numpy as np
 import pytest
 from made_up_outcomes import made_up_records
 
-from spanbert_tf.config import load_finetuning_config
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.studies.grid import run_grid
 from spanbert_tf.tasks import finetuning
 from spanbert_tf.tasks.named_entities.task import PieceLabels
-from spanbert_tf.tasks.table import load_task
+from spanbert_tf.tasks.table import load_task, load_task_config
 
 
 def plan_of(num_rows, **training):
     values = {"epochs": 2, "batch_size": 32, "evaluations_per_epoch": 10, **training}
     settings = [f"training.{key}={value}" for key, value in values.items()]
     info = types.SimpleNamespace(num_training_rows=num_rows, num_rows=num_rows, num_tokens=1)
-    return finetuning._Plan(load_finetuning_config("classification", settings), info)
+    return finetuning._Plan(load_task_config("classification", settings), info)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def test_steps_after_which_a_run_is_scored(num_rows, training, expected):
 def test_a_number_of_steps_takes_the_place_of_epochs():
     assert plan_of(1000, epochs=0, evaluations_per_epoch=0, keep_best="false").num_steps == 0
     assert plan_of(1000, epochs=0, max_steps=500).num_steps == 500
-    config = load_finetuning_config("segabert_glue_large", ["training.max_steps=5"])
+    config = load_task_config("segabert_glue_large", ["training.max_steps=5"])
     with pytest.raises(ConfigurationError, match=r"training.max_steps: .* --set grid.epochs=\[\]"):
         run_grid(config, "preset", "data", "nowhere", "data")
 

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 
-from spanbert_tf.config import load_finetuning_config
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.models import SpanBertBackbone, SpanBertQuestionAnswerer, SpanBertTokenizer
 from spanbert_tf.presets.writing import write_preset
@@ -15,6 +14,7 @@ from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.optimizer import finetuning_optimizer
 from spanbert_tf.tasks.question_answering.files import Answer, Question, QuestionSet
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
+from spanbert_tf.tasks.table import load_task_config
 
 NAMES = ["ann", "bob", "cid", "dan"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *NAMES, "has", "the", "cat", "who", "?"]
@@ -55,7 +55,7 @@ def options(**values):
         "optimizer.learning_rate": 0.01,
         **values,
     }
-    return load_finetuning_config("squad_v1", [f"{key}={value}" for key, value in values.items()])
+    return load_task_config("squad_v1", [f"{key}={value}" for key, value in values.items()])
 
 
 def run(directory, output, config):

@@ -14,7 +14,7 @@ import transformers
 from made_up_questions import VOCABULARY, WORDS, made_up_questions
 from torch_models import keras_inputs, largest_difference, rows_of, torch_model, torch_outputs
 
-from spanbert_tf.config import load_finetuning_config, shipped_directory, shipped_names
+from spanbert_tf.config import shipped_directory, shipped_names
 from spanbert_tf.conversion.parameters import encoder_parameters
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertQuestionAnswerer, SpanBertTokenizer
@@ -25,6 +25,7 @@ from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.prediction import export_preset, run_prediction
 from spanbert_tf.tasks.question_answering.records import CONTEXTS_FILE, QUESTIONS_FILE
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
+from spanbert_tf.tasks.table import load_task_config
 from spanbert_tf.tasks.task import open_records
 
 
@@ -58,7 +59,7 @@ def config(**overrides):
         "optimizer.learning_rate": 0.01,
         **overrides,
     }
-    return load_finetuning_config("squad_v1", [f"{key}={value}" for key, value in values.items()])
+    return load_task_config("squad_v1", [f"{key}={value}" for key, value in values.items()])
 
 
 def run(directory, output, settings=None, **options):
@@ -255,7 +256,7 @@ def test_grid_finds_the_best_run(directory, tmp_path, capfd):
 )
 def test_wrong_configurations_are_refused(override, words):
     with pytest.raises(ConfigurationError, match=re.escape(words)):
-        load_finetuning_config("squad_v1", [override])
+        load_task_config("squad_v1", [override])
 
 
 MRQA = ["hotpotqa", "natural_questions", "newsqa", "searchqa", "triviaqa"]
@@ -263,7 +264,7 @@ MRQA = ["hotpotqa", "natural_questions", "newsqa", "searchqa", "triviaqa"]
 
 @pytest.mark.parametrize("name", ["squad_v1", "squad_v2", *MRQA])
 def test_shipped_configurations_have_the_values_of_appendix_b(name):
-    shipped = load_finetuning_config(name)
+    shipped = load_task_config(name)
     assert (shipped.data.sequence_length, shipped.data.stride) == (512, 128)
     assert shipped.training.epochs == 4
     assert list(shipped.grid.learning_rates) == [5e-6, 1e-5, 2e-5, 3e-5, 5e-5]
@@ -275,7 +276,7 @@ def test_shipped_configurations_have_the_values_of_appendix_b(name):
 
 
 def test_segabert_has_its_own_values():
-    shipped = load_finetuning_config("segabert_squad_v1")
+    shipped = load_task_config("segabert_squad_v1")
     assert (shipped.training.epochs, shipped.training.batch_size) == (4, 128)
     assert shipped.optimizer.learning_rate == 3e-5
     assert shipped.data.question_first and shipped.data.segment_aware

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 from server_process import run
 
-from spanbert_tf.config import load_finetuning_config
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import (
     SpanBertBackbone,
@@ -22,6 +21,7 @@ from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.tasks.question_answering.files import Answer, Question, QuestionSet
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 from spanbert_tf.tasks.question_answering.task import QuestionAnswering
+from spanbert_tf.tasks.table import load_task_config
 from spanbert_tf.tasks.task import open_records, task_dataset
 
 WORDS = ["Ann", "Bob", "has", "the", "cat", "owl", "Who", "?", ".", "Mr", "!", "##s"]
@@ -167,7 +167,7 @@ def test_records_must_suit_the_encoder(kind, tmp_path):
     write_preset(backbone, encoder, tokenizer=SpanBertTokenizer(VOCABULARY))
     settings = [f"data.sequence_length={LENGTH}", f"data.stride={STRIDE}"]
     settings.append(f"data.segment_aware={not is_segment_aware}".lower())
-    config = load_finetuning_config("segabert_squad_v1", settings)
+    config = load_task_config("segabert_squad_v1", settings)
     word = "with --question-first" if is_segment_aware else "without"
     with pytest.raises(MismatchError, match=f"write the records {word} --segment-aware"):
         run_finetuning(config, encoder, data, str(tmp_path / "run"))
@@ -181,7 +181,7 @@ def test_segabert_is_fine_tuned(data, tmp_path):
     encoder = str(tmp_path / "encoder")
     write_preset(backbone, encoder, tokenizer=SpanBertTokenizer(VOCABULARY))
     settings = {"data.sequence_length": LENGTH, "data.stride": STRIDE, "training.epochs": 1}
-    config = load_finetuning_config(
+    config = load_task_config(
         "segabert_squad_v1",
         [f"{key}={value}" for key, value in {**settings, "training.batch_size": 2}.items()],
     )
