@@ -103,15 +103,17 @@ def _changed(name: str, change: Callable[[pathlib.Path], object]) -> Maker:
     return make
 
 
-def _preset(file: str = "config.json", text: str = "x", **sizes: int) -> Maker:
-    """An encoder's preset of other sizes, or with another text in one of its files."""
+def _preset(
+    file: str = "config.json", text: str = "x", *, of: str = "encoder-preset", **sizes: int
+) -> Maker:
+    """A preset of other sizes, or with another text in one of its files."""
 
     def change(path: pathlib.Path) -> None:
         description = json.loads((path / "config.json").read_text())
         description["config"] |= sizes
         (path / file).write_text(json.dumps(description) if sizes else text)
 
-    return _changed("encoder-preset", change)
+    return _changed(of, change)
 
 
 def _golden_name(path: pathlib.Path) -> None:
@@ -121,6 +123,7 @@ def _golden_name(path: pathlib.Path) -> None:
 
 
 def _array_of_a_tebibyte(path: pathlib.Path) -> None:
+    (path / "golden.json").unlink()  # it would be noticed by its checksum
     header = io.BytesIO()
     fields = {"descr": "<f4", "fortran_order": False, "shape": (2**19, 2**19)}
     np.lib.format.write_array_header_1_0(header, fields)
@@ -129,6 +132,7 @@ def _array_of_a_tebibyte(path: pathlib.Path) -> None:
 
 
 def _array_that_unpacks(path: pathlib.Path) -> None:
+    (path / "golden.json").unlink()
     packed = {"compression": zipfile.ZIP_DEFLATED, "compresslevel": 1}
     with (
         zipfile.ZipFile(path / "pretraining_heads.npz", "w", **packed) as archive,
@@ -143,7 +147,7 @@ def _array_that_unpacks(path: pathlib.Path) -> None:
 def _state_of_two_gigabytes(path: pathlib.Path) -> None:
     import h5py
 
-    (path / "golden.json").unlink()  # it would be noticed by its checksum
+    (path / "golden.json").unlink()
     with h5py.File(path / "task.weights.h5", "a") as file:
         found = []
         file.visit(lambda name: found.append(name) if name.endswith("is_head_trained") else None)
@@ -191,7 +195,7 @@ _HEADS = _Reader(
     "--output run --set data.sequence_length=32 --set training.steps=2 "
     "--set training.batch_size=2 --set model.num_layers=1 --set model.num_heads=2 "
     "--set model.hidden_dim=8 --set model.intermediate_dim=8 --set model.max_sequence_length=32",
-    _preset("pretraining_heads.npz"),
+    _preset("pretraining_heads.npz", of="pretrained-preset"),
 )
 _TASK = _Reader(
     "predict --preset {input} --input {whole}/texts.jsonl --output out",
@@ -229,8 +233,8 @@ _INPUTS: dict[str, tuple[_Reader, Maker]] = {
     "preset's nested config.json": (_PRESET, _preset(text=_DEEP)),
     "preset's nested tokenizer.json": (_PRESET, _preset("tokenizer.json", _DEEP)),
     "name of 60 kB in golden.json": (_PRESET, _changed("encoder-preset", _golden_name)),
-    "npz of 400 bytes": (_HEADS, _changed("encoder-preset", _array_of_a_tebibyte)),
-    "npz that unpacks to 2.8 GiB": (_HEADS, _changed("encoder-preset", _array_that_unpacks)),
+    "npz of 400 bytes": (_HEADS, _changed("pretrained-preset", _array_of_a_tebibyte)),
+    "npz that unpacks to 2.8 GiB": (_HEADS, _changed("pretrained-preset", _array_that_unpacks)),
     "h5 with a state of 2 GB": (
         _TASK,
         _changed("text_classification-preset", _state_of_two_gigabytes),
@@ -280,8 +284,19 @@ def _apart(function: Callable, *arguments: object) -> None:
 
 
 def _write_whole(directory: pathlib.Path) -> None:
-    """Records and presets of each kind, the encoder's with further heads."""
+    """Records and presets of each kind, and one with the heads of pre-training."""
+    from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer, SpanBertTokenizer
+    from spanbert_tf.presets.pretraining import save_pretraining_preset
+
     write_presets(directory, write_all_records(directory))
+    pieces = (directory / "vocab.txt").read_text().split()
+    pretrainer = SpanBertPretrainer(
+        SpanBertBackbone(len(pieces), 1, 2, 8, 8, max_sequence_length=32)
+    )
+    pretrainer.is_head_trained = True
+    tokenizer = SpanBertTokenizer(pieces, lowercase=True)
+    preset = str(directory / "pretrained-preset")
+    save_pretraining_preset(pretrainer, tokenizer, preset, sequence_length=32)
 
 
 def _cost(reader: _Reader, make: Maker, whole: pathlib.Path) -> _Cost:

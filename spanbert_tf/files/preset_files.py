@@ -97,21 +97,19 @@ def golden_digest(preset: str) -> str | None:
 def check_sizes(preset: str) -> None:
     """Compares the sizes that a preset's descriptions state with the files of its weights.
 
-    A model is built, with all its memory, before its weights are read.
+    A model is built, with all its memory, before its weights are read; and Keras reads an array of
+    up to 4 GiB as HDF5 tells of it, even where nothing of it lies in the file.
 
     Args:
         preset: directory, or another name, which is passed over.
 
     Raises:
-        BadInputError: the weights are far too few for them.
+        BadInputError: the weights are far too few for them, or a file's arrays larger than it.
     """
     if not os.path.isdir(preset):
         return
-    num_bytes = sum(
-        os.path.getsize(os.path.join(preset, name))
-        for name in os.listdir(preset)
-        if name.endswith(_WEIGHT_ENDINGS)
-    )
+    names = [name for name in sorted(os.listdir(preset)) if name.endswith(_WEIGHT_ENDINGS)]
+    num_bytes = sum(os.path.getsize(os.path.join(preset, name)) for name in names)
     sizes = {**_stated_sizes(preset, "task.json"), **_stated_sizes(preset, "config.json")}
     width, inner, layers = (
         sizes.get(name, 0) for name in ("hidden_dim", "intermediate_dim", "num_layers")
@@ -124,6 +122,32 @@ def check_sizes(preset: str) -> None:
             f"{preset}: its sizes ({', '.join(f'{name} {sizes[name]:,}' for name in sizes)}) are "
             f"those of another model: its files of weights have {num_bytes:,} bytes; copy the "
             "preset again"
+        )
+    for name in names:
+        if name.endswith(".h5"):
+            _check_arrays(preset, name)
+
+
+def _check_arrays(preset: str, name: str) -> None:
+    """Adds up the arrays of an HDF5 file; what is no such file, loading tells."""
+    import h5py
+
+    path, stated = os.path.join(preset, name), 0
+
+    def add(_: str, item: object) -> None:
+        nonlocal stated
+        if isinstance(item, h5py.Dataset):
+            stated += math.prod(item.shape or ()) * item.dtype.itemsize
+
+    try:
+        with h5py.File(path) as file:
+            file.visititems(add)
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError):
+        return
+    if stated > _FREE_BYTES + _MAX_RATIO * os.path.getsize(path):
+        raise BadInputError(
+            f"{preset}: {name} tells of {stated:,} bytes and has {os.path.getsize(path):,}; copy "
+            "the preset again"
         )
 
 

@@ -285,6 +285,21 @@ def test_what_an_encoder_began_with_is_no_larger_than_its_file(tmp_path):
     assert "its arrays are not those of the encoder" in message
 
 
+def test_arrays_of_hdf5_are_no_larger_than_their_file(preset):
+    """Of two gigabytes nothing lies there; where HDF5 packs them, a little does."""
+    path = preset / "model.weights.h5"
+    whole = path.read_bytes()
+    for options in ({}, {"fillvalue": 1}, {"compression": "gzip"}):
+        path.write_bytes(whole)
+        with h5py.File(path, "a") as file:
+            file.create_dataset("vars/0", (2 * 10**9,), "uint8", chunks=(2**20,), **options)
+            file["vars/0"][: 2**20] = 1
+        message = refusal(load_preset, SpanBertBackbone, str(preset))
+        assert message.startswith(f"{preset}: model.weights.h5 tells of 2,000,0")
+    path.write_bytes(whole)
+    load_preset(SpanBertBackbone, str(preset))
+
+
 def test_the_state_of_a_head_is_one_value(tmp_path):
     with h5py.File(tmp_path / "store.h5", "w") as store:
         store.create_dataset("is_head_trained", (2 * 10**9,), "uint8", chunks=(2**20,))
