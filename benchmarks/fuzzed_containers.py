@@ -4,6 +4,7 @@ Each function takes the bytes of a file and gives those of a damaged one. `speci
 lies in place of a file and is none.
 """
 
+import contextlib
 import io
 import os
 import pathlib
@@ -13,8 +14,12 @@ import struct
 import tarfile
 import zipfile
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import h5py
 
 _ODD_NAMES = ("../outside", "a/../../outside", "/outside", "", ".", "..", "a//b", "config.json")
 _ODD_NAMES += ("x" * 300, "a/" * 400 + "x", "\x1b[2J", "line\nend", "vocab.txt/x", "\udcff")
@@ -87,7 +92,7 @@ def mutated_arrays(content: bytes, source: random.Random) -> bytes:
     name, inside = members[place]
     kind = source.randrange(4)
     if kind == 0:
-        name = source.choice((*_ODD_NAMES[:8], name[: -len(".npy")], f"x{name}"))
+        name = source.choice((*filter(None, _ODD_NAMES[:8]), name[: -len(".npy")], f"x{name}"))
     elif kind == 1:
         inside = inside[: source.randrange(len(inside) + 1)]
     else:
@@ -111,42 +116,47 @@ def _array(source: random.Random) -> bytes:
 
 
 def mutated_weights(content: bytes, source: random.Random) -> bytes:
-    """An HDF5 file one data set or group of which is replaced."""
+    """An HDF5 file one data set or group of which is removed, or replaced."""
     import h5py
 
-    target = io.BytesIO(content)
+    target, names = io.BytesIO(content), []
     with h5py.File(target, "a") as file:
-        names: list[str] = []
         file.visit(names.append)
         name = source.choice(sorted(names))
         was = file[name]
-        shape = was.shape if isinstance(was, h5py.Dataset) else (2,)
-        kind = source.randrange(9)
-        if kind != 8:
-            del file[name]
-        if kind == 0:
-            file[name] = h5py.SoftLink(source.choice((f"/{name}", "/", "/nowhere", "..")))
-        elif kind == 1:
-            file[name] = h5py.ExternalLink(source.choice(("/etc/passwd", "", "/dev/zero")), name)
-        elif kind == 2:
-            external = [("/etc/passwd", 0, h5py.h5f.UNLIMITED)]
-            file.create_dataset(name, shape or (2,), "f4", external=external)
-        elif kind == 3:
-            big = source.choice(((2**40,), (2**30, 8), (*shape, 1), shape[:-1]))
-            chunks = tuple(min(size, 8) for size in big) or None
-            file.create_dataset(name, big, "f4", chunks=chunks)
-        elif kind == 4:
-            kinds = ("i8", "f8", "f2", "S9", "c8", h5py.string_dtype(), h5py.ref_dtype, "V8", "?")
-            file.create_dataset(name, shape, source.choice(kinds))
-        elif kind == 5:
-            file.create_group(name)
-        elif kind == 6:
-            file.create_dataset(name, shape, "f4", fillvalue=source.choice((np.nan, np.inf, 1e38)))
-        elif kind == 7:
-            file.create_dataset(name, data=h5py.Empty("f4"))
-        else:
+        if source.random() < 0.1:
             was.attrs[source.choice(("name", "x", "dtype"))] = source.choice((1, "bfloat16", "x"))
+            return target.getvalue()
+        shape = was.shape if isinstance(was, h5py.Dataset) else (2,)
+        del file[name]
+        with contextlib.suppress(ValueError, TypeError, OSError):  # h5py itself refuses some
+            _put_odd(file, name, shape, source)
     return target.getvalue()
+
+
+def _put_odd(file: "h5py.File", name: str, shape: tuple, source: random.Random) -> None:
+    import h5py
+
+    kind = source.randrange(8)
+    if kind == 0:
+        file[name] = h5py.SoftLink(source.choice((f"/{name}", "/", "/nowhere", "..")))
+    elif kind == 1:
+        file[name] = h5py.ExternalLink(source.choice(("/etc/passwd", "/dev/zero")), name)
+    elif kind == 2:
+        external = [("/etc/passwd", 0, h5py.h5f.UNLIMITED)]
+        file.create_dataset(name, shape or (2,), "f4", external=external)
+    elif kind == 3:
+        big = source.choice(((2**40,), (2**29,), (2**30, 8), (*shape, 1), shape[:-1]))
+        file.create_dataset(name, big, "f4", chunks=tuple(min(size, 8) for size in big) or None)
+    elif kind == 4:
+        kinds = ("i8", "f8", "f2", "S9", "c8", h5py.string_dtype(), h5py.ref_dtype, "V8", "?")
+        file.create_dataset(name, shape, source.choice(kinds))
+    elif kind == 5:
+        file.create_group(name)
+    elif kind == 6:
+        file.create_dataset(name, shape, "f4", fillvalue=source.choice((np.nan, np.inf, 1e38)))
+    else:
+        file.create_dataset(name, data=h5py.Empty("f4"))
 
 
 def mutated_frames(content: bytes, source: random.Random) -> bytes:
@@ -187,12 +197,16 @@ def _socket(path: pathlib.Path) -> None:
         os.chdir(before)
 
 
-def special_files() -> dict[str, Callable[[pathlib.Path], object]]:
-    """What may lie in place of a file: name → what makes it at a path where nothing is."""
-    links = ("/dev/zero", "/dev/null", "/dev/full", "/dev/stdin", "/proc/self/mem", "/etc/shadow")
-    links += ("/", "nowhere")
+def special_files(*, endless: bool) -> dict[str, Callable[[pathlib.Path], object]]:
+    """What may lie in place of a file: name → what makes it at a path where nothing is.
+
+    Args:
+        endless: among them what waits, or has no end.
+    """
+    links = ("/dev/null", "/proc/self/mem", "/etc/shadow", "/", "nowhere")
+    links += ("/dev/zero", "/dev/full", "/dev/stdin") if endless else ()
     return {
-        "a pipe": os.mkfifo,
+        **({"a pipe": os.mkfifo} if endless else {}),
         "a socket": _socket,
         "a directory": pathlib.Path.mkdir,
         "an empty file": pathlib.Path.touch,

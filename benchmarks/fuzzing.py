@@ -3,7 +3,8 @@
 A reader may take a damaged file or refuse it with one line that is meant for the user; it may not
 end in another exception, in an error of several lines, or take longer than some seconds. Containers
 (archives, YAML, arrays, weights, records) are damaged in their own form, too, and in place of each
-file lies a pipe, a socket, a directory, a link to a device: what is opened there is named.
+file lies a directory, a socket, a pipe, a link to a device (the last two not where the user names
+the file itself and may mean them).
 
     python -m benchmarks.fuzzing --mutations 1000
 
@@ -15,6 +16,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -27,10 +29,14 @@ from benchmarks import fuzzed_containers
 from spanbert_tf.errors import SpanBertError
 
 _SECONDS = 10
+_MEMORY = 8 << 30  # of this process; a reader that wants more ends in `MemoryError`
 _NUMBERS = (0, -1, 3, 2**70, 1.5, float("nan"))
 _VALUES = (None, True, *_NUMBERS, "", "x", "\ud800", [], [[]], {}, {"x": 1})
 _BYTES = (b"\x00", b"\xff", b'"', b"{", b"]", b",", b"\\", b"9", b"\n")
 _WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "A")
+
+_NAMED = ("vocab.txt", "squad.json", "rows.jsonl", "mrqa.jsonl", "settings.yaml")
+_NAMED += ("model.tar", "model.tar.gz")
 
 Reader = Callable[[], object]
 Mutator = Callable[[bytes, random.Random], bytes]
@@ -102,6 +108,11 @@ class Kind(NamedTuple):
     read: Reader
     mutate: Mutator = mutated
 
+    @property
+    def is_named(self) -> bool:
+        """Whether users name this file, not a directory that holds it."""
+        return self.path.name in _NAMED
+
 
 def fuzz(kind: Kind, count: int, seed: int) -> collections.Counter:
     """Reads damaged copies of a file in its place, which is as before at the end.
@@ -115,6 +126,7 @@ def fuzz(kind: Kind, count: int, seed: int) -> collections.Counter:
         How many were `taken`, `refused`, `badly refused` and `too slow`.
     """
     name, path, read, mutate = kind
+    specials = fuzzed_containers.special_files(endless=not kind.is_named)
     source, content = random.Random(f"{seed} {name}"), path.read_bytes()
     outcomes: collections.Counter = collections.Counter()
 
@@ -130,7 +142,7 @@ def fuzz(kind: Kind, count: int, seed: int) -> collections.Counter:
             damaged = mutate(content, source)
             path.write_bytes(damaged)
             look(damaged[:300])
-        for special, make in fuzzed_containers.special_files().items():
+        for special, make in specials.items():
             _remove(path)
             make(path)
             look(special)
@@ -151,7 +163,10 @@ def outcome_of(read: Reader, seconds: float = _SECONDS) -> tuple[str, str]:
     """
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        read()
+        try:
+            read()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         return "taken", ""
     except SpanBertError as error:
         return ("badly refused", repr(error)) if "\n" in str(error) else ("refused", str(error))
@@ -159,8 +174,6 @@ def outcome_of(read: Reader, seconds: float = _SECONDS) -> tuple[str, str]:
         return "too slow", f"{seconds} s"
     except Exception as error:
         return "badly refused", f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def raise_too_slow(number: int, frame: object) -> None:
@@ -258,27 +271,36 @@ def _run_files(
     directory: pathlib.Path, vocabulary: pathlib.Path
 ) -> Iterator[tuple[str, pathlib.Path, Reader]]:
     from spanbert_tf.training.metrics_log import read_metrics
+    from spanbert_tf.training.run_directory import RunDirectory
 
-    metrics = directory / "metrics.jsonl"
+    run = directory / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("training:\n  steps: 2\n")
+    metrics = run / "metrics.jsonl"
     metrics.write_text('{"step": 1, "loss": 1.5}\n{"step": 2, "validation_loss": 1.25}\n')
-    yield "metrics.jsonl", metrics, lambda: read_metrics(str(metrics))
+
+    def go_on() -> object:
+        RunDirectory(str(run)).check_content()
+        return read_metrics(str(metrics))
+
+    yield "metrics.jsonl", metrics, go_on
 
 
 def _preset_files(
     directory: pathlib.Path, vocabulary: pathlib.Path
 ) -> Iterator[tuple[str, pathlib.Path, Reader]]:
     from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-    from spanbert_tf.presets.writing import check_outputs, check_weights, write_preset
+    from spanbert_tf.presets.loading import load_checked
+    from spanbert_tf.presets.writing import write_preset
 
     backbone = SpanBertBackbone(len(_WORDS), 1, 2, 8, 8, max_sequence_length=64)
     tokenizer, preset = SpanBertTokenizer(list(_WORDS)), str(directory / "preset")
     write_preset(backbone, preset, tokenizer=tokenizer)
 
-    def check_golden() -> None:
-        check_weights(preset)
-        check_outputs(preset, backbone, tokenizer)
+    def load() -> object:
+        return load_checked(SpanBertBackbone, preset)
 
-    yield "golden.json", directory / "preset" / "golden.json", check_golden
+    yield "golden.json", directory / "preset" / "golden.json", load
 
 
 def _checkpoint_files(
@@ -314,7 +336,7 @@ def _containers(directory: pathlib.Path) -> Iterator[Kind]:
     from spanbert_tf.files.preset_files import HEADS_FILE
     from spanbert_tf.models import SpanBertBackbone
     from spanbert_tf.presets.loading import load_preset
-    from spanbert_tf.presets.pretraining import add_heads, load_encoder_and_head
+    from spanbert_tf.presets.pretraining import load_pretrainer
 
     settings = directory / "settings.yaml"
     settings.write_text("training:\n  steps: 10\n  batch_size: 4\nmodel: {num_layers: 2}\n")
@@ -323,7 +345,6 @@ def _containers(directory: pathlib.Path) -> Iterator[Kind]:
     np.savez(heads, **{"next_sentence_head/kernel": np.zeros([8, 2], "f4")})
     (preset / "golden.json").unlink()  # checksums would refuse all but the first
     rows = next((directory / "questions").glob("*.tfrecord"))
-    encoder = load_encoder_and_head(str(preset))
 
     def read_rows() -> None:
         check_frames([str(rows)])
@@ -333,7 +354,7 @@ def _containers(directory: pathlib.Path) -> Iterator[Kind]:
     for kind in (
         *_archives(directory),
         Kind("YAML", settings, lambda: read_settings(str(settings), 0)),
-        Kind(HEADS_FILE, heads, lambda: add_heads(str(preset), *encoder)),
+        Kind(HEADS_FILE, heads, lambda: load_pretrainer(str(preset))),
         Kind(weights.name, weights, lambda: load_preset(SpanBertBackbone, str(preset))),
         _classifier(directory),
         Kind("frames of a TFRecord file", rows, read_rows),
@@ -405,6 +426,7 @@ def main(mutations: int, seed: int, only: tuple[str, ...]) -> None:
     """Runs all kinds and prints a table."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     signal.signal(signal.SIGALRM, raise_too_slow)
+    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
     total: collections.Counter = collections.Counter()
     with tempfile.TemporaryDirectory() as name:
         for kind in kinds_of_files(pathlib.Path(name)):

@@ -39,6 +39,7 @@ from benchmarks.machine import describe_machine
 _SETTINGS = "training.strategy=one_device training.batch_size=2 data.sequence_length=32"
 _RUN = (
     f"{_SETTINGS} training.steps=4 training.schedule_steps=4 training.log_every=1 "
+    "optimizer.warmup_steps=0 "
     "training.evaluate_every=2 training.evaluate_batches=1 training.checkpoint_every_steps=2"
 )
 _RECORDS = "--data {records}/pretraining --output {output}"

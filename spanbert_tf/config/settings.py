@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from spanbert_tf.config.foreign_names import meant_key
 from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.files.contents import regular_size
 from spanbert_tf.validation import Section, validated
 
 _FLOAT_WITHOUT_POINT = re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
@@ -91,6 +92,7 @@ def read_settings(path: str, layer: int) -> dict[str, Setting]:
             twice.
     """
     try:
+        regular_size(path)  # of somebody else's run it may be a pipe
         with open(path, encoding="utf-8") as file:
             text = file.read(_MAX_BYTES + 1)
         if len(text) > _MAX_BYTES:

@@ -61,11 +61,20 @@ def refuse_special_files(directory: str) -> None:
     assets = os.walk(os.path.join(directory, "assets"))
     for place, names in [(directory, os.listdir(directory)), *((top, n) for top, _, n in assets)]:
         for path in (os.path.join(place, name) for name in sorted(names)):
-            if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
-                raise BadInputError(
-                    f"{path!a}: is no regular file but a pipe, a device or the like; remove it, or "
-                    "copy the files again"
-                )
+            refuse_special_file(path)
+
+
+def refuse_special_file(path: str) -> None:
+    """Refuses what is there and neither a file nor a directory.
+
+    Raises:
+        BadInputError: it is something else.
+    """
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise BadInputError(
+            f"{path!a}: is no regular file but a pipe, a device or the like; remove it, or copy "
+            "the files again"
+        )
 
 
 def sha256(path: str | os.PathLike) -> str:

@@ -1,8 +1,10 @@
 """Files of a preset that are read before a model is built, without TensorFlow if they lie here."""
 
 import json
+import lzma
 import math
 import os
+import tokenize
 import zipfile
 import zlib
 
@@ -20,8 +22,9 @@ _HEADERS = {
 }
 # What `read_arrays` raises of a file that is damaged, or is someone's trick.
 ARRAYS_DAMAGE = (
-    *(OSError, ValueError, EOFError, RuntimeError, MemoryError, KeyError),
-    *(zipfile.BadZipFile, zlib.error),
+    *(OSError, ValueError, EOFError, RuntimeError, MemoryError, LookupError, TypeError),
+    *(SyntaxError, tokenize.TokenError),  # of heads, which NumPy reads as Python's literals
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
 )
 _SIZES = ("num_layers", "hidden_dim", "intermediate_dim")
 _TABLES = (  # sizes that count rows, each of the model's width

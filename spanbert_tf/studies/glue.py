@@ -14,7 +14,7 @@ from spanbert_tf.config.run import CONFIG_FILE, INPUTS_FILE, VALIDATION_ROWS
 from spanbert_tf.config.settings import read_settings
 from spanbert_tf.console import DataConsole, table_console
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.contents import each_once, files_below
+from spanbert_tf.files.contents import each_once, files_below, regular_size
 from spanbert_tf.files.outputs import OutputKind, check_output_file
 from spanbert_tf.files.preset_files import golden_digest
 from spanbert_tf.files.text_files import parse_json
@@ -319,6 +319,7 @@ def _result(
 
 def _read(path: str, kind: type) -> dict:
     try:
+        regular_size(path)  # a folder of runs may be a stranger's
         with open(path, encoding="utf-8") as file:
             return parse_json(file.read(), kind, path, "evaluate the run again")
     except (OSError, UnicodeDecodeError) as error:
@@ -328,6 +329,7 @@ def _read(path: str, kind: type) -> dict:
 def _check_predictions(path: str, dataset: str) -> None:
     facts = GLUE_TASKS[dataset]
     try:
+        regular_size(path)
         with open(path, encoding="utf-8") as file:
             header, *lines = file.read().removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from spanbert_tf.config import FinetuningConfig, PretrainingConfig, flat_values
 from spanbert_tf.config.run import CONFIG_FILE, INPUTS_FILE, RUN_FORMAT
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.files.contents import refuse_special_file
 from spanbert_tf.files.outputs import check_no_link, check_output, is_leftover, is_lock
 from spanbert_tf.files.preset_files import PRESET_KIND
 from spanbert_tf.files.writing import write_text
@@ -124,7 +125,7 @@ class RunDirectory:
         write_text(os.path.join(self._path, CONFIG_FILE), config.to_yaml())
 
     def check_content(self) -> None:
-        """Checks that the directory is new, empty, or a run's, without links in it."""
+        """Checks that the directory is new, empty, or a run's, of regular files without links."""
         if not os.path.exists(self._path):
             return
         names = os.listdir(self._path) if os.path.isdir(self._path) else ["a file"]
@@ -135,7 +136,8 @@ class RunDirectory:
             )
         for parent, directories, files in os.walk(self._path):
             for name in (*directories, *files):
-                check_no_link(os.path.join(parent, name))
+                check_no_link(path := os.path.join(parent, name))
+                refuse_special_file(path)
         if PRESET in names:
             check_output(os.path.join(self._path, PRESET), PRESET_KIND, overwrite=True)
 

@@ -263,6 +263,15 @@ def test_arrays_are_no_larger_than_their_file(tmp_path):
     assert read_heads(str(tmp_path))["a"].tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("text", ["(" * 5_000, "{'descr': ", "\x00", "{}", "{'a' 'b'", '"""'])
+def test_heads_of_arrays_that_are_no_python(text, tmp_path):
+    """NumPy reads them by Python's own tokenizer, whose errors are of all kinds."""
+    head = np.lib.format.magic(1, 0) + struct.pack("<H", len(text)) + text.encode()
+    with zipfile.ZipFile(tmp_path / "pretraining_heads.npz", "w") as archive:
+        archive.writestr("a.npy", head)
+    assert "pretraining_heads.npz is damaged (" in refusal(read_heads, str(tmp_path))
+
+
 def test_what_an_encoder_began_with_is_no_larger_than_its_file(tmp_path):
     path = tmp_path / INITIAL_ENCODER
     with (

@@ -225,6 +225,18 @@ def test_a_run_with_a_link_is_refused_before_it_goes_on(name, tmp_path):
     assert contents(tmp_path / "elsewhere") == {"mine": "mine"}
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "checkpoints/best.json"])
+def test_a_run_with_a_pipe_is_refused_before_it_goes_on(name, tmp_path):
+    """Whoever opens it waits for ever."""
+    run = run_directory(tmp_path)
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    (run / "config.yaml").exists() or (run / "config.yaml").write_text("x")
+    with pytest.raises(BadInputError, match=f"{name}': is no regular file but a pipe"):
+        RunDirectory(str(run)).check_content()
+
+
 def test_what_a_run_replaces_must_be_what_it_is_called(tmp_path):
     run, name = run_directory(tmp_path), "preset"
     directory_of_the_users(run / name)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import zipfile
 
 import pytest
@@ -188,3 +189,14 @@ def test_linked_runs_count_and_each_once(runs, tmp_path, capfd):
 def test_folder_without_glue_is_refused(tmp_path, capfd):
     assert glue(tmp_path) == 2
     assert "holds no scores of GLUE" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "scores.json", "preset/golden.json"])
+def test_pipes_in_runs_are_not_waited_for(name, tmp_path, capfd):
+    write_run(tmp_path / "runs", "rte", {"score": 50.0, "accuracy": 50.0})
+    path = tmp_path / "runs" / "rte" / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    assert glue(tmp_path / "runs") == (0 if "golden" in name else 2)
+    err = capfd.readouterr().err
+    assert "golden" in name or ("no regular file" in err and err.count("\n") == 1)
