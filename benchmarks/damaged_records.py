@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from benchmarks.fuzzing import Reader, outcome_of, raise_too_slow
+from benchmarks.fuzzed_files import Reader
+from benchmarks.fuzzing import outcome_of, raise_too_slow
 
 _WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "[unused2]", "[unused3]")
 _WORDS += tuple(f"[unused{number}]" for number in range(4, 11))

@@ -1,11 +1,13 @@
-"""Damage in a container's own form: its framing is right, so that readers come to what is inside.
+"""Damage of files: of any bytes, of JSON's values, and in the own form of a container.
 
-Each function takes the bytes of a file and gives those of a damaged one. `special_files` makes what
-lies in place of a file and is none.
+Each function takes the bytes of a file and gives those of a damaged one. What is damaged in its own
+form has the right framing, so that readers come to what is inside. `special_files` makes what lies
+in place of a file and is none.
 """
 
 import contextlib
 import io
+import json
 import os
 import pathlib
 import random
@@ -13,7 +15,7 @@ import socket
 import struct
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +23,9 @@ import numpy as np
 if TYPE_CHECKING:
     import h5py
 
+_NUMBERS = (0, -1, 3, 2**70, 1.5, float("nan"))
+_VALUES = (None, True, *_NUMBERS, "", "x", "\ud800", [], [[]], {}, {"x": 1})
+_BYTES = (b"\x00", b"\xff", b'"', b"{", b"]", b",", b"\\", b"9", b"\n")
 _ODD_NAMES = ("../outside", "a/../../outside", "/outside", "", ".", "..", "a//b", "config.json")
 _ODD_NAMES += ("x" * 300, "a/" * 400 + "x", "\x1b[2J", "line\nend", "vocab.txt/x", "\udcff")
 _TAR_TYPES = (
@@ -41,6 +46,60 @@ _DTYPES = ("<f4", ">f8", "<f2", "|O", "<U9", "|S0", "<c16", "|V8", "<M8[s]", "|b
 _DTYPES += ([("a", "<f4")], "nonsense")
 _SHAPES = ((), (0,), (8, 2), (2, 8), (1,) * 64, (-1,), (2**40,), (2**62, 2**62), (2**63, 0))
 _LENGTHS = (0, 1, 2**31, 2**40, 2**63, 2**64 - 1)
+
+
+def mutated(content: bytes, source: random.Random) -> bytes:
+    """A damaged copy: another value in JSON where it is that, else other bytes."""
+    if source.random() < 0.7:
+        try:
+            return _mutated_json(content, source)
+        except ValueError:
+            pass
+    start = source.randrange(len(content) + 1)
+    kind = source.randrange(4)
+    if kind == 0:
+        return content[:start]
+    if kind == 1:
+        return content[:start] + source.choice(_BYTES) + content[start + 1 :]
+    if kind == 2:
+        return content[:start] + content[start + source.randrange(40) :]
+    return content[:start] + content[max(start - 30, 0) :]
+
+
+def _mutated_json(content: bytes, source: random.Random) -> bytes:
+    """One value, of one line if each line is one, is replaced, removed or doubled."""
+    lines = content.decode().splitlines()
+    try:
+        document, number = json.loads(content), None
+    except ValueError:
+        number = source.randrange(len(lines))
+        document = json.loads(lines[number])
+    places = list(_places(document))
+    if not places:
+        return json.dumps(source.choice(_VALUES)).encode()
+    owner, key = source.choice(places)
+    kind = source.randrange(5)
+    if kind == 0:
+        del owner[key]
+    elif kind == 1 and isinstance(owner, list):
+        owner.insert(key, owner[key])
+    elif kind == 1:
+        owner[f"{key}x"] = owner.pop(key)
+    else:
+        owner[key] = source.choice(_VALUES)
+    text = json.dumps(document)
+    if number is not None:
+        text = "\n".join([*lines[:number], text, *lines[number + 1 :]]) + "\n"
+    return text.encode()
+
+
+def _places(value: object) -> Iterator[tuple[dict | list, str | int]]:
+    """Each place in a document, as (object or list, key or index); lists of many only in part."""
+    entries = value.items() if isinstance(value, dict) else []
+    entries = enumerate(value[:20]) if isinstance(value, list) else entries
+    for key, inner in entries:
+        yield value, key
+        yield from _places(inner)
 
 
 def mutated_archive(content: bytes, source: random.Random) -> bytes:

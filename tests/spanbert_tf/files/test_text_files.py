@@ -9,7 +9,7 @@ import pytest
 from annotated_types import Ge
 from typing_extensions import TypedDict
 
-from benchmarks.fuzzing import mutated
+from benchmarks.fuzzed_containers import mutated
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.text_files import parse_json, read_text_file
 
