@@ -19,6 +19,7 @@ from spanbert_tf.data.rows import (
     segment_aware_indices,
 )
 from spanbert_tf.data.stream import evaluation_chunks, training_chunks
+from spanbert_tf.data.tfrecords import serialize_features
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.masking import MaskingOptions, SpanMasker
 from spanbert_tf.text.vocabulary import SpecialTokenIds
@@ -79,7 +80,7 @@ def pretraining_dataset(
         chunks = training_chunks(files, info.num_records(split), seed, first_record)
     else:
         missing = -info.num_records(split) % batch_size
-        fill = tf.data.Dataset.from_tensors(empty_record(info)).repeat(missing)
+        fill = tf.data.Dataset.from_tensors(_empty_record(info)).repeat(missing)
         chunks = evaluation_chunks(files, fill)
     pipeline = PretrainingPipeline(directory, info, options, seed=seed, segment_aware=segment_aware)
     batches = chunks.map(pipeline.parse).prefetch(1).rebatch(batch_size, drop_remainder=True)
@@ -129,17 +130,12 @@ class PretrainingPipeline:
         return features
 
 
-def empty_record(info: PretrainingManifest) -> bytes:
+def _empty_record(info: PretrainingManifest) -> bytes:
     """A serialized record without tokens, to fill up a batch."""
-    names = (TOKEN_IDS, *POSITION_LISTS)
+    lists = [TOKEN_IDS, *POSITION_LISTS]
     for annotation in info.annotations:
-        names += ANNOTATIONS[annotation]
-    features = {
-        name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[b""])) for name in names
-    }
-    zero = tf.train.Feature(int64_list=tf.train.Int64List(value=[0]))
-    features |= dict.fromkeys(scalar_names(info.sequences), zero)
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+        lists += ANNOTATIONS[annotation]
+    return serialize_features(dict.fromkeys(scalar_names(info), 0), dict.fromkeys(lists, b""))
 
 
 def _whole_number(name: str, value: int, least: int | None = None) -> int:
@@ -153,12 +149,7 @@ def _whole_number(name: str, value: int, least: int | None = None) -> int:
     return number
 
 
-def _check_fit(
-    directory: str,
-    info: PretrainingManifest,
-    split: str,
-    segment_aware: bool,
-) -> None:
+def _check_fit(directory: str, info: PretrainingManifest, split: str, segment_aware: bool) -> None:
     if split not in SPLITS:
         raise BadInputError(f"split: {split!r} is not one of {', '.join(SPLITS)}")
     if not info.num_records(split):

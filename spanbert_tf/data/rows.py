@@ -62,9 +62,9 @@ class ParsedRecords(NamedTuple):
         return [self.scalars[name][:, tf.newaxis] for name in names if name in self.scalars]
 
 
-def scalar_names(sequences: str) -> tuple[str, ...]:
+def scalar_names(info: manifest.PretrainingManifest) -> tuple[str, ...]:
     """Names of the integer features of single or pair records."""
-    return _SCALARS + (_PAIR_SCALARS if sequences == "pair" else ())
+    return _SCALARS + (_PAIR_SCALARS if info.num_blocks > 1 else ())
 
 
 def parse_records(
@@ -77,7 +77,7 @@ def parse_records(
         info: description of the records.
         list_names: the lists to parse besides the token ids.
     """
-    names = scalar_names(info.sequences)
+    names = scalar_names(info)
     spec = dict.fromkeys(names, NUMBER)
     spec |= dict.fromkeys((manifest.TOKEN_IDS, *list_names), LIST)
     parsed = tf.io.parse_example(serialized, spec)
