@@ -54,28 +54,14 @@ def coreference_dataset(
 ) -> tf.data.Dataset:
     """Batches of documents for `SpanBertCoreferenceResolver`, those of similar length together.
 
-    T is one of at most 16 widths.
+    For training, endless batches of B; of each document that has more segments than are trained at
+    once a run of so many, drawn anew at each visit as a function of (seed, epoch, document), with
+    the gold mentions that lie in it. Otherwise each document once, whole, the longest first, fewer
+    than B of long ones.
 
-    Args:
-        records: what `spanbert-tf prepare coreference` wrote.
-        batch_size: B; documents to predict are fewer where they would have more than
-            `MAX_BATCH_POSITIONS` positions.
-        training: endless batches of B documents; of each that has more segments than are
-            trained at once a run of so many, drawn anew at each visit as a function of (seed,
-            epoch, document), with the gold mentions that lie in it. Otherwise each document once,
-            whole, the longest first.
-        seed: seed of the order and the runs.
-        first_batch: how many batches of the training stream to pass over, to resume.
-
-    Returns:
-        A data set of `(x, y)`, for training `(x, y, sample_weight)`: `x` has the features of
-        `pack_documents`, and if not for training `row_index` (int32 [B]), the number of the record.
-        `y` has `mention_starts`, `mention_ends` and `mention_clusters`, int32 [B, N]; clusters of 0
-        are padding. `sample_weight`, float32 [B], is 0 where a copied document fills up the last
-        batch of an epoch.
-
-    Raises:
-        BadInputError: the records are damaged, or there is none (to train on).
+    `x` has the features of `pack_documents`, and if not for training `row_index`; T is one of at
+    most 16 widths. `y` has `mention_starts`, `mention_ends` and `mention_clusters`, int32 [B, N];
+    clusters of 0 are padding.
     """
     info, lengths = records.info, records.lengths(training=training)
     max_segments = info.max_training_segments if training else None

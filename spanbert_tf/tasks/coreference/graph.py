@@ -20,17 +20,11 @@ _NO_PLACE = -1
 
 
 class LinkedSpans(NamedTuple):
-    """The spans of documents by words, in the order of (start, end); int32 [B, K].
-
-    Attributes:
-        first_words: first word of each span.
-        last_words: inclusive.
-        clusters: from 0 in the order of first mentions; `NO_CLUSTER` for what is no mention.
-    """
+    """The spans of documents by words, in the order of (start, end); int32 [B, K]."""
 
     first_words: tf.Tensor
-    last_words: tf.Tensor
-    clusters: tf.Tensor
+    last_words: tf.Tensor  # inclusive
+    clusters: tf.Tensor  # from 0 in the order of first mentions; `NO_CLUSTER`: no mention
 
 
 def link_spans(
@@ -40,11 +34,6 @@ def link_spans(
 
     Each span goes with its best antecedent, unless none is better; linked ones are a cluster. Of
     spans of the same words, as there are without word boundaries, the first in a cluster counts.
-
-    Args:
-        model: the coreference model.
-        x: features of documents.
-        outputs: what the model computed for them.
     """
     best = tf.argmax(outputs["scores"], axis=-1, output_type=tf.int32)  # [B, K]; 0: none
     antecedents = tf.gather(outputs["antecedents"], tf.maximum(best - 1, 0), batch_dims=2)
@@ -70,13 +59,7 @@ def link_spans(
 
 
 def clusters_of(first: np.ndarray, last: np.ndarray, numbers: np.ndarray) -> Clusters:
-    """The clusters of a document as lists of word spans.
-
-    Args:
-        first: int [K], as `LinkedSpans`.
-        last: int [K].
-        numbers: int [K].
-    """
+    """The clusters of a document as lists of word spans."""
     clusters: Clusters = [[] for _ in range(int(numbers.max(initial=-1)) + 1)]
     for start, end, number in zip(first.tolist(), last.tolist(), numbers.tolist(), strict=True):
         if number != NO_CLUSTER:

@@ -18,21 +18,13 @@ Pieces = tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]  # ids, first 
 
 
 class Entities(NamedTuple):
-    """The entities of texts, ragged [N, entities].
+    """The entities of texts, ragged [N, entities]."""
 
-    Attributes:
-        types: string.
-        scores: float32, mean probability of the labels.
-        words: string, slices of the texts, with their case and accents.
-        starts: int32, first characters.
-        ends: int32, the characters after the last.
-    """
-
-    types: tf.RaggedTensor
-    scores: tf.RaggedTensor
-    words: tf.RaggedTensor
-    starts: tf.RaggedTensor
-    ends: tf.RaggedTensor
+    types: tf.RaggedTensor  # string
+    scores: tf.RaggedTensor  # float32, mean probability of the labels
+    words: tf.RaggedTensor  # string, slices of the texts, with their case and accents
+    starts: tf.RaggedTensor  # int32, first characters
+    ends: tf.RaggedTensor  # int32, the characters after the last
 
 
 class EntityDecoder(tf.Module):

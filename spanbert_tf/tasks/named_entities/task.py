@@ -51,20 +51,6 @@ _SIGNATURES = """`serving_default` takes `text`, string [N], of any length, and 
 entities of each text in their order: `types`, `words` (string, as they stand in the text), `scores`
 (float32), and `starts` and `ends` (int32), characters of the text, the end exclusive; all
 [N, entities of the text that has most]. The rest is empty, with score 0."""
-
-
-class PieceLabels(NamedTuple):
-    """What is predicted for a sentence.
-
-    Attributes:
-        labels: numbers of the pieces' labels, int32 [pieces].
-        scores: their probabilities, float32 [pieces].
-    """
-
-    labels: np.ndarray
-    scores: np.ndarray
-
-
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _FILTERS = {
     "missed": "with a missed entity",
@@ -72,6 +58,13 @@ _FILTERS = {
     "mistyped": "with a right place and a wrong type",
 }
 _NOTES = ("missed", "wrong", "\u2713")
+
+
+class PieceLabels(NamedTuple):
+    """What is predicted for a sentence."""
+
+    labels: np.ndarray  # numbers of the pieces' labels, int32 [pieces]
+    scores: np.ndarray  # their probabilities, float32 [pieces]
 
 
 class NamedEntities(Task):

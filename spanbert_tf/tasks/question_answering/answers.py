@@ -31,21 +31,13 @@ _WORD = re.compile(r"\w+")
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A possible answer.
+    """A possible answer."""
 
-    Attributes:
-        text: part of the context, with its case, spaces and accents.
-        start: its first character in the context.
-        end: the character after its last one.
-        score: start logit plus end logit.
-        probability: among the candidates of its question.
-    """
-
-    text: str
-    start: int
-    end: int
-    score: float
-    probability: float
+    text: str  # part of the context, with its case, spaces and accents
+    start: int  # its first character in the context
+    end: int  # the character after its last one
+    score: float  # start logit plus end logit
+    probability: float  # among the candidates of its question
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,13 +68,7 @@ class AnsweredQuestion:
 def spans_of_windows(
     x: dict[str, tf.Tensor], outputs: dict[str, tf.Tensor], max_answer_tokens: int
 ) -> WindowSpans:
-    """The best spans of a batch of windows, in characters of their passages.
-
-    Args:
-        x: features of the windows.
-        outputs: the model's `start_logits` and `end_logits`, float32 [W, S].
-        max_answer_tokens: longest answer.
-    """
+    """The best spans of a batch of windows, in characters, by the model's logits, [W, S]."""
     is_passage = x["offset_ends"] > 0
     spans = best_spans(
         outputs["start_logits"],
@@ -102,16 +88,7 @@ def spans_of_windows(
 def answer_questions(
     records: Records, windows: Sequence[WindowSpans], num_candidates: int
 ) -> list[AnsweredQuestion]:
-    """The answers of all questions, in the order of `questions.jsonl`.
-
-    Args:
-        records: the questions and their passages.
-        windows: the spans of each window, [K] each, in the order of the rows.
-        num_candidates: answers to keep for each question.
-
-    Raises:
-        BadInputError: the records' files do not fit together.
-    """
+    """The answers of all questions, in the order of `questions.jsonl`."""
     spans = WindowSpans(*map(np.stack, zip(*windows, strict=True)))
     order = np.argsort(spans.question_index, kind="stable")
     spans = WindowSpans(*(values[order] for values in spans))
@@ -144,9 +121,6 @@ def _check_places(
     """Refuses questions without a passage, and windows without a question or beyond a passage.
 
     Checksums tell that no file has changed since, not that what was written fits together.
-
-    Raises:
-        BadInputError: the records' files do not fit together.
     """
     outside = [line for line in lines if line["context_index"] >= len(contexts)]
     owners = spans.question_index

@@ -30,40 +30,24 @@ _SPAN_DTYPES = (tf.int32, tf.float32, tf.int32, tf.int32, tf.float32)  # of `Win
 
 
 class Spans(NamedTuple):
-    """The best spans of each row, best first.
+    """The best spans of each row, best first; ends are inclusive."""
 
-    Attributes:
-        scores: float32 [W, K], start logit plus end logit; `NO_SPAN` or less where a row has fewer.
-        starts: int32 [W, K], positions in the row.
-        ends: int32 [W, K], inclusive; may exceed the row where the score is `NO_SPAN` or less.
-        null_scores: float32 [W], of no answer: both logits of [CLS].
-    """
-
-    scores: keras.KerasTensor
-    starts: keras.KerasTensor
-    ends: keras.KerasTensor
-    null_scores: keras.KerasTensor
+    scores: keras.KerasTensor  # float32 [W, K], both logits; `NO_SPAN` or less: there are fewer
+    starts: keras.KerasTensor  # int32 [W, K], positions in the row
+    ends: keras.KerasTensor  # int32 [W, K]; may exceed the row where there is no span
+    null_scores: keras.KerasTensor  # float32 [W], of no answer: both logits of [CLS]
 
 
 def best_spans(
-    start_logits: keras.KerasTensor,
+    start_logits: keras.KerasTensor,  # float32 [W, S]
     end_logits: keras.KerasTensor,
-    is_passage: keras.KerasTensor,
-    can_start: keras.KerasTensor,
+    is_passage: keras.KerasTensor,  # bool [W, S]; what an answer may cover
+    can_start: keras.KerasTensor,  # bool [W, S]; where one may start
     *,
     max_answer_tokens: int,
     num_spans: int,
 ) -> Spans:
-    """All spans of passage tokens up to a length, the best of them by the sum of two logits.
-
-    Args:
-        start_logits: float32 [W, S].
-        end_logits: float32 [W, S].
-        is_passage: bool [W, S], positions that an answer may cover.
-        can_start: bool [W, S], those of them where one may start.
-        max_answer_tokens: L.
-        num_spans: K.
-    """
+    """All spans of passage tokens up to a length, the best of them by the sum of two logits."""
     length = ops.shape(start_logits)[1]
     starts = ops.where(can_start & is_passage, start_logits, NO_SPAN)
     ends = ops.where(is_passage, end_logits, NO_SPAN)
@@ -81,43 +65,25 @@ def best_spans(
 
 
 class WindowSpans(NamedTuple):
-    """The best spans of each window, in its passage.
+    """The best spans of each window, in its passage; ends are exclusive."""
 
-    Attributes:
-        question_index: int32 [W].
-        scores: float32 [W, K]; `NO_SPAN` or less marks an invalid span.
-        starts: int32 [W, K], bytes or characters of the passage.
-        ends: int32 [W, K], exclusive.
-        null_scores: float32 [W], of no answer.
-    """
-
-    question_index: tf.Tensor
-    scores: tf.Tensor
-    starts: tf.Tensor
-    ends: tf.Tensor
-    null_scores: tf.Tensor
+    question_index: tf.Tensor  # int32 [W]
+    scores: tf.Tensor  # float32 [W, K]; `NO_SPAN` or less marks an invalid span
+    starts: tf.Tensor  # int32 [W, K], bytes or characters of the passage
+    ends: tf.Tensor  # int32 [W, K]
+    null_scores: tf.Tensor  # float32 [W], of no answer
 
 
 class AnswerCandidates(NamedTuple):
-    """The possible answers of each question, best first, each text once.
+    """The possible answers of each question, best first, each text once; ends are exclusive."""
 
-    Attributes:
-        scores: float32 [N, C], start logit plus end logit; `NO_SPAN` where there are fewer.
-        probabilities: float32 [N, C], among these; 0 where there are fewer.
-        texts: string [N, C].
-        starts: int32 [N, C], in the unit of the spans.
-        ends: int32 [N, C], exclusive.
-        null_scores: float32 [N], the lowest of all windows.
-        null_odds: float32 [N], how much better no answer is than the best one.
-    """
-
-    scores: tf.Tensor
-    probabilities: tf.Tensor
-    texts: tf.Tensor
-    starts: tf.Tensor
-    ends: tf.Tensor
-    null_scores: tf.Tensor
-    null_odds: tf.Tensor
+    scores: tf.Tensor  # float32 [N, C], both logits; `NO_SPAN` where there are fewer
+    probabilities: tf.Tensor  # float32 [N, C], among these; 0 where there are fewer
+    texts: tf.Tensor  # string [N, C]
+    starts: tf.Tensor  # int32 [N, C], in the unit of the spans
+    ends: tf.Tensor  # int32 [N, C]
+    null_scores: tf.Tensor  # float32 [N], the lowest of all windows
+    null_odds: tf.Tensor  # float32 [N], how much better no answer is than the best one
 
 
 def best_candidates(
@@ -125,13 +91,8 @@ def best_candidates(
 ) -> AnswerCandidates:
     """The best spans of each question over all of its windows; each text counts once.
 
-    Of spans with the same score the first one counts as better, then the shorter one.
-
-    Args:
-        contexts: string [N], the passages in UTF-8.
-        spans: spans of the windows.
-        num_candidates: C.
-        unit: `"BYTE"` or `"UTF8_CHAR"`, of starts and ends.
+    `contexts` are string [N]; the unit of starts and ends is `"BYTE"` or `"UTF8_CHAR"`. Of spans
+    with the same score the first one counts as better, then the shorter one.
     """
     num_questions = tf.shape(contexts)[0]
     spans_of_window = tf.shape(spans.scores)[1]
