@@ -36,14 +36,7 @@ _SHARED_COMPONENTS = frozenset({"tok2vec", "transformer"})
 
 
 def check_annotations(annotations: Sequence[str], model: str) -> tuple[str, ...]:
-    """Checks the names of annotations and that the model can find them.
-
-    Args:
-        annotations: names.
-        model: name or path of a spaCy model.
-
-    Returns:
-        The names in the order of `ANNOTATIONS`, each once.
+    """The names of annotations in the order of `ANNOTATIONS`, each once; the model can find them.
 
     Raises:
         ConfigurationError: a name is unknown, spaCy or the model is not installed, or the model

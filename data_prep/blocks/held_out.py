@@ -63,11 +63,6 @@ def find_held_out(files: Sequence[SplitKeys], fraction: float, sequences: str) -
 
     Unless `fraction` is 0 or there is too little, each split gets something: a record, and of pairs
     two documents, so that a random second segment can come from another document of the same split.
-
-    Args:
-        files: keys of all input files.
-        fraction: share that is held out.
-        sequences: `"single"` or `"pair"`.
     """
     num_documents = sum(file.num_documents for file in files)
     num_records = sum(file.num_records for file in files)

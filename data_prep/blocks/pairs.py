@@ -200,16 +200,9 @@ def draw_second_segments(
 
     The segments come from the other records with label 1: what follows their first segment, or,
     at the end of a document, that segment itself. Each record takes that of the next record, in
-    the order given, that is of another document: as many sentences as it has room for.
-
-    Args:
-        records: records of one split and shard, in random order.
-        limit: tokens of both segments together at most.
-        others: gives records of the same split in other shards; asked only if all records with
-            label 1 are of one document.
-
-    Returns:
-        The same records, in order; each has a second segment.
+    the random order given, that is of another document: as many sentences as it has room for.
+    `others` gives records of the same split in other shards; it is asked only if all records with
+    label 1 are of one document.
     """
     receivers = [number for number, record in enumerate(records) if record.label == RANDOM]
     if not receivers:

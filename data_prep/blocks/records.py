@@ -61,11 +61,7 @@ class RecordOptions:
 
 
 class RecordMaker:
-    """Makes the records of files.
-
-    Args:
-        options: what to make.
-    """
+    """Makes the records of files."""
 
     def __init__(self, options: RecordOptions) -> None:
         self.options = options
@@ -129,10 +125,7 @@ class RecordMaker:
 class FileRecords:
     """Iterates over the records of a file; memory does not grow with it.
 
-    Args:
-        maker: knows what to make.
-        reader: reader of the file.
-        name: name of the file, wherever it lies; record ids depend on it.
+    Record ids depend on the file's name, wherever it lies.
 
     Attributes:
         counts: numbers of what was read and made so far.

@@ -237,14 +237,9 @@ def prediction_batches(
     parse: ParseRows,
     max_positions: int | None = None,
 ) -> tf.data.Dataset:
-    """Batches of all rows once, the longest first.
+    """Batches of all rows once, the longest first; the arguments are those of `training_batches`.
 
-    Args:
-        records: as `training_batches`.
-        batches: as `training_batches`.
-        parse: as `training_batches`.
-        max_positions: positions of a batch at most, padding counted; see
-            `LengthBatches.longest_first`.
+    With `max_positions`, batches are smaller where they would have more, padding counted.
 
     Returns:
         A data set of `(x, y)`; the last batch may be smaller. `x` also has `row_index`,

@@ -102,12 +102,7 @@ def evaluation_chunks(files: list[str], fill: tf.data.Dataset) -> tf.data.Datase
 
 
 def find_damage(files: list[str], num_records: Sequence[int] | None = None) -> BadInputError | None:
-    """Reads files to the end and says which record of which file is damaged, if one is.
-
-    Args:
-        files: to read.
-        num_records: how many records each must have, if that is known.
-    """
+    """Which record of which file is damaged, or which file has not as many as stated, if any."""
     for number, path in enumerate(files):
         records_read = 0
         try:
@@ -131,11 +126,7 @@ def find_damage(files: list[str], num_records: Sequence[int] | None = None) -> B
 
 @contextlib.contextmanager
 def named_damage(directory: str, info: PretrainingManifest) -> Iterator[None]:
-    """Says which record is meant where TensorFlow would not.
-
-    Raises:
-        BadInputError: a record that was read inside is damaged, or none of this description's.
-    """
+    """Says, in a `BadInputError`, which record is meant where TensorFlow would not."""
     try:
         yield
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:

@@ -52,19 +52,10 @@ def select_tokens(
     options: MaskingOptions,
     annotated: AnnotatedSpans | None = None,
 ) -> tf.Tensor:
-    """The tokens to mask: exactly ceil(rate · length) in every block.
+    """The tokens to mask, bool [B, S]: exactly ceil(rate · length) in every block.
 
-    Args:
-        blocks: the packed rows.
-        words: words of the same rows.
-        is_word_start: bool [V], whether a vocabulary entry begins a word.
-        keys: uint64 [B], from `row_keys`.
-        num_slots: K, the largest number of masked tokens a row.
-        options: the scheme and its parameters.
-        annotated: the spans that the scheme takes from the records, if it does.
-
-    Returns:
-        bool [B, S].
+    `is_word_start`, bool [V], says whether a vocabulary entry begins a word; `keys` are of
+    `row_keys`; K is the largest number of masked tokens a row.
 
     Raises:
         tf.errors.InvalidArgumentError: a budget cannot be met, which would be an error of ours.

@@ -32,12 +32,9 @@ class MaskedSpans(NamedTuple):
 
 
 def list_masked_spans(masked: tf.Tensor, token_ids: tf.Tensor, num_slots: int) -> MaskedSpans:
-    """Lists the masked tokens; spans that touch or overlap are one by now.
+    """Lists the masked tokens, at most `num_slots` a row, of rows before replacement.
 
-    Args:
-        masked: bool [B, S], with at most `num_slots` true values in a row.
-        token_ids: int32 [B, S], the rows before replacement.
-        num_slots: K.
+    Spans that touch or overlap are one by now.
     """
     num_rows, width = tf.unstack(tf.shape(masked, out_type=tf.int64))
     # All masked tokens of the batch, row after row, and where each row begins in that list.
@@ -79,11 +76,6 @@ def target_features(
     Every masked token is an MLM target. It is an SBO target too (paper, section 3.2) if both
     neighbours of its span are tokens of the block and it is among the first
     `options.max_span_targets` tokens of the span.
-
-    Args:
-        spans: the masked tokens.
-        blocks: the packed rows before replacement.
-        options: gives `max_span_targets` and `boundary_at_special_tokens`.
 
     Returns:
         `mask_positions`, `mask_ids`, `span_left_positions`, `span_right_positions`,

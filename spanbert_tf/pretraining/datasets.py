@@ -30,11 +30,7 @@ _LOOK_EVERY = 20.0  # whether the service is still there; it is given up after t
 def configured_dataset(config: PretrainingConfig, data: str, **options: object) -> tf.data.Dataset:
     """The records, batched and masked as a configuration says.
 
-    Args:
-        config: configuration of the run.
-        data: directory of the records.
-        **options: `split`, `seed` and `first_batch` of `pretraining_dataset`. Held-out
-            records keep its default seed, so that every run is evaluated under the same masks.
+    Held-out records keep the default seed, so that every run is evaluated under the same masks.
     """
     return pretraining_dataset(
         data,

@@ -160,15 +160,11 @@ def _print_examples(
 
 
 def masked_example(row: dict[str, np.ndarray], vocabulary: Sequence[str]) -> Text:
-    """One row as coloured text: `original→replacement` where a token is masked.
+    """One row of a batch as coloured text: `original→replacement` where a token is masked.
 
     Where the row has SegaBERT's indices, `¶p.s` stands before the first token of sentence s of
     paragraph p, and `¶p.s+t` where the row begins at token t of a sentence. A pair ends with its
     label: whether the second segment follows or is random.
-
-    Args:
-        row: features of one row of a batch.
-        vocabulary: entries in order of their ids.
     """
     used = row["mask_weights"] == 1
     originals = dict(zip(row["mask_positions"][used], row["mask_ids"][used], strict=True))
@@ -268,14 +264,9 @@ def count_clipped_indices(
     split: str = "train",
     max_batches: int = 100,
 ) -> ClippedIndices:
-    """Counts the clipped indices in up to `max_batches` batches of 256 records.
+    """Counts the clipped indices of single sequences, in up to `max_batches` batches of 256.
 
-    Args:
-        directory: directory of records; these must be of single sequences.
-        table_sizes: rows of the tables of `paragraph_indices`, `sentence_indices` and
-            `token_indices`, of those that are to be counted.
-        split: `"train"` or `"validation"`.
-        max_batches: where to stop.
+    `table_sizes` are the rows of the tables of the indices that are counted.
     """
     directory = os.fspath(directory)
     info = PretrainingManifest.load(directory)

@@ -9,12 +9,7 @@ from spanbert_tf.training.schedule import VariableGroup, WarmupLinearDecay
 
 
 def build_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBertPretrainer:
-    """A new model with random weights; call it inside the scope of the run's strategy.
-
-    Args:
-        config: configuration of the run.
-        vocabulary_size: entries of the records' vocabulary.
-    """
+    """A new model with random weights; call it inside the scope of the run's strategy."""
     dtype = choose_precision(config.training.precision, config.model.hidden_dim)
     backbone = SpanBertBackbone(
         vocabulary_size=vocabulary_size, **config.model.encoder_options(), dtype=dtype

@@ -168,6 +168,7 @@ def _write_files(
         sequence_length=sequence_length,
         counts=counts,
         files=checksums(directory, sorted(os.listdir(directory))),
+        version=info_class.records_version,
         **maker.described(),
     )
     write_text(os.path.join(directory, info.file_name()), info.to_json())
