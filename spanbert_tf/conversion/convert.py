@@ -20,7 +20,6 @@ from spanbert_tf.conversion.checkpoint import (
     checked_checkpoint,
     read_tables,
 )
-from spanbert_tf.conversion.fairseq import read_fairseq
 from spanbert_tf.conversion.huggingface import (
     HUGGINGFACE_KIND,
     read_huggingface,
@@ -34,6 +33,7 @@ from spanbert_tf.conversion.keras_presets import (
     write_keras_bert,
 )
 from spanbert_tf.conversion.tf1 import TF1_KIND, read_tf1, write_tf1
+from spanbert_tf.conversion.torch_files import read_fairseq
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.files.contents import refuse_special_files
 from spanbert_tf.files.outputs import check_output

@@ -81,9 +81,8 @@ def _read_arrays(directory: str, path: str) -> dict[str, np.ndarray]:
         names = [name for name in shapes if not _OPTIMIZER.search(name)]
         values = {name: np.asarray(reader.get_tensor(name)) for name in names}
     except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:
-        problem = str(error).splitlines()[0]
         raise BadInputError(
-            f"{path}: {indices[0]}: is damaged ({problem}); copy it again"
+            f"{path}: {indices[0]}: is damaged ({reason(error)}); copy it again"
         ) from error
     # Other classifiers have `output_weights`, too.
     is_resolver = any("span_width_embeddings" in name for name in values)

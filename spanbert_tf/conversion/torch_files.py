@@ -1,14 +1,34 @@
-"""Tensors from PyTorch's files, read without executing code that may be in them."""
+"""Tensors from PyTorch's files, read without executing code that may be in them.
+
+And the checkpoints of the original SpanBERT code (fairseq), which are such files, with their
+pre-training heads.
+"""
 
 import argparse
+import os
 import pickle
 import re
 import struct
 
 import numpy as np
 
-from spanbert_tf.conversion.checkpoint import TOKEN_TABLE
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.conversion.archives import opened_source
+from spanbert_tf.conversion.checkpoint import (
+    BERT_EPSILON,
+    POSITION_TABLES,
+    SEGMENT_TABLE,
+    SIZE_NAMES,
+    SPAN_POSITIONS,
+    TOKEN_TABLE,
+    Checkpoint,
+)
+from spanbert_tf.conversion.configuration import (
+    find_casing,
+    find_vocabulary,
+    read_json,
+    read_sizes,
+)
+from spanbert_tf.errors import BadInputError, reason
 
 # Names that mean nothing, and old names of LayerNorm's parameters.
 _BUFFERS = re.compile(r"(^|\.)(position|token_type)_ids$")
@@ -23,6 +43,10 @@ _DAMAGE = (
 # (convert_segatron_to_huggingface.py).
 _PADDED = f"{_PREDICTIONS}.decoder_weight"
 _FUSED, _SEPARATE = ".attention.self.query_key_value.", ("query", "key", "value")
+_HEAD_WIDTH = 64  # of all published BERT models; the weights do not tell
+_DROPOUT = 0.1  # of the original code
+_BERT_HF_EPSILON = 1e-5  # pretraining/fairseq/models/hf_bert.py of the original code
+_MASKED_LM_BIAS = f"{_PREDICTIONS}.bias"
 
 
 def read_safetensors(path: str) -> dict[str, np.ndarray]:
@@ -34,15 +58,15 @@ def read_safetensors(path: str) -> dict[str, np.ndarray]:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name).float().numpy() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise BadInputError(f"{path}: is damaged ({_first_line(error)}); copy it again") from error
+        raise BadInputError(f"{path}: is damaged ({reason(error)[:200]}); copy it again") from error
 
 
 def read_pickled(path: str) -> dict[str, np.ndarray]:
-    """All tensors of a .bin or .pt file as float32; as `read_fairseq_file`."""
-    return read_fairseq_file(path)[0]
+    """All tensors of a .bin or .pt file as float32; as `_read_fairseq_file`."""
+    return _read_fairseq_file(path)[0]
 
 
-def read_fairseq_file(path: str) -> tuple[dict[str, np.ndarray], str | None]:
+def _read_fairseq_file(path: str) -> tuple[dict[str, np.ndarray], str | None]:
     """All tensors as float32 (a training checkpoint's are those of its model), and `args.arch`.
 
     Only tensors and plain containers are read (`weights_only`), and the `argparse.Namespace` in
@@ -55,11 +79,11 @@ def read_fairseq_file(path: str) -> tuple[dict[str, np.ndarray], str | None]:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise BadInputError(
-            f"{path}: holds more than tensors ({_reason(error)}), and loading it could run code; "
+            f"{path}: holds more than tensors ({_refused(error)}), and loading it could run code; "
             "save its state_dict alone, best as .safetensors"
         ) from error
     except _DAMAGE as error:
-        raise BadInputError(f"{path}: is damaged ({_first_line(error)}); copy it again") from error
+        raise BadInputError(f"{path}: is damaged ({reason(error)[:200]}); copy it again") from error
     architecture = None
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
         architecture = getattr(content.get("args"), "arch", None)
@@ -129,7 +153,7 @@ def with_fused_attention(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]
     return fused
 
 
-def _reason(error: Exception) -> str:
+def _refused(error: Exception) -> str:
     """What torch refused, out of a page of advice."""
     found = re.search(r"GLOBAL (\S+)", str(error)) or re.search(
         r"(Unsupported \w+ \S+)", str(error)
@@ -137,5 +161,87 @@ def _reason(error: Exception) -> str:
     return found.group(1) if found else "it is no checkpoint of PyTorch"
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+def read_fairseq(
+    path: str, vocabulary: str | None, lowercase: bool | None, strip_accents: bool | None = None
+) -> Checkpoint:
+    """Reads a .pt file, a directory with one, or an archive of a directory.
+
+    A `config.json` beside it is used; without one, sizes are read from the shapes, and heads are 64
+    wide.
+    """
+    if path.endswith(".pt"):
+        return _read(
+            os.path.dirname(path) or ".",
+            os.path.basename(path),
+            path,
+            vocabulary,
+            lowercase,
+            strip_accents,
+        )
+    with opened_source(path) as directory:
+        files = sorted(name for name in os.listdir(directory) if name.endswith(".pt"))
+        if len(files) != 1:
+            raise BadInputError(f"{path}: holds {len(files)} .pt files; give the path of one")
+        return _read(directory, files[0], path, vocabulary, lowercase, strip_accents)
+
+
+def _read(
+    directory: str,
+    file: str,
+    path: str,
+    vocabulary: str | None,
+    lowercase: bool | None,
+    strip_accents: bool | None,
+) -> Checkpoint:
+    pieces = find_vocabulary(directory, path, vocabulary)
+    casing = find_casing(directory, path, lowercase, strip_accents)
+    arrays, architecture = _read_fairseq_file(os.path.join(directory, file))
+    arrays = with_standard_names(arrays)
+    epsilon = _epsilon(arrays, architecture)
+    config = os.path.join(directory, "config.json")
+    if os.path.isfile(config):
+        sizes = read_sizes(directory, path)
+        if "layer_norm_eps" not in read_json(config):
+            sizes["layer_norm_epsilon"] = epsilon
+    else:
+        sizes = {**_sizes_of_shapes(path, arrays), "layer_norm_epsilon": epsilon}
+    return Checkpoint(path, sizes, arrays, pieces, casing)
+
+
+def _epsilon(arrays: dict, architecture: str | None) -> float:
+    """LayerNorm's epsilon: 1e-5 in the original code's `bert_hf`, 1e-12 in its `bert_pair`.
+
+    Where no architecture is stated, the heads tell: `bert_pair` has that of the span boundary
+    objective beside the masked-language-model's, `bert_hf` does not. An encoder alone counts as
+    one of the released ones, which `bert_pair` trained.
+    """
+    if architecture is None:
+        is_plain = _MASKED_LM_BIAS in arrays and SPAN_POSITIONS not in arrays
+    else:
+        is_plain = "bert_hf" in architecture
+    return _BERT_HF_EPSILON if is_plain else BERT_EPSILON
+
+
+def _sizes_of_shapes(path: str, arrays: dict) -> dict[str, int | float]:
+    def shape(name: str) -> tuple[int, int]:
+        if name not in arrays:
+            raise BadInputError(f"{path}: lacks {name}; it is no checkpoint of SpanBERT's code")
+        return arrays[name].shape
+
+    vocabulary_size, width = shape(TOKEN_TABLE)
+    if width % _HEAD_WIDTH:
+        raise BadInputError(
+            f"{path}: its width is {width}, no multiple of {_HEAD_WIDTH}; put a config.json with "
+            f"{SIZE_NAMES['num_heads']} beside it"
+        )
+    layers = {name.split(".")[3] for name in arrays if name.startswith("bert.encoder.layer.")}
+    return {
+        "vocabulary_size": vocabulary_size,
+        "num_layers": len(layers),
+        "num_heads": width // _HEAD_WIDTH,
+        "hidden_dim": width,
+        "intermediate_dim": shape("bert.encoder.layer.0.intermediate.dense.weight")[0],
+        "max_sequence_length": shape(POSITION_TABLES["max_sequence_length"])[0],
+        "num_segments": shape(SEGMENT_TABLE)[0],
+        "dropout": _DROPOUT,
+    }

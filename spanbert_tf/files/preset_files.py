@@ -177,9 +177,8 @@ def read_heads(preset: str) -> dict[str, np.ndarray]:
     try:
         return read_arrays(path)
     except ARRAYS_DAMAGE as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadInputError(
-            f"{preset}: {HEADS_FILE} is damaged ({reason}); copy the preset again"
+            f"{preset}: {HEADS_FILE} is damaged ({reason(error)}); copy the preset again"
         ) from error
 
 
