@@ -2,7 +2,6 @@
 
 import itertools
 import os
-from collections.abc import Mapping
 
 import keras
 import rich.table
@@ -15,7 +14,6 @@ from spanbert_tf.supervision import one_run
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.table import load_task
 from spanbert_tf.terminal import print_line
-from spanbert_tf.training.metrics_log import METRICS_FILE, evaluations, read_metrics
 
 
 @one_run
@@ -80,18 +78,11 @@ def run_grid(
         return None
     DataConsole().print(_table(list(points.values()), list(results.values())))
     metric = task.best.metric
-    values = [_value(metric, run, scores) for run, scores in results.items()]
+    values = [scores[metric] for scores in results.values()]
     place = task.best.place(values)
     best, shown = list(results)[place], metric.upper() if metric == "f1" else metric
     print_line(f"best on {validation_data}: {best}, {shown} {values[place]:.2f}")
     return best
-
-
-def _value(metric: str, run: str, scores: Mapping[str, float]) -> float:
-    """What a run is compared by: a score, or what its last evaluation found, such as the loss."""
-    if metric in scores:
-        return scores[metric]
-    return evaluations(read_metrics(os.path.join(run, METRICS_FILE)))[-1][metric]
 
 
 def _table(points: list[dict[str, str]], scores: list[dict[str, float]]) -> rich.table.Table:

@@ -199,8 +199,7 @@ class FinetuningJob(Job):
 
     def evaluate(self, model: SpanBertTask, check_stop: CheckStop) -> Evaluated:
         """The task's scores on the validation data, and the loss there."""
-        (scores, remark), loss = self._evaluated(model, after_batch=check_stop)
-        return Evaluated({**scores, LOSS: loss}, remark)
+        return self._evaluated(model, after_batch=check_stop)
 
     def finish(
         self, model: SpanBertTask, checkpoints: Checkpoints, output: str, *, is_chief: bool
@@ -237,7 +236,10 @@ class FinetuningJob(Job):
         scores = {}
         if self._validation_data:
             saved = load_checked(self._task.model_class, directory)  # in float32
-            (scores, remark), _ = self._evaluated(saved)
+            metrics, remark = self._evaluated(saved)
+            scores = dict(metrics)
+            if self.best.metric != LOSS:  # which is no official score
+                del scores[LOSS]
             write_text(os.path.join(output, SCORES_FILE), json.dumps(scores, indent=1) + "\n")
             said = f"; {remark}" if remark and self.num_steps else ""
             print_line(f"{self._validation_data}: {shown_scores(scores)}{said}")
@@ -246,19 +248,16 @@ class FinetuningJob(Job):
         print_line(f"{output}: {PRESET}/, checkpoints/, metrics.jsonl, {CONFIG_FILE}")
         return scores
 
-    def _evaluated(self, model: SpanBertTask, **options: CheckStop) -> tuple[Evaluated, float]:
-        """Lets the task choose what depends on development data, and scores the model there.
-
-        Returns:
-            The official scores; and the loss over the records.
-        """
+    def _evaluated(self, model: SpanBertTask, **options: CheckStop) -> Evaluated:
+        """Lets the task choose what depends on development data, and scores the model there."""
         task, records = self._task, self._validation_data
         batch_size = self.config.prediction.batch_size
         predictions, loss = task.predict_with_loss(model, records, batch_size=batch_size, **options)
         task.calibrate(model, records, predictions)
         outcome = task.outcome(model, records, predictions)
         scores = task.score(outcome)
-        return Evaluated(scores, _remark(scores.get(task.best.metric), outcome.texts)), loss
+        remark = _remark(scores.get(task.best.metric), outcome.texts)
+        return Evaluated({**scores, LOSS: loss}, remark)
 
 
 def check_records(config: FinetuningConfig, info: TaskManifest, directory: str) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import keras
@@ -69,7 +69,11 @@ class MetricsLog:
 
     def evaluations(self) -> list[dict[str, float]]:
         """The evaluations so far: `step` and the metrics without their prefix."""
-        return evaluations(self._lines)
+        return [
+            {name.removeprefix(_VALIDATION): value for name, value in line.items()}
+            for line in self._lines
+            if _is_evaluation(line)
+        ]
 
     def begin_interval(self) -> None:
         """Has the next step begin an interval."""
@@ -158,15 +162,6 @@ def read_metrics(path: str) -> list[dict[str, float]]:
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError(f"{path}: cannot be read ({error})") from error
     return lines
-
-
-def evaluations(lines: Iterable[Mapping[str, float]]) -> list[dict[str, float]]:
-    """The evaluations among the lines of a run: `step` and the metrics without their prefix."""
-    return [
-        {name.removeprefix(_VALIDATION): value for name, value in line.items()}
-        for line in lines
-        if _is_evaluation(line)
-    ]
 
 
 def _is_evaluation(line: Mapping[str, float]) -> bool:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import ClassVar
 
+import keras
 import numpy as np
 import pytest
 from made_up_texts import LABELS, VOCABULARY, made_up_pairs, made_up_scores, write_texts
@@ -22,8 +23,10 @@ from spanbert_tf.studies.grid import run_grid
 from spanbert_tf.tasks.evaluation import load_task_model, run_baseline_evaluation, run_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.prediction import Predictor, run_prediction
-from spanbert_tf.tasks.task import open_records
+from spanbert_tf.tasks.task import open_records, task_dataset
 from spanbert_tf.tasks.text_classification.records import EXAMPLES_FILE
+from spanbert_tf.tasks.text_classification.task import TextClassification
+from spanbert_tf.training.checkpoints import Best
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 
 
@@ -224,6 +227,31 @@ class TestTextClassification(TaskTests):
         assert "no better for 2 evaluations: stopped" in capfd.readouterr().out
         lines = read_metrics(str(tmp_path / "run" / METRICS_FILE))
         assert max(line["step"] for line in lines) == 3
+
+    def test_the_best_one_can_be_chosen_by_the_loss(self, material, tmp_path, monkeypatch):
+        """One attribute says so, of checkpoints and of a grid; Keras computes the same loss."""
+        monkeypatch.setattr(TextClassification, "best", Best("loss", "min"))
+        options = {"training.epochs": 2, "training.batch_size": 16, "training.keep_best": "true"}
+        options |= {"training.evaluations_per_epoch": 2}
+        options |= {"training.min_steps_between_evaluations": 1}
+        rates = {"grid.learning_rates": "[0.5]", "grid.batch_sizes": "[16]"}  # too fast
+        paths = material["preset"], material["train"], str(tmp_path), material["dev"]
+        run = pathlib.Path(run_grid(self.config(material, **options, **rates), *paths))
+        losses = {
+            line["step"]: line["validation_loss"]
+            for line in read_metrics(str(run / METRICS_FILE))
+            if "validation_loss" in line
+        }
+        best = json.loads((run / "checkpoints" / "best.json").read_text())
+        assert best == {"step": min(losses, key=losses.get), "loss": min(losses.values())}
+        assert len(set(losses.values())) == 4
+        scores = json.loads((run / "scores.json").read_text())
+        assert scores["loss"] == pytest.approx(best["loss"], abs=1e-6)
+        _, model = load_task_model(str(run / "preset"))
+        model.compile()
+        batches = task_dataset(material["dev"], batch_size=7, training=False)
+        found = keras.Model.evaluate(model, batches, return_dict=True, verbose=0)
+        assert found["loss"] == pytest.approx(best["loss"], abs=1e-5)
 
     @pytest.mark.slow
     def test_a_grid_that_gets_further_values_trains_those_alone(self, material, tmp_path):
