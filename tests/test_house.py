@@ -123,6 +123,11 @@ def against_the_order(module, names):
             yield f"{module}, line {line}: {name}"
 
 
+def test_the_order_names_rooms_that_are_there():
+    ranks = {rank(room(name)) for name in modules()}
+    assert [name for name in ORDER if ORDER.index(name) not in ranks] == []
+
+
 def test_imports_go_down():
     wrong = [text for name in modules() for text in against_the_order(name, imports(name))]
     assert not wrong, "\n".join(["these imports go up:", *wrong])
