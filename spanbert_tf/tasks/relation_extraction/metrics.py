@@ -16,13 +16,16 @@ def score_tacred(
     As TACRED's `scorer.py` (Zhang et al., 2017) has them: where nothing is predicted, precision
     is 1.
     """
+    # Not scikit-learn's: its micro F1 differs in the last digit, and where nothing is predicted the
+    # precision is 1, where nothing is there the recall 0, which one `zero_division` cannot say.
     num_gold = sum(relation != negative for relation in gold)
     num_predicted = sum(relation != negative for relation in predicted)
     pairs = zip(gold, predicted, strict=True)
     num_right = sum(one == other != negative for one, other in pairs)
     precision = num_right / num_predicted if num_predicted else 1.0
     recall = num_right / num_gold if num_gold else 0.0
-    return _percents(_f1(precision, recall), precision, recall)
+    scores = {"f1": _f1(precision, recall), "precision": precision, "recall": recall}
+    return {name: 100 * value for name, value in scores.items()}
 
 
 def score_semeval2010(
@@ -62,7 +65,3 @@ def _relation(label: str) -> str:
 
 def _f1(precision: float, recall: float) -> float:
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-
-
-def _percents(f1: float, precision: float, recall: float) -> dict[str, float]:
-    return {"f1": 100 * f1, "precision": 100 * precision, "recall": 100 * recall}
