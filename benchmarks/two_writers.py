@@ -27,6 +27,7 @@ import shlex
 import shutil
 import signal
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -95,6 +96,7 @@ def _command(line: str, errors: pathlib.Path) -> None:
     for stream, path in ((1, os.devnull), (2, errors)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
     arguments = shlex.split(line)
+    sys.argv[1:] = arguments  # what a worker of several begins anew with
     if arguments[0] == "quickstart":  # it has no options; its run is as small as the others'
         import spanbert_tf.config
 
@@ -105,7 +107,7 @@ def _command(line: str, errors: pathlib.Path) -> None:
     main(arguments)
 
 
-class _Place:
+class Place:
     """Inputs `a` and `b`, the records of each, and the folder of an output."""
 
     def __init__(self, root: pathlib.Path, *, forked: bool) -> None:
@@ -121,10 +123,14 @@ class _Place:
                 self.folder.mkdir()
 
     def start(self, name: str, side: str) -> multiprocessing.Process:
-        """Begins a command with the inputs of a side."""
+        """Begins a command of `COMMANDS` with the inputs of a side."""
+        return self.start_line(COMMANDS[name], side)
+
+    def start_line(self, line: str, side: str) -> multiprocessing.Process:
+        """Begins a command that is written as those of `COMMANDS` are."""
         places = {"here": self._root / side, "records": self._root / f"{side}-records"}
         seed = _SIDES.index(side) + 1
-        line = COMMANDS[name].format(**places, output=self.output, seed=seed)
+        line = line.format(**places, output=self.output, seed=seed)
         line = re.sub(r" (?=\w+\.\w+=)", " --set ", line)
         process = self._context.Process(target=_command, args=(line, self.errors[side]), name=side)
         process.start()
@@ -218,7 +224,7 @@ class _Row:
     wrong: int = 0
 
 
-def _pair(place: _Place, name: str, delay: float, row: _Row) -> list[str]:
+def _pair(place: Place, name: str, delay: float, row: _Row) -> list[str]:
     """Runs two at once; what is wrong."""
     first = place.start(name, "a")
     time.sleep(delay)
@@ -245,7 +251,7 @@ def _pair(place: _Place, name: str, delay: float, row: _Row) -> list[str]:
     return wrong
 
 
-def _kill(place: _Place, name: str, moment: float, row: _Row) -> list[str]:
+def _kill(place: Place, name: str, moment: float, row: _Row) -> list[str]:
     """Kills a command and runs it again; what is wrong."""
     killed = place.start(name, "a")
     killed.join(moment)
@@ -260,7 +266,7 @@ def _kill(place: _Place, name: str, moment: float, row: _Row) -> list[str]:
     return _compared(place, row.alone["a"], _OF_A_STOP)
 
 
-def _compared(place: _Place, alone: dict[str, object], apart: re.Pattern) -> list[str]:
+def _compared(place: Place, alone: dict[str, object], apart: re.Pattern) -> list[str]:
     """What lies there otherwise than a command alone leaves it."""
     found = place.take()
     names = [name for name in sorted(found.keys() | alone.keys()) if not apart.search(name)]
@@ -268,7 +274,7 @@ def _compared(place: _Place, alone: dict[str, object], apart: re.Pattern) -> lis
 
 
 def _take_turn(
-    place: _Place, name: str, rows: dict[str, _Row], source: random.Random, *, kills: bool
+    place: Place, name: str, rows: dict[str, _Row], source: random.Random, *, kills: bool
 ) -> None:
     if name not in rows:
         alone = {side: (place.run(name, side), place.take()) for side in _SIDES}
@@ -308,7 +314,7 @@ def main(pairs: int, only: tuple[str, ...], forked: bool) -> None:
         import tensorflow  # noqa: F401
     rows, source = {}, random.Random(0)
     with tempfile.TemporaryDirectory() as directory, contextlib.suppress(KeyboardInterrupt):
-        place = _Place(pathlib.Path(directory), forked=forked)
+        place = Place(pathlib.Path(directory), forked=forked)
         try:
             for number in range(pairs):
                 for name in only or COMMANDS:
