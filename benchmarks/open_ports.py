@@ -42,9 +42,8 @@ def _listening() -> set[str]:
                 words = [int(address[at : at + 8], 16) for at in range(0, len(address), 8)]
                 family = socket.AF_INET if name == "tcp" else socket.AF_INET6
                 shown = socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words))
-                found.add(
-                    f"{shown}:{int(port, 16)}" if name == "tcp" else f"[{shown}]:{int(port, 16)}"
-                )
+                shown = shown if name == "tcp" else f"[{shown}]"
+                found.add(f"{shown}:{int(port, 16)}")
     return found
 
 
@@ -71,7 +70,9 @@ def main(only: tuple[str, ...]) -> None:
         for name, line in {**COMMANDS, **_MORE}.items():
             if only and name not in only:
                 continue
-            os.environ["TF_CONFIG"] = _CLUSTER if "multi_worker" in line else ""
+            os.environ.pop("TF_CONFIG", None)
+            if "multi_worker" in line:
+                os.environ["TF_CONFIG"] = _CLUSTER
             process, found = place.start_line(line, "a"), set()
             while process.is_alive():
                 found |= _listening()

@@ -179,7 +179,7 @@ def _write_inputs(directory: pathlib.Path) -> None:
         source = random.Random(seed)
         words = ["".join(source.choices("abcdefghijklmnop", k=6)) for _ in range(300)]
         text = (" ".join(source.choices(words, k=10)) for _ in range(1500))
-        (here / "words.txt").write_text("".join(f"{one} .\n\n" for one in text))
+        (here / "words.txt").write_text("".join(f"{one.capitalize()} .\n\n" for one in text))
         keras.utils.set_random_seed(seed)
         write_presets(here, records)
 

@@ -1,7 +1,6 @@
 """From what a model computes to a SavedModel with its files, whole or not at all."""
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.outputs import OutputKind, check_output, without_slash
+from spanbert_tf.files.outputs import (
+    OutputKind,
+    check_output,
+    discard_unfinished,
+    make_unfinished,
+    without_slash,
+)
 from spanbert_tf.files.writing import write_directory
 from spanbert_tf.presets.loading import load_preset, load_trained
 from spanbert_tf.serving.server_files import Manual, replace_server_files, write_server_files
@@ -154,24 +159,27 @@ def _write_version(
     served: Served, tokenizer: keras_hub.tokenizers.Tokenizer, path: str, *, overwrite: bool
 ) -> None:
     """Writes `output/version`, and the files beside the versions; `output` names the model."""
-    output = os.path.dirname(path)
+    output, version = os.path.split(path)
     name = os.path.basename(os.path.abspath(output))
+    aside = os.path.join(output, f".server-files-{version}")
     try:
-        os.makedirs(output, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".server-files-", dir=output) as server_files:
-            write_server_files(server_files, name, served.manual, served.request())
-            write_directory(
-                path,
-                lambda unfinished: _write(served, tokenizer, unfinished),
-                EXPORT,
-                overwrite=overwrite,
-            )
-            for kept in replace_server_files(server_files, output):
-                print_line(f"{kept}: is not as `export` wrote it, and stays as it is")
+        # Under a name that the next command finds, if this one is killed.
+        server_files = make_unfinished(aside)
+        write_server_files(server_files, name, served.manual, served.request())
+        write_directory(
+            path,
+            lambda unfinished: _write(served, tokenizer, unfinished),
+            EXPORT,
+            overwrite=overwrite,
+        )
+        for kept in replace_server_files(server_files, output):
+            print_line(f"{kept}: is not as `export` wrote it, and stays as it is")
     except OSError as error:
         raise BadInputError(
             f"{path}: cannot be written ({reason(error)}); free some space"
         ) from error
+    finally:
+        discard_unfinished(aside)
 
 
 def _write(served: Served, tokenizer: keras_hub.tokenizers.Tokenizer, path: str) -> None:

@@ -15,6 +15,7 @@ import tensorflow as tf
 import torch
 
 from benchmarks.process_memory import peak_above
+from data_prep.beam.writing import write_pretraining_records
 from data_prep.repair import repair_records
 from data_prep.text.corpus import split_sentences
 from spanbert_tf.config.settings import parse_override, read_settings
@@ -27,7 +28,12 @@ from spanbert_tf.errors import SpanBertError
 from spanbert_tf.files.contents import sha256
 from spanbert_tf.files.preset_files import read_heads
 from spanbert_tf.files.text_files import read_text_file
-from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier, SpanBertTokenizer
+from spanbert_tf.models import (
+    SpanBertBackbone,
+    SpanBertTextClassifier,
+    SpanBertTextClassifierPreprocessor,
+    SpanBertTokenizer,
+)
 from spanbert_tf.presets.loading import load_preset
 from spanbert_tf.pretraining.first_weights import (
     INITIAL_ENCODER,
@@ -326,6 +332,26 @@ def test_a_paragraph_of_quotation_marks_is_seen_in_parts(mark):
     assert "".join(sentences) == text
     assert counts == [len(sentences)]
     assert max(map(len, sentences)) <= 30_000
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "[", "<a>", "\u0301"], ids=["word", "brackets", "tags", "marks"]
+)
+def test_a_megabyte_without_a_space_is_prepared_and_read(text, tmp_path):
+    vocabulary, source = tmp_path / "vocab.txt", tmp_path / "text"
+    vocabulary.write_text("\n".join([*VOCABULARY, "[", "<", ">", "A", "."]))
+    text *= 2**20 // len(text.encode())
+    source.write_text(f"{text}\n\n" + "A a. a a a.\n\n" * 40)
+    options = {"vocabulary": str(vocabulary), "sequence_length": 32}
+    used = peak_above(
+        lambda: write_pretraining_records(str(source), output=str(tmp_path / "out"), **options)
+    )
+    assert used < 1 and PretrainingManifest.load(tmp_path / "out").num_records("train") > 0
+    tokenizer = SpanBertTokenizer(vocabulary.read_text().split("\n"))
+    preprocessor = SpanBertTextClassifierPreprocessor(tokenizer, sequence_length=32)
+    packed = []
+    assert peak_above(lambda: packed.append(preprocessor([text]))) < 0.5
+    assert packed[0]["token_ids"].shape == (1, 32)
 
 
 def test_a_long_paragraph_has_the_sentences_of_its_parts():
