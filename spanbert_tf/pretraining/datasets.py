@@ -155,8 +155,14 @@ def served_batches(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
     _check_reachable(address)
     everything = tf.data.experimental.service.ShardingPolicy.OFF
     distribute = tf.data.experimental.service.distribute(everything, service=address)
-    with waiting_for(address, _CONNECTION_PATIENCE):
-        return batches.apply(distribute)  # registers them with the service
+    try:
+        with waiting_for(address, _CONNECTION_PATIENCE):
+            return batches.apply(distribute)  # registers them with the service
+    except tf.errors.OpError as error:
+        raise ConfigurationError(
+            f"{_SERVICE_KEY}: what answers at {address} is no service of tf.data "
+            f"({type(error).__name__}); name the dispatcher's address"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """A run whose batches another process reads and masks."""
 
+import concurrent.futures
 import os
 import signal
 import socket
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import grpc
 import numpy as np
 import pytest
 
@@ -78,6 +80,16 @@ def silent_address():
     """Of a server that takes connections and never answers, as a stranger's may be."""
     with socket.create_server(("localhost", 0)) as server:
         yield f"grpc://localhost:{server.getsockname()[1]}"
+
+
+def test_what_answers_and_is_no_service_is_refused(tiny_records, tiny_overrides):
+    stranger = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+    port = stranger.add_insecure_port("127.0.0.1:0")
+    stranger.start()
+    address = f"grpc://127.0.0.1:{port}"
+    with pytest.raises(ConfigurationError, match=f"at {address} is no service of tf.data"):
+        batches_of(tiny_records, [*tiny_overrides, f"data.service_address={address}"], 0)
+    stranger.stop(None)
 
 
 def test_the_first_signal_ends_the_wait_for_a_service(
