@@ -15,6 +15,7 @@ from spanbert_tf.command_line import (
     options,
     overwrite_option,
 )
+from spanbert_tf.lazy import load
 
 # Other packages add commands by entry points of this group; the value is a `click.Command`.
 ENTRY_POINTS = "spanbert_tf.prepare"
@@ -54,7 +55,7 @@ class _Commands(Mapping):
 
     def __getitem__(self, name: str) -> click.Command:
         if name in _COMMANDS:
-            return EntryPoint(name, _COMMANDS[name], ENTRY_POINTS).load()
+            return load(_COMMANDS[name])
         (point, *_) = _entry_points().select(name=name) or [None]
         if point is None:
             raise KeyError(name)

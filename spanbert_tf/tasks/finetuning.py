@@ -39,10 +39,7 @@ from spanbert_tf.training.checkpoints import Checkpoints
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import CheckStop, Evaluated, Job
 from spanbert_tf.training.run import run
-from spanbert_tf.training.run_directory import (
-    CONFIG_FILE,
-    PRESET,
-)
+from spanbert_tf.training.run_directory import CONFIG_FILE, PRESET
 
 SCORES_FILE = "scores.json"
 LOSS = "loss"  # of an evaluation, beside the official scores

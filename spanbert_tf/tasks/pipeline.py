@@ -17,7 +17,7 @@ from spanbert_tf.terminal import show_progress
 
 BATCH_SIZE = 32
 MAX_ROWS = 32  # what `predict` takes at once by default
-_TEXT_ALONE = ("text",)
+TEXT_ALONE = ("text",)  # fields of a pipeline for which a string is an input
 
 
 class RawInputError(BadInputError):
@@ -53,7 +53,7 @@ class Pipeline(abc.ABC):
 
     name: ClassVar[str]
     model_class: ClassVar[type[keras_hub.models.Task]]
-    fields: ClassVar[tuple[str, ...]] = _TEXT_ALONE
+    fields: ClassVar[tuple[str, ...]] = TEXT_ALONE
     example: ClassVar[Mapping[str, Any]]
     answered_by: ClassVar[str] = "serving_default"
     top_k: ClassVar[int] = 1
@@ -149,10 +149,10 @@ class Pipeline(abc.ABC):
         """Inputs as dicts that the graph takes; errors name the first that is none."""
         fields, items = self.fields_of(model), []
         wanted = f"{self.name} reads dicts of {' and '.join(fields)}"
-        if fields == _TEXT_ALONE:
+        if fields == TEXT_ALONE:
             wanted = f"{self.name} reads strings, or dicts of text"
         for number, item in enumerate(inputs, start=1):
-            if isinstance(item, str) and fields == _TEXT_ALONE:
+            if isinstance(item, str) and fields == TEXT_ALONE:
                 item = {"text": item}
             if not isinstance(item, dict):
                 raise RawInputError(number, f"is of type {type(item).__name__}; {wanted}")

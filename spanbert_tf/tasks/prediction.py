@@ -16,7 +16,7 @@ from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.serving.exporting import export_model
 from spanbert_tf.tasks.evaluation import load_task_model
 from spanbert_tf.tasks.fill_mask import FillMask
-from spanbert_tf.tasks.pipeline import BATCH_SIZE, Pipeline, RawInputError
+from spanbert_tf.tasks.pipeline import BATCH_SIZE, TEXT_ALONE, Pipeline, RawInputError
 from spanbert_tf.tasks.task import task_of_preset, task_of_records
 from spanbert_tf.terminal import print_line
 
@@ -27,7 +27,6 @@ _ADVICE = (
 _PREDICTIONS = OutputKind("predictions", "")
 _SHOWN_LABELS = 20
 _KEYS = {"score", "clusters"}  # one of which each prediction has, and no raw input
-_TEXT_ALONE = ("text",)
 
 
 class Predictor:
@@ -143,7 +142,6 @@ def run_prediction(
     records = task.open(data)
     task, model = load_task_model(preset, [records], precision)
     predictions = task.predict(model, records, batch_size=batch_size)
-
     outcome = task.outcome(model, records, predictions)
     write_directory(
         output, lambda directory: task.write(outcome, directory), kind, overwrite=overwrite
@@ -185,7 +183,7 @@ def predict_lines(
     lines = dict(_read_lines(source, source_format))
     inputs = list(lines.values())
     predict = Predictor(preset, precision)
-    if source_format == "text" and predict.fields != _TEXT_ALONE:
+    if source_format == "text" and predict.fields != TEXT_ALONE:
         raise BadInputError(
             f"{_name(source)}: holds texts (--format text), and {predict.task} reads "
             f"{' and '.join(predict.fields)}; write JSON lines of these fields"
