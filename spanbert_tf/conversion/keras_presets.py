@@ -79,7 +79,7 @@ _TASKS = {
     TOKEN_CLASSIFIER: SpanBertTokenClassifier,
     COREFERENCE: SpanBertCoreferenceResolver,
 }
-_CLASSES = {kind.__name__: kind for kind in _TASKS.values()}
+_PARTS = {kind.__name__: part for part, kind in _TASKS.items()}
 # Arguments of tasks and their preprocessors that a conversion keeps, or that arrays tell.
 _CONVERTED = {
     *("backbone", "preprocessor", "tokenizer", "labels", "num_classes", "activation", "dropout"),
@@ -101,8 +101,8 @@ def read_keras(
     if vocabulary:
         raise MismatchError(f"{path}: has a vocabulary of its own; leave out --vocabulary")
     name = task_class(path)
-    if name in _CLASSES:
-        backbone, heads, facts = _read_task(path, _CLASSES[name])
+    if name in _PARTS:
+        backbone, heads, facts = _read_task(path, _PARTS[name])
     else:
         backbone, heads, facts = _read_pretrained(path, name)
     facts["approximates_gelu"] = isinstance(backbone, keras_hub.models.BertBackbone)
@@ -134,16 +134,16 @@ def _casing(tokenizer: keras_hub.tokenizers.WordPieceTokenizer) -> Casing:
     return Casing(tokenizer.lowercase, tokenizer.lowercase and not keeps_accents)
 
 
-def _read_task(path: str, kind: type[SpanBertTask]) -> _Read:
+def _read_task(path: str, part: str) -> _Read:
     """The encoder of a task's preset, and its head, unless that was never trained."""
     with without_warning_of_new_heads():
-        task = load_checked(kind, path)
+        task = load_checked(_TASKS[part], path)
     if not task.is_head_trained:
         _print_untrained(path)
         return task.backbone, [], {}
     facts = _facts_of_task(path, task)
     _print_settings_left_behind(path, task)
-    return task.backbone, head_parameters(task), {**facts, "is_head_trained": True}
+    return task.backbone, head_parameters(part, task), {**facts, "is_head_trained": True}
 
 
 def _facts_of_task(path: str, task: SpanBertTask) -> dict[str, object]:
@@ -202,7 +202,7 @@ def _read_pretrained(path: str, name: str | None) -> _Read:
 def refuse_copy(path: str) -> None:
     """Refuses to convert a task's preset to such a preset, which would reset its settings."""
     name = task_class(path)
-    if name in {*_CLASSES, SpanBertRelationClassifier.__name__}:
+    if name in {*_PARTS, SpanBertRelationClassifier.__name__}:
         raise MismatchError(f"{path}: is such a preset already, of a {name}; copy the directory")
 
 
@@ -223,7 +223,7 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
     for part in _TASKS:
         if part in found:
             task = _new_task(part, checkpoint, backbone, tokenizer)
-            assign_parameters(head_parameters(task), checkpoint.arrays)
+            assign_parameters(head_parameters(part, task), checkpoint.arrays)
             _note_trained(task, checkpoint)
             write_preset(task, directory, facts=facts, overwrite=overwrite)
             return [name for name in found if name not in (ENCODER, POOLER, part)]

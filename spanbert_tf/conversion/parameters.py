@@ -11,10 +11,12 @@ import keras_hub
 import numpy as np
 
 from spanbert_tf.conversion.checkpoint import (
+    COREFERENCE,
     LINEAR,
     NETWORK,
     POSITION_TABLES,
     SEGMENT_TABLE,
+    SPAN_CLASSIFIERS,
     SPAN_POSITIONS,
     TABLES,
     TEXT_CLASSIFIER,
@@ -23,21 +25,16 @@ from spanbert_tf.conversion.checkpoint import (
     standard_name,
 )
 from spanbert_tf.layers import CoreferenceHead, ScoringNetwork, SpanBoundaryHead
-from spanbert_tf.models import (
-    SpanBertCoreferenceResolver,
-    SpanBertPretrainer,
-    SpanBertQuestionAnswerer,
-    SpanBertTextClassifier,
-    SpanBertTokenClassifier,
-)
+from spanbert_tf.models import SpanBertPretrainer
 from spanbert_tf.models.span_bert_backbone import TABLE_SIZES
 from spanbert_tf.models.span_bert_task import SpanBertTask
 
-# Task → its dense layer's name in a `Checkpoint`, and its attribute.
+# Part of a `Checkpoint` → the dense layer's name there, and its attribute of the task. The classes
+# themselves are not imported: encoders are converted on JAX, too, where there are no tasks.
 _CLASSIFIERS = {
-    SpanBertQuestionAnswerer: ("qa_outputs", "span_classifiers"),
-    SpanBertTextClassifier: (TEXT_CLASSIFIER, "output_dense"),
-    SpanBertTokenClassifier: (TOKEN_CLASSIFIER, "output_dense"),
+    SPAN_CLASSIFIERS: ("qa_outputs", "span_classifiers"),
+    TEXT_CLASSIFIER: (TEXT_CLASSIFIER, "output_dense"),
+    TOKEN_CLASSIFIER: (TOKEN_CLASSIFIER, "output_dense"),
 }
 
 
@@ -137,11 +134,11 @@ def _span_boundary_parameters(head: SpanBoundaryHead, width: int) -> list[Parame
     return [*parameters, Parameter(f"{prefix}.bias", head.bias)]
 
 
-def head_parameters(task: SpanBertTask) -> list[Parameter]:
-    """The parameters of a fine-tuned task's head."""
-    if isinstance(task, SpanBertCoreferenceResolver):
+def head_parameters(part: str, task: SpanBertTask) -> list[Parameter]:
+    """The parameters of a fine-tuned task's head, which is that part of a `Checkpoint`."""
+    if part == COREFERENCE:
         return _coreference_parameters(task.head)
-    prefix, attribute = _CLASSIFIERS[type(task)]
+    prefix, attribute = _CLASSIFIERS[part]
     return list(_dense(prefix, getattr(task, attribute), task.backbone.hidden_dim))
 
 
