@@ -16,20 +16,28 @@ The last batch of an epoch is filled up to B with `FILLER` rows. A batch that go
 epoch would need no filling, but then epochs would not have a whole number of steps.
 
 The rows lie in one TFRecord file and are read at their places; the task's own function makes
-tensors of a whole batch at once. Nothing here knows what the rows mean.
+tensors of a whole batch at once, with `PackedRows`. Nothing here knows what a task stores.
 
 N rows, B rows of a batch, W widths.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.data.records import Records
-from spanbert_tf.data.rows import PackedRows
+from spanbert_tf.data.manifest import token_id_dtype
+from spanbert_tf.data.records import (
+    POSITION_DTYPE,
+    ROW_TOKEN_IDS,
+    SECOND_START,
+    SEGMENT_POSITIONS,
+    Records,
+    TaskManifest,
+)
+from spanbert_tf.data.rows import LIST, NUMBER, decode_unsigned
 from spanbert_tf.data.tfrecords import RecordFile
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.masking.random_bits import row_keys
@@ -40,8 +48,8 @@ MAX_WIDTHS = 16  # shapes that XLA compiles a step for
 WIDTH_MULTIPLE = 8  # matrix products of 16-bit numbers are fastest so
 FILLER = -1  # in place of a row's number
 _ROWS, _BATCHES = 0, 1  # what is permuted
+_NUMBERS = {"int64": NUMBER, "float32": tf.io.FixedLenFeature([], tf.float32)}
 ParseRows = Callable[..., tuple[dict, dict]]
-ParsePackedRows = Callable[[PackedRows, tf.Tensor, tf.Tensor], tuple[dict, Any]]
 
 
 class Plan(NamedTuple):
@@ -133,7 +141,7 @@ class LengthBatches:
 
 def packed_batches(
     records: Records,
-    parse: ParsePackedRows,
+    parse: Callable[["PackedRows", tf.Tensor, tf.Tensor], tuple[dict, Any]],
     *,
     batch_size: int,
     training: bool,
@@ -177,6 +185,65 @@ def packed_batches(
             records.rows, batches, parse_rows, seed=seed, first_batch=first_batch
         )
     return prediction_batches(records.rows, batches, parse_rows)
+
+
+class PackedRows:
+    """Makes tensors of serialized rows.
+
+    Args:
+        info: description of the rows.
+        pad_id: id of [PAD].
+
+    Attributes:
+        info: as given.
+    """
+
+    def __init__(self, info: TaskManifest, pad_id: int) -> None:
+        self.info = info
+        self._id_dtype = token_id_dtype(info.vocabulary_size)
+        self._positions = SEGMENT_POSITIONS if info.segment_aware else ()
+        self._pad_id = pad_id
+
+    def parse(
+        self, serialized: tf.Tensor, width: tf.Tensor, features: Mapping[str, str]
+    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """The encoder's features, and what else the task has stored.
+
+        Args:
+            serialized: string [B].
+            width: int32 [], S.
+            features: how the task's own features are stored: `"int64"` or `"float32"`, a number;
+                `"uint8"`, `"uint16"` or `"uint32"`, a list with one for each position.
+
+        Returns:
+            `token_ids`, `segment_ids`, `padding_mask` and, if the records have them,
+            `paragraph_indices`, `sentence_indices` and `token_indices`, int32 [B, S]; and the
+            task's own features, numbers as int32 or float32 [B], lists as int32 [B, S].
+        """
+        dtypes = {ROW_TOKEN_IDS: self._id_dtype, SECOND_START: "int64"}
+        dtypes |= dict.fromkeys(self._positions, POSITION_DTYPE) | features
+        kinds = {name: _NUMBERS.get(dtype, LIST) for name, dtype in dtypes.items()}
+        raw = tf.io.parse_example(serialized, kinds)
+        found = {name: _decode(raw[name], dtype, width) for name, dtype in dtypes.items()}
+        num_tokens = tf.strings.length(raw[ROW_TOKEN_IDS]) // np.dtype(self._id_dtype).itemsize
+        positions = tf.range(width)[tf.newaxis]  # [1, S]
+        is_token = positions < num_tokens[:, tf.newaxis]  # [B, S]
+        is_second = positions >= found[SECOND_START][:, tf.newaxis]
+        x = {
+            "token_ids": tf.where(is_token, found[ROW_TOKEN_IDS], self._pad_id),
+            "segment_ids": tf.cast(is_token & is_second, tf.int32),
+            "padding_mask": tf.cast(is_token, tf.int32),
+            **{name: found[name] for name in self._positions},
+        }
+        return x, {name: found[name] for name in features}
+
+
+def _decode(raw: tf.Tensor, dtype: str, width: tf.Tensor) -> tf.Tensor:
+    """Numbers, int32 or float32 [B]; lists, one number a position, int32 [B, S], padded with 0."""
+    if dtype in _NUMBERS:
+        return tf.cast(raw, tf.int32) if dtype == "int64" else raw
+    values = decode_unsigned(raw, dtype, fixed_length=width * np.dtype(dtype).itemsize)
+    return tf.ensure_shape(tf.cast(values, tf.int32), [raw.shape[0], None])
 
 
 def training_batches(

@@ -1,7 +1,6 @@
-"""Serialized records as rows of tensors.
+"""Serialized records for pre-training as rows of tensors.
 
-Records for pre-training are parsed and packed: [CLS], and each block followed by [SEP]. The rows of
-a task are packed already, when they are written; they are parsed and padded.
+They are parsed, and packed: [CLS], and each block followed by [SEP].
 
 B rows, S positions, N tokens of text a row at most, G blocks a row, E entries of a list.
 """
@@ -9,20 +8,12 @@ B rows, S positions, N tokens of text a row at most, G blocks a row, E entries o
 import functools
 import itertools
 import operator
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data import manifest
-from spanbert_tf.data.records import (
-    POSITION_DTYPE,
-    ROW_TOKEN_IDS,
-    SECOND_START,
-    SEGMENT_POSITIONS,
-    TaskManifest,
-)
 from spanbert_tf.masking import AnnotatedSpans, Blocks
 from spanbert_tf.text.vocabulary import SpecialTokenIds
 
@@ -36,7 +27,6 @@ POSITION_LISTS = (
 )
 NUMBER = tf.io.FixedLenFeature([], tf.int64)
 LIST = tf.io.FixedLenFeature([], tf.string)
-_NUMBERS = {"int64": NUMBER, "float32": tf.io.FixedLenFeature([], tf.float32)}
 _DECODED_AS = {"uint32": "int32"}  # TensorFlow decodes no uint32; ids and offsets are far below
 
 
@@ -205,65 +195,6 @@ def segment_aware_indices(records: ParsedRecords) -> dict[str, tf.Tensor]:
     return {
         name: tf.where(is_empty, 0, tf.cast(values, tf.int32)) for name, values in indices.items()
     }
-
-
-class PackedRows:
-    """Makes tensors of serialized rows.
-
-    Args:
-        info: description of the rows.
-        pad_id: id of [PAD].
-
-    Attributes:
-        info: as given.
-    """
-
-    def __init__(self, info: TaskManifest, pad_id: int) -> None:
-        self.info = info
-        self._id_dtype = manifest.token_id_dtype(info.vocabulary_size)
-        self._positions = SEGMENT_POSITIONS if info.segment_aware else ()
-        self._pad_id = pad_id
-
-    def parse(
-        self, serialized: tf.Tensor, width: tf.Tensor, features: Mapping[str, str]
-    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """The encoder's features, and what else the task has stored.
-
-        Args:
-            serialized: string [B].
-            width: int32 [], S.
-            features: how the task's own features are stored: `"int64"` or `"float32"`, a number;
-                `"uint8"`, `"uint16"` or `"uint32"`, a list with one for each position.
-
-        Returns:
-            `token_ids`, `segment_ids`, `padding_mask` and, if the records have them,
-            `paragraph_indices`, `sentence_indices` and `token_indices`, int32 [B, S]; and the
-            task's own features, numbers as int32 or float32 [B], lists as int32 [B, S].
-        """
-        dtypes = {ROW_TOKEN_IDS: self._id_dtype, SECOND_START: "int64"}
-        dtypes |= dict.fromkeys(self._positions, POSITION_DTYPE) | features
-        kinds = {name: _NUMBERS.get(dtype, LIST) for name, dtype in dtypes.items()}
-        raw = tf.io.parse_example(serialized, kinds)
-        found = {name: _decode(raw[name], dtype, width) for name, dtype in dtypes.items()}
-        num_tokens = tf.strings.length(raw[ROW_TOKEN_IDS]) // np.dtype(self._id_dtype).itemsize
-        positions = tf.range(width)[tf.newaxis]  # [1, S]
-        is_token = positions < num_tokens[:, tf.newaxis]  # [B, S]
-        is_second = positions >= found[SECOND_START][:, tf.newaxis]
-        x = {
-            "token_ids": tf.where(is_token, found[ROW_TOKEN_IDS], self._pad_id),
-            "segment_ids": tf.cast(is_token & is_second, tf.int32),
-            "padding_mask": tf.cast(is_token, tf.int32),
-            **{name: found[name] for name in self._positions},
-        }
-        return x, {name: found[name] for name in features}
-
-
-def _decode(raw: tf.Tensor, dtype: str, width: tf.Tensor) -> tf.Tensor:
-    """Numbers, int32 or float32 [B]; lists, one number a position, int32 [B, S], padded with 0."""
-    if dtype in _NUMBERS:
-        return tf.cast(raw, tf.int32) if dtype == "int64" else raw
-    values = decode_unsigned(raw, dtype, fixed_length=width * np.dtype(dtype).itemsize)
-    return tf.ensure_shape(tf.cast(values, tf.int32), [raw.shape[0], None])
 
 
 def decode_unsigned(

@@ -9,14 +9,8 @@ Records travel in chunks of thousands, so that reading and parsing them costs a 
 them: one by one, unbatching and batching alone would cost as much as parsing.
 """
 
-import contextlib
-import os
-from collections.abc import Iterator, Sequence
-
 import tensorflow as tf
 
-from spanbert_tf.data.manifest import DATASET_INFO_FILE, RECORD_ID, PretrainingManifest
-from spanbert_tf.errors import BadInputError
 from spanbert_tf.masking.random_bits import Stream, random_bits, row_keys
 
 # Records that are permuted together; with files that `prepare` wrote in a global random order,
@@ -99,51 +93,3 @@ def evaluation_chunks(files: list[str], fill: tf.data.Dataset) -> tf.data.Datase
     """All records once, in the order of the files, then those of `fill`; chunks of epoch 0."""
     chunks = tf.data.TFRecordDataset(files).concatenate(fill).batch(SHUFFLE_CHUNK)
     return chunks.map(lambda serialized: (serialized, tf.zeros(tf.shape(serialized), tf.int64)))
-
-
-def find_damage(files: list[str], num_records: Sequence[int] | None = None) -> BadInputError | None:
-    """Which record of which file is damaged, or which file has not as many as stated, if any."""
-    for number, path in enumerate(files):
-        records_read = 0
-        try:
-            for serialized in tf.data.TFRecordDataset(path):
-                tf.train.Example.FromString(serialized.numpy())
-                records_read += 1
-        except (tf.errors.OpError, ValueError) as error:
-            # TensorFlow puts the name of a graph node before it, and that of an operation after it.
-            reason = str(error).splitlines()[0].split("}} ")[-1].split(" [Op:")[0]
-            return BadInputError(
-                f"{path}: record {records_read} (from 0) is damaged ({reason}); copy the file "
-                "again or write the records again"
-            )
-        if num_records is not None and records_read != num_records[number]:
-            return BadInputError(
-                f"{path}: has {records_read} records, and {DATASET_INFO_FILE} states "
-                f"{num_records[number]}; copy the file again or write the records again"
-            )
-    return None
-
-
-@contextlib.contextmanager
-def named_damage(directory: str, info: PretrainingManifest) -> Iterator[None]:
-    """Says, in a `BadInputError`, which record is meant where TensorFlow would not."""
-    try:
-        yield
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-        files = [os.path.join(directory, shard.file) for shard in info.shards]
-        damage = find_damage(files, [shard.num_records for shard in info.shards])
-        raise damage or BadInputError(
-            f"{directory}: its records are not what {DATASET_INFO_FILE} says; write them again"
-        ) from error
-
-
-def files_of_records(files: list[str], record_ids: Sequence[int]) -> list[str]:
-    """The names of those files, without their directories, that hold one of some records."""
-    wanted, found = set(record_ids), []
-    for path in files:
-        for serialized in tf.data.TFRecordDataset(path).as_numpy_iterator():
-            example = tf.train.Example.FromString(serialized)
-            if example.features.feature[RECORD_ID].int64_list.value[0] in wanted:
-                found.append(os.path.basename(path))
-                break
-    return found

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import re
 import socket
 import threading
@@ -11,7 +12,7 @@ import tensorflow as tf
 
 from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.data.manifest import RECORD_ID, PretrainingManifest
+from spanbert_tf.data.manifest import DATASET_INFO_FILE, RECORD_ID, PretrainingManifest
 from spanbert_tf.data.rows import parse_records
 from spanbert_tf.data.stream import training_chunks
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
@@ -133,17 +134,43 @@ class RunDatasets:
         stated = batches.apply(tf.data.experimental.assert_cardinality(num_batches))
         return self.devices.for_workers(stated)
 
-    def record_ids(self, first_batch: int) -> tf.data.Dataset:
-        """The record ids of the global training batches from a given one on, int64 [B]."""
+    def files_of_batch(self, number: int) -> list[str]:
+        """The names of the files that hold a record of a global training batch."""
         info, training = self.info, self.config.training
-        chunks = training_chunks(
-            info.files(self.data, "train"),
-            info.num_records("train"),
-            training.seed,
-            first_batch * training.batch_size,
-        )
+        files = info.files(self.data, "train")
+        first_record = number * training.batch_size
+        chunks = training_chunks(files, info.num_records("train"), training.seed, first_record)
         ids = chunks.map(lambda serialized, _: parse_records(serialized, info).scalars[RECORD_ID])
-        return ids.rebatch(training.batch_size)
+        wanted = set(next(ids.rebatch(training.batch_size).as_numpy_iterator()).tolist())
+        return [os.path.basename(path) for path in files if wanted & _record_ids(path)]
+
+
+def _record_ids(path: str) -> set[int]:
+    examples = map(tf.train.Example.FromString, tf.data.TFRecordDataset(path).as_numpy_iterator())
+    return {example.features.feature[RECORD_ID].int64_list.value[0] for example in examples}
+
+
+def find_damage(data: str, info: PretrainingManifest) -> BadInputError | None:
+    """Which record of which file is damaged, or which file has not as many as stated, if any."""
+    for shard in info.shards:
+        path, records_read = os.path.join(data, shard.file), 0
+        try:
+            for serialized in tf.data.TFRecordDataset(path):
+                tf.train.Example.FromString(serialized.numpy())
+                records_read += 1
+        except (tf.errors.OpError, ValueError) as error:
+            # TensorFlow puts the name of a graph node before it, and that of an operation after it.
+            reason = str(error).splitlines()[0].split("}} ")[-1].split(" [Op:")[0]
+            return BadInputError(
+                f"{path}: record {records_read} (from 0) is damaged ({reason}); copy the file "
+                "again or write the records again"
+            )
+        if records_read != shard.num_records:
+            return BadInputError(
+                f"{path}: has {records_read} records, and {DATASET_INFO_FILE} states "
+                f"{shard.num_records}; copy the file again or write the records again"
+            )
+    return None
 
 
 def served_batches(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:

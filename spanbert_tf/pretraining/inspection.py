@@ -1,7 +1,8 @@
 """`spanbert-tf inspect` of records for pre-training: counts, masked examples, span lengths."""
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import keras
@@ -13,15 +14,15 @@ from rich.text import Text
 from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.data.manifest import SPLITS, PretrainingManifest
+from spanbert_tf.data.manifest import DATASET_INFO_FILE, SPLITS, PretrainingManifest
 from spanbert_tf.data.rows import POSITION_LISTS, parse_records, segment_aware_indices
-from spanbert_tf.data.stream import named_damage
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.outputs import OutputKind, check_output_file
 from spanbert_tf.files.writing import output_file
 from spanbert_tf.layers.segment_aware_embedding import lowered_indices
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS, TABLE_SIZES
-from spanbert_tf.pretraining.datasets import tokens_per_row
+from spanbert_tf.pretraining.datasets import find_damage, tokens_per_row
 from spanbert_tf.pretraining.span_lengths import SpanLengths, count_span_lengths, plot_span_lengths
 from spanbert_tf.terminal import escape_controls
 from spanbert_tf.text.vocabulary import MASK_TOKEN, is_continuation
@@ -71,7 +72,7 @@ def inspect_records(
     settings = load_config(config, overrides)
     info = PretrainingManifest.load(data)
     _print_counts(console, data, info)
-    with named_damage(data, info):
+    with _named_damage(data, info):
         _print_examples(console, data, info, settings, num_examples)
         _print_head_steps(console, settings)
         if index_names := POSITION_EMBEDDINGS[settings.model.position_embeddings]:
@@ -84,6 +85,17 @@ def inspect_records(
         with output_file(png) as unfinished:
             plot_span_lengths(lengths, unfinished, title)
         console.print(f"wrote {png}", highlight=False)
+
+
+@contextlib.contextmanager
+def _named_damage(directory: str, info: PretrainingManifest) -> Iterator[None]:
+    """Says, in a `BadInputError`, which record is meant where TensorFlow would not."""
+    try:
+        yield
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+        raise find_damage(directory, info) or BadInputError(
+            f"{directory}: its records are not what {DATASET_INFO_FILE} says; write them again"
+        ) from error
 
 
 def _is_picture(path: str) -> bool:

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.data.manifest import VOCABULARY_FILE, PretrainingManifest
-from spanbert_tf.data.stream import files_of_records, find_damage
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
 from spanbert_tf.models.pretraining_heads import LOADED
@@ -19,6 +18,7 @@ from spanbert_tf.presets.pretraining import load_preset_into, save_pretraining_p
 from spanbert_tf.pretraining.datasets import (
     RunDatasets,
     check_records,
+    find_damage,
     tokens_per_row,
     watched_service,
 )
@@ -208,15 +208,11 @@ class PretrainingJob(Job):
 
     def damage(self) -> BadInputError | None:
         """The record that cannot be read."""
-        shards = self._info.shards
-        files = [os.path.join(self._data, shard.file) for shard in shards]
-        return find_damage(files, [shard.num_records for shard in shards])
+        return find_damage(self._data, self._info)
 
     def files_of_step(self, step: int) -> str:
         """The files that hold the records of a batch."""
-        (batch,) = self._datasets.record_ids(step).take(1).as_numpy_iterator()
-        files = files_of_records(self._info.files(self._data, "train"), batch.tolist())
-        return ", ".join(files)
+        return ", ".join(self._datasets.files_of_batch(step))
 
 
 def save_run_preset(

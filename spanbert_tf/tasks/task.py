@@ -15,9 +15,8 @@ import tensorflow as tf
 
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.console import DataConsole
-from spanbert_tf.data.batches import packed_batches
+from spanbert_tf.data.batches import PackedRows, packed_batches
 from spanbert_tf.data.records import Records, TaskManifest
-from spanbert_tf.data.rows import PackedRows
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.kinds import ANY_TASK, info_file, refuse_other_records
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer

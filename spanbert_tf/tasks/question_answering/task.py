@@ -11,8 +11,8 @@ import tensorflow as tf
 from rich.text import Text
 
 from spanbert_tf.console import DataConsole
+from spanbert_tf.data.batches import PackedRows
 from spanbert_tf.data.records import Records
-from spanbert_tf.data.rows import PackedRows
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import (

@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.console import DataConsole
+from spanbert_tf.data.batches import PackedRows
 from spanbert_tf.data.records import Records
-from spanbert_tf.data.rows import PackedRows
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.files.writing import write_text

@@ -14,6 +14,7 @@ from spanbert_tf.data.manifest import ANNOTATIONS, PretrainingManifest
 from spanbert_tf.data.rows import pack_spans, parse_records
 from spanbert_tf.errors import BadInputError, MismatchError, SpanBertError
 from spanbert_tf.masking import MaskingOptions
+from spanbert_tf.pretraining.datasets import find_damage
 
 CLS, SEP, PAD = 2, 3, 0
 LENGTH = 37  # positions of a row; 7 slots
@@ -374,7 +375,8 @@ def test_annotated_spans_lie_beside_the_special_tokens_of_a_pair(tmp_path):
 @pytest.mark.parametrize("damage", ["truncated", "flipped"])
 def test_damaged_shard_is_found_with_its_record(single_records, tmp_path, damage):
     directory = copy_records(single_records, tmp_path)
-    files = PretrainingManifest.load(directory).files(str(directory), "train")
+    info = PretrainingManifest.load(directory)
+    files = info.files(str(directory), "train")
     shard = directory / "train-00000-of-00002.tfrecord"
     content = bytearray(shard.read_bytes())
     if damage == "truncated":
@@ -385,7 +387,7 @@ def test_damaged_shard_is_found_with_its_record(single_records, tmp_path, damage
     with pytest.raises(tf.errors.DataLossError):
         list(tf.data.TFRecordDataset(files))
     assert "train-00000-of-00002.tfrecord: record 2 (from 0)" in str(
-        record_stream.find_damage(files)
+        find_damage(str(directory), info)
     )
 
 
@@ -416,20 +418,20 @@ def test_a_shard_that_was_cut_is_refused_before_the_first_step(single_records, t
 def test_an_epoch_that_lacks_records_ends_the_stream(single_records, tmp_path, kept):
     """Files can be cut while they are read; without a record the stream would never end."""
     directory = copy_records(single_records, tmp_path, num_shards=1)
-    files = PretrainingManifest.load(directory).files(str(directory), "train")
+    info = PretrainingManifest.load(directory)
+    files = info.files(str(directory), "train")
     stream = pretraining_dataset(directory, batch_size=2).as_numpy_iterator()
     with open(files[0], "r+b") as file:
         file.truncate(record_bounds(file.read())[kept])
     with pytest.raises(tf.errors.InvalidArgumentError, match="not the 6 that the description"):
         for _ in range(4):
             next(stream)
-    damage = record_stream.find_damage(files, [6])
+    damage = find_damage(str(directory), info)
     assert f"tfrecord: has {kept} records, and dataset_info.json states 6" in str(damage)
 
 
 def test_no_damage_is_found_in_whole_files(single):
-    info = PretrainingManifest.load(single)
-    assert record_stream.find_damage(info.files(str(single), "train")) is None
+    assert find_damage(str(single), PretrainingManifest.load(single)) is None
 
 
 @pytest.mark.parametrize("key", ["num_bytes", "strip_accents", "unigram_counts_hash"])
