@@ -1,13 +1,12 @@
 """AdamW with BERT's schedule, BERT's exceptions from weight decay, and groups of variables."""
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
 import keras
 from keras import ops
 
-from spanbert_tf.training.schedule import VariableGroup, WarmupLinearDecay
+from spanbert_tf.training.schedule import VariableGroup, VariableValues, values_of_variables
 
 if _IS_TENSORFLOW := keras.backend.backend() == "tensorflow":
     import tensorflow as tf
@@ -23,17 +22,6 @@ _REFUSED = {
     "amsgrad": "is not here: the step has an epsilon for each variable, and may correct no bias",
     "clipvalue": "is not here; gradients are clipped by norms: global_clipnorm, or clipnorm",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class _Values:
-    """What one variable is trained with; `clip` is a number of `AdamW._limits`."""
-
-    schedule: WarmupLinearDecay | None  # of a group
-    factor: float
-    weight_decay: float
-    epsilon: float
-    clip: int
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -114,40 +102,7 @@ class AdamW(keras.optimizers.AdamW):
             self.loss_scale = scalar("loss_scale", "float32", _FIRST_LOSS_SCALE)
             self.updates_at_scale = scalar("updates_at_scale", "int32", 0)
         super().build(variables)
-        groups = self._group_of_path({variable.path for variable in variables})
-        # The limit of each clip, `None` for none. The first is that of all variables that have no
-        # other; then come the groups' and, where each variable is clipped by itself, those.
-        self._limits = [self.global_clipnorm, *(group.global_clipnorm for group in self.groups)]
-        self._values = [self._values_of(v, groups.get(v.path)) for v in variables]
-
-    def _group_of_path(self, known: set[str]) -> dict[str, int]:
-        """The number of the group of each variable that is in one."""
-        found: dict[str, int] = {}
-        for number, group in enumerate(self.groups):
-            for path in group.paths:
-                if path not in known or path in found:
-                    what = "in two groups" if path in found else "no variable that is trained"
-                    raise ValueError(f"groups: {path!r} is {what}")
-                found[path] = number
-        return found
-
-    def _values_of(self, variable: keras.Variable, number: int | None) -> _Values:
-        """The values of a variable, which is in the group of that number."""
-        group = None if number is None else self.groups[number]
-        own = self if group is None else group
-        clip = 0
-        if group is not None and group.global_clipnorm is not None:
-            clip = 1 + number
-        elif self.clipnorm is not None:
-            clip = len(self._limits)
-            self._limits.append(self.clipnorm)
-        return _Values(
-            schedule=None if group is None else group.learning_rate,
-            factor=self.learning_rate_factors.get(variable.path, 1.0),
-            weight_decay=(own.weight_decay or 0.0) if self._use_weight_decay(variable) else 0.0,
-            epsilon=own.epsilon,
-            clip=clip,
-        )
+        self._limits, self._values = values_of_variables(self, variables)
 
     def scale_loss(self, loss: keras.KerasTensor) -> keras.KerasTensor:
         """The loss to take gradients of, for `apply`."""
@@ -222,7 +177,7 @@ class AdamW(keras.optimizers.AdamW):
             of_clips[self._values_for(variable).clip].append(gradient)
         return ops.sqrt(ops.stack([_sum_of_squares(gradients) for gradients in of_clips]))
 
-    def _values_for(self, variable: keras.Variable) -> _Values:
+    def _values_for(self, variable: keras.Variable) -> VariableValues:
         return self._values[self._get_variable_index(variable)]
 
     def _update(
@@ -305,7 +260,7 @@ class AdamW(keras.optimizers.AdamW):
         variable.assign_sub(rate * first.value / (ops.sqrt(second.value) + values.epsilon))
 
     def _rate_and_powers(
-        self, values: _Values, dtype: str, learning_rate: keras.KerasTensor
+        self, values: VariableValues, dtype: str, learning_rate: keras.KerasTensor
     ) -> tuple[keras.KerasTensor, tuple[keras.KerasTensor, keras.KerasTensor]]:
         """The learning rate of a variable, and both betas to the power of the step.
 

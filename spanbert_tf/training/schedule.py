@@ -1,6 +1,7 @@
-"""BERT's learning-rate schedule, and groups of variables with schedules of their own."""
+"""BERT's learning-rate schedule, and what each variable is trained with: groups of them."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import keras
 
@@ -70,3 +71,68 @@ class VariableGroup:
     weight_decay: float
     epsilon: float
     global_clipnorm: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class VariableValues:
+    """What one variable is trained with, its group's values or the optimizer's.
+
+    Attributes:
+        schedule: of its group; `None`: the optimizer's.
+        factor: what the learning rate is multiplied with.
+        weight_decay: decoupled; 0 where none is wanted.
+        epsilon: added to the root of the second moment.
+        clip: which limit of the gradients' norm holds, a number of those limits.
+    """
+
+    schedule: WarmupLinearDecay | None
+    factor: float
+    weight_decay: float
+    epsilon: float
+    clip: int
+
+
+def values_of_variables(
+    optimizer: keras.optimizers.AdamW, variables: Sequence[keras.Variable]
+) -> tuple[list[float | None], list[VariableValues]]:
+    """The limit of each clip, `None` for none, and what each variable is trained with.
+
+    The first limit is that of all variables that have no other; then come the groups' and, where
+    each variable is clipped by itself, those.
+
+    Args:
+        optimizer: an `AdamW`.
+        variables: all that it trains.
+
+    Raises:
+        ValueError: a group names another variable, or one that a group before it names.
+    """
+    known, numbers = {variable.path for variable in variables}, {}
+    for number, group in enumerate(optimizer.groups):
+        for path in group.paths:
+            if path not in known or path in numbers:
+                what = "in two groups" if path in numbers else "no variable that is trained"
+                raise ValueError(f"groups: {path!r} is {what}")
+            numbers[path] = number
+    limits = [optimizer.global_clipnorm, *(group.global_clipnorm for group in optimizer.groups)]
+    values = []
+    for variable in variables:
+        number, clip = numbers.get(variable.path), 0
+        group = None if number is None else optimizer.groups[number]
+        own = group or optimizer
+        if group and group.global_clipnorm is not None:
+            clip = 1 + number
+        elif optimizer.clipnorm is not None:
+            clip = len(limits)
+            limits.append(optimizer.clipnorm)
+        weight_decay = own.weight_decay if optimizer._use_weight_decay(variable) else None
+        values.append(
+            VariableValues(
+                schedule=group and group.learning_rate,
+                factor=optimizer.learning_rate_factors.get(variable.path, 1.0),
+                weight_decay=weight_decay or 0.0,
+                epsilon=own.epsilon,
+                clip=clip,
+            )
+        )
+    return limits, values
