@@ -14,7 +14,7 @@ from spanbert_tf.pretraining.job import PretrainingJob
 from spanbert_tf.training.devices import Devices
 
 ROOT = pathlib.Path(spanbert_tf.__file__).parents[1]
-MOST_FILES, MOST_LINES = 18, 3_300  # 34 files and 4,866 lines before; the goal was 3,000
+MOST_FILES, MOST_LINES = 18, 3_000  # 34 files and 4,866 lines before
 
 
 @pytest.fixture(scope="module")

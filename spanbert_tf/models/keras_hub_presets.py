@@ -9,10 +9,13 @@ import contextlib
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import keras
+import keras_hub
+import numpy as np
 from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.errors import BadInputError
@@ -27,6 +30,7 @@ _DESCRIPTIONS = (
     preset_utils.TASK_CONFIG_FILE,
     preset_utils.PREPROCESSOR_CONFIG_FILE,
 )
+_HEAD_STATE = "is_head_trained"  # in the file of weights, beside the head's
 _PACKAGES = ("builtins", "keras", "keras_hub", "keras_nlp", "spanbert_tf")
 
 
@@ -127,6 +131,70 @@ class SavesWithoutMixedPrecision:
         """
         with without_mixed_precision(self):
             super().save_to_preset(preset_dir, max_shard_size=max_shard_size)
+
+
+class NewHeadWarning(UserWarning):
+    """A preset had no trained head of a class, so that it got a new one."""
+
+
+class TaskPresets(SavesWithoutMixedPrecision, LoadsPresets):
+    """Presets of tasks, which hold whether the head was trained; see `SpanBertTask`."""
+
+    is_head_trained = False
+
+    @classmethod
+    def from_preset(
+        cls, preset: str, load_weights: bool = True, **kwargs
+    ) -> "keras_hub.models.Task":
+        """Loads a preset; one without a head of this class gets a new head.
+
+        That warns, unless the call asks for a new head: with `num_classes`, with the `labels` of a
+        relation or token classifier, or without weights. `predict` refuses a head that was never
+        trained.
+
+        Args:
+            preset: directory, or another name that KerasHub knows.
+            load_weights: whether to load weights; all are random otherwise.
+            **kwargs: arguments of the class and of its backbone, in place of the preset's.
+        """
+        task = super().from_preset(preset, load_weights=load_weights, **kwargs)
+        asks_for_new_head = "num_classes" in kwargs or not load_weights
+        if not (asks_for_new_head or task.is_head_trained):
+            warnings.warn(
+                f"{preset}: has no trained head of a {cls.__name__}; a new one was put on its "
+                "encoder: train it before you use it",
+                NewHeadWarning,
+                stacklevel=2,
+            )
+        return task
+
+    def save_own_variables(self, store: dict) -> None:
+        """Writes the model's own variables, and whether the head was trained."""
+        super().save_own_variables(store)
+        store[_HEAD_STATE] = np.array(self.is_head_trained, "uint8")
+
+    def load_own_variables(self, store: dict) -> None:
+        """Reads what `save_own_variables` wrote."""
+        own = {name: store[name] for name in store.keys()}  # noqa: SIM118
+        state = own.pop(_HEAD_STATE, None)
+        if state is not None and state.shape != ():  # of HDF5, which has read no value so far
+            raise ValueError(f"{_HEAD_STATE} has shape {list(state.shape)}, and is one value")
+        if state is not None:
+            self.is_head_trained = bool(np.array(state))
+        super().load_own_variables(own)
+
+    def save_task_weights(self, filepath: str) -> None:
+        """Saves the head alone: neither the encoder nor the optimizer."""
+        keras.saving.save_weights(self, filepath, objects_to_skip=self._beside_head())
+
+    def load_task_weights(self, filepath: str) -> None:
+        """Loads the head alone."""
+        keras.saving.load_weights(self, filepath, objects_to_skip=self._beside_head())
+
+    def _beside_head(self) -> list[object]:
+        optimizer = getattr(self, "optimizer", None)
+        of_training = [*self.metrics, optimizer] if optimizer else self.metrics
+        return [*self.backbone._flatten_layers(), *of_training]
 
 
 def task_class(preset: str) -> str | None:

@@ -1,15 +1,94 @@
-"""The heads that only pre-training needs, as a preset keeps them: one array a variable."""
+"""The presets of a pretrainer, which keep the heads that only pre-training needs beside the others.
+
+A head is kept as an array a variable.
+"""
 
 import os
+from typing import TYPE_CHECKING, Self
 
 import keras
 import keras_hub
 import numpy as np
 
-from spanbert_tf.files.preset_files import HEADS_FILE
+from spanbert_tf.files.kinds import refuse_no_preset
+from spanbert_tf.files.preset_files import HEADS_FILE, head_options, read_heads
 from spanbert_tf.models.span_bert_task import SpanBertTask
 
+if TYPE_CHECKING:  # they need TensorFlow, which a pretrainer on JAX does without
+    from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
+    from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+
+HEAD_ARGUMENTS = ("span_boundary", "next_sentence", "max_span_targets", "span_position_dim")
 LOADED, FRESH = "taken over", "starts fresh"  # what became of a head of a preset
+
+
+class PretrainerPresets:
+    """Base of the pretrainer; name it before the others."""
+
+    def to_masked_lm(
+        self, tokenizer: "SpanBertTokenizer", sequence_length: int | None = None
+    ) -> "SpanBertMaskedLM":
+        """The masked-language model in this one, to predict with, to save and to export.
+
+        Args:
+            tokenizer: tokenizer of the records that this model was trained on.
+            sequence_length: positions of a row that its preprocessor packs; as many as the
+                encoder reads by default.
+
+        Returns:
+            A `SpanBertMaskedLM` with this model's encoder and a copy of its head.
+        """
+        from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
+        from spanbert_tf.models.span_bert_masked_lm_preprocessor import (
+            SpanBertMaskedLMPreprocessor,
+        )
+
+        length = sequence_length or self.backbone.max_sequence_length
+        preprocessor = SpanBertMaskedLMPreprocessor(tokenizer, sequence_length=length)
+        masked_lm = SpanBertMaskedLM(self.backbone, preprocessor)
+        masked_lm.masked_lm_head.set_weights(self.masked_lm_head.get_weights())
+        masked_lm.is_head_trained = self.is_head_trained
+        return masked_lm
+
+    def save_to_preset(
+        self, preset_dir: str, max_shard_size: float = 10, *, tokenizer: "SpanBertTokenizer"
+    ) -> None:
+        """Writes the preset of a `SpanBertMaskedLM`, with this model's further heads beside it.
+
+        `spanbert-tf export`, `--initial-preset` and `--preset` take it, and so does `from_preset`
+        of every task class here.
+
+        Args:
+            preset_dir: directory of the preset.
+            max_shard_size: in GB; larger encoders are saved in several files.
+            tokenizer: tokenizer of the records that this model was trained on.
+        """
+        self.to_masked_lm(tokenizer).save_to_preset(preset_dir, max_shard_size=max_shard_size)
+        write_heads(head_arrays(self), preset_dir)
+
+    @classmethod
+    def from_preset(cls, preset: str, load_weights: bool = True, **kwargs) -> Self:
+        """Loads the encoder of a preset with the pre-training heads that it holds.
+
+        Args:
+            preset: directory, or another name that KerasHub knows.
+            load_weights: whether to load weights; all are random otherwise.
+            **kwargs: arguments of the class, in place of what the preset holds; `dtype`.
+        """
+        from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
+
+        refuse_no_preset(preset)
+        saved = read_heads(preset)
+        options = head_options(saved)
+        options |= {name: kwargs.pop(name) for name in HEAD_ARGUMENTS if name in kwargs}
+        loaded = SpanBertMaskedLM.from_preset(
+            preset, load_weights=load_weights, preprocessor=None, **kwargs
+        )
+        pretrainer = cls(loaded.backbone, **options)
+        if load_weights:
+            load_heads(pretrainer, loaded.masked_lm_head, saved)
+            pretrainer.is_head_trained = loaded.is_head_trained
+        return pretrainer
 
 
 def write_heads(arrays: dict[str, np.ndarray], directory: str) -> None:

@@ -3,23 +3,15 @@
 B examples, S positions, K prediction slots, H width, V vocabulary entries.
 """
 
-from typing import TYPE_CHECKING
-
 import keras
 import keras_hub
 from keras import ops
 
-from spanbert_tf.files.kinds import refuse_no_preset
-from spanbert_tf.files.preset_files import head_options, read_heads
 from spanbert_tf.layers import SpanBoundaryHead, bert_initializer, masked_lm_head
 from spanbert_tf.models.objective import ObjectiveSums, vocabulary_crossentropy
-from spanbert_tf.models.pretraining_heads import head_arrays, load_heads, write_heads
+from spanbert_tf.models.pretraining_heads import HEAD_ARGUMENTS, PretrainerPresets
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
-
-if TYPE_CHECKING:  # they need TensorFlow, which a pretrainer on JAX does without
-    from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
-    from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 
 _SLOT_INPUTS = {
     "masked_lm": ("mask_positions",),
@@ -31,8 +23,6 @@ _TARGETS = {
     "span_boundary": ("mask_ids", "span_weights"),
     "next_sentence": ("next_sentence_labels", "mask_weights"),
 }
-
-_HEAD_ARGUMENTS = ("span_boundary", "next_sentence", "max_span_targets", "span_position_dim")
 
 
 def _targets(
@@ -51,7 +41,7 @@ def _targets(
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
+class SpanBertPretrainer(PretrainerPresets, SpanBertTask, keras_hub.models.Task):
     """An encoder with the heads of SpanBERT's objectives (SpanBERT, sections 3.1 to 3.3).
 
     `fit` takes the batches of `spanbert_tf.data.pretraining_dataset` as they are: one dict of
@@ -141,71 +131,6 @@ class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
         self.max_span_targets = max_span_targets
         self.span_position_dim = span_position_dim
 
-    def to_masked_lm(
-        self, tokenizer: "SpanBertTokenizer", sequence_length: int | None = None
-    ) -> "SpanBertMaskedLM":
-        """The masked-language model in this one, to predict with, to save and to export.
-
-        Args:
-            tokenizer: tokenizer of the records that this model was trained on.
-            sequence_length: positions of a row that its preprocessor packs; as many as the
-                encoder reads by default.
-
-        Returns:
-            A `SpanBertMaskedLM` with this model's encoder and a copy of its head.
-        """
-        from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
-        from spanbert_tf.models.span_bert_masked_lm_preprocessor import (
-            SpanBertMaskedLMPreprocessor,
-        )
-
-        length = sequence_length or self.backbone.max_sequence_length
-        preprocessor = SpanBertMaskedLMPreprocessor(tokenizer, sequence_length=length)
-        masked_lm = SpanBertMaskedLM(self.backbone, preprocessor)
-        masked_lm.masked_lm_head.set_weights(self.masked_lm_head.get_weights())
-        masked_lm.is_head_trained = self.is_head_trained
-        return masked_lm
-
-    def save_to_preset(
-        self, preset_dir: str, max_shard_size: float = 10, *, tokenizer: "SpanBertTokenizer"
-    ) -> None:
-        """Writes the preset of a `SpanBertMaskedLM`, with this model's further heads beside it.
-
-        `spanbert-tf export`, `--initial-preset` and `--preset` take it, and so does `from_preset`
-        of every task class here.
-
-        Args:
-            preset_dir: directory of the preset.
-            max_shard_size: in GB; larger encoders are saved in several files.
-            tokenizer: tokenizer of the records that this model was trained on.
-        """
-        self.to_masked_lm(tokenizer).save_to_preset(preset_dir, max_shard_size=max_shard_size)
-        write_heads(head_arrays(self), preset_dir)
-
-    @classmethod
-    def from_preset(cls, preset: str, load_weights: bool = True, **kwargs) -> "SpanBertPretrainer":
-        """Loads the encoder of a preset with the pre-training heads that it holds.
-
-        Args:
-            preset: directory, or another name that KerasHub knows.
-            load_weights: whether to load weights; all are random otherwise.
-            **kwargs: arguments of the class, in place of what the preset holds; `dtype`.
-        """
-        from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
-
-        refuse_no_preset(preset)
-        saved = read_heads(preset)
-        options = head_options(saved)
-        options |= {name: kwargs.pop(name) for name in _HEAD_ARGUMENTS if name in kwargs}
-        loaded = SpanBertMaskedLM.from_preset(
-            preset, load_weights=load_weights, preprocessor=None, **kwargs
-        )
-        pretrainer = cls(loaded.backbone, **options)
-        if load_weights:
-            load_heads(pretrainer, loaded.masked_lm_head, saved)
-            pretrainer.is_head_trained = loaded.is_head_trained
-        return pretrainer
-
     @property
     def objectives(self) -> tuple[str, ...]:
         """Names of the objectives that the model has heads of."""
@@ -238,5 +163,5 @@ class SpanBertPretrainer(SpanBertTask, keras_hub.models.Task):
 
     def get_config(self) -> dict:
         config = super().get_config()
-        config.update({name: getattr(self, name) for name in _HEAD_ARGUMENTS})
+        config.update({name: getattr(self, name) for name in HEAD_ARGUMENTS})
         return config

@@ -1,13 +1,9 @@
 """What all task classes share: objectives, the step, the state of the head, and presets."""
 
-import warnings
-
 import keras
-import keras_hub
-import numpy as np
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.models.keras_hub_presets import LoadsPresets, SavesWithoutMixedPrecision
+from spanbert_tf.models.keras_hub_presets import TaskPresets
 from spanbert_tf.models.objective import Objectives
 
 if keras.backend.backend() == "tensorflow":
@@ -20,14 +16,7 @@ else:
         _held: frozenset[int] = frozenset()
 
 
-_HEAD_STATE = "is_head_trained"  # in the file of weights, beside the head's
-
-
-class NewHeadWarning(UserWarning):
-    """A preset had no trained head of a class, so that it got a new one."""
-
-
-class SpanBertTask(Objectives, TrainStep, SavesWithoutMixedPrecision, LoadsPresets):
+class SpanBertTask(Objectives, TrainStep, TaskPresets):
     """Base of the tasks on a `SpanBertBackbone`; name it before KerasHub's class.
 
     A task that does not read the pooler leaves it out of what it trains, and out of its
@@ -40,7 +29,6 @@ class SpanBertTask(Objectives, TrainStep, SavesWithoutMixedPrecision, LoadsPrese
     """
 
     loaded_from: str | None = None
-    is_head_trained = False
     _reads_pooler = False
 
     @property
@@ -121,57 +109,3 @@ class SpanBertTask(Objectives, TrainStep, SavesWithoutMixedPrecision, LoadsPrese
         pooler = () if self._reads_pooler else self.backbone.pooled_dense.variables
         left_out = self._held.union(map(id, pooler))
         return [variable for variable in variables if id(variable) not in left_out]
-
-    @classmethod
-    def from_preset(
-        cls, preset: str, load_weights: bool = True, **kwargs
-    ) -> "keras_hub.models.Task":
-        """Loads a preset; one without a head of this class gets a new head.
-
-        That warns, unless the call asks for a new head: with `num_classes`, with the `labels` of a
-        relation or token classifier, or without weights. `predict` refuses a head that was never
-        trained.
-
-        Args:
-            preset: directory, or another name that KerasHub knows.
-            load_weights: whether to load weights; all are random otherwise.
-            **kwargs: arguments of the class and of its backbone, in place of the preset's.
-        """
-        task = super().from_preset(preset, load_weights=load_weights, **kwargs)
-        asks_for_new_head = "num_classes" in kwargs or not load_weights
-        if not (asks_for_new_head or task.is_head_trained):
-            warnings.warn(
-                f"{preset}: has no trained head of a {cls.__name__}; a new one was put on its "
-                "encoder: train it before you use it",
-                NewHeadWarning,
-                stacklevel=2,
-            )
-        return task
-
-    def save_own_variables(self, store: dict) -> None:
-        """Writes the model's own variables, and whether the head was trained."""
-        super().save_own_variables(store)
-        store[_HEAD_STATE] = np.array(self.is_head_trained, "uint8")
-
-    def load_own_variables(self, store: dict) -> None:
-        """Reads what `save_own_variables` wrote."""
-        own = {name: store[name] for name in store.keys()}  # noqa: SIM118
-        state = own.pop(_HEAD_STATE, None)
-        if state is not None and state.shape != ():  # of HDF5, which has read no value so far
-            raise ValueError(f"{_HEAD_STATE} has shape {list(state.shape)}, and is one value")
-        if state is not None:
-            self.is_head_trained = bool(np.array(state))
-        super().load_own_variables(own)
-
-    def save_task_weights(self, filepath: str) -> None:
-        """Saves the head alone: neither the encoder nor the optimizer."""
-        keras.saving.save_weights(self, filepath, objects_to_skip=self._beside_head())
-
-    def load_task_weights(self, filepath: str) -> None:
-        """Loads the head alone."""
-        keras.saving.load_weights(self, filepath, objects_to_skip=self._beside_head())
-
-    def _beside_head(self) -> list[object]:
-        optimizer = getattr(self, "optimizer", None)
-        of_training = [*self.metrics, optimizer] if optimizer else self.metrics
-        return [*self.backbone._flatten_layers(), *of_training]

@@ -18,12 +18,12 @@ from spanbert_tf.files.preset_files import check_sizes, describe_missing
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.keras_hub_presets import (
+    NewHeadWarning,
     encoder_width,
     is_task_preset,
     reads_raw_inputs,
     refuse_other_modules,
 )
-from spanbert_tf.models.span_bert_task import NewHeadWarning
 from spanbert_tf.presets.writing import check_token_ids, check_weights
 from spanbert_tf.text.vocabulary import Casing
 from spanbert_tf.training.devices import choose_precision
