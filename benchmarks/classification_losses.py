@@ -84,9 +84,9 @@ def compare(
     from spanbert_tf.conversion.convert import convert_checkpoint
     from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
     from spanbert_tf.presets.writing import write_preset
-    from spanbert_tf.tasks.optimizer import finetuning_optimizer
     from spanbert_tf.tasks.table import load_task_config
     from spanbert_tf.tasks.text_classification.task import TextClassification
+    from spanbert_tf.training.configured_optimizer import finetuning_optimizer
 
     keras.utils.set_random_seed(0)
     config = load_task_config("classification")

@@ -12,8 +12,8 @@ def fine_tuning_step(model: "keras.Model", config_name: str) -> Callable[[tuple]
     """
     import tensorflow as tf
 
-    from spanbert_tf.tasks.optimizer import finetuning_optimizer
     from spanbert_tf.tasks.table import load_task_config
+    from spanbert_tf.training.configured_optimizer import finetuning_optimizer
 
     config = load_task_config(config_name)
     optimizer = finetuning_optimizer(model, config.optimizer, num_steps=1000)

@@ -3,6 +3,8 @@
 B rows, S positions, N heads, D width of a head, H = N · D.
 """
 
+import math
+
 import keras
 import keras_hub
 from keras import ops
@@ -16,6 +18,51 @@ from spanbert_tf.layers.training_operations import (
 
 _MASKED = -1e9  # added to the scores of padding; float16 has its own
 _MASKED_FLOAT16 = -3e4
+
+
+class _Projection(keras.layers.EinsumDense):
+    """A projection to heads, whose low-rank adapter is one of the whole matrix [H, H].
+
+    `EinsumDense` factors each head's part by itself, with N times the parameters in A; the rank of
+    Hu et al. (2021, LoRA: W + alpha / rank · A B, with A [H, rank] and B [rank, H]) is this one.
+    """
+
+    def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
+        """As in Keras; A is Gaussian (Hu et al., 4.1), as wide as BERT's own kernels."""
+        if self.lora_enabled or self.quantization_mode is not None:
+            raise ValueError(f"{self.path}: has an adapter already, or is quantized")
+        width, *heads = self._kernel.shape
+        gaussian = keras.initializers.RandomNormal(stddev=0.02)
+        self._tracker.unlock()
+        self.lora_kernel_a = self.add_weight(
+            (width, rank), gaussian, dtype="float32", name="lora_kernel_a"
+        )
+        self.lora_kernel_b = self.add_weight(
+            (rank, math.prod(heads)), "zeros", dtype="float32", name="lora_kernel_b"
+        )
+        self._tracker.lock()
+        self._kernel.trainable = False
+        self.lora_enabled, self.lora_rank = True, rank
+        self.lora_alpha = rank if lora_alpha is None else lora_alpha
+
+    @property
+    def kernel(self) -> keras.Variable | keras.KerasTensor:
+        """The kernel [H, N, D]; with an adapter, what is saved: its product is part of it."""
+        if not self.lora_enabled:
+            return self._kernel
+        product = ops.matmul(self.lora_kernel_a, self.lora_kernel_b) * self._scale  # [H, N · D]
+        product = ops.reshape(product, self._kernel.shape)
+        return ops.add(self._kernel, ops.cast(product, self._kernel.dtype))
+
+    def adapt(self, x: keras.KerasTensor) -> keras.KerasTensor:
+        """What the adapter alone adds to the projection of rows [R, H], [R, N · D]."""
+        if not self.lora_enabled:
+            return ops.zeros_like(x)
+        return ops.matmul(ops.matmul(x, self.lora_kernel_a), self.lora_kernel_b) * self._scale
+
+    @property
+    def _scale(self) -> float:
+        return self.lora_alpha / self.lora_rank
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -46,6 +93,12 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
     Returns:
         A float tensor [B, S, H].
     """
+
+    def adapt_whole_matrices(self) -> None:
+        """From now on, `enable_lora` of queries, keys and values adapts a matrix, not each head."""
+        attention = self._self_attention_layer
+        for dense in (attention.query_dense, attention.key_dense, attention.value_dense):
+            dense.__class__ = _Projection  # not before: Keras quantizes no class but its own
 
     def call(
         self,
@@ -89,10 +142,15 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         hidden_dim = x.shape[-1]
         head_dim = hidden_dim // self.num_heads
         parts = (attention.query_dense, attention.key_dense, attention.value_dense)
-        kernels = [ops.reshape(part.kernel, (hidden_dim, hidden_dim)) for part in parts]
+        kernels = [ops.reshape(part._kernel, (hidden_dim, hidden_dim)) for part in parts]
         biases = [ops.reshape(part.bias, (hidden_dim,)) for part in parts]
         projected = ops.matmul(x, ops.concatenate(kernels, axis=1))  # [B · S, 3 H]
         projected = ops.add(projected, ops.concatenate(biases, axis=0))
+        if any(part.lora_enabled for part in parts):
+            # Beside the kernels: no gradient of these is computed, and in half precision a small
+            # change is not rounded away (Hu et al., 4.1: the same input, the outputs added).
+            changes = [part.adapt(x) for part in parts]
+            projected = ops.add(projected, ops.concatenate(changes, axis=1))
         by_head = ops.reshape(projected, (batch_size, length, 3, self.num_heads, head_dim))
         rate = attention._dropout_layer.rate
         if keras.backend.backend() == "jax" and not (training and rate):

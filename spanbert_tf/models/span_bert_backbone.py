@@ -1,5 +1,7 @@
 """The encoder of BERT, SpanBERT and SegaBERT."""
 
+from collections.abc import Sequence
+
 import keras
 import keras_hub
 import numpy as np
@@ -222,6 +224,19 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         pooler, which nothing but a gradient changes, is 0.
         """
         return bool(np.any(keras.ops.convert_to_numpy(self.pooled_dense.bias)))
+
+    def enable_lora(self, rank: int, target_layer_names: Sequence[str] | None = None) -> None:
+        """Adds low-rank adapters, which alone are trained from now on (Hu et al., 2021).
+
+        Args:
+            rank: of the matrices A [H, rank] and B [rank, H] of each adapted projection.
+            target_layer_names: as in KerasHub; by default queries and values (Hu et al., 4.2).
+        """
+        for layer in self.transformer_layers:
+            layer.adapt_whole_matrices()
+        super().enable_lora(rank, target_layer_names)
+        for variable in self.trainable_variables:  # KerasHub leaves the biases beside the adapters
+            variable.trainable = "lora" in variable.name
 
     def get_config(self) -> dict:
         config = super().get_config()

@@ -31,11 +31,11 @@ from spanbert_tf.tasks.evaluation import (
     check_reads,
     shown_scores,
 )
-from spanbert_tf.tasks.optimizer import add_adapters, finetuning_optimizer, freeze_layers
 from spanbert_tf.tasks.table import load_task, load_task_config
 from spanbert_tf.tasks.task import Task
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.checkpoints import Checkpoints
+from spanbert_tf.training.configured_optimizer import finetuning_optimizer, freeze_layers
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import CheckStop, Evaluated, Job
 from spanbert_tf.training.run import run
@@ -134,7 +134,9 @@ class FinetuningJob(Job):
         )
         model = self._task.build(backbone, tokenizer, self._info, config)
         if config.optimizer.lora_rank is not None:
-            add_adapters(model, config.optimizer.lora_rank)
+            backbone.enable_lora(config.optimizer.lora_rank)
+            if model.reads_pooler and not backbone.is_pooler_trained:
+                backbone.pooled_dense.trainable = True  # the task would read random features
         if self._validation_data:
             self._task.check_model(model, self._validation_data, str(data))
         freeze_layers(backbone, config.optimizer.frozen_layers)

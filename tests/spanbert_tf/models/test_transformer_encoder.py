@@ -120,23 +120,44 @@ def test_length_and_batch_may_be_unknown():
     np.testing.assert_allclose(graph(inputs[:1, :4], mask[:1, :4]).shape, (1, 4, WIDTH))
 
 
-def test_low_rank_adaptation_is_part_of_the_layer():
+def test_adapters_add_a_product_of_matrices_to_the_kernels():
+    """KerasHub's layer has W + 5 / 2 A B in its kernels (Hu et al., 2021), and says dL/dW."""
     inputs, mask = rows()
-    results = []
-    for layer in pair_of_layers():
-        random = np.random.default_rng(3)
-        query = layer._self_attention_layer.query_dense
-        query.enable_lora(4)
-        for weight in (query.lora_kernel_a, query.lora_kernel_b):
-            weight.assign(random.normal(0, 0.2, weight.shape))
+    ours, theirs = pair_of_layers()
+    ours.adapt_whole_matrices()
+    random, dense, factors = np.random.default_rng(3), {}, {}
+    for name in ("query_dense", "value_dense"):
+        adapted = getattr(ours._self_attention_layer, name)
+        adapted.enable_lora(2, lora_alpha=5)
+        assert adapted.lora_kernel_a.shape == (WIDTH, 2)  # of H, and not of a head
+        assert adapted.lora_kernel_b.shape == (2, WIDTH) and not np.any(adapted.lora_kernel_b)
+        a, b = factors[name] = [
+            random.normal(0, 0.2, (WIDTH, 2)),
+            random.normal(0, 0.2, (2, WIDTH)),
+        ]
+        adapted.lora_kernel_a.assign(a)
+        adapted.lora_kernel_b.assign(b)
+        dense[name] = getattr(theirs._self_attention_layer, name)
+        dense[name].kernel.assign_add((2.5 * a @ b).reshape(dense[name].kernel.shape))
+        np.testing.assert_allclose(adapted.kernel, dense[name].kernel, atol=1e-6)
+    gradients = []
+    for layer, variables in (
+        (ours, ours.trainable_variables),
+        (theirs, [dense[name].kernel for name in dense]),
+    ):
         with tf.GradientTape() as tape:
-            output = layer(inputs, padding_mask=mask)
+            output = layer(inputs, padding_mask=mask, training=True)
             loss = tf.reduce_sum(tf.cast(mask, tf.float32)[:, :, tf.newaxis] * output**3)
-        results.append((loss, tape.gradient(loss, query.lora_kernel_a)))
-    (loss, gradient), (expected_loss, expected_gradient) = results
-    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
-    scale = np.abs(expected_gradient).max()
-    np.testing.assert_allclose(gradient, expected_gradient, atol=1e-5 * scale)
+        found = tape.gradient(loss, variables)
+        gradients.append({v.path: gradient for v, gradient in zip(variables, found, strict=True)})
+        gradients[-1]["loss"] = loss
+    np.testing.assert_allclose(gradients[0]["loss"], gradients[1]["loss"], rtol=1e-5)
+    for name, (a, b) in factors.items():
+        whole = gradients[1][dense[name].kernel.path].numpy().reshape(WIDTH, WIDTH)
+        place = getattr(ours._self_attention_layer, name).path
+        for part, expected in (("a", 2.5 * whole @ b.T), ("b", 2.5 * a.T @ whole)):
+            found = gradients[0][f"{place}/lora_kernel_{part}"]
+            np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])

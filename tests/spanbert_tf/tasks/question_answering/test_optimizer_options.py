@@ -11,10 +11,10 @@ from spanbert_tf.models import SpanBertBackbone, SpanBertQuestionAnswerer, SpanB
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks import finetuning
 from spanbert_tf.tasks.finetuning import run_finetuning
-from spanbert_tf.tasks.optimizer import finetuning_optimizer
 from spanbert_tf.tasks.question_answering.files import Answer, Question, QuestionSet
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 from spanbert_tf.tasks.table import load_task_config
+from spanbert_tf.training.configured_optimizer import finetuning_optimizer
 
 NAMES = ["ann", "bob", "cid", "dan"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *NAMES, "has", "the", "cat", "who", "?"]
@@ -232,9 +232,10 @@ def test_adapters_and_the_head_alone_are_trained(adapted, directory):
         if path.endswith(("query/kernel", "value/kernel")):
             continue  # with the adapters' product, below
         np.testing.assert_array_equal(seen["weights"][path], values, err_msg=path)
-    for path in adapters:
-        if path.endswith("_b"):  # begins at 0
-            assert np.any(seen["weights"][path]), path
+    for path in adapters:  # of whole matrices (Hu et al., 2021), not of each head
+        values = seen["weights"][path]
+        assert values.shape == ((3, 32) if path.endswith("_b") else (32, 3)), path
+        assert np.any(values), path  # B begins at 0
 
 
 def test_the_preset_of_a_run_with_adapters_holds_their_product(adapted, directory):
@@ -252,7 +253,7 @@ def test_the_preset_of_a_run_with_adapters_holds_their_product(adapted, director
         part_a, part_b = (
             seen["weights"][path.removesuffix("kernel") + f"lora_kernel_{part}"] for part in "ab"
         )
-        merged = before[path] + np.tensordot(part_a, part_b, axes=1)
+        merged = before[path] + (part_a @ part_b).reshape(before[path].shape)
         np.testing.assert_allclose(after[path], merged, atol=1e-6)
     card = (output / "preset" / "README.md").read_text()
     assert f"{saved.backbone.count_params():,}" in card
