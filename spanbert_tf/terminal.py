@@ -3,6 +3,7 @@
 What comes from data is in the lines, and may not act on a terminal.
 """
 
+import contextlib
 import datetime
 import os
 import sys
@@ -94,6 +95,23 @@ def describe_share(done: float, total: float, seconds: float) -> str:
     return f"{100 * min(done / total, 1):.0f} %, {left} left"
 
 
+@contextlib.contextmanager
+def terminal_bar(
+    total: float, *, stays: bool = False
+) -> Iterator[Callable[[float, str], None] | None]:
+    """A function of what is done and a description, shown as a bar on stderr, if a terminal is."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=not stays) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda done, shown: progress.update(task, completed=done, description=shown)
+
+
 def show_progress(
     items: Iterable[_Item],
     total: float,
@@ -117,22 +135,12 @@ def show_progress(
         share = describe_share(amount, total, time.monotonic() - start)
         return f"{doing}: {amount:,.0f} of {total:,.0f} {name}, {share}"
 
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("", total=total)
-            for number, item in enumerate(items, start=1):
-                yield item
-                amount = done() if done else number
-                progress.update(task, completed=amount, description=describe(amount))
-        return
-    for number, item in enumerate(items, start=1):
-        yield item
-        if time.monotonic() - shown >= _SECONDS_BETWEEN_LINES:
+    with terminal_bar(total) as update:
+        for number, item in enumerate(items, start=1):
+            yield item
             amount = done() if done else number
-            if amount < total:
+            if update:
+                update(amount, describe(amount))
+            elif time.monotonic() - shown >= _SECONDS_BETWEEN_LINES and amount < total:
                 shown = time.monotonic()
                 print(describe(amount), file=sys.stderr, flush=True)

@@ -8,13 +8,9 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-from spanbert_tf.terminal import describe_share
+from spanbert_tf.terminal import describe_share, terminal_bar
 
 _SECONDS_BETWEEN_LOOKS = 0.2
 _SECONDS_BETWEEN_LINES = 10
@@ -63,12 +59,7 @@ class ProgressDisplay:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         self._thread.join()
 
@@ -95,18 +86,12 @@ class ProgressDisplay:
         return text
 
     def _show(self) -> None:
-        if not sys.stderr.isatty():
+        with terminal_bar(self._input_bytes, stays=True) as update:
             for number, totals in enumerate(self._looks(), start=1):
-                if number % _LOOKS_BETWEEN_LINES == 0:
+                if update:
+                    update(totals.input_bytes, self._describe(totals))
+                elif number % _LOOKS_BETWEEN_LINES == 0:
                     print(f"preparing: {self._describe(totals)}", file=sys.stderr, flush=True)
-            return
-        columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-        with Progress(*columns, console=Console(stderr=True)) as progress:
-            task = progress.add_task("starting", total=self._input_bytes)
-            for totals in self._looks():
-                progress.update(
-                    task, completed=totals.input_bytes, description=self._describe(totals)
-                )
 
     def _looks(self) -> Iterator[Totals]:
         """The totals now and then, and at the end."""

@@ -13,8 +13,8 @@ import dataclasses
 import hashlib
 import itertools
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -127,26 +127,14 @@ class FileSummary:
     """What became of an input file.
 
     Attributes:
-        spill_path: where its records are.
-        segments: parts of the spill file.
+        segments: parts of the spill file, where its records are.
         counts: numbers of what was read and written.
         keys: what decides which of its records are held out.
     """
 
-    spill_path: str
     segments: tuple[Segment, ...]
     counts: dict[str, int]
     keys: SplitKeys
-
-    def to_json(self) -> dict[str, Any]:
-        """All but the path, which need not be believed."""
-        return {"segments": self.segments, "counts": self.counts, "keys": self.keys}
-
-    @classmethod
-    def from_json(cls, spill_path: str, values: dict[str, Any]) -> "FileSummary":
-        """Reads what `to_json` gave."""
-        segments = tuple(Segment(*segment) for segment in values["segments"])
-        return cls(spill_path, segments, values["counts"], SplitKeys(*values["keys"]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,22 +143,11 @@ class ShardResult:
 
     Attributes:
         files: a file of each split that has records.
-        unigram_counts: int64 [V], occurrences of each vocabulary entry in the training split.
+        unigram_counts: occurrences of each vocabulary entry in the training split.
     """
 
     files: tuple[Shard, ...]
-    unigram_counts: np.ndarray
-
-    def to_json(self) -> dict[str, Any]:
-        """For JSON."""
-        files = [dataclasses.asdict(file) for file in self.files]
-        return {"files": files, "unigram_counts": self.unigram_counts.tolist()}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "ShardResult":
-        """Reads what `to_json` gave."""
-        files = tuple(Shard(**file) for file in values["files"])
-        return cls(files, np.array(values["unigram_counts"], np.int64))
+    unigram_counts: list[int]
 
 
 def shard_name(split: str, shard: int) -> str:
@@ -178,7 +155,7 @@ def shard_name(split: str, shard: int) -> str:
     return f"{split}-{shard}"
 
 
-def check_enough_documents(summaries: Sequence[FileSummary]) -> None:
+def check_enough_documents(summaries: Iterable[FileSummary]) -> None:
     """Raises `BadInputError` if there is no other document to draw random segments from."""
     if sum(summary.keys.num_documents for summary in summaries) == 1:
         raise BadInputError(
@@ -192,7 +169,7 @@ class ShardWriter:
 
     def __init__(
         self,
-        summaries: Sequence[FileSummary],
+        summaries: Mapping[str, FileSummary],  # by the paths of the spill files
         held_out: HeldOut,
         directory: str,
         *,
@@ -226,13 +203,13 @@ class ShardWriter:
             files.append(self._write_file(shard_name(split, shard), split, records))
             if split == "train":
                 counts += self._count_unigrams(records)
-        return ShardResult(tuple(files), counts)
+        return ShardResult(tuple(files), counts.tolist())
 
     def _read(self, shard: int) -> Iterator[Record]:
-        for summary in self._summaries:
+        for path, summary in self._summaries.items():
             segments = [segment for segment in summary.segments if segment.shard == shard]
             if segments:
-                yield from read_spill(summary.spill_path, segments)
+                yield from read_spill(path, segments)
 
     def _others(self, shard: int, split: str) -> Iterator[Record]:
         """Records of a split in the shards that follow, and round to the one before."""

@@ -5,8 +5,8 @@ import dataclasses
 import gc
 import json
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from data_prep.text.storage import (  # imports Beam without its warnings
     is_remote,
@@ -47,7 +47,10 @@ from spanbert_tf.files.outputs import (
     refuse_output,
     without_slash,
 )
+from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import put_in_place
+
+_Result = TypeVar("_Result", FileSummary, ShardResult)
 
 
 class WorkDirectory:
@@ -85,15 +88,15 @@ class WorkDirectory:
         """A path inside."""
         return FileSystems.join(self.path, *names)
 
-    def write_result(self, name: str, value: Any) -> None:
-        """Leaves a result, which JSON can hold, for other workers and for the parent."""
+    def write_result(self, name: str, value: FileSummary | ShardResult) -> None:
+        """Leaves a result for other workers and for the parent."""
         with open_to_write(self.join("results", name)) as file:
-            file.write(json.dumps(value).encode())
+            file.write(json.dumps(dataclasses.asdict(value)).encode())
 
-    def read_result(self, name: str) -> Any:
-        """Reads what `write_result` wrote."""
-        with open_to_read(self.join("results", name)) as file:
-            return json.loads(file.read())
+    def read_result(self, name: str, kind: type[_Result]) -> _Result:
+        """Reads what `write_result` wrote, which may be somebody else's."""
+        with open_to_read(path := self.join("results", name)) as file:
+            return parse_json(file.read(), kind, path)
 
     def write_error(self, text: str) -> None:
         """Leaves the one-line message of an error that the user can mend."""
@@ -151,14 +154,13 @@ class Job:
 
     def file_summary(self, file_number: int) -> FileSummary:
         """What a worker left about an input file."""
-        values = self.directory.read_result(f"file-{file_number}")
-        return FileSummary.from_json(self.spill_path(file_number), values)
+        return self.directory.read_result(f"file-{file_number}", FileSummary)
 
     def shard_result(self, shard: int) -> ShardResult:
         """What a worker left about a shard."""
-        return ShardResult.from_json(self.directory.read_result(f"shard-{shard}"))
+        return self.directory.read_result(f"shard-{shard}", ShardResult)
 
-    def held_out(self, summaries: Sequence[FileSummary]) -> HeldOut:
+    def held_out(self, summaries: Iterable[FileSummary]) -> HeldOut:
         """What is held out, once all files are read."""
         keys = [summary.keys for summary in summaries]
         return find_held_out(keys, self.validation_fraction, self.options.sequences)
@@ -184,7 +186,7 @@ class Worker:
         with _reported(self._job.directory, path) as failed_before:
             if not failed_before:
                 summary = self._write_spill(path, file)
-                self._job.directory.write_result(f"file-{file_number}", summary.to_json())
+                self._job.directory.write_result(f"file-{file_number}", summary)
         return file_number
 
     def write_shard(self, shard: int, file_numbers: Sequence[int]) -> None:
@@ -194,7 +196,7 @@ class Worker:
             if not failed_before:
                 # Once a process: the summaries of all files are read.
                 self._shard_writer = self._shard_writer or self._make_shard_writer(file_numbers)
-                result = self._shard_writer.write(shard).to_json()
+                result = self._shard_writer.write(shard)
                 self._job.directory.write_result(f"shard-{shard}", result)
                 self._progress.add(Totals(shards=1))
 
@@ -202,7 +204,7 @@ class Worker:
         reader = DocumentReader(file.path, self._job.options.document_separator)
         records = FileRecords(self._maker, reader, file.name)
         segments = write_spill(path, self._showing_progress(records, reader), self._job.num_shards)
-        return FileSummary(path, tuple(segments), dict(records.counts), records.split_keys())
+        return FileSummary(tuple(segments), dict(records.counts), records.split_keys())
 
     def _showing_progress(self, records: FileRecords, reader: DocumentReader) -> Iterator[Record]:
         shown = Totals()
@@ -221,12 +223,13 @@ class Worker:
 
     def _make_shard_writer(self, file_numbers: Sequence[int]) -> ShardWriter:
         job = self._job
-        summaries = [job.file_summary(number) for number in sorted(file_numbers)]
+        numbers = sorted(file_numbers)
+        summaries = {job.spill_path(number): job.file_summary(number) for number in numbers}
         if job.options.sequences == "pair":
-            check_enough_documents(summaries)
+            check_enough_documents(summaries.values())
         return ShardWriter(
             summaries,
-            job.held_out(summaries),
+            job.held_out(summaries.values()),
             job.directory.join(NEW),
             num_shards=job.num_shards,
             row_limit=job.options.row_limit,

@@ -18,6 +18,8 @@ import os
 import time
 from collections.abc import Sequence
 
+import numpy as np
+
 from data_prep.beam.pipeline import run_locally, run_on_beam, runner_options
 from data_prep.beam.progress import ProgressDisplay
 from data_prep.beam.worker import Job, WorkDirectory, cannot_write
@@ -158,7 +160,8 @@ def _finish(job: Job, num_files: int) -> tuple[PretrainingManifest, HeldOut]:
     if not shards:
         raise BadInputError("--input: no document has text that can be used; check its format")
     pieces = job.options.vocabulary
-    unigram_counts = json.dumps(sum(result.unigram_counts for result in results).tolist()) + "\n"
+    totals = np.sum([result.unigram_counts for result in results], axis=0)
+    unigram_counts = json.dumps(totals.tolist()) + "\n"
     info = PretrainingManifest(
         vocabulary_hash=vocabulary_hash(pieces),
         vocabulary_size=len(pieces),

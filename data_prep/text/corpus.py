@@ -21,7 +21,7 @@ from data_prep.text.formats import (
     refuse_foreign_format,
     wikipedia_parts,
 )
-from data_prep.text.storage import InputFile, open_to_read
+from data_prep.text.storage import open_to_read
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.kinds import HEAD_SIZE, refuse_known_binary
 from spanbert_tf.files.text_files import GZIP_MAGIC
@@ -125,33 +125,6 @@ class DocumentReader:
         if not first_byte:
             text = text.removeprefix(_BYTE_ORDER_MARK)
         return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
-
-
-class CorpusReader:
-    """Iterates over the parts of the documents of several files, in their order.
-
-    Args:
-        files: the files.
-        document_separator: as of `DocumentReader`.
-
-    Attributes:
-        bytes_read: bytes of the files, as they lie on disk, read so far.
-    """
-
-    def __init__(self, files: Sequence[InputFile], document_separator: str | None = None) -> None:
-        self.bytes_read = 0
-        self._files = files
-        self._separator = document_separator
-
-    def __iter__(self) -> Iterator[TextPart]:
-        """Yields parts."""
-        before = 0  # bytes of the files that are read
-        for file in self._files:
-            reader = DocumentReader(file.path, self._separator)
-            for part in reader:
-                self.bytes_read = before + reader.position
-                yield part
-            before += file.size
 
 
 def _character_boundary(data: bytes) -> int:

@@ -1,11 +1,12 @@
 """Trains a WordPiece vocabulary: `spanbert-tf prepare vocabulary`."""
 
 import collections
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from data_prep.text.corpus import CorpusReader
+from data_prep.text.corpus import DocumentReader
 from data_prep.text.storage import find_files
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.outputs import OutputKind, check_output_file
@@ -64,10 +65,14 @@ def write_vocabulary(
     rounds = iter(("counting letters", "counting words"))
 
     def texts() -> Iterator[str]:
-        parts = CorpusReader(files, document_separator)
+        readers = [DocumentReader(file.path, document_separator) for file in files]
         size = sum(file.size for file in files) / 1e6
         shown = show_progress(
-            parts, size, "MB", doing=next(rounds), done=lambda: parts.bytes_read / 1e6
+            itertools.chain.from_iterable(readers),
+            size,
+            "MB",
+            doing=next(rounds),
+            done=lambda: sum(reader.position for reader in readers) / 1e6,
         )
         for part in shown:
             yield from part.paragraphs

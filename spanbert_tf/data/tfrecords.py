@@ -114,9 +114,6 @@ def check_frames(paths: Iterable[str]) -> None:
 
     Other damage is left to TensorFlow, which refuses it; and so are files of more than 4 GiB
     together, and those of other file systems.
-
-    Raises:
-        BadInputError: a record is said to be longer than its file.
     """
     local = [path for path in paths if "://" not in path]
     if sum(map(os.path.getsize, local)) > _MAX_BYTES:
@@ -232,11 +229,7 @@ def save_lengths(records_path: str, lengths: Sequence[int]) -> None:
 
 
 def load_lengths(records_path: str) -> np.ndarray:
-    """The lengths of the rows of a file, int32 [rows].
-
-    Raises:
-        BadInputError: they cannot be read.
-    """
+    """The lengths of the rows of a file, int32 [rows]."""
     path = lengths_path(records_path)
     try:
         with open(path, "rb") as file:

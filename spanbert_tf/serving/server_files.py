@@ -92,14 +92,7 @@ class Manual:
 def write_server_files(
     directory: str, name: str, manual: Manual, request: Mapping[str, list]
 ) -> None:
-    """Writes `models.config`, `batching_parameters.txt` and `README.md`.
-
-    Args:
-        directory: exists.
-        name: name of the model.
-        manual: what the README says about the task.
-        request: inputs of an example for `serving_default`: name → texts or numbers of each.
-    """
+    """Writes `models.config`, `batching_parameters.txt` and `README.md`."""
     allowed = "\n".join(f"allowed_batch_sizes: {size}" for size in _BATCH_SIZES)
     assignments = "\n".join(
         f'request.inputs["{key}"].CopyFrom(tf.make_tensor_proto({json.dumps(texts)}))'
@@ -133,15 +126,7 @@ def _quoted(text: str) -> str:
 
 
 def replace_server_files(source: str, output: str) -> list[str]:
-    """Moves the files to their place, where an earlier export may have left such files.
-
-    Args:
-        source: where `write_server_files` wrote them.
-        output: directory of the model.
-
-    Returns:
-        The paths of files that stay, since someone else wrote or changed them.
-    """
+    """Moves the files to their place; returns the paths of those that somebody else wrote there."""
     kept = []
     for name in _SIGNATURES:
         path = os.path.join(output, name)

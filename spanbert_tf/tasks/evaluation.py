@@ -94,17 +94,7 @@ def run_baseline_evaluation(
 
 
 def checked_report(report: str | None, data: str, *, overwrite: bool) -> str | None:
-    """The path of a report without a slash at its end, checked before the work.
-
-    Args:
-        report: as for `run_evaluation`.
-        data: directory of the records that it shows.
-        overwrite: as for `run_evaluation`.
-
-    Raises:
-        BadInputError: it exists, and is not an earlier report that may be replaced; or the
-            records' task has no reports.
-    """
+    """The path of a report of some records without a slash at its end, checked before the work."""
     if report is None:
         return None
     task = task_of_records(data)
@@ -121,16 +111,7 @@ def print_scores(
     data: Sequence[Records],
     report: str | None,
 ) -> list[dict[str, float]]:
-    """Scores predictions for sets of records; prints them, writes the report.
-
-    Args:
-        task: task of the records.
-        name: name of the model or the baseline, for the report.
-        model: what predicts, or `None` for a baseline.
-        predict: records → predictions.
-        data: sets of records.
-        report: as for `run_evaluation`.
-    """
+    """Scores predictions for sets of records, of a model or a baseline; `name` is the report's."""
     scores = []
     for records in data:
         outcome = task.outcome(model, records, predict(records))
@@ -160,11 +141,6 @@ def load_task_model(
 ) -> tuple[Task, keras_hub.models.Task]:
     """Loads a fine-tuned model and checks that records were written for it.
 
-    Args:
-        preset: name of the preset of a task's model.
-        data: records of the task's, or of other tasks.
-        precision: of weights and computations, as for `load_trained`.
-
     Raises:
         BadInputError: the preset cannot be used, or holds no task's model.
         MismatchError: vocabulary, casing or the layout of the rows differ.
@@ -186,15 +162,7 @@ def load_task_model(
 
 
 def check_labelled(info: TaskManifest, directory: str) -> None:
-    """Checks that predictions for some records can be scored; says what scores do not tell.
-
-    Args:
-        info: their description.
-        directory: directory of the records, for errors.
-
-    Raises:
-        BadInputError: they have no labels.
-    """
+    """Checks that predictions for some records can be scored; says what scores do not tell."""
     if not info.is_labelled:
         raise BadInputError(f"{directory}: {info.lack_of_labels}")
     if info.scoring_note:
@@ -208,34 +176,13 @@ def check_reads(
     data: str,
     preset: str,
 ) -> None:
-    """Checks that a model reads records that it is not trained on: scores would be noise.
-
-    Args:
-        backbone: the model's encoder.
-        tokenizer: the model's tokenizer.
-        info: description of the records.
-        data: directory of the records, for errors.
-        preset: what `from_preset` took, for errors.
-
-    Raises:
-        MismatchError: vocabulary, casing or the layout of the rows differ.
-    """
+    """Checks that a model reads records that it is not trained on: scores would be noise."""
     checked_tokenizer(preset, data, info, tokenizer)
     check_encoder(backbone, info, data, preset)
 
 
 def check_encoder(backbone: SpanBertBackbone, info: TaskManifest, data: str, preset: str) -> None:
-    """Checks that an encoder can read the rows of some records.
-
-    Args:
-        backbone: backbone of the preset.
-        info: description of the records.
-        data: directory of the records, for errors.
-        preset: what `from_preset` took, for errors.
-
-    Raises:
-        MismatchError: the rows hold other positions than the encoder reads, or are too long.
-    """
+    """Checks that an encoder reads the positions of some records, and so many of them."""
     if info.segment_aware != (backbone.position_embeddings != "absolute"):
         reads = "BERT's positions" if info.segment_aware else "SegaBERT's positions"
         if info.segment_aware:

@@ -139,24 +139,9 @@ class Task(Pipeline):
         (y,) = found.values()
         return x, y
 
-    def dataset(
-        self,
-        records: Records,
-        *,
-        batch_size: int,
-        training: bool,
-        seed: int = 0,
-        first_batch: int = 0,
-    ) -> tf.data.Dataset:
-        """Batches of the records, rows of similar length together; see `packed_batches`."""
-        return packed_batches(
-            records,
-            self.parse,
-            batch_size=batch_size,
-            training=training,
-            seed=seed,
-            first_batch=first_batch,
-        )
+    def dataset(self, records: Records, **options: bool | int) -> tf.data.Dataset:
+        """Batches of the records, rows of similar length together; options of `packed_batches`."""
+        return packed_batches(records, self.parse, **options)
 
     def labels_of(self, records: Records) -> list[np.ndarray]:
         """The labels of each row, in the order of the file, where `y` is one tensor [B, …]."""
@@ -169,34 +154,9 @@ class Task(Pipeline):
         """The predictions of items, from those of all rows in the order of the file."""
         return rows
 
-    def predict(
-        self,
-        model: Model,
-        records: Records,
-        *,
-        batch_size: int,
-        after_batch: Callable[[], None] = lambda: None,
-    ) -> Predictions:
-        """The predictions for records, in their order.
-
-        Args:
-            model: the model.
-            records: the records.
-            batch_size: rows of a batch.
-            after_batch: is called after each batch.
-        """
-        return self._pass(model, records, batch_size, after_batch, with_loss=False)[0]
-
-    def predict_with_loss(
-        self,
-        model: Model,
-        records: Records,
-        *,
-        batch_size: int,
-        after_batch: Callable[[], None] = lambda: None,
-    ) -> tuple[Predictions, float]:
-        """As `predict`; and the loss, a mean over the targets of the rows that have labels."""
-        return self._pass(model, records, batch_size, after_batch, with_loss=True)
+    def predict(self, model: Model, records: Records, **options: Any) -> Predictions:
+        """The predictions for records, in their order; options as for `predict_with_loss`."""
+        return self.predict_with_loss(model, records, with_loss=False, **options)[0]
 
     def outcome(self, model: Model | None, records: Records, predictions: Predictions) -> Outcome:
         """Predictions beside what is right, decoded once; by default, as they are."""
@@ -243,16 +203,24 @@ class Task(Pipeline):
         """
         return Records.of(records, self.info_class)
 
-    def _pass(
+    def predict_with_loss(
         self,
         model: Model,
         records: Records,
-        batch_size: int,
-        after_batch: Callable[[], None],
         *,
-        with_loss: bool,
+        batch_size: int,
+        after_batch: Callable[[], None] = lambda: None,
+        with_loss: bool = True,
     ) -> tuple[Predictions, float]:
-        """Predictions, and the loss if it is asked for."""
+        """As `predict`; and the loss, a mean over the targets of the rows that have labels.
+
+        Args:
+            model: the model.
+            records: the records.
+            batch_size: rows of a batch.
+            after_batch: is called after each batch.
+            with_loss: whether the loss is computed; it is 0 otherwise.
+        """
         dataset = self.dataset(records, batch_size=batch_size, training=False)
         num_labelled = records.info.num_training_rows
 

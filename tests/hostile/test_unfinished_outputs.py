@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from data_prep.beam.shards import read_spill, write_spill
+from data_prep.beam.shards import FileSummary, read_spill, write_spill
 from data_prep.beam.worker import WorkDirectory
 from data_prep.blocks.sequences import Block, Record
 from spanbert_tf.data.manifest import RECORDS
@@ -177,8 +177,8 @@ def test_results_are_not_unpickled(tmp_path):
     for name in ("results/file-0", "spill/0"):
         with open(directory.join(*name.split("/")), "wb") as file:
             pickle.dump(Intruder(), file)
-    with pytest.raises(ValueError):
-        directory.read_result("file-0")
+    with pytest.raises(BadInputError, match="not JSON"):
+        directory.read_result("file-0", FileSummary)
     with contextlib.suppress(Exception):
         list(read_spill(directory.join("spill", "0"), [(0, 0, 1_000)]))
     assert not (tmp_path / "intruded").exists()
