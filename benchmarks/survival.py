@@ -123,14 +123,11 @@ def _survive_training(
     print(f"pretrain on {devices}: {done} kills in {num_runs} runs, {differing} differ (goal 0)")
 
 
-def last_weights(run: str) -> dict[str, bytes]:
-    """All variables of a run's last checkpoint; the names of objects differ between processes."""
-    import tensorflow as tf
-
+def last_weights(run: str) -> bytes:
+    """All variables of a run's last checkpoint."""
     newest = max(os.listdir(f"{run}/checkpoints"))
-    reader = tf.train.load_checkpoint(f"{run}/checkpoints/{newest}/state")
-    names = [name for name in reader.get_variable_to_shape_map() if "VARIABLE_VALUE" in name]
-    return {name: reader.get_tensor(name).tobytes() for name in names}
+    with open(f"{run}/checkpoints/{newest}/state.safetensors", "rb") as file:
+        return file.read()
 
 
 if __name__ == "__main__":

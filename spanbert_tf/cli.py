@@ -133,6 +133,9 @@ def pretrain(
     metavar="PRESET",
     help="Compare ways of continuing from an existing encoder, in its size.",
 )
+@click.option(
+    "--keep-checkpoints", is_flag=True, help="Finished runs keep them; else their presets alone."
+)
 @set_option
 def compare(
     configs: Sequence[str],
@@ -141,6 +144,7 @@ def compare(
     steps: int,
     seeds: Sequence[int],
     initial_preset: str | None,
+    keep_checkpoints: bool,
     overrides: Sequence[str],
 ) -> None:
     """Train small versions of several systems and compare what they reach."""
@@ -155,6 +159,7 @@ def compare(
         seeds=seeds,
         overrides=overrides,
         initial_preset=initial_preset,
+        keep_checkpoints=keep_checkpoints,
     )
 
 

@@ -25,6 +25,9 @@ from spanbert_tf.lazy import import_keras
 @click.option("--validation-data", type=EXISTING_DIRECTORY, help="Scored as configured.")
 @click.option("--output", required=True, type=RUN_PATH, metavar="RUN")
 @click.option("--grid", is_flag=True, help="Try the configuration's grid; show the best.")
+@click.option(
+    "--keep-checkpoints", is_flag=True, help="Finished runs of a grid keep them; else the presets."
+)
 @click.option("--devices", type=click.IntRange(min=1), help="Devices of this machine. [all]")
 @set_option
 def finetune(
@@ -34,6 +37,7 @@ def finetune(
     validation_data: str | None,
     output: str,
     grid: bool,
+    keep_checkpoints: bool,
     devices: int | None,
     overrides: Sequence[str],
 ) -> None:
@@ -53,7 +57,15 @@ def finetune(
         if grid:
             from spanbert_tf.studies.grid import run_grid
 
-            run_grid(settings, preset, data, output, validation_data, num_devices=devices)
+            run_grid(
+                settings,
+                preset,
+                data,
+                output,
+                validation_data,
+                num_devices=devices,
+                keep_checkpoints=keep_checkpoints,
+            )
             return
         from spanbert_tf.tasks.finetuning import run_finetuning
 

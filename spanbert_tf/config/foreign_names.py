@@ -39,7 +39,7 @@ _NAMES = {
         "validate_interval_updates eval_every"
     ),
     "training.log_every": "logging_steps logging_strategy log_interval log_steps",
-    "training.checkpoint_every_steps": (
+    "training.checkpoint_every_steps training.checkpoint_every_minutes": (
         "save_steps save_strategy save_checkpoints_steps save_interval save_interval_updates"
     ),
     "training.max_checkpoints": "save_total_limit keep_interval_updates keep_last_epochs",

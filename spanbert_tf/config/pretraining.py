@@ -126,7 +126,6 @@ class TrainingConfig(RunConfig):
 
     batch_size: PositiveInt = 256
     log_every: PositiveInt = 100
-    checkpoint_every_steps: PositiveInt = 1000
     max_checkpoints: PositiveInt = 3
     steps: PositiveInt = 2_400_000
     schedule_steps: PositiveInt = 2_400_000
@@ -268,7 +267,7 @@ def _check_executions(training: TrainingConfig) -> None:
     num_steps = training.steps_per_execution
     for name in ("steps", "head_steps", "log_every", "evaluate_every", "checkpoint_every_steps"):
         value = getattr(training, name)
-        if value % num_steps:
+        if value is not None and value % num_steps:
             raise conflict(
                 f"{value} is no multiple of training.steps_per_execution ({num_steps})",
                 f"training.{name}",

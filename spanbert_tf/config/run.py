@@ -83,8 +83,11 @@ class RunConfig(Section):
         jit_compile: compile the step with XLA.
         deterministic: the same bits for the same run on a GPU, too; slower there.
         log_every: steps between lines of `metrics.jsonl`.
-        checkpoint_every_steps: steps between checkpoints.
+        checkpoint_every_minutes: time between checkpoints; null: none by the clock. The last step
+            has one in any case, and so has the one in which a signal comes.
+        checkpoint_every_steps: steps between further ones; null: none.
         max_checkpoints: checkpoints that are kept, the newest ones.
+        keep_checkpoints: whether a finished run keeps them; without, its preset is what is left.
         max_skipped_steps: the run stops after so many updates in a row whose gradients were not
             finite.
         keep_best: whether to keep the best checkpoint beside them: by the held-out loss in
@@ -99,8 +102,10 @@ class RunConfig(Section):
     jit_compile: bool = False
     deterministic: bool = False
     log_every: PositiveInt = 50
-    checkpoint_every_steps: PositiveInt = 500
+    checkpoint_every_minutes: Positive | None = 10.0
+    checkpoint_every_steps: PositiveInt | None = None
     max_checkpoints: PositiveInt = 2
+    keep_checkpoints: bool = True
     max_skipped_steps: PositiveInt = 10
     keep_best: bool = False
 

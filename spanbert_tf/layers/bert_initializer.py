@@ -29,9 +29,13 @@ def bert_initializer() -> BertInitializer:
 
 
 @contextlib.contextmanager
-def weights_are_loaded() -> Iterator[None]:
-    """For building a model all of whose weights are loaded before anything reads them."""
-    token = _are_loaded.set(True)
+def weights_are_loaded(are_loaded: bool = True) -> Iterator[None]:
+    """For building a model all of whose weights are loaded before anything reads them.
+
+    Args:
+        are_loaded: whether they are; if not, they are drawn as ever.
+    """
+    token = _are_loaded.set(are_loaded)
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ import numpy as np
 
 from spanbert_tf.files.kinds import refuse_no_preset
 from spanbert_tf.files.preset_files import HEADS_FILE, head_options, read_heads
+from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models.span_bert_task import SpanBertTask
 
 if TYPE_CHECKING:  # they need TensorFlow, which a pretrainer on JAX does without
@@ -45,7 +46,8 @@ class PretrainerPresets:
 
         length = sequence_length or self.backbone.max_sequence_length
         preprocessor = SpanBertMaskedLMPreprocessor(tokenizer, sequence_length=length)
-        masked_lm = SpanBertMaskedLM(self.backbone, preprocessor)
+        with weights_are_loaded():
+            masked_lm = SpanBertMaskedLM(self.backbone, preprocessor)
         masked_lm.masked_lm_head.set_weights(self.masked_lm_head.get_weights())
         masked_lm.is_head_trained = self.is_head_trained
         return masked_lm

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.data.manifest import VOCABULARY_FILE, PretrainingManifest
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
 from spanbert_tf.models.pretraining_heads import LOADED
 from spanbert_tf.presets.loading import weights_digest
@@ -204,6 +204,18 @@ class PretrainingJob(Job):
         measured = mixed or last_evaluation(output)
         save_run_preset(self._model, self.config, self._data, output, self._info, measured)
         print_summary(output, self.num_steps, measured, show_next_steps=self._show_next_steps)
+        return model
+
+    def read_result(self, model: SpanBertPretrainer, output: str) -> SpanBertPretrainer:
+        """The model with the weights of the preset."""
+        preset = os.path.join(output, PRESET)
+        steps = int(read_metrics(os.path.join(output, METRICS_FILE))[-1]["step"])
+        if steps != self.num_steps:
+            raise MismatchError(
+                f"{output}: was finished after {steps:,} steps and kept no checkpoints to go on "
+                f"from; begin another --output with {_PRESET} {preset}"
+            )
+        load_preset_into(model, preset)
         return model
 
     def damage(self) -> BadInputError | None:

@@ -103,6 +103,7 @@ def compare_systems(
     seeds: Sequence[int],
     overrides: Sequence[str] = (),
     initial_preset: str | None = None,
+    keep_checkpoints: bool = False,
     console: DataConsole | None = None,
 ) -> list[Result]:
     """Trains each system with each seed on the same records for the same number of tokens.
@@ -119,6 +120,7 @@ def compare_systems(
         seeds: seeds of weights, order and masks; a run for each.
         overrides: texts `section.key=value` for every system.
         initial_preset: preset of the encoder that all continue from; `None`: all begin at random.
+        keep_checkpoints: whether finished runs keep their checkpoints beside their presets.
         console: where to print; standard output by default.
 
     Returns:
@@ -132,6 +134,7 @@ def compare_systems(
     output = without_slash(output)
     check_resumable(output, "a comparison", (RESULTS_FILE, PLOT_FILE, RUNS, INPUTS_FILE))
     info = PretrainingManifest.load(data)
+    overrides = [f"training.keep_checkpoints={str(keep_checkpoints).lower()}", *overrides]
     # All are checked before the first is trained.
     runs = [
         (name, _version(name, initial_preset, info, data, steps, seed, overrides))

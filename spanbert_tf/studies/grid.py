@@ -25,10 +25,11 @@ def run_grid(
     validation_data: str,
     *,
     num_devices: int | None = None,
+    keep_checkpoints: bool = False,
 ) -> str | None:
     """Fine-tunes with each combination, and prints the scores as a table.
 
-    Run again after a stop, it resumes: finished runs are scored again, not trained again.
+    Run again after a stop, it resumes: finished runs are not trained again.
 
     Args:
         config: configuration of the runs; its `grid` holds the values to try.
@@ -38,6 +39,7 @@ def run_grid(
             with `-epochs-3` where the grid has several.
         validation_data: directory of the records that decide.
         num_devices: devices of each machine to use, all by default.
+        keep_checkpoints: whether finished runs keep their checkpoints beside their presets.
 
     Returns:
         The directory of the run with the best main metric; `None` if a signal ended a run, and
@@ -66,7 +68,7 @@ def run_grid(
         if grid.epochs:
             point["epochs"], name = str(epochs), f"{name}-epochs-{epochs}"
         run = os.path.join(output, name)
-        run_config = _with(config, rate, size, epochs)
+        run_config = _with(config, rate, size, epochs, keep_checkpoints)
         scores = run_finetuning(
             run_config, preset, data, run, validation_data, num_devices=num_devices
         )
@@ -94,8 +96,8 @@ def _table(points: list[dict[str, str]], scores: list[dict[str, float]]) -> rich
 
 
 def _with(
-    config: FinetuningConfig, learning_rate: float, batch_size: int, epochs: int
+    config: FinetuningConfig, learning_rate: float, batch_size: int, epochs: int, keep: bool
 ) -> FinetuningConfig:
-    training = config.training.replace(batch_size=batch_size, epochs=epochs)
+    training = config.training.replace(batch_size=batch_size, epochs=epochs, keep_checkpoints=keep)
     optimizer = config.optimizer.replace(learning_rate=learning_rate)
     return config.replace(optimizer=optimizer, training=training)

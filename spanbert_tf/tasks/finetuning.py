@@ -12,13 +12,13 @@ from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.config.run import VALIDATION_ROWS
 from spanbert_tf.data.records import Records, TaskManifest
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-from spanbert_tf.models.keras_hub_presets import encoder_width
+from spanbert_tf.models.keras_hub_presets import encoder_width, without_mixed_precision
 from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.presets.loading import (
     checked_tokenizer,
-    load_checked,
     load_preset,
     load_with_tokenizer,
     weights_digest,
@@ -188,10 +188,6 @@ class FinetuningJob(Job):
         )
         return self._devices.for_workers(dataset)
 
-    def saves_after(self, step: int) -> bool:
-        """At the ends of epochs, too."""
-        return super().saves_after(step) or step % self._plan.steps_per_epoch == 0
-
     def evaluates_after(self, step: int) -> bool:
         """At parts of epochs, where there is something to evaluate on."""
         return self._validation_data is not None and step in self._plan.scored_steps
@@ -204,6 +200,8 @@ class FinetuningJob(Job):
         self, model: SpanBertTask, checkpoints: Checkpoints, output: str, *, is_chief: bool
     ) -> dict[str, float]:
         """The best checkpoint, the preset, and the scores of what was written."""
+        if not is_chief:
+            return {}
         if self.config.training.keep_best:
             best = checkpoints.restore_best()
             self._devices.say(
@@ -212,7 +210,15 @@ class FinetuningJob(Job):
                 if best is None
                 else f"the best checkpoint is that of step {best}"
             )
-        return self._write_scored_preset(model, output) if is_chief else {}
+        return self._write_scored_preset(model, output)
+
+    def read_result(self, model: SpanBertTask, output: str) -> dict[str, float]:
+        """The scores that were written."""
+        if not (self._validation_data and self._devices.is_chief):
+            return {}
+        path = os.path.join(output, SCORES_FILE)
+        with open(path, encoding="utf-8") as file:
+            return parse_json(file.read(), dict[str, float], path)
 
     def _why_none_is_best(self) -> str:
         """Why a finished run has no best checkpoint."""
@@ -223,7 +229,7 @@ class FinetuningJob(Job):
         return "all were before training.keep_best was set"
 
     def _write_scored_preset(self, model: keras_hub.models.Task, output: str) -> dict[str, float]:
-        """Writes the preset, and scores what was written as `evaluate` does."""
+        """Scores the model in float32, as `evaluate` will, and writes the preset."""
         directory = os.path.join(output, PRESET)
         encoder = published_name(self._preset)
         random_weights = f"random weights of the shape of {encoder}"
@@ -231,19 +237,19 @@ class FinetuningJob(Job):
             "Fine-tuned from": random_weights if self.config.training.random_weights else encoder,
             "Data": published_name(str(self._data)),
         }
-        write_preset(model, directory, facts=facts, of_run=True)
         scores = {}
         if self._validation_data:
-            saved = load_checked(self._task.model_class, directory)  # in float32
-            metrics, remark = self._evaluated(saved)
+            with without_mixed_precision(model):
+                metrics, remark = self._evaluated(model)
             scores = dict(metrics)
             if self.best.metric != LOSS:  # which is no official score
                 del scores[LOSS]
+            facts["Scores"] = shown_scores(scores)
+        write_preset(model, directory, facts=facts, of_run=True)
+        if self._validation_data:
             write_text(os.path.join(output, SCORES_FILE), json.dumps(scores, indent=1) + "\n")
             said = f"; {remark}" if remark and self.num_steps else ""
             print_line(f"{self._validation_data}: {shown_scores(scores)}{said}")
-            facts["Scores"] = shown_scores(scores)
-            write_preset(saved, directory, facts=facts, of_run=True)
         print_line(f"{output}: {PRESET}/, checkpoints/, metrics.jsonl, {CONFIG_FILE}")
         return scores
 

@@ -1,35 +1,36 @@
 """Checkpoints of a training run: complete or absent, and checked when they are read.
 
-A checkpoint is a directory `step-00001000` of a TensorFlow checkpoint and `checkpoint.json`, which
-holds the step and a checksum of each file. It is written under another name and renamed, so a
-process that is killed leaves no half of one; damage that comes later is seen by the checksums.
-`best.json` names the one with the best value of a metric, where that is kept.
+A checkpoint is a directory of `state.safetensors` and `checkpoint.json`, which holds the step and
+the file's checksum: `step-00001000` of all that a step changes, `best-00001000` of the weights
+alone, where the best ones are kept. It is written by a thread of its own while training goes on,
+under another name, and renamed, so a process that is killed leaves no half of one; damage that
+comes later is seen by the checksum.
 """
 
+import concurrent.futures
+import hashlib
 import itertools
 import json
 import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, NotRequired
 
 import keras
-import tensorflow as tf
-from annotated_types import Ge
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.contents import file_fault, is_file_name, regular_size, sha256
+from spanbert_tf.files.contents import file_fault, regular_size
 from spanbert_tf.files.text_files import parse_json
-from spanbert_tf.files.writing import write_text
 
-_DESCRIPTION_FILE = "checkpoint.json"
-_STATE_PREFIX = "state"
-_BEST_FILE = "best.json"
-_PREFIX, _UNFINISHED, _DAMAGED = "step-", ".unfinished", "damaged-"
-_CHECKPOINT = re.compile(rf"{_PREFIX}(\d{{8,}})")  # other names are a user's own copies
+_DESCRIPTION_FILE, _STATE_FILE = "checkpoint.json", "state.safetensors"
+_STEP, _BEST = "step-", "best-"
+_UNFINISHED, _DAMAGED = ".unfinished", "damaged-"
 
 
 class Best(NamedTuple):
@@ -53,26 +54,32 @@ class Best(NamedTuple):
         return values.index(choose(values))
 
 
-class _Best(TypedDict, extra_items=float):  # beside the step, the value of a metric by its name
-    step: Annotated[int, Ge(0)]
-
-
 class _Description(TypedDict):
-    sha256: dict[str, str]
+    """The content of `checkpoint.json`."""
+
+    step: int
+    sha256: str
+    value: NotRequired[float]  # of the metric, in one of the best
+    base: NotRequired[str]  # of what the weights that are left out come from
 
 
 class Checkpoints:
     """Saves and restores all that a step changes: weights, optimizer, state of the dropout.
 
-    `tf.train.Checkpoint(model=model)` and `save_weights` both leave out Keras' seed generators;
-    `model.variables` has them. Variables are told apart by their order, since their names depend
-    on what else the process has built.
+    `save_weights` leaves out Keras' seed generators; `model.variables` has them. Variables are told
+    apart by their order, since their names depend on what else the process has built. Weights that
+    are not trained are left out where their source is known: it can be read again.
+
+    Saving copies the variables and returns; a thread writes them, one checkpoint at a time. What it
+    fails with is raised by the next call.
 
     Args:
         directory: where the checkpoints lie; made with the first one.
         model: a built model with a built optimizer.
         best: which one is kept beside the newest ones, see `keep_if_best`.
         max_to_keep: older checkpoints are deleted.
+        base: digest of the preset that the weights come from that are not trained; `None`: these
+            are saved, too.
         report: takes one line of text about a damaged checkpoint.
         writes: whether this process writes; of several workers one does.
     """
@@ -84,6 +91,7 @@ class Checkpoints:
         *,
         best: Best,
         max_to_keep: int,
+        base: str | None = None,
         report: Callable[[str], None] = print,
         writes: bool = True,
     ) -> None:
@@ -92,79 +100,118 @@ class Checkpoints:
         self._max_to_keep = max_to_keep
         self._report = report
         self._writes = writes
-        self._checkpoint = tf.train.Checkpoint(
-            model=[variable.value for variable in model.variables],
-            optimizer=[variable.value for variable in model.optimizer.variables],
-        )
-        for name in self._names():  # what a killed process has left
-            if writes and name.endswith(_UNFINISHED):
-                _delete(os.path.join(directory, name))
+        frozen = {id(v) for v in model.weights if base is not None and not v.trainable}
+        self._base = base if frozen else None
+        self._weights = _named("weight", (v for v in model.weights if id(v) not in frozen))
+        known = {id(v) for v in model.weights}
+        others = (v for v in model.variables if id(v) not in known)
+        self._state = {
+            **self._weights,
+            **_named("state", others),
+            **_named("optimizer", model.optimizer.variables),
+        }
+        self._held: int | None = None  # the step whose weights the model has, if that is known
+        self._thread = concurrent.futures.ThreadPoolExecutor(1)
+        self._under_way: concurrent.futures.Future | None = None
+        for name in os.listdir(directory) if os.path.isdir(directory) else []:
+            if writes and name.endswith(_UNFINISHED):  # what a killed process has left
+                path = os.path.join(directory, name)
+                shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+
+    def close(self) -> None:
+        """Ends the thread that writes, when it has written."""
+        self._thread.shutdown()
+
+    def remove(self) -> None:
+        """Deletes all checkpoints, the best one, too; a user's copies stay."""
+        for prefix in (_STEP, _BEST):
+            self._remove_old(prefix, 0)
 
     def steps(self) -> list[int]:
         """Steps of the checkpoints that are there, oldest first."""
-        found = map(_CHECKPOINT.fullmatch, self._names())
-        return sorted(int(match[1]) for match in found if match)
+        return saved_steps(self._directory)
+
+    def room(self, keep_best: bool) -> dict[str, int]:
+        """Bytes that a whole run takes: the checkpoints, the one under way among them.
+
+        Args:
+            keep_best: whether the best weights are kept, too.
+        """
+        weights, state = num_bytes(self._weights.values()), num_bytes(self._state.values())
+        # One more of each is written before the oldest goes.
+        return {
+            "checkpoints": (self._max_to_keep + 1) * state,
+            "the best one": 2 * weights if keep_best else 0,
+        }
 
     def save(self, step: int) -> None:
-        """Writes the checkpoint of a step unless it is there, then deletes those that are too many.
+        """Begins to write the checkpoint of a step, unless it is there.
+
+        Older ones that are too many are deleted once it is complete. Where the one before is still
+        under way, training waits for it.
 
         Raises:
-            BadInputError: it cannot be written (a full disk); earlier ones are untouched.
+            BadInputError: the one before could not be written (a full disk); earlier ones are
+                untouched.
         """
-        if step in self.steps() or not self._writes:
+        if not self._writes:
             return
-        final = self._path(step)
-        unfinished = final + _UNFINISHED
-        try:
-            if not os.path.isdir(self._directory):
-                os.mkdir(self._directory)  # and nothing above it: a run that was removed stays so
-            os.mkdir(unfinished)
-            self._checkpoint.write(os.path.join(unfinished, _STATE_PREFIX))
-            _write_description(unfinished, step)
-            os.rename(unfinished, final)
-        except (OSError, tf.errors.OpError) as error:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise BadInputError(
-                f"{final}: cannot be written ({reason(error)}); free some space and run the "
-                "same command again, it goes on from the checkpoint before"
-            ) from error
-        self._remove_old()
+        self._held = step
+        if self._under_way is not None and not self._under_way.done():
+            self._report(
+                f"{self._directory}: the checkpoint before that of step {step:,} is still being "
+                "written, and training waits for it; raise training.checkpoint_every_minutes "
+                "if it often does"
+            )
+        self.wait()
+        if step not in self.steps():
+            self._begin_writing(_STEP, step, self._state, self._max_to_keep)
+
+    def check(self) -> None:
+        """Raises what a checkpoint under way has failed with, as `save`; waits for nothing."""
+        if self._under_way is not None and self._under_way.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Waits for the checkpoint under way; raises as `save`."""
+        if self._under_way is not None:
+            under_way, self._under_way = self._under_way, None
+            under_way.result()
 
     def keep_if_best(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Saves the checkpoint of a step and keeps it until another one has a better value.
+        """Writes the weights of a step and keeps them until others have a better value.
+
+        Returns when they are complete: an evaluation that is logged has its weights.
 
         Args:
             step: step that the model has reached.
             metrics: what an evaluation found; a value that is not finite is never the best.
 
         Raises:
-            BadInputError: it cannot be written (a full disk); earlier ones are untouched.
+            BadInputError: they cannot be written (a full disk); earlier ones are untouched.
         """
-        metric, value = self._by.metric, float(metrics[self._by.metric])
-        kept = self._best()
-        best = kept.get(metric) if kept.get("step") in self.steps() else None
-        is_better = best is None or self._by.is_better(value, best)
-        if not self._writes or not is_better or not math.isfinite(value):
-            return
-        self.save(step)
-        write_text(
-            os.path.join(self._directory, _BEST_FILE), json.dumps({"step": step, metric: value})
-        )
-        self._remove_old()
+        value, best = float(metrics[self._by.metric]), self._best()
+        is_better = best is None or self._by.is_better(value, best["value"])
+        if self._writes and is_better and math.isfinite(value):
+            self._held = step
+            self.wait()
+            self._begin_writing(_BEST, step, self._weights, 1, value=value)
+            self.wait()
 
     def restore_best(self) -> int | None:
-        """Restores the checkpoint that `keep_if_best` has kept; returns its step, `None` for none.
+        """Restores the weights that `keep_if_best` has kept; returns their step, `None` for none.
 
-        A damaged one is reported and left alone; the model stays as it is.
+        Damaged ones are reported and left alone; the model stays as it is.
         """
-        step = self._best().get("step")
-        if step is None or step not in self.steps():
+        if (best := self._best()) is None:
             return None
-        if damage := _find_damage(self._path(step)):
-            self._report(f"{self._path(step)} is damaged ({damage}); the last step is used")
-            return None
-        self._read(step)
-        return step
+        path = self._path(_BEST, best["step"])
+        if best["step"] != self._held:
+            if damage := _find_damage(path):
+                self._report(f"{path} is damaged ({damage}); the last step is used")
+                return None
+            self._read(path, self._weights)
+        return best["step"]
 
     def restore(self) -> int:
         """Restores the newest checkpoint that is not damaged.
@@ -179,10 +226,11 @@ class Checkpoints:
         """
         steps = self.steps()
         for step in reversed(steps):
-            path = self._path(step)
+            path = self._path(_STEP, step)
             damage = _find_damage(path)
             if not damage:
-                self._read(step)
+                self._read(path, self._state)
+                self._held = step
                 return step
             if self._writes:
                 self._report(f"{path} is damaged ({damage}); using the checkpoint before it")
@@ -193,11 +241,62 @@ class Checkpoints:
             )
         return 0
 
-    def _read(self, step: int) -> None:
-        path = self._path(step)
+    def _begin_writing(
+        self,
+        prefix: str,
+        step: int,
+        variables: Mapping[str, keras.Variable],
+        num_kept: int,
+        **facts: float,
+    ) -> None:
+        if self._base is not None:
+            facts["base"] = self._base
+        arrays = {name: _snapshot(variable) for name, variable in variables.items()}
+        self._under_way = self._thread.submit(
+            self._write, prefix, step, arrays, num_kept, {"step": step, **facts}
+        )
+
+    def _write(
+        self,
+        prefix: str,
+        step: int,
+        arrays: Mapping[str, np.ndarray],
+        num_kept: int,
+        facts: Mapping[str, float | str],
+    ) -> None:
+        """Writes a checkpoint under another name, renames it, then deletes those too many."""
+        final = self._path(prefix, step)
+        unfinished = final + _UNFINISHED
         try:
-            self._checkpoint.read(os.path.join(path, _STATE_PREFIX)).assert_consumed()
-        except (AssertionError, ValueError, tf.errors.OpError) as error:
+            if not os.path.isdir(self._directory):
+                os.mkdir(self._directory)  # and nothing above it: a run that was removed stays so
+            num_bytes = sum(array.nbytes for array in arrays.values())
+            if shutil.disk_usage(self._directory).free < num_bytes:
+                self._remove_old(prefix, max(num_kept - 1, 1))  # the newest stays in any case
+            os.mkdir(unfinished)
+            _write_files(unfinished, arrays, facts)
+            os.rename(unfinished, final)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise BadInputError(
+                f"{final}: cannot be written ({reason(error)}); free some space and run the "
+                "same command again, it goes on from the checkpoint before"
+            ) from error
+        self._remove_old(prefix, num_kept)
+
+    def _read(self, path: str, variables: Mapping[str, keras.Variable]) -> None:
+        try:
+            with safe_open(os.path.join(path, _STATE_FILE), "numpy") as file:
+                names = file.keys()
+                shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+                if shapes != {name: tuple(v.shape) for name, v in variables.items()}:
+                    raise ValueError("other names or shapes")
+                base = _description(path).get("base")
+                if base != self._base:
+                    raise ValueError("its weights were trained beside others, of another preset")
+                for name, variable in variables.items():
+                    variable.assign(file.get_tensor(name))
+        except (ValueError, SafetensorError) as error:
             raise BadInputError(
                 f"{path}: does not hold the variables of this model ({reason(error)}); it was "
                 "written by another version or for another model: start a new run"
@@ -211,55 +310,91 @@ class Checkpoints:
                 return path
             path = os.path.join(self._directory, f"{name}-{number}")
 
-    def _best(self) -> dict[str, float]:
-        """Step and value of the best checkpoint; empty without one."""
+    def _best(self) -> _Description | None:
+        """Step and value of the best weights; `None` without any."""
         try:
-            with open(os.path.join(self._directory, _BEST_FILE), encoding="utf-8") as file:
-                return parse_json(file.read(), _Best, file.name)
-        except (OSError, UnicodeDecodeError, BadInputError):
-            return {}
+            step = max(saved_steps(self._directory, _BEST))
+            description = _description(self._path(_BEST, step))
+            return description if "value" in description else None
+        except (OSError, ValueError, BadInputError):
+            return None
 
-    def _remove_old(self) -> None:
-        best = self._best().get("step")
-        for step in self.steps()[: -self._max_to_keep]:
-            if step != best:
-                self._remove(step)
+    def _remove_old(self, prefix: str, num_kept: int) -> None:
+        steps = saved_steps(self._directory, prefix)
+        for step in steps[: max(len(steps) - num_kept, 0)]:
+            # Killed in the middle, this leaves nothing that looks like a checkpoint.
+            doomed = self._path(prefix, step) + ".deleted" + _UNFINISHED
+            os.rename(self._path(prefix, step), doomed)
+            shutil.rmtree(doomed)
 
-    def _names(self) -> list[str]:
-        return os.listdir(self._directory) if os.path.isdir(self._directory) else []
-
-    def _path(self, step: int) -> str:
-        return os.path.join(self._directory, f"{_PREFIX}{step:08d}")
-
-    def _remove(self, step: int) -> None:
-        """Deletes a checkpoint; killed in the middle, it leaves nothing that looks like one."""
-        doomed = self._path(step) + ".deleted" + _UNFINISHED
-        os.rename(self._path(step), doomed)
-        shutil.rmtree(doomed)
+    def _path(self, prefix: str, step: int) -> str:
+        return os.path.join(self._directory, f"{prefix}{step:08d}")
 
 
-def _delete(path: str) -> None:
-    shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+def saved_steps(directory: str, prefix: str = _STEP) -> list[int]:
+    """Steps of the checkpoints in a directory, oldest first; none where it is not there."""
+    names = os.listdir(directory) if os.path.isdir(directory) else []
+    pattern = re.compile(rf"{prefix}(\d{{8,}})")  # other names are a user's own copies
+    return sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
 
 
-def _write_description(directory: str, step: int) -> None:
-    checksums = {name: sha256(os.path.join(directory, name)) for name in os.listdir(directory)}
+def _named(kind: str, variables: Iterable[keras.Variable]) -> dict[str, keras.Variable]:
+    return {f"{kind}.{number:04d}": variable for number, variable in enumerate(variables)}
+
+
+def num_bytes(variables: Iterable[keras.Variable]) -> int:
+    """The bytes of the values of variables."""
+    return sum(math.prod(v.shape) * np.dtype(v.dtype).itemsize for v in variables)
+
+
+def _snapshot(variable: keras.Variable) -> np.ndarray:
+    """The value that a variable has now, which later steps leave as it is.
+
+    On a processor TensorFlow shares a value's memory with who has read it, and an update writes
+    elsewhere while that lasts; so this costs no time there. JAX may reuse what a step was given.
+    """
+    if keras.backend.backend() == "tensorflow":
+        return np.asarray(keras.ops.convert_to_tensor(variable))
+    return np.array(variable.value)
+
+
+def _write_files(
+    directory: str, arrays: Mapping[str, np.ndarray], facts: Mapping[str, float | str]
+) -> None:
+    path = os.path.join(directory, _STATE_FILE)
+    save_file(dict(arrays), path)
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
     with open(os.path.join(directory, _DESCRIPTION_FILE), "w", encoding="utf-8") as file:
-        json.dump({"step": step, "sha256": checksums}, file, indent=1)
+        json.dump({**facts, "sha256": _sha256_of(path, arrays)}, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _sha256_of(path: str, arrays: Mapping[str, np.ndarray]) -> str:
+    """The checksum of a file of these arrays, of which its head alone is read again."""
+    with open(path, "rb") as file:
+        length = file.read(8)
+        head = file.read(int.from_bytes(length, "little"))
+    digest = hashlib.sha256(length + head)
+    places = json.loads(head)  # {name: {"data_offsets": [first, last + 1], …}}
+    for name in sorted(arrays, key=lambda name: places[name]["data_offsets"]):
+        digest.update(np.ascontiguousarray(arrays[name]).reshape(-1).view("uint8"))
+    return digest.hexdigest()
+
+
+def _description(directory: str) -> _Description:
+    path = os.path.join(directory, _DESCRIPTION_FILE)
+    regular_size(path)
+    with open(path, encoding="utf-8") as file:
+        return parse_json(file.read(), _Description, _DESCRIPTION_FILE)
 
 
 def _find_damage(directory: str) -> str | None:
     """What is wrong with the files of a checkpoint, or None."""
     try:
-        path = os.path.join(directory, _DESCRIPTION_FILE)
-        regular_size(path)
-        with open(path, encoding="utf-8") as file:
-            checksums = parse_json(file.read(), _Description, _DESCRIPTION_FILE)["sha256"]
-        for name, checksum in checksums.items():
-            if fault := file_fault(directory, name, checksum):
-                return f"{name if is_file_name(name) else repr(name)} {fault}"
+        if fault := file_fault(directory, _STATE_FILE, _description(directory)["sha256"]):
+            return f"{_STATE_FILE} {fault}"
     except (OSError, ValueError, BadInputError) as error:
         return reason(error)
     return None

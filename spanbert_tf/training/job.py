@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from spanbert_tf.errors import BadInputError, TrainingError, reason
+from spanbert_tf.errors import BadInputError, MismatchError, TrainingError, reason
 from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.run_directory import AnyConfig, RunDirectory
@@ -110,6 +110,19 @@ class Job(abc.ABC):
             is_new: whether there is no checkpoint, whose weights come after these.
         """
 
+    def restore(self, checkpoints: Checkpoints, output: str, devices: Devices) -> int:
+        """Restores the newest checkpoint that is not damaged; returns its step, 0 for none."""
+        step = checkpoints.restore()
+        devices.check_same_step(step, output)
+        if step > self.num_steps:
+            raise MismatchError(
+                f"{output}: has {step} steps already, more than training.steps "
+                f"({self.num_steps}); raise it, or name another --output"
+            )
+        if step:
+            devices.say(f"{output}: going on after step {step:,} of {self.num_steps:,}")
+        return step
+
     def write(self, output: str, *, is_new: bool) -> None:
         """Writes what the run must find again beside its checkpoints; the configuration last."""
         RunDirectory(output).write(self.config, self.inputs)
@@ -129,10 +142,6 @@ class Job(abc.ABC):
     @abc.abstractmethod
     def batches(self, first_step: int) -> tf.data.Dataset:
         """The endless training batches from a step on."""
-
-    def saves_after(self, step: int) -> bool:
-        """Whether there is a checkpoint after a step."""
-        return step % self.config.training.checkpoint_every_steps == 0
 
     @abc.abstractmethod
     def evaluates_after(self, step: int) -> bool:
@@ -156,6 +165,15 @@ class Job(abc.ABC):
 
         Returns:
             What the run returns.
+        """
+
+    @abc.abstractmethod
+    def read_result(self, model: keras.Model, output: str) -> Any:
+        """What a finished run returned, whose checkpoints are gone.
+
+        Args:
+            model: what `build` returned.
+            output: directory of the run.
         """
 
     def damage(self) -> BadInputError | None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import keras
 
-from spanbert_tf.errors import MismatchError
+from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.terminal import print_line
-from spanbert_tf.training.checkpoints import Checkpoints
+from spanbert_tf.training.checkpoints import Checkpoints, num_bytes, saved_steps
 from spanbert_tf.training.devices import NVIDIA_CARD, Devices, decide_precision, unused_card
 from spanbert_tf.training.job import Job
 from spanbert_tf.training.run_directory import CHECKPOINTS, RunDirectory
@@ -39,26 +39,35 @@ def run(job: Job, output: str, num_devices: int | None = None) -> Any:
 
     # Build.
     job.config = decide_precision(job.config, before, job.hidden_dim)
-    with devices.scope():
+    training = job.config.training
+    place = os.path.join(output, CHECKPOINTS)
+    is_new = not saved_steps(place)
+    with devices.scope(), weights_are_loaded(not is_new or directory.is_finished):
         model = job.build(devices)
     checkpoints = Checkpoints(
-        os.path.join(output, CHECKPOINTS),
+        place,
         model,
         best=job.best,
-        max_to_keep=job.config.training.max_checkpoints,
+        max_to_keep=training.max_checkpoints,
+        base=job.inputs.get("--preset"),
         report=print_line,
         writes=devices.is_chief,
     )
-    is_new = not checkpoints.steps()
+    if is_new and directory.is_finished:
+        return job.read_result(model, output)
     job.begin(model, output, is_new=is_new)
     directory.check_inputs(job.inputs)
+    room = directory.check_room(
+        {**checkpoints.room(keep_best=training.keep_best), "preset": num_bytes(model.weights)}
+    )
     with job.named_errors(output, devices):
-        step = _restore(checkpoints, job, output, devices)
+        step = job.restore(checkpoints, output, devices)
         model.is_head_trained |= step > 0
         if devices.is_chief:
             job.write(output, is_new=is_new)
         where = devices.describe(model, job.config.training.precision)
         devices.say(f"{where}: {job.describe(model)}")
+        devices.say(f"{output}: {room}")
         if advice := unused_card(NVIDIA_CARD):
             devices.say(advice)
 
@@ -80,18 +89,7 @@ def run(job: Job, output: str, num_devices: int | None = None) -> Any:
         # Finish.
         if watch.is_interrupted:
             return None
-        return job.finish(model, checkpoints, output, is_chief=devices.is_chief)
-
-
-def _restore(checkpoints: Checkpoints, job: Job, output: str, devices: Devices) -> int:
-    """Restores the newest checkpoint that is not damaged; returns its step, 0 for none."""
-    step = checkpoints.restore()
-    devices.check_same_step(step, output)
-    if step > job.num_steps:
-        raise MismatchError(
-            f"{output}: has {step} steps already, more than training.steps ({job.num_steps}); "
-            "raise it, or name another --output"
-        )
-    if step:
-        devices.say(f"{output}: going on after step {step:,} of {job.num_steps:,}")
-    return step
+        result = job.finish(model, checkpoints, output, is_chief=devices.is_chief)
+        if devices.is_chief and not training.keep_checkpoints:
+            checkpoints.remove()
+        return result

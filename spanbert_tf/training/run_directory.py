@@ -2,8 +2,12 @@
 
 import json
 import os
+import pathlib
+import shutil
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+
+from rich.filesize import decimal
 
 from spanbert_tf.config import FinetuningConfig, PretrainingConfig, flat_values
 from spanbert_tf.config.run import CONFIG_FILE, INPUTS_FILE, RUN_FORMAT
@@ -26,6 +30,8 @@ _CHANGEABLE = frozenset(
         "training.evaluate_every",
         "training.evaluate_batches",
         "training.checkpoint_every_steps",
+        "training.checkpoint_every_minutes",
+        "training.keep_checkpoints",
         "training.max_checkpoints",
         "training.keep_best",
         "training.max_skipped_steps",
@@ -106,6 +112,44 @@ class RunDirectory:
                     f"{self._path}: this run was begun with another {option}; name another "
                     "--output, or give what the run was begun with"
                 )
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is what a run writes last."""
+        return os.path.isdir(os.path.join(self._path, PRESET))
+
+    def check_room(self, parts: Mapping[str, int]) -> str:
+        """Checks that the disk has room for a whole run.
+
+        Args:
+            parts: what is written → bytes.
+
+        Returns:
+            What the run will take, in words.
+
+        Raises:
+            BadInputError: it is not there.
+        """
+        sizes = ", ".join(f"{name} {decimal(size)}" for name, size in parts.items() if size)
+        needed = f"up to {decimal(sum(parts.values()))} on disk ({sizes})"
+        path = pathlib.Path(self._path).absolute()
+        existing = next(place for place in (path, *path.parents) if place.is_dir())
+        free = shutil.disk_usage(existing).free
+        if sum(parts.values()) > free + self._num_bytes():
+            raise BadInputError(
+                f"{self._path}: the run takes {needed}, and {decimal(free)} are free; free "
+                "some space, lower training.max_checkpoints, or name another --output"
+            )
+        return needed
+
+    def _num_bytes(self) -> int:
+        """What a run takes already of what it will."""
+        return sum(
+            os.path.getsize(os.path.join(parent, name))
+            for part in (CHECKPOINTS, PRESET)
+            for parent, _, names in os.walk(os.path.join(self._path, part))
+            for name in names
+        )
 
     def write_inputs(self, inputs: Mapping[str, str | int | None]) -> None:
         """Writes `inputs.json`, for `check_inputs`, with the format of runs of this version.

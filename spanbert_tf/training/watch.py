@@ -92,6 +92,7 @@ class Watch(keras.callbacks.Callback):
 
     def __enter__(self) -> "Watch":
         self._signals.__enter__()
+        self._saved_at = time.monotonic()
         return self
 
     def __exit__(
@@ -106,11 +107,13 @@ class Watch(keras.callbacks.Callback):
             is_early = isinstance(error, StopTraining)
             if error is None or is_early:
                 self._checkpoints.save(self.step)
+                self._checkpoints.wait()
             if is_early:
                 self.is_interrupted = error.is_interrupted
                 self._devices.say(f"{self._output}: {error}")
             return is_early
         finally:
+            self._checkpoints.close()
             self._signals.__exit__()
 
     def catch_up(self) -> None:
@@ -164,8 +167,14 @@ class Watch(keras.callbacks.Callback):
             raise TrainingDiverged(self.step, skipped)
 
     def _save(self) -> None:
-        if self._job.saves_after(self.step):
+        """Begins a checkpoint if it is due, by steps or by the clock."""
+        self._checkpoints.check()
+        training, now = self._job.config.training, time.monotonic()
+        steps, minutes = training.checkpoint_every_steps, training.checkpoint_every_minutes
+        is_due = steps is not None and self.step % steps == 0
+        if is_due or (minutes is not None and now - self._saved_at >= 60 * minutes):
             self._checkpoints.save(self.step)
+            self._saved_at = time.monotonic()
 
     def _show(self) -> None:
         if self._progress:

@@ -225,7 +225,7 @@ def test_a_run_with_a_link_is_refused_before_it_goes_on(name, tmp_path):
     assert contents(tmp_path / "elsewhere") == {"mine": "mine"}
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "checkpoints/best.json"])
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "checkpoints/best-00000004"])
 def test_a_run_with_a_pipe_is_refused_before_it_goes_on(name, tmp_path):
     """Whoever opens it waits for ever."""
     run = run_directory(tmp_path)

@@ -47,10 +47,7 @@ def straight_run(straight_run_and_output):
 
 
 def checkpoint(run, step):
-    """Variable → bytes."""
-    reader = tf.train.load_checkpoint(str(run / "checkpoints" / f"step-{step:08d}" / "state"))
-    names = [name for name in reader.get_variable_to_shape_map() if "VARIABLE_VALUE" in name]
-    return {name: reader.get_tensor(name).tobytes() for name in names}
+    return (run / "checkpoints" / f"step-{step:08d}" / "state.safetensors").read_bytes()
 
 
 def encoder_of(preset):

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from record_files import random_records, write_records
@@ -58,10 +60,7 @@ def _without_speed(run):
 
 
 def _last_checkpoint(run):
-    """Variable → bytes; what describes the objects depends on the names in a process."""
-    reader = tf.train.load_checkpoint(str(run / "checkpoints" / "step-00000012" / "state"))
-    names = [name for name in reader.get_variable_to_shape_map() if "VARIABLE_VALUE" in name]
-    return {name: reader.get_tensor(name).tobytes() for name in names}
+    return (run / "checkpoints" / "step-00000012" / "state.safetensors").read_bytes()
 
 
 def _assert_same_run(run, straight_run):
@@ -152,8 +151,10 @@ if kind == "in a step":
     write = log.on_step_end
     log.on_step_end = lambda self, step, model: die() if step == 7 else write(self, step, model)
 else:
-    write = checkpoints._write_description
-    checkpoints._write_description = lambda path, step: die() if step == 8 else write(path, step)
+    write = checkpoints._sha256_of  # of a file that is complete
+    checkpoints._sha256_of = lambda path, arrays: (
+        die() if "step-00000008" in path else write(path, arrays)
+    )
 run_pretraining(load_config(config), data, run)
 """
 
@@ -377,3 +378,42 @@ def test_records_without_held_out_ones_are_refused(config, tmp_path):
     records = write_records(tmp_path / "records", random_records(40, 24), sequence_length=24)
     with pytest.raises(BadInputError, match="no held-out records"):
         run_pretraining(config, str(records), str(tmp_path / "run"))
+
+
+def test_run_that_kept_no_checkpoints_is_finished(config, tiny_records, tmp_path, capfd):
+    """Its preset is what it returns again; it cannot be trained on."""
+    config = config.replace(training=config.training.replace(keep_checkpoints=False))
+    run = tmp_path / "run"
+    model = run_pretraining(config, tiny_records, str(run))
+    assert os.listdir(run / "checkpoints") == []
+    lines = _without_speed(run)
+    again = run_pretraining(config, tiny_records, str(run))
+    assert _without_speed(run) == lines
+    for expected, found in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    longer = config.replace(training=config.training.replace(steps=20))
+    with pytest.raises(MismatchError, match="finished after 12 steps and kept no checkpoints"):
+        run_pretraining(longer, tiny_records, str(run))
+
+
+def test_no_weight_is_drawn_that_a_checkpoint_has(copied_run, config, tiny_records, monkeypatch):
+    longer = config.replace(training=config.training.replace(steps=13))
+    draw, drawn = keras.initializers.TruncatedNormal.__call__, []
+    monkeypatch.setattr(
+        keras.initializers.TruncatedNormal,
+        "__call__",
+        lambda self, *shape, **options: drawn.append(shape) or draw(self, *shape, **options),
+    )
+    run_pretraining(longer, tiny_records, copied_run)
+    assert drawn == []
+
+
+def test_run_is_refused_before_its_first_step_where_the_disk_is_too_small(
+    config, tiny_records, tmp_path, monkeypatch
+):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    message = r"run: the run takes up to 1.\d MB on disk \(checkpoints .*, and 1.0 kB are"
+    with pytest.raises(BadInputError, match=message):
+        run_pretraining(config, tiny_records, str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

@@ -11,8 +11,8 @@ import time
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from continued_runs import configured, save_encoder
+from safetensors.numpy import load_file
 
 from spanbert_tf.config import TrainingConfig, load_config
 from spanbert_tf.errors import ConfigurationError
@@ -73,9 +73,8 @@ def config_file(tiny_overrides, tmp_path):
 
 
 def _weights(run, step):
-    reader = tf.train.load_checkpoint(str(run / "checkpoints" / f"step-{step:08d}" / "state"))
-    names = [name for name in reader.get_variable_to_shape_map() if "model/" in name]
-    return {name: reader.get_tensor(name) for name in names if "VARIABLE_VALUE" in name}
+    state = load_file(run / "checkpoints" / f"step-{step:08d}" / "state.safetensors")
+    return {name: value for name, value in state.items() if name.startswith("weight")}
 
 
 def _await_step(run, step, workers):

@@ -1,12 +1,17 @@
+import hashlib
+import json
 import os
 import shutil
+import threading
 
 import keras
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import spanbert_tf.training
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.training import checkpoints as checkpoints_module
 from spanbert_tf.training.checkpoints import Best, Checkpoints
 
 LOSS = Best("loss", "min")
@@ -49,6 +54,7 @@ def _saved(directory, steps, max_to_keep=3, **options):
         _train(model, step - done)
         checkpoints.save(step)
         done = step
+    checkpoints.wait()
     return model
 
 
@@ -88,14 +94,14 @@ def test_nothing_to_restore(tmp_path):
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda path: _flip_a_bit(path / "state.data-00000-of-00001"),
-        lambda path: os.truncate(path / "state.data-00000-of-00001", 10),
-        lambda path: os.remove(path / "state.index"),
+        lambda path: _flip_a_bit(path / "state.safetensors"),
+        lambda path: os.truncate(path / "state.safetensors", 10),
+        lambda path: os.remove(path / "state.safetensors"),
         lambda path: os.remove(path / "checkpoint.json"),
         lambda path: (path / "checkpoint.json").write_text("{}"),
         lambda path: (path / "checkpoint.json").write_bytes(b""),
     ],
-    ids=["flipped bit", "truncated", "no index", "no description", "other json", "empty json"],
+    ids=["flipped bit", "truncated", "no state", "no description", "other json", "empty json"],
 )
 def test_damaged_checkpoint_is_reported_and_the_one_before_used(damage, tmp_path):
     _saved(tmp_path, [2, 4])
@@ -108,13 +114,14 @@ def test_damaged_checkpoint_is_reported_and_the_one_before_used(damage, tmp_path
     assert "step-00000004 is damaged" in report
     _train(model, 2)
     checkpoints.save(4)  # the place is free again
+    checkpoints.wait()
     assert Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=3).restore() == 4
 
 
 def test_all_checkpoints_damaged(tmp_path):
     model = _saved(tmp_path, [2, 4])
     for step in (2, 4):
-        _flip_a_bit(tmp_path / f"step-0000000{step}" / "state.data-00000-of-00001")
+        _flip_a_bit(tmp_path / f"step-0000000{step}" / "state.safetensors")
     with pytest.raises(BadInputError, match="every checkpoint is damaged"):
         Checkpoints(
             str(tmp_path), model, best=LOSS, max_to_keep=3, report=lambda line: None
@@ -138,6 +145,7 @@ def test_copies_of_checkpoints_are_left_alone(tmp_path):
     checkpoints = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=1)
     assert checkpoints.restore() == 4
     checkpoints.save(5)
+    checkpoints.wait()
     assert sorted(os.listdir(tmp_path)) == sorted(["step-00000005", *copies])
 
 
@@ -147,26 +155,33 @@ def test_full_disk_keeps_the_checkpoint_before(tmp_path, full_disk):
     message = r"step-00000004: cannot be written .*"
     with full_disk(256), pytest.raises(BadInputError, match=message) as raised:
         checkpoints.save(4)
+        checkpoints.wait()
     assert "\n" not in str(raised.value)
     assert os.listdir(tmp_path) == ["step-00000002"]
     assert Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=1).restore() == 2
 
 
-def test_best_checkpoint_outlives_the_newest(tmp_path):
+def test_best_weights_outlive_the_newest_checkpoints(tmp_path):
     model = _make_model()
     checkpoints = Checkpoints(str(tmp_path / "kept"), model, best=LOSS, max_to_keep=2)
     for step, loss in ((1, 5.0), (2, 3.0), (3, float("nan")), (4, 3.5), (5, 3.0), (6, 4.0)):
         _train(model, 1)
         checkpoints.keep_if_best(step, {"loss": loss})
         checkpoints.save(step)
-    assert checkpoints.steps() == [2, 5, 6]
+    checkpoints.wait()
+    assert sorted(os.listdir(tmp_path / "kept")) == [
+        "best-00000002",
+        "step-00000005",
+        "step-00000006",
+    ]
     again = Checkpoints(str(tmp_path / "kept"), _make_model(seed=1), best=LOSS, max_to_keep=2)
     assert again.restore() == 6
     again.keep_if_best(7, {"loss": 2.0})
-    assert again.steps() == [6, 7]
+    assert sorted(os.listdir(tmp_path / "kept"))[0] == "best-00000007"
+    assert again.steps() == [5, 6]
 
 
-def test_best_checkpoint_of_a_score_is_restored(tmp_path):
+def test_best_weights_of_a_score_are_restored(tmp_path):
     model = _make_model()
     checkpoints = Checkpoints(str(tmp_path), model, best=Best("f1", "max"), max_to_keep=1)
     assert checkpoints.restore_best() is None
@@ -175,27 +190,100 @@ def test_best_checkpoint_of_a_score_is_restored(tmp_path):
         _train(model, 1)
         checkpoints.keep_if_best(step, {"f1": score})
         checkpoints.save(step)
-        weights[step] = _weights(model)
+        weights[step] = [variable.numpy() for variable in model.weights]
     assert checkpoints.restore_best() == 2
-    for expected, actual in zip(weights[2], _weights(model), strict=True):
-        np.testing.assert_array_equal(actual, expected)
+    for expected, variable in zip(weights[2], model.weights, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), expected)
 
 
-def test_best_checkpoint_that_is_gone_is_kept_when_it_is_reached_again(tmp_path):
-    """A damaged one is set aside; the run goes on before it and comes by with the same value."""
+def test_best_weights_are_not_read_where_the_model_has_them(tmp_path):
+    """Damage shows it: nothing looks at the file."""
+    model = _make_model()
+    reports = []
+    checkpoints = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=1, report=reports.append)
+    checkpoints.keep_if_best(3, {"loss": 1.0})
+    _flip_a_bit(tmp_path / "best-00000003" / "state.safetensors")
+    assert checkpoints.restore_best() == 3
+    checkpoints.save(4)
+    assert checkpoints.restore_best() is None
+    (report,) = reports
+    assert "best-00000003 is damaged" in report
+
+
+def test_best_weights_that_are_gone_are_kept_when_they_are_reached_again(tmp_path):
+    """A damaged one is deleted; the run goes on before it and comes by with the same value."""
     model = _make_model()
     checkpoints = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=2)
     checkpoints.keep_if_best(3, {"loss": 1.0})
-    shutil.rmtree(tmp_path / "step-00000003")
+    shutil.rmtree(tmp_path / "best-00000003")
     checkpoints.keep_if_best(3, {"loss": 1.0})
-    assert checkpoints.restore_best() == 3
+    assert os.listdir(tmp_path) == ["best-00000003"]
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_what_is_saved_is_what_the_step_had_reached(jit_compile, tmp_path):
+    """Training goes on while the file is written: by updates in place, were they not copied."""
+    model = _make_model()
+    model.compile(loss="mse", optimizer=model.optimizer, jit_compile=jit_compile)
+    _train(model, 1)
+    release = threading.Event()
+    checkpoints = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=1)
+    checkpoints._thread.submit(release.wait)  # the file is written after the steps below
+    checkpoints.save(1)
+    expected = [np.copy(values) for values in _weights(model)]
+    _train(model, 3)
+    release.set()
+    checkpoints.wait()
+    assert checkpoints.restore() == 1
+    for before, after in zip(expected, _weights(model), strict=True):
+        np.testing.assert_array_equal(after, before)
+
+
+def test_file_is_the_one_that_safetensors_reads_and_has_its_checksum(tmp_path):
+    model = _saved(tmp_path, [2])
+    path = tmp_path / "step-00000002" / "state.safetensors"
+    description = json.loads((path.parent / "checkpoint.json").read_text())
+    assert description == {"step": 2, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    saved = load_file(path)
+    assert saved["weight.0000"].tolist() == model.weights[0].numpy().tolist()
+    assert len(saved) == len(model.variables) + len(model.optimizer.variables)
+
+
+def test_weights_that_are_not_trained_are_left_out(tmp_path):
+    model = _make_model()
+    model.layers[0].trainable = False
+    checkpoints = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=1, base="of a preset")
+    checkpoints.save(1)
+    checkpoints.wait()
+    saved = load_file(tmp_path / "step-00000001" / "state.safetensors")
+    assert (3, 16) not in [value.shape for name, value in saved.items() if "weight" in name]
+    for base in ("of another preset", None):
+        other = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=1, base=base)
+        with pytest.raises(BadInputError, match="step-00000001: does not hold the variables"):
+            other.restore()
+
+
+def test_oldest_goes_first_where_there_is_no_room(tmp_path, monkeypatch):
+    model = _saved(tmp_path, [1, 2, 3])
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=100))
+    seen = []
+    monkeypatch.setattr(
+        checkpoints_module,
+        "save_file",
+        lambda *a: seen.append(os.listdir(tmp_path)) or save_file(*a),
+    )
+    checkpoints = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=2)
+    checkpoints.save(4)
+    checkpoints.wait()
+    assert sorted(seen[0]) == ["step-00000003", "step-00000004.unfinished"]
 
 
 @pytest.mark.slow
 def test_a_step_can_be_damaged_twice(tmp_path):
     _saved(tmp_path, [2, 4])
     for _ in range(2):
-        _flip_a_bit(tmp_path / "step-00000004" / "state.data-00000-of-00001")
+        _flip_a_bit(tmp_path / "step-00000004" / "state.safetensors")
         model = _make_model(seed=1)
         checkpoints = Checkpoints(
             str(tmp_path), model, best=LOSS, max_to_keep=3, report=lambda line: None
@@ -215,3 +303,16 @@ def test_checkpoint_of_another_model_is_named(tmp_path):
     checkpoints = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=3)
     with pytest.raises(BadInputError, match="step-00000002: does not hold the variables"):
         checkpoints.restore()
+
+
+def test_a_checkpoint_that_is_still_being_written_is_waited_for_and_named(tmp_path):
+    model, reports, release = _make_model(), [], threading.Event()
+    checkpoints = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=5, report=reports.append)
+    checkpoints._thread.submit(release.wait)
+    checkpoints.save(1)
+    threading.Timer(0.2, release.set).start()
+    checkpoints.save(2)
+    checkpoints.wait()
+    assert checkpoints.steps() == [1, 2]
+    (report,) = reports
+    assert "before that of step 2 is still being written, and training waits for it" in report

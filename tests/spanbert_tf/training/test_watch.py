@@ -246,3 +246,15 @@ def test_run_in_another_thread_leaves_signals_alone():
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         assert pool.submit(enter).result() is before
+
+
+@pytest.mark.parametrize(("minutes", "steps"), [(1e-9, [1, 2, 3, 4]), (60.0, [4]), (None, [4])])
+def test_checkpoints_are_due_by_the_clock(minutes, steps, tmp_path):
+    """Beside them, the last step has one."""
+    job = Numbers(4)
+    training = job.config.training.replace(
+        checkpoint_every_steps=None, checkpoint_every_minutes=minutes
+    )
+    job.config = job.config.replace(training=training)
+    _, checkpoints = _train(tmp_path, job)
+    assert checkpoints.steps() == steps

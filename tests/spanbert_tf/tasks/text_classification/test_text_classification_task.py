@@ -236,22 +236,25 @@ class TestTextClassification(TaskTests):
         options |= {"training.min_steps_between_evaluations": 1}
         rates = {"grid.learning_rates": "[0.5]", "grid.batch_sizes": "[16]"}  # too fast
         paths = material["preset"], material["train"], str(tmp_path), material["dev"]
-        run = pathlib.Path(run_grid(self.config(material, **options, **rates), *paths))
+        config = self.config(material, **options, **rates)
+        run = pathlib.Path(run_grid(config, *paths, keep_checkpoints=True))
         losses = {
             line["step"]: line["validation_loss"]
             for line in read_metrics(str(run / METRICS_FILE))
             if "validation_loss" in line
         }
-        best = json.loads((run / "checkpoints" / "best.json").read_text())
-        assert best == {"step": min(losses, key=losses.get), "loss": min(losses.values())}
+        (place,) = (run / "checkpoints").glob("best-*/checkpoint.json")
+        best = json.loads(place.read_text())
+        assert best.pop("sha256")
+        assert best == {"step": min(losses, key=losses.get), "value": min(losses.values())}
         assert len(set(losses.values())) == 4
         scores = json.loads((run / "scores.json").read_text())
-        assert scores["loss"] == pytest.approx(best["loss"], abs=1e-6)
+        assert scores["loss"] == pytest.approx(best["value"], abs=1e-6)
         _, model = load_task_model(str(run / "preset"))
         model.compile()
         batches = task_dataset(material["dev"], batch_size=7, training=False)
         found = keras.Model.evaluate(model, batches, return_dict=True, verbose=0)
-        assert found["loss"] == pytest.approx(best["loss"], abs=1e-5)
+        assert found["loss"] == pytest.approx(best["value"], abs=1e-5)
 
     @pytest.mark.slow
     def test_a_grid_that_gets_further_values_trains_those_alone(self, material, tmp_path):
