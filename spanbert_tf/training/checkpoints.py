@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple, NotRequired
 
 import keras
 import numpy as np
+import tensorflow as tf
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
@@ -95,11 +96,8 @@ class Checkpoints:
         report: Callable[[str], None] = print,
         writes: bool = True,
     ) -> None:
-        self._directory = directory
-        self._by = best
-        self._max_to_keep = max_to_keep
-        self._report = report
-        self._writes = writes
+        self._directory, self._by, self._max_to_keep = directory, best, max_to_keep
+        self._report, self._writes = report, writes
         frozen = {id(v) for v in model.weights if base is not None and not v.trainable}
         self._base = base if frozen else None
         self._weights = _named("weight", (v for v in model.weights if id(v) not in frozen))
@@ -304,11 +302,9 @@ class Checkpoints:
 
     def _unused_name(self, name: str) -> str:
         """A path in the directory that is not there yet: the same step can be damaged again."""
-        path = os.path.join(self._directory, name)
-        for number in itertools.count(2):
-            if not os.path.exists(path):
-                return path
-            path = os.path.join(self._directory, f"{name}-{number}")
+        names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+        paths = (os.path.join(self._directory, name) for name in names)
+        return next(path for path in paths if not os.path.exists(path))
 
     def _best(self) -> _Description | None:
         """Step and value of the best weights; `None` without any."""
@@ -353,9 +349,11 @@ def _snapshot(variable: keras.Variable) -> np.ndarray:
     On a processor TensorFlow shares a value's memory with who has read it, and an update writes
     elsewhere while that lasts; so this costs no time there. JAX may reuse what a step was given.
     """
-    if keras.backend.backend() == "tensorflow":
-        return np.asarray(keras.ops.convert_to_tensor(variable))
-    return np.array(variable.value)
+    if keras.backend.backend() != "tensorflow":
+        return np.array(variable.value)
+    tensor = tf.convert_to_tensor(variable.value)
+    is_shared = "CPU" in tensor.device and tensor.dtype != tf.bfloat16  # no format of a buffer
+    return np.asarray(memoryview(tensor)) if is_shared else tensor.numpy()
 
 
 def _write_files(

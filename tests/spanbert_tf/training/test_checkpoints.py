@@ -1,3 +1,4 @@
+import contextlib
 import hashlib
 import json
 import os
@@ -237,6 +238,15 @@ def test_what_is_saved_is_what_the_step_had_reached(jit_compile, tmp_path):
     assert checkpoints.restore() == 1
     for before, after in zip(expected, _weights(model), strict=True):
         np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize("is_mirrored", [False, True])
+def test_saving_copies_nothing_on_a_processor(is_mirrored, two_devices, tmp_path):
+    with two_devices.scope() if is_mirrored else contextlib.nullcontext():
+        model = _make_model()
+    first, second = (checkpoints_module._snapshot(model.weights[0]) for _ in range(2))
+    assert np.shares_memory(first, second)
+    np.testing.assert_array_equal(first, model.weights[0].numpy())
 
 
 def test_file_is_the_one_that_safetensors_reads_and_has_its_checksum(tmp_path):
