@@ -7,6 +7,7 @@ dtype, and Keras 3.15 raises an error for names that are no dtype.
 
 import contextlib
 import json
+import math
 import os
 import sys
 import warnings
@@ -30,6 +31,9 @@ _DESCRIPTIONS = (
     preset_utils.TASK_CONFIG_FILE,
     preset_utils.PREPROCESSOR_CONFIG_FILE,
 )
+# Bytes besides the numbers: for each variable in HDF5 (2,500 to 5,000 measured), and for the
+# vocabulary and the configurations.
+_HDF5_ENTRY, _TEXT_FILES = 8192, 4 << 20
 _HEAD_STATE = "is_head_trained"  # in the file of weights, beside the head's
 _PACKAGES = ("builtins", "keras", "keras_hub", "keras_nlp", "spanbert_tf")
 
@@ -96,6 +100,12 @@ class LoadsPresets:
         refuse_no_preset(preset)
         refuse_other_modules(preset)
         return super().from_preset(preset, *args, **kwargs)
+
+
+def preset_bytes(model: keras.Model) -> int:
+    """What a preset of a model takes of a disk at most."""
+    numbers = sum(math.prod(weight.shape) * 4 for weight in model.weights)  # float32
+    return numbers + len(model.weights) * _HDF5_ENTRY + _TEXT_FILES
 
 
 @contextlib.contextmanager

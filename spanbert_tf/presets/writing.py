@@ -24,14 +24,11 @@ from spanbert_tf.files.preset_files import CARD_FILE, GOLDEN_FILE, PRESET_KIND
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import check_space, write_directory
 from spanbert_tf.layers import weights_are_loaded
-from spanbert_tf.models.keras_hub_presets import without_mixed_precision
+from spanbert_tf.models.keras_hub_presets import preset_bytes, without_mixed_precision
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.terminal import escape_controls
 from spanbert_tf.text.vocabulary import Casing
 
-# Bytes besides the numbers: for each variable in HDF5 (2,500 to 5,000 measured), and for the
-# vocabulary and the configurations.
-_HDF5_ENTRY, _TEXT_FILES = 8192, 4 << 20
 _ADVICE = f"copy the preset again, or remove {GOLDEN_FILE}"
 SENTENCES = (
     "The span boundary objective predicts a span from the two tokens beside it.",
@@ -75,9 +72,7 @@ def write_preset(
     """
 
     def write(unfinished: str) -> None:
-        num_bytes = sum(math.prod(weight.shape) * 4 for weight in model.weights)  # float32
-        num_bytes += len(model.weights) * _HDF5_ENTRY + _TEXT_FILES + more_bytes
-        check_space(unfinished, num_bytes)
+        check_space(unfinished, preset_bytes(model) + more_bytes)
         model.save_to_preset(unfinished, max_shard_size=max_shard_size)
         if tokenizer is not None:
             tokenizer.save_to_preset(unfinished)

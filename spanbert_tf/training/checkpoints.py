@@ -135,7 +135,7 @@ class Checkpoints:
         Args:
             keep_best: whether the best weights are kept, too.
         """
-        weights, state = num_bytes(self._weights.values()), num_bytes(self._state.values())
+        weights, state = _num_bytes(self._weights.values()), _num_bytes(self._state.values())
         # One more of each is written before the oldest goes.
         return {
             "checkpoints": (self._max_to_keep + 1) * state,
@@ -338,7 +338,7 @@ def _named(kind: str, variables: Iterable[keras.Variable]) -> dict[str, keras.Va
     return {f"{kind}.{number:04d}": variable for number, variable in enumerate(variables)}
 
 
-def num_bytes(variables: Iterable[keras.Variable]) -> int:
+def _num_bytes(variables: Iterable[keras.Variable]) -> int:
     """The bytes of the values of variables."""
     return sum(math.prod(v.shape) * np.dtype(v.dtype).itemsize for v in variables)
 

@@ -6,8 +6,9 @@ from typing import Any
 import keras
 
 from spanbert_tf.layers import weights_are_loaded
+from spanbert_tf.models.keras_hub_presets import preset_bytes
 from spanbert_tf.terminal import print_line
-from spanbert_tf.training.checkpoints import Checkpoints, num_bytes, saved_steps
+from spanbert_tf.training.checkpoints import Checkpoints, saved_steps
 from spanbert_tf.training.devices import NVIDIA_CARD, Devices, decide_precision, unused_card
 from spanbert_tf.training.job import Job
 from spanbert_tf.training.run_directory import CHECKPOINTS, RunDirectory
@@ -58,7 +59,7 @@ def run(job: Job, output: str, num_devices: int | None = None) -> Any:
     job.begin(model, output, is_new=is_new)
     directory.check_inputs(job.inputs)
     room = directory.check_room(
-        {**checkpoints.room(keep_best=training.keep_best), "preset": num_bytes(model.weights)}
+        {**checkpoints.room(keep_best=training.keep_best), "preset": preset_bytes(model)}
     )
     with job.named_errors(output, devices):
         step = job.restore(checkpoints, output, devices)

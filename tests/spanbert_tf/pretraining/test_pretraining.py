@@ -413,7 +413,7 @@ def test_run_is_refused_before_its_first_step_where_the_disk_is_too_small(
 ):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    message = r"run: the run takes up to 1.\d MB on disk \(checkpoints .*, and 1.0 kB are"
+    message = r"run: the run takes up to \d.\d MB on disk \(checkpoints .*, and 1.0 kB are"
     with pytest.raises(BadInputError, match=message):
         run_pretraining(config, tiny_records, str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
