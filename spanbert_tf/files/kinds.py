@@ -293,6 +293,11 @@ def _run(path: str, names: list[str]) -> Found | None:
 
 def _hugging_face(path: str, names: list[str]) -> Found | None:
     config = _read_config(path)
+    if "adapter_config.json" in names:
+        return Found(
+            "an adapter of peft without the files of a preset",
+            "merge it into its model there (`merge_and_unload`) and convert that",
+        )
     if found := hugging_face_model(config, path):
         return found
     if config is None and PRESET_CONFIG not in names and {*names} & {*_HUGGING_FACE_WEIGHTS}:

@@ -36,6 +36,7 @@ _WEIGHT_ENDINGS = (".h5", ".npz")
 _LEAST_BYTES_OF_WEIGHT, _LEAST_BYTES_OF_LAYER = 0.5, 16 * 128
 HEADS_FILE = "pretraining_heads.npz"
 GOLDEN_FILE = "golden.json"
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 CARD_FILE = "README.md"
 PRESET_KIND = OutputKind(
     "a preset",
@@ -44,6 +45,8 @@ PRESET_KIND = OutputKind(
         CARD_FILE,
         *(f"{name}.json" for name in ("config", "metadata", "task", "tokenizer", "preprocessor")),
         HEADS_FILE,
+        ADAPTER_CONFIG,
+        ADAPTER_WEIGHTS,
         "*.weights.h5",
         "*.weights.json",
         "assets/tokenizer/vocabulary.txt",
@@ -97,7 +100,7 @@ def golden_digest(preset: str) -> str | None:
     return sha256(path) if os.path.isfile(path) else None
 
 
-def check_sizes(preset: str) -> None:
+def check_sizes(preset: str, place: str | None = None) -> None:
     """Compares the sizes that a preset's descriptions state with the files of its weights.
 
     A model is built, with all its memory, before its weights are read; and Keras reads an array of
@@ -105,14 +108,16 @@ def check_sizes(preset: str) -> None:
 
     Args:
         preset: directory, or another name, which is passed over.
+        place: where its weights lie; by default there, too.
 
     Raises:
         BadInputError: the weights are far too few for them, or a file's arrays larger than it.
     """
-    if not os.path.isdir(preset):
+    place = place or preset
+    if not (os.path.isdir(preset) and os.path.isdir(place)):
         return
-    names = [name for name in sorted(os.listdir(preset)) if name.endswith(_WEIGHT_ENDINGS)]
-    num_bytes = sum(os.path.getsize(os.path.join(preset, name)) for name in names)
+    names = [name for name in sorted(os.listdir(place)) if name.endswith(_WEIGHT_ENDINGS)]
+    num_bytes = sum(os.path.getsize(os.path.join(place, name)) for name in names)
     sizes = {**_stated_sizes(preset, "task.json"), **_stated_sizes(preset, "config.json")}
     width, inner, layers = (
         sizes.get(name, 0) for name in ("hidden_dim", "intermediate_dim", "num_layers")
@@ -128,7 +133,7 @@ def check_sizes(preset: str) -> None:
         )
     for name in names:
         if name.endswith(".h5"):
-            _check_arrays(preset, name)
+            _check_arrays(place, name)
 
 
 def _check_arrays(preset: str, name: str) -> None:

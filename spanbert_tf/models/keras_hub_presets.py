@@ -6,6 +6,7 @@ dtype, and Keras 3.15 raises an error for names that are no dtype.
 """
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -205,6 +206,18 @@ class TaskPresets(SavesWithoutMixedPrecision, LoadsPresets):
         optimizer = getattr(self, "optimizer", None)
         of_training = [*self.metrics, optimizer] if optimizer else self.metrics
         return [*self.backbone._flatten_layers(), *of_training]
+
+
+def weights_digest(backbone: keras_hub.models.Backbone) -> str:
+    """A hexadecimal digest of an encoder's weights, wherever and however they were stored.
+
+    Args:
+        backbone: the encoder.
+    """
+    digest = hashlib.sha256()
+    for values in backbone.get_weights():
+        digest.update(np.ascontiguousarray(values, "float32").tobytes())
+    return digest.hexdigest()
 
 
 def task_class(preset: str) -> str | None:

@@ -1,5 +1,6 @@
 """The encoder of BERT, SpanBERT and SegaBERT."""
 
+import os
 from collections.abc import Sequence
 
 import keras
@@ -13,6 +14,7 @@ from spanbert_tf.layers import (
     TransformerEncoder,
     bert_initializer,
 )
+from spanbert_tf.models.adapters import is_adapter, load_adapted
 from spanbert_tf.models.keras_hub_presets import LoadsPresets, SavesWithoutMixedPrecision
 
 # Which indices have embeddings. Without that of the token, the position in the row has one.
@@ -237,6 +239,13 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         super().enable_lora(rank, target_layer_names)
         for variable in self.trainable_variables:  # KerasHub leaves the biases beside the adapters
             variable.trainable = "lora" in variable.name
+
+    def load_weights(self, filepath: str, *args: object, **kwargs) -> None:
+        """As in Keras; of an adapter, those of its encoder and the adapter's products."""
+        if is_adapter(directory := os.path.dirname(filepath)):
+            load_adapted(self, directory)
+        else:
+            super().load_weights(filepath, *args, **kwargs)
 
     def get_config(self) -> dict:
         config = super().get_config()

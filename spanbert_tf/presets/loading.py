@@ -1,14 +1,12 @@
 """Loads presets for the commands, and checks them."""
 
 import contextlib
-import hashlib
 import os
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import keras_hub
-import numpy as np
 from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.data.manifest import VOCABULARY_FILE, vocabulary_hash
@@ -17,6 +15,7 @@ from spanbert_tf.files.kinds import refuse_no_preset
 from spanbert_tf.files.preset_files import check_sizes, describe_missing
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+from spanbert_tf.models.adapters import is_adapter, read_adapter
 from spanbert_tf.models.keras_hub_presets import (
     NewHeadWarning,
     encoder_width,
@@ -59,7 +58,7 @@ def load_preset(
         if not issubclass(kind, keras_hub.models.Tokenizer):  # it reads none
             check_weights(preset)
             if options.get("load_weights", True):
-                check_sizes(preset)
+                check_sizes(preset, read_adapter(preset).encoder if is_adapter(preset) else preset)
         with (
             weights_are_loaded() if _holds_all(kind, preset, options) else contextlib.nullcontext()
         ):
@@ -166,18 +165,6 @@ def without_warning_of_new_heads() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NewHeadWarning)
         yield
-
-
-def weights_digest(backbone: keras_hub.models.Backbone) -> str:
-    """A hexadecimal digest of an encoder's weights, wherever and however they were stored.
-
-    Args:
-        backbone: the encoder.
-    """
-    digest = hashlib.sha256()
-    for values in backbone.get_weights():
-        digest.update(np.ascontiguousarray(values, "float32").tobytes())
-    return digest.hexdigest()
 
 
 def checked_tokenizer(

@@ -12,8 +12,8 @@ from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.data.manifest import VOCABULARY_FILE, PretrainingManifest
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
+from spanbert_tf.models.keras_hub_presets import weights_digest
 from spanbert_tf.models.pretraining_heads import LOADED
-from spanbert_tf.presets.loading import weights_digest
 from spanbert_tf.presets.pretraining import load_preset_into, save_pretraining_preset
 from spanbert_tf.pretraining.datasets import (
     RunDatasets,

@@ -24,7 +24,8 @@ from spanbert_tf.files.writing import whole_file
 from spanbert_tf.lazy import import_figure
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.models import SpanBertBackbone
-from spanbert_tf.presets.loading import checked_tokenizer, weights_digest
+from spanbert_tf.models.keras_hub_presets import weights_digest
+from spanbert_tf.presets.loading import checked_tokenizer
 from spanbert_tf.presets.pretraining import load_encoder_and_head
 from spanbert_tf.pretraining.datasets import check_records, tokens_per_row
 from spanbert_tf.pretraining.job import run_pretraining

@@ -15,13 +15,17 @@ from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-from spanbert_tf.models.keras_hub_presets import encoder_width, without_mixed_precision
+from spanbert_tf.models.adapters import Adapter, is_adapter, read_adapter, write_adapter
+from spanbert_tf.models.keras_hub_presets import (
+    encoder_width,
+    weights_digest,
+    without_mixed_precision,
+)
 from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.presets.loading import (
     checked_tokenizer,
     load_preset,
     load_with_tokenizer,
-    weights_digest,
 )
 from spanbert_tf.presets.writing import published_name, write_preset
 from spanbert_tf.supervision import one_run
@@ -39,7 +43,7 @@ from spanbert_tf.training.configured_optimizer import finetuning_optimizer, free
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import CheckStop, Evaluated, Job
 from spanbert_tf.training.run import run
-from spanbert_tf.training.run_directory import CONFIG_FILE, PRESET
+from spanbert_tf.training.run_directory import ADAPTER, CONFIG_FILE, PRESET
 
 SCORES_FILE = "scores.json"
 LOSS = "loss"  # of an evaluation, beside the official scores
@@ -102,6 +106,8 @@ class FinetuningJob(Job):
         if validation_data:
             check_labelled(self._validation_data.info, self._validation_data)
         self.config, self._preset = config, preset
+        self._adapter = self._adapter_to_go_on_from()
+        self._encoder = self._adapter.encoder if self._adapter else preset
         self.best = self._task.best
         self.patience = config.training.early_stopping_patience
         self.inputs = {
@@ -120,7 +126,7 @@ class FinetuningJob(Job):
     def build(self, devices: Devices) -> SpanBertTask:
         """The encoder of the preset with the task's layers on it."""
         self._devices = devices
-        config, preset, data = self.config, self._preset, self._data
+        config, preset, data = self.config, self._encoder, self._data
         precision = config.training.precision
         backbone, tokenizer = load_encoder(preset, self._info, data, precision)
         if self._validation_data:
@@ -134,9 +140,7 @@ class FinetuningJob(Job):
         )
         model = self._task.build(backbone, tokenizer, self._info, config)
         if config.optimizer.lora_rank is not None:
-            backbone.enable_lora(config.optimizer.lora_rank)
-            if model.reads_pooler and not backbone.is_pooler_trained:
-                backbone.pooled_dense.trainable = True  # the task would read random features
+            self._add_adapter(model)
         if self._validation_data:
             self._task.check_model(model, self._validation_data, str(data))
         freeze_layers(backbone, config.optimizer.frozen_layers)
@@ -152,6 +156,32 @@ class FinetuningJob(Job):
         model.optimizer.build(model.trainable_variables)
         self.learning_rate = model.optimizer.schedule
         return model
+
+    def _adapter_to_go_on_from(self) -> Adapter | None:
+        """The adapter that `--preset` is, where adapters are trained; else it is merged."""
+        rank = self.config.optimizer.lora_rank
+        if rank is None or self.config.training.random_weights or not is_adapter(self._preset):
+            return None
+        adapter = read_adapter(self._preset)
+        if adapter.rank != rank:
+            raise MismatchError(
+                f"{self._preset}: has rank {adapter.rank}, and optimizer.lora_rank is {rank}; set "
+                f"it to {adapter.rank}, or begin with the {PRESET}/ beside the adapter"
+            )
+        return adapter
+
+    def _add_adapter(self, model: SpanBertTask) -> None:
+        """A new one, or that of the preset; trained beside it is a pooler that nothing has trained.
+
+        (The task's layers would read random features.)
+        """
+        backbone, adapter, rank = model.backbone, self._adapter, self.config.optimizer.lora_rank
+        trains_pooler = model.reads_pooler and not backbone.is_pooler_trained
+        backbone.enable_lora(rank, adapter and adapter.targets)
+        backbone.pooled_dense.trainable = trains_pooler
+        if adapter:
+            adapter.check_encoder(self.inputs["--preset"])
+            adapter.assign_to(backbone)
 
     def begin(self, model: SpanBertTask, output: str, *, is_new: bool) -> None:
         """Nothing: the weights are those that the model was built with."""
@@ -250,7 +280,12 @@ class FinetuningJob(Job):
             write_text(os.path.join(output, SCORES_FILE), json.dumps(scores, indent=1) + "\n")
             said = f"; {remark}" if remark and self.num_steps else ""
             print_line(f"{self._validation_data}: {shown_scores(scores)}{said}")
-        print_line(f"{output}: {PRESET}/, checkpoints/, metrics.jsonl, {CONFIG_FILE}")
+        written = f"{PRESET}/"
+        if self.config.optimizer.lora_rank and not self.config.training.random_weights:
+            adapter, digest = os.path.join(output, ADAPTER), self.inputs["--preset"]
+            write_adapter(model, adapter, preset=directory, encoder=self._encoder, digest=digest)
+            written += f", {ADAPTER}/"
+        print_line(f"{output}: {written}, checkpoints/, metrics.jsonl, {CONFIG_FILE}")
         return scores
 
     def _evaluated(self, model: SpanBertTask, **options: CheckStop) -> Evaluated:

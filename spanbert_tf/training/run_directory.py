@@ -19,7 +19,7 @@ from spanbert_tf.files.writing import write_text
 
 AnyConfig = TypeVar("AnyConfig", bound=FinetuningConfig | PretrainingConfig)
 
-CHECKPOINTS, PRESET = "checkpoints", "preset"
+CHECKPOINTS, PRESET, ADAPTER = "checkpoints", "preset", "adapter"
 
 # When to stop, to look and to save, on which devices, and what is done after the last step: these
 # may change in the middle of a run.
@@ -182,8 +182,8 @@ class RunDirectory:
             for name in (*directories, *files):
                 check_no_link(path := os.path.join(parent, name))
                 refuse_special_file(path)
-        if PRESET in names:
-            check_output(os.path.join(self._path, PRESET), PRESET_KIND, overwrite=True)
+        for name in {PRESET, ADAPTER}.intersection(names):
+            check_output(os.path.join(self._path, name), PRESET_KIND, overwrite=True)
 
     def _read_inputs(self) -> dict[str, Any]:
         """What `inputs.json` says; nothing where there is none."""

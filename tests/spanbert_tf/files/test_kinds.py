@@ -68,6 +68,10 @@ KINDS = {
         {"model.safetensors": ""},
         *("", "is a model of Hugging Face without its config.json", "copy that, too"),
     ),
+    "peft": (
+        {"adapter_config.json": {}, "adapter_model.safetensors": ""},
+        *("", "is an adapter of peft without the files of a preset", "`merge_and_unload`"),
+    ),
     "tf1": (
         {"bert_config.json": {}, "bert_model.ckpt.index": "", "vocab.txt": ""},
         *("", "is a checkpoint of TensorFlow 1", "--from tf1 --to keras {path} PRESET"),

@@ -15,6 +15,9 @@ import tensorflow as tf
 import spanbert_tf.data
 import spanbert_tf.models
 from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
+from spanbert_tf.models.adapters import write_adapter
+from spanbert_tf.models.keras_hub_presets import weights_digest
+from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.task import task_dataset
 from spanbert_tf.training import adamw
 from spanbert_tf.training.optimizers import AdamW
@@ -249,7 +252,27 @@ def data_parallel_results(directory):
         keras.distribution.set_distribution(None)
 
 
+def adapter_results(directory):
+    """`fit` of adapters and the head alone, and what the adapter is as a preset of its own."""
+    name, backend = "text_classifier", keras.backend.backend()
+    batches, task = batches_of(directory, "texts"), load(directory, name)
+    digest, random = weights_digest(task.backbone), np.random.default_rng(3)
+    task.backbone.enable_lora(2)
+    for variable in task.backbone.trainable_variables:
+        variable.assign(random.normal(0, 0.1, variable.shape))
+    fit(task, batches, optimizer=adamw(1e-2, warmup_steps=0, total_steps=20, epsilon=1e-6))
+    results = {"after": outputs_of(task, batches)}
+    results["trained"] = [as_array(variable) for variable in task.trainable_variables]
+    encoder, preset = f"{directory}/presets/{name}", f"{directory}/saved_on_{backend}/adapted"
+    task.preprocessor = type(task).from_preset(encoder).preprocessor
+    write_preset(task, preset)
+    write_adapter(task, f"{preset}_alone", preset=preset, encoder=encoder, digest=digest)
+    results["loaded"] = outputs_of(load(directory, name, f"{preset}_alone"), batches)
+    return flat(results)
+
+
 CHECKS = {
+    "adapter": adapter_results,
     "optimizer": optimizer_results,
     "adamw": adamw_results,
     "data_parallel": data_parallel_results,

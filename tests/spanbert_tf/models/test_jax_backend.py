@@ -165,6 +165,13 @@ def test_tasks_compute_train_and_save_as_on_tensorflow(name, on_jax, material):
     assert max(moved) > 1e-3
 
 
+@pytest.mark.slow
+def test_adapters_are_trained_and_written_as_on_tensorflow(on_jax, material):
+    found, expected = on_jax["adapter"], backend_program.adapter_results(material)
+    check_equal(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found["loaded 0"], found["after 0"], rtol=1e-5, atol=1e-5)
+
+
 def num_outputs(found):
     return sum(name.startswith("before") for name in found)
 

@@ -6,8 +6,9 @@ import keras
 import numpy as np
 import pytest
 
-from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.errors import ConfigurationError, MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertQuestionAnswerer, SpanBertTokenizer
+from spanbert_tf.models.adapters import read_adapter
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks import finetuning
 from spanbert_tf.tasks.finetuning import run_finetuning
@@ -257,6 +258,41 @@ def test_the_preset_of_a_run_with_adapters_holds_their_product(adapted, director
         np.testing.assert_allclose(after[path], merged, atol=1e-6)
     card = (output / "preset" / "README.md").read_text()
     assert f"{saved.backbone.count_params():,}" in card
+
+
+def go_on_from_adapter(adapted, directory, output, rank):
+    """A run that moves nothing, to be compared with what it began with."""
+    config = options(**{"optimizer.learning_rate": 1e-30, "optimizer.lora_rank": rank})
+    adapter = str(adapted[0] / "adapter")
+    run_finetuning(config, adapter, str(directory / "train"), str(output))
+
+
+def test_a_run_goes_on_from_an_adapter_over_the_same_encoder(adapted, directory, tmp_path):
+    go_on_from_adapter(adapted, directory, tmp_path, 3)
+    before, after = (read_adapter(str(place / "adapter")) for place in (adapted[0], tmp_path))
+    assert after.encoder == before.encoder == str(directory / "preset")
+    assert after.digest == before.digest
+    matrices = {name: values for name, values in after.arrays.items() if "lora" in name}
+    assert len(matrices) == 8
+    for name, values in matrices.items():
+        np.testing.assert_array_equal(values, before.arrays[name], err_msg=name)
+
+
+def test_a_run_of_the_whole_encoder_begins_with_the_products_in_it(adapted, directory, tmp_path):
+    go_on_from_adapter(adapted, directory, tmp_path, "null")
+    assert not (tmp_path / "adapter").exists()
+    merged, whole = (
+        weights_by_path(SpanBertBackbone.from_preset(str(place / "preset")))
+        for place in (adapted[0], tmp_path)
+    )
+    for path, values in merged.items():
+        np.testing.assert_allclose(whole[path], values, atol=1e-6, err_msg=path)
+
+
+def test_an_adapter_of_another_rank_is_refused(adapted, directory, tmp_path):
+    with pytest.raises(MismatchError, match=r"has rank 3, and optimizer\.lora_rank is 4"):
+        go_on_from_adapter(adapted, directory, tmp_path / "run", 4)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_knows_its_preset_whether_it_has_adapters_or_not(adapted, directory, tmp_path):

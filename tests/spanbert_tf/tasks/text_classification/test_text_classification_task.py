@@ -2,6 +2,7 @@
 
 import hashlib
 import html
+import itertools
 import json
 import os
 import pathlib
@@ -216,6 +217,24 @@ class TestTextClassification(TaskTests):
         for was, became, stayed in zip(before, after, later, strict=True):
             assert np.any(was != became)
             np.testing.assert_array_equal(became, stayed)
+
+    @pytest.mark.slow
+    def test_an_adapter_keeps_the_pooler_that_was_trained_beside_it(self, material, tmp_path):
+        """Also of a run that goes on from one, whose encoder's own pooler nothing has trained."""
+        options = {"training.epochs": 1, "training.batch_size": 64, "optimizer.lora_rank": 2}
+        first, second = (tmp_path / name for name in ("first", "second"))
+        self.finetune(material, first, **options)
+        self.finetune(material, second, preset=str(first / "adapter"), **options)
+        poolers = [SpanBertBackbone.from_preset(material["preset"]).pooled_dense.get_weights()]
+        for run in (first, second):
+            whole, adapted = (
+                SpanBertBackbone.from_preset(str(run / name)) for name in ("preset", "adapter")
+            )
+            for ours, theirs in zip(adapted.weights, whole.weights, strict=True):
+                np.testing.assert_allclose(ours, theirs, atol=1e-6, err_msg=ours.path)
+            poolers.append(adapted.pooled_dense.get_weights())
+        for before, after in itertools.pairwise(poolers):
+            assert all(np.any(was != became) for was, became in zip(before, after, strict=True))
 
     @pytest.mark.slow
     def test_patience_ends_a_run_that_keeps_no_best_checkpoint(self, material, tmp_path, capfd):

@@ -1,0 +1,286 @@
+"""Low-rank adapters as directories of their own, in the layout of Hugging Face's `peft`.
+
+Such a directory is a preset whose encoder lies elsewhere: `adapter_config.json` names its preset,
+and `model.weights.json`, in which Keras looks for files of weights, names the adapter's two.
+`adapter_model.safetensors` holds, by the names that `peft` gives them over a BERT of
+`transformers`, the matrices, a pooler that was trained beside them, and the head where
+`transformers` has the same; the encoder's digest is in its metadata. The head of any task is in
+`task.weights.h5`, as everywhere.
+
+H width, R rank.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+
+import keras
+import keras_hub
+import numpy as np
+import safetensors
+from keras_hub.src.utils import preset_utils
+from safetensors.numpy import save
+
+from spanbert_tf.errors import BadInputError, MismatchError, reason
+from spanbert_tf.files.contents import sha256
+from spanbert_tf.files.preset_files import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    GOLDEN_FILE,
+    PRESET_KIND,
+    check_sizes,
+)
+from spanbert_tf.files.text_files import parse_json
+from spanbert_tf.files.writing import write_directory
+from spanbert_tf.layers import weights_are_loaded
+from spanbert_tf.models.keras_hub_presets import weights_digest
+
+_INDEX = preset_utils.SHARDED_MODEL_WEIGHTS_CONFIG_FILE
+_PREFIX, _BERT, _DIGEST = "base_model.model.", "bert.", "encoder_sha256"
+_POOLER, _PROJECTIONS = "pooler.dense", ("query", "key", "value")
+# Class → `peft`'s type of its task, and the head's name in `transformers` and here.
+_HEADS = {
+    "SpanBertQuestionAnswerer": ("QUESTION_ANS", "qa_outputs", "span_classifiers"),
+    "SpanBertTextClassifier": ("SEQ_CLS", "classifier", "output_dense"),
+    "SpanBertTokenClassifier": ("TOKEN_CLS", "classifier", "output_dense"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Config:
+    """What is read of `adapter_config.json`."""
+
+    base_model_name_or_path: str
+    r: int
+    lora_alpha: float
+    target_modules: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapter:
+    """An adapter as it was read.
+
+    Attributes:
+        directory: where it lies.
+        encoder: preset of its encoder.
+        digest: of the encoder's weights, see `weights_digest`.
+        rank: R.
+        alpha: the products count alpha / R.
+        targets: names of the adapted projections of each layer.
+        arrays: name in `transformers`' `BertModel` → array; matrices are [outputs, inputs].
+    """
+
+    directory: str
+    encoder: str
+    digest: str
+    rank: int
+    alpha: float
+    targets: list[str]
+    arrays: Mapping[str, np.ndarray]
+
+    def check_encoder(self, digest: str) -> None:
+        """Refuses an encoder, by its digest, that is not the adapter's.
+
+        Raises:
+            MismatchError: it is another one.
+        """
+        if digest != self.digest:
+            raise MismatchError(
+                f"{self.encoder}: is not the encoder that {self.directory} was trained on (its "
+                f"weights' SHA-256 is {digest[:12]}…, not {self.digest[:12]}…); name that one in "
+                f"{ADAPTER_CONFIG} (base_model_name_or_path)"
+            )
+
+    def merge_into(self, backbone: keras_hub.models.Backbone) -> None:
+        """Adds the products to the kernels of an encoder, and gives it the pooler."""
+        for (factor_a, factor_b), dense in self._adapted(backbone):
+            product = (factor_b @ factor_a).T * (self.alpha / self.rank)  # [H, H]
+            dense.kernel.assign_add(product.reshape(dense.kernel.shape))
+        self._assign_pooler(backbone)
+
+    def assign_to(self, backbone: keras_hub.models.Backbone) -> None:
+        """Gives an encoder with adapters of the same rank the values, to go on from them."""
+        for (factor_a, factor_b), dense in self._adapted(backbone):
+            dense.lora_kernel_a.assign(factor_a.T)
+            dense.lora_kernel_b.assign(factor_b.T)
+            dense.lora_alpha = self.alpha
+        self._assign_pooler(backbone)
+
+    def _adapted(
+        self, backbone: keras_hub.models.Backbone
+    ) -> Iterator[tuple[list[np.ndarray], keras.layers.EinsumDense]]:
+        """The matrices A [R, H] and B [H, R] and the layer of each adapted projection."""
+        width = backbone.hidden_dim
+        shapes = {"lora_A": (self.rank, width), "lora_B": (width, self.rank)}
+        for name, dense in _projections(backbone):
+            if name.rpartition(".")[2] in self.targets:
+                factors = [self._array(f"{name}.{key}.weight", shapes[key]) for key in shapes]
+                yield factors, dense
+
+    def _assign_pooler(self, backbone: keras_hub.models.Backbone) -> None:
+        if f"{_POOLER}.weight" in self.arrays:
+            width, dense = backbone.hidden_dim, backbone.pooled_dense
+            dense.kernel.assign(self._array(f"{_POOLER}.weight", (width, width)).T)
+            dense.bias.assign(self._array(f"{_POOLER}.bias", (width,)))
+
+    def _array(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        array = self.arrays.get(name)
+        if array is None or array.shape != shape:
+            found = "is missing" if array is None else f"has shape {list(array.shape)}"
+            raise BadInputError(
+                f"{self.directory}: {ADAPTER_WEIGHTS}: {name} {found}, and needs {list(shape)}; "
+                "copy the adapter again"
+            )
+        return array
+
+
+def is_adapter(preset: str) -> bool:
+    """Whether a preset is one whose encoder lies elsewhere."""
+    return os.path.isfile(os.path.join(preset, ADAPTER_CONFIG))
+
+
+def read_adapter(directory: str) -> Adapter:
+    """Reads an adapter, but for the head in `task.weights.h5`.
+
+    Args:
+        directory: a preset, see `is_adapter`.
+
+    Raises:
+        BadInputError: a file is damaged, it adapts more than queries, keys and values, or its
+            encoder is not there.
+    """
+    advice = "copy the adapter again"
+    with open(os.path.join(directory, ADAPTER_CONFIG), "rb") as file:
+        config = parse_json(file.read(), _Config, f"{directory}: {ADAPTER_CONFIG}", advice)
+    if not {*config.target_modules} <= {*_PROJECTIONS}:
+        raise BadInputError(
+            f"{directory}: {ADAPTER_CONFIG}: target_modules has others than "
+            f"{', '.join(_PROJECTIONS)}; merge it where it is from, and convert the whole model"
+        )
+    encoder = config.base_model_name_or_path
+    if "://" not in encoder and (not os.path.isdir(encoder) or is_adapter(encoder)):
+        raise BadInputError(
+            f"{directory}: its encoder {encoder} is no preset that is there; name in "
+            f"{ADAPTER_CONFIG} (base_model_name_or_path) where it lies now"
+        )
+    path = os.path.join(directory, ADAPTER_WEIGHTS)
+    try:
+        with safetensors.safe_open(path, "np") as file:
+            digest = (file.metadata() or {})[_DIGEST]
+            arrays = {
+                name.removeprefix(_PREFIX).removeprefix(_BERT): file.get_tensor(name)
+                for name in file.keys()  # noqa: SIM118
+            }
+    except (safetensors.SafetensorError, OSError, KeyError, TypeError) as error:
+        raise BadInputError(f"{path}: is damaged ({reason(error)[:200]}); {advice}") from error
+    return Adapter(
+        directory, encoder, digest, config.r, config.lora_alpha, config.target_modules, arrays
+    )
+
+
+def load_adapted(backbone: keras_hub.models.Backbone, directory: str) -> None:
+    """Gives an encoder the weights of an adapter's, with the adapter's products.
+
+    Raises:
+        BadInputError: as `read_adapter`; or the encoder's preset is damaged.
+        MismatchError: it is another encoder.
+    """
+    adapter = read_adapter(directory)
+    check_sizes(adapter.encoder)
+    with weights_are_loaded():
+        encoder = type(backbone).from_preset(adapter.encoder, dtype="float32")
+    adapter.check_encoder(weights_digest(encoder))
+    adapter.merge_into(encoder)
+    for variable, merged in zip(backbone.weights, encoder.weights, strict=True):
+        variable.assign(merged)
+
+
+def write_adapter(
+    model: keras_hub.models.Task, directory: str, *, preset: str, encoder: str, digest: str
+) -> None:
+    """Writes the adapter of a run, whole or not at all.
+
+    Args:
+        model: a task whose encoder has adapters.
+        directory: directory of the adapter.
+        preset: where the same model, the products in its kernels, lies as a preset.
+        encoder: preset of the encoder without them.
+        digest: of the encoder's weights.
+
+    Raises:
+        BadInputError: it cannot be written; what was there is as it was.
+    """
+
+    def write(unfinished: str) -> None:
+        ignored = shutil.ignore_patterns("model.weights.*", "model_*.weights.h5")
+        shutil.copytree(preset, unfinished, ignore=ignored, dirs_exist_ok=True)
+        place = os.path.abspath(encoder) if os.path.isdir(encoder) else encoder
+        settings, arrays = _as_peft(model)
+        files = {
+            ADAPTER_CONFIG: {"base_model_name_or_path": place, **settings},
+            _INDEX: {"weight_map": {"adapter": [ADAPTER_CONFIG, ADAPTER_WEIGHTS]}},
+        }
+        with open(os.path.join(unfinished, ADAPTER_WEIGHTS), "wb") as file:
+            file.write(save(arrays, {"format": "pt", _DIGEST: digest}))
+        with open(os.path.join(unfinished, GOLDEN_FILE), "rb") as file:
+            golden = json.load(file)
+        own = [name for name in golden["weights"] if os.path.exists(os.path.join(unfinished, name))]
+        golden["weights"] = {
+            name: sha256(os.path.join(unfinished, name)) for name in [*own, ADAPTER_WEIGHTS]
+        }
+        for name, content in {**files, GOLDEN_FILE: golden}.items():
+            with open(os.path.join(unfinished, name), "w", encoding="utf-8") as file:
+                json.dump(content, file, indent=1)
+
+    write_directory(directory, write, PRESET_KIND, of_run=True)
+
+
+def _as_peft(model: keras_hub.models.Task) -> tuple[dict, dict[str, np.ndarray]]:
+    """What `peft` says of a model with adapters in its configuration, and the arrays by its names.
+
+    A head that `transformers` lacks is left out: the adapter is one of `BertModel` then.
+    """
+    task, head, attribute = _HEADS.get(type(model).__name__, (None, "", ""))
+    prefix = _PREFIX + (_BERT if head else "")
+    adapted = {name: dense for name, dense in _projections(model.backbone) if dense.lora_enabled}
+    matrices = {}
+    for name, dense in adapted.items():
+        matrices[f"{prefix}{name}.lora_A.weight"] = dense.lora_kernel_a
+        matrices[f"{prefix}{name}.lora_B.weight"] = dense.lora_kernel_b
+    modules, whole, biases = [], {}, {}
+    if model.backbone.pooled_dense.trainable:
+        modules, whole[prefix + _POOLER] = ["pooler"], model.backbone.pooled_dense
+    if head:
+        modules, whole[_PREFIX + head] = [*modules, head], getattr(model, attribute)
+    for name, dense in whole.items():
+        matrices[f"{name}.weight"], biases[f"{name}.bias"] = dense.kernel, dense.bias
+    arrays = {name: _numpy(matrix).T for name, matrix in matrices.items()}
+    arrays |= {name: _numpy(bias) for name, bias in biases.items()}
+    any_adapted = next(iter(adapted.values()))
+    settings = {
+        "peft_type": "LORA",
+        "task_type": task,
+        "r": any_adapted.lora_rank,
+        "lora_alpha": any_adapted.lora_alpha,
+        "target_modules": sorted({name.rpartition(".")[2] for name in adapted}),
+        "modules_to_save": modules or None,
+        "inference_mode": True,
+    }
+    return settings, {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+
+
+def _numpy(variable: keras.Variable) -> np.ndarray:
+    return np.asarray(keras.ops.convert_to_numpy(variable), "float32")
+
+
+def _projections(
+    backbone: keras_hub.models.Backbone,
+) -> Iterator[tuple[str, keras.layers.EinsumDense]]:
+    """Queries, keys and values of each layer, by their names in `transformers`."""
+    for number, layer in enumerate(backbone.transformer_layers):
+        attention = layer._self_attention_layer
+        for name in _PROJECTIONS:
+            dense = getattr(attention, f"{name}_dense")
+            yield f"encoder.layer.{number}.attention.self.{name}", dense
