@@ -87,11 +87,15 @@ class Adapter:
             MismatchError: it is another one.
         """
         if digest != self.digest:
-            raise MismatchError(
-                f"{self.encoder}: is not the encoder that {self.directory} was trained on (its "
-                f"weights' SHA-256 is {digest[:12]}…, not {self.digest[:12]}…); name that one in "
-                f"{ADAPTER_CONFIG} (base_model_name_or_path)"
-            )
+            found = f"its weights have the SHA-256 {digest[:12]}…, not {self.digest[:12]}…"
+            raise self.other_encoder(found)
+
+    def other_encoder(self, found: str) -> MismatchError:
+        """The error that says so, and what was found."""
+        return MismatchError(
+            f"{self.encoder}: is not the encoder that {self.directory} was trained on ({found}); "
+            f"name that one in {ADAPTER_CONFIG} (base_model_name_or_path)"
+        )
 
     def merge_into(self, backbone: keras_hub.models.Backbone) -> None:
         """Adds the products to the kernels of an encoder, and gives it the pooler."""
@@ -189,12 +193,19 @@ def load_adapted(backbone: keras_hub.models.Backbone, directory: str) -> None:
     """
     adapter = read_adapter(directory)
     check_sizes(adapter.encoder)
-    with weights_are_loaded():
-        encoder = type(backbone).from_preset(adapter.encoder, dtype="float32")
+    encoder = backbone
+    if backbone.variable_dtype != "float32":  # of which the digest is, and the products
+        with weights_are_loaded():
+            encoder = type(backbone).from_config({**backbone.get_config(), "dtype": "float32"})
+    try:
+        preset_utils.get_preset_loader(adapter.encoder)._load_backbone_weights(encoder)
+    except ValueError as error:
+        raise adapter.other_encoder("its weights have other shapes") from error
     adapter.check_encoder(weights_digest(encoder))
     adapter.merge_into(encoder)
-    for variable, merged in zip(backbone.weights, encoder.weights, strict=True):
-        variable.assign(merged)
+    if encoder is not backbone:
+        for variable, merged in zip(backbone.weights, encoder.weights, strict=True):
+            variable.assign(merged)
 
 
 def write_adapter(

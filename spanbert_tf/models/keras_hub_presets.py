@@ -215,8 +215,9 @@ def weights_digest(backbone: keras_hub.models.Backbone) -> str:
         backbone: the encoder.
     """
     digest = hashlib.sha256()
-    for values in backbone.get_weights():
-        digest.update(np.ascontiguousarray(values, "float32").tobytes())
+    for weight in backbone.weights:
+        values = keras.ops.convert_to_numpy(weight)
+        digest.update(np.ascontiguousarray(values, "float32"))
     return digest.hexdigest()
 
 

@@ -14,6 +14,7 @@ from tiny_models import INPUTS, LENGTH, VOCABULARY, tiny_model
 
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.models.adapters import write_adapter
 from spanbert_tf.models.keras_hub_presets import weights_digest
 from spanbert_tf.presets.loading import load_checked, load_trained
@@ -131,16 +132,22 @@ def tiny_class():
     return type(tiny_model("question_answering"))
 
 
-def test_another_encoder_is_refused(answerer, tmp_path):
-    other, encoder = tmp_path / "other", str(tmp_path / "encoder")
-    model = tiny_model("question_answering")  # other values, the same shape
-    write_preset(model.backbone, str(other), tokenizer=model.preprocessor.tokenizer)
-    edit_config(answerer, base_model_name_or_path=str(other))
-    with pytest.raises(MismatchError) as error:
-        load_checked(tiny_class(), answerer)
-    message = str(error.value)
-    assert "\n" not in message and answerer in message and str(other) in message
-    assert "adapter_config.json" in message
+@pytest.mark.parametrize("hidden_dim", [8, 6])
+def test_another_encoder_is_refused(hidden_dim, answerer, tmp_path):
+    other, model = str(tmp_path / "other"), tiny_model("question_answering")
+    backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, hidden_dim, 8, max_sequence_length=LENGTH)
+    write_preset(backbone, other, tokenizer=model.preprocessor.tokenizer)
+    edit_config(answerer, base_model_name_or_path=other)
+    for precision in ("float32", "bfloat16"):
+        with pytest.raises(MismatchError) as error:
+            load_checked(tiny_class(), answerer, dtype=precision)
+        message = str(error.value)
+        assert "\n" not in message and answerer in message and other in message
+        assert "adapter_config.json" in message
+
+
+def test_an_encoder_that_was_moved_is_named_anew(answerer, tmp_path):
+    encoder = str(tmp_path / "encoder")
     shutil.move(encoder, tmp_path / "moved")
     edit_config(answerer, base_model_name_or_path=encoder)
     with pytest.raises(BadInputError, match=rf"{answerer}: its encoder {encoder} is no preset"):
