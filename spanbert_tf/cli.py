@@ -4,6 +4,7 @@ TensorFlow and Keras are imported by the function that a command calls, never he
 `--help` answers at once.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -17,6 +18,8 @@ from spanbert_tf.command_line import (
     WORK_PATH,
     ModelCommand,
     SeveralValues,
+    WritingCommand,
+    backend_changed_option,
     overwrite_option,
     quiet_libraries,
     run_command,
@@ -54,10 +57,14 @@ for command in (prepare, finetune, evaluate, predict, glue):
 @click.option("--input", "input_pattern", metavar="GLOB", help="Default: text shipped with Python.")
 def quickstart(output: str, input_pattern: str | None) -> None:
     """The whole way from text to a served model, in a few minutes on a CPU."""
+    # On JAX a process of its own trains: this one exports, which TensorFlow does.
+    backend, os.environ["KERAS_BACKEND"] = os.environ["KERAS_BACKEND"], "tensorflow"
+    trained_by = ["env", f"KERAS_BACKEND={backend}", sys.executable, "-m", "spanbert_tf.cli"]
     import_keras()
     from spanbert_tf.studies.quickstart import run_quickstart
 
-    run_quickstart(output, input_pattern)
+    is_other = backend != "tensorflow"
+    run_quickstart(output, input_pattern, trained_by=[*trained_by, "pretrain"] if is_other else ())
 
 
 @cli.command(cls=SeveralValues)
@@ -98,6 +105,7 @@ def inspect(
 @click.option("--output", required=True, type=RUN_PATH, metavar="RUN")
 @click.option("--initial-preset", metavar="PRESET", help="Continue from an existing encoder.")
 @click.option("--devices", type=click.IntRange(min=1), help="Devices of this machine. [all]")
+@backend_changed_option
 @set_option
 def pretrain(
     config: str,
@@ -105,6 +113,7 @@ def pretrain(
     output: str,
     initial_preset: str | None,
     devices: int | None,
+    backend_changed: bool,
     overrides: Sequence[str],
 ) -> None:
     """Pre-train a model; run again with the same RUN, it resumes."""
@@ -119,7 +128,14 @@ def pretrain(
         import_keras()
         from spanbert_tf.pretraining.job import run_pretraining
 
-        run_pretraining(settings, data, output, initial_preset, num_devices=devices)
+        run_pretraining(
+            settings,
+            data,
+            output,
+            initial_preset,
+            num_devices=devices,
+            backend_changed=backend_changed,
+        )
 
 
 @cli.command(cls=SeveralValues)
@@ -163,7 +179,7 @@ def compare(
     )
 
 
-@cli.command(cls=ModelCommand)
+@cli.command(cls=WritingCommand)
 @click.option(
     "--from",
     "source_format",
@@ -209,7 +225,7 @@ def convert(
     convert_checkpoint(source_format, target_format, source, destination, **options)
 
 
-@cli.command(cls=ModelCommand)
+@cli.command(cls=WritingCommand)
 @click.option("--preset", required=True, metavar="PRESET", help="Directory, hf://, gs:// …")
 @click.option(
     "--output",

@@ -5,6 +5,7 @@ what an error has that comes from where the command was started.
 import contextlib
 import errno
 import functools
+import importlib.util
 import io
 import json
 import logging
@@ -58,6 +59,10 @@ RUN_PATH = _OutputPath(inside=None)
 class WritingCommand(click.Command):
     """A command that holds what it writes from its beginning to its end."""
 
+    def backend(self) -> str:
+        """The backend of Keras that the command runs on."""
+        return "tensorflow"
+
     def invoke(self, ctx: click.Context) -> object:
         """Runs the command."""
         from spanbert_tf.files.locks import writing  # `--help` needs none of it
@@ -65,7 +70,7 @@ class WritingCommand(click.Command):
         _refuse_umask_against_oneself()
         # TensorFlow imports Keras in passing, which fails with a backend that is not there. Keras
         # would read /tmp/.keras, which anyone may have made, where it cannot write to the home.
-        os.environ.update(KERAS_BACKEND="tensorflow", KERAS_HOME=_keras_home())
+        os.environ.update(KERAS_BACKEND=self.backend(), KERAS_HOME=_keras_home())
         for parameter in self.params:
             value, kind = ctx.params.get(parameter.name), parameter.type
             is_written = value not in (None, "-")  # `-` is standard output
@@ -75,17 +80,21 @@ class WritingCommand(click.Command):
 
 
 class ModelCommand(WritingCommand):
-    """A command that needs Keras; the command line and its strategies are TensorFlow's."""
+    """A command that trains or evaluates, on TensorFlow or on JAX, as Keras is told to."""
 
-    def invoke(self, ctx: click.Context) -> object:
-        """Runs the command."""
+    def backend(self) -> str:
+        """The one that Keras' settings name."""
         backend, place = _keras_backend()
-        if backend != "tensorflow":
+        if backend not in ("tensorflow", "jax"):
             raise ConfigurationError(
-                f"{place}: {backend}: the command line runs on TensorFlow alone; use "
+                f"{place}: {backend}: the command line runs on TensorFlow and on JAX; use "
                 f"KERAS_BACKEND=tensorflow, or `spanbert_tf.models` from Python"
             )
-        return super().invoke(ctx)
+        if importlib.util.find_spec(backend) is None:
+            raise ConfigurationError(
+                f"{place}: {backend}: is not installed: pip install -e '.[{backend}]'"
+            )
+        return backend
 
 
 def _keras_backend() -> tuple[str, str]:
@@ -146,6 +155,9 @@ precision_option = click.option(
     default="float32",
     show_default=True,
     help="auto: what this machine computes fastest in.",
+)
+backend_changed_option = click.option(
+    "--backend-changed", is_flag=True, help="Go on with a run of another backend of Keras."
 )
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace an earlier output of the same kind."

@@ -6,8 +6,9 @@ A place is `"package.module:attribute"`, or a module alone.
 import contextlib
 import gc
 import importlib
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 # TensorFlow and Keras try to import these and go on without them: for models of JAX, data frames,
@@ -52,11 +53,16 @@ def import_keras() -> None:
     What is imported stays until the end, so the garbage collector, which would go through it again
     and again, never looks at it.
     """
+    on_jax = os.environ.get("KERAS_BACKEND") == "jax"
     is_collecting = gc.isenabled()
     gc.disable()
     try:
-        with _hidden(UNUSED):
+        with _hidden([name for name in UNUSED if not (on_jax and name == "jax")]):
             import keras_hub  # noqa: F401
+        if on_jax:  # TensorFlow, which reads the data, would take the whole memory of a GPU
+            import tensorflow as tf
+
+            tf.config.set_visible_devices([], "GPU")
         gc.freeze()
     finally:
         if is_collecting:
@@ -79,7 +85,7 @@ def import_figure() -> type:
 
 
 @contextlib.contextmanager
-def _hidden(names: tuple[str, ...]) -> Iterator[None]:
+def _hidden(names: Sequence[str]) -> Iterator[None]:
     """Packages are, for imports, as if they were not installed."""
     hidden = [name for name in names if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # `None`: the import system raises ImportError

@@ -11,6 +11,7 @@ from spanbert_tf.command_line import (
     ModelCommand,
     SeveralValues,
     WritingCommand,
+    backend_changed_option,
     overwrite_option,
     precision_option,
     set_option,
@@ -29,6 +30,7 @@ from spanbert_tf.lazy import import_keras
     "--keep-checkpoints", is_flag=True, help="Finished runs of a grid keep them; else the presets."
 )
 @click.option("--devices", type=click.IntRange(min=1), help="Devices of this machine. [all]")
+@backend_changed_option
 @set_option
 def finetune(
     config: str,
@@ -39,6 +41,7 @@ def finetune(
     grid: bool,
     keep_checkpoints: bool,
     devices: int | None,
+    backend_changed: bool,
     overrides: Sequence[str],
 ) -> None:
     """Fine-tune an encoder for the configuration's task; run again, it resumes."""
@@ -69,7 +72,15 @@ def finetune(
             return
         from spanbert_tf.tasks.finetuning import run_finetuning
 
-        run_finetuning(settings, preset, data, output, validation_data, num_devices=devices)
+        run_finetuning(
+            settings,
+            preset,
+            data,
+            output,
+            validation_data,
+            num_devices=devices,
+            backend_changed=backend_changed,
+        )
 
 
 @click.command(cls=ModelCommand)
@@ -123,7 +134,7 @@ def evaluate(
         )
 
 
-@click.command(cls=ModelCommand)
+@click.command(cls=WritingCommand)
 @click.option("--preset", required=True, metavar="PRESET")
 @click.option("--data", type=EXISTING_DIRECTORY, help="Records: the task's official files.")
 @click.option("--input", "source", metavar="FILE|-", help="Raw inputs, a line each.")

@@ -8,12 +8,12 @@ from spanbert_tf.models.objective import Objectives
 
 if keras.backend.backend() == "tensorflow":
     from spanbert_tf.models.train_step import TrainStep
+elif keras.backend.backend() == "jax":
+    from spanbert_tf.models.jax_train_step import TrainStep
 else:
 
     class TrainStep:
-        """Keras' own step is all that others need: the global batch is one array there."""
-
-        _held: frozenset[int] = frozenset()
+        """Keras' own step is all that is here for others."""
 
 
 class SpanBertTask(Objectives, TrainStep, TaskPresets):

@@ -53,6 +53,7 @@ def run_pretraining(
     initial_preset: str | None = None,
     *,
     num_devices: int | None = None,
+    backend_changed: bool = False,
     show_next_steps: bool = True,
 ) -> SpanBertPretrainer | None:
     """Trains a model, or goes on with a run that was stopped or killed.
@@ -67,6 +68,7 @@ def run_pretraining(
         initial_preset: preset whose weights the run begins with, where it has them; a run that
             resumes does not need it again, and refuses another one.
         num_devices: devices of each machine to use, all by default.
+        backend_changed: whether a run of another backend of Keras is to go on from its checkpoint.
         show_next_steps: whether to print what can be done with the finished run.
 
     Returns:
@@ -79,7 +81,7 @@ def run_pretraining(
         TrainingError: gradients were not finite again and again, or another worker was lost.
     """
     job = PretrainingJob(config, data, initial_preset, show_next_steps=show_next_steps)
-    return run(job, output, num_devices)
+    return run(job, output, num_devices, backend_changed=backend_changed)
 
 
 class PretrainingJob(Job):

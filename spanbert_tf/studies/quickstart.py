@@ -11,9 +11,10 @@ import os
 import pathlib
 import re
 import shlex
+import subprocess
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import keras
@@ -25,7 +26,7 @@ from data_prep.text.vocabulary import write_vocabulary
 from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.data.manifest import SENTENCE_STARTS, VOCABULARY_FILE, PretrainingManifest
 from spanbert_tf.data.rows import parse_records
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, TrainingError
 from spanbert_tf.files.locks import one_writer
 from spanbert_tf.files.outputs import is_lock, without_slash
 from spanbert_tf.lazy import import_figure
@@ -61,13 +62,16 @@ class MaskedSentence(NamedTuple):
 
 
 @one_writer(inside=True)
-def run_quickstart(output: str, input_pattern: str | None = None) -> None:
+def run_quickstart(
+    output: str, input_pattern: str | None = None, *, trained_by: Sequence[str] = ()
+) -> None:
     """Trains a vocabulary and a small model, exports it, and checks what it wrote.
 
     Args:
         output: a new or empty directory; gets `vocab.txt`, `records/`, `run/`, `served/`,
             `losses.png`, `span_lengths.png`, and `text/` if there is no input.
         input_pattern: text files; by default the text that comes with CPython.
+        trained_by: a command that pre-trains, on another backend of Keras; none: this process.
 
     Raises:
         BadInputError: the output exists, or the text cannot be used.
@@ -104,11 +108,17 @@ def run_quickstart(output: str, input_pattern: str | None = None) -> None:
     _print_stage("Pre-training")
     sentences = choose_masked_sentences(records, _NUM_SENTENCES)
     before = _fill(_untrained_model(config, records), sentences)
-    if run_pretraining(config, records, run) is None:  # stopped by SIGTERM
+    if trained_by:
+        options = ["--config", CONFIG, "--data", records, "--output", run]
+        if status := subprocess.run([*trained_by, *options]).returncode:
+            raise TrainingError(f"{run}: pre-training ended with status {status}")
+    else:
+        run_pretraining(config, records, run)
+    preset = os.path.join(run, PRESET)
+    if not os.path.isdir(preset):  # stopped by SIGTERM
         return
 
     _print_stage("Preset and SavedModel")
-    preset = os.path.join(run, PRESET)
     saved_model = export_preset(preset, served, top_k=_TOP_K)
     after = _fill(SpanBertMaskedLM.from_preset(preset), sentences)
     _check_saved_model(saved_model, sentences, after)

@@ -59,6 +59,7 @@ def run_finetuning(
     validation_data: str | Records | None = None,
     *,
     num_devices: int | None = None,
+    backend_changed: bool = False,
 ) -> dict[str, float] | None:
     """Fine-tunes an encoder for a task, or goes on with a run that was stopped or killed.
 
@@ -70,6 +71,7 @@ def run_finetuning(
         validation_data: directory of records, or records, to score the model on; they also decide
             what the task chooses on development data, such as the threshold of SQuAD 2.0.
         num_devices: devices of each machine to use, all by default.
+        backend_changed: whether a run of another backend of Keras is to go on from its checkpoint.
 
     Returns:
         The scores; empty without `validation_data`; `None` if a signal ended the run.
@@ -82,7 +84,7 @@ def run_finetuning(
         TrainingError: gradients were not finite again and again, or another worker was lost.
     """
     job = FinetuningJob(config, preset, data, validation_data)
-    return run(job, output, num_devices)
+    return run(job, output, num_devices, backend_changed=backend_changed)
 
 
 class FinetuningJob(Job):

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import keras
 import keras_hub
 import numpy as np
 import tensorflow as tf
@@ -25,6 +26,9 @@ from spanbert_tf.tasks.pipeline import Pipeline
 from spanbert_tf.tasks.table import load_task, task_names
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.training.checkpoints import Best
+
+if keras.backend.backend() == "jax":
+    from spanbert_tf.models.jax_train_step import jitted
 
 Model = keras_hub.models.Task
 Predictions = Sequence[Any]  # a type of the task's own, one for each item of the records
@@ -224,16 +228,25 @@ class Task(Pipeline):
         dataset = self.dataset(records, batch_size=batch_size, training=False)
         num_labelled = records.info.num_training_rows
 
-        def predict_batch(x: dict, y: Any) -> tuple[Any, dict[str, tuple[tf.Tensor, tf.Tensor]]]:
+        def compute(x: dict, y: Any) -> tuple[Any, dict[str, tuple]]:
             outputs, losses = model(x, training=False), {}
             if with_loss:
-                weights = tf.cast(x["row_index"] < num_labelled, tf.float32)
+                weights = keras.ops.cast(x["row_index"] < num_labelled, "float32")
                 sums = model.objective_sums(x, outputs, y, weights)
                 losses = {name: (one.loss, one.num_targets) for name, one in sums.items()}
+            return outputs, losses
+
+        if keras.backend.backend() == "jax":
+            compute = jitted(model, compute)
+
+        def predict_batch(x: dict, y: Any) -> tuple[Any, dict[str, tuple[tf.Tensor, tf.Tensor]]]:
+            outputs, losses = compute(x, y)
             return self.predict_batch(model, x, outputs), losses
 
-        # One trace, whatever the shapes of the batches.
-        function = tf.function(predict_batch, input_signature=dataset.element_spec)
+        if keras.backend.backend() == "tensorflow":  # one trace, whatever the batches' shapes
+            function = tf.function(predict_batch, input_signature=dataset.element_spec)
+        else:
+            function = predict_batch
         rows: dict[int, Any] = {}
         totals: dict[str, np.ndarray] = {}  # loss and targets of each objective
         for x, y in show_progress(

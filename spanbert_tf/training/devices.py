@@ -15,6 +15,9 @@ from spanbert_tf.supervision import waiting_for_others
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.run_directory import AnyConfig
 
+if _ON_JAX := keras.backend.backend() == "jax":
+    import jax
+
 _CLUSTER_VARIABLE, _SLURM_VARIABLE = "TF_CONFIG", "SLURM_STEP_NODELIST"
 _SLURM_PORT = 8888
 NVIDIA_CARD = "/dev/nvidia0"  # of the driver; a container that is given the card has it
@@ -37,7 +40,8 @@ class Devices:
         num_devices: as for `make_strategy`.
 
     Attributes:
-        strategy: distribution strategy of the run.
+        strategy: distribution strategy of the run; on JAX, where Keras shares the batches among
+            the devices of a `keras.distribution`, TensorFlow's default.
         are_several: whether several processes share the run, by a `MultiWorkerMirroredStrategy`.
         is_chief: whether this process writes.
 
@@ -49,6 +53,7 @@ class Devices:
         self, training: TrainingConfig | FinetuningTrainingConfig, num_devices: int | None = None
     ) -> None:
         self.strategy = make_strategy(training, num_devices)
+        self._num_replicas = _num_replicas(self.strategy)
         self.are_several = isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
         self.is_chief = not self.are_several or _worker_number(self.strategy.cluster_resolver) == 0
         if training.deterministic:
@@ -81,9 +86,8 @@ class Devices:
 
     def describe(self, model: keras.Model, precision: str) -> str:
         """What runs where in which precision, in a line."""
-        gpus = tf.config.list_logical_devices("GPU")
-        kind, count = ("GPU", len(gpus)) if gpus else ("CPU", 1)
-        replicas = self.strategy.num_replicas_in_sync
+        replicas, kind = self._num_replicas, device_kind()
+        count = len(tf.config.list_logical_devices(kind)) if kind == "GPU" and not _ON_JAX else 1
         devices = f"{max(count, replicas) if replicas > 1 else 1} {kind}"
         parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
         shared = f" as {replicas} replicas" if replicas > 1 else ""
@@ -124,16 +128,43 @@ def make_strategy(
 ) -> tf.distribute.Strategy:
     """The strategy that a configuration asks for; call it before any other TensorFlow operation."""
     _check_combination(training, num_devices)
-    strategy = _build_strategy(training.strategy, num_devices)
-    parts = strategy.num_replicas_in_sync * training.accumulation_steps
+    build = _distribute_on_jax if _ON_JAX else _build_strategy
+    strategy = build(training.strategy, num_devices)
+    num_replicas = _num_replicas(strategy)
+    parts = num_replicas * training.accumulation_steps
     if training.batch_size % parts:
         raise ConfigurationError(
             f"training.batch_size: {training.batch_size} rows cannot be shared equally by "
-            f"{strategy.num_replicas_in_sync} devices in {training.accumulation_steps} "
+            f"{num_replicas} devices in {training.accumulation_steps} "
             f"micro-batches each; change it to a multiple of {parts}, or training.strategy or "
             "training.accumulation_steps"
         )
     return strategy
+
+
+def _num_replicas(strategy: tf.distribute.Strategy) -> int:
+    """How many devices share a batch."""
+    distribution = keras.distribution.distribution()
+    return distribution.device_mesh.devices.size if distribution else strategy.num_replicas_in_sync
+
+
+def _distribute_on_jax(name: str, num_devices: int | None) -> tf.distribute.Strategy:
+    """Has Keras share each batch among JAX's devices, which hold the same weights."""
+    if name not in ("one_device", "mirrored"):
+        raise ConfigurationError(
+            f"training.strategy: {name} is TensorFlow's; on JAX set one_device, or mirrored for "
+            "all devices of a machine"
+        )
+    keras.distribution.set_distribution(None)
+    if name == "mirrored":
+        with contextlib.suppress(RuntimeError):  # JAX runs already, on the devices that it has
+            jax.config.update("jax_num_cpu_devices", num_devices or 1)
+        devices = keras.distribution.list_devices()
+        if (num_devices or 1) > len(devices):
+            raise ConfigurationError(f"--devices {num_devices}: JAX has {len(devices)}")
+        shared = keras.distribution.DataParallel(devices=devices[:num_devices])
+        keras.distribution.set_distribution(shared)
+    return tf.distribute.get_strategy()
 
 
 def _build_strategy(name: str, num_devices: int | None) -> tf.distribute.Strategy:
@@ -207,12 +238,13 @@ def unused_card(device_file: str) -> str | None:
     # Devices that a run was told not to see are no mistake.
     if not os.path.exists(device_file) or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return None
-    if any(tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU")):
+    if device_kind() != "CPU":
         return None
+    library, extra = ("JAX", "jax_cuda") if _ON_JAX else ("TensorFlow", "cuda")
     return (
-        f"{device_file}: there is a GPU that TensorFlow does not list, so the processor computes; "
-        "stop, `pip install -e '.[cuda]'` for the libraries that it needs, and start again (where "
-        "they are installed, `spanbert-tf --debug` shows what TensorFlow lacks)"
+        f"{device_file}: there is a GPU that {library} does not list, so the processor computes; "
+        f"stop, `pip install -e '.[{extra}]'` for the libraries that it needs, and start again "
+        f"(where they are installed, `spanbert-tf --debug` shows what {library} lacks)"
     )
 
 
@@ -281,22 +313,41 @@ def choose_precision(precision: str, width: int, *, of_several_machines: bool = 
     """
     if precision != "auto":
         return precision
-    if tf.config.list_logical_devices("TPU"):
+    kind = device_kind()
+    if kind == "TPU":
         return "mixed_bfloat16"
-    gpus = tf.config.list_physical_devices("GPU")
-    if not gpus:
+    if kind == "CPU":
         is_faster = width >= _SMALLEST_WIDTH and not of_several_machines and _multiplies_bfloat16()
         return "mixed_bfloat16" if is_faster else "float32"
-    details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
-    # Devices that say nothing about themselves count as the oldest.
-    capability = min(one.get("compute_capability", (0, 0)) for one in details)
+    capability = _compute_capability()
     if capability >= (8, 0):
         return "mixed_bfloat16"
     return "mixed_float16" if capability >= (7, 0) else "float32"
 
 
+def device_kind() -> str:
+    """What computes: `CPU`, `GPU` or `TPU`."""
+    if _ON_JAX:
+        return jax.default_backend().upper()
+    if tf.config.list_logical_devices("TPU"):
+        return "TPU"
+    return "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+
+
+def _compute_capability() -> tuple[int, int]:
+    """That of the oldest GPU; those that say nothing about themselves count as such."""
+    if _ON_JAX:
+        found = [getattr(device, "compute_capability", "0.0") for device in jax.local_devices()]
+        return min(tuple(map(int, one.split("."))) for one in found)
+    gpus = tf.config.list_physical_devices("GPU")
+    details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
+    return min(one.get("compute_capability", (0, 0)) for one in details)
+
+
 def _multiplies_bfloat16() -> bool:
     """Whether this processor has products in bfloat16, and TensorFlow takes them from oneDNN."""
+    if _ON_JAX:
+        return False
     level = os.environ.get("ONEDNN_MAX_CPU_ISA", "DEFAULT").upper()
     if os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1").lower() in ("0", "false"):
         return False  # TensorFlow's own kernels compute bfloat16 in float32

@@ -59,6 +59,8 @@ class AdamW(keras.optimizers.AdamW):
             of the groups, or one that two of them name.
     """
 
+    held: frozenset[int] = frozenset()  # of variables that stay as they are, in a step on JAX
+
     def __init__(
         self,
         *args: object,
@@ -123,7 +125,11 @@ class AdamW(keras.optimizers.AdamW):
         """
         variables = list(trainable_variables or self._trainable_variables)
         self.build(variables)
-        kept = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
+        kept = [
+            (gradient, variable)
+            for gradient, variable in zip(grads, variables, strict=True)
+            if gradient is not None and id(variable) not in self.held
+        ]
         apply = self._apply_on_replicas if _IS_TENSORFLOW else self._apply_to_arrays
         apply([grad for grad, _ in kept], [variable for _, variable in kept])
 

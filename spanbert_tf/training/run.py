@@ -11,17 +11,20 @@ from spanbert_tf.terminal import print_line
 from spanbert_tf.training.checkpoints import Checkpoints, saved_steps
 from spanbert_tf.training.devices import NVIDIA_CARD, Devices, decide_precision, unused_card
 from spanbert_tf.training.job import Job
-from spanbert_tf.training.run_directory import CHECKPOINTS, RunDirectory
+from spanbert_tf.training.run_directory import BACKEND, CHECKPOINTS, RunDirectory
 from spanbert_tf.training.watch import Watch
 
 
-def run(job: Job, output: str, num_devices: int | None = None) -> Any:
+def run(
+    job: Job, output: str, num_devices: int | None = None, *, backend_changed: bool = False
+) -> Any:
     """Trains from the newest checkpoint to the end, or until a signal stops it.
 
     Args:
         job: what is trained.
         output: directory of the run; several workers share it.
         num_devices: devices of each machine to use, all by default.
+        backend_changed: whether a run of another backend of Keras is to go on from its checkpoint.
 
     Returns:
         What `job.finish` returns; `None` if a signal ended the run, with a checkpoint.
@@ -35,7 +38,8 @@ def run(job: Job, output: str, num_devices: int | None = None) -> Any:
     # Check.
     directory = RunDirectory(output)
     before = directory.check(job.config, job.load_config)
-    directory.check_inputs(job.inputs)
+    backend = {BACKEND: keras.backend.backend()}
+    directory.check_inputs(job.inputs if backend_changed else {**backend, **job.inputs})
     devices = Devices(job.config.training, num_devices)
 
     # Build.
@@ -65,6 +69,7 @@ def run(job: Job, output: str, num_devices: int | None = None) -> Any:
         step = job.restore(checkpoints, output, devices)
         model.is_head_trained |= step > 0
         if devices.is_chief:
+            job.inputs |= backend
             job.write(output, is_new=is_new)
         where = devices.describe(model, job.config.training.precision)
         devices.say(f"{where}: {job.describe(model)}")

@@ -20,6 +20,7 @@ from spanbert_tf.files.writing import write_text
 AnyConfig = TypeVar("AnyConfig", bound=FinetuningConfig | PretrainingConfig)
 
 CHECKPOINTS, PRESET, ADAPTER = "checkpoints", "preset", "adapter"
+BACKEND = "KERAS_BACKEND"
 
 # When to stop, to look and to save, on which devices, and what is done after the last step: these
 # may change in the middle of a run.
@@ -108,9 +109,10 @@ class RunDirectory:
         before = self._read_inputs()
         for option, digest in now.items() if before else ():
             if before.get(option) != digest:
+                further = "; --backend-changed goes on all the same" if option == BACKEND else ""
                 raise MismatchError(
                     f"{self._path}: this run was begun with another {option}; name another "
-                    "--output, or give what the run was begun with"
+                    f"--output, or give what the run was begun with{further}"
                 )
 
     @property

@@ -136,8 +136,26 @@ class Watch(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Counts, and does what is due; `batch` is the last one of an execution."""
         self.step = self._first_step_of_epoch + batch + 1
-        for call in self._after:
-            call()
+        if self._is_due():
+            if keras.backend.backend() == "jax":
+                self._trained.jax_state_sync()  # the step's results lie beside the variables
+            for call in self._after:
+                call()
+        elif self._progress:
+            self._progress.show(self.step, self._log.last_line)
+
+    def _is_due(self) -> bool:
+        """Whether a result of the step is needed: to fetch one is to wait for the device.
+
+        Several workers ask each other for signals after each step.
+        """
+        return (
+            self._devices.are_several
+            or self._signals.received is not None
+            or self.step % self._job.config.training.max_skipped_steps == 0
+            or self._is_log_due(self.step)
+            or self._is_save_due()
+        )
 
     def stop_on_signal(self) -> None:
         """Ends the run if one of its workers was signalled; all of them ask in the same step.
@@ -167,14 +185,17 @@ class Watch(keras.callbacks.Callback):
             raise TrainingDiverged(self.step, skipped)
 
     def _save(self) -> None:
-        """Begins a checkpoint if it is due, by steps or by the clock."""
         self._checkpoints.check()
-        training, now = self._job.config.training, time.monotonic()
-        steps, minutes = training.checkpoint_every_steps, training.checkpoint_every_minutes
-        is_due = steps is not None and self.step % steps == 0
-        if is_due or (minutes is not None and now - self._saved_at >= 60 * minutes):
+        if self._is_save_due():
             self._checkpoints.save(self.step)
             self._saved_at = time.monotonic()
+
+    def _is_save_due(self) -> bool:
+        """Whether a checkpoint is due, by steps or by the clock."""
+        training, seconds = self._job.config.training, time.monotonic() - self._saved_at
+        steps, minutes = training.checkpoint_every_steps, training.checkpoint_every_minutes
+        by_steps = steps is not None and self.step % steps == 0
+        return by_steps or (minutes is not None and seconds >= 60 * minutes)
 
     def _show(self) -> None:
         if self._progress:

@@ -106,14 +106,14 @@ def test_bad_configuration_is_one_line_and_status_2(tmp_path, capsys):
 
 
 def _set_backend_by_variable(monkeypatch, directory):
-    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
     return "KERAS_BACKEND"
 
 
 def _set_backend_by_file(monkeypatch, directory):
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
     monkeypatch.setenv("KERAS_HOME", str(directory))
-    (directory / "keras.json").write_text('{"backend": "jax"}')
+    (directory / "keras.json").write_text('{"backend": "torch"}')
     return directory / "keras.json"
 
 
@@ -123,7 +123,7 @@ def test_another_backend_is_one_line_and_status_2(set_backend, monkeypatch, tmp_
     result = _run("pretrain", "--config", "spanbert_tiny", "--data", ".", "--output", "run")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == (
-        f"spanbert-tf: {place}: jax: the command line runs on TensorFlow alone; use "
+        f"spanbert-tf: {place}: torch: the command line runs on TensorFlow and on JAX; use "
         "KERAS_BACKEND=tensorflow, or `spanbert_tf.models` from Python\n"
     )
     assert _run("pretrain", "--help").returncode == 0
@@ -131,8 +131,9 @@ def test_another_backend_is_one_line_and_status_2(set_backend, monkeypatch, tmp_
 
 
 def test_all_commands_but_those_without_a_model_look_at_the_backend():
+    """Those that write a graph of TensorFlow, or convert, run on it whatever is set."""
     without = {name for name, each in cli.commands.items() if not isinstance(each, ModelCommand)}
-    assert without == {"configs", "glue", "prepare"}
+    assert without == {"configs", "convert", "export", "glue", "predict", "prepare"}
 
 
 def test_debug_adds_the_traceback(tmp_path, capsys):
@@ -169,7 +170,7 @@ def test_options_of_compare_take_several_values(monkeypatch, tmp_path):
         main(["compare", *arguments, "--configs", "c", "--set", "x.y=1", "x.z=-2"])
     assert stop.value.code == 0
     options = {"steps": 5, "seeds": (1, 2), "overrides": ("x.y=1", "x.z=-2")}
-    options["initial_preset"] = None
+    options |= {"initial_preset": None, "keep_checkpoints": False}
     assert calls == [((("a", "b", "c"), data, "comparison"), options)]
 
 

@@ -9,10 +9,8 @@ of a window, C candidates of a question.
 
 from typing import NamedTuple
 
-import keras
 import numpy as np
 import tensorflow as tf
-from keras import ops
 
 from spanbert_tf.data.windows import WindowPacker, Windows
 from spanbert_tf.models import SpanBertQuestionAnswerer
@@ -32,33 +30,33 @@ _SPAN_DTYPES = (tf.int32, tf.float32, tf.int32, tf.int32, tf.float32)  # of `Win
 class Spans(NamedTuple):
     """The best spans of each row, best first; ends are inclusive."""
 
-    scores: keras.KerasTensor  # float32 [W, K], both logits; `NO_SPAN` or less: there are fewer
-    starts: keras.KerasTensor  # int32 [W, K], positions in the row
-    ends: keras.KerasTensor  # int32 [W, K]; may exceed the row where there is no span
-    null_scores: keras.KerasTensor  # float32 [W], of no answer: both logits of [CLS]
+    scores: tf.Tensor  # float32 [W, K], both logits; `NO_SPAN` or less: there are fewer
+    starts: tf.Tensor  # int32 [W, K], positions in the row
+    ends: tf.Tensor  # int32 [W, K]; may exceed the row where there is no span
+    null_scores: tf.Tensor  # float32 [W], of no answer: both logits of [CLS]
 
 
 def best_spans(
-    start_logits: keras.KerasTensor,  # float32 [W, S]
-    end_logits: keras.KerasTensor,
-    is_passage: keras.KerasTensor,  # bool [W, S]; what an answer may cover
-    can_start: keras.KerasTensor,  # bool [W, S]; where one may start
+    start_logits: tf.Tensor,  # float32 [W, S]
+    end_logits: tf.Tensor,
+    is_passage: tf.Tensor,  # bool [W, S]; what an answer may cover
+    can_start: tf.Tensor,  # bool [W, S]; where one may start
     *,
     max_answer_tokens: int,
     num_spans: int,
 ) -> Spans:
     """All spans of passage tokens up to a length, the best of them by the sum of two logits."""
-    length = ops.shape(start_logits)[1]
-    starts = ops.where(can_start & is_passage, start_logits, NO_SPAN)
-    ends = ops.where(is_passage, end_logits, NO_SPAN)
-    padded = ops.pad(ends, ((0, 0), (0, max_answer_tokens - 1)), constant_values=NO_SPAN)
-    positions = ops.arange(length)[:, None] + ops.arange(max_answer_tokens)[None]  # [S, L]
-    scores = starts[:, :, None] + ops.take(padded, positions, axis=1)  # [W, S, L]
-    flat = ops.reshape(scores, (-1, length * max_answer_tokens))
+    length = tf.shape(start_logits)[1]
+    starts = tf.where(can_start & is_passage, start_logits, NO_SPAN)
+    ends = tf.where(is_passage, end_logits, NO_SPAN)
+    padded = tf.pad(ends, [[0, 0], [0, max_answer_tokens - 1]], constant_values=NO_SPAN)
+    positions = tf.range(length)[:, None] + tf.range(max_answer_tokens)[None]  # [S, L]
+    scores = starts[:, :, None] + tf.gather(padded, positions, axis=1)  # [W, S, L]
+    flat = tf.reshape(scores, [-1, length * max_answer_tokens])
     # However short the rows, there are K to choose from.
-    flat = ops.pad(flat, ((0, 0), (0, num_spans)), constant_values=2 * NO_SPAN)
-    best, indices = ops.top_k(flat, num_spans)  # [W, K]
-    best_starts = ops.minimum(indices // max_answer_tokens, length - 1)
+    flat = tf.pad(flat, [[0, 0], [0, num_spans]], constant_values=2 * NO_SPAN)
+    best, indices = tf.math.top_k(flat, num_spans)  # [W, K]
+    best_starts = tf.minimum(indices // max_answer_tokens, length - 1)
     best_ends = best_starts + indices % max_answer_tokens
     null_scores = start_logits[:, 0] + end_logits[:, 0]
     return Spans(best, best_starts, best_ends, null_scores)

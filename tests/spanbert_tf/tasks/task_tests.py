@@ -5,7 +5,10 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
+import subprocess
+import sys
 from typing import ClassVar
 
 import keras
@@ -15,6 +18,7 @@ import tensorflow as tf
 
 import spanbert_tf.training.devices
 from benchmarks.classification import main as benchmark
+from spanbert_tf.command_line import EXIT_BAD_INPUT
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.loading import load_trained
@@ -296,6 +300,47 @@ class TaskTests:
         with pytest.raises(MismatchError, match=f"was begun with another {option};"):
             self.finetune(material, output, **changed)
         assert _contents(output) == before
+
+    @pytest.mark.slow
+    def test_a_run_goes_on_with_jax_and_is_scored_there(self, material, tmp_path, monkeypatch):
+        """By the commands; without dropout, which draws other numbers on each backend."""
+        options = {"training.epochs": 1, "optimizer.epsilon": 1e-3, **self.replica_options}
+        options |= {"training.checkpoint_every_steps": 1, "training.max_checkpoints": 99}
+        here, there = tmp_path / "here", tmp_path / "there"
+        self.finetune(material, here, preset="still-preset", **options)
+        shutil.copytree(here, there)
+        shutil.rmtree(there / "preset")
+        for path in (there / "checkpoints").glob("step-*"):
+            if path.name > "step-00000002":
+                shutil.rmtree(path)
+        (tmp_path / "config.yaml").write_text(self.config(material, **options).to_yaml())
+        names = ("config", "preset", "data", "validation-data", "output")
+        values = [material["still-preset"], material["train"], material["dev"], there]
+        command = ["finetune"]
+        for name, value in zip(names, [tmp_path / "config.yaml", *values], strict=True):
+            command += [f"--{name}", value]
+        refused = _on_jax(*command)
+        assert refused.returncode == EXIT_BAD_INPUT
+        assert "begun with another KERAS_BACKEND" in refused.stderr
+        assert "--backend-changed goes on all the same" in refused.stderr
+        went_on = _on_jax(*command, "--backend-changed")
+        assert went_on.returncode == 0, went_on.stderr
+        lines, others = (read_metrics(str(run / METRICS_FILE)) for run in (here, there))
+        assert len(lines) == len(others) >= 8
+        for expected, found in zip(lines, others, strict=True):
+            assert found.keys() == expected.keys()
+            for name in ("loss", "gradient_norm", "learning_rate"):
+                assert found.get(name) == pytest.approx(expected.get(name), rel=1e-3)
+        (scores,) = run_evaluation(str(here / "preset"), [material["dev"]])
+        said = _on_jax("evaluate", "--preset", here / "preset", "--data", material["dev"]).stdout
+        for name, value in scores.items():
+            assert f"{name} {value:.2f}" in said
+
+
+def _on_jax(*arguments):
+    command = [sys.executable, "-m", "spanbert_tf.cli", *map(str, arguments)]
+    environment = {**os.environ, "KERAS_BACKEND": "jax"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
 class TrainingTests(TaskTests):

@@ -1,0 +1,129 @@
+"""The training step on JAX: Keras' own, where the global batch is one array on all devices.
+
+B rows of the global batch, N micro-batches that they are cut into.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+import tensorflow as tf
+from jax import numpy as jnp
+
+
+class TrainStep:
+    """What the step on TensorFlow offers beside Keras' own; for `Objectives`.
+
+    Keras' step takes the gradient of `compute_loss`, a mean over the targets of the global batch,
+    and shares the batch's rows among the devices of a `keras.distribution`.
+    """
+
+    _accumulation_steps = 1
+    _held: frozenset[int] = frozenset()  # Keras' step wants all; the optimizer leaves some alone
+
+    def compile(
+        self,
+        *args: object,
+        accumulation_steps: int = 1,
+        jit_compile: bool | str = "auto",
+        **kwargs,
+    ) -> None:
+        """Configures the model for training, as `keras.Model.compile`.
+
+        Args:
+            *args: as for `keras.Model.compile`.
+            accumulation_steps: N, how many micro-batches the rows are cut into to save memory; one
+                update for all of them.
+            jit_compile: does nothing: without XLA, JAX would run an operation after the other.
+            **kwargs: as for `keras.Model.compile`.
+        """
+        self._accumulation_steps = accumulation_steps
+        super().compile(*args, jit_compile="auto", **kwargs)
+
+    def hold(self, variables: Sequence[keras.Variable]) -> None:
+        """Leaves variables as they are from the next `fit` on, and trains all others again.
+
+        Args:
+            variables: those to hold; none: all that can be trained are.
+        """
+        self.optimizer.held = frozenset(map(id, variables))
+        self.train_function = None
+
+    def train_step(self, state: tuple, data: object) -> tuple[dict, tuple]:
+        """One update from the global batch; Keras' own where nothing is accumulated."""
+        if self._objective_metrics is None or self._accumulation_steps == 1:
+            return super().train_step(state, data)
+        trainable, non_trainable, of_optimizer, of_metrics = state
+        batch = keras.utils.unpack_x_y_sample_weight(data)
+        gradients, non_trainable, sums, further_loss = self._accumulate(
+            trainable, non_trainable, of_optimizer, batch
+        )
+        trainable, of_optimizer = self.optimizer.stateless_apply(of_optimizer, gradients, trainable)
+        mapping = zip(self.metrics_variables, of_metrics, strict=True)
+        with keras.StatelessScope(state_mapping=list(mapping)) as scope:
+            self._objective_metrics.update(sums, further_loss)
+            logs = self.get_metrics_result()
+        of_metrics = [scope.get_current_value(variable) for variable in self.metrics_variables]
+        return logs, (trainable, non_trainable, of_optimizer, of_metrics)
+
+    def _accumulate(
+        self, trainable: list, non_trainable: list, of_optimizer: list, batch: tuple
+    ) -> tuple:
+        """The sum of the gradients of the micro-batches, and what the metrics need."""
+        count = self._accumulation_steps
+        num_targets = {
+            name: jnp.where(number == 0.0, 1.0, number)
+            for name, number in self.target_counts(*batch).items()
+        }
+        # [B, …] -> [N, B / N, …]; the rows of a device stay with it.
+        micro_batches = jax.tree.map(
+            lambda values: values.reshape(-1, count, *values.shape[1:]).swapaxes(0, 1), batch
+        )
+
+        def loss_of(trainable: list, non_trainable: list, micro_batch: tuple) -> tuple:
+            x, y, sample_weight = micro_batch
+            outputs, non_trainable, losses = self.stateless_call(
+                trainable, non_trainable, x, return_losses=True, training=True
+            )
+            sums = self.objective_sums(x, outputs, y, sample_weight)
+            loss = sum(part.loss / num_targets[name] for name, part in sums.items())
+            further_loss = sum(losses, jnp.zeros(())) / count
+            mapping = list(zip(self.optimizer.variables, of_optimizer, strict=True))
+            with keras.StatelessScope(state_mapping=mapping):
+                scaled = self.optimizer.scale_loss(loss + further_loss)
+            return scaled, (non_trainable, sums, further_loss)
+
+        def add(before: tuple, micro_batch: tuple) -> tuple[tuple, Any]:
+            total, non_trainable = before
+            gradients, (non_trainable, *found) = jax.grad(loss_of, has_aux=True)(
+                trainable, non_trainable, micro_batch
+            )
+            return (jax.tree.map(jnp.add, total, gradients), non_trainable), found
+
+        zeros = jax.tree.map(jnp.zeros_like, trainable)
+        (gradients, non_trainable), found = jax.lax.scan(add, (zeros, non_trainable), micro_batches)
+        sums, further_loss = jax.tree.map(lambda values: jnp.sum(values, axis=0), found)
+        return gradients, non_trainable, sums, further_loss
+
+
+def jitted(model: keras.Model, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of TensorFlow's tensors that computes with a model on JAX, compiled by XLA.
+
+    Args:
+        model: the model; its variables are arguments of what is compiled, not constants in it.
+        function: of structures of arrays; it may call the model, and changes no variable.
+    """
+
+    @jax.jit
+    def run(values: list, *arguments: Any) -> Any:
+        with keras.StatelessScope(state_mapping=list(zip(model.variables, values, strict=True))):
+            return function(*arguments)
+
+    def call(*arguments: Any) -> Any:
+        arrays = tf.nest.map_structure(lambda tensor: tensor.numpy(), arguments)
+        found = run([variable.value for variable in model.variables], *arrays)
+        return tf.nest.map_structure(lambda array: tf.convert_to_tensor(np.asarray(array)), found)
+
+    return call

@@ -1,0 +1,125 @@
+"""`pretrain` under `KERAS_BACKEND=jax`: what holds on TensorFlow holds there, by the command."""
+
+import importlib.util
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from spanbert_tf.config import load_config
+from spanbert_tf.pretraining.job import run_pretraining
+from spanbert_tf.training.metrics_log import read_metrics
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("jax") is None, reason="the extra `jax` is missing"
+    ),
+]
+
+
+@pytest.fixture
+def command(tiny_overrides, tiny_records, tmp_path):
+    """The command of a run with further settings."""
+
+    def make(run, *settings, devices=1):
+        config = tmp_path / f"{run}.yaml"
+        config.write_text(load_config("spanbert_base", [*tiny_overrides, *settings]).to_yaml())
+        words = [sys.executable, "-m", "spanbert_tf.cli", "pretrain", "--config", str(config)]
+        words += ["--data", tiny_records, "--output", str(tmp_path / run)]
+        return [*words, *(["--devices", str(devices)] if devices > 1 else [])]
+
+    return make
+
+
+def run_on_jax(command, **options):
+    environment = {**os.environ, "KERAS_BACKEND": "jax"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, **options)
+
+
+def checkpoint(run, step):
+    return run / "checkpoints" / f"step-{step:08d}" / "state.safetensors"
+
+
+def losses(run):
+    return [line["loss"] for line in read_metrics(str(run / "metrics.jsonl")) if "loss" in line]
+
+
+def test_killed_at_random_moments_a_run_ends_with_the_same_bits(command, tmp_path):
+    settings = ["model.dropout=0.1", "training.checkpoint_every_steps=1"]
+    start = time.monotonic()
+    assert run_on_jax(command("straight", *settings)).returncode == 0
+    duration, source = time.monotonic() - start, random.Random(0)
+    words, kills = command("killed", *settings), 0
+    while kills < 2:
+        child = subprocess.Popen(
+            words, env={**os.environ, "KERAS_BACKEND": "jax"}, start_new_session=True
+        )
+        try:
+            assert child.wait(source.uniform(0.6, 1) * duration) == 0
+            break  # it was faster
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            kills += 1
+    assert run_on_jax(words).returncode == 0
+    straight, killed = (checkpoint(tmp_path / run, 12) for run in ("straight", "killed"))
+    assert killed.read_bytes() == straight.read_bytes()
+
+
+# Without dropout, which draws other numbers; with BERT's epsilon Adam would blow rounding errors of
+# gradients near 0 up to whole steps.
+COMPARABLE = ["model.dropout=0", "optimizer.epsilon=1e-3", "training.log_every=1"]
+
+
+def test_parts_and_devices_change_nothing(command, tmp_path):
+    """Micro-batches and two devices."""
+    for words in (
+        command("whole", *COMPARABLE),
+        command("parts", *COMPARABLE, "training.accumulation_steps=2"),
+        command("two", *COMPARABLE, "training.strategy=mirrored", devices=2),
+    ):
+        child = run_on_jax(words)
+        assert child.returncode == 0, child.stderr
+    whole, parts, two = (losses(tmp_path / run) for run in ("whole", "parts", "two"))
+    assert len(whole) == 12
+    assert parts == pytest.approx(whole, abs=1e-4)
+    assert two == pytest.approx(whole, abs=1e-4)
+
+
+def test_a_run_of_tensorflow_goes_on_as_there(command, tiny_overrides, tiny_records, tmp_path):
+    begun = load_config("spanbert_base", [*tiny_overrides, *COMPARABLE, "training.steps=4"])
+    run_pretraining(begun, tiny_records, str(tmp_path / "begun"))
+    shutil.copytree(tmp_path / "begun", tmp_path / "other")
+    whole = load_config("spanbert_base", [*tiny_overrides, *COMPARABLE])
+    run_pretraining(whole, tiny_records, str(tmp_path / "begun"))
+    child = run_on_jax([*command("other", *COMPARABLE), "--backend-changed"])
+    assert child.returncode == 0, child.stderr
+    expected, found = (losses(tmp_path / run) for run in ("begun", "other"))
+    assert len(expected) == 12
+    assert found == pytest.approx(expected, abs=1e-4)
+
+
+def test_encoder_is_held_while_the_heads_begin_alone(command, tmp_path):
+    assert run_on_jax(command("run", "training.head_steps=8")).returncode == 0
+    first, held, last = (load_file(checkpoint(tmp_path / "run", step)) for step in (4, 8, 12))
+    encoder = [name for name in held if name.startswith("weight") and held[name].ndim == 3]
+    assert encoder  # kernels of attention
+    for name in encoder:
+        np.testing.assert_array_equal(held[name], first[name])
+        assert np.any(last[name] != first[name])
+
+
+@pytest.mark.parametrize("strategy", ["multi_worker", "tpu"])
+def test_strategies_of_tensorflow_are_refused(strategy, command, tmp_path):
+    child = run_on_jax(command("run", f"training.strategy={strategy}"))
+    (line,) = child.stderr.splitlines()
+    assert f"training.strategy: {strategy} is TensorFlow's; on JAX set one_device" in line
+    assert not (tmp_path / "run").exists()
