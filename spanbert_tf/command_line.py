@@ -13,17 +13,19 @@ import os
 import re
 import resource
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from importlib.machinery import PathFinder
 
 import click
 
-from spanbert_tf.errors import ConfigurationError, SpanBertError, TrainingError
+from spanbert_tf.errors import ConfigurationError, SpanBertError, TrainingError, reason
 from spanbert_tf.files.outputs import without_slash
 from spanbert_tf.signals import second_signal_ends
 from spanbert_tf.terminal import escape_controls, print_escaped_traceback
 
+_JAX_DEVICES = os.path.join("jax", "_src", "xla_bridge.py")  # where JAX looks for them
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _KEY_AND_VALUE = re.compile(r"[\w.]+=")
@@ -331,6 +333,12 @@ def describe_surroundings(error: Exception) -> str | None:
     """What is wrong with the surroundings and what to do, in a line; `None` if nothing is."""
     if isinstance(error, ImportError | AttributeError) and (line := _hidden_package()):
         return line
+    frames = traceback.walk_tb(error.__traceback__)
+    if any(frame.f_code.co_filename.endswith(_JAX_DEVICES) for frame, _ in frames):
+        return (
+            f"JAX: its devices cannot be used ({reason(error)}); set JAX_PLATFORMS=cpu for the "
+            "processor, or install what they need: pip install -e '.[jax_cuda]' for cards"
+        )
     if sys.flags.optimize > 1 and "tensorflow" not in sys.modules:  # its import failed
         return f"PYTHONOPTIMIZE or -OO: TensorFlow needs its docstrings ({error}); use 1, or -O"
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)

@@ -117,6 +117,23 @@ def test_encoder_is_held_while_the_heads_begin_alone(command, tmp_path):
         assert np.any(last[name] != first[name])
 
 
+@pytest.mark.parametrize("platforms", ["cuda", "tpu", "no_such_one"])
+def test_devices_that_are_not_there_are_one_line(platforms, command, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    child = run_on_jax(command("run"))
+    (line,) = child.stderr.splitlines()
+    assert child.returncode == 2
+    assert "JAX: its devices cannot be used" in line
+    assert "set JAX_PLATFORMS=cpu" in line
+
+
+def test_a_batch_that_the_devices_cannot_share_is_refused(command, tmp_path):
+    child = run_on_jax(command("run", "training.strategy=mirrored", devices=3))
+    (line,) = child.stderr.splitlines()
+    assert "training.batch_size: 4 rows cannot be shared equally by 3 devices" in line
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("strategy", ["multi_worker", "tpu"])
 def test_strategies_of_tensorflow_are_refused(strategy, command, tmp_path):
     child = run_on_jax(command("run", f"training.strategy={strategy}"))
