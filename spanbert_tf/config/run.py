@@ -80,6 +80,7 @@ class RunConfig(Section):
             elsewhere; decided when a run begins.
         strategy: `one_device`; `mirrored` over the devices of this machine; `multi_worker` over
             the machines that TF_CONFIG or Slurm names; `tpu`.
+        tpu: which TPU: `local`, that of this machine; a name; or `grpc://HOST:PORT`.
         jit_compile: compile the step with XLA.
         deterministic: the same bits for the same run on a GPU, too; slower there.
         log_every: steps between lines of `metrics.jsonl`.
@@ -99,6 +100,7 @@ class RunConfig(Section):
     accumulation_steps: PositiveInt = 1
     precision: Precision = "auto"
     strategy: Strategy = "one_device"
+    tpu: str = "local"
     jit_compile: bool = False
     deterministic: bool = False
     log_every: PositiveInt = 50

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
-from spanbert_tf.errors import ConfigurationError, MismatchError
+from spanbert_tf.errors import ConfigurationError, MismatchError, reason
 from spanbert_tf.supervision import waiting_for_others
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.run_directory import AnyConfig
@@ -129,7 +129,7 @@ def make_strategy(
     """The strategy that a configuration asks for; call it before any other TensorFlow operation."""
     _check_combination(training, num_devices)
     build = _distribute_on_jax if _ON_JAX else _build_strategy
-    strategy = build(training.strategy, num_devices)
+    strategy = build(training, num_devices)
     num_replicas = _num_replicas(strategy)
     parts = num_replicas * training.accumulation_steps
     if training.batch_size % parts:
@@ -148,8 +148,11 @@ def _num_replicas(strategy: tf.distribute.Strategy) -> int:
     return distribution.device_mesh.devices.size if distribution else strategy.num_replicas_in_sync
 
 
-def _distribute_on_jax(name: str, num_devices: int | None) -> tf.distribute.Strategy:
+def _distribute_on_jax(
+    training: TrainingConfig | FinetuningTrainingConfig, num_devices: int | None
+) -> tf.distribute.Strategy:
     """Has Keras share each batch among JAX's devices, which hold the same weights."""
+    name = training.strategy
     if name not in ("one_device", "mirrored"):
         raise ConfigurationError(
             f"training.strategy: {name} is TensorFlow's; on JAX set one_device, or mirrored for "
@@ -167,7 +170,10 @@ def _distribute_on_jax(name: str, num_devices: int | None) -> tf.distribute.Stra
     return tf.distribute.get_strategy()
 
 
-def _build_strategy(name: str, num_devices: int | None) -> tf.distribute.Strategy:
+def _build_strategy(
+    training: TrainingConfig | FinetuningTrainingConfig, num_devices: int | None
+) -> tf.distribute.Strategy:
+    name = training.strategy
     if name == "one_device":
         return tf.distribute.get_strategy()
     if name == "mirrored":
@@ -176,13 +182,21 @@ def _build_strategy(name: str, num_devices: int | None) -> tf.distribute.Strateg
         if num_devices:
             _devices(num_devices)
         return _join_workers(_cluster())
+    return _join_tpu(training.tpu)
+
+
+def _join_tpu(name: str) -> tf.distribute.Strategy:
     try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
-        tf.config.experimental_connect_to_cluster(resolver)
+        # Without a name, the resolver looks for a cluster of its own making, which no VM has.
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
+        if name != "local":
+            tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
-    except (ValueError, tf.errors.OpError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigurationError(f"training.strategy: no TPU was found ({reason})") from error
+    except (ValueError, OSError, tf.errors.OpError) as error:
+        raise ConfigurationError(
+            f"training.tpu: {name}: no TPU was found ({reason(error).partition(':')[0]}); on a TPU "
+            "VM it is local, elsewhere a name that Google Cloud knows, or grpc://HOST:PORT"
+        ) from error
     return tf.distribute.TPUStrategy(resolver)
 
 

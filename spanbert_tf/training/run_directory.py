@@ -37,6 +37,7 @@ _CHANGEABLE = frozenset(
         "training.keep_best",
         "training.max_skipped_steps",
         "training.strategy",
+        "training.tpu",
         "training.accumulation_steps",
         "training.deterministic",
         "training.initial_encoder_share",

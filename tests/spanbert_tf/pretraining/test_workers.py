@@ -187,7 +187,8 @@ def test_a_cluster_that_makes_no_sense_is_refused(cluster, message, monkeypatch)
     [
         ({"strategy": "one_device"}, 2, "set training.strategy=mirrored"),
         ({"strategy": "mirrored", "batch_size": 6, "accumulation_steps": 2}, 2, "multiple of 4"),
-        ({"strategy": "tpu"}, None, "no TPU was found"),
+        ({"strategy": "tpu"}, None, "training.tpu: local: no TPU was found"),
+        ({"strategy": "tpu", "tpu": "mine"}, None, "training.tpu: mine: no TPU was found"),
     ],
 )
 def test_what_does_not_work_is_refused(options, num_devices, message):
