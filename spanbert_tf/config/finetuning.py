@@ -54,8 +54,9 @@ class FinetuningOptimizerConfig(AdamWConfig):
         frozen_layers: transformer layers that stay as they are, from the first, and below them
             the embeddings; 0: all is trained.
         task_layers: what is different for the task's own layers.
-        lora_rank: rank of low-rank adapters, trained in place of the encoder (and beside a pooler
-            that the task reads and nothing has trained); null: no adapters.
+        lora_rank: rank of low-rank adapters of queries and values (Hu et al., 2021), trained in
+            place of the encoder, beside a pooler that the task reads and nothing has trained;
+            null: no adapters.
     """
 
     learning_rate: Positive = 2e-5
@@ -150,6 +151,7 @@ class FinetuningConfig(Configuration):
     def _check_what_depends(self) -> Self:
         _check_accumulation(self.training)
         _check_evaluations(self.training)
+        _check_adapters(self.optimizer)
         return self
 
 
@@ -190,6 +192,17 @@ def _check_accumulation(training: FinetuningTrainingConfig) -> None:
             "training.batch_size",
             "training.accumulation_steps",
             fix=f"training.accumulation_steps={largest_divisor(training.batch_size, parts)}",
+        )
+
+
+def _check_adapters(optimizer: FinetuningOptimizerConfig) -> None:
+    """Refuses what would leave adapters of some layers as they were drawn."""
+    if optimizer.lora_rank is not None and optimizer.frozen_layers:
+        raise conflict(
+            "with adapters all layers stay as they are",
+            "optimizer.frozen_layers",
+            "optimizer.lora_rank",
+            fix="optimizer.frozen_layers=0",
         )
 
 

@@ -27,7 +27,7 @@ from spanbert_tf.presets.loading import (
     load_preset,
     load_with_tokenizer,
 )
-from spanbert_tf.presets.writing import published_name, write_preset
+from spanbert_tf.presets.writing import check_weights, published_name, write_preset
 from spanbert_tf.supervision import one_run
 from spanbert_tf.tasks.evaluation import (
     check_encoder,
@@ -164,6 +164,7 @@ class FinetuningJob(Job):
         rank = self.config.optimizer.lora_rank
         if rank is None or self.config.training.random_weights or not is_adapter(self._preset):
             return None
+        check_weights(self._preset)
         adapter = read_adapter(self._preset)
         if adapter.rank != rank:
             raise MismatchError(

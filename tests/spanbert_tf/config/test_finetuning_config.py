@@ -271,3 +271,9 @@ def test_task_decides_which_sections_there_are(tmp_path):
     with pytest.raises(ConfigurationError, match=r"unknown key data.stride; the nearest is data."):
         load(str(copy), ["data.stride=5"])
     assert load("squad_v1").data.stride == 128
+
+
+def test_adapters_of_frozen_layers_are_refused():
+    values = ["optimizer.frozen_layers=1", "optimizer.lora_rank=8"]
+    with pytest.raises(ConfigurationError, match=r"--set optimizer\.frozen_layers=0"):
+        load_task_config("squad_v1", values)

@@ -1,12 +1,13 @@
 """Fine-tuning with values of their own for layers: decay, frozen layers, the task's, adapters."""
 
 import json
+import shutil
 
 import keras
 import numpy as np
 import pytest
 
-from spanbert_tf.errors import ConfigurationError, MismatchError
+from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertQuestionAnswerer, SpanBertTokenizer
 from spanbert_tf.models.adapters import read_adapter
 from spanbert_tf.presets.writing import write_preset
@@ -293,6 +294,16 @@ def test_an_adapter_of_another_rank_is_refused(adapted, directory, tmp_path):
     with pytest.raises(MismatchError, match=r"has rank 3, and optimizer\.lora_rank is 4"):
         go_on_from_adapter(adapted, directory, tmp_path / "run", 4)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_goes_on_from_no_damaged_adapter(adapted, directory, tmp_path):
+    adapter = tmp_path / "adapter"
+    shutil.copytree(adapted[0] / "adapter", adapter)
+    path = adapter / "adapter_model.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))  # as whole as before
+    with pytest.raises(BadInputError, match=rf"{adapter}: {path.name} is not the file"):
+        go_on_from_adapter([tmp_path], directory, tmp_path / "run", 3)
 
 
 def test_a_run_knows_its_preset_whether_it_has_adapters_or_not(adapted, directory, tmp_path):
