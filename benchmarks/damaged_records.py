@@ -177,7 +177,7 @@ def commands(
         output: directory for runs, which may be there.
     """
     from spanbert_tf.data import pretraining_dataset
-    from spanbert_tf.tasks.evaluation import run_baseline_evaluation, run_evaluation
+    from spanbert_tf.tasks.evaluation import run_evaluation
     from spanbert_tf.tasks.finetuning import run_finetuning
     from spanbert_tf.tasks.inspection import inspect_records
     from spanbert_tf.tasks.prediction import run_prediction
@@ -206,7 +206,7 @@ def commands(
         run_finetuning(config, presets["encoder"], data, run, data)
 
     if task_of_records(data).baseline is not None:
-        found["baseline"] = lambda: run_baseline_evaluation([data])
+        found["baseline"] = lambda: run_evaluation(None, [data])
     report = str(output / "report.html")
     has_report = task_of_records(data).report is not None
     found["evaluate"] = lambda: run_evaluation(

@@ -83,9 +83,7 @@ def inspect(
     data: str,
     config: str,
     overrides: Sequence[str],
-    png: str | None,
-    num_examples: int,
-    overwrite: bool,
+    **options: object,
 ) -> None:
     """Show masked examples, span lengths and counts of a set of records."""
     from spanbert_tf.config import load_config
@@ -94,9 +92,7 @@ def inspect(
     import_keras()
     from spanbert_tf.tasks.inspection import inspect_records
 
-    inspect_records(
-        data, config, overrides, png=png, num_examples=num_examples, overwrite=overwrite
-    )
+    inspect_records(data, config, overrides, **options)
 
 
 @cli.command(cls=SeveralValues)
@@ -153,30 +149,12 @@ def pretrain(
     "--keep-checkpoints", is_flag=True, help="Finished runs keep them; else their presets alone."
 )
 @set_option
-def compare(
-    configs: Sequence[str],
-    data: str,
-    output: str,
-    steps: int,
-    seeds: Sequence[int],
-    initial_preset: str | None,
-    keep_checkpoints: bool,
-    overrides: Sequence[str],
-) -> None:
+def compare(configs: Sequence[str], data: str, output: str, **options: object) -> None:
     """Train small versions of several systems and compare what they reach."""
     import_keras()
     from spanbert_tf.studies.comparison import compare_systems
 
-    compare_systems(
-        configs,
-        data,
-        output,
-        steps=steps,
-        seeds=seeds,
-        overrides=overrides,
-        initial_preset=initial_preset,
-        keep_checkpoints=keep_checkpoints,
-    )
+    compare_systems(configs, data, output, **options)
 
 
 @cli.command(cls=WritingCommand)

@@ -109,9 +109,7 @@ def evaluate(
     baseline: bool,
     data: Sequence[str],
     report: str | None,
-    batch_size: int,
-    precision: str,
-    overwrite: bool,
+    **options: object,
 ) -> None:
     """Score a fine-tuned model by the official rules of its task."""
     if baseline == bool(preset):
@@ -119,19 +117,9 @@ def evaluate(
     if report and len(data) > 1:
         raise click.UsageError("--report shows the records of one --data")
     import_keras()
-    from spanbert_tf.tasks.evaluation import run_baseline_evaluation, run_evaluation
+    from spanbert_tf.tasks.evaluation import run_evaluation
 
-    if baseline:
-        run_baseline_evaluation(data, report=report, overwrite=overwrite)
-    else:
-        run_evaluation(
-            preset,
-            data,
-            report=report,
-            batch_size=batch_size,
-            precision=precision,
-            overwrite=overwrite,
-        )
+    run_evaluation(preset, data, report=report, **options)
 
 
 @click.command(cls=WritingCommand)

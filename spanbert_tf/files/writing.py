@@ -50,35 +50,23 @@ def write_directory(
     """
     directory = without_slash(directory)
     # Who writes a run holds all of it already.
-    held = contextlib.nullcontext() if of_run else writing(directory, "a program")
-    with held:
-        _write_directory(directory, write, kind, overwrite=overwrite or of_run, of_run=of_run)
-
-
-def _write_directory(
-    directory: str,
-    write: Callable[[str], None],
-    kind: OutputKind,
-    *,
-    overwrite: bool,
-    of_run: bool,
-) -> None:
-    if of_run:
-        check_no_link(directory)
-    check_output(directory, kind, overwrite=overwrite)
-    try:
-        source = os.path.join(make_unfinished(directory, NEW), NEW)
-        write(source)
+    with contextlib.nullcontext() if of_run else writing(directory, "a program"):
         if of_run:
             check_no_link(directory)
-        put_in_place(source, directory, kind, overwrite=overwrite)
-    except OSError as error:
-        raise BadInputError(
-            f"{directory}: cannot be written ({reason(error)}); free some space or name another "
-            "output"
-        ) from error
-    finally:
-        discard_unfinished(directory)
+        check_output(directory, kind, overwrite=overwrite or of_run)
+        try:
+            source = os.path.join(make_unfinished(directory, NEW), NEW)
+            write(source)
+            if of_run:
+                check_no_link(directory)
+            put_in_place(source, directory, kind, overwrite=overwrite or of_run)
+        except OSError as error:
+            raise BadInputError(
+                f"{directory}: cannot be written ({reason(error)}); free some space or name "
+                "another output"
+            ) from error
+        finally:
+            discard_unfinished(directory)
 
 
 def put_in_place(source: str, directory: str, kind: OutputKind, *, overwrite: bool = False) -> None:

@@ -1,5 +1,6 @@
 """Scores of a fine-tuned model, or of a task's baseline, for sets of records."""
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 
@@ -28,7 +29,7 @@ _REPORT = OutputKind("a report page", "report.html")
 
 
 def run_evaluation(
-    preset: str | os.PathLike,
+    preset: str | os.PathLike | None,
     data: Sequence[str | os.PathLike],
     *,
     report: str | os.PathLike | None = None,
@@ -39,7 +40,8 @@ def run_evaluation(
     """Prints the scores of a preset on sets of records, and their mean over the sets.
 
     Args:
-        preset: name of the preset of a task's model.
+        preset: name of the preset of a task's model; `None`: the task's baseline is scored, which
+            was never trained.
         data: directories of records.
         report: path of an HTML page that shows each record of the first set.
         batch_size: rows of a batch.
@@ -50,47 +52,25 @@ def run_evaluation(
         The scores of each set.
 
     Raises:
-        BadInputError: a file cannot be used, or the report exists or cannot be written.
+        BadInputError: a file cannot be used, the report exists or cannot be written, or the task
+            has no baseline.
         MismatchError: the records were written for another model.
     """
     report = checked_report(report, data[0], overwrite=overwrite)
-    refuse_no_preset(os.fspath(preset))
-    sets = [open_records(directory) for directory in data]
-    task, model = load_task_model(preset, sets, precision)
+    if preset is None:
+        task, model = task_of_records(data[0]), None
+        if task.baseline is None:
+            raise BadInputError(f"{data[0]}: {task.name} has no baseline")
+        sets = [task.open(directory) for directory in data]
+        predict = task.baseline
+    else:
+        refuse_no_preset(os.fspath(preset))
+        sets = [open_records(directory) for directory in data]
+        task, model = load_task_model(preset, sets, precision)
+        predict = functools.partial(task.predict, model, batch_size=batch_size)
     for records in sets:
         check_labelled(records.info, records)
-
-    def predict(records: Records) -> Predictions:
-        return task.predict(model, records, batch_size=batch_size)
-
-    return print_scores(task, preset, model, predict, sets, report)
-
-
-def run_baseline_evaluation(
-    data: Sequence[str | os.PathLike],
-    *,
-    report: str | os.PathLike | None = None,
-    overwrite: bool = False,
-) -> list[dict[str, float]]:
-    """Prints the scores of the task's baseline, which was never trained.
-
-    Args:
-        data: as for `run_evaluation`.
-        report: as for `run_evaluation`.
-        overwrite: as for `run_evaluation`.
-
-    Raises:
-        BadInputError: a file cannot be used, the report exists or cannot be written, or the task
-            has no baseline.
-    """
-    report = checked_report(report, data[0], overwrite=overwrite)
-    task = task_of_records(data[0])
-    if task.baseline is None:
-        raise BadInputError(f"{data[0]}: {task.name} has no baseline")
-    sets = [task.open(directory) for directory in data]
-    for records in sets:
-        check_labelled(records.info, records)
-    return print_scores(task, "the baseline", None, task.baseline, sets, report)
+    return print_scores(task, preset or "the baseline", model, predict, sets, report)
 
 
 def checked_report(report: str | None, data: str, *, overwrite: bool) -> str | None:

@@ -17,33 +17,13 @@ def inspect_records(
     overwrite: bool = False,
     console: DataConsole | None = None,
 ) -> None:
-    """Prints what a set of records holds; for pre-training, how a configuration masks it, too.
-
-    Args:
-        data: directory of the records.
-        config: shipped name or file of the configuration whose masking to show.
-        overrides: texts `section.key=value`.
-        png: where to write the histogram of span lengths as a picture, if anywhere.
-        num_examples: rows or masked examples to print.
-        overwrite: whether an earlier picture may be replaced.
-        console: where to print; standard output by default.
-
-    Raises:
-        SpanBertError: the records or the configuration cannot be used.
-    """
+    """Prints what a set of records holds; arguments as for those for pre-training."""
     console = console or DataConsole()
     if not holds_task_records(data):
         from spanbert_tf.pretraining import inspection  # nothing of a task needs it
 
-        inspection.inspect_records(
-            data,
-            config,
-            overrides,
-            console,
-            png=png,
-            num_examples=num_examples,
-            overwrite=overwrite,
-        )
+        options = {"png": png, "num_examples": num_examples, "overwrite": overwrite}
+        inspection.inspect_records(data, config, overrides, console, **options)
     elif png or overrides:
         raise ConfigurationError(
             f"{data}: holds records of a task, which no masks are drawn for; leave out --png and "

@@ -39,12 +39,14 @@ class RowMaker(abc.ABC):
     Attributes:
         info_class: class of the manifest, which names the files.
         title: of the records, for messages: `"records of questions"`.
+        is_labelled: whether there is something to train.
         counts: what was met on the way, for the manifest.
         lines: the JSON lines of each file beside the rows, by its name.
     """
 
     info_class: ClassVar[type[TaskManifest]]
     title: ClassVar[str]
+    is_labelled = True
 
     def __init__(self) -> None:
         self.counts: collections.Counter = collections.Counter()
@@ -65,12 +67,9 @@ class RowMaker(abc.ABC):
         return {}
 
     def counted(self, written: Mapping[str, int]) -> dict[str, int]:
-        """The manifest's `counts`.
-
-        Args:
-            written: `rows` and their `tokens`.
-        """
-        return {**written, **self.counts}
+        """The manifest's `counts`; `written`: `rows` and their `tokens`."""
+        untrained = {} if self.is_labelled else {"training_rows": 0}
+        return {**written, **self.counts, **untrained}
 
     def summary(self, info: TaskManifest, seconds: float) -> Iterator[str]:
         """What is printed at the end; the first line goes on after the output's name."""

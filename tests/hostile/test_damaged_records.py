@@ -17,7 +17,7 @@ from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.data.tfrecords import load_lengths, save_lengths
 from spanbert_tf.errors import SpanBertError
 from spanbert_tf.files.contents import checksums
-from spanbert_tf.tasks.evaluation import run_baseline_evaluation
+from spanbert_tf.tasks.evaluation import run_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.inspection import inspect_records
 from spanbert_tf.tasks.prediction import run_prediction
@@ -80,7 +80,7 @@ def test_a_lost_line_is_refused_by_every_command(kind, copy):
         lambda: run_finetuning(config, "no preset", str(data), str(data / "run")),
     ]
     if kind in WITH_BASELINE:
-        calls.append(lambda: run_baseline_evaluation([str(data)]))
+        calls.append(lambda: run_evaluation(None, [str(data)]))
     for call in calls:
         message = refusal(call)
         assert message.startswith(f"{data / LINES[kind]}: has ") and "copy it again" in message

@@ -232,7 +232,8 @@ class EntityRows(RowMaker):
         self._lost: list[str] = []  # the first lost entities, for people
         names = ("empty_sentences", "split_sentences", "words", "words_without_pieces")
         names += ("entities", "lost_entities", "unscored_entities")
-        self.counts.update(dict.fromkeys(names, 0))
+        self.counts.update({"sentences": len(sentences.sentences), **dict.fromkeys(names, 0)})
+        self.is_labelled = sentences.sentences[0].entities is not None
 
     def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
         """A row a sentence; what is longer goes on in further ones."""
@@ -247,12 +248,6 @@ class EntityRows(RowMaker):
     def described(self) -> dict[str, list[str]]:
         """The labels."""
         return {"labels": self._labels}
-
-    def counted(self, written: Mapping[str, int]) -> dict[str, int]:
-        """Without known entities there is nothing to train."""
-        sentences = self._sentences.sentences
-        counts = {**written, "sentences": len(sentences), **self.counts}
-        return counts if sentences[0].entities is not None else {**counts, "training_rows": 0}
 
     def summary(self, info: NamedEntitiesInfo, seconds: float) -> Iterator[str]:
         """What there is, what was lost, and what was mended while reading."""

@@ -239,6 +239,7 @@ class RelationRows(RowMaker):
         self._numbers = {label: number for number, label in enumerate(self._labels, start=1)}
         self.counts.update(full_rows=0, unknown_types=0, unknown_relations=0)
         self.lines[EXAMPLES_FILE] = relations.examples
+        self.is_labelled = relations.examples[0]["relation"] is not None
 
     def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
         """A row an example."""
@@ -265,13 +266,6 @@ class RelationRows(RowMaker):
             "entities": self._entities,
             "layout": self._relations.layout,
         }
-
-    def counted(self, written: Mapping[str, int]) -> dict[str, int]:
-        """Without relations there is nothing to train."""
-        examples, counts = self._relations.examples, {**written, **self.counts}
-        if examples[0]["relation"] is None:
-            counts["training_rows"] = 0
-        return counts
 
     def summary(self, info: RelationExtractionInfo, seconds: float) -> Iterator[str]:
         """What there is, and what the training set does not have."""

@@ -1,5 +1,6 @@
 """Coreference resolution by the shipped commands, on documents that can be learned."""
 
+import functools
 import html.parser
 import json
 import pathlib
@@ -15,7 +16,7 @@ from spanbert_tf.tasks.coreference.metrics import score_files
 from spanbert_tf.tasks.coreference.prepare import prepare_coreference
 from spanbert_tf.tasks.coreference.records import DOCUMENTS_FILE
 from spanbert_tf.tasks.coreference.task import Coreference
-from spanbert_tf.tasks.evaluation import run_baseline_evaluation, run_evaluation
+from spanbert_tf.tasks.evaluation import run_evaluation
 from spanbert_tf.tasks.prediction import Predictor, run_prediction
 from spanbert_tf.tasks.task import open_records, task_dataset
 
@@ -113,7 +114,10 @@ class TestCoreference(TrainingTests):
         made = [(*rest, []) for *rest, _ in made_up_documents.documents(3, 4)]
         made_up_documents.write_conll(path, made)
         prepare(path, data, material["vocab.txt"])
-        for evaluate in (run_baseline_evaluation, lambda sets: run_evaluation(finished[0], sets)):
+        for evaluate in (
+            functools.partial(run_evaluation, None),
+            lambda sets: run_evaluation(finished[0], sets),
+        ):
             with pytest.raises(BadInputError, match=f"{data}: has no labels to score by"):
                 evaluate([data])
         with pytest.raises(BadInputError, match=f"{data}: has no labels to score by"):
@@ -133,7 +137,7 @@ class TestCoreference(TrainingTests):
         html.parser.HTMLParser().feed(page)
         assert page.count("<article") == 16
         assert page.count('<span class="mention') == page.count("</span>") - 16  # and 16 scores
-        (scores,) = run_baseline_evaluation([material["dev"]])
+        (scores,) = run_evaluation(None, [material["dev"]])
         assert scores["average_f1"] > 50  # names are capitalised, and things have determiners
 
     def test_training_draws_runs_anew_and_prediction_takes_all(self, material):

@@ -6,7 +6,7 @@ import pytest
 from made_up_questions import VOCABULARY
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.tasks.evaluation import run_baseline_evaluation
+from spanbert_tf.tasks.evaluation import run_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.question_answering.files import read_squad
 from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo
@@ -59,7 +59,7 @@ UNLABELLED = [
 def test_they_are_refused_before_anything_is_predicted(entries, options, words, tmp_path):
     data = prepared(tmp_path, entries, **options)
     with pytest.raises(BadInputError, match=f"{data}: {words}"):
-        run_baseline_evaluation([data])
+        run_evaluation(None, [data])
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_they_are_refused_before_anything_is_predicted(entries, options, words, 
     ],
 )
 def test_questions_that_are_known_to_have_no_answer_are_scored(entries, options, tmp_path):
-    (scores,) = run_baseline_evaluation([prepared(tmp_path, entries, **options)])
+    (scores,) = run_evaluation(None, [prepared(tmp_path, entries, **options)])
     assert 0 <= scores["f1"] <= 100
 
 

@@ -12,7 +12,7 @@ from benchmarks.classification_losses import compare
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.tasks.evaluation import run_baseline_evaluation, run_evaluation
+from spanbert_tf.tasks.evaluation import run_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.prediction import Predictor, export_preset, run_prediction
 from spanbert_tf.tasks.table import load_task_config
@@ -111,7 +111,7 @@ def test_regression_from_training_to_export(material, tmp_path, capfd):
     golds = [line["label"] for line in open_records(data).lines(EXAMPLES_FILE)]
     far = sum(abs(g - item["score"]) >= 1 for g, item in zip(golds, in_files, strict=True))
     assert f"off by 1 or more: {far}" in page.read_text()
-    (constant,) = run_baseline_evaluation([data])
+    (constant,) = run_evaluation(None, [data])
     assert constant == {"pearson": 0.0, "spearman": 0.0, "score": 0.0}
     assert "a correlation is undefined then, and counts as 0" in capfd.readouterr().out
     with pytest.raises(MismatchError, match=r"classifier.initial: is majority"):

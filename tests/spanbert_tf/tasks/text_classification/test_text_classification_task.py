@@ -21,7 +21,7 @@ from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.lazy import UNUSED
 from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.studies.grid import run_grid
-from spanbert_tf.tasks.evaluation import load_task_model, run_baseline_evaluation, run_evaluation
+from spanbert_tf.tasks.evaluation import load_task_model, run_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.prediction import Predictor, run_prediction
 from spanbert_tf.tasks.task import open_records, task_dataset
@@ -160,7 +160,7 @@ class TestTextClassification(TaskTests):
 
     def test_baseline_is_the_majority_class(self, material, capsys):
         labels = [line["label"] for line in open_records(material["dev"]).lines(EXAMPLES_FILE)]
-        (scores,) = run_baseline_evaluation([material["dev"]])
+        (scores,) = run_evaluation(None, [material["dev"]])
         share = max(labels.count(label) for label in LABELS) / len(labels)
         assert scores["accuracy"] == pytest.approx(100 * share)
         assert "correlation" not in capsys.readouterr().out  # accuracy and F1 are none
