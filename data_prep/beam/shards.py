@@ -34,7 +34,6 @@ _RECORD_OVERHEAD = 1_000  # bytes of memory that a waiting record takes besides 
 _RECORD = struct.Struct("<QQQB?")
 # Document, tokens, index of the first token, number of lists of bytes.
 _BLOCK = struct.Struct("<QIQB")
-_NUM_LISTS = 5  # of a block without annotations; each has two more
 _HASH_BUFFER = 2**20  # bytes
 
 
@@ -88,10 +87,10 @@ def _parts(record: Record) -> Iterator[bytes]:
     """The bytes of a record, piece by piece."""
     order_key, record_id, document_key, block, second, label = record
     yield _RECORD.pack(order_key, record_id, document_key, label, second is not None)
-    for document, num_tokens, *lists, first_token_index, spans in (
+    for document, num_tokens, token_ids, first_token_index, others in (
         (block,) if second is None else (block, second)
     ):
-        lists += itertools.chain.from_iterable(spans)
+        lists = (token_ids, *others)
         yield _BLOCK.pack(document, num_tokens, first_token_index, len(lists))
         yield struct.pack(f"<{len(lists)}I", *map(len, lists))
         yield from lists
@@ -116,9 +115,8 @@ def _block(content: bytes, position: int) -> tuple[Block, int]:
     lengths = struct.unpack_from(f"<{num_lists}I", content, position)
     bounds = itertools.accumulate(lengths, initial=position + 4 * num_lists)
     slices = list(itertools.starmap(slice, itertools.pairwise(bounds)))
-    lists = [content[part] for part in slices]
-    spans = tuple(zip(lists[_NUM_LISTS::2], lists[_NUM_LISTS + 1 :: 2], strict=True))
-    block = Block(document, num_tokens, *lists[:_NUM_LISTS], first_token_index, spans)
+    token_ids, *lists = (content[part] for part in slices)
+    block = Block(document, num_tokens, token_ids, first_token_index, tuple(lists))
     return block, slices[-1].stop
 
 
@@ -257,17 +255,8 @@ def _serialize_record(record: Record, annotations: tuple[str, ...] = ()) -> byte
             manifest.SECOND_FIRST_TOKEN_INDEX: second.first_token_index,
         }
         block = join_blocks(block, second)
-    lists = _lists(block)
-    for annotation, spans in zip(annotations, block.spans, strict=True):
-        lists |= zip(manifest.ANNOTATIONS[annotation], spans, strict=True)
-    return serialize_features(numbers, lists)
-
-
-def _lists(block: Block) -> dict[str, bytes]:
-    return {
-        manifest.TOKEN_IDS: block.token_ids,
-        manifest.SENTENCE_STARTS: block.sentence_starts,
-        manifest.SENTENCE_INDICES: block.sentence_indices,
-        manifest.PARAGRAPH_STARTS: block.paragraph_starts,
-        manifest.PARAGRAPH_INDICES: block.paragraph_indices,
-    }
+    of_spans = itertools.chain.from_iterable(manifest.ANNOTATIONS[name] for name in annotations)
+    names = (manifest.TOKEN_IDS, *manifest.POSITION_LISTS, *of_spans)
+    return serialize_features(
+        numbers, dict(zip(names, (block.token_ids, *block.lists), strict=True))
+    )

@@ -28,6 +28,7 @@ from spanbert_tf.data.manifest import LIST_DTYPE
 
 NEXT, RANDOM = 0, 1
 _LIST_TYPE = np.dtype(LIST_DTYPE).newbyteorder("<")
+_INDEX_LISTS = (1, 3)  # of a block's lists; all others are positions
 _LABEL_BIT = 32  # of the record id; any bit would do
 
 RecordKeys = tuple[int, int, int]  # order key, record id, document key
@@ -143,45 +144,30 @@ def first_sentences(block: Block, num_tokens: int) -> Block:
     """As many sentences from the beginning of a block as have at most so many tokens."""
     if block.num_tokens <= num_tokens:
         return block
-    sentence_starts, paragraph_starts = map(
-        _numbers, (block.sentence_starts, block.paragraph_starts)
-    )
+    sentence_starts, _, paragraph_starts, _, *spans = map(_numbers, block.lists)
     num_sentences = int(np.searchsorted(sentence_starts, num_tokens, side="right")) - 1
     stop = int(sentence_starts[num_sentences])
     num_paragraphs = int(np.searchsorted(paragraph_starts, stop))
-    list_size, token_size = _LIST_TYPE.itemsize, len(block.token_ids) // block.num_tokens
-    spans = []
-    for starts, ends in block.spans:
-        inside = _numbers(ends) < stop
-        spans.append((_raw(_numbers(starts)[inside]), _raw(_numbers(ends)[inside])))
+    token_size = len(block.token_ids) // block.num_tokens
+    counts = (num_sentences, num_sentences, num_paragraphs, num_paragraphs)
+    lists = [raw[: n * _LIST_TYPE.itemsize] for raw, n in zip(block.lists, counts, strict=False)]
+    for starts, ends in zip(spans[::2], spans[1::2], strict=True):
+        lists += (_raw(positions[ends < stop]) for positions in (starts, ends))
     return block._replace(
-        num_tokens=stop,
-        token_ids=block.token_ids[: stop * token_size],
-        sentence_starts=block.sentence_starts[: num_sentences * list_size],
-        sentence_indices=block.sentence_indices[: num_sentences * list_size],
-        paragraph_starts=block.paragraph_starts[: num_paragraphs * list_size],
-        paragraph_indices=block.paragraph_indices[: num_paragraphs * list_size],
-        spans=tuple(spans),
+        num_tokens=stop, token_ids=block.token_ids[: stop * token_size], lists=tuple(lists)
     )
 
 
 def join_blocks(first: Block, second: Block) -> Block:
     """Both segments of a pair as one block; the second keeps its own indices."""
-
-    def shifted(raw: bytes) -> bytes:
-        return _raw(_numbers(raw) + first.num_tokens)
-
+    lists = [
+        a + (b if number in _INDEX_LISTS else _raw(_numbers(b) + first.num_tokens))
+        for number, (a, b) in enumerate(zip(first.lists, second.lists, strict=True))
+    ]
     return first._replace(
         num_tokens=first.num_tokens + second.num_tokens,
         token_ids=first.token_ids + second.token_ids,
-        sentence_starts=first.sentence_starts + shifted(second.sentence_starts),
-        sentence_indices=first.sentence_indices + second.sentence_indices,
-        paragraph_starts=first.paragraph_starts + shifted(second.paragraph_starts),
-        paragraph_indices=first.paragraph_indices + second.paragraph_indices,
-        spans=tuple(
-            (a[0] + shifted(b[0]), a[1] + shifted(b[1]))
-            for a, b in zip(first.spans, second.spans, strict=True)
-        ),
+        lists=tuple(lists),
     )
 
 

@@ -5,7 +5,7 @@ T tokens, N sentences, E annotated spans.
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -99,21 +99,15 @@ class Block(NamedTuple):
         document: number of the document in the file.
         num_tokens: word pieces.
         token_ids: the word pieces.
-        sentence_starts, sentence_indices: positions in the block; indices in the paragraph.
-        paragraph_starts, paragraph_indices: positions in the block; indices in the document.
         first_token_index: index of the first token in its sentence.
-        spans: for each annotation, the starts and the ends.
+        lists: those of `POSITION_LISTS`; and for each annotation the starts and the ends.
     """
 
     document: int
     num_tokens: int
     token_ids: bytes
-    sentence_starts: bytes
-    sentence_indices: bytes
-    paragraph_starts: bytes
-    paragraph_indices: bytes
     first_token_index: int
-    spans: tuple[tuple[bytes, bytes], ...] = ()
+    lists: tuple[bytes, ...]
 
 
 class Record(NamedTuple):
@@ -225,34 +219,32 @@ def cut_blocks(sentences: Sentences, bounds: Sequence[int], token_dtype: str) ->
     begins_paragraph[first] = True
     paragraph_bounds = np.append(0, np.cumsum(begins_paragraph))[bounds]  # [blocks + 1]
     paragraph_indices = sentences.paragraph_indices[:num_sentences][begins_paragraph]
-    columns = (
-        sentences.documents[first].tolist(),
-        np.diff(token_bounds).tolist(),
-        _slices(sentences.token_ids, token_bounds, np.dtype(token_dtype).newbyteorder("<")),
+    lists = (
         _slices(positions, bounds),
         _slices(sentences.sentence_indices, bounds),
         _slices(positions[begins_paragraph], paragraph_bounds),
         _slices(paragraph_indices, paragraph_bounds),
+        *_cut_spans(sentences.spans, token_bounds),
+    )
+    columns = (
+        sentences.documents[first].tolist(),
+        np.diff(token_bounds).tolist(),
+        _slices(sentences.token_ids, token_bounds, np.dtype(token_dtype).newbyteorder("<")),
         sentences.token_offsets[first].tolist(),
-        _cut_spans(sentences.spans, token_bounds),
+        zip(*lists, strict=True),
     )
     return [Block(*values) for values in zip(*columns, strict=True)]
 
 
-def _cut_spans(
-    spans: tuple[np.ndarray, ...], token_bounds: np.ndarray
-) -> list[tuple[tuple[bytes, bytes], ...]]:
-    """The spans that lie wholly inside each block."""
-    lists = []  # for each annotation, (starts, ends) of each block
+def _cut_spans(spans: tuple[np.ndarray, ...], token_bounds: np.ndarray) -> Iterator[list[bytes]]:
+    """For each annotation the starts, then the ends of those that lie wholly inside each block."""
     for values in spans:
         block_of_start, block_of_end = np.searchsorted(token_bounds, values.T, side="right") - 1
         inside = (block_of_start == block_of_end) & (block_of_start < len(token_bounds) - 1)
         block, values = block_of_start[inside], values[inside]
         span_bounds = np.searchsorted(block, np.arange(len(token_bounds)))
         positions = values - token_bounds[block][:, np.newaxis]
-        starts, ends = (_slices(positions[:, side], span_bounds) for side in (0, 1))
-        lists.append(zip(starts, ends, strict=True))
-    return list(zip(*lists, strict=True)) if lists else [()] * (len(token_bounds) - 1)
+        yield from (_slices(positions[:, side], span_bounds) for side in (0, 1))
 
 
 def _slices(values: np.ndarray, bounds: Sequence[int], dtype: np.dtype = _LIST_TYPE) -> list[bytes]:

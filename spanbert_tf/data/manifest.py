@@ -39,6 +39,7 @@ SENTENCE_STARTS = "sentence_starts"  # positions in the block where a sentence b
 SENTENCE_INDICES = "sentence_indices"  # for each start: index of the sentence in its paragraph
 PARAGRAPH_STARTS = "paragraph_starts"  # positions in the block where a paragraph begins; first is 0
 PARAGRAPH_INDICES = "paragraph_indices"  # for each start: index of the paragraph in its document
+POSITION_LISTS = (SENTENCE_STARTS, SENTENCE_INDICES, PARAGRAPH_STARTS, PARAGRAPH_INDICES)
 FIRST_TOKEN_INDEX = "first_token_index"  # int64; index of the block's first token in its sentence
 # Pair records only.
 SECOND_SEGMENT_START = "second_segment_start"  # int64; position of the second segment

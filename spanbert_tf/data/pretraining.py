@@ -8,9 +8,15 @@ import os
 
 import tensorflow as tf
 
-from spanbert_tf.data.manifest import ANNOTATIONS, RECORD_ID, SPLITS, TOKEN_IDS, PretrainingManifest
-from spanbert_tf.data.rows import (
+from spanbert_tf.data.manifest import (
+    ANNOTATIONS,
     POSITION_LISTS,
+    RECORD_ID,
+    SPLITS,
+    TOKEN_IDS,
+    PretrainingManifest,
+)
+from spanbert_tf.data.rows import (
     ParsedRecords,
     pack_rows,
     pack_spans,

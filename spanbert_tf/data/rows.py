@@ -19,12 +19,6 @@ from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 _SCALARS = (manifest.RECORD_ID, manifest.FIRST_TOKEN_INDEX)
 _PAIR_SCALARS = (manifest.SECOND_SEGMENT_START, manifest.NEXT_SENTENCE_LABEL)
-POSITION_LISTS = (
-    manifest.SENTENCE_STARTS,
-    manifest.SENTENCE_INDICES,
-    manifest.PARAGRAPH_STARTS,
-    manifest.PARAGRAPH_INDICES,
-)
 NUMBER = tf.io.FixedLenFeature([], tf.int64)
 LIST = tf.io.FixedLenFeature([], tf.string)
 _DECODED_AS = {"uint32": "int32"}  # TensorFlow decodes no uint32; ids and offsets are far below

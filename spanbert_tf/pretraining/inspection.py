@@ -14,8 +14,8 @@ from rich.text import Text
 from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.data.manifest import DATASET_INFO_FILE, SPLITS, PretrainingManifest
-from spanbert_tf.data.rows import POSITION_LISTS, parse_records, segment_aware_indices
+from spanbert_tf.data.manifest import DATASET_INFO_FILE, POSITION_LISTS, SPLITS, PretrainingManifest
+from spanbert_tf.data.rows import parse_records, segment_aware_indices
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.outputs import OutputKind, check_output_file
 from spanbert_tf.files.writing import output_file

@@ -189,9 +189,10 @@ def test_spilled_records_come_back_as_they_were(num_annotations, tmp_path):
     random = np.random.default_rng(num_annotations)
 
     def block():
-        spans = tuple((random.bytes(2 * n), random.bytes(n)) for n in range(num_annotations))
-        lists = [random.bytes(int(random.integers(70_000))) for _ in range(5)]
-        return Block(int(random.integers(2**40)), int(random.integers(2**31)), *lists, 2**33, spans)
+        spans = [random.bytes(size * n) for n in range(num_annotations) for size in (2, 1)]
+        ids, *lists = (random.bytes(int(random.integers(70_000))) for _ in range(5))
+        numbers = int(random.integers(2**40)), int(random.integers(2**31))
+        return Block(*numbers, ids, 2**33, (*lists, *spans))
 
     records = [
         Record(2**64 - 1 - n, 2**63 - 1, n, block(), block() if n % 2 else None, n % 2)

@@ -337,7 +337,7 @@ def test_spans_go_with_their_sentences():
     [block], _ = fill_blocks(sentences._replace(spans=(spans,)), 8, "uint16", is_open=False)
 
     def spans_of(some):
-        return [np.frombuffer(raw, "<u2").tolist() for raw in some.spans[0]]
+        return [np.frombuffer(raw, "<u2").tolist() for raw in some.lists[4:]]
 
     assert spans_of(block) == [[0, 2, 4, 6, 6], [1, 2, 5, 6, 7]]
     assert spans_of(first_sentences(block, 8)) == spans_of(block)

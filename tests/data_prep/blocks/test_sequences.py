@@ -53,7 +53,8 @@ def make_sentences(documents, first_document=0, first_paragraph=0):
 
 def to_features(block):
     features = {
-        name: np.frombuffer(getattr(block, name), "<u2").tolist() for name in written_records.LISTS
+        name: np.frombuffer(raw, "<u2").tolist()
+        for name, raw in zip(written_records.LISTS, block.lists, strict=False)
     }
     features["token_ids"] = np.frombuffer(block.token_ids, "<u2").tolist()
     features["first_token_index"] = block.first_token_index
@@ -130,7 +131,7 @@ def test_annotated_spans_stay_with_their_tokens():
     second, _ = fill_blocks(waiting, LIMIT, "uint16", is_open=False)
     found = [
         [(np.frombuffer(starts, "<u2").tolist(), np.frombuffer(ends, "<u2").tolist())
-         for starts, ends in block.spans]
+         for starts, ends in zip(block.lists[4::2], block.lists[5::2], strict=True)]
         for block in (*first, *second)
     ]  # fmt: skip
     assert found == [
@@ -149,5 +150,5 @@ def test_spans_that_a_cut_divides_are_left_out():
     for is_open in (False, True):
         blocks, waiting = fill_blocks(parts, LIMIT, "uint16", is_open=is_open)
         blocks += fill_blocks(waiting, LIMIT, "uint16", is_open=False)[0]
-        found = [np.frombuffer(block.spans[0][0], "<u2").tolist() for block in blocks]
+        found = [np.frombuffer(block.lists[4], "<u2").tolist() for block in blocks]
         assert found == [[0, 8], [0], [0]]
