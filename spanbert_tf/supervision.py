@@ -8,22 +8,18 @@ the workers that writes.
 """
 
 import contextlib
-import functools
-import inspect
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import ParamSpec, TypeVar
 
-from spanbert_tf.files.locks import writing
+from spanbert_tf.files.locks import held_by, writing
 from spanbert_tf.signals import hand_signals_on
 
-_Parameters, _Returned = ParamSpec("_Parameters"), TypeVar("_Returned")
 _SUPERVISED = "SPANBERT_TF_SUPERVISED"  # the descriptor by which a worker tells what it does
 _WAITS, _TRAINS = b"w", b"t"
 _EXIT_FAILED = 1
@@ -131,20 +127,10 @@ def writing_run(
     return writing(output, command, inside=True)
 
 
-def one_run(
-    function: Callable[_Parameters, _Returned],
-) -> Callable[_Parameters, _Returned]:
-    """Decorates a function with the arguments `config` and `output`: `writing_run` around it."""
-    parameters = inspect.signature(function)
-
-    @functools.wraps(function)
-    def holding(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Returned:
-        given = parameters.bind(*args, **kwargs).arguments
-        strategy = given["config"].training.strategy
-        with writing_run(given["output"], strategy, f"{function.__name__}()"):
-            return function(*args, **kwargs)
-
-    return holding
+# Decorates a function with the arguments `config` and `output`: `writing_run` around it.
+one_run = held_by(
+    lambda given, name: writing_run(given["output"], given["config"].training.strategy, name)
+)
 
 
 def _is_chief() -> bool:

@@ -27,13 +27,13 @@ import socket
 import stat
 import threading
 import uuid
-from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.outputs import LOCK, UNFINISHED, without_slash
 
-_Parameters, _Returned = ParamSpec("_Parameters"), TypeVar("_Returned")
+_Function = TypeVar("_Function", bound=Callable)
 _SECONDS_BETWEEN_SIGNS, _SECONDS_UNTIL_GONE = 10, 60
 _TRIES = 20
 _MOST_BYTES = 4096  # what lies there may be a stranger's
@@ -78,20 +78,16 @@ class _Found:
             return is_fresh
         if self.holder.process == os.getpid():  # its run may have been moved
             return self.identity in _own
-        started = _started(self.holder.process)
-        if _UNKNOWN in (started, self.holder.started):
-            return is_fresh
-        return started == self.holder.started
+        found, told = _started(self.holder.process), self.holder.started
+        return is_fresh if _UNKNOWN in (found, told) else found == told
 
     def described(self, now: float) -> str:
         """The holder, as a message names it."""
         if self.holder is None:
             since = datetime.datetime.fromtimestamp(self.changed, datetime.UTC)
             return f"another command (since {since:%Y-%m-%d %H:%M:%S} UTC)"
-        holder = self.holder
-        sign = ""
-        if holder.machine != _machine():
-            sign = f", last sign of life {max(0, round(now - self.changed))} s ago"
+        holder, seconds = self.holder, max(0, round(now - self.changed))
+        sign = "" if holder.machine == _machine() else f", last sign of life {seconds} s ago"
         text = f"{holder.command} (process {holder.process} on {holder.host}, since {holder.since}"
         return "".join(one if one.isprintable() else "?" for one in text[:300]) + f"{sign})"
 
@@ -100,8 +96,7 @@ class _Found:
 def writing(output: str | os.PathLike, command: str, *, inside: bool = False) -> Iterator[None]:
     """Holds an output: while the context lasts, no other command writes to it.
 
-    The thread that holds it may do so again. Outputs on remote file systems (`gs://…`) have no
-    lock.
+    The thread that holds it may do so again. Remote file systems (`gs://…`) have no locks.
 
     Args:
         output: file or directory, which need not exist.
@@ -132,18 +127,23 @@ def writing(output: str | os.PathLike, command: str, *, inside: bool = False) ->
         held.release()
 
 
-def one_writer(
-    *, inside: bool = False
-) -> Callable[[Callable[_Parameters, _Returned]], Callable[_Parameters, _Returned]]:
+def one_writer(*, inside: bool = False) -> Callable[[_Function], _Function]:
     """Decorates a function with an argument `output`, which it holds by `writing`."""
+    return held_by(lambda given, name: writing(given["output"], name, inside=inside))
 
-    def decorate(function: Callable[_Parameters, _Returned]) -> Callable[_Parameters, _Returned]:
+
+def held_by(
+    hold: Callable[[Mapping[str, Any], str], contextlib.AbstractContextManager],
+) -> Callable[[_Function], _Function]:
+    """Decorates a function, which runs inside of `hold` of its arguments and its name."""
+
+    def decorate(function: _Function) -> _Function:
         parameters = inspect.signature(function)
 
         @functools.wraps(function)
-        def holding(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Returned:
-            output = parameters.bind(*args, **kwargs).arguments["output"]
-            with writing(output, f"{function.__name__}()", inside=inside):
+        def holding(*args: Any, **kwargs: Any) -> Any:
+            given, name = parameters.bind(*args, **kwargs).arguments, f"{function.__name__}()"
+            with hold(given, name):
                 return function(*args, **kwargs)
 
         return holding

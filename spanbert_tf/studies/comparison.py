@@ -3,6 +3,7 @@
 import collections
 import csv
 import dataclasses
+import itertools
 import math
 import os
 import statistics
@@ -137,11 +138,18 @@ def compare_systems(
     info = PretrainingManifest.load(data)
     overrides = [f"training.keep_checkpoints={str(keep_checkpoints).lower()}", *overrides]
     # All are checked before the first is trained.
-    runs = [
-        (name, _version(name, initial_preset, info, data, steps, seed, overrides))
-        for name in configs
-        for seed in seeds
-    ]
+    runs = []
+    for name, seed in itertools.product(configs, seeds):
+        settings = [f"training.seed={seed}", *overrides]
+        if initial_preset:
+            config = _continued_version(name, initial_preset, info, steps, settings)
+        else:
+            config = small_version(name, info, steps, settings)
+        try:
+            check_records(config, info, data)
+        except SpanBertError as error:
+            raise type(error)(f"{name}: {error}") from error
+        runs.append((name, config))
     run_names = [_run_name(name, config.training.seed) for name, config in runs]
     if twice := [name for name, count in collections.Counter(run_names).items() if count > 1]:
         raise ConfigurationError(
@@ -172,28 +180,6 @@ def compare_systems(
 
 def _run_name(name: str, seed: int) -> str:
     return f"{os.path.splitext(os.path.basename(name))[0]}-seed{seed}"
-
-
-def _version(
-    name: str,
-    initial_preset: str | None,
-    info: PretrainingManifest,
-    data: str,
-    steps: int,
-    seed: int,
-    overrides: Sequence[str],
-) -> PretrainingConfig:
-    """A configuration in the size of the comparison, which fits the records."""
-    settings = [f"training.seed={seed}", *overrides]
-    if initial_preset:
-        config = continued_version(name, initial_preset, info, steps, settings)
-    else:
-        config = small_version(name, info, steps, settings)
-    try:
-        check_records(config, info, data)
-    except SpanBertError as error:
-        raise type(error)(f"{name}: {error}") from error
-    return config
 
 
 def _train(
@@ -269,49 +255,39 @@ def _plot(results: Sequence[Result], path: str) -> None:
 
 
 def small_version(
-    name: str, info: PretrainingManifest, steps: int, overrides: Sequence[str]
+    name: str, info: PretrainingManifest, steps: int, overrides: Sequence[str] = ()
 ) -> PretrainingConfig:
-    """A configuration with the size and the optimizer of `spanbert_tiny`."""
+    """A configuration with the size and the optimizer of `spanbert_tiny`, which fits records."""
     tiny = load_config("spanbert_tiny")
     sizes = ("num_layers", "num_heads", "hidden_dim", "intermediate_dim", "dropout")
-    return _sized(
-        name,
-        {
-            **{f"model.{size}": getattr(tiny.model, size) for size in sizes},
-            "model.max_sequence_length": info.sequence_length,
-            "objectives.span_position_dim": tiny.objectives.span_position_dim,
-            "optimizer.learning_rate": tiny.optimizer.learning_rate,
-            "training.batch_size": tiny.training.batch_size,
-            # All begin at random: nothing is to be kept, or trained later or less than the rest.
-            "training.initial_encoder_share": 0,
-            "training.head_steps": 0,
-            "optimizer.encoder_learning_rate": "null",
-            "optimizer.layer_decay": 1,
-        },
-        info,
-        steps,
-        overrides,
-    )
+    values = {
+        **{f"model.{size}": getattr(tiny.model, size) for size in sizes},
+        "model.max_sequence_length": info.sequence_length,
+        "objectives.span_position_dim": tiny.objectives.span_position_dim,
+        "optimizer.learning_rate": tiny.optimizer.learning_rate,
+        "training.batch_size": tiny.training.batch_size,
+        # All begin at random: nothing is to be kept, or trained later or less than the rest.
+        "training.initial_encoder_share": 0,
+        "training.head_steps": 0,
+        "optimizer.encoder_learning_rate": "null",
+        "optimizer.layer_decay": 1,
+    }
+    return _sized(name, values, info, steps, overrides)
 
 
-def continued_version(
+def _continued_version(
     name: str, preset: str, info: PretrainingManifest, steps: int, overrides: Sequence[str]
 ) -> PretrainingConfig:
     """A configuration in a preset's shape, whose heads train alone for their share of steps."""
     training = load_config(name).training
     head_share = training.head_steps / training.schedule_steps
-    return _sized(
-        name,
-        {
-            **shape_values(preset),
-            "model.from_preset": "true",
-            "training.head_steps": round(head_share * steps),
-            "training.batch_size": load_config(_CONTINUING).training.batch_size,
-        },
-        info,
-        steps,
-        overrides,
-    )
+    values = {
+        **shape_values(preset),
+        "model.from_preset": "true",
+        "training.head_steps": round(head_share * steps),
+        "training.batch_size": load_config(_CONTINUING).training.batch_size,
+    }
+    return _sized(name, values, info, steps, overrides)
 
 
 def _sized(

@@ -78,6 +78,8 @@ class Task(Pipeline):
             there.
         features: what a row has beside the encoder's features: name → how it is stored, as for
             `PackedRows.parse`.
+        first_label: what the first label is stored as; 1 where 0 is stored for none, which is read
+            as -1.
         report: `(title, outcome, scores)` → a page of HTML; `None`: there is none.
         baseline: `(records)` → predictions without a model, to see what a score is worth; `None`:
             there are none.
@@ -88,6 +90,7 @@ class Task(Pipeline):
     info_class: ClassVar[type[TaskManifest]]
     written_files: ClassVar[tuple[str, ...]]
     features: ClassVar[Mapping[str, str]] = {}
+    first_label: ClassVar[int] = 0
     report: Callable[[str, Outcome, Mapping[str, float]], str] | None = None
     baseline: Callable[[Records], Predictions] | None = None
 
@@ -141,7 +144,7 @@ class Task(Pipeline):
         """
         x, found = rows.parse(serialized, width, self.features)
         (y,) = found.values()
-        return x, y
+        return x, y - self.first_label if self.first_label else y
 
     def dataset(self, records: Records, **options: bool | int) -> tf.data.Dataset:
         """Batches of the records, rows of similar length together; options of `packed_batches`."""

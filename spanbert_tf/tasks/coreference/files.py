@@ -6,12 +6,13 @@ e2e-coref and of the original SpanBERT code, a document each: `sentences` holds 
 Nothing here needs TensorFlow.
 """
 
+import collections
 import glob
 import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NotRequired
 
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
@@ -41,6 +42,7 @@ WRITTEN_FILES = (
     "predictions.txt",
     "resolved.txt",
 )
+_Borders = Mapping[int, list[tuple[int, int]]]  # word → other end and cluster of each mention
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 # English pronouns.
 POSSESSIVE = frozenset(("my", "your", "his", "her", "its", "our", "their"))
@@ -225,27 +227,31 @@ def as_conll(line: DocumentLine, clusters: Clusters) -> str:
     return "\n".join([*rows, "", "#end document", ""])
 
 
-def cluster_cells(num_words: int, clusters: Sequence[Iterable[Span]]) -> list[str]:
-    """The cells of a document's last column in CoNLL's files, the clusters numbered from 0."""
-    ends: list[list[tuple[int, str]]] = [[] for _ in range(num_words)]
-    whole: list[list[str]] = [[] for _ in range(num_words)]
-    starts: list[list[tuple[int, str]]] = [[] for _ in range(num_words)]
+def mention_borders(clusters: Sequence[Iterable[Span]]) -> tuple[_Borders, _Borders]:
+    """The mentions that begin at a word, and those that end there: other ends and clusters.
+
+    Of those that begin together the longest stands first, and ends last.
+    """
+    begun, ended = collections.defaultdict(list), collections.defaultdict(list)
     for number, spans in enumerate(clusters):
         for start, end in spans:
-            if start == end:
-                whole[start].append(f"({number})")
-            else:  # of those that begin together the longest stands first, and ends last
-                starts[start].append((-end, f"({number}"))
-                ends[end].append((-start, f"{number})"))
-    return [
-        "|".join(
-            [text for _, text in sorted(starts[word])]
-            + whole[word]
-            + [text for _, text in sorted(ends[word])]
-        )
-        or "-"
-        for word in range(num_words)
-    ]
+            begun[start].append((end, number))
+            ended[end].append((start, number))
+    for mentions in (*begun.values(), *ended.values()):
+        mentions.sort(key=lambda mention: (-mention[0], mention[1]))
+    return begun, ended
+
+
+def cluster_cells(num_words: int, clusters: Sequence[Iterable[Span]]) -> list[str]:
+    """The cells of a document's last column in CoNLL's files, the clusters numbered from 0."""
+    begun, ended = mention_borders(clusters)
+    cells = []
+    for word in range(num_words):
+        brackets = [f"({number}" for end, number in begun[word] if end > word]
+        brackets += [f"({number})" for end, number in begun[word] if end == word]
+        brackets += [f"{number})" for start, number in ended[word] if start < word]
+        cells.append("|".join(brackets) or "-")
+    return cells
 
 
 def _cell(text: str, nothing: str) -> str:
@@ -272,17 +278,11 @@ def as_json(line: DocumentLine, clusters: Clusters) -> str:
 
 def as_text(line: DocumentLine, clusters: Clusters) -> str:
     """Sentences with their mentions in brackets: `[Alice]₁ said that [she]₁ …`."""
-    before: dict[int, str] = {}
-    after: dict[int, str] = {}
-    mentions = [(span, n) for n, spans in enumerate(clusters, start=1) for span in spans]
-    for (start, _), _ in mentions:
-        before[start] = before.get(start, "") + "["
-    for (_, end), number in sorted(mentions, key=lambda mention: -mention[0][0]):
-        after[end] = after.get(end, "") + "]" + str(number).translate(_SUBSCRIPTS)
-    marked = [
-        before.get(number, "") + word + after.get(number, "")
-        for number, word in enumerate(line["words"])
-    ]
+    begun, ended = mention_borders(clusters)
+    marked = []
+    for place, word in enumerate(line["words"]):
+        closing = [f"]{str(number + 1).translate(_SUBSCRIPTS)}" for _, number in ended[place]]
+        marked.append("[" * len(begun[place]) + word + "".join(closing))
     return _titled(line, marked)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import markupsafe
 
+from spanbert_tf.tasks.coreference.files import mention_borders
 from spanbert_tf.tasks.coreference.metrics import score_documents
 from spanbert_tf.tasks.coreference.records import DOCUMENTS_FILE, Clusters, DocumentLine, Span
 from spanbert_tf.tasks.report import render_page
@@ -115,23 +116,19 @@ def _marked(
     others: set[tuple[int, Span]],
 ) -> markupsafe.Markup:
     """The text with its mentions, coloured and numbered; those that others lack have a sign."""
-    opened: dict[int, list[tuple[int, int, bool]]] = {}
-    closed: dict[int, int] = {}
-    for number, spans in zip(numbers, clusters, strict=True):
-        for start, end in spans:
-            is_off = (number, (start, end)) not in others
-            opened.setdefault(start, []).append((-end, number, is_off))
-            closed[end] = closed.get(end, 0) + 1
+    begun, ended = mention_borders(clusters)
     starts = set(line["sentence_starts"])
     parts = []
     for place, word in enumerate(line["words"]):
         parts.append("<br>" if place in starts and place else " ")
-        for _, number, is_off in sorted(opened.get(place, [])):
+        for end, cluster in begun[place]:
+            number = numbers[cluster]
+            is_off = (number, (place, end)) not in others
             parts.append(
                 f'<span class="mention{" off" * is_off}" style="background:{_colour(number)}" '
                 f'data-note="{number + 1}{_OFF * is_off}">'
             )
-        parts += [str(markupsafe.escape(word)), "</span>" * closed.get(place, 0)]
+        parts += [str(markupsafe.escape(word)), "</span>" * len(ended[place])]
     return markupsafe.Markup("".join(parts))
 
 

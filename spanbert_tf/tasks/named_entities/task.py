@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.console import DataConsole
-from spanbert_tf.data.batches import PackedRows
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.text_files import write_json_lines
@@ -75,7 +74,8 @@ class NamedEntities(Task):
     config_class = NamedEntitiesConfig
     info_class = NamedEntitiesInfo
     written_files = ("entities.jsonl", "predictions.conll")
-    features: Mapping[str, str] = {LABELS: LABEL_DTYPE}
+    features: Mapping[str, str] = {LABELS: LABEL_DTYPE}  # numbers, as `y` int32 [B, S]
+    first_label = 1
     example: Mapping[str, Any] = {"text": "Ann lives in New York."}
 
     def signatures(self, model: SpanBertTokenClassifier, top_k: int) -> Signatures:
@@ -134,13 +134,6 @@ class NamedEntities(Task):
             dropout=backbone.dropout,
             aggregation_strategy=config.prediction.aggregation_strategy,
         )
-
-    def parse(
-        self, rows: PackedRows, serialized: tf.Tensor, width: tf.Tensor
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Labels are their numbers, int32 [B, S], -1 without one."""
-        x, labels = super().parse(rows, serialized, width)
-        return x, labels - 1
 
     def predict_batch(
         self, model: SpanBertTokenClassifier, x: dict, outputs: tf.Tensor

@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.console import DataConsole
-from spanbert_tf.data.batches import PackedRows
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.text_files import write_json_lines
@@ -65,7 +64,8 @@ class RelationExtraction(Task):
     config_class = RelationExtractionConfig
     info_class = RelationExtractionInfo
     written_files = ("answers.txt", "probabilities.jsonl")
-    features: Mapping[str, str] = {LABEL: "int64"}
+    features: Mapping[str, str] = {LABEL: "int64"}  # its number, as `y` int32 [B]
+    first_label = 1
     fields = ("text", "subject", "object")
     example: Mapping[str, Any] = {
         "text": "Ann was born in Rome.",
@@ -135,13 +135,6 @@ class RelationExtraction(Task):
         return SpanBertRelationClassifier(
             backbone, info.labels, preprocessor, dropout=backbone.dropout
         )
-
-    def parse(
-        self, rows: PackedRows, serialized: tf.Tensor, width: tf.Tensor
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Labels are numbers of the relations, int32 [B]; -1: not among training's."""
-        x, label = super().parse(rows, serialized, width)
-        return x, label - 1
 
     def predict_batch(
         self, model: SpanBertRelationClassifier, x: dict, outputs: tf.Tensor
