@@ -122,30 +122,19 @@ def _block(content: bytes, position: int) -> tuple[Block, int]:
 
 @dataclasses.dataclass(frozen=True)
 class FileSummary:
-    """What became of an input file.
+    """What became of an input file."""
 
-    Attributes:
-        segments: parts of the spill file, where its records are.
-        counts: numbers of what was read and written.
-        keys: what decides which of its records are held out.
-    """
-
-    segments: tuple[Segment, ...]
-    counts: dict[str, int]
-    keys: SplitKeys
+    segments: tuple[Segment, ...]  # parts of the spill file, where its records are
+    counts: dict[str, int]  # numbers of what was read and written
+    keys: SplitKeys  # what decides which of its records are held out
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardResult:
-    """What became of a shard.
+    """What became of a shard."""
 
-    Attributes:
-        files: a file of each split that has records.
-        unigram_counts: occurrences of each vocabulary entry in the training split.
-    """
-
-    files: tuple[Shard, ...]
-    unigram_counts: list[int]
+    files: tuple[Shard, ...]  # a file of each split that has records
+    unigram_counts: list[int]  # occurrences of each vocabulary entry in the training split
 
 
 def shard_name(split: str, shard: int) -> str:

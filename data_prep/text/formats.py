@@ -55,17 +55,11 @@ _MAX_FIELD = 1 << 27  # characters; the module's own limit is 2 ** 17
 
 
 class TextPart(NamedTuple):
-    """Paragraphs of a document, all of them or a part.
+    """Paragraphs of a document, all of them or a part."""
 
-    Attributes:
-        paragraphs: text without line ends, not blank; whole paragraphs.
-        ends_document: whether the next part begins another document.
-        has_title: whether a title was left out of the text.
-    """
-
-    paragraphs: list[str]
-    ends_document: bool
-    has_title: bool = False
+    paragraphs: list[str]  # text without line ends, not blank; whole paragraphs
+    ends_document: bool  # whether the next part begins another document
+    has_title: bool = False  # whether a title was left out of the text
 
 
 def plain_text_parts(

@@ -144,17 +144,11 @@ _HUGGING_FACE_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "pytorch_mode
 
 
 class Found(NamedTuple):
-    """What lies somewhere.
+    """What lies somewhere."""
 
-    Attributes:
-        what: in words, with an article: `"a checkpoint of TensorFlow 1"`.
-        advice: what to do to get a preset of it.
-        records_of: task of the records that lie there, or `PRETRAINING_RECORDS`.
-    """
-
-    what: str
-    advice: str
-    records_of: str = ""
+    what: str  # in words, with an article: `"a checkpoint of TensorFlow 1"`
+    advice: str  # what to do to get a preset of it
+    records_of: str = ""  # task of the records that lie there, or `PRETRAINING_RECORDS`
 
     def __str__(self) -> str:
         """What it is, as a predicate."""

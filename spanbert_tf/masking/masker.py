@@ -29,13 +29,9 @@ _TOKEN_BITS = 53  # finer than FRACTION_BITS: a token may occur once in a corpus
 
 
 class TokenDistribution(NamedTuple):
-    """A distribution of tokens.
+    """A distribution of tokens."""
 
-    Attributes:
-        thresholds: int64 [V], the cumulated shares as fractions of 2^53.
-    """
-
-    thresholds: tf.Tensor
+    thresholds: tf.Tensor  # int64 [V], the cumulated shares as fractions of 2^53
 
     @classmethod
     def from_counts(cls, counts: Sequence[int]) -> "TokenDistribution":

@@ -12,23 +12,14 @@ from spanbert_tf.masking.spans import Blocks
 
 
 class MaskedSpans(NamedTuple):
-    """The masked tokens of each row, from left to right, and the merged span of each.
+    """The masked tokens of each row, from left to right, and the merged span of each."""
 
-    Attributes:
-        is_used: bool [B, K], whether the slot holds a masked token; the others come last.
-        positions: int64 [B, K], position of the masked token; 0 in unused slots.
-        flat_positions: int64 [B, K], the same as row · S + position.
-        token_ids: int32 [B, K], the token at that position before it was replaced.
-        span_starts: int64 [B, K], first position of the token's span; 0 in unused slots.
-        span_ends: int64 [B, K], last position of the token's span; 0 in unused slots.
-    """
-
-    is_used: tf.Tensor
-    positions: tf.Tensor
-    flat_positions: tf.Tensor
-    token_ids: tf.Tensor
-    span_starts: tf.Tensor
-    span_ends: tf.Tensor
+    is_used: tf.Tensor  # bool [B, K], whether the slot holds a masked token; the others come last
+    positions: tf.Tensor  # int64 [B, K], position of the masked token; 0 in unused slots
+    flat_positions: tf.Tensor  # int64 [B, K], the same as row · S + position
+    token_ids: tf.Tensor  # int32 [B, K], the token at that position before it was replaced
+    span_starts: tf.Tensor  # int64 [B, K], first position of the token's span; 0 in unused slots
+    span_ends: tf.Tensor  # int64 [B, K], last position of the token's span; 0 in unused slots
 
 
 def list_masked_spans(masked: tf.Tensor, token_ids: tf.Tensor, num_slots: int) -> MaskedSpans:

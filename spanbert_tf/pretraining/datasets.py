@@ -97,19 +97,12 @@ def tokens_per_row(info: PretrainingManifest) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class RunDatasets:
-    """The data sets of a run.
+    """The data sets of a run."""
 
-    Attributes:
-        config: configuration of the run.
-        data: directory of the records.
-        info: description of the records.
-        devices: devices of the run.
-    """
-
-    config: PretrainingConfig
-    data: str
-    info: PretrainingManifest
-    devices: Devices
+    config: PretrainingConfig  # configuration of the run
+    data: str  # directory of the records
+    info: PretrainingManifest  # description of the records
+    devices: Devices  # devices of the run
 
     def training(self, first_batch: int) -> tf.data.Dataset:
         """The endless training batches, from a given one on."""
