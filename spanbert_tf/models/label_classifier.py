@@ -12,7 +12,7 @@ from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.files.kinds import refuse_no_preset
 from spanbert_tf.layers import bert_initializer
-from spanbert_tf.models.objective import ObjectiveSums, crossentropy_sums, weights_of
+from spanbert_tf.models.objective import weights_of
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
 
@@ -40,24 +40,6 @@ class LabelClassifier(SpanBertTask):
         # KerasHub itself leaves a saved head out where `num_classes` is given, and only there.
         loader = preset_utils.get_preset_loader(preset)
         return loader.load_task(cls, load_weights, load_task_weights=False, **kwargs)
-
-    def objective_sums(
-        self,
-        x: dict,
-        outputs: keras.KerasTensor,
-        y: keras.KerasTensor,
-        sample_weight: keras.KerasTensor | None = None,
-    ) -> dict[str, ObjectiveSums]:
-        """Sums over the labels of a batch.
-
-        Args:
-            x: as for `call`; unused.
-            outputs: logits, [B, C] or [B, S, C].
-            y: classes, int [B] or [B, S]; negative ones are not trained.
-            sample_weight: float [B]; 1 by default.
-        """
-        weights = self._target_weights(y, sample_weight)
-        return {self._objective: crossentropy_sums(ops.maximum(y, 0), outputs, weights)}
 
     def _target_weights(
         self, y: keras.KerasTensor, sample_weight: keras.KerasTensor | None

@@ -96,19 +96,20 @@ class Objectives:
         y: Any = None,
         sample_weight: keras.KerasTensor | None = None,
     ) -> dict[str, ObjectiveSums]:
-        """Sums over the targets of a batch, for each objective.
+        """Sums over the targets of a batch, for each objective; by default of a classification.
 
         Args:
             x: as for `call`.
-            outputs: what `call` returned.
-            y: targets, of the task's own kind.
-            sample_weight: float [B]; 1 by default.
+            outputs: what `call` returned; by default logits, [B, …, C].
+            y: targets, of the task's own kind; by default classes, int [B, …].
+            sample_weight: float [B], or as `y`; 1 by default.
         """
-        raise NotImplementedError
+        weights = self._target_weights(y, sample_weight)
+        return {self._objective: crossentropy_sums(ops.maximum(y, 0), outputs, weights)}
 
     def _target_weights(self, y: Any, sample_weight: keras.KerasTensor | None) -> keras.KerasTensor:
-        """Weights of the targets, float32."""
-        raise NotImplementedError
+        """Weights of the targets, float32 as `y`."""
+        return weights_of(y, sample_weight)
 
     def target_counts(
         self, x: dict, y: Any = None, sample_weight: keras.KerasTensor | None = None

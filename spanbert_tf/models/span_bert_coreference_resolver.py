@@ -10,7 +10,7 @@ from keras import ops
 
 from spanbert_tf.layers.coreference_head import CoreferenceHead
 from spanbert_tf.layers.mention_scorer import NO_SCORE
-from spanbert_tf.models.objective import ObjectiveSums
+from spanbert_tf.models.objective import ObjectiveSums, weights_of
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_coreference_resolver_preprocessor import (
     SpanBertCoreferenceResolverPreprocessor,
@@ -222,9 +222,7 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
         self, y: dict, sample_weight: keras.KerasTensor | None
     ) -> keras.KerasTensor:
         """Weights of the documents, float32 [B]."""
-        if sample_weight is None:
-            return ops.ones_like(y["mention_clusters"][:, 0], dtype="float32")
-        return ops.reshape(ops.cast(sample_weight, "float32"), (-1,))
+        return weights_of(y["mention_clusters"][:, 0], sample_weight)
 
     def get_config(self) -> dict:
         config = super().get_config()

@@ -7,7 +7,6 @@ import keras
 import keras_hub
 
 from spanbert_tf.layers import masked_lm_head
-from spanbert_tf.models.objective import ObjectiveSums, crossentropy_sums, weights_of
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_masked_lm_preprocessor import SpanBertMaskedLMPreprocessor
 from spanbert_tf.models.span_bert_task import SpanBertTask
@@ -54,26 +53,3 @@ class SpanBertMaskedLM(SpanBertTask, keras_hub.models.MaskedLM):
             outputs=self.masked_lm_head(sequence_output, mask_positions),
             **kwargs,
         )
-
-    def objective_sums(
-        self,
-        x: dict,
-        outputs: keras.KerasTensor,
-        y: keras.KerasTensor,
-        sample_weight: keras.KerasTensor | None = None,
-    ) -> dict[str, ObjectiveSums]:
-        """Sums over the masked tokens of a batch.
-
-        Args:
-            x: as for `call`; unused.
-            outputs: logits, [B, K, V].
-            y: the original tokens, int [B, K].
-            sample_weight: float [B, K] or [B]; 1 by default.
-        """
-        return {self._objective: crossentropy_sums(y, outputs, sample_weight)}
-
-    def _target_weights(
-        self, y: keras.KerasTensor, sample_weight: keras.KerasTensor | None
-    ) -> keras.KerasTensor:
-        """Weights of the masked tokens, float32 [B, K]."""
-        return weights_of(y, sample_weight)

@@ -8,7 +8,7 @@ import keras_hub
 from keras import ops
 
 from spanbert_tf.layers import bert_initializer
-from spanbert_tf.models.objective import ObjectiveSums
+from spanbert_tf.models.objective import ObjectiveSums, weights_of
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_question_answerer_preprocessor import (
     SpanBertQuestionAnswererPreprocessor,
@@ -131,9 +131,7 @@ class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
         self, y: dict, sample_weight: keras.KerasTensor | None
     ) -> keras.KerasTensor:
         """Weights of the rows, float32 [B]."""
-        if sample_weight is None:
-            return ops.ones_like(y["start_positions"], dtype="float32")
-        return ops.reshape(ops.cast(sample_weight, "float32"), (-1,))
+        return weights_of(y["start_positions"], sample_weight)
 
     def get_config(self) -> dict:
         config = super().get_config()

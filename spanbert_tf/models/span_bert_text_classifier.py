@@ -11,7 +11,7 @@ from keras import ops
 
 from spanbert_tf.models.keras_hub_presets import is_task_preset, task_config
 from spanbert_tf.models.label_classifier import classifier_layers
-from spanbert_tf.models.objective import ObjectiveSums, crossentropy_sums, weights_of
+from spanbert_tf.models.objective import ObjectiveSums, crossentropy_sums
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.models.span_bert_text_classifier_preprocessor import (
@@ -173,12 +173,6 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
             is_linear = self.output_dense.activation == keras.activations.linear
             sums = crossentropy_sums(y, outputs, sample_weight, from_logits=is_linear)
         return {self._objective: sums}
-
-    def _target_weights(
-        self, y: keras.KerasTensor, sample_weight: keras.KerasTensor | None
-    ) -> keras.KerasTensor:
-        """Weights of the rows, float32 as `y`."""
-        return weights_of(y, sample_weight)
 
     def get_config(self) -> dict:
         config = super().get_config()

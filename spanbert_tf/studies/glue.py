@@ -318,22 +318,21 @@ def _result(
 
 
 def _read(path: str, kind: type) -> dict:
+    return parse_json(_text(path), kind, path, "evaluate the run again")
+
+
+def _text(path: str) -> str:
     try:
         regular_size(path)  # a folder of runs may be a stranger's
         with open(path, encoding="utf-8") as file:
-            return parse_json(file.read(), kind, path, "evaluate the run again")
+            return file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError(f"{path}: cannot be read ({reason(error)})") from error
 
 
 def _check_predictions(path: str, dataset: str) -> None:
     facts = GLUE_TASKS[dataset]
-    try:
-        regular_size(path)
-        with open(path, encoding="utf-8") as file:
-            header, *lines = file.read().removesuffix("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInputError(f"{path}: cannot be read ({reason(error)})") from error
+    header, *lines = _text(path).removesuffix("\n").split("\n")
     if header != HEADER:
         raise BadInputError(f"{path}: line 1: is not {json.dumps(HEADER)}; predict again")
     for number, line in enumerate(lines):

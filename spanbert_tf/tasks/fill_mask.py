@@ -153,8 +153,9 @@ class FillMaskGraph(tf.Module):
         token_ids = x["token_ids"]  # [N, S]
         is_mask = tf.cast(token_ids == self._tokenizer.mask_token_id, tf.int32)
         # The m-th mask stands where the running count reaches m.
-        ordinals = tf.tile(tf.range(1, most_masks + 1)[tf.newaxis], [tf.shape(texts)[0], 1])
-        positions = tf.searchsorted(tf.cumsum(is_mask, axis=1), ordinals, side="left")
+        ordinals = tf.range(1, most_masks + 1)[:, tf.newaxis]  # [M, 1]
+        is_before = tf.cumsum(is_mask, axis=1)[:, tf.newaxis] < ordinals  # [N, M, S]
+        positions = tf.reduce_sum(tf.cast(is_before, tf.int32), axis=-1)  # [N, M]
         is_there = positions < tf.shape(token_ids)[1]
         token_choices, probabilities = self._most_probable(
             token_ids, x["padding_mask"], tf.where(is_there, positions, 0)

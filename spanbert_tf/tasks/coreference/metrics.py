@@ -73,9 +73,13 @@ def score_document(
     cluster_of = {mention: n for n, cluster in enumerate(key) for mention in cluster}
     response, num_repeats = _without_repeats(response, cluster_of)
     shared = _shared_mentions(key, response, cluster_of)
+    num_right, found = int(shared.sum()), {mention for cluster in response for mention in cluster}
+    # Vilain et al., 1995: the links that clusters need at least.
+    right_links = num_right - int(np.count_nonzero(shared))
+    links = [sum(len(cluster) - 1 for cluster in some if cluster) for some in (key, response)]
     counts = {
-        "mentions": _mention_detection(cluster_of, response),
-        "muc": _muc(key, response, cluster_of),
+        "mentions": Counts(num_right, len(cluster_of), num_right, len(found)),
+        "muc": Counts(right_links, links[0], right_links, links[1]),
         "bcub": _b_cubed(key, response, cluster_of),
         "ceafm": _ceaf(shared, sum(map(len, key)), sum(map(len, response))),
         "ceafe": _ceaf(_dice(shared, key, response), len(key), len(response)),
@@ -109,26 +113,6 @@ def _without_repeats(
         if mentions:
             kept.append(mentions)
     return kept, num_repeats
-
-
-def _mention_detection(cluster_of: Mapping[Mention, int], response: Sequence[Cluster]) -> Counts:
-    found = {mention for cluster in response for mention in cluster}
-    num_right = len(found & cluster_of.keys())
-    return Counts(num_right, len(cluster_of), num_right, len(found))
-
-
-def _muc(
-    key: Sequence[Cluster], response: Sequence[Cluster], cluster_of: Mapping[Mention, int]
-) -> Counts:
-    """Vilain et al., 1995: the links that clusters need at least."""
-    num_right = 0
-    for cluster in response:
-        found = [cluster_of[mention] for mention in cluster if mention in cluster_of]
-        num_right += len(found) - len(set(found))
-    links_of_key, links_of_response = (
-        sum(len(cluster) - 1 for cluster in clusters if cluster) for clusters in (key, response)
-    )
-    return Counts(num_right, links_of_key, num_right, links_of_response)
 
 
 def _b_cubed(
