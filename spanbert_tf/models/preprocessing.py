@@ -3,11 +3,13 @@
 B texts.
 """
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import keras
 import keras_hub
 import tensorflow as tf
 from keras_hub.src.utils import preset_utils
+from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.models.keras_hub_presets import LoadsPresets
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
@@ -59,13 +61,28 @@ class LengthOfPreset(LoadsPresets):
     Name it before KerasHub's class, whose default is 512 whatever the encoder reads.
     """
 
+    _of_segment_aware: tuple[str, ...] = ()  # arguments that are true for SegaBERT's positions
+
     @classmethod
     def _add_missing_kwargs(cls, loader: preset_utils.PresetLoader, kwargs: dict) -> dict:
         kwargs = super()._add_missing_kwargs(loader, kwargs)
         encoder = loader.config.get("config", {})
         lengths = [_saved_length(loader.preset), encoder.get("max_sequence_length")]
+        is_aware = encoder.get("position_embeddings", "absolute") != "absolute"
+        kwargs = {**dict.fromkeys(cls._of_segment_aware, is_aware), **kwargs}
         known = [length for length in lengths if length is not None]
         return {"sequence_length": known[0], **kwargs} if known else kwargs
+
+
+class RowPreprocessor(LengthOfPreset):
+    """Makes rows of texts, by `_rows` of a class: `(x, y)` → the features and the labels."""
+
+    def call(self, x: Any, y: Any = None, sample_weight: tf.Tensor | None = None) -> dict | tuple:
+        return self._pack(x, y, sample_weight)
+
+    @preprocessing_function
+    def _pack(self, x: Any, y: Any, sample_weight: tf.Tensor | None) -> dict | tuple:
+        return keras.utils.pack_x_y_sample_weight(*self._rows(x, y), sample_weight)
 
 
 def _saved_length(preset: str) -> int | None:

@@ -8,15 +8,9 @@ from collections.abc import Sequence
 import keras
 import keras_hub
 import tensorflow as tf
-from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.data.documents import NO_PIECE, TextDocuments, TextReader
-from spanbert_tf.models.preprocessing import (
-    LengthOfPreset,
-    flat_texts,
-    is_one_text,
-    of_one_text,
-)
+from spanbert_tf.models.preprocessing import RowPreprocessor, flat_texts, is_one_text, of_one_text
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 
@@ -24,7 +18,7 @@ _NO_POSITION = -1
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertCoreferenceResolverPreprocessor(LengthOfPreset, keras_hub.models.Preprocessor):
+class SpanBertCoreferenceResolverPreprocessor(RowPreprocessor, keras_hub.models.Preprocessor):
     """Cuts texts into words, sentences and segments `[CLS] pieces [SEP]`.
 
     Args:
@@ -78,18 +72,9 @@ class SpanBertCoreferenceResolverPreprocessor(LengthOfPreset, keras_hub.models.P
         """
         return tf.ragged.constant(clusters, tf.int32, ragged_rank=2, inner_shape=(2,))
 
-    def call(
-        self,
-        x: tf.Tensor | dict,
-        y: tf.RaggedTensor | dict | None = None,
-        sample_weight: tf.Tensor | None = None,
-    ) -> dict | tuple:
-        return self._pack(x, y, sample_weight)
-
-    @preprocessing_function
-    def _pack(
-        self, x: tf.Tensor | dict, y: tf.RaggedTensor | dict | None, sample_weight: tf.Tensor | None
-    ) -> dict | tuple:
+    def _rows(
+        self, x: tf.Tensor | dict, y: tf.RaggedTensor | dict | None
+    ) -> tuple[dict, dict | None]:
         is_unbatched = is_one_text(x["text"] if isinstance(x, dict) else x)
         if isinstance(x, dict):
             texts, speakers = (flat_texts(x[name]) for name in ("text", "speakers"))
@@ -101,7 +86,7 @@ class SpanBertCoreferenceResolverPreprocessor(LengthOfPreset, keras_hub.models.P
             y = _mention_positions(documents, y[tf.newaxis] if is_unbatched else y)
         if is_unbatched:
             features, y = of_one_text(features), of_one_text(y) if has_clusters else y
-        return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
+        return features, y
 
     def get_config(self) -> dict:
         config = super().get_config()

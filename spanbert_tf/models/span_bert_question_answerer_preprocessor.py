@@ -7,16 +7,9 @@ import keras
 import keras_hub
 import numpy as np
 import tensorflow as tf
-from keras_hub.src.utils import preset_utils
-from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.data.windows import WindowPacker
-from spanbert_tf.models.preprocessing import (
-    LengthOfPreset,
-    flat_texts,
-    is_one_text,
-    of_one_text,
-)
+from spanbert_tf.models.preprocessing import RowPreprocessor, flat_texts, is_one_text, of_one_text
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 from spanbert_tf.text.positions import pair_positions
@@ -26,7 +19,7 @@ _NONE = -1  # in place of a token
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertQuestionAnswererPreprocessor(LengthOfPreset, keras_hub.models.Preprocessor):
+class SpanBertQuestionAnswererPreprocessor(RowPreprocessor, keras_hub.models.Preprocessor):
     """Packs one row a question: `[CLS] passage [SEP] question [SEP]` (SpanBERT, section 4.1).
 
     What does not fit is cut off the passage; for passages of any length write records with
@@ -68,6 +61,7 @@ class SpanBertQuestionAnswererPreprocessor(LengthOfPreset, keras_hub.models.Prep
 
     backbone_cls = SpanBertBackbone
     tokenizer_cls = SpanBertTokenizer
+    _of_segment_aware = ("segment_aware", "question_first")
 
     def __init__(
         self,
@@ -86,14 +80,6 @@ class SpanBertQuestionAnswererPreprocessor(LengthOfPreset, keras_hub.models.Prep
         self.segment_aware = segment_aware
         self.packer = None
 
-    @classmethod
-    def _add_missing_kwargs(cls, loader: preset_utils.PresetLoader, kwargs: dict) -> dict:
-        """KerasHub's hook for a preset that was saved without this preprocessor."""
-        kwargs = super()._add_missing_kwargs(loader, kwargs)
-        positions = loader.config.get("config", {}).get("position_embeddings", "absolute")
-        is_aware = positions != "absolute"
-        return {"segment_aware": is_aware, "question_first": is_aware, **kwargs}
-
     def build(self, input_shape: tuple) -> None:
         self.packer = WindowPacker(
             self.tokenizer.start_token_id,
@@ -109,21 +95,9 @@ class SpanBertQuestionAnswererPreprocessor(LengthOfPreset, keras_hub.models.Prep
                 self.tokenizer.get_vocabulary(), self.tokenizer.casing
             )
 
-    def call(
-        self,
-        x: tuple,
-        y: tf.Tensor | tuple | dict | None = None,
-        sample_weight: tf.Tensor | None = None,
-    ) -> dict | tuple:
-        return self._pack(x, y, sample_weight)
-
-    @preprocessing_function
-    def _pack(
-        self,
-        x: tuple,
-        y: tf.Tensor | tuple | dict | None,
-        sample_weight: tf.Tensor | None,
-    ) -> dict | tuple:
+    def _rows(
+        self, x: tuple, y: tf.Tensor | tuple | dict | None
+    ) -> tuple[dict, tf.Tensor | dict | None]:
         if not isinstance(x, tuple | list) or len(x) != 2:
             raise ValueError(
                 "x must be a tuple of questions and passages: preprocessor(x=(questions, "
@@ -154,7 +128,7 @@ class SpanBertQuestionAnswererPreprocessor(LengthOfPreset, keras_hub.models.Prep
             y = _positions_in_rows(*tokens, windows.passage_tokens)
         if is_unbatched:
             features, y = of_one_text(features), of_one_text(y) if has_answers else y
-        return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
+        return features, y
 
     def get_config(self) -> dict:
         config = super().get_config()

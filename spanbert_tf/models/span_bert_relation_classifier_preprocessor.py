@@ -8,21 +8,16 @@ from collections.abc import Mapping
 import keras
 import keras_hub
 import tensorflow as tf
-from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.data.text_rows import RelationPacker
-from spanbert_tf.models.preprocessing import (
-    LengthOfPreset,
-    is_one_text,
-    of_one_text,
-)
+from spanbert_tf.models.preprocessing import RowPreprocessor, is_one_text, of_one_text
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 from spanbert_tf.text.vocabulary import EntityMode, make_markers
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertRelationClassifierPreprocessor(LengthOfPreset, keras_hub.models.Preprocessor):
+class SpanBertRelationClassifierPreprocessor(RowPreprocessor, keras_hub.models.Preprocessor):
     """Packs `[CLS] before SUBJ=TYPE between OBJ=TYPE after [SEP]` (SpanBERT, section 4.1).
 
     See `RelationPacker` for what is cut off.
@@ -78,13 +73,7 @@ class SpanBertRelationClassifierPreprocessor(LengthOfPreset, keras_hub.models.Pr
                 sequence_length=self.sequence_length,
             )
 
-    def call(
-        self, x: dict, y: tf.Tensor | None = None, sample_weight: tf.Tensor | None = None
-    ) -> dict | tuple:
-        return self._pack(x, y, sample_weight)
-
-    @preprocessing_function
-    def _pack(self, x: dict, y: tf.Tensor | None, sample_weight: tf.Tensor | None) -> dict | tuple:
+    def _rows(self, x: dict, y: tf.Tensor | None) -> tuple[dict, tf.Tensor | None]:
         is_unbatched = is_one_text(x["text"])
         if is_unbatched:
             x = {name: tf.expand_dims(values, 0) for name, values in x.items()}
@@ -96,9 +85,7 @@ class SpanBertRelationClassifierPreprocessor(LengthOfPreset, keras_hub.models.Pr
             "segment_ids": tf.zeros_like(token_ids),
             "padding_mask": tf.ones_like(rows).to_tensor(shape=shape),
         }  # [B, S]
-        if is_unbatched:
-            features = of_one_text(features)
-        return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
+        return of_one_text(features) if is_unbatched else features, y
 
     def get_config(self) -> dict:
         config = super().get_config()

@@ -6,16 +6,9 @@ B rows.
 import keras
 import keras_hub
 import tensorflow as tf
-from keras_hub.src.utils import preset_utils
-from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.data.text_rows import TextRowPacker
-from spanbert_tf.models.preprocessing import (
-    LengthOfPreset,
-    flat_texts,
-    is_one_text,
-    of_one_text,
-)
+from spanbert_tf.models.preprocessing import RowPreprocessor, flat_texts, is_one_text, of_one_text
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 from spanbert_tf.text.vocabulary import SpecialTokenIds
@@ -23,7 +16,7 @@ from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class SpanBertTextClassifierPreprocessor(
-    LengthOfPreset, keras_hub.models.TextClassifierPreprocessor
+    RowPreprocessor, keras_hub.models.TextClassifierPreprocessor
 ):
     """Tokenizes and packs: `[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]`.
 
@@ -57,6 +50,7 @@ class SpanBertTextClassifierPreprocessor(
 
     backbone_cls = SpanBertBackbone
     tokenizer_cls = SpanBertTokenizer
+    _of_segment_aware = ("segment_aware",)
 
     def __init__(
         self,
@@ -71,13 +65,6 @@ class SpanBertTextClassifierPreprocessor(
         self.segment_aware = segment_aware
         self.is_pair = is_pair
 
-    @classmethod
-    def _add_missing_kwargs(cls, loader: preset_utils.PresetLoader, kwargs: dict) -> dict:
-        """KerasHub's hook for a preset that was saved without this preprocessor."""
-        kwargs = super()._add_missing_kwargs(loader, kwargs)
-        positions = loader.config.get("config", {}).get("position_embeddings", "absolute")
-        return {"segment_aware": positions != "absolute", **kwargs}
-
     def build(self, input_shape: tuple | None = None) -> None:
         # In place of the base class's.
         special = SpecialTokenIds(
@@ -87,23 +74,10 @@ class SpanBertTextClassifierPreprocessor(
         )
         self.packer = TextRowPacker(special, self.sequence_length, self.truncate)
 
-    def call(
-        self,
-        x: tf.Tensor | tuple,
-        y: tf.Tensor | None = None,
-        sample_weight: tf.Tensor | None = None,
-    ) -> dict | tuple:
-        return self._pack(x, y, sample_weight)
-
-    @preprocessing_function
-    def _pack(
-        self, x: tf.Tensor | tuple, y: tf.Tensor | None, sample_weight: tf.Tensor | None
-    ) -> dict | tuple:
+    def _rows(self, x: tf.Tensor | tuple, y: tf.Tensor | None) -> tuple[dict, tf.Tensor | None]:
         texts = x if isinstance(x, tuple) else (x,)
         features = self.pack_texts(*map(flat_texts, texts), pads_to_limit=True)
-        if is_one_text(texts[0]):
-            features = of_one_text(features)
-        return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
+        return of_one_text(features) if is_one_text(texts[0]) else features, y
 
     def pack_texts(self, *texts: tf.Tensor, pads_to_limit: bool = False) -> dict[str, tf.Tensor]:
         """What the model reads, int32 [B, S].

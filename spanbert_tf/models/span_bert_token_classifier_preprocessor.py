@@ -6,15 +6,9 @@ B texts, S positions.
 import keras
 import keras_hub
 import tensorflow as tf
-from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.data.text_rows import TextRowPacker
-from spanbert_tf.models.preprocessing import (
-    LengthOfPreset,
-    flat_texts,
-    is_one_text,
-    of_one_text,
-)
+from spanbert_tf.models.preprocessing import RowPreprocessor, flat_texts, is_one_text, of_one_text
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 from spanbert_tf.text.vocabulary import SpecialTokenIds
@@ -23,7 +17,7 @@ _NO_LABEL = -1
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertTokenClassifierPreprocessor(LengthOfPreset, keras_hub.models.Preprocessor):
+class SpanBertTokenClassifierPreprocessor(RowPreprocessor, keras_hub.models.Preprocessor):
     """Packs `[CLS] text [SEP]`; what does not fit is cut off.
 
     (`spanbert-tf prepare named_entities` and exports go on with it in further rows.)
@@ -57,21 +51,9 @@ class SpanBertTokenClassifierPreprocessor(LengthOfPreset, keras_hub.models.Prepr
         special = SpecialTokenIds.from_vocabulary(self.tokenizer.get_vocabulary())
         self.packer = TextRowPacker(special, self.sequence_length)
 
-    def call(
-        self,
-        x: tf.Tensor | tf.RaggedTensor,
-        y: tf.Tensor | tf.RaggedTensor | None = None,
-        sample_weight: tf.Tensor | None = None,
-    ) -> dict | tuple:
-        return self._pack(x, y, sample_weight)
-
-    @preprocessing_function
-    def _pack(
-        self,
-        x: tf.Tensor | tf.RaggedTensor,
-        y: tf.Tensor | tf.RaggedTensor | None,
-        sample_weight: tf.Tensor | None,
-    ) -> dict | tuple:
+    def _rows(
+        self, x: tf.Tensor | tf.RaggedTensor, y: tf.Tensor | tf.RaggedTensor | None
+    ) -> tuple[dict, tf.Tensor | tf.RaggedTensor | None]:
         if not isinstance(x, tf.RaggedTensor):
             x = tf.convert_to_tensor(x)  # outside of a graph NumPy's strings come as they are
             if x.shape.rank == 2:  # as many words in each
@@ -85,7 +67,7 @@ class SpanBertTokenClassifierPreprocessor(LengthOfPreset, keras_hub.models.Prepr
         features = self.packer(tokens, pads_to_limit=True).features(segment_aware=False)
         if not has_words and is_one_text(x):
             features = of_one_text(features)
-        return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
+        return features, y
 
     def _labels_of_pieces(self, labels: tf.RaggedTensor, tokens: tf.RaggedTensor) -> tf.Tensor:
         """Labels of words [B, words] as those of positions, int32 [B, S]."""
