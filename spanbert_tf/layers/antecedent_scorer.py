@@ -237,19 +237,16 @@ class AntecedentScorer(keras.layers.Layer):
         return gate * mean + (1 - gate) * vectors
 
     def get_config(self) -> dict:
-        config = super().get_config()
-        config.update(
-            {
-                "span_dim": self.span_dim,
-                "max_segments": self.max_segments,
-                "max_antecedents": self.max_antecedents,
-                "depth": self.depth,
-                "feature_dim": self.feature_dim,
-                "ffnn_dim": self.ffnn_dim,
-                "dropout": self.dropout_rate,
-            }
-        )
-        return config
+        return {
+            **super().get_config(),
+            "span_dim": self.span_dim,
+            "max_segments": self.max_segments,
+            "max_antecedents": self.max_antecedents,
+            "depth": self.depth,
+            "feature_dim": self.feature_dim,
+            "ffnn_dim": self.ffnn_dim,
+            "dropout": self.dropout_rate,
+        }
 
 
 def distance_buckets(distances: keras.KerasTensor) -> keras.KerasTensor:

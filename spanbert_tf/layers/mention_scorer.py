@@ -194,15 +194,12 @@ class MentionScorer(keras.layers.Layer):
         return ops.stack(scores, axis=-1)
 
     def get_config(self) -> dict:
-        config = super().get_config()
-        config.update(
-            {
-                "hidden_dim": self.hidden_dim,
-                "max_span_width": self.max_span_width,
-                "feature_dim": self.feature_dim,
-                "ffnn_dim": self.ffnn_dim,
-                "dropout": self.dropout_rate,
-                "word_boundaries": self.word_boundaries,
-            }
-        )
-        return config
+        return {
+            **super().get_config(),
+            "hidden_dim": self.hidden_dim,
+            "max_span_width": self.max_span_width,
+            "feature_dim": self.feature_dim,
+            "ffnn_dim": self.ffnn_dim,
+            "dropout": self.dropout_rate,
+            "word_boundaries": self.word_boundaries,
+        }

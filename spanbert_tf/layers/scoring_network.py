@@ -75,15 +75,12 @@ class ScoringNetwork(keras.layers.Layer):
         return ops.cast(output, "float32") + ops.cast(self.output_bias, "float32")
 
     def get_config(self) -> dict:
-        config = super().get_config()
-        config.update(
-            {
-                "input_dim": self.input_dim,
-                "hidden_dim": self.hidden_dim,
-                "dropout": self.dropout.rate,
-            }
-        )
-        return config
+        return {
+            **super().get_config(),
+            "input_dim": self.input_dim,
+            "hidden_dim": self.hidden_dim,
+            "dropout": self.dropout.rate,
+        }
 
 
 def map_chunks(

@@ -102,12 +102,9 @@ class SegmentAwareEmbedding(keras.layers.Layer):
         return (*input_shape[next(iter(self.table_sizes))], self.hidden_dim)
 
     def get_config(self) -> dict:
-        config = super().get_config()
-        config.update(
-            {
-                "table_sizes": self.table_sizes,
-                "hidden_dim": self.hidden_dim,
-                "initializer": keras.initializers.serialize(self.initializer),
-            }
-        )
-        return config
+        return {
+            **super().get_config(),
+            "table_sizes": self.table_sizes,
+            "hidden_dim": self.hidden_dim,
+            "initializer": keras.initializers.serialize(self.initializer),
+        }

@@ -135,17 +135,14 @@ class SpanBoundaryHead(keras.layers.Layer):
         return (*offsets_shape, self.token_embedding.input_dim)
 
     def get_config(self) -> dict:
-        config = super().get_config()
-        config.update(
-            {
-                "token_embedding": keras.layers.serialize(self.token_embedding),
-                "max_span_targets": self.max_span_targets,
-                "span_position_dim": self.span_position_dim,
-                "layer_norm_epsilon": self.layer_norm_epsilon,
-                "initializer": keras.initializers.serialize(self.initializer),
-            }
-        )
-        return config
+        return {
+            **super().get_config(),
+            "token_embedding": keras.layers.serialize(self.token_embedding),
+            "max_span_targets": self.max_span_targets,
+            "span_position_dim": self.span_position_dim,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "initializer": keras.initializers.serialize(self.initializer),
+        }
 
     @classmethod
     def from_config(cls, config: dict) -> "SpanBoundaryHead":

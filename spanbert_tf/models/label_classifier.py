@@ -18,10 +18,54 @@ from spanbert_tf.models.span_bert_task import SpanBertTask
 
 
 class LabelClassifier(SpanBertTask):
-    """Base of tasks with the mean cross-entropy of the labels that are there; before KerasHub's.
+    """Base of linear classifiers of rows or positions; name it before KerasHub's class.
 
-    A row or position with a negative label is not trained.
+    One that reads the pooler classifies rows. What has a negative label is not trained.
+
+    Args:
+        backbone: a `SpanBertBackbone`.
+        labels: names of the classes.
+        preprocessor: of the task, whose rows have no positions of SegaBERT; or `None`.
+        dropout: float. Rate before the classifier.
+
+    Raises:
+        ValueError: labels are missing or not different, or the backbone reads those positions.
     """
+
+    def __init__(
+        self,
+        backbone: SpanBertBackbone,
+        labels: Sequence[str],
+        preprocessor: keras_hub.models.Preprocessor | None = None,
+        dropout: float = 0.1,
+        **kwargs,
+    ) -> None:
+        if not labels or len(set(labels)) < len(labels):
+            raise ValueError(f"labels must be different names. Received: {list(labels)}")
+        if preprocessor is not None and backbone.position_embeddings != "absolute":
+            raise ValueError(
+                "The rows of the preprocessor do not tell the positions of a backbone with "
+                f"position_embeddings={backbone.position_embeddings!r}; use preprocessor=None"
+            )
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        self.output_dropout, self.output_dense = classifier_layers(
+            len(labels), dropout, backbone.dtype_policy
+        )
+
+        # === Functional Model ===
+        encoded = backbone(backbone.input)
+        states = encoded["pooled_output" if self._reads_pooler else "sequence_output"]
+        logits = self.output_dense(self.output_dropout(states))  # [B, C] or [B, S, C]
+        super().__init__(inputs=backbone.input, outputs=logits, **kwargs)
+
+        # === Config ===
+        self.labels = list(labels)
+        self.dropout = dropout
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "labels": self.labels, "dropout": self.dropout}
 
     @classmethod
     def from_preset(
@@ -46,28 +90,6 @@ class LabelClassifier(SpanBertTask):
     ) -> keras.KerasTensor:
         """Weights of the labels, float32 as `y`; 0 for negative ones."""
         return weights_of(y, sample_weight) * ops.cast(y >= 0, "float32")
-
-
-def check_label_task(
-    labels: Sequence[str], backbone: SpanBertBackbone, preprocessor: object | None
-) -> None:
-    """Checks the arguments of such a task's class.
-
-    Args:
-        labels: names of the classes.
-        backbone: encoder of the task.
-        preprocessor: preprocessor of the task, whose rows have no positions of SegaBERT; or `None`.
-
-    Raises:
-        ValueError: labels are missing or not different, or the backbone reads those positions.
-    """
-    if not labels or len(set(labels)) < len(labels):
-        raise ValueError(f"labels must be different names. Received: {list(labels)}")
-    if preprocessor is not None and backbone.position_embeddings != "absolute":
-        raise ValueError(
-            "The rows of the preprocessor do not tell the positions of a backbone with "
-            f"position_embeddings={backbone.position_embeddings!r}; use preprocessor=None"
-        )
 
 
 def classifier_layers(

@@ -225,9 +225,9 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
         return weights_of(y["mention_clusters"][:, 0], sample_weight)
 
     def get_config(self) -> dict:
-        config = super().get_config()
-        config.update({name: getattr(self, name) for name in (*self.head.settings, "singletons")})
-        return config
+        return super().get_config() | {
+            name: getattr(self, name) for name in (*self.head.settings, "singletons")
+        }
 
 
 def right_antecedents(outputs: dict, y: dict) -> keras.KerasTensor:

@@ -89,9 +89,7 @@ class SpanBertCoreferenceResolverPreprocessor(RowPreprocessor, keras_hub.models.
         return features, y
 
     def get_config(self) -> dict:
-        config = super().get_config()
-        config["sequence_length"] = self.sequence_length
-        return config
+        return {**super().get_config(), "sequence_length": self.sequence_length}
 
 
 def _mention_positions(documents: TextDocuments, clusters: tf.RaggedTensor) -> dict[str, tf.Tensor]:

@@ -162,6 +162,4 @@ class SpanBertPretrainer(PretrainerPresets, SpanBertTask, keras_hub.models.Task)
         return {name: ops.sum(_targets(batch, name, sample_weight)[1]) for name in self.objectives}
 
     def get_config(self) -> dict:
-        config = super().get_config()
-        config.update({name: getattr(self, name) for name in HEAD_ARGUMENTS})
-        return config
+        return super().get_config() | {name: getattr(self, name) for name in HEAD_ARGUMENTS}

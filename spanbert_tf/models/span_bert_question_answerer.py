@@ -134,9 +134,7 @@ class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
         return weights_of(y["start_positions"], sample_weight)
 
     def get_config(self) -> dict:
-        config = super().get_config()
-        config.update({name: getattr(self, name) for name in _SETTINGS})
-        return config
+        return super().get_config() | {name: getattr(self, name) for name in _SETTINGS}
 
 
 def _row_losses(y: dict, outputs: dict) -> keras.KerasTensor:

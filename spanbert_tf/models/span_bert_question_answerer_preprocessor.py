@@ -131,15 +131,12 @@ class SpanBertQuestionAnswererPreprocessor(RowPreprocessor, keras_hub.models.Pre
         return features, y
 
     def get_config(self) -> dict:
-        config = super().get_config()
-        config.update(
-            {
-                "sequence_length": self.sequence_length,
-                "question_first": self.question_first,
-                "segment_aware": self.segment_aware,
-            }
-        )
-        return config
+        return {
+            **super().get_config(),
+            "sequence_length": self.sequence_length,
+            "question_first": self.question_first,
+            "segment_aware": self.segment_aware,
+        }
 
 
 def _positions_in_rows(

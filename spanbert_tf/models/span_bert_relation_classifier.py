@@ -3,16 +3,10 @@
 B rows, H width, C relations.
 """
 
-from collections.abc import Sequence
-
 import keras
 import keras_hub
 
-from spanbert_tf.models.label_classifier import (
-    LabelClassifier,
-    check_label_task,
-    classifier_layers,
-)
+from spanbert_tf.models.label_classifier import LabelClassifier
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_relation_classifier_preprocessor import (
     SpanBertRelationClassifierPreprocessor,
@@ -59,31 +53,3 @@ class SpanBertRelationClassifier(LabelClassifier, keras_hub.models.Task):
     _objective = "relation_extraction"
     backbone_cls = SpanBertBackbone
     preprocessor_cls = SpanBertRelationClassifierPreprocessor
-
-    def __init__(
-        self,
-        backbone: SpanBertBackbone,
-        labels: Sequence[str],
-        preprocessor: SpanBertRelationClassifierPreprocessor | None = None,
-        dropout: float = 0.1,
-        **kwargs,
-    ) -> None:
-        check_label_task(labels, backbone, preprocessor)
-        # === Layers ===
-        self.backbone = backbone
-        self.preprocessor = preprocessor
-        self.output_dropout, self.output_dense = classifier_layers(
-            len(labels), dropout, backbone.dtype_policy
-        )
-
-        # === Functional Model ===
-        pooled_output = backbone(backbone.input)["pooled_output"]  # [B, H]
-        logits = self.output_dense(self.output_dropout(pooled_output))  # [B, C]
-        super().__init__(inputs=backbone.input, outputs=logits, **kwargs)
-
-        # === Config ===
-        self.labels = list(labels)
-        self.dropout = dropout
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "labels": self.labels, "dropout": self.dropout}

@@ -175,16 +175,13 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
         return {self._objective: sums}
 
     def get_config(self) -> dict:
-        config = super().get_config()
-        config.update(
-            {
-                "num_classes": self.num_classes,
-                "activation": keras.activations.serialize(self.activation),
-                "dropout": self.dropout,
-                "labels": self.labels,
-            }
-        )
-        return config
+        return {
+            **super().get_config(),
+            "num_classes": self.num_classes,
+            "activation": keras.activations.serialize(self.activation),
+            "dropout": self.dropout,
+            "labels": self.labels,
+        }
 
 
 def _checked_labels(num_classes: int | None, labels: Sequence[str] | None) -> list[str]:

@@ -92,6 +92,8 @@ class SpanBertTextClassifierPreprocessor(
         return rows.features(segment_aware=self.segment_aware)
 
     def get_config(self) -> dict:
-        config = super().get_config()
-        config.update({"segment_aware": self.segment_aware, "is_pair": self.is_pair})
-        return config
+        return {
+            **super().get_config(),
+            "segment_aware": self.segment_aware,
+            "is_pair": self.is_pair,
+        }

@@ -9,11 +9,7 @@ from typing import Literal
 import keras
 import keras_hub
 
-from spanbert_tf.models.label_classifier import (
-    LabelClassifier,
-    check_label_task,
-    classifier_layers,
-)
+from spanbert_tf.models.label_classifier import LabelClassifier
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_token_classifier_preprocessor import (
     SpanBertTokenClassifierPreprocessor,
@@ -67,31 +63,8 @@ class SpanBertTokenClassifier(LabelClassifier, keras_hub.models.Task):
         aggregation_strategy: Literal["simple", "first"] = "simple",
         **kwargs,
     ) -> None:
-        check_label_task(labels, backbone, preprocessor)
-        # === Layers ===
-        self.backbone = backbone
-        self.preprocessor = preprocessor
-        self.output_dropout, self.output_dense = classifier_layers(
-            len(labels), dropout, backbone.dtype_policy
-        )
-
-        # === Functional Model ===
-        sequence_output = backbone(backbone.input)["sequence_output"]  # [B, S, H]
-        logits = self.output_dense(self.output_dropout(sequence_output))  # [B, S, C]
-        super().__init__(inputs=backbone.input, outputs=logits, **kwargs)
-
-        # === Config ===
-        self.labels = list(labels)
-        self.dropout = dropout
+        super().__init__(backbone, labels, preprocessor, dropout, **kwargs)
         self.aggregation_strategy = aggregation_strategy
 
     def get_config(self) -> dict:
-        config = super().get_config()
-        config.update(
-            {
-                "labels": self.labels,
-                "dropout": self.dropout,
-                "aggregation_strategy": self.aggregation_strategy,
-            }
-        )
-        return config
+        return {**super().get_config(), "aggregation_strategy": self.aggregation_strategy}
