@@ -321,6 +321,26 @@ class PretrainingManifest(Manifest):
         manifest.vocabulary(directory)
         return manifest
 
+    def check_fit(self, directory: str, split: str, *, segment_aware: bool) -> None:
+        """Refuses records that a data set cannot be made of.
+
+        Raises:
+            BadInputError: there is no such split, or it has no records.
+            MismatchError: they do not tell SegaBERT's positions.
+        """
+        if split not in SPLITS:
+            raise BadInputError(f"split: {split!r} is not one of {', '.join(SPLITS)}")
+        if not self.num_records(split):
+            raise BadInputError(
+                f"{directory}: the {split} split has no records; write more text, or another "
+                "--validation-fraction"
+            )
+        if segment_aware and self.sequences != "single":
+            raise MismatchError(
+                f"{directory}: segment-aware positions need single sequences, the records are "
+                f"{self.sequences}; write them with --sequences single"
+            )
+
     def unigram_counts(self, directory: str | os.PathLike) -> tuple[int, ...]:
         """Occurrences of each vocabulary entry in the training split.
 
@@ -349,11 +369,6 @@ class PretrainingManifest(Manifest):
 
     def span_features(self, spans: str | None, scheme: str, directory: str) -> tuple[str, ...]:
         """The features of the span list that a masking scheme takes; none where it takes none.
-
-        Args:
-            spans: name of the list.
-            scheme: name of the scheme, for errors.
-            directory: directory of the records, for errors.
 
         Raises:
             MismatchError: these records, or all, have no such list.

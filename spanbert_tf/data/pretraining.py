@@ -12,7 +12,6 @@ from spanbert_tf.data.manifest import (
     ANNOTATIONS,
     POSITION_LISTS,
     RECORD_ID,
-    SPLITS,
     TOKEN_IDS,
     PretrainingManifest,
 )
@@ -26,7 +25,7 @@ from spanbert_tf.data.rows import (
 )
 from spanbert_tf.data.stream import evaluation_chunks, training_chunks
 from spanbert_tf.data.tfrecords import serialize_features
-from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.masking import MaskingOptions, SpanMasker
 from spanbert_tf.text.vocabulary import SpecialTokenIds
 
@@ -77,7 +76,7 @@ def pretraining_dataset(
     first_batch = _whole_number("first_batch", first_batch, least=0)
     directory = os.fspath(directory)
     info = PretrainingManifest.load(directory)
-    _check_fit(directory, info, split, segment_aware)
+    info.check_fit(directory, split, segment_aware=segment_aware)
     if first_batch and split != "train":
         raise BadInputError(f"first_batch: {first_batch} of the {split} split; use skip() instead")
     files = info.files(directory, split)
@@ -153,18 +152,3 @@ def _whole_number(name: str, value: int, least: int | None = None) -> int:
     if least is not None and number < least:
         raise BadInputError(f"{name}: {number} is less than {least}")
     return number
-
-
-def _check_fit(directory: str, info: PretrainingManifest, split: str, segment_aware: bool) -> None:
-    if split not in SPLITS:
-        raise BadInputError(f"split: {split!r} is not one of {', '.join(SPLITS)}")
-    if not info.num_records(split):
-        raise BadInputError(
-            f"{directory}: the {split} split has no records; write more text, or another "
-            "--validation-fraction"
-        )
-    if segment_aware and info.sequences != "single":
-        raise MismatchError(
-            f"{directory}: segment-aware positions need single sequences, the records are "
-            f"{info.sequences}; write them with --sequences single"
-        )

@@ -25,19 +25,12 @@ _DECODED_AS = {"uint32": "int32"}  # TensorFlow decodes no uint32; ids and offse
 
 
 class ParsedRecords(NamedTuple):
-    """A batch of records.
+    """A batch of records."""
 
-    Attributes:
-        token_ids: unsigned [B, N] as stored, 0 beyond the end.
-        lengths: int64 [B], tokens of text.
-        scalars: name → int64 [B].
-        lists: name → (uint16 [B, E] values, int64 [B] how many of them count).
-    """
-
-    token_ids: tf.Tensor
-    lengths: tf.Tensor
-    scalars: dict[str, tf.Tensor]
-    lists: dict[str, tuple[tf.Tensor, tf.Tensor]]
+    token_ids: tf.Tensor  # unsigned [B, N] as stored, 0 beyond the end
+    lengths: tf.Tensor  # int64 [B], tokens of text
+    scalars: dict[str, tf.Tensor]  # name → int64 [B]
+    lists: dict[str, tuple[tf.Tensor, tf.Tensor]]  # name → uint16 [B, E], how many count, int64 [B]
 
     @property
     def inner_bounds(self) -> list[tf.Tensor]:

@@ -35,11 +35,7 @@ class TokenDistribution(NamedTuple):
 
     @classmethod
     def from_counts(cls, counts: Sequence[int]) -> "TokenDistribution":
-        """Builds the distribution from the weight of each vocabulary entry.
-
-        Raises:
-            ValueError: all counts are 0.
-        """
+        """Builds the distribution from the weight of each vocabulary entry."""
         cumulated = np.cumsum(np.asarray(counts, np.int64)).tolist()
         if not cumulated or not cumulated[-1]:
             raise ValueError("the unigram counts are all 0")

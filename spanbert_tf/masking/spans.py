@@ -64,17 +64,11 @@ class Blocks(NamedTuple):
 
 
 class Words(NamedTuple):
-    """The words of all rows.
+    """The words of all rows."""
 
-    Attributes:
-        starts: int64 [W + 1], flat positions where words begin, sorted; the last is B · S.
-        first: int64 [B, G, 1], index in `starts` of each block's first word.
-        counts: int64 [B, G, 1], words in each block.
-    """
-
-    starts: tf.Tensor
-    first: tf.Tensor
-    counts: tf.Tensor
+    starts: tf.Tensor  # int64 [W + 1], flat positions where words begin, sorted; the last is B · S
+    first: tf.Tensor  # int64 [B, G, 1], index in `starts` of each block's first word
+    counts: tf.Tensor  # int64 [B, G, 1], words in each block
 
     def containing(self, flat_positions: tf.Tensor) -> tf.Tensor:
         """The index in `starts` of the word at each flat position; any shape, int64."""
@@ -143,15 +137,10 @@ def draw_candidates(
     options: MaskingOptions,
     annotated: AnnotatedSpans | None = None,
 ) -> Candidates:
-    """What the given draws of a scheme would mask (paper, sections 3.1 and 6.1).
+    """What the draws of some numbers, int64 [C], would mask (paper, sections 3.1 and 6.1).
 
-    Args:
-        blocks: the packed rows.
-        words: words of the same rows.
-        keys: uint64 [B], from `row_keys`.
-        draws: int64 [C], numbers of the draws.
-        options: the scheme and its parameters.
-        annotated: the spans that the scheme takes from the records, if it does.
+    `keys` are of `row_keys`; `annotated` are the spans that the scheme takes from the records, if
+    it does.
     """
     num_blocks = blocks.starts.shape[1]
     counters = (tf.range(num_blocks, dtype=tf.int64)[:, tf.newaxis] * 2**_BLOCK_SHIFT) + draws

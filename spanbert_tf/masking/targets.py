@@ -62,16 +62,11 @@ def list_masked_spans(masked: tf.Tensor, token_ids: tf.Tensor, num_slots: int) -
 def target_features(
     spans: MaskedSpans, blocks: Blocks, options: MaskingOptions
 ) -> dict[str, tf.Tensor]:
-    """The MLM and SBO targets of the batch contract.
+    """The MLM and SBO targets of the batch contract, int32 and float32 [B, K]; 0 without a weight.
 
     Every masked token is an MLM target. It is an SBO target too (paper, section 3.2) if both
     neighbours of its span are tokens of the block and it is among the first
     `options.max_span_targets` tokens of the span.
-
-    Returns:
-        `mask_positions`, `mask_ids`, `span_left_positions`, `span_right_positions`,
-        `span_offsets` (int32 [B, K]), `mask_weights` and `span_weights` (float32 [B, K]); all 0
-        where their weight is 0.
     """
     left, right = spans.span_starts - 1, spans.span_ends + 1
     offsets = spans.positions - spans.span_starts

@@ -11,17 +11,10 @@ from keras import ops
 
 
 class ObjectiveSums(NamedTuple):
-    """What one objective contributes before it is divided by the number of its targets.
+    """What one objective contributes before it is divided by the number of its targets; all []."""
 
-    Attributes:
-        loss: float32 [], sum of the losses of the targets, in nats for cross-entropies.
-        num_correct: float32 [], targets that are predicted right; `None` where they are numbers,
-            which are not right or wrong.
-        num_targets: float32 [].
-    """
-
-    loss: keras.KerasTensor
-    num_correct: keras.KerasTensor | None
+    loss: keras.KerasTensor  # sum of the losses of the targets, in nats for cross-entropies
+    num_correct: keras.KerasTensor | None  # targets predicted right; of numbers none is right
     num_targets: keras.KerasTensor
 
     @classmethod
@@ -198,11 +191,9 @@ class ObjectiveMetrics:
 
 
 def weights_of(values: keras.KerasTensor, weights: keras.KerasTensor | None) -> keras.KerasTensor:
-    """The weight of each value, float32 [B, …].
+    """The weight of each value [B, …], float32; `None`: 1.
 
-    Args:
-        values: numbers [B, …].
-        weights: numbers [B, …] with as many axes or fewer, or a last axis of 1 more; `None`: all 1.
+    Weights have as many axes or fewer, or a last axis of 1 more.
     """
     ones = ops.ones_like(values, dtype="float32")
     if weights is None:
@@ -222,14 +213,7 @@ def crossentropy_sums(
     *,
     from_logits: bool = True,
 ) -> ObjectiveSums:
-    """The sums of a classification.
-
-    Args:
-        labels: int [B, …].
-        logits: float [B, …, classes].
-        weights: as for `weights_of`.
-        from_logits: whether they are logits, not probabilities.
-    """
+    """The sums of a classification: labels int [B, …], logits or probabilities [B, …, classes]."""
     logits = ops.cast(logits, "float32")
     losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=from_logits)
     is_right = ops.equal(ops.argmax(logits, axis=-1), ops.cast(labels, "int32"))
@@ -247,12 +231,8 @@ def vocabulary_crossentropy(
     were a tenth of a small model's step. Other backends have Keras' functions, which their
     compilers fuse.
 
-    Args:
-        labels: int [...], entries of the vocabulary.
-        logits: float32 [..., V].
-
-    Returns:
-        Losses in nats, float32 [...], and hits, bool [...]; of equal logits the first counts.
+    Of labels int [...] and logits float32 [..., V]: losses in nats, float32 [...], and hits, bool
+    [...]; of equal logits the first counts.
     """
     if keras.backend.backend() == "tensorflow":
         return _on_tensorflow(labels, logits)
