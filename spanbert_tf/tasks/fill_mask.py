@@ -8,13 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from spanbert_tf.data.text_rows import TextRowPacker
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.tasks.pipeline import Pipeline, clean_texts, row_specs, text_specs
-from spanbert_tf.text.vocabulary import MASK_TOKEN, SpecialTokenIds
+from spanbert_tf.text.vocabulary import MASK_TOKEN
 
 _SIGNATURES = """| signature | inputs |
 | --- | --- |
@@ -70,7 +69,7 @@ class FillMask(Pipeline):
         return Manual(
             description="A masked-language model: texts with `[MASK]` in, the most probable "
             "fillings and their\nprobabilities out; what is beyond "
-            f"{model.backbone.max_sequence_length - 2} word pieces is cut off.",
+            f"{_max_tokens(model)} word pieces is cut off.",
             output="fillings",
             output_shape="[texts, masks, top k]",
             signatures=_SIGNATURES,
@@ -129,8 +128,7 @@ class FillMaskGraph(tf.Module):
             vocabulary, **backbone_tokenizer.casing._asdict(), special_tokens_in_strings=True
         )
         self._vocabulary = tf.constant(vocabulary)
-        special = SpecialTokenIds.from_vocabulary(vocabulary)
-        self._pack = TextRowPacker(special, masked_lm.backbone.max_sequence_length)
+        self._max_tokens = _max_tokens(masked_lm)
 
     def fill_texts(self, texts: tf.Tensor) -> dict[str, tf.Tensor]:
         """The most probable fillings of each [MASK].
@@ -149,16 +147,15 @@ class FillMaskGraph(tf.Module):
             tf.cast(tokens == self._tokenizer.mask_token_id, tf.int32), axis=1
         )
         most_masks = tf.reduce_max(tf.concat([num_masks, [0]], axis=0))  # M
-        x = self._pack(tokens).features(segment_aware=False)
-        token_ids = x["token_ids"]  # [N, S]
+        packed = self._pack(tokens)
+        token_ids = packed["token_ids"]  # [N, S]
         is_mask = tf.cast(token_ids == self._tokenizer.mask_token_id, tf.int32)
         # The m-th mask stands where the running count reaches m.
-        ordinals = tf.range(1, most_masks + 1)[:, tf.newaxis]  # [M, 1]
-        is_before = tf.cumsum(is_mask, axis=1)[:, tf.newaxis] < ordinals  # [N, M, S]
-        positions = tf.reduce_sum(tf.cast(is_before, tf.int32), axis=-1)  # [N, M]
+        ordinals = tf.tile(tf.range(1, most_masks + 1)[tf.newaxis], [tf.shape(texts)[0], 1])
+        positions = tf.searchsorted(tf.cumsum(is_mask, axis=1), ordinals, side="left")
         is_there = positions < tf.shape(token_ids)[1]
         token_choices, probabilities = self._most_probable(
-            token_ids, x["padding_mask"], tf.where(is_there, positions, 0)
+            token_ids, packed["padding_mask"], tf.where(is_there, positions, 0)
         )
         is_there = is_there[:, :, tf.newaxis]
         return {
@@ -175,8 +172,7 @@ class FillMaskGraph(tf.Module):
         Returns:
             `token_ids` and `padding_mask`, int32 [N, S]; S is the longest row's length.
         """
-        x = self._pack(self._tokenize(texts)).features(segment_aware=False)
-        return {name: x[name] for name in ("token_ids", "padding_mask")}
+        return self._pack(self._tokenize(texts))
 
     def fill_token_ids(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor, mask_positions: tf.Tensor
@@ -197,6 +193,19 @@ class FillMaskGraph(tf.Module):
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self._tokenizer.tokenize(clean_texts(texts))
 
+    def _pack(self, tokens: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        def column(token_id: int) -> tf.Tensor:
+            return tf.fill([tokens.nrows(), 1], token_id)
+
+        start, end = self._tokenizer.start_token_id, self._tokenizer.end_token_id
+        rows = tf.concat([column(start), tokens[:, : self._max_tokens], column(end)], axis=1)
+        token_ids = rows.to_tensor(self._tokenizer.pad_token_id)  # [N, S]
+        lengths, width = rows.row_lengths(), tf.shape(token_ids)[1]
+        return {
+            "token_ids": token_ids,
+            "padding_mask": tf.sequence_mask(lengths, width, tf.int32),
+        }
+
     def _most_probable(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor, mask_positions: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -210,3 +219,8 @@ class FillMaskGraph(tf.Module):
         logits = logits[..., : self._vocabulary.shape[0]]  # rows beyond it have no entry
         probabilities, choices = tf.math.top_k(tf.nn.softmax(logits), self._top_k)
         return choices, probabilities
+
+
+def _max_tokens(masked_lm: SpanBertMaskedLM) -> int:
+    """Word pieces of a text that are read, beside [CLS] and [SEP]."""
+    return masked_lm.backbone.max_sequence_length - 2
