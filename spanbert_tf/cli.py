@@ -20,6 +20,7 @@ from spanbert_tf.command_line import (
     SeveralValues,
     WritingCommand,
     backend_changed_option,
+    case_options_with,
     overwrite_option,
     quiet_libraries,
     run_command,
@@ -171,16 +172,10 @@ def compare(configs: Sequence[str], data: str, output: str, **options: object) -
     type=click.Choice(["keras", "keras_bert", "huggingface", "tf1"]),
 )
 @click.option("--vocabulary", metavar="FILE", help="For a source that holds none.")
-@click.option(
-    "--lowercase/--cased", default=None, help="For a source that does not state its casing."
-)
-@click.option(
-    "--keep-accents",
-    "strip_accents",
-    flag_value=False,
+@case_options_with(
     default=None,
-    type=bool,
-    help="With --lowercase: the source's text keeps its accents.",
+    lowercase="For a source that does not state its casing.",
+    accents="With --lowercase: the source's text keeps its accents.",
 )
 @click.option(
     "--pairs", "is_pair", is_flag=True, help="A text classifier's source reads pairs of texts."

@@ -178,20 +178,19 @@ def options(*each: Callable) -> Callable[[Callable], Callable]:
     return lambda command: functools.reduce(lambda done, add: add(done), reversed(each), command)
 
 
-case_options = options(
-    click.option(
-        "--lowercase/--cased",
-        default=False,
-        help="Lower-case the text and strip accents.  [default: cased]",
-    ),
-    click.option(
-        "--keep-accents",
-        "strip_accents",
-        flag_value=False,
-        default=None,
-        type=bool,
-        help="With --lowercase: strip no accents (German uncased models).",
-    ),
+def case_options_with(default: bool | None, lowercase: str, accents: str) -> Callable:
+    """How text is cased; `default` as for `--lowercase`, and the help of both options."""
+    kept = {"flag_value": False, "default": None, "type": bool, "help": accents}
+    return options(
+        click.option("--lowercase/--cased", default=default, help=lowercase),
+        click.option("--keep-accents", "strip_accents", **kept),
+    )
+
+
+case_options = case_options_with(
+    default=False,
+    lowercase="Lower-case the text and strip accents.  [default: cased]",
+    accents="With --lowercase: strip no accents (German uncased models).",
 )
 
 

@@ -66,8 +66,8 @@ class TaskManifest(Manifest):
 
     @property
     def is_labelled(self) -> bool:
-        """Whether predictions can be scored; a task says so where test sets have no labels."""
-        return True
+        """Whether predictions can be scored: some rows are trained, or there is none at all."""
+        return self.num_training_rows > 0 or not self.num_rows
 
     @property
     def lack_of_labels(self) -> str:

@@ -81,11 +81,6 @@ class NamedEntitiesInfo(TaskManifest):
     labels: Annotated[list[str], Len(1, 2**15)]
 
     @property
-    def is_labelled(self) -> bool:
-        """Whether the entities of the sentences are known."""
-        return self.num_training_rows > 0
-
-    @property
     def scoring_note(self) -> str | None:
         """How many entities no label tells of, which makes the recall too high."""
         unscored = self.counts.get("unscored_entities", 0)

@@ -74,8 +74,3 @@ class RelationExtractionInfo(TaskManifest):
     markers: dict[str, str]
     entities: EntityMode
     layout: Literal["tacred", "semeval2010"]
-
-    @property
-    def is_labelled(self) -> bool:
-        """Whether the relations of the examples are known."""
-        return self.num_training_rows > 0

@@ -107,11 +107,6 @@ class TextClassificationInfo(TaskManifest):
         """The fields of an example, and of a request."""
         return text_names(self.is_pair)
 
-    @property
-    def is_labelled(self) -> bool:
-        """Whether the texts have labels, to train on or to score by."""
-        return self.num_training_rows > 0
-
 
 def text_names(is_pair: bool) -> tuple[str, ...]:
     """The names of the texts, those of the `text-classification` pipeline of `transformers`."""
