@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import Ge, Gt, Lt
@@ -89,8 +89,7 @@ def vocabulary_hash(vocabulary: Sequence[str]) -> str:
 class Manifest:
     """What all sets of records say of themselves, in a JSON file beside them.
 
-    The keys of the file are the fields in their order, first these; each kind of records has a
-    class with its own.
+    The keys of the file are the fields in their order; each kind of records adds its own.
 
     Attributes:
         task: name of the records' kind, a class attribute.
@@ -168,6 +167,35 @@ class Manifest:
         if self.strip_accents and not self.lowercase:
             return "strip_accents: is true, and text is cased"
         return None
+
+    def check_values(
+        self,
+        wanted: Mapping[str, Any],
+        directory: str,
+        fitting: Callable[[str, Any], Sequence[str]],
+    ) -> None:
+        """Checks that the records are what a configuration's section `data` says.
+
+        Args:
+            wanted: name of a value → what is wanted; `None`: any.
+            directory: directory of the records, for errors.
+            fitting: `(name, the records' own value)` → the settings that fit it.
+
+        Raises:
+            MismatchError: values differ; the message names all of them.
+        """
+        differences, settings = [], []
+        for name, value in wanted.items():
+            found = getattr(self, name)
+            if value is not None and found != value:
+                shown = [v if isinstance(v, str) else json.dumps(v) for v in (found, value)]
+                differences.append(
+                    "data.{} of these records is {}, of the configuration {}".format(name, *shown)
+                )
+                settings += [f"--set {setting}" for setting in fitting(name, found)]
+        if differences:
+            advice = f"write other records, or {' '.join(settings)}"
+            raise MismatchError(f"{directory}: {'; '.join(differences)}; {advice}")
 
     def vocabulary(self, directory: str) -> list[str]:
         """The entries in order of their ids, as `vocab.txt` of a directory has them.

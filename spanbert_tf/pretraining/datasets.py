@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import re
 import socket
@@ -15,7 +16,7 @@ from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.manifest import DATASET_INFO_FILE, RECORD_ID, PretrainingManifest
 from spanbert_tf.data.rows import parse_records
 from spanbert_tf.data.stream import training_chunks
-from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
+from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.signals import end_process, signal_ends_a_wait, waiting_for
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.devices import Devices
@@ -49,17 +50,9 @@ def check_records(config: PretrainingConfig, info: PretrainingManifest, data: st
         MismatchError: a field differs, or annotations are missing.
         BadInputError: there are fewer records than one batch, or none to evaluate on.
     """
-    for key, found, wanted in (
-        ("data.sequence_length", info.sequence_length, config.data.sequence_length),
-        ("data.sequences", info.sequences, config.data.sequences),
-        ("data.vocabulary_size", info.vocabulary_size, config.data.vocabulary_size),
-    ):
-        if wanted is not None and found != wanted:
-            settings = " ".join(f"--set {setting}" for setting in _fitting(config, key, found))
-            raise MismatchError(
-                f"{data}: {key} of these records is {found}, of the configuration {wanted}; write "
-                f"other records, or {settings}"
-            )
+    names = ("sequence_length", "sequences", "vocabulary_size")
+    wanted = {name: getattr(config.data, name) for name in names}
+    info.check_values(wanted, data, functools.partial(_fitting, config))
     num_records = info.num_records("train")
     if num_records < config.training.batch_size:
         raise BadInputError(
@@ -73,14 +66,14 @@ def check_records(config: PretrainingConfig, info: PretrainingManifest, data: st
         )
 
 
-def _fitting(config: PretrainingConfig, key: str, found: object) -> list[str]:
+def _fitting(config: PretrainingConfig, name: str, found: object) -> list[str]:
     """The settings that make a configuration fit records, with those that must follow."""
-    settings = [f"{key}={found}"]
-    if key == "data.sequence_length" and found > config.model.max_sequence_length:
+    settings = [f"data.{name}={found}"]
+    if name == "sequence_length" and found > config.model.max_sequence_length:
         settings.append(f"model.max_sequence_length={found}")
-    if key == "data.sequences" and found == "single" and config.objectives.next_sentence:
+    if name == "sequences" and found == "single" and config.objectives.next_sentence:
         settings.append("objectives.next_sentence=false")
-    if key == "data.sequences" and found == "pair" and not _is_absolute(config):
+    if name == "sequences" and found == "pair" and not _is_absolute(config):
         settings.append("model.position_embeddings=absolute")
     return settings
 

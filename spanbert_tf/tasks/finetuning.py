@@ -314,15 +314,11 @@ def check_records(config: FinetuningConfig, info: TaskManifest, directory: str) 
     Raises:
         MismatchError: a value differs.
     """
-    for name, wanted in config.data.model_dump().items():
-        found = getattr(info, name)
-        if wanted is not None and found != wanted:
-            # As YAML spells them.
-            shown = [v if isinstance(v, str) else json.dumps(v) for v in (found, wanted)]
-            raise MismatchError(
-                f"{directory}: data.{name} of these records is {shown[0]}, of the configuration "
-                f"{shown[1]}; write them again, or --set data.{name}={json.dumps(found)}"
-            )
+    info.check_values(
+        config.data.model_dump(),
+        directory,
+        lambda name, found: [f"data.{name}={json.dumps(found)}"],
+    )
 
 
 def load_encoder(

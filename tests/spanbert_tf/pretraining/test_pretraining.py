@@ -359,6 +359,12 @@ def test_directory_that_is_no_run_is_refused(config, tiny_records, tmp_path):
     [
         (["data.sequence_length=16"], "data.sequence_length of these records is 24"),
         (["data.sequences=pair"], "data.sequences of these records is single"),
+        (
+            ["data.sequence_length=16", "data.vocabulary_size=9"],
+            "data.sequence_length of these records is 24, of the configuration 16; "
+            "data.vocabulary_size of these records is 60, of the configuration 9; write other "
+            "records, or --set data.sequence_length=24 --set data.vocabulary_size=60$",
+        ),
         (["data.vocabulary_size=28996"], "data.vocabulary_size of these records is 60"),
         (["training.batch_size=41"], "40 training records are fewer than one batch"),
         (["masking.scheme=entities"], "needs annotated records"),
