@@ -306,6 +306,40 @@ def test_a_run_goes_on_from_no_damaged_adapter(adapted, directory, tmp_path):
         go_on_from_adapter([tmp_path], directory, tmp_path / "run", 3)
 
 
+def adapter_arrays(output):
+    return read_adapter(str(output / "adapter")).arrays
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_to_the_same_adapter(directory, tmp_path):
+    """Its checkpoints hold no weights of the encoder, which come from the preset again."""
+    config = options(**{"optimizer.lora_rank": 3, "training.checkpoint_every_steps": 2})
+    run(directory, tmp_path, config)
+    expected = adapter_arrays(tmp_path)
+    for name in ("preset", "adapter", "checkpoints/step-00000004"):
+        shutil.rmtree(tmp_path / name)
+    run(directory, tmp_path, config)
+    for name, values in adapter_arrays(tmp_path).items():
+        np.testing.assert_array_equal(values, expected[name], err_msg=name)
+
+
+@pytest.mark.slow
+def test_replicas_train_the_same_adapter(directory, tmp_path):
+    keras.utils.set_random_seed(1)
+    backbone = SpanBertBackbone(
+        len(VOCABULARY), 2, 4, 32, 37, dropout=0, max_sequence_length=LENGTH
+    )
+    tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
+    write_preset(backbone, str(tmp_path / "preset"), tokenizer=tokenizer)
+    for strategy in ("one_device", "mirrored"):
+        values = {"optimizer.lora_rank": 3, "training.strategy": strategy}
+        arguments = (str(tmp_path / "preset"), str(directory / "train"), str(tmp_path / strategy))
+        run_finetuning(options(**values, **{"training.precision": "float32"}), *arguments)
+    one, two = (adapter_arrays(tmp_path / name) for name in ("one_device", "mirrored"))
+    for name, values in one.items():
+        np.testing.assert_allclose(two[name], values, atol=1e-5, err_msg=name)
+
+
 def test_a_run_knows_its_preset_whether_it_has_adapters_or_not(adapted, directory, tmp_path):
     """The digest is of the preset's weights, not of the adapters' random ones."""
     run(directory, tmp_path / "run", options(**{"optimizer.learning_rate": 1e-9}))
