@@ -179,10 +179,9 @@ def commands(
     from spanbert_tf.data import pretraining_dataset
     from spanbert_tf.tasks.evaluation import run_evaluation
     from spanbert_tf.tasks.finetuning import run_finetuning
-    from spanbert_tf.tasks.inspection import inspect_records
     from spanbert_tf.tasks.prediction import run_prediction
     from spanbert_tf.tasks.table import load_task_config
-    from spanbert_tf.tasks.task import task_of_records
+    from spanbert_tf.tasks.task import inspect_records, task_of_records
 
     data, run = str(directory), str(output / "run")
 

@@ -18,7 +18,7 @@ from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data.batches import PackedRows, packed_batches
 from spanbert_tf.data.records import Records, TaskManifest
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.files.kinds import ANY_TASK, info_file, refuse_other_records
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.keras_hub_presets import is_task_preset
@@ -276,11 +276,6 @@ def pieces_of_row(x: dict[str, np.ndarray], vocabulary: Sequence[str]) -> list[s
     return [vocabulary[token] for token in x["token_ids"][0, :length]]
 
 
-def holds_task_records(directory: str) -> bool:
-    """Whether a directory holds records of a task."""
-    return _records_task(directory) is not None
-
-
 def task_of_records(directory: str | os.PathLike) -> Task:
     """The task that records were written for, by the name of their description.
 
@@ -306,6 +301,33 @@ def open_records(directory: str | os.PathLike | Records) -> Records:
     if isinstance(directory, Records):
         return directory
     return task_of_records(directory).open(directory)
+
+
+def inspect_records(
+    data: str,
+    config: str,
+    overrides: Sequence[str] = (),
+    *,
+    png: str | None = None,
+    num_examples: int = 3,
+    overwrite: bool = False,
+    console: DataConsole | None = None,
+) -> None:
+    """Prints what records of any kind hold; arguments as for those for pre-training."""
+    console = console or DataConsole()
+    if _records_task(data) is None:
+        from spanbert_tf.pretraining import inspection  # nothing of a task needs it
+
+        options = {"png": png, "num_examples": num_examples, "overwrite": overwrite}
+        inspection.inspect_records(data, config, overrides, console, **options)
+    elif png or overrides:
+        raise ConfigurationError(
+            f"{data}: holds records of a task, which no masks are drawn for; leave out --png and "
+            "--set"
+        )
+    else:
+        task = task_of_records(data)
+        task.inspect(task.open(data), console, num_examples)
 
 
 def task_dataset(directory: str | os.PathLike | Records, **options: bool | int) -> tf.data.Dataset:

@@ -187,9 +187,9 @@ def test_interrupt_exits_with_status_1(monkeypatch, capsys):
 
 def test_set_takes_several_values_and_leaves_arguments_alone(monkeypatch, tmp_path):
     calls = []
-    module = types.ModuleType("spanbert_tf.tasks.inspection")
+    module = types.ModuleType("spanbert_tf.tasks.task")
     module.inspect_records = lambda *arguments, **options: calls.append(arguments)
-    monkeypatch.setitem(sys.modules, "spanbert_tf.tasks.inspection", module)
+    monkeypatch.setitem(sys.modules, "spanbert_tf.tasks.task", module)
     data = str(tmp_path)
     for arguments in (
         ["--set", "training.seed=1", "data.service_address=x y", data],

@@ -22,7 +22,7 @@ from spanbert_tf.console import DataConsole
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.tasks.evaluation import run_evaluation
-from spanbert_tf.tasks.inspection import inspect_records
+from spanbert_tf.tasks.task import inspect_records
 
 WORDS = ["the", "a", "sees", "has", "old", "new", "here", ".", *toy_task.ANIMALS]
 ENTRY_POINTS = """[spanbert_tf.tasks]
