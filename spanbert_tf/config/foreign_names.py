@@ -34,6 +34,9 @@ _NAMES = {
     ),
     "training.evaluate_batches": "max_eval_steps",
     "training.accumulation_steps": "gradient_accumulation_steps grad_accum update_freq",
+    "training.recompute=layers": (
+        "gradient_checkpointing activation_checkpointing checkpoint_activations"
+    ),
     "training.evaluate_every training.evaluations_per_epoch": (
         "eval_steps eval_strategy evaluation_strategy eval_per_epoch validate_interval "
         "validate_interval_updates eval_every"

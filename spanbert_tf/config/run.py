@@ -76,6 +76,8 @@ class RunConfig(Section):
         batch_size: rows of a global batch, all devices together.
         accumulation_steps: micro-batches that each device's rows of a batch are cut into, to save
             memory; the result is the same.
+        recompute: `layers` keeps of the encoder's layers their inputs alone, and computes the rest
+            again for the gradients: less memory, more time, the same result; `none` keeps all.
         precision: `auto` is bfloat16 or float16 on a device that computes faster in it, and float32
             elsewhere; decided when a run begins.
         strategy: `one_device`; `mirrored` over the devices of this machine; `multi_worker` over
@@ -98,6 +100,7 @@ class RunConfig(Section):
     seed: NotNegativeInt = 0
     batch_size: PositiveInt = 32
     accumulation_steps: PositiveInt = 1
+    recompute: Literal["none", "layers"] = "none"
     precision: Precision = "auto"
     strategy: Strategy = "one_device"
     tpu: str = "local"

@@ -10,8 +10,10 @@ import keras_hub
 from keras import ops
 
 from spanbert_tf.layers.training_operations import (
+    DrawnDropout,
     apply_dropout,
     apply_layer_norm,
+    recomputed,
     training_attention,
     training_gelu,
 )
@@ -85,14 +87,20 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
 
     It supports BERT's variant alone: normalisation after the residual, and a padding mask.
 
+    With `recompute` (Chen et al., 2016) training keeps the layer's inputs alone, and computes the
+    rest again for the gradients, with the same dropout.
+
     Call arguments:
         inputs: float tensor [B, S, H].
         padding_mask: int or bool tensor [B, S], 0 for padding.
         training: bool. Whether to apply dropout.
+        dropouts: of attention, its output and the feed-forward network, in place of its own.
 
     Returns:
         A float tensor [B, S, H].
     """
+
+    recompute = False
 
     def adapt_whole_matrices(self) -> None:
         """From now on, `enable_lora` of queries, keys and values adapts a matrix, not each head."""
@@ -105,20 +113,27 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         inputs: keras.KerasTensor,
         padding_mask: keras.KerasTensor,
         training: bool | None = None,
+        dropouts: tuple | None = None,
     ) -> keras.KerasTensor:
         attention = self._self_attention_layer
         if attention.query_dense.quantization_mode is not None:  # its kernels are no matrices
             return super().call(inputs, padding_mask=padding_mask, training=training)
+        own = attention._dropout_layer, self._self_attention_dropout, self._feedforward_dropout
+        if self.recompute and training and dropouts is None:
+            drawn = {"dropouts": tuple(map(DrawnDropout, own)), "padding_mask": padding_mask}
+            # `__call__`: its casts are to be there the second time, too.
+            return recomputed(lambda x: self(x, training=True, **drawn), inputs)
+        dropouts = dropouts or own
         batch_size, length = ops.shape(inputs)[:2]
         hidden_dim = inputs.shape[-1]
         x = ops.reshape(inputs, (-1, hidden_dim))  # [B · S, H]
-        heads = self._attend(attention, x, padding_mask, batch_size, length, training)
+        heads = self._attend(attention, x, padding_mask, batch_size, length, dropouts[0], training)
         kernel = ops.reshape(attention.output_dense.kernel, (hidden_dim, hidden_dim))
         attended = ops.add(ops.matmul(heads, kernel), attention.output_dense.bias)
-        attended = apply_dropout(self._self_attention_dropout, attended, training)
+        attended = apply_dropout(dropouts[1], attended, training)
         x = apply_layer_norm(self._self_attention_layer_norm, attended + x)
         fed_forward = self._feedforward_output_dense(self._widen(x, training))
-        fed_forward = apply_dropout(self._feedforward_dropout, fed_forward, training)
+        fed_forward = apply_dropout(dropouts[2], fed_forward, training)
         x = apply_layer_norm(self._feedforward_layer_norm, fed_forward + x)
         return ops.reshape(x, (batch_size, length, hidden_dim))
 
@@ -136,6 +151,7 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         padding_mask: keras.KerasTensor,
         batch_size: int | keras.KerasTensor,
         length: int | keras.KerasTensor,
+        dropout: keras.layers.Dropout,
         training: bool | None,
     ) -> keras.KerasTensor:
         """Self-attention, [B · S, H]."""
@@ -152,7 +168,7 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
             changes = [part.adapt(x) for part in parts]
             projected = ops.add(projected, ops.concatenate(changes, axis=1))
         by_head = ops.reshape(projected, (batch_size, length, 3, self.num_heads, head_dim))
-        rate = attention._dropout_layer.rate
+        rate = dropout.rate
         if keras.backend.backend() == "jax" and not (training and rate):
             return ops.reshape(_attend_at_once(by_head, padding_mask), (-1, hidden_dim))
         by_part = ops.transpose(by_head, (2, 0, 3, 1, 4))  # [3, B, N, S, D]
@@ -162,11 +178,11 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         is_padding = 1 - ops.cast(padding_mask, query.dtype)  # [B, S]
         padding = (is_padding * (_MASKED_FLOAT16 if is_half else _MASKED))[:, None, None, :]
         if keras.backend.backend() == "tensorflow" and training and rate:
-            heads = training_attention(attention._dropout_layer, query, key, value, padding)
+            heads = training_attention(dropout, query, key, value, padding)
         else:
             scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, S, S]
             weights = ops.softmax(scores + padding, axis=-1)
-            weights = apply_dropout(attention._dropout_layer, weights, training)
+            weights = apply_dropout(dropout, weights, training)
             heads = ops.matmul(weights, value)  # [B, N, S, D]
         return ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), (-1, hidden_dim))
 

@@ -181,20 +181,13 @@ class TrainStep:
     ) -> list[tf.Tensor]:
         """The sum of the gradients of the micro-batches, one after the other."""
         count, variables = self._accumulation_steps, self.trainable_variables
-
-        def cut(values: tf.Tensor | None) -> tf.Tensor | None:
-            if values is None:  # no labels, no weights
-                return None
-            shape = tf.concat([[count, tf.shape(values)[0] // count], tf.shape(values)[1:]], axis=0)
-            parts = tf.reshape(values, shape)
-            static = [None if size is None else size // count for size in values.shape[:1]]
-            return tf.ensure_shape(parts, [count, *static, *values.shape[1:]])
-
-        micro_batches = tf.nest.map_structure(cut, batch)  # [N, B / N, …]
+        parts = tf.nest.map_structure(
+            lambda values: None if values is None else tf.stack(tf.split(values, count)), batch
+        )  # [N, B / N, …]
 
         def add_gradients(number: tf.Tensor, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
             micro_batch = tf.nest.map_structure(
-                lambda values: None if values is None else values[number], micro_batches
+                lambda values: None if values is None else values[number], parts
             )
             gradients = self._gradients(micro_batch, num_targets)
             added = [

@@ -4,6 +4,7 @@ from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
 from spanbert_tf.training.configured_optimizer import configured_adamw, encoder_variables
 from spanbert_tf.training.devices import choose_precision
+from spanbert_tf.training.memory import set_recompute
 from spanbert_tf.training.optimizers import AdamW
 from spanbert_tf.training.schedule import VariableGroup, WarmupLinearDecay
 
@@ -27,6 +28,7 @@ def build_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBer
 def compiled_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBertPretrainer:
     """A new model with its optimizer, both built, so that a checkpoint fits them."""
     model = build_pretrainer(config, vocabulary_size)
+    set_recompute(model, config.training.recompute)
     model.compile(
         optimizer=pretraining_optimizer(model, config),
         accumulation_steps=config.training.accumulation_steps,

@@ -42,6 +42,7 @@ from spanbert_tf.training.checkpoints import Checkpoints
 from spanbert_tf.training.configured_optimizer import finetuning_optimizer, freeze_layers
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import CheckStop, Evaluated, Job
+from spanbert_tf.training.memory import set_recompute
 from spanbert_tf.training.run import run
 from spanbert_tf.training.run_directory import ADAPTER, CONFIG_FILE, PRESET
 
@@ -146,6 +147,7 @@ class FinetuningJob(Job):
         if self._validation_data:
             self._task.check_model(model, self._validation_data, str(data))
         freeze_layers(backbone, config.optimizer.frozen_layers)
+        set_recompute(model, config.training.recompute)
         model.compile(
             optimizer=finetuning_optimizer(
                 model, config.optimizer, num_steps=max(self.num_steps, 1)

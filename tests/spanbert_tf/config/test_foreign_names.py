@@ -28,6 +28,8 @@ ARGUMENTS = {
     "adam_beta2": ("optimizer.beta_2", "optimizer.beta_2"),
     "adam_epsilon": ("optimizer.epsilon", "optimizer.epsilon"),
     "gradient_accumulation_steps": ("training.accumulation_steps", "training.accumulation_steps"),
+    "activation_checkpointing": ("training.recompute=layers", "training.recompute=layers"),
+    "gradient_checkpointing": ("training.recompute=layers", "training.recompute=layers"),
     "max_grad_norm": ("optimizer.global_clipnorm", "optimizer.global_clipnorm"),
     "bf16": ("training.precision=mixed_bfloat16", "training.precision=mixed_bfloat16"),
     "fp16": ("training.precision=mixed_float16", "training.precision=mixed_float16"),
@@ -56,8 +58,8 @@ RELEASE = "5.24.0"
 WITHOUT = """
     lr_scheduler_type lr_scheduler_kwargs optim optim_args optim_target_modules
     average_tokens_across_devices label_smoothing_factor bf16_full_eval fp16_full_eval tf32
-    activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing
-    gradient_checkpointing_kwargs torch_compile_backend torch_compile_mode use_liger_kernel
+    activation_checkpointing_kwargs gradient_checkpointing_kwargs torch_compile_backend
+    torch_compile_mode use_liger_kernel
     liger_kernel_config use_cache neftune_noise_alpha torch_empty_cache_steps logging_first_step
     log_on_each_node logging_nan_inf_filter include_num_input_tokens_seen log_level
     log_level_replica disable_tqdm report_to run_name project trackio_space_id trackio_bucket_id

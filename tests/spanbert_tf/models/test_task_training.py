@@ -3,10 +3,12 @@
 import warnings
 
 import keras
+import keras_hub
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertMaskedLM,
@@ -16,6 +18,7 @@ from spanbert_tf.models import (
     SpanBertTokenClassifier,
 )
 from spanbert_tf.training import adamw
+from spanbert_tf.training.memory import set_recompute
 
 VOCABULARY, LENGTH, SLOTS, BATCH = 29, 9, 3, 6
 TASKS = {
@@ -198,6 +201,52 @@ def test_a_batch_in_parts_trains_as_a_whole(name):
         logs = task.fit(data, shuffle=False, verbose=0).history
         results.append((list(logs.values()), task.get_weights()))
     check_equal(results[1], results[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "accumulation_steps"),
+    [
+        ("question_answerer", 1),
+        pytest.param("question_answerer", 2, marks=pytest.mark.slow),
+        pytest.param("pretrainer", 1, marks=pytest.mark.slow),
+        pytest.param("pretrainer", 2, marks=pytest.mark.slow),
+    ],
+)
+def test_layers_that_are_computed_again_train_as_those_that_are_kept(name, accumulation_steps):
+    """With dropout; what is held gets no gradient in either way."""
+    data, results = dataset(random_rows(name, BATCH), BATCH), []
+    for recompute in ("none", "layers"):
+        keras.utils.set_random_seed(3)
+        task = TASKS[name](SpanBertBackbone(VOCABULARY, 2, 4, 32, 37, max_sequence_length=LENGTH))
+        set_recompute(task, recompute)
+        task.compile(OPTIMIZERS["ours"](), accumulation_steps=accumulation_steps)
+        task.hold(task.backbone.transformer_layers[0].variables)
+        losses = task.fit(data, epochs=3, shuffle=False, verbose=0).history["loss"]
+        results.append((losses, task.get_weights()))
+    check_equal(*results)
+    assert len(set(results[0][0])) == 3
+
+
+@pytest.mark.slow
+def test_replicas_compute_their_layers_again_with_masks_of_their_own(two_devices):
+    data, results = dataset(random_rows("question_answerer", BATCH), BATCH), []
+    for recompute in ("none", "layers"):
+        keras.utils.set_random_seed(3)
+        with two_devices.scope():
+            backbone = SpanBertBackbone(VOCABULARY, 1, 4, 32, 37, max_sequence_length=LENGTH)
+            task = TASKS["question_answerer"](backbone)
+            set_recompute(task, recompute)
+            task.compile(OPTIMIZERS["ours"]())
+        losses = task.fit(data, epochs=3, shuffle=False, verbose=0).history["loss"]
+        results.append((losses, task.get_weights()))
+    check_equal(*results)
+
+
+def test_recompute_is_refused_where_there_is_nothing_to_compute_again():
+    other = keras_hub.models.BertBackbone(VOCABULARY, 1, 4, 32, 37)
+    set_recompute(other, "none")
+    with pytest.raises(ConfigurationError, match=r"BertBackbone has no transformer layers .*none"):
+        set_recompute(other, "layers")
 
 
 @pytest.mark.parametrize("metrics", [{"metrics": ["accuracy"]}, {"metrics": None}])
