@@ -26,10 +26,7 @@ class DrawnDropout:
     def __init__(self, layer: keras.layers.Dropout) -> None:
         self.rate, self.seed_generator = layer.rate, self
         self._seed = layer.seed_generator.next() if layer.rate else None
-
-    def next(self) -> keras.KerasTensor:
-        """The number."""
-        return self._seed
+        self.next = lambda: self._seed
 
     def __call__(self, x: keras.KerasTensor, training: bool) -> keras.KerasTensor:
         """What the layer computes."""

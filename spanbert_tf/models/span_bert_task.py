@@ -84,12 +84,14 @@ class SpanBertTask(Objectives, TrainStep, TaskPresets):
     @property
     def trainable_variables(self) -> list[keras.Variable]:
         """All that training changes, without a pooler that the task does not read."""
-        return self._without_unread(super().trainable_variables)
+        trained = super().trainable_variables
+        if self.backbone is None:
+            return trained
+        pooler = () if self._reads_pooler else self.backbone.pooled_dense.variables
+        left_out = self._held.union(map(id, pooler))
+        return [variable for variable in trained if id(variable) not in left_out]
 
-    @property
-    def trainable_weights(self) -> list[keras.Variable]:
-        """All that training changes, without a pooler that the task does not read."""
-        return self._without_unread(super().trainable_weights)
+    trainable_weights = trainable_variables  # states of metrics and seeds are never among them
 
     @property
     def non_trainable_variables(self) -> list[keras.Variable]:
@@ -99,13 +101,6 @@ class SpanBertTask(Objectives, TrainStep, TaskPresets):
 
     @property
     def non_trainable_weights(self) -> list[keras.Variable]:
-        """All others."""
+        """All others but states of metrics and seeds."""
         trained = {id(weight) for weight in self.trainable_weights}
         return [weight for weight in self.weights if id(weight) not in trained]
-
-    def _without_unread(self, variables: list[keras.Variable]) -> list[keras.Variable]:
-        if self.backbone is None:
-            return variables
-        pooler = () if self._reads_pooler else self.backbone.pooled_dense.variables
-        left_out = self._held.union(map(id, pooler))
-        return [variable for variable in variables if id(variable) not in left_out]
