@@ -1,9 +1,26 @@
 """What a step of training takes of a device's memory, and what to do where that is too much."""
 
-import keras
+import contextlib
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
 
-from spanbert_tf.errors import ConfigurationError
+import keras
+import tensorflow as tf
+from rich.filesize import decimal
+
+from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
+from spanbert_tf.errors import ConfigurationError, TrainingError
 from spanbert_tf.layers import TransformerEncoder
+from spanbert_tf.training.run_directory import AnyConfig
+
+# What a layer keeps for its gradients, in its inputs, [S, H]: itself, queries, keys, values, heads
+# (twice), the feed-forward network (4 + 4), dropouts (2), inputs and outputs of both norms (8) …
+_KEPT_INPUTS = 22
+_KEPT_WEIGHTS = 2  # … and in its attention's weights, [N, S, S]: themselves, those that are kept
+_KEPT_LOGITS = 3  # of each slot: logits, their softmax, and the gradient
+_OUT_OF_MEMORY = re.compile(r"OOM|out of memory|allocat", re.IGNORECASE)
+_TENSOR = re.compile(r"shape(\[[\d,]*\]) and type (\w+) on \S*device:(\w+:\d+)")
 
 
 def set_recompute(model: keras.Model, recompute: str) -> None:
@@ -24,3 +41,92 @@ def set_recompute(model: keras.Model, recompute: str) -> None:
         )
     for layer in layers:
         layer.recompute = recompute == "layers"
+
+
+def describe_step(model: keras.Model, config: AnyConfig, num_replicas: int) -> str:
+    """What a step takes of each device, in a line; of activations an estimate (see `activations`).
+
+    Args:
+        model: a task, built with its optimizer.
+        config: configuration of the run.
+        num_replicas: replicas that share a batch.
+    """
+    gradients = _num_bytes(model.trainable_variables)
+    parts = {
+        "weights": _num_bytes(model.variables),
+        "optimizer": _num_bytes(model.optimizer.variables),
+        "gradients": gradients,
+        "activations": activations(model, config, num_replicas),
+    }
+    sizes = ", ".join(f"{name} {decimal(size)}" for name, size in parts.items())
+    return f"about {decimal(sum(parts.values()))} of memory on each device ({sizes})"
+
+
+def activations(model: keras.Model, config: AnyConfig, num_replicas: int) -> int:
+    """About how many bytes a step keeps between a layer and its gradients.
+
+    Those of the encoder and of logits over the vocabulary; a task's own layers are not counted.
+
+    Args:
+        model: a task.
+        config: configuration of the run, which has the longest row and the rows of a batch.
+        num_replicas: replicas that share a batch.
+    """
+    training, backbone, length = config.training, model.backbone, config.data.sequence_length
+    rows = training.batch_size // (num_replicas * training.accumulation_steps)
+    rows *= getattr(model, "max_segments", 1)  # of a document
+    width = 4 if backbone.compute_dtype == "float32" else 2
+    inputs = length * backbone.hidden_dim * width
+    weights = backbone.num_heads * length**2 * width
+    layer = _KEPT_INPUTS * inputs + _KEPT_WEIGHTS * weights
+    num_layers = backbone.num_layers
+    row = num_layers * layer
+    if training.recompute == "layers":
+        row = num_layers * inputs + layer
+    if hasattr(config, "masking"):
+        slots = math.ceil(config.masking.rate * length) * len(model.objectives)
+        row += slots * backbone.vocabulary_size * 4 * _KEPT_LOGITS
+    return rows * row
+
+
+def _num_bytes(variables: Iterable[keras.Variable]) -> int:
+    return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)
+
+
+@contextlib.contextmanager
+def named_exhaustion(output: str, config: Callable[[], AnyConfig]) -> Iterator[None]:
+    """Says what to change where a device has too little memory.
+
+    Args:
+        output: directory of the run.
+        config: the configuration at the time of asking.
+
+    Raises:
+        TrainingError: TensorFlow found no memory.
+    """
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        if not _OUT_OF_MEMORY.search(str(error)):  # also a full disk, or too many open files
+            raise
+        found = _TENSOR.search(str(error))
+        shape, dtype, device = found.groups() if found else ("", "", "a device")
+        tensor = f" for {dtype} {shape}" if found else ""
+        changes = " or ".join(f"--set {change}" for change in _smaller(config().training))
+        advice = f"try {changes}" if changes else "take a smaller encoder or another device"
+        raise TrainingError(
+            f"{output}: out of memory on {device}{tensor}; {advice}; what is saved is kept"
+        ) from error
+
+
+def _smaller(training: TrainingConfig | FinetuningTrainingConfig) -> Iterator[str]:
+    """Changes of a configuration that take less memory, the cheapest first."""
+    if training.precision == "float32":
+        yield "training.precision=mixed_bfloat16"
+    if training.recompute == "none":
+        yield "training.recompute=layers"
+    parts, rows = training.accumulation_steps, training.batch_size
+    if more := next((n for n in range(2 * parts, rows + 1, parts) if rows % n == 0), None):
+        yield f"training.accumulation_steps={more}"
+    if rows > 1:
+        yield f"training.batch_size={max(rows // 2 // parts * parts, parts)}"

@@ -74,6 +74,8 @@ def run(
         where = devices.describe(model, job.config.training.precision)
         devices.say(f"{where}: {job.describe(model)}")
         devices.say(f"{output}: {room}")
+        replicas = devices.strategy.num_replicas_in_sync
+        devices.say(f"{output}: {describe_step(model, job.config, replicas)}")
         if advice := unused_card(NVIDIA_CARD):
             devices.say(advice)
 
