@@ -42,6 +42,7 @@ class Devices:
     Attributes:
         strategy: distribution strategy of the run; on JAX, where Keras shares the batches among
             the devices of a `keras.distribution`, TensorFlow's default.
+        num_replicas: devices that share a batch.
         are_several: whether several processes share the run, by a `MultiWorkerMirroredStrategy`.
         is_chief: whether this process writes.
 
@@ -53,7 +54,7 @@ class Devices:
         self, training: TrainingConfig | FinetuningTrainingConfig, num_devices: int | None = None
     ) -> None:
         self.strategy = make_strategy(training, num_devices)
-        self._num_replicas = _num_replicas(self.strategy)
+        self.num_replicas = _num_replicas(self.strategy)
         self.are_several = isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
         self.is_chief = not self.are_several or _worker_number(self.strategy.cluster_resolver) == 0
         if training.deterministic:
@@ -86,7 +87,7 @@ class Devices:
 
     def describe(self, model: keras.Model, precision: str) -> str:
         """What runs where in which precision, in a line."""
-        replicas, kind = self._num_replicas, device_kind()
+        replicas, kind = self.num_replicas, device_kind()
         count = len(tf.config.list_logical_devices(kind)) if kind == "GPU" and not _ON_JAX else 1
         devices = f"{max(count, replicas) if replicas > 1 else 1} {kind}"
         parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)

@@ -1,9 +1,10 @@
 """What a step of training takes of a device's memory, and what to do where that is too much."""
 
-import contextlib
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -19,7 +20,8 @@ from spanbert_tf.training.run_directory import AnyConfig
 _KEPT_INPUTS = 22
 _KEPT_WEIGHTS = 2  # … and in its attention's weights, [N, S, S]: themselves, those that are kept
 _KEPT_LOGITS = 3  # of each slot: logits, their softmax, and the gradient
-_OUT_OF_MEMORY = re.compile(r"OOM|out of memory|allocat", re.IGNORECASE)
+# TensorFlow's allocators; XLA, whose error is a `RuntimeError`.
+_OUT_OF_MEMORY = re.compile(r"OOM when allocating|out of memory|failed to allocate", re.IGNORECASE)
 _TENSOR = re.compile(r"shape(\[[\d,]*\]) and type (\w+) on \S*device:(\w+:\d+)")
 
 
@@ -79,10 +81,8 @@ def activations(model: keras.Model, config: AnyConfig, num_replicas: int) -> int
     inputs = length * backbone.hidden_dim * width
     weights = backbone.num_heads * length**2 * width
     layer = _KEPT_INPUTS * inputs + _KEPT_WEIGHTS * weights
-    num_layers = backbone.num_layers
-    row = num_layers * layer
-    if training.recompute == "layers":
-        row = num_layers * inputs + layer
+    kept = (inputs, layer) if training.recompute == "layers" else (layer, 0)
+    row = backbone.num_layers * kept[0] + kept[1] + layer  # the last: while gradients are computed
     if hasattr(config, "masking"):
         slots = math.ceil(config.masking.rate * length) * len(model.objectives)
         row += slots * backbone.vocabulary_size * 4 * _KEPT_LOGITS
@@ -93,30 +93,31 @@ def _num_bytes(variables: Iterable[keras.Variable]) -> int:
     return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)
 
 
-@contextlib.contextmanager
-def named_exhaustion(output: str, config: Callable[[], AnyConfig]) -> Iterator[None]:
-    """Says what to change where a device has too little memory.
+def names_exhaustion(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a job and an output that says what to change where a device has no memory.
 
-    Args:
-        output: directory of the run.
-        config: the configuration at the time of asking.
-
-    Raises:
-        TrainingError: TensorFlow found no memory.
+    Its `TrainingError` is one line in place of TensorFlow's own, or XLA's.
     """
-    try:
-        yield
-    except tf.errors.ResourceExhaustedError as error:
-        if not _OUT_OF_MEMORY.search(str(error)):  # also a full disk, or too many open files
-            raise
-        found = _TENSOR.search(str(error))
-        shape, dtype, device = found.groups() if found else ("", "", "a device")
-        tensor = f" for {dtype} {shape}" if found else ""
-        changes = " or ".join(f"--set {change}" for change in _smaller(config().training))
-        advice = f"try {changes}" if changes else "take a smaller encoder or another device"
-        raise TrainingError(
-            f"{output}: out of memory on {device}{tensor}; {advice}; what is saved is kept"
-        ) from error
+
+    @functools.wraps(run)
+    def named(job: Any, output: str, *args: Any, **options: Any) -> Any:
+        try:
+            return run(job, output, *args, **options)
+        except (MemoryError, RuntimeError, tf.errors.OpError) as error:
+            if not _is_exhaustion(error):
+                raise
+            found = _TENSOR.search(str(error))
+            place = f"{found[3]} for {found[2]} {found[1]}" if found else "a device"
+            changes = " or ".join(f"--set {change}" for change in _smaller(job.config.training))
+            advice = f"try {changes}" if changes else "take a smaller encoder or another device"
+            raise TrainingError(f"{output}: out of memory on {place}; {advice}") from error
+
+    return named
+
+
+def _is_exhaustion(error: BaseException) -> bool:
+    """Not so are a full disk and too many open files, which TensorFlow calls by the same name."""
+    return isinstance(error, MemoryError) or bool(_OUT_OF_MEMORY.search(str(error)))
 
 
 def _smaller(training: TrainingConfig | FinetuningTrainingConfig) -> Iterator[str]:

@@ -11,10 +11,12 @@ from spanbert_tf.terminal import print_line
 from spanbert_tf.training.checkpoints import Checkpoints, saved_steps
 from spanbert_tf.training.devices import NVIDIA_CARD, Devices, decide_precision, unused_card
 from spanbert_tf.training.job import Job
+from spanbert_tf.training.memory import describe_step, names_exhaustion
 from spanbert_tf.training.run_directory import BACKEND, CHECKPOINTS, RunDirectory
 from spanbert_tf.training.watch import Watch
 
 
+@names_exhaustion
 def run(
     job: Job, output: str, num_devices: int | None = None, *, backend_changed: bool = False
 ) -> Any:
@@ -33,7 +35,8 @@ def run(
         BadInputError: a file or directory cannot be used, or a record is damaged.
         MismatchError: what the run is to read does not fit together, or is not what it began with.
         ConfigurationError: the devices cannot share the batch equally, or are not there.
-        TrainingError: gradients were not finite again and again, or another worker was lost.
+        TrainingError: gradients were not finite again and again, another worker was lost, or a
+            device has too little memory.
     """
     # Check.
     directory = RunDirectory(output)
@@ -74,8 +77,7 @@ def run(
         where = devices.describe(model, job.config.training.precision)
         devices.say(f"{where}: {job.describe(model)}")
         devices.say(f"{output}: {room}")
-        replicas = devices.strategy.num_replicas_in_sync
-        devices.say(f"{output}: {describe_step(model, job.config, replicas)}")
+        devices.say(describe_step(model, job.config, devices.num_replicas))
         if advice := unused_card(NVIDIA_CARD):
             devices.say(advice)
 
