@@ -20,33 +20,20 @@ MOST_KEYS = 512  # up to so many blocks are held out to the number
 
 
 class SplitKeys(NamedTuple):
-    """What must be known of a file's documents and records to decide.
+    """What must be known of a file's documents and records to decide."""
 
-    Attributes:
-        documents: the smallest and the largest keys of its documents, two of each.
-        records: the `MOST_KEYS` smallest ids of its records.
-        num_documents: documents with text.
-        num_records: records.
-        squared_records: the sum of the squares of the documents' numbers of records.
-    """
-
-    documents: tuple[int, ...]
-    records: tuple[int, ...]
-    num_documents: int
+    documents: tuple[int, ...]  # the smallest and the largest keys of its documents, two of each
+    records: tuple[int, ...]  # the `MOST_KEYS` smallest ids of its records
+    num_documents: int  # documents with text
     num_records: int
-    squared_records: int
+    squared_records: int  # the sum of the squares of the documents' numbers of records
 
 
 class HeldOut(NamedTuple):
-    """Tells the records that are held out.
+    """Tells the records that are held out."""
 
-    Attributes:
-        by_document: whether documents are held out as a whole.
-        limit: keys from here on are not held out.
-    """
-
-    by_document: bool
-    limit: int
+    by_document: bool  # whether documents are held out as a whole
+    limit: int  # keys from here on are not held out
 
     def split(self, record: Record) -> str:
         """`"validation"` or `"train"`."""

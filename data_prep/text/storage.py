@@ -71,16 +71,13 @@ def remove_file(path: str) -> None:
 class InputFile:
     """A file of text.
 
-    Attributes:
-        path: where it is.
-        name: its path below the directory that all input files share; with the number of a
-            document in the file it identifies the document, wherever the files are moved.
-        size: in bytes, as it lies on disk.
+    With the number of a document in the file its name identifies the document, wherever the files
+    are moved.
     """
 
     path: str
-    name: str
-    size: int
+    name: str  # its path below the directory that all input files share
+    size: int  # in bytes, as it lies on disk
 
 
 def find_files(

@@ -225,22 +225,13 @@ class Manifest:
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One TFRecord file of pre-training records.
+    """One TFRecord file of pre-training records."""
 
-    Attributes:
-        file: name inside the directory, `train-00000-of-00008.tfrecord`.
-        split: `"train"` or `"validation"`.
-        num_records: records in the file.
-        num_tokens: word pieces in the file.
-        sha256: hexadecimal digest of the whole file.
-        num_bytes: size of the file.
-    """
-
-    file: str
+    file: str  # name inside the directory, `train-00000-of-00008.tfrecord`
     split: Literal["train", "validation"]
     num_records: Count
-    num_tokens: Count
-    sha256: str
+    num_tokens: Count  # word pieces in the file
+    sha256: str  # hexadecimal digest of the whole file
     num_bytes: Count
 
     __pydantic_config__: ClassVar[dict] = {"extra": "forbid"}

@@ -40,38 +40,20 @@ _OPTION = "--initial-preset"
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What one trained model reaches on the held-out records.
+    """What one trained model reaches on the held-out records."""
 
-    Attributes:
-        config: name of the configuration.
-        seed: seed of the run.
-        masked_lm_loss: nats a masked token.
-        masked_lm_accuracy: share of the masked tokens whose likeliest filling is right.
-        span_boundary_loss: nats a target of the span boundary objective, or `None` without it.
-        encoder_change: how far the weights of the encoder are from those that it began with, as a
-            share of their norm; `None` where it began at random.
-    """
-
-    config: str
+    config: str  # its name
     seed: int
-    masked_lm_loss: float
-    masked_lm_accuracy: float
-    span_boundary_loss: float | None
+    masked_lm_loss: float  # nats a masked token
+    masked_lm_accuracy: float  # share of the masked tokens whose likeliest filling is right
+    span_boundary_loss: float | None  # nats a target; `None` without that objective
+    # How far the weights of the encoder are from those that it began with, as a share of their
+    # norm; `None` where it began at random.
     encoder_change: float | None = None
 
 
 class ContinuedEncoder:
-    """What the encoder of a preset was before the runs.
-
-    Args:
-        preset: directory, or another name that `from_preset` takes.
-
-    Attributes:
-        preset: as given.
-
-    Raises:
-        BadInputError: the preset cannot be read.
-    """
+    """What the encoder of a preset was before the runs."""
 
     def __init__(self, preset: str) -> None:
         self.preset = preset

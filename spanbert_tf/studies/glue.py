@@ -67,17 +67,11 @@ _SEGABERT_AVERAGES = {  # SegaBERT, tables 1 and 3
 
 
 class Result(NamedTuple):
-    """Scores of a run on the development set of a task.
+    """Scores of a run on the development set of a task."""
 
-    Attributes:
-        scores: name → percent; `score` is their mean.
-        path: directory that holds them.
-        golden_sha256: tells the model that they are of, see `golden_digest`, where it is known.
-    """
-
-    scores: dict[str, float]
-    path: str
-    golden_sha256: str | None = None
+    scores: dict[str, float]  # name → percent; `score` is their mean
+    path: str  # directory that holds them
+    golden_sha256: str | None = None  # of the model, see `golden_digest`, where it is known
 
 
 def run_glue(runs: str, submission: str | None = None, *, overwrite: bool = False) -> None:

@@ -20,7 +20,6 @@ from spanbert_tf.tasks.pipeline import BATCH_SIZE, TEXT_ALONE, Pipeline, RawInpu
 from spanbert_tf.tasks.task import task_of_preset, task_of_records
 from spanbert_tf.terminal import print_line
 
-SOURCE_FORMATS = ("jsonlines", "text")
 _ADVICE = (
     "a line is an object of the task's fields; for plain texts, a line each, give --format text"
 )
@@ -166,7 +165,7 @@ def predict_lines(
         preset: as for `Predictor`.
         source: path of the lines, or `-` for standard input; UTF-8, whatever the locale.
         output: path of the predictions, or `-` for standard output; UTF-8, too.
-        source_format: one of `SOURCE_FORMATS`: `"jsonlines"`, objects of the task's fields, blank
+        source_format: `"jsonlines"`, objects of the task's fields, blank
             lines passed over; `"text"`, a text a line, blank ones too, so that the predictions'
             lines are those of the texts.
         top_k: as for `Predictor`.

@@ -17,17 +17,11 @@ _END = rf"([.!?]{_CLOSING})[ \t]([ \t]*{_OPENING}[\p{{Lu}}\p{{Nd}}])"
 
 
 class SegmentPositions(NamedTuple):
-    """Where each token stands, ragged int32 [N, tokens].
+    """Where each token stands, ragged int32 [N, tokens]."""
 
-    Attributes:
-        paragraph_indices: its paragraph in the text; the first has `first_paragraph`.
-        sentence_indices: its sentence in the paragraph, from 0.
-        token_indices: its place in the sentence, from 0.
-    """
-
-    paragraph_indices: tf.RaggedTensor
-    sentence_indices: tf.RaggedTensor
-    token_indices: tf.RaggedTensor
+    paragraph_indices: tf.RaggedTensor  # its paragraph in the text; the first has `first_paragraph`
+    sentence_indices: tf.RaggedTensor  # its sentence in the paragraph, from 0
+    token_indices: tf.RaggedTensor  # its place in the sentence, from 0
 
 
 def segment_positions(

@@ -24,15 +24,10 @@ _REPLACE = (
 
 
 class Casing(NamedTuple):
-    """What is done to text before it is split into word pieces.
+    """What is done to text before it is split into word pieces."""
 
-    Attributes:
-        lowercase: whether it is lower-cased.
-        strip_accents: whether accents are stripped; only where it is lower-cased.
-    """
-
-    lowercase: bool
-    strip_accents: bool
+    lowercase: bool  # whether it is lower-cased
+    strip_accents: bool  # whether accents are stripped; only where it is lower-cased
 
     @classmethod
     def of(cls, lowercase: bool, strip_accents: bool | None = None) -> "Casing":

@@ -42,18 +42,11 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class AnsweredQuestion:
-    """A model's answers to a question.
+    """A model's answers to a question."""
 
-    Attributes:
-        id: id of the question.
-        candidates: best first; each text once. Where a passage has no tokens, an empty one.
-        null_score: score of no answer, the lowest of all windows; if it exceeds the best
-            candidate's score, it speaks for no answer.
-    """
-
-    id: str
-    candidates: tuple[Candidate, ...]
-    null_score: float
+    id: str  # of the question
+    candidates: tuple[Candidate, ...]  # best first, each text once; an empty one without tokens
+    null_score: float  # of no answer, the lowest of all windows
 
     @property
     def null_odds(self) -> float:
