@@ -180,9 +180,6 @@ class Manifest:
             wanted: name of a value → what is wanted; `None`: any.
             directory: directory of the records, for errors.
             fitting: `(name, the records' own value)` → the settings that fit it.
-
-        Raises:
-            MismatchError: values differ; the message names all of them.
         """
         differences, settings = [], []
         for name, value in wanted.items():
@@ -341,12 +338,7 @@ class PretrainingManifest(Manifest):
         return manifest
 
     def check_fit(self, directory: str, split: str, *, segment_aware: bool) -> None:
-        """Refuses records that a data set cannot be made of.
-
-        Raises:
-            BadInputError: there is no such split, or it has no records.
-            MismatchError: they do not tell SegaBERT's positions.
-        """
+        """Refuses a split that is not there or empty, and records without SegaBERT's positions."""
         if split not in SPLITS:
             raise BadInputError(f"split: {split!r} is not one of {', '.join(SPLITS)}")
         if not self.num_records(split):
