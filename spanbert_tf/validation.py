@@ -60,11 +60,11 @@ def validated(
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        keys, problem = _first_problem(error, section)
+        keys, problem = first_problem(error, section)
         raise ConfigurationError(f"{place(keys)}{keys[0]}: {problem}") from error
 
 
-def _first_problem(error: ValidationError, section: str) -> tuple[list[str], str]:
+def first_problem(error: ValidationError, section: str = "") -> tuple[list[str], str]:
     """The keys that the first error is about, and what is wrong with the first of them."""
     first: Any = error.errors(include_url=False)[0]
     # Not the place in a list: it stands in one line.

@@ -238,15 +238,19 @@ def test_each_page_has_its_place():
 
 
 def test_the_toy_task_is_walked_through_whole():
-    """The blocks of the page are the file, in order."""
-    shown = "\n".join(blocks(DOCS / "adding_a_task.md", "python"))
-    toy = ROOT / "tests" / "spanbert_tf" / "tasks" / "toy_task.py"
+    """The blocks of the page are the file, in order; the last is that of a derived task."""
+    *of_toy, of_derived = blocks(DOCS / "adding_a_task.md", "python")
+    toy, derived = (
+        (ROOT / "tests" / "spanbert_tf" / "tasks" / name).read_text()
+        for name in ("toy_task.py", "by_loss.py")
+    )
 
     def lines(text):
         return [line for line in text.splitlines() if line.strip()]
 
-    assert lines(shown) == lines(toy.read_text())
-    assert len(toy.read_text().splitlines()) <= 100  # a budget: what a task takes beyond its idea
+    assert lines("\n".join(of_toy)) == lines(toy)
+    assert len(toy.splitlines()) <= 100  # a budget: what a task takes beyond its idea
+    assert of_derived == derived
 
 
 @pytest.mark.parametrize(

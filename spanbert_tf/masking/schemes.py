@@ -9,12 +9,17 @@ import functools
 import importlib.metadata
 from typing import Literal
 
+from pydantic import ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
 from spanbert_tf.errors import ConfigurationError
-from spanbert_tf.validation import PositiveInt, PositiveUpToOne, Section
+from spanbert_tf.validation import PositiveInt, PositiveUpToOne, Section, first_problem
 
 ENTRY_POINTS = "spanbert_tf.masking_schemes"
 ReplacementUnit = Literal["token", "word", "span"]
 SpanStart = Literal["anchor_token", "word"]
+ANNOTATED = ("entities", "noun_phrases")  # spans that cover a part of a block
+MOST_ANNOTATED = 0.99  # of the draws, so that the others fill any budget in good time
 
 
 class Scheme(Section):
@@ -27,8 +32,9 @@ class Scheme(Section):
             at a word that is drawn evenly; `None`: as the options say.
         spans: the records' spans that `share` of the draws take, if any: `"entities"` or
             `"noun_phrases"` of annotated records, or `"sentences"`.
-        share: of the draws, in blocks that have such spans; 1 where they cover the whole block,
-            since a budget could not be met otherwise.
+        share: how many of the draws take one of these spans, in blocks that have any; the others
+            take words or pieces. 1 is for sentences, which cover the whole block; annotated spans
+            may cover less than the budget, which others must fill: 0.99 at most.
         replaced: what one draw of 80/10/10 decides for.
     """
 
@@ -38,6 +44,19 @@ class Scheme(Section):
     spans: str | None = None
     share: PositiveUpToOne = 0.5  # the paper's "50 %"; released code: --ner-masking-prob
     replaced: ReplacementUnit = "span"
+
+    @field_validator("share")
+    @classmethod
+    def _check_budget_can_be_met(cls, share: float, others: ValidationInfo) -> float:
+        spans = others.data.get("spans")
+        if share > MOST_ANNOTATED and spans in ANNOTATED:
+            raise PydanticCustomError(
+                "budget",
+                "Input should be {most} at most with spans={spans}: these cover a part of a block, "
+                "and other draws must fill its budget",
+                {"most": MOST_ANNOTATED, "spans": repr(spans)},
+            )
+        return share
 
 
 SCHEMES = {
@@ -69,6 +88,9 @@ def find_scheme(name: str) -> Scheme | None:
     try:
         scheme = point.load()
         problem = "" if isinstance(scheme, Scheme) else f"it is {scheme!r}, no Scheme"
+    except ValidationError as error:
+        keys, problem = first_problem(error)
+        problem = f"{keys[0]}: {problem}"
     except (ImportError, AttributeError, ValueError) as error:
         problem = " ".join(str(error).split())
     if problem:

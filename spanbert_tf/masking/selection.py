@@ -17,7 +17,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from spanbert_tf.masking.options import MaskingOptions
-from spanbert_tf.masking.schemes import Scheme
+from spanbert_tf.masking.schemes import MOST_ANNOTATED, Scheme
 from spanbert_tf.masking.spans import (
     AnnotatedSpans,
     Blocks,
@@ -27,9 +27,9 @@ from spanbert_tf.masking.spans import (
     find_words,
 )
 
-# Draws that are enough for any block, in multiples of the row's length. A token that is left is
-# drawn by one draw in 2 S at least, so one row in 10^25 would need more.
-_MOST_DRAWS_A_POSITION = 128
+# Draws that are enough for any block, in multiples of S / (1 - share): one of so many meets a token
+# that is left, so one row in 10^25 would need more.
+_MOST_DRAWS = 64
 _LARGEST_ROUND = 62  # bits of an int64 that candidates can have
 _EARLIER_ROUND = 1 << 62  # the bit of all candidates that earlier rounds accepted
 _FLOAT64_EXPONENT_SHIFT, _FLOAT64_EXPONENT_BIAS = 52, 1023
@@ -75,7 +75,8 @@ def select_tokens(
         tf.gather(keys, late),
         annotated and AnnotatedSpans(*(tf.gather(values, late) for values in annotated)),
     )
-    most_draws = _MOST_DRAWS_A_POSITION * tf.shape(blocks.token_ids, tf.int64)[1]
+    share = min(options.numbers.share, MOST_ANNOTATED)
+    most_draws = int(_MOST_DRAWS / (1 - share)) * tf.shape(blocks.token_ids, tf.int64)[1]
 
     def more_to_mask(first_draw: tf.Tensor, masked: tf.Tensor, remaining: tf.Tensor) -> tf.Tensor:
         del masked
@@ -92,7 +93,7 @@ def select_tokens(
     is_done = tf.debugging.assert_less(
         left_over,
         tf.constant(1, tf.int64),
-        message="masking: after 128 draws a position a block's budget is not met",
+        message="masking: a block's budget is not met after draws that are enough for any",
     )
     with tf.control_dependencies([is_done]):
         return tf.tensor_scatter_nd_update(masked, late[:, tf.newaxis], late_masked)

@@ -14,6 +14,7 @@ from spanbert_tf.supervision import one_run
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.table import load_task
 from spanbert_tf.terminal import print_line
+from spanbert_tf.training.job import check_best
 
 
 @one_run
@@ -74,6 +75,8 @@ def run_grid(
         )
         if scores is None:
             return None
+        if scores:
+            check_best(task.best, scores, run)
         results[run], points[run] = scores, point
         keras.backend.clear_session()
     if not all(results.values()):  # a worker that is not the chief scores nothing

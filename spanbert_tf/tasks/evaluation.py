@@ -126,7 +126,7 @@ def load_task_model(
         MismatchError: vocabulary, casing or the layout of the rows differ.
     """
     preset = os.fspath(preset)
-    task = task_of_preset(preset)
+    task = task_of_preset(preset, data[0].info.task if data else None)
     if task is None:
         raise BadInputError(
             f"{preset}: holds no fine-tuned model with a trained head; fine-tune it first, or use "
@@ -134,8 +134,8 @@ def load_task_model(
         )
     model = load_trained(task.model_class, preset, precision)
     for records in data:
-        if records.info.task != task.name:
-            raise MismatchError(f"{records}: holds no records of {task.name}, as {preset} reads")
+        if records.info.task != (reads := task.info_class.task):
+            raise MismatchError(f"{records}: holds no records of {reads}, as {preset} reads")
         check_reads(model.backbone, model.preprocessor.tokenizer, records.info, records, preset)
         task.check_model(model, records, preset)
     return task, model

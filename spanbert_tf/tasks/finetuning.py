@@ -22,26 +22,17 @@ from spanbert_tf.models.keras_hub_presets import (
     without_mixed_precision,
 )
 from spanbert_tf.models.span_bert_task import SpanBertTask
-from spanbert_tf.presets.loading import (
-    checked_tokenizer,
-    load_preset,
-    load_with_tokenizer,
-)
+from spanbert_tf.presets.loading import checked_tokenizer, load_preset, load_with_tokenizer
 from spanbert_tf.presets.writing import check_weights, published_name, write_preset
 from spanbert_tf.supervision import one_run
-from spanbert_tf.tasks.evaluation import (
-    check_encoder,
-    check_labelled,
-    check_reads,
-    shown_scores,
-)
-from spanbert_tf.tasks.table import load_task, load_task_config
+from spanbert_tf.tasks.evaluation import check_encoder, check_labelled, check_reads, shown_scores
+from spanbert_tf.tasks.table import TASKS, load_task, load_task_config
 from spanbert_tf.tasks.task import Task
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.checkpoints import Checkpoints
 from spanbert_tf.training.configured_optimizer import finetuning_optimizer, freeze_layers
 from spanbert_tf.training.devices import Devices
-from spanbert_tf.training.job import CheckStop, Evaluated, Job
+from spanbert_tf.training.job import CheckStop, Evaluated, Job, check_best
 from spanbert_tf.training.memory import set_recompute
 from spanbert_tf.training.run import run
 from spanbert_tf.training.run_directory import ADAPTER, CONFIG_FILE, PRESET
@@ -108,6 +99,7 @@ class FinetuningJob(Job):
             check_records(config, records.info, records)
         if validation_data:
             check_labelled(self._validation_data.info, self._validation_data)
+            self._check_best()
         self.config, self._preset = config, preset
         self._adapter = self._adapter_to_go_on_from()
         self._encoder = self._adapter.encoder if self._adapter else preset
@@ -121,6 +113,13 @@ class FinetuningJob(Job):
         self.num_steps = self._plan.num_steps
         self.tokens_per_step = self._plan.tokens_per_step
         self.hidden_dim = encoder_width(preset)
+
+    def _check_best(self) -> None:
+        """Before the first step, where a baseline tells what another package's task scores."""
+        task, records = self._task, self._validation_data
+        if task.name not in TASKS and task.baseline is not None and task.best.metric != LOSS:
+            scores = task.score(task.outcome(None, records, task.baseline(records)))
+            check_best(task.best, [*scores, LOSS], f"task {task.name}")
 
     def load_config(self, path: str) -> FinetuningConfig:
         """Reads the `config.yaml` of a run of any task."""

@@ -5,7 +5,7 @@ name is the task's and whose value is a class that derives from `spanbert_tf.tas
 """
 
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from spanbert_tf.config.finetuning import FinetuningConfig, load_finetuning_config
@@ -15,7 +15,7 @@ from spanbert_tf.lazy import load
 ENTRY_POINTS = "spanbert_tf.tasks"
 # Name → its folder and the class of the folder's `task`; with `Config` at its end, that of a
 # configuration is in the folder's `records`, which needs no TensorFlow.
-_TASKS = {
+TASKS = {
     "coreference": "spanbert_tf.tasks.coreference:Coreference",
     "named_entities": "spanbert_tf.tasks.named_entities:NamedEntities",
     "question_answering": "spanbert_tf.tasks.question_answering:QuestionAnswering",
@@ -25,8 +25,8 @@ _TASKS = {
 
 
 def task_names() -> list[str]:
-    """The names of all tasks, those of other packages included."""
-    return sorted({*_TASKS, *_entry_points()})
+    """The names of all tasks, those of other packages behind this one's."""
+    return list(TASKS | _entry_points())
 
 
 def load_task(name: str) -> Any:
@@ -35,7 +35,7 @@ def load_task(name: str) -> Any:
     Raises:
         ConfigurationError: no task has that name.
     """
-    if name in _TASKS:
+    if name in TASKS:
         return load(_place(name, "task"))()
     if point := _entry_points().get(name):
         try:
@@ -58,15 +58,16 @@ def load_task_config(name_or_path: str, overrides: Sequence[str] = ()) -> Finetu
 
 def task_config_class(name: str) -> type[FinetuningConfig]:
     """The configuration class of a task; that of another package comes with the task itself."""
-    if name in _TASKS:
+    if name in TASKS:
         return load(_place(name, "records") + "Config")
     return load_task(name).config_class
 
 
 def _place(name: str, module: str) -> str:
-    folder, _, class_name = _TASKS[name].partition(":")
+    folder, _, class_name = TASKS[name].partition(":")
     return f"{folder}.{module}:{class_name}"
 
 
-def _entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:
-    return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    return {point.name: point for point in sorted(points, key=lambda point: point.name)}

@@ -23,7 +23,7 @@ from spanbert_tf.files.kinds import ANY_TASK, info_file, refuse_other_records
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.keras_hub_presets import is_task_preset
 from spanbert_tf.tasks.pipeline import Pipeline
-from spanbert_tf.tasks.table import load_task, task_names
+from spanbert_tf.tasks.table import TASKS, load_task, task_names
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.training.checkpoints import Best
 
@@ -348,16 +348,31 @@ def task_dataset(directory: str | os.PathLike | Records, **options: bool | int) 
     return load_task(records.info.task).dataset(records, **options)
 
 
-def task_of_preset(preset: str) -> Task | None:
+def task_of_preset(preset: str, records_task: str | None = None) -> Task | None:
     """The task whose model a preset holds; `None` where it is another model.
 
+    Tasks can share a class of models. The preset is then of the task of the records that it is to
+    read, before that of this package's, whatever other packages are there.
+
+    Args:
+        preset: what `from_preset` takes.
+        records_task: name of the records' task, where there are records.
+
     Raises:
-        BadInputError: there is no preset of that name.
+        BadInputError: there is no preset of that name, or it may be of two tasks of other packages.
     """
-    for name in task_names():
-        task = load_task(name)
-        if is_task_preset(preset, task.model_class):
-            return task
+    others = [name for name in task_names() if name not in TASKS]
+    named = [records_task] if records_task else []
+    for names in (named, *([name] for name in TASKS), others):
+        tasks = [t for t in map(load_task, names) if is_task_preset(preset, t.model_class)]
+        if len(tasks) > 1:
+            raise BadInputError(
+                f"{preset}: its model is of a class that the tasks "
+                f"{' and '.join(task.name for task in tasks)} share; give one of them a class of "
+                "its own, or remove its package"
+            )
+        if tasks:
+            return tasks[0]
     return None
 
 

@@ -9,7 +9,13 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from spanbert_tf.errors import BadInputError, MismatchError, TrainingError, reason
+from spanbert_tf.errors import (
+    BadInputError,
+    ConfigurationError,
+    MismatchError,
+    TrainingError,
+    reason,
+)
 from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.run_directory import AnyConfig, RunDirectory
@@ -35,6 +41,20 @@ class Evaluated(NamedTuple):
 
     metrics: Mapping[str, float]
     remark: str = ""
+
+
+def check_best(best: Best, metrics: Iterable[str], place: str) -> None:
+    """Checks that evaluations have the metric that the best one is chosen by.
+
+    Raises:
+        ConfigurationError: they have others, which are named after `place`, a run or a task.
+    """
+    if best.metric not in metrics:
+        raise ConfigurationError(
+            f"{place}: its best evaluation is to be chosen by {best.metric!r}, and they have "
+            f"{', '.join(metrics)}; name one of these as the task's `best`, and give the same "
+            "command again"
+        )
 
 
 class Phase(NamedTuple):

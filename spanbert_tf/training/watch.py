@@ -15,7 +15,7 @@ import rich.progress
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.checkpoints import Checkpoints
 from spanbert_tf.training.devices import Devices
-from spanbert_tf.training.job import Job, TrainingDiverged
+from spanbert_tf.training.job import Job, TrainingDiverged, check_best
 from spanbert_tf.training.metrics_log import MetricsLog
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -206,6 +206,9 @@ class Watch(keras.callbacks.Callback):
         if not self._job.evaluates_after(self.step):
             return
         metrics, remark = self._job.evaluate(self._trained, self.stop_on_signal)
+        if self._job.best.metric not in metrics:
+            self._checkpoints.save(self.step)  # the same command goes on from here
+        check_best(self._job.best, metrics, self._output)
         if self._job.config.training.keep_best:
             self._checkpoints.keep_if_best(self.step, metrics)
         # Last: killed before it, the run evaluates again.

@@ -130,7 +130,7 @@ class Coreference(Task):
         config: CoreferenceConfig,
     ) -> SpanBertCoreferenceResolver:
         """A resolver on the encoder."""
-        return SpanBertCoreferenceResolver(
+        return self.model_class(
             backbone,
             SpanBertCoreferenceResolverPreprocessor(tokenizer, info.sequence_length),
             max_segments=info.max_training_segments,

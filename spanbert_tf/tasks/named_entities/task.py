@@ -127,7 +127,7 @@ class NamedEntities(Task):
         config: NamedEntitiesConfig,
     ) -> SpanBertTokenClassifier:
         """A classifier of word pieces on the encoder."""
-        return SpanBertTokenClassifier(
+        return self.model_class(
             backbone,
             info.labels,
             SpanBertTokenClassifierPreprocessor(tokenizer, info.sequence_length),

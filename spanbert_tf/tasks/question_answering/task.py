@@ -159,7 +159,7 @@ class QuestionAnswering(Task):
             question_first=info.question_first,
             segment_aware=info.segment_aware,
         )
-        return SpanBertQuestionAnswerer(
+        return self.model_class(
             backbone,
             preprocessor,
             max_answer_tokens=config.prediction.max_answer_tokens,

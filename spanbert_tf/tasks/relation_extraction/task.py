@@ -132,9 +132,7 @@ class RelationExtraction(Task):
         preprocessor = SpanBertRelationClassifierPreprocessor(
             tokenizer, info.sequence_length, markers=info.markers, entities=info.entities
         )
-        return SpanBertRelationClassifier(
-            backbone, info.labels, preprocessor, dropout=backbone.dropout
-        )
+        return self.model_class(backbone, info.labels, preprocessor, dropout=backbone.dropout)
 
     def predict_batch(
         self, model: SpanBertRelationClassifier, x: dict, outputs: tf.Tensor

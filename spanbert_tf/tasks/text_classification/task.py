@@ -155,7 +155,7 @@ class TextClassification(Task):
             segment_aware=info.segment_aware,
             is_pair=info.is_pair,
         )
-        model = SpanBertTextClassifier(
+        model = self.model_class(
             backbone, len(info.labels), preprocessor, dropout=backbone.dropout, labels=info.labels
         )
         if config.classifier.initial == "majority":

@@ -12,8 +12,10 @@ import pytest
 import record_files
 
 from spanbert_tf.data import pretraining_dataset
+from spanbert_tf.data.manifest import ANNOTATIONS
 from spanbert_tf.errors import ConfigurationError, MismatchError
 from spanbert_tf.masking import MaskingOptions
+from spanbert_tf.masking.schemes import ANNOTATED
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "pretraining.md"
 SECTION = re.search(r"^## Your own masking scheme\n(.*?)^## ", PAGE.read_text(), re.M | re.S)[1]
@@ -23,7 +25,11 @@ SCHEMES_OF_OTHERS = {  # scheme: its value, what is wrong
     "missing": ("no_schemes:X", "No module named 'no_schemes'"),
     "nameless": ("odd_schemes:X", "has no attribute 'X'"),
     "text": ("odd_schemes:TEXT", "it is 'words', no Scheme"),
-    "too_often": ("odd_share:SCHEME", "share Input should be less than or equal to 1"),
+    "too_often": ("odd_share:SCHEME", "(share: 2.0 must be less than or equal to 1)"),
+    "alone": (
+        "odd_alone:SCHEME",
+        "(share: 1.0 must be 0.99 at most with spans='entities': these cover a part of a block",
+    ),
 }
 LENGTH = 40
 
@@ -32,7 +38,8 @@ def install(site):
     """What pip leaves of the page's package and of a broken one."""
     points = tomllib.loads(PROJECT)["project"]["entry-points"][GROUP]
     broken = {name: value for name, (value, _) in SCHEMES_OF_OTHERS.items()}
-    for package, schemes in (("my", points | {"trees": "my_trees:TREES"}), ("odd", broken)):
+    mine = {"trees": "my_trees:TREES", "mostly_entities": "my_entities:SCHEME"}
+    for package, schemes in (("my", points | mine), ("odd", broken)):
         directory = site / f"{package}_schemes-1.0.dist-info"
         directory.mkdir(parents=True)
         name = f"Metadata-Version: 2.1\nName: {package}-schemes\nVersion: 1.0\n"
@@ -42,9 +49,15 @@ def install(site):
     (site / "my_schemes.py").write_text(MODULE)
     (site / "my_trees.py").write_text(MODULE.replace("SENTENCES", "TREES").replace("sent", "tre"))
     (site / "odd_schemes.py").write_text('TEXT = "words"\n')
-    (site / "odd_share.py").write_text(
-        "from spanbert_tf.masking import Scheme\n\nSCHEME = Scheme(share=2.0)\n"
-    )
+    schemes = {
+        "odd_share": "share=2.0",
+        "odd_alone": "spans='entities', share=1.0",
+        "my_entities": "spans='entities', share=0.99",
+    }
+    for module, numbers in schemes.items():
+        (site / f"{module}.py").write_text(
+            f"from spanbert_tf.masking import Scheme\n\nSCHEME = Scheme({numbers})\n"
+        )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -135,6 +148,26 @@ def test_an_unknown_name_is_refused_with_all_that_there_are():
     message = str(raised.value)
     assert message.startswith("masking.scheme: 'sentence' must be subwords or whole_words or ")
     assert " or sentences or " in message and "\n" not in message
+
+
+def test_a_budget_is_met_where_nearly_all_draws_take_an_entity(tmp_path):
+    """The others fill it, however many of them that takes."""
+    records = record_files.random_records(8, LENGTH, seed=5)
+    for record in records:
+        record |= {"entity_starts": [0], "entity_ends": [0]}
+    options = {"sequence_length": LENGTH, "annotations": ["entities"]}
+    record_files.write_records(tmp_path / "records", records, records, **options)
+    masking = {"scheme": "mostly_entities", "rate": 0.999}  # all of a block
+    data = pretraining_dataset(
+        str(tmp_path / "records"), batch_size=8, masking=masking, split="validation"
+    )
+    (batch,) = data.as_numpy_iterator()
+    lengths = [len(record["token_ids"]) for record in records]
+    assert batch["mask_weights"].sum(axis=1).tolist() == lengths
+
+
+def test_the_spans_that_schemes_know_as_annotated_are_those_of_records():
+    assert set(ANNOTATED) == set(ANNOTATIONS)
 
 
 @pytest.mark.parametrize("name", SCHEMES_OF_OTHERS)
