@@ -1,4 +1,4 @@
-"""A BERT checkpoint in memory, whatever project wrote it, and what must be in it.
+"""A BERT checkpoint, whatever project wrote it, and what must be in it.
 
 Names and layouts are those of HuggingFace's `BertForPreTraining` in PyTorch (a matrix is
 [outputs, inputs]); the span boundary head has the names of the original SpanBERT code
@@ -6,7 +6,8 @@ Names and layouts are those of HuggingFace's `BertForPreTraining` in PyTorch (a 
 """
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -84,6 +85,44 @@ VARIABLES = frozenset(
 Shapes = dict[str, tuple[int, ...]]
 
 
+class LazyArray:
+    """An array that is read when NumPy asks for its values, so that few are in memory at once.
+
+    Args:
+        shape: its shape.
+        read: returns its values; they are not kept.
+    """
+
+    def __init__(self, shape: Iterable[int], read: Callable[[], np.ndarray]) -> None:
+        self.shape = tuple(shape)
+        self._read = read
+
+    @property
+    def size(self) -> int:
+        """The number of its values."""
+        return math.prod(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self._read(), "float32" if dtype is None else dtype)
+
+
+Array = np.ndarray | LazyArray
+
+
+def transposed(array: Array) -> LazyArray:
+    """A matrix the other way round, its values in that order in memory."""
+    return LazyArray(array.shape[::-1], lambda: np.ascontiguousarray(np.asarray(array).T))
+
+
+def some_rows(array: Array, start: int, stop: int) -> LazyArray:
+    """Some rows of an array."""
+    shape = (len(range(len(array))[start:stop]), *array.shape[1:])
+    return LazyArray(shape, lambda: np.asarray(array)[start:stop])
+
+
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
     """Weights, sizes and tokenizer.
@@ -91,7 +130,7 @@ class Checkpoint:
     Attributes:
         path: where it is from, for messages.
         sizes: arguments of `SpanBertBackbone`, by name.
-        arrays: name → float32 array.
+        arrays: name → float32 array, in most cases a `LazyArray`.
         vocabulary: entries in order of their ids.
         casing: what is done to text.
         labels: names of the classes of a classifier of texts or tokens; empty without one.
@@ -103,7 +142,7 @@ class Checkpoint:
 
     path: str
     sizes: Mapping[str, int | float | str]
-    arrays: Mapping[str, np.ndarray]
+    arrays: Mapping[str, Array]
     vocabulary: list[str]
     casing: Casing
     labels: tuple[str, ...] = ()
@@ -188,7 +227,7 @@ def checked_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def expected_shapes(
-    sizes: Mapping[str, int | float | str], arrays: Mapping[str, np.ndarray]
+    sizes: Mapping[str, int | float | str], arrays: Mapping[str, Array]
 ) -> dict[str, Shapes]:
     """Part → name → shape of everything that a checkpoint of these sizes can hold.
 
@@ -268,9 +307,7 @@ def variable_name(name: str) -> str | None:
     return name.removeprefix(_RESOLVER).replace(".", "/") if name.startswith(_RESOLVER) else None
 
 
-def _coreference_shapes(
-    hidden_dim: int, arrays: Mapping[str, np.ndarray]
-) -> dict[str, tuple[int, ...]]:
+def _coreference_shapes(hidden_dim: int, arrays: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
     """Name → shape of what a checkpoint holds; the tables and one bias tell the sizes."""
     head = {name: arrays.get(standard_name(name), np.empty((0, 0))) for name in VARIABLES}
     max_span_width, feature_dim = head["span_width_embeddings"].shape
@@ -298,7 +335,7 @@ def _coreference_shapes(
     return {standard_name(name): shape for name, shape in shapes.items()}
 
 
-def head_settings(hidden_dim: int, arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
+def head_settings(hidden_dim: int, arrays: Mapping[str, Array]) -> dict[str, int]:
     """Arguments of the resolver that the shapes of a checkpoint tell."""
     shapes = _coreference_shapes(hidden_dim, arrays)
     max_span_width, feature_dim = shapes[standard_name("span_width_embeddings")]

@@ -43,7 +43,7 @@ from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import check_case
 
 # Format → function of (path, vocabulary, lowercase, strip_accents): a directory, an archive or a
-# preset, and what the source may not state.
+# preset, and what the source may not state. It opens the source, whose arrays are read one by one.
 _READERS = {
     "huggingface": read_huggingface,
     "fairseq": read_fairseq,
@@ -113,18 +113,19 @@ def convert_checkpoint(
     for name in (source_format, target_format):
         if name in _OF_PYTORCH:
             _check_extra()
-    checkpoint = _READERS[source_format](source, vocabulary, lowercase, strip_accents)
-    checkpoint = checked_checkpoint(with_positions(checkpoint, positions))
-    if lowercase is not None:
-        _warn_of_casing(checkpoint)
-    if is_pair:
-        if TEXT_CLASSIFIER not in checkpoint.found_parts():
-            raise MismatchError(f"{source}: holds no text classifier; leave out --pairs")
-        checkpoint = dataclasses.replace(checkpoint, is_pair=True)
-    left_out = write(checkpoint, destination, overwrite=overwrite)
-    if checkpoint.approximates_gelu != (target_format == "keras_bert"):
-        print_gelu_difference(checkpoint)
-    _print_table(checkpoint, left_out)
+    read = _READERS[source_format](source, vocabulary, lowercase, strip_accents)
+    with read as checkpoint:
+        checkpoint = checked_checkpoint(with_positions(checkpoint, positions))
+        if lowercase is not None:
+            _warn_of_casing(checkpoint)
+        if is_pair:
+            if TEXT_CLASSIFIER not in checkpoint.found_parts():
+                raise MismatchError(f"{source}: holds no text classifier; leave out --pairs")
+            checkpoint = dataclasses.replace(checkpoint, is_pair=True)
+        left_out = write(checkpoint, destination, overwrite=overwrite)
+        if checkpoint.approximates_gelu != (target_format == "keras_bert"):
+            print_gelu_difference(checkpoint)
+        _print_table(checkpoint, left_out)
     num_entries, num_rows = len(checkpoint.vocabulary), checkpoint.sizes["vocabulary_size"]
     if num_entries != num_rows:
         print_line(f"vocabulary: {num_entries:,} entries, token embedding: {num_rows:,} rows")
@@ -138,7 +139,7 @@ def with_positions(checkpoint: Checkpoint, positions: str | None) -> Checkpoint:
     if stated and positions and not stated.startswith(positions):
         raise MismatchError(f"{checkpoint.path}: states {stated} positions, not {positions}")
     kind = stated or positions or _only_reader(checkpoint)
-    if kind == "segment_aware" and np.any(arrays.get(SEGMENT_TABLE, 0)):
+    if kind == "segment_aware" and np.any(np.asarray(arrays.get(SEGMENT_TABLE, 0))):
         kind = _WITH_SEGMENTS
     tables = read_tables(kind)
     for size, name in POSITION_TABLES.items():
@@ -163,7 +164,7 @@ def with_positions(checkpoint: Checkpoint, positions: str | None) -> Checkpoint:
         )
     if kind == _WITH_SEGMENTS != stated and TEXT_CLASSIFIER in found.found_parts():
         # The authors' GLUE program gives all tokens of both texts segment 0 (run_glue.py).
-        table = arrays[SEGMENT_TABLE]
+        table = np.asarray(arrays[SEGMENT_TABLE])
         arrays[SEGMENT_TABLE] = np.repeat(table[:1], len(table), axis=0)
     return found
 

@@ -1,8 +1,9 @@
 """BERT directories of HuggingFace `transformers`, and the original SpanBERT archives."""
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from spanbert_tf.conversion.checkpoint import (
     TEXT_CLASSIFIER,
     TOKEN_CLASSIFIER,
     TOKEN_TABLE,
+    Array,
     Checkpoint,
     read_tables,
 )
@@ -34,8 +36,9 @@ from spanbert_tf.conversion.torch_files import (
     read_safetensors,
     with_fused_attention,
     with_standard_names,
+    write_safetensors,
 )
-from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.outputs import OutputKind
 from spanbert_tf.files.writing import write_directory
 from spanbert_tf.text.vocabulary import PAD_TOKEN
@@ -54,9 +57,10 @@ _HEAD_PARTS = (
 _CLASSIFIER = "classifier"  # the name of the head of several of their classes
 
 
+@contextlib.contextmanager
 def read_huggingface(
     path: str, vocabulary: str | None, lowercase: bool | None, strip_accents: bool | None = None
-) -> Checkpoint:
+) -> Iterator[Checkpoint]:
     """Reads `config.json` (or `bert_config.json`), and weights or their shards with an index."""
     with opened_source(path) as directory:
         sizes = read_sizes(directory, path)
@@ -65,16 +69,14 @@ def read_huggingface(
         casing = find_casing(directory, path, lowercase, strip_accents)
         arrays = with_standard_names(_read_weights(directory, path))
         config, where = read_config(directory, path)
-    part = _classifier_part(config, arrays)
-    if part is None:
-        return Checkpoint(path, sizes, arrays, pieces, casing)
-    arrays = _renamed(arrays, _CLASSIFIER, part)
-    num_classes = len(arrays[f"{part}.weight"])
-    labels = _read_labels(config, num_classes, where)
-    return Checkpoint(path, sizes, arrays, pieces, casing, labels)
+        part, labels = _classifier_part(config, arrays), ()
+        if part is not None:
+            arrays = _renamed(arrays, _CLASSIFIER, part)
+            labels = _read_labels(config, len(arrays[f"{part}.weight"]), where)
+        yield Checkpoint(path, sizes, arrays, pieces, casing, labels)
 
 
-def _classifier_part(config: dict, arrays: Mapping[str, np.ndarray]) -> str | None:
+def _classifier_part(config: dict, arrays: Mapping[str, Array]) -> str | None:
     """The part that the head called `classifier` is; `None`: another one, or none."""
     if not all(f"{_CLASSIFIER}.{name}" in arrays for name in ("weight", "bias")):
         return None
@@ -87,7 +89,7 @@ def _classifier_part(config: dict, arrays: Mapping[str, np.ndarray]) -> str | No
     return TEXT_CLASSIFIER if has_pooler and is_of_texts else None
 
 
-def _renamed(arrays: Mapping[str, np.ndarray], old: str, new: str) -> dict[str, np.ndarray]:
+def _renamed(arrays: Mapping[str, Array], old: str, new: str) -> dict[str, Array]:
     """The arrays with a head of another name."""
     return {
         f"{new}{name.removeprefix(old)}" if name.startswith(f"{old}.") else name: array
@@ -115,7 +117,7 @@ def _read_labels(config: dict, num_classes: int, where: str) -> tuple[str, ...]:
     return tuple(named[key] for key in keys)
 
 
-def _read_weights(directory: str, path: str) -> dict[str, np.ndarray]:
+def _read_weights(directory: str, path: str) -> dict[str, Array]:
     for name in _INDEX_NAMES:
         index = os.path.join(directory, name)
         if os.path.isfile(index):
@@ -171,15 +173,11 @@ def write_huggingface(
 
 
 def _write_weights(checkpoint: Checkpoint, found: list[str], directory: str) -> None:
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
-
     parts = checkpoint.parts()
-    names = [name for part in found for name in parts[part]]
-    arrays = {name: np.ascontiguousarray(checkpoint.arrays[name]) for name in names}
+    arrays = {name: checkpoint.arrays[name] for part in found for name in parts[part]}
     if MASKED_LM_HEAD in found:  # older releases of transformers want to see the tied ones, too
-        arrays["cls.predictions.decoder.weight"] = checkpoint.arrays[TOKEN_TABLE].copy()
-        arrays["cls.predictions.decoder.bias"] = arrays["cls.predictions.bias"].copy()
+        arrays["cls.predictions.decoder.weight"] = checkpoint.arrays[TOKEN_TABLE]
+        arrays["cls.predictions.decoder.bias"] = arrays["cls.predictions.bias"]
     for part in (TEXT_CLASSIFIER, TOKEN_CLASSIFIER):
         arrays = _renamed(arrays, part, _CLASSIFIER)
     if checkpoint.sizes["position_embeddings"] != "absolute":
@@ -187,11 +185,7 @@ def _write_weights(checkpoint: Checkpoint, found: list[str], directory: str) -> 
         # Theirs always adds a segment; without weights of it, it would draw them.
         table = (checkpoint.sizes["num_segments"], checkpoint.sizes["hidden_dim"])
         arrays.setdefault(SEGMENT_TABLE, np.zeros(table, "float32"))
-    path = os.path.join(directory, "model.safetensors")
-    try:
-        save_file(arrays, path, metadata={"format": "pt"})
-    except SafetensorError as error:  # such as a full disk
-        raise OSError(reason(error)) from error
+    write_safetensors(arrays, os.path.join(directory, "model.safetensors"))
 
 
 def _config(checkpoint: Checkpoint, found: list[str]) -> dict:

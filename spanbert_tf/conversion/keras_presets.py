@@ -1,6 +1,9 @@
 """Presets of this project and of KerasHub's BERT, read and written."""
 
+import contextlib
+import gc
 import inspect
+from collections.abc import Iterator
 
 import keras
 import keras_hub
@@ -35,6 +38,7 @@ from spanbert_tf.conversion.parameters import (
     pooler_parameters,
 )
 from spanbert_tf.errors import MismatchError
+from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertCoreferenceResolver,
@@ -91,12 +95,13 @@ _WIDTH_OF_LARGE = 1024
 _Read = tuple[keras_hub.models.Backbone, list[Parameter], dict[str, object]]
 
 
+@contextlib.contextmanager
 def read_keras(
     path: str,
     vocabulary: None = None,
     lowercase: bool | None = None,
     strip_accents: bool | None = None,
-) -> Checkpoint:
+) -> Iterator[Checkpoint]:
     """Reads a preset of a `SpanBertBackbone` or of KerasHub's `BertBackbone`, heads included."""
     if vocabulary:
         raise MismatchError(f"{path}: has a vocabulary of its own; leave out --vocabulary")
@@ -118,8 +123,8 @@ def read_keras(
     if any(value not in (None, own) for value, own in zip(given, casing, strict=True)):
         raise MismatchError(f"{path}: its text is {casing.describe()}")
     parameters = encoder_parameters(backbone) + pooler_parameters(backbone) + heads
-    arrays = {parameter.name: parameter.to_array() for parameter in parameters}
-    return Checkpoint(path, sizes, arrays, tokenizer.get_vocabulary(), casing, **facts)
+    arrays = {parameter.name: parameter.lazy() for parameter in parameters}
+    yield Checkpoint(path, sizes, arrays, tokenizer.get_vocabulary(), casing, **facts)
 
 
 def _casing(tokenizer: keras_hub.tokenizers.WordPieceTokenizer) -> Casing:
@@ -217,8 +222,7 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
         if part in found:
             check_absolute(checkpoint, f"a preset with its {part}")
     tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
-    backbone = SpanBertBackbone(**checkpoint.sizes)
-    _assign_encoder(backbone, checkpoint)
+    backbone = _backbone(checkpoint)
     facts = {"Converted from": published_name(checkpoint.path)}
     for part in _TASKS:
         if part in found:
@@ -316,7 +320,6 @@ def write_keras_bert(
     check_absolute(checkpoint, "KerasHub's BERT")
     found = checkpoint.found_parts()
     backbone = _stock_backbone(checkpoint)
-    _assign_encoder(backbone, checkpoint)
     tokenizer = keras_hub.models.BertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
     facts = {"Converted from": published_name(checkpoint.path)}
     if MASKED_LM_HEAD in found:
@@ -331,29 +334,39 @@ def write_keras_bert(
     return [part for part in found if part not in (ENCODER, POOLER, MASKED_LM_HEAD)]
 
 
-def _assign_encoder(backbone: keras_hub.models.Backbone, checkpoint: Checkpoint) -> None:
+def _backbone(checkpoint: Checkpoint) -> SpanBertBackbone:
+    """The encoder; where the checkpoint has no pooler, a new one."""
+    has_pooler = POOLER in checkpoint.found_parts()
+    with weights_are_loaded() if has_pooler else contextlib.nullcontext():
+        return _assigned(SpanBertBackbone(**checkpoint.sizes), checkpoint)
+
+
+def _stock_backbone(checkpoint: Checkpoint) -> keras_hub.models.BertBackbone:
+    """The same as KerasHub's."""
+    sizes = {name: checkpoint.sizes[name] for name in SIZES}
+    return _assigned(keras_hub.models.BertBackbone(**sizes), checkpoint)
+
+
+def _assigned(
+    backbone: keras_hub.models.Backbone, checkpoint: Checkpoint
+) -> keras_hub.models.Backbone:
     parameters = encoder_parameters(backbone)
     if POOLER in checkpoint.found_parts():
         parameters += pooler_parameters(backbone)
     assign_parameters(parameters, checkpoint.arrays)
+    return backbone
 
 
 def print_gelu_difference(checkpoint: Checkpoint) -> None:
     """Prints how far the outputs of KerasHub's BERT are from those of the exact encoder."""
-    exact_encoder = SpanBertBackbone(**checkpoint.sizes)
-    tanh_encoder = _stock_backbone(checkpoint)
-    for encoder in (exact_encoder, tanh_encoder):
-        _assign_encoder(encoder, checkpoint)
     tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
-    rows = golden_rows(tokenizer)
-    pairs = zip(encode_rows(exact_encoder, rows), encode_rows(tanh_encoder, rows), strict=True)
+    rows, outputs = golden_rows(tokenizer), []
+    for make in (_backbone, _stock_backbone):
+        gc.collect()  # one at a time: models hold themselves in circles
+        outputs.append(encode_rows(make(checkpoint), rows))
+    pairs = zip(*outputs, strict=True)
     difference = max(float(np.abs(exact - approximate).max()) for exact, approximate in pairs)
     print_line(
         f"KerasHub's BERT approximates the GELU: its outputs differ by up to {difference:.1e} from "
         "those of the exact encoder, on three sentences"
     )
-
-
-def _stock_backbone(checkpoint: Checkpoint) -> keras_hub.models.BertBackbone:
-    sizes = {name: checkpoint.sizes[name] for name in SIZES}
-    return keras_hub.models.BertBackbone(**sizes)

@@ -3,6 +3,7 @@
 H width, V vocabulary entries, N heads, D width of a head.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ from spanbert_tf.conversion.checkpoint import (
     TEXT_CLASSIFIER,
     TOKEN_CLASSIFIER,
     TOKEN_TABLE,
+    Array,
+    LazyArray,
     standard_name,
 )
 from spanbert_tf.layers import CoreferenceHead, ScoringNetwork, SpanBoundaryHead
@@ -54,9 +57,9 @@ class Parameter(NamedTuple):
     is_matrix: bool = False
     num_inputs: int = 0
 
-    def assign(self, array: np.ndarray) -> None:
+    def assign(self, array: Array) -> None:
         """Gives the variable an array's values."""
-        values = array.T if self.is_matrix else array
+        values = np.asarray(array).T if self.is_matrix else np.asarray(array)
         self.variable.assign(values.reshape(self.variable.shape))
 
     def to_array(self) -> np.ndarray:
@@ -66,8 +69,17 @@ class Parameter(NamedTuple):
             return np.ascontiguousarray(values.reshape(self.num_inputs, -1).T)
         return values.reshape(-1) if values.ndim == 2 and self.name.endswith("bias") else values
 
+    def lazy(self) -> LazyArray:
+        """What `to_array` returns, when it is asked for."""
+        shape = tuple(self.variable.shape)
+        if self.is_matrix:
+            shape = (math.prod(shape) // self.num_inputs, self.num_inputs)
+        elif len(shape) == 2 and self.name.endswith("bias"):
+            shape = (math.prod(shape),)
+        return LazyArray(shape, self.to_array)
 
-def assign_parameters(parameters: list[Parameter], arrays: Mapping[str, np.ndarray]) -> None:
+
+def assign_parameters(parameters: list[Parameter], arrays: Mapping[str, Array]) -> None:
     """Gives variables the arrays of their names."""
     for parameter in parameters:
         parameter.assign(arrays[parameter.name])

@@ -3,12 +3,14 @@
 The original SpanBERT code's coreference resolvers have that form, too.
 """
 
+import contextlib
+import functools
 import glob
 import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -18,10 +20,13 @@ from spanbert_tf.conversion.checkpoint import (
     COREFERENCE,
     SIZE_NAMES,
     VARIABLES,
+    Array,
     Checkpoint,
+    LazyArray,
     check_absolute,
     check_epsilon,
     standard_name,
+    transposed,
     variable_name,
 )
 from spanbert_tf.conversion.configuration import (
@@ -55,38 +60,51 @@ _RENAMED = {
 }
 
 
+@contextlib.contextmanager
 def read_tf1(
     path: str, vocabulary: str | None, lowercase: bool | None, strip_accents: bool | None = None
-) -> Checkpoint:
+) -> Iterator[Checkpoint]:
     """Reads a directory, or an archive of one; the optimizer's variables are left out."""
     with opened_source(path) as directory:
         sizes = read_sizes(directory, path)
         pieces = find_vocabulary(directory, path, vocabulary)
         casing = find_casing(directory, path, lowercase, strip_accents)
         arrays = _read_arrays(directory, path)
-    return Checkpoint(path, sizes, arrays, pieces, casing)
+        yield Checkpoint(path, sizes, arrays, pieces, casing)
 
 
-def _read_arrays(directory: str, path: str) -> dict[str, np.ndarray]:
+def _read_arrays(directory: str, path: str) -> dict[str, Array]:
     indices = sorted(filter(_INDEX.search, os.listdir(directory)))
     if len(indices) != 1:
         raise BadInputError(
             f"{path}: holds {len(indices)} *.ckpt.index or *.ckpt-STEP.index files, one is needed"
         )
     prefix = os.path.join(directory, indices[0].removesuffix(".index"))
-    try:
+    where = f"{path}: {indices[0]}"
+    with _named_damage(where):
         reader = tf.train.load_checkpoint(prefix)
         shapes = reader.get_variable_to_shape_map()
         _refuse_absurd_sizes(shapes, reader.get_variable_to_dtype_map(), prefix, path)
-        names = [name for name in shapes if not _OPTIMIZER.search(name)]
-        values = {name: np.asarray(reader.get_tensor(name)) for name in names}
-    except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:
-        raise BadInputError(
-            f"{path}: {indices[0]}: is damaged ({reason(error)}); copy it again"
-        ) from error
+
+    def read(name: str) -> np.ndarray:
+        with _named_damage(where):
+            return reader.get_tensor(name)
+
     # Other classifiers have `output_weights`, too.
-    is_resolver = any("span_width_embeddings" in name for name in values)
-    return dict(_to_standard(name, value, is_resolver) for name, value in values.items())
+    is_resolver = any("span_width_embeddings" in name for name in shapes)
+    return dict(
+        _to_standard(name, LazyArray(shape, functools.partial(read, name)), is_resolver)
+        for name, shape in shapes.items()
+        if not _OPTIMIZER.search(name)
+    )
+
+
+@contextlib.contextmanager
+def _named_damage(where: str) -> Iterator[None]:
+    try:
+        yield
+    except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:
+        raise BadInputError(f"{where}: is damaged ({reason(error)}); copy it again") from error
 
 
 def _refuse_absurd_sizes(
@@ -105,14 +123,14 @@ def _refuse_absurd_sizes(
         )
 
 
-def _to_standard(name: str, value: np.ndarray, is_resolver: bool) -> tuple[str, np.ndarray]:
+def _to_standard(name: str, value: Array, is_resolver: bool) -> tuple[str, Array]:
     for standard, theirs in _RENAMED.items():
         if name == theirs:
             return standard, value
     if is_resolver and name in VARIABLES:
         return standard_name(name), value
     if name.endswith("/kernel"):
-        value = np.ascontiguousarray(value.T)  # [inputs, outputs] → [outputs, inputs]
+        value = transposed(value)  # [inputs, outputs] → [outputs, inputs]
     name = re.sub(r"/layer_(\d+)/", r"/layer/\1/", name)
     name = re.sub(r"/(kernel|gamma)$", "/weight", name)
     name = re.sub(r"/beta$", "/bias", name)
@@ -120,7 +138,7 @@ def _to_standard(name: str, value: np.ndarray, is_resolver: bool) -> tuple[str, 
     return name.replace("/", "."), value
 
 
-def _from_standard(name: str, value: np.ndarray) -> tuple[str, np.ndarray]:
+def _from_standard(name: str, value: Array) -> tuple[str, Array]:
     if name in _RENAMED:
         return _RENAMED[name], value
     if theirs := variable_name(name):
@@ -132,9 +150,9 @@ def _from_standard(name: str, value: np.ndarray) -> tuple[str, np.ndarray]:
         theirs = f"{stem}.{'gamma' if last == 'weight' else 'beta'}"
     else:
         theirs = f"{stem}.{'kernel' if last == 'weight' else 'bias'}"
-        value = value.T if last == "weight" else value
+        value = transposed(value) if last == "weight" else value
     theirs = re.sub(r"\.layer\.(\d+)\.", r".layer_\1.", theirs)
-    return theirs.replace(".", "/"), np.ascontiguousarray(value)
+    return theirs.replace(".", "/"), value
 
 
 def write_tf1(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False) -> list[str]:
@@ -153,7 +171,7 @@ def write_tf1(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
                 prefix=os.path.join(unfinished, _PREFIX),
                 tensor_names=list(values),
                 shape_and_slices=[""] * len(values),
-                tensors=[tf.constant(value) for value in values.values()],
+                tensors=list(map(_tensor, values.values())),
             )
         except tf.errors.OpError as error:  # such as a full disk
             raise OSError(reason(error)) from error
@@ -163,6 +181,11 @@ def write_tf1(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
 
     write_directory(directory, write, TF1_KIND, overwrite=overwrite)
     return [part for part in checkpoint.found_parts() if part not in found]
+
+
+def _tensor(value: Array) -> tf.Tensor:
+    """The values once: a tensor that is made of an array holds them twice, its copy does not."""
+    return tf.identity(tf.convert_to_tensor(np.asarray(value)))
 
 
 def _check_resolver(checkpoint: Checkpoint) -> None:

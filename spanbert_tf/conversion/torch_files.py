@@ -5,10 +5,15 @@ pre-training heads.
 """
 
 import argparse
+import contextlib
+import functools
+import json
 import os
 import pickle
 import re
 import struct
+import zipfile
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -20,7 +25,10 @@ from spanbert_tf.conversion.checkpoint import (
     SIZE_NAMES,
     SPAN_POSITIONS,
     TOKEN_TABLE,
+    Array,
     Checkpoint,
+    LazyArray,
+    some_rows,
 )
 from spanbert_tf.conversion.configuration import (
     find_casing,
@@ -49,24 +57,57 @@ _BERT_HF_EPSILON = 1e-5  # pretraining/fairseq/models/hf_bert.py of the original
 _MASKED_LM_BIAS = f"{_PREDICTIONS}.bias"
 
 
-def read_safetensors(path: str) -> dict[str, np.ndarray]:
+def read_safetensors(path: str) -> dict[str, LazyArray]:
     """All tensors of a .safetensors file as float32."""
+    with _opened_safetensors(path) as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    return {
+        name: LazyArray(shape, functools.partial(_read_tensor, path, name))
+        for name, shape in shapes.items()
+    }
+
+
+@contextlib.contextmanager
+def _opened_safetensors(path: str) -> Iterator["safetensors.safe_open"]:  # noqa: F821
     from safetensors import SafetensorError, safe_open
 
     try:
         # "pt" rather than "np", which has no bfloat16.
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name).float().numpy() for name in file.keys()}  # noqa: SIM118
+            yield file
     except (SafetensorError, OSError) as error:
         raise BadInputError(f"{path}: is damaged ({reason(error)[:200]}); copy it again") from error
 
 
-def read_pickled(path: str) -> dict[str, np.ndarray]:
+def _read_tensor(path: str, name: str) -> np.ndarray:
+    """One tensor. The file is mapped for it alone: what is read of a mapping stays in memory."""
+    with _opened_safetensors(path) as file:
+        return file.get_tensor(name).float().numpy()
+
+
+def write_safetensors(arrays: Mapping[str, Array], path: str) -> None:
+    """Writes the bytes of `safetensors.numpy.save_file`, which needs all arrays at once."""
+    names, offset = sorted(arrays), 0
+    header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
+    for name in names:
+        end = offset + 4 * arrays[name].size
+        shape = list(arrays[name].shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name in names:
+            file.write(np.ascontiguousarray(arrays[name], "<f4").data)
+
+
+def read_pickled(path: str) -> dict[str, LazyArray]:
     """All tensors of a .bin or .pt file as float32; as `_read_fairseq_file`."""
     return _read_fairseq_file(path)[0]
 
 
-def _read_fairseq_file(path: str) -> tuple[dict[str, np.ndarray], str | None]:
+def _read_fairseq_file(path: str) -> tuple[dict[str, LazyArray], str | None]:
     """All tensors as float32 (a training checkpoint's are those of its model), and `args.arch`.
 
     Only tensors and plain containers are read (`weights_only`), and the `argparse.Namespace` in
@@ -76,7 +117,12 @@ def _read_fairseq_file(path: str) -> tuple[dict[str, np.ndarray], str | None]:
 
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(
+                path,
+                map_location="cpu",
+                weights_only=True,
+                mmap=zipfile.is_zipfile(path),  # otherwise of before PyTorch 1.6
+            )
     except pickle.UnpicklingError as error:
         raise BadInputError(
             f"{path}: holds more than tensors ({_refused(error)}), and loading it could run code; "
@@ -106,10 +152,14 @@ def _read_fairseq_file(path: str) -> tuple[dict[str, np.ndarray], str | None]:
                 f"{path}: {name[:200]!a} says {tensor.numel():,} values and holds fewer; save a "
                 "contiguous copy (`tensor.contiguous()`)"
             )
-    return {name: tensor.float().numpy() for name, tensor in tensors.items()}, architecture
+    arrays = {
+        name: LazyArray(tensor.shape, lambda tensor=tensor: tensor.float().numpy())
+        for name, tensor in tensors.items()
+    }
+    return arrays, architecture
 
 
-def with_standard_names(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def with_standard_names(arrays: dict[str, Array]) -> dict[str, Array]:
     """The arrays under the names of `BertForPreTraining`.
 
     Takes off what wraps them (`module.`, fairseq's `decoder.`), adds `bert.` where a bare encoder
@@ -128,19 +178,21 @@ def with_standard_names(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if name.split(".")[0] in ("embeddings", "encoder", "pooler"):
             name = f"bert.{name}"
         if _FUSED in name and len(array) % len(_SEPARATE) == 0:
-            for part, values in zip(_SEPARATE, np.split(array, len(_SEPARATE)), strict=True):
+            count = len(array) // len(_SEPARATE)
+            for number, part in enumerate(_SEPARATE):
+                values = some_rows(array, number * count, (number + 1) * count)
                 renamed[name.replace("query_key_value", part)] = values
         else:
             renamed[name] = array
     if _PADDED in renamed:
         num_rows = len(renamed.get(TOKEN_TABLE, ()))
-        renamed[f"{_PREDICTIONS}.decoder.weight"] = renamed.pop(_PADDED)[:num_rows]
-        if f"{_PREDICTIONS}.bias" in renamed:
-            renamed[f"{_PREDICTIONS}.bias"] = renamed[f"{_PREDICTIONS}.bias"][:num_rows]
+        renamed[f"{_PREDICTIONS}.decoder.weight"] = some_rows(renamed.pop(_PADDED), 0, num_rows)
+        if _MASKED_LM_BIAS in renamed:
+            renamed[_MASKED_LM_BIAS] = some_rows(renamed[_MASKED_LM_BIAS], 0, num_rows)
     return renamed
 
 
-def with_fused_attention(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def with_fused_attention(arrays: dict[str, Array]) -> dict[str, Array]:
     """The arrays with each layer's queries, keys and values in one, as SegaBERT's authors do."""
     fused = {}
     for name, array in arrays.items():
@@ -149,8 +201,15 @@ def with_fused_attention(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]
             fused[name] = array
         elif part == _SEPARATE[0]:
             parts = [arrays[name.replace(part, each)] for each in _SEPARATE]
-            fused[name.replace(part, "query_key_value")] = np.concatenate(parts)
+            fused[name.replace(part, "query_key_value")] = LazyArray(
+                (len(_SEPARATE) * len(array), *array.shape[1:]), functools.partial(_joined, parts)
+            )
     return fused
+
+
+def _joined(parts: list[Array]) -> np.ndarray:
+    """Their rows, one after another."""
+    return np.concatenate([np.asarray(part) for part in parts])
 
 
 def _refused(error: Exception) -> str:
@@ -161,28 +220,24 @@ def _refused(error: Exception) -> str:
     return found.group(1) if found else "it is no checkpoint of PyTorch"
 
 
+@contextlib.contextmanager
 def read_fairseq(
     path: str, vocabulary: str | None, lowercase: bool | None, strip_accents: bool | None = None
-) -> Checkpoint:
+) -> Iterator[Checkpoint]:
     """Reads a .pt file, a directory with one, or an archive of a directory.
 
     A `config.json` beside it is used; without one, sizes are read from the shapes, and heads are 64
     wide.
     """
+    given = (vocabulary, lowercase, strip_accents)
     if path.endswith(".pt"):
-        return _read(
-            os.path.dirname(path) or ".",
-            os.path.basename(path),
-            path,
-            vocabulary,
-            lowercase,
-            strip_accents,
-        )
+        yield _read(os.path.dirname(path) or ".", os.path.basename(path), path, *given)
+        return
     with opened_source(path) as directory:
         files = sorted(name for name in os.listdir(directory) if name.endswith(".pt"))
         if len(files) != 1:
             raise BadInputError(f"{path}: holds {len(files)} .pt files; give the path of one")
-        return _read(directory, files[0], path, vocabulary, lowercase, strip_accents)
+        yield _read(directory, files[0], path, *given)
 
 
 def _read(

@@ -2,9 +2,16 @@
 
 import contextlib
 import contextvars
+import math
 from collections.abc import Iterator
 
 import keras
+import numpy as np
+
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+
+_ALIGNMENT = 64  # bytes, of TensorFlow's own memory
 
 _are_loaded = contextvars.ContextVar("_are_loaded", default=False)
 
@@ -19,8 +26,20 @@ class BertInitializer(keras.initializers.TruncatedNormal):
     def __call__(self, shape: tuple[int, ...], dtype: str | None = None) -> keras.KerasTensor:
         """First values of a variable."""
         if _are_loaded.get():
-            return keras.ops.zeros(shape, dtype)
+            return _zeros(shape, keras.backend.standardize_dtype(dtype))
         return super().__call__(shape, dtype)
+
+
+def _zeros(shape: tuple[int, ...], dtype: str) -> keras.KerasTensor:
+    """Zeros; on TensorFlow of memory that is taken when it is written, and these never are."""
+    is_own = keras.backend.backend() == "tensorflow" and tf.executing_eagerly()
+    if not is_own or dtype not in ("float32", "float16"):  # those of NumPy
+        return keras.ops.zeros(shape, dtype)
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    values = memory[start : start + size].view(dtype).reshape(shape)
+    return tf.experimental.dlpack.from_dlpack(values.__dlpack__())
 
 
 def bert_initializer() -> BertInitializer:

@@ -131,7 +131,7 @@ def test_old_files_of_pytorch_are_tensors_alone(tmp_path):
     path, ran = tmp_path / "pytorch_model.bin", tmp_path / "ran"
     tensors = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2, dtype=torch.float16)}
     read = read_pickled(legacy(tensors, path))
-    assert {name: array.tolist() for name, array in read.items()} == {
+    assert {name: np.asarray(array).tolist() for name, array in read.items()} == {
         "a": [[0, 1, 2], [3, 4, 5]],
         "b": [1, 1],
     }

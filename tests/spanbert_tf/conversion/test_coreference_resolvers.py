@@ -139,8 +139,8 @@ def test_every_variable_has_its_place(released, preset):
 
 
 def test_what_the_optimizer_leaves_is_no_weight(released):
-    checkpoint = read_tf1(str(released[0]), None, lowercase=False)
-    assert with_positions(checkpoint, None).unused() == []
+    with read_tf1(str(released[0]), None, lowercase=False) as checkpoint:
+        assert with_positions(checkpoint, None).unused() == []
 
 
 @pytest.mark.parametrize(

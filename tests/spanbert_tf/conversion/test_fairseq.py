@@ -170,10 +170,11 @@ def test_epsilon_is_that_of_the_architecture(
         state = {name: t for name, t in state.items() if "pair_target_predictions" not in name}
     args = {"args": argparse.Namespace(arch=architecture)} if architecture else {}
     torch.save({**args, "model": state}, tmp_path / "checkpoint.pt")
-    checkpoint = read_fairseq(str(tmp_path / "checkpoint.pt"), vocabulary_file, lowercase=False)
-    assert checkpoint.sizes["layer_norm_epsilon"] == epsilon
+    path = str(tmp_path / "checkpoint.pt")
+    with read_fairseq(path, vocabulary_file, lowercase=False) as checkpoint:
+        assert checkpoint.sizes["layer_norm_epsilon"] == epsilon
     config = {theirs: checkpoint.sizes[ours] for ours, theirs in SIZE_NAMES.items()}
     for stated in ({}, {"layer_norm_eps": 1e-7}):
         (tmp_path / "config.json").write_text(json.dumps(config | stated))
-        checkpoint = read_fairseq(str(tmp_path / "checkpoint.pt"), vocabulary_file, lowercase=False)
-        assert checkpoint.sizes["layer_norm_epsilon"] == stated.get("layer_norm_eps", epsilon)
+        with read_fairseq(path, vocabulary_file, lowercase=False) as checkpoint:
+            assert checkpoint.sizes["layer_norm_epsilon"] == stated.get("layer_norm_eps", epsilon)

@@ -223,8 +223,8 @@ def test_a_vocabulary_in_json_is_in_the_order_of_its_ids(source, preset, tmp_pat
         shutil.copy(source / name, tmp_path)
     ids = {piece: number for number, piece in reversed([*enumerate(VOCABULARY)])}
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": ids}}))
-    checkpoint = read_huggingface(str(tmp_path), None, None)
-    assert checkpoint.vocabulary == VOCABULARY
+    with read_huggingface(str(tmp_path), None, None) as checkpoint:
+        assert checkpoint.vocabulary == VOCABULARY
 
 
 def test_keras_hub_loads_it_by_its_base_classes(preset):

@@ -74,21 +74,22 @@ def test_labels_are_in_the_order_of_their_numbers(tmp_path):
     config["id2label"] = dict(sorted(names.items()))
     assert list(config["id2label"]) != list(names)
     (source / "config.json").write_text(json.dumps(config))
-    checkpoint = read_huggingface(str(source), None, None)
-    assert checkpoint.labels == tuple(f"label {number}" for number in range(12))
+    with read_huggingface(str(source), None, None) as checkpoint:
+        assert checkpoint.labels == tuple(f"label {number}" for number in range(12))
 
 
 def test_a_classifier_without_a_pooler_is_none_of_texts(tmp_path):
     """Such a head reads tokens, whatever the configuration calls it."""
     source = save_torch_model(torch_classifier(3), tmp_path / "source")
     tensors = load_file(source / "model.safetensors")
-    whole = with_positions(read_huggingface(str(source), None, None), None)
-    assert TEXT_CLASSIFIER in whole.found_parts()
+    with read_huggingface(str(source), None, None) as whole:
+        assert TEXT_CLASSIFIER in with_positions(whole, None).found_parts()
     kept = {name: tensor for name, tensor in tensors.items() if "pooler" not in name}
     save_file(kept, source / "model.safetensors", metadata={"format": "pt"})
-    checkpoint = with_positions(read_huggingface(str(source), None, None), None)
-    assert TEXT_CLASSIFIER not in checkpoint.found_parts() and not checkpoint.labels
-    assert checkpoint.unused() == ["classifier.bias", "classifier.weight"]
+    with read_huggingface(str(source), None, None) as checkpoint:
+        checkpoint = with_positions(checkpoint, None)
+        assert TEXT_CLASSIFIER not in checkpoint.found_parts() and not checkpoint.labels
+        assert checkpoint.unused() == ["classifier.bias", "classifier.weight"]
 
 
 @pytest.mark.usefixtures("without_toy")

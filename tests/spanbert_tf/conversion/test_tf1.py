@@ -124,16 +124,16 @@ def test_a_checkpoint_of_more_than_ten_layers(tmp_path):
     sizes = {"hidden_size": 4, "num_attention_heads": 1, "intermediate_size": 3}
     model = torch_model(transformers.BertModel, num_hidden_layers=12, **sizes)
     save_torch_model(model, tmp_path / "source")
-    checkpoint = read_huggingface(str(tmp_path / "source"), None, None)
-    checkpoint = with_positions(checkpoint, None)
-    write_tf1(checkpoint, str(tmp_path / "tf1"))
+    with read_huggingface(str(tmp_path / "source"), None, None) as checkpoint:
+        checkpoint = with_positions(checkpoint, None)
+        write_tf1(checkpoint, str(tmp_path / "tf1"))
     names = {name for name, _ in tf.train.list_variables(str(tmp_path / "tf1/bert_model.ckpt"))}
     for number in range(12):
         assert f"bert/encoder/layer_{number}/output/dense/kernel" in names
-    back = read_tf1(str(tmp_path / "tf1"), None, lowercase=True)
-    assert back.arrays.keys() == checkpoint.arrays.keys()
-    for name, array in back.arrays.items():
-        np.testing.assert_array_equal(array, checkpoint.arrays[name])
+    with read_tf1(str(tmp_path / "tf1"), None, lowercase=True) as back:
+        assert back.arrays.keys() == checkpoint.arrays.keys()
+        for name, array in back.arrays.items():
+            np.testing.assert_array_equal(array, checkpoint.arrays[name])
 
 
 def test_published_layout(shared_data, tmp_path):

@@ -167,7 +167,7 @@ def test_what_is_no_preset_is_named(tmp_path, kind):
         lambda path: SpanBertTokenClassifier.from_preset(path, labels=["O", "B-X"]),
         lambda path: load_checked(keras_hub.models.Backbone, path),
         Predictor,
-        read_keras,
+        lambda path: read_keras(path).__enter__(),
     ],
 )
 def test_every_door_says_the_same(tmp_path, use):

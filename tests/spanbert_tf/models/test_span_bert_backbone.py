@@ -291,3 +291,15 @@ def test_configuration_makes_an_equal_model():
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(backbone))
     assert again.get_config() == backbone.get_config()
     assert [weight.path for weight in again.weights] == [weight.path for weight in backbone.weights]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_weights_that_are_to_be_loaded_are_zeros_that_can_be_written(dtype):
+    with weights_are_loaded():
+        backbone = SpanBertBackbone(7, 1, 2, 6, 10, max_sequence_length=5, dtype=dtype)
+    table, other = backbone.token_embedding.embeddings, backbone.segment_embedding.embeddings
+    assert keras.ops.convert_to_numpy(table).astype("float32").tolist() == [[0] * 6] * 7
+    table.assign_add(keras.ops.ones(table.shape, dtype))
+    assert keras.ops.convert_to_numpy(table).astype("float32").tolist() == [[1] * 6] * 7
+    assert not np.any(keras.ops.convert_to_numpy(other).astype("float32"))
+    assert keras.backend.standardize_dtype(table.value.dtype) == dtype
