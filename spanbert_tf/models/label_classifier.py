@@ -77,13 +77,44 @@ class LabelClassifier(SpanBertTask):
             preset: directory, or another name that KerasHub knows.
             load_weights: whether to load weights; all are random otherwise.
             **kwargs: arguments of the class and of its backbone, in place of the preset's.
+
+        Raises:
+            ValueError: `num_classes` is given.
         """
+        if "num_classes" in kwargs:  # of which KerasHub would make a new head without a word
+            raise ValueError(f"{cls.__name__} has a class for each of `labels`; give their names")
         if "labels" not in kwargs:
             return super().from_preset(preset, load_weights=load_weights, **kwargs)
         refuse_no_preset(preset)
         # KerasHub itself leaves a saved head out where `num_classes` is given, and only there.
         loader = preset_utils.get_preset_loader(preset)
         return loader.load_task(cls, load_weights, load_task_weights=False, **kwargs)
+
+    def compile(
+        self,
+        optimizer: str | keras.Optimizer = "auto",
+        loss: str | keras.losses.Loss | None = "auto",
+        *,
+        metrics: Sequence | None = None,
+        weighted_metrics: Sequence | None = None,
+        **kwargs,
+    ) -> None:
+        """Configures the model for training, see `Objectives.compile`.
+
+        Args:
+            optimizer: as there.
+            loss: as there.
+            metrics: of what has a label, by its weights.
+            weighted_metrics: further ones, the same way.
+            **kwargs: as there.
+        """
+        own = [*(metrics or ()), *(weighted_metrics or ())]
+        super().compile(optimizer, loss, weighted_metrics=own or None, **kwargs)
+
+    def _metric_targets(
+        self, y: keras.KerasTensor, sample_weight: keras.KerasTensor | None
+    ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+        return ops.maximum(y, 0), self._target_weights(y, sample_weight)
 
     def _target_weights(
         self, y: keras.KerasTensor, sample_weight: keras.KerasTensor | None

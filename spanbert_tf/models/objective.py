@@ -24,11 +24,16 @@ class ObjectiveSums(NamedTuple):
         is_right: keras.KerasTensor | None,
         weights: keras.KerasTensor,
     ) -> "ObjectiveSums":
-        """The sums of targets: losses and weights float32 [B, …], hits bool or float, as those."""
+        """The sums of targets: losses and weights float32 [B, …], hits bool or float, as those.
+
+        As in Keras a weight makes a target's loss larger or smaller, and counts it once; with a
+        weight of 0 it is none.
+        """
+        is_target = ops.cast(ops.not_equal(weights, 0.0), "float32")
         num_right = None
         if is_right is not None:
-            num_right = ops.sum(ops.cast(is_right, "float32") * weights)
-        return cls(ops.sum(losses * weights), num_right, ops.sum(weights))
+            num_right = ops.sum(ops.cast(is_right, "float32") * is_target)
+        return cls(ops.sum(losses * weights), num_right, ops.sum(is_target))
 
 
 class Objectives:
@@ -107,8 +112,15 @@ class Objectives:
     def target_counts(
         self, x: dict, y: Any = None, sample_weight: keras.KerasTensor | None = None
     ) -> dict[str, keras.KerasTensor]:
-        """The sum of the weights of the targets of a batch, float32 [], for each objective."""
-        return {self._objective: ops.sum(self._target_weights(y, sample_weight))}
+        """How many targets a batch has, float32 [], for each objective."""
+        is_target = ops.not_equal(self._target_weights(y, sample_weight), 0.0)
+        return {self._objective: ops.sum(ops.cast(is_target, "float32"))}
+
+    def _metric_targets(
+        self, y: Any, sample_weight: keras.KerasTensor | None
+    ) -> tuple[Any, keras.KerasTensor | None]:
+        """Labels and weights for metrics that `compile` was given."""
+        return y, sample_weight
 
     def compute_loss(
         self,
@@ -149,6 +161,7 @@ class Objectives:
         """Updates the metrics with a batch and returns all of them."""
         if self._objective_metrics is not None:
             self._objective_metrics.update(self.objective_sums(x, y_pred, y, sample_weight))
+        y, sample_weight = self._metric_targets(y, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def get_metrics_result(self) -> dict[str, keras.KerasTensor]:

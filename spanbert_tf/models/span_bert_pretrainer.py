@@ -159,7 +159,9 @@ class SpanBertPretrainer(PretrainerPresets, SpanBertTask, keras_hub.models.Task)
         self, batch: dict, y: None = None, sample_weight: keras.KerasTensor | None = None
     ) -> dict[str, keras.KerasTensor]:
         """How many targets each objective has in a batch, float32 []."""
-        return {name: ops.sum(_targets(batch, name, sample_weight)[1]) for name in self.objectives}
+        weights = {name: _targets(batch, name, sample_weight)[1] for name in self.objectives}
+        are_targets = {name: ops.not_equal(values, 0.0) for name, values in weights.items()}
+        return {name: ops.sum(ops.cast(are, "float32")) for name, are in are_targets.items()}
 
     def get_config(self) -> dict:
         return super().get_config() | {name: getattr(self, name) for name in HEAD_ARGUMENTS}

@@ -126,6 +126,7 @@ class TrainStep:
         self._objective_metrics.update(sums, further_loss)
         if self._compile_metrics is not None:
             _, y, sample_weight = batch
+            y, sample_weight = self._metric_targets(y, sample_weight)
             self._compile_metrics.update_state(y, outputs, sample_weight)
 
     def _global_target_counts(self, batch: tuple) -> dict[str, tf.Tensor]:

@@ -1,5 +1,6 @@
 """The classifier of tokens: labels of words, and what is trained."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,7 +21,7 @@ def make_preprocessor(sequence_length):
 
 
 def make_classifier(**options):
-    backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=12)
+    backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, dropout=0.0, max_sequence_length=12)
     return SpanBertTokenClassifier(backbone, ["O", "B-X", "I-X"], **options)
 
 
@@ -67,11 +68,11 @@ def test_what_has_no_label_changes_nothing():
         for position, label in enumerate(y[row]):
             if label >= 0:
                 total -= weight * log_shares[row, position, label]
-                count += weight
-                num_right += weight * (logits[row, position].argmax() == label)
+                count += 1
+                num_right += logits[row, position].argmax() == label
     (sums,) = classifier.objective_sums(x, classifier(x, training=False), y, weights).values()
     assert float(sums.loss) == pytest.approx(total, rel=1e-5)
-    assert float(sums.num_targets) == count == 4.5
+    assert float(sums.num_targets) == count == 5
     assert float(sums.num_correct) == num_right
     loss = classifier.compute_loss(x, y, logits, weights)
     assert float(loss) == pytest.approx(total / count, rel=1e-5)
@@ -106,3 +107,44 @@ def test_labels_must_be_different_names():
     for labels in ([], ["O", "O"]):
         with pytest.raises(ValueError, match="labels must be different names"):
             SpanBertTokenClassifier(None, labels)
+
+
+def test_metrics_count_what_has_a_label():
+    """All labels right, and accuracy 1: special tokens and padding have none."""
+    classifier = make_classifier(dropout=0.0)
+    classifier.compile(metrics=["accuracy"])
+    x = make_preprocessor(8)(["the cats sat .", "the cat"])
+    best = np.argmax(classifier(x), axis=-1)
+    y = np.where(np.array([[0, 1, 1, 0, 1, 1, 0, 0], [0, 1, 1, 0, 0, 0, 0, 0]]) > 0, best, -1)
+    found = classifier.evaluate(x, y, return_dict=True, verbose=0)
+    assert found["accuracy"] == found["token_classification_accuracy"] == 1.0
+    classifier.fit(x, y, verbose=0)
+    one_wrong = y.copy()
+    one_wrong[1, 1] = (best[1, 1] + 1) % 3
+    found = classifier.evaluate(x, one_wrong, return_dict=True, verbose=0)
+    assert found["accuracy"] == pytest.approx(found["token_classification_accuracy"])
+    assert found["accuracy"] < 1.0
+
+
+def test_weights_make_losses_larger_or_smaller_as_in_keras():
+    """A weight of 0.1 is a tenth of the loss, also of a batch of one; one of 0 is no row."""
+    classifier = make_classifier(dropout=0.0)
+    classifier.compile(keras.optimizers.SGD(0.0))
+    x = make_preprocessor(8)(["the cats sat .", "the cat"])
+    y = np.array([[-1, 0, 1, -1, 2, 1, -1, -1], [-1, 2, 0, -1, -1, -1, -1, -1]])
+    logits = np.array(classifier(x), "float64")
+    shares = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    losses = -np.log(np.take_along_axis(shares, np.maximum(y, 0)[..., None], axis=-1)[..., 0])
+    for weights in ([1.0, 1.0], [0.1, 0.1], [0.5, 2.0], [0.0, 0.3]):
+        of_targets = np.where(y >= 0, np.array(weights)[:, None], 0.0)
+        expected = (losses * of_targets).sum() / np.count_nonzero(of_targets)
+        options = {"sample_weight": np.array(weights), "return_dict": True}
+        found = classifier.evaluate(x, y, verbose=0, **options)
+        assert found["loss"] == pytest.approx(expected, rel=1e-5)
+        found = classifier.train_on_batch(x, y, **options)  # whose rate is 0
+        assert found["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_number_of_classes_makes_no_new_head_without_a_word():
+    with pytest.raises(ValueError, match="has a class for each of `labels`"):
+        SpanBertTokenClassifier.from_preset("preset", num_classes=5)

@@ -90,10 +90,10 @@ def test_tensorflows_check_of_numbers_ends_at_bad_logits_alone():
         tf.debugging.disable_check_numerics()
 
 
-def test_targets_count_by_their_weights():
+def test_targets_count_once_whatever_their_weight():
     logits = np.log([[0.75, 0.25], [0.25, 0.75], [0.75, 0.25]]).astype("float32")
     sums = crossentropy_sums(np.array([0, 1, 1]), logits, np.array([0.5, 0.0, 2.0]))
-    # The first is right and counts a half, the second is right and does not count.
-    np.testing.assert_allclose(sums.num_correct, 0.5)
-    np.testing.assert_allclose(sums.num_targets, 2.5)
+    # The second is right, and no target.
+    np.testing.assert_allclose(sums.num_correct, 1.0)
+    np.testing.assert_allclose(sums.num_targets, 2.0)
     np.testing.assert_allclose(sums.loss, 0.5 * np.log(4 / 3) + 2.0 * np.log(4), rtol=1e-6)
