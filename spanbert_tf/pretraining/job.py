@@ -22,14 +22,14 @@ from spanbert_tf.pretraining.datasets import (
     tokens_per_row,
     watched_service,
 )
-from spanbert_tf.pretraining.first_weights import (
+from spanbert_tf.pretraining.model import (
     begin_at_frequencies,
     begin_with_preset,
     check_initial_encoder,
+    compiled_pretrainer,
     keep_initial_encoder,
     mix_with_initial,
 )
-from spanbert_tf.pretraining.model import compiled_pretrainer
 from spanbert_tf.supervision import one_run
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import load_vocabulary

@@ -1,12 +1,34 @@
-"""Builds the model of a run, with its optimizer."""
+"""The model of a run, with its optimizer, and the weights that it begins with.
+
+Those are of `--initial-preset`, new heads beside them. `training.initial_encoder_share` mixes the
+encoder at the end with what it began with.
+"""
+
+import os
+from collections.abc import Collection, Sequence
+
+import keras
+import numpy as np
 
 from spanbert_tf.config import PretrainingConfig
+from spanbert_tf.data.manifest import PretrainingManifest
+from spanbert_tf.errors import BadInputError, ConfigurationError
+from spanbert_tf.files.preset_files import ARRAYS_DAMAGE, read_arrays
+from spanbert_tf.files.writing import whole_file
 from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
+from spanbert_tf.presets.loading import checked_tokenizer
+from spanbert_tf.presets.pretraining import load_preset_into
+from spanbert_tf.terminal import print_line
 from spanbert_tf.training.configured_optimizer import configured_adamw, encoder_variables
 from spanbert_tf.training.devices import choose_precision
 from spanbert_tf.training.memory import set_recompute
 from spanbert_tf.training.optimizers import AdamW
 from spanbert_tf.training.schedule import VariableGroup, WarmupLinearDecay
+
+INITIAL_ENCODER = "initial_encoder.npz"
+_KEY = "training.initial_encoder_share"
+_HEADS = ("masked_lm_head", "span_boundary_head")  # those that choose an entry of the vocabulary
+_BIASES = ("output_bias", "bias")  # KerasHub's name, and ours
 
 
 def build_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBertPretrainer:
@@ -59,3 +81,92 @@ def pretraining_optimizer(model: SpanBertPretrainer, config: PretrainingConfig) 
         groups.append(encoder)
     learning_rate = schedule(optimizer.learning_rate)
     return configured_adamw(optimizer, model.backbone, learning_rate, groups)
+
+
+def begin_with_preset(
+    model: SpanBertPretrainer, preset: str, data: str, info: PretrainingManifest
+) -> dict[str, str]:
+    """Gives a model the weights of a preset and prints, part by part, what was taken over."""
+    checked_tokenizer(preset, data, info)
+    report = load_preset_into(model, preset)
+    print_line(f"{preset}:")
+    for part, outcome in report.items():
+        print_line(f"  {part.replace('_', ' ')}: {outcome}")
+    print_line("  optimizer and schedule: starts fresh")
+    return report
+
+
+def begin_at_frequencies(
+    model: SpanBertPretrainer, unigram_counts: Sequence[int], trained: Collection[str]
+) -> list[str]:
+    """Gives heads the output biases of a model that knows the tokens' frequencies alone.
+
+    One is added to each count, so that no entry of the vocabulary is impossible.
+    """
+    counts = np.asarray(unigram_counts, "float64") + 1.0  # [V]
+    filled = [name for name in _HEADS if name not in trained and getattr(model, name) is not None]
+    for name in filled:
+        _output_bias(getattr(model, name)).assign(np.log(counts / counts.sum()))
+    return filled
+
+
+def _output_bias(head: keras.layers.Layer) -> keras.Variable:
+    """The head's own bias; those of its dense layers lie a layer deeper."""
+    paths = [f"{head.name}/{name}" for name in _BIASES]
+    (bias,) = (weight for weight in head.weights if weight.path in paths)
+    return bias
+
+
+def keep_initial_encoder(encoder: SpanBertBackbone, run: str) -> None:
+    """Writes the weights into the directory of a run, which does not read the preset again."""
+    arrays = [np.asarray(value) for value in encoder.get_weights()]
+    path = os.path.join(run, INITIAL_ENCODER)
+    # Given a path, NumPy would add a suffix to it.
+    with whole_file(path) as unfinished, open(unfinished, "wb") as file:
+        np.savez(file, *arrays)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def check_initial_encoder(share: float, run: str, preset: str | None, *, has_begun: bool) -> None:
+    """Checks, before the first step, that there will be weights to mix with after the last one."""
+    if not share:
+        return
+    if not has_begun and preset is None:
+        raise ConfigurationError(
+            f"{_KEY} is {share} and the encoder begins at random; give --initial-preset, or set "
+            f"{_KEY}=0"
+        )
+    if has_begun:
+        _read(os.path.join(run, INITIAL_ENCODER))
+
+
+def _read(path: str) -> dict[str, np.ndarray]:
+    """All of the file, whose parts have checksums."""
+    if not os.path.exists(path):
+        raise BadInputError(f"{path}: is missing; set {_KEY}=0 to go on without it")
+    try:
+        return read_arrays(path)
+    except ARRAYS_DAMAGE as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: str, reason: object) -> BadInputError:
+    reason = (str(reason).splitlines() or [""])[0]
+    return BadInputError(f"{path}: is damaged ({reason}); set {_KEY}=0 to go on without it")
+
+
+def mix_with_initial(encoder: SpanBertBackbone, run: str, share: float) -> None:
+    """Moves an encoder back towards the weights that it began with.
+
+    Each weight becomes `share · before + (1 - share) · now`: the weight-space ensemble of WiSE-FT
+    (Wortsman et al. 2022, section 3), with `1 - share` as its mixing coefficient.
+    """
+    path = os.path.join(run, INITIAL_ENCODER)
+    found = _read(path)
+    trained = encoder.get_weights()
+    initial = [found.get(f"arr_{number}") for number in range(len(trained))]
+    pairs = list(zip(initial, trained, strict=True))
+    if any(before is None or before.shape != now.shape for before, now in pairs):
+        raise _damaged(path, "its arrays are not those of the encoder")
+    encoder.set_weights([share * before + (1 - share) * now for before, now in pairs])

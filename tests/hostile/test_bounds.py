@@ -35,7 +35,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.loading import load_preset
-from spanbert_tf.pretraining.first_weights import (
+from spanbert_tf.pretraining.model import (
     INITIAL_ENCODER,
     check_initial_encoder,
     mix_with_initial,

@@ -21,8 +21,11 @@ from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.presets.pretraining import load_pretrainer
 from spanbert_tf.pretraining.datasets import configured_dataset
-from spanbert_tf.pretraining.first_weights import begin_at_frequencies
-from spanbert_tf.pretraining.model import build_pretrainer, compiled_pretrainer
+from spanbert_tf.pretraining.model import (
+    begin_at_frequencies,
+    build_pretrainer,
+    compiled_pretrainer,
+)
 from spanbert_tf.studies.quickstart import unigram_cross_entropy
 from spanbert_tf.training.configured_optimizer import encoder_variables, variables_beside_encoder
 from spanbert_tf.training.metrics_log import MetricsLog, read_metrics

@@ -12,9 +12,8 @@ from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertTokenizer
 from spanbert_tf.presets.pretraining import save_pretraining_preset
-from spanbert_tf.pretraining.first_weights import begin_with_preset, checked_tokenizer
 from spanbert_tf.pretraining.job import run_pretraining
-from spanbert_tf.pretraining.model import build_pretrainer
+from spanbert_tf.pretraining.model import begin_with_preset, build_pretrainer, checked_tokenizer
 
 SPECIAL, WORDS = VOCABULARY[:5], VOCABULARY[5:]
 
