@@ -1,6 +1,6 @@
-"""The pre-training data set: read → shuffle → batch → parse → pack → mask on the fly.
+"""The pre-training data set: read → shuffle → parse → batch → pack → mask on the fly.
 
-B rows, S positions, K prediction slots.
+B rows, S positions, K prediction slots, W records of a chunk.
 """
 
 import operator

@@ -2,7 +2,8 @@
 
 They are parsed, and packed: [CLS], and each block followed by [SEP].
 
-B rows, S positions, N tokens of text a row at most, G blocks a row, E entries of a list.
+B rows, or records of a chunk; S positions, N tokens of text a row at most, G blocks a row, E
+entries of a list.
 """
 
 import functools

@@ -18,7 +18,8 @@ from spanbert_tf.masking.random_bits import Stream, random_bits, row_keys
 SHUFFLE_CHUNK = 8_192
 _FILES_AT_ONCE = 16
 _FILE_BLOCK = 16  # records read from one file before the next has its turn
-_FILE_ORDER = _END = -1  # in place of a chunk number
+_FILE_ORDER = -1  # in place of a chunk's number, in the key of the order of the files
+_END = -1  # in place of a chunk's number, behind the last one
 
 
 def training_chunks(
@@ -33,7 +34,7 @@ def training_chunks(
         first_record: how many records of the stream to pass over.
 
     Returns:
-        A data set of chunks (string [C] serialized records, int64 [C] their epochs). Reading it
+        A data set of chunks (string [W] serialized records, int64 [W] their epochs). Reading it
         raises `InvalidArgumentError` at the end of an epoch that has another number of records:
         TensorFlow reads a file that was cut to nothing as one without records, and would go
         round without end.
@@ -55,7 +56,7 @@ def training_chunks(
     def permute_chunk(
         epoch: tf.Tensor, chunk: tf.Tensor, serialized: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        serialized = _permute(serialized, seed, epoch, chunk)  # [C]
+        serialized = _permute(serialized, seed, epoch, chunk)  # [W]
         is_first = (epoch == first_epoch) & (chunk == first_chunk)
         serialized = serialized[tf.where(is_first, first_in_chunk, 0) :]
         return serialized, tf.fill(tf.shape(serialized), epoch)
@@ -82,8 +83,8 @@ def _counted(chunks: tf.data.Dataset, num_records: int) -> tf.data.Dataset:
 
 
 def _permute(values: tf.Tensor, seed: int, epoch: tf.Tensor, chunk: tf.Tensor) -> tf.Tensor:
-    keys = row_keys(seed, epoch, chunk)[tf.newaxis]  # [1]
-    bits = random_bits(keys, Stream.ORDER, tf.range(tf.size(values))[tf.newaxis])[0]  # [C]
+    keys = row_keys(seed, epoch, chunk)[tf.newaxis]  # [1]; the chunk in place of a record
+    bits = random_bits(keys, Stream.ORDER, tf.range(tf.size(values))[tf.newaxis])[0]  # [W]
     # A bit less, so that the order of unsigned numbers is that of signed ones.
     halved = tf.cast(tf.bitwise.right_shift(bits, tf.constant(1, tf.uint64)), tf.int64)
     return tf.gather(values, tf.argsort(halved, stable=True))

@@ -102,7 +102,7 @@ def select_tokens(
 def _budgets(lengths: tf.Tensor, num_slots: int, options: MaskingOptions) -> tf.Tensor:
     """ceil(rate · length) of lengths [B, G], int64 [B, G]."""
     # Float32 would round up, and int64 overflow with many digits: so it is the number of budgets
-    # 0, 1, … K whose longest block is shorter.
+    # 0, 1, … K whose longest block is shorter. The rate is a Fraction, so // is exact.
     longest = [min(slots // options.exact_rate, tf.int64.max) for slots in range(num_slots + 1)]
     flat = tf.reshape(lengths, [-1])
     found = tf.searchsorted(tf.constant(longest, tf.int64), flat, out_type=tf.int64)
@@ -146,7 +146,8 @@ def find_owners(candidates: Candidates, blocks: Blocks, masked: tf.Tensor | None
     """
     round_size = candidates.starts.shape[-1]
     covering = _covering_candidates(candidates, tf.size(blocks.token_ids))  # [B · S]
-    earlier = tf.gather(covering, candidates.anchors) & (_bits(round_size) - 1)  # [B, G, C]
+    before = _bits(round_size) - 1  # for candidate c the bits below c
+    earlier = tf.gather(covering, candidates.anchors) & before  # [B, G, C]
     if masked is not None:
         anchor_is_masked = tf.gather(tf.reshape(masked, [-1]), candidates.anchors)
         earlier |= tf.cast(anchor_is_masked, tf.int64) * _EARLIER_ROUND

@@ -218,9 +218,9 @@ def _draws(options: MaskingOptions) -> str:
     if scheme.unit == "piece":
         return options.scheme
     others = "words" if scheme.max_units == 1 else "geometric spans"
-    share = f" in {scheme.share:.0%} of the draws" if scheme.spans else ""
-    if scheme.spans and scheme.share < 1:
-        share += f", {others} in the rest"
+    if scheme.spans and scheme.share == 1:
+        return f"{options.scheme} in all draws"
+    share = f" in {scheme.share:.0%} of the draws, {others} in the rest" if scheme.spans else ""
     start = {"anchor_token": "at the word of a token", "word": "at a word"}[scheme.span_start]
     return f"{options.scheme}{share}, drawn {start}"
 

@@ -208,7 +208,7 @@ class AdamW(keras.optimizers.AdamW):
             sums = [g * (factors[clip] / scale) for g, clip in zip(sums, clips, strict=True)]
         # What many variables share is computed once: each would add a dozen operations.
         self._shared: dict[tuple, tuple] = {}
-        super().apply(sums, variables)
+        super().apply(sums, variables)  # which calls `update_step` for each variable
 
     def _skip(self) -> None:
         """Leaves an update out."""

@@ -1,5 +1,6 @@
 """A masking scheme of another package, as docs/pretraining.md shows it."""
 
+import io
 import itertools
 import math
 import pathlib
@@ -11,11 +12,13 @@ import tomllib
 import pytest
 import record_files
 
+from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.manifest import ANNOTATIONS
 from spanbert_tf.errors import ConfigurationError, MismatchError
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.masking.schemes import ANNOTATED
+from spanbert_tf.pretraining.inspection import inspect_records
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "pretraining.md"
 SECTION = re.search(r"^## Your own masking scheme\n(.*?)^## ", PAGE.read_text(), re.M | re.S)[1]
@@ -129,6 +132,26 @@ def test_what_the_page_shows_masks_a_record(tmp_path, monkeypatch):
     positions = names["batch"]["mask_positions"].numpy()[names["batch"]["mask_weights"] > 0]
     assert len(positions) >= 1
     assert positions.tolist() == list(range(positions[0], positions[0] + len(positions)))
+
+
+@pytest.mark.parametrize(
+    "scheme, said",
+    [
+        ("sentences", "sentences in all draws, 15% of"),
+        (
+            "mostly_entities",
+            "mostly_entities in 99% of the draws, geometric spans in the rest, drawn",
+        ),
+    ],
+)
+def test_inspection_says_what_the_draws_take(scheme, said, tmp_path):
+    records = record_files.random_records(8, LENGTH, annotations=["entities"])
+    options = {"sequence_length": LENGTH, "annotations": ["entities"]}
+    record_files.write_records(tmp_path / "records", records, records, **options)
+    console = DataConsole(file=io.StringIO(), width=400)
+    overrides = [f"masking.scheme={scheme}", "data.vocabulary_size=null"]
+    inspect_records(str(tmp_path / "records"), "spanbert_base", overrides, console)
+    assert said in console.file.getvalue()
 
 
 def test_configurations_know_the_name_without_tensorflow(site):
