@@ -18,6 +18,7 @@ from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import Job, TrainingDiverged, check_best
 from spanbert_tf.training.metrics_log import MetricsLog
 
+_MILLISECONDS_BETWEEN_QUESTIONS = 2_000  # much less than the notice of a machine's end
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -81,11 +82,13 @@ class Watch(keras.callbacks.Callback):
         )
         self._signals = StopSignals()
         self._progress = _Progress(step, job.num_steps) if devices.is_chief else None
+        self._asked = (step, time.monotonic())  # several workers each other, for signals
+        self._asks_after = step
         self._after: tuple[Callable[[], None], ...] = (
             self._write_log,
             self._stop_on_divergence,  # before the checkpoint, so that the last one is a good one
             self._save,
-            self.stop_on_signal,
+            self._stop_on_signal,
             self._show,  # what is shown cannot keep a step from being saved
             self._evaluate,  # inside of `fit`, so that the stream of batches goes on
         )
@@ -147,10 +150,10 @@ class Watch(keras.callbacks.Callback):
     def _is_due(self) -> bool:
         """Whether a result of the step is needed: to fetch one is to wait for the device.
 
-        Several workers ask each other for signals after each step.
+        Several workers ask each other for signals where that is due for all of them.
         """
         return (
-            self._devices.are_several
+            (self._devices.are_several and self.step > self._asks_after)
             or self._signals.received is not None
             or self.step % self._job.config.training.max_skipped_steps == 0
             or self._is_log_due(self.step)
@@ -169,6 +172,17 @@ class Watch(keras.callbacks.Callback):
                 "command again to go on"
             )
             raise StopTraining(line, is_interrupted=True)
+
+    def _stop_on_signal(self) -> None:
+        """As `stop_on_signal`, of several workers every two seconds: to ask is to wait for all."""
+        if self._devices.are_several and self.step <= self._asks_after:
+            return
+        self.stop_on_signal()
+        step, begin = self._asked
+        self._asked = (self.step, time.monotonic())
+        milliseconds = 1_000 * (self._asked[1] - begin) / max(self.step - step, 1)
+        pace = max(self._devices.agreed(round(milliseconds)), 1)
+        self._asks_after = self.step + int(_MILLISECONDS_BETWEEN_QUESTIONS // pace)
 
     def _is_log_due(self, step: int) -> bool:
         is_last = step == self._job.num_steps

@@ -13,6 +13,7 @@ from spanbert_tf.errors import TrainingError
 from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.pretraining.model import compiled_pretrainer
+from spanbert_tf.training import optimizers
 from spanbert_tf.training.metrics_log import MetricsLog
 from spanbert_tf.training.optimizers import AdamW
 
@@ -210,6 +211,28 @@ def test_replicas_draw_different_dropout_masks(
     for state in states:
         copies = two_devices.experimental_local_results(state.value)
         np.testing.assert_array_equal(copies[0], copies[1])
+
+
+def test_gradients_are_reduced_in_packs_the_last_layers_first(
+    two_devices, tiny_overrides, tiny_records, monkeypatch
+):
+    """By the graph: each pack waits for its own gradients alone."""
+    limit = 20_000
+    monkeypatch.setattr(optimizers, "_BYTES_PER_PACK", limit)
+    config = _without_dropout(tiny_overrides)
+    with two_devices.scope():
+        model = compiled_pretrainer(config, VOCABULARY_SIZE)
+    (batch,) = configured_dataset(config, tiny_records, split="train").take(1)
+    step = tf.function(lambda: two_devices.run(lambda: model.train_step(batch)))
+    packs, left = [0], [4 * int(np.prod(v.shape)) for v in model.trainable_variables]
+    for size in reversed(left):
+        if packs[-1] > limit:
+            packs.append(0)
+        packs[-1] += size
+    graph = step.get_concrete_function().graph
+    reduced = [op for op in graph.get_operations() if op.type.startswith("CollectiveReduce")]
+    sizes = [4 * op.outputs[0].shape.num_elements() for op in reduced]
+    assert len(packs) > 2 and sorted(s for s in sizes if s > 8) == sorted(2 * packs)
 
 
 @pytest.mark.parametrize(
