@@ -15,9 +15,7 @@ if _IS_TENSORFLOW := keras.backend.backend() == "tensorflow":
 # KerasHub's attention biases are 2-D, so the number of dimensions does not tell.
 _NOT_DECAYED = ("bias", "gamma", "beta")
 _FIRST_LOSS_SCALE, _UPDATES_AT_SCALE = 2.0**15, 2_000  # Keras' own
-_BYTES_PER_PACK = (
-    2**25
-)  # of gradients that are reduced together; all of the large model are 1.35 GB
+_BYTES_PER_PACK = 2**25  # of gradients that are added up together; large has 1.35 GB
 # Of Keras' options, those that do not work here, and why.
 _REFUSED = {
     "gradient_accumulation_steps": "fails under replication; use the configuration's "

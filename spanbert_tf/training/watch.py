@@ -83,7 +83,7 @@ class Watch(keras.callbacks.Callback):
         self._signals = StopSignals()
         self._progress = _Progress(step, job.num_steps) if devices.is_chief else None
         self._asked = (step, time.monotonic())  # several workers each other, for signals
-        self._asks_after = step
+        self._asks_at = step
         self._after: tuple[Callable[[], None], ...] = (
             self._write_log,
             self._stop_on_divergence,  # before the checkpoint, so that the last one is a good one
@@ -153,7 +153,7 @@ class Watch(keras.callbacks.Callback):
         Several workers ask each other for signals where that is due for all of them.
         """
         return (
-            (self._devices.are_several and self.step > self._asks_after)
+            (self._devices.are_several and self.step >= self._asks_at)
             or self._signals.received is not None
             or self.step % self._job.config.training.max_skipped_steps == 0
             or self._is_log_due(self.step)
@@ -175,14 +175,14 @@ class Watch(keras.callbacks.Callback):
 
     def _stop_on_signal(self) -> None:
         """As `stop_on_signal`, of several workers every two seconds: to ask is to wait for all."""
-        if self._devices.are_several and self.step <= self._asks_after:
+        if self._devices.are_several and self.step < self._asks_at:
             return
         self.stop_on_signal()
         step, begin = self._asked
         self._asked = (self.step, time.monotonic())
         milliseconds = 1_000 * (self._asked[1] - begin) / max(self.step - step, 1)
         pace = max(self._devices.agreed(round(milliseconds)), 1)
-        self._asks_after = self.step + int(_MILLISECONDS_BETWEEN_QUESTIONS // pace)
+        self._asks_at = self.step + max(_MILLISECONDS_BETWEEN_QUESTIONS // pace, 1)
 
     def _is_log_due(self, step: int) -> bool:
         is_last = step == self._job.num_steps

@@ -105,6 +105,29 @@ def _train(directory, job, first_step=0, others=(), epochs=1):
     return watch, checkpoints
 
 
+def test_several_workers_ask_each_other_at_the_steps_that_they_agree_on(tmp_path, monkeypatch):
+    """Of 100 ms a step in the mean, every 20 steps, whatever a worker's own clock says."""
+    asked, watches = [], []
+
+    class Workers(Devices):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.are_several = True
+
+        def any(self, flag):
+            asked.append(watches[0].step)
+            return flag
+
+        def agreed(self, value):
+            return 100
+
+    enter = Watch.__enter__
+    monkeypatch.setattr(Watch, "__enter__", lambda self: watches.append(self) or enter(self))
+    monkeypatch.setitem(globals(), "Devices", Workers)
+    _train(tmp_path, Numbers(50, log_every=5))
+    assert asked == [1, 21, 41]
+
+
 def test_log_has_the_means_since_the_line_before(tmp_path):
     _train(tmp_path, Numbers(8, evaluate_every=4))
     lines = read_metrics(str(tmp_path / "metrics.jsonl"))
