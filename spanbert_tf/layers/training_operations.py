@@ -100,7 +100,7 @@ def training_attention(
     memory. The softmax' gradient needs, for each query, the sum over the keys of weight times
     gradient, which is the product of the output with the output's gradient (Dao et al. 2022,
     appendix B.2) and takes no such pass; dropped weights are selected away, and the scale of the
-    kept ones is a factor of the output. Nothing of the dropout but its bits is kept.
+    kept ones is a factor of the output. Beside the weights only the dropout's bits are kept.
 
     Args:
         dropout: has the rate and the state of the random numbers.
@@ -120,15 +120,17 @@ def training_attention(
     def attend(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tuple[tf.Tensor, object]:
         scores = tf.matmul(query, key, transpose_b=True) + padding  # [B, N, S, S]
         weights = tf.nn.softmax(scores)
-        kept = tf.where(is_kept, weights, zero)
-        heads = tf.matmul(kept, value)  # [B, N, S, D]
+        heads = tf.matmul(tf.where(is_kept, weights, zero), value)  # [B, N, S, D]
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             upstream = upstream * scale
             products = tf.cast(upstream, tf.float32) * tf.cast(heads, tf.float32)
             means = tf.reduce_sum(products, axis=-1, keepdims=True)  # [B, N, S, 1]
             of_kept = tf.matmul(upstream, value, transpose_b=True)  # [B, N, S, S]
-            of_scores = kept * of_kept - weights * tf.cast(means, weights.dtype)
+            of_kept = tf.where(is_kept, of_kept, zero) - tf.cast(means, weights.dtype)
+            of_scores = weights * of_kept
+            with tf.control_dependencies([upstream]):  # or it would be the first one, held so long
+                kept = tf.where(is_kept, weights, zero)
             return (
                 tf.matmul(of_scores, key),
                 tf.matmul(of_scores, query, transpose_a=True),

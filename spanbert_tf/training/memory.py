@@ -18,7 +18,7 @@ from spanbert_tf.training.run_directory import AnyConfig
 # What a layer keeps for its gradients, in its inputs, [S, H]: itself, queries, keys, values, heads
 # (twice), the feed-forward network (4 + 4), dropouts (2), inputs and outputs of both norms (8) …
 _KEPT_INPUTS = 22
-_KEPT_WEIGHTS = 2  # … and in its attention's weights, [N, S, S]: themselves, those that are kept
+_KEPT_WEIGHTS = 1.3  # … and in its attention's weights, [N, S, S]: themselves, dropout's bits
 _KEPT_LOGITS = 3  # of each slot: logits, their softmax, and the gradient
 # TensorFlow's allocators; XLA, whose error is a `RuntimeError`.
 _OUT_OF_MEMORY = re.compile(r"OOM when allocating|out of memory|failed to allocate", re.IGNORECASE)
@@ -86,7 +86,7 @@ def activations(model: keras.Model, config: AnyConfig, num_replicas: int) -> int
     if hasattr(config, "masking"):
         slots = math.ceil(config.masking.rate * length) * len(model.objectives)
         row += slots * backbone.vocabulary_size * 4 * _KEPT_LOGITS
-    return rows * row
+    return round(rows * row)
 
 
 def _num_bytes(variables: Iterable[keras.Variable]) -> int:
