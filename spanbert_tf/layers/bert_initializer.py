@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import math
+import mmap
 from collections.abc import Iterator
 
 import keras
@@ -10,8 +11,6 @@ import numpy as np
 
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
-
-_ALIGNMENT = 64  # bytes, of TensorFlow's own memory
 
 _are_loaded = contextvars.ContextVar("_are_loaded", default=False)
 
@@ -36,9 +35,9 @@ def _zeros(shape: tuple[int, ...], dtype: str) -> keras.KerasTensor:
     if not is_own or dtype not in ("float32", "float16"):  # those of NumPy
         return keras.ops.zeros(shape, dtype)
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    memory = np.zeros(size + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    values = memory[start : start + size].view(dtype).reshape(shape)
+    # Pages of their own: what `np.zeros` gets may have been used before, and is written then.
+    memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    values = np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape)
     return tf.experimental.dlpack.from_dlpack(values.__dlpack__())
 
 
