@@ -76,6 +76,8 @@ def _made_to_fit(draw, values):
     new, training = Section.replace, values["training"]
     small = st.integers(1, 64)
     if "model" not in values:
+        if values["optimizer"].lora_rank is not None:
+            values |= {"optimizer": new(values["optimizer"], frozen_layers=0)}
         parts = draw(small)
         training = new(
             training,
