@@ -85,7 +85,6 @@ class Watch(keras.callbacks.Callback):
         self._asked = (step, time.monotonic())  # several workers each other, for signals
         self._asks_at = step
         self._after: tuple[Callable[[], None], ...] = (
-            self._write_log,
             self._stop_on_divergence,  # before the checkpoint, so that the last one is a good one
             self._save,
             self._stop_on_signal,
@@ -139,13 +138,20 @@ class Watch(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Counts, and does what is due; `batch` is the last one of an execution."""
         self.step = self._first_step_of_epoch + batch + 1
+        if self._is_log_due(self.step):
+            self._fetch()
+        self._log.on_step_end(self.step, self._trained)
         if self._is_due():
-            if keras.backend.backend() == "jax":
-                self._trained.jax_state_sync()  # the step's results lie beside the variables
+            self._fetch()
             for call in self._after:
                 call()
         elif self._progress:
             self._progress.show(self.step, self._log.last_line)
+
+    def _fetch(self) -> None:
+        """On JAX the step's results lie beside the variables until they are asked for."""
+        if keras.backend.backend() == "jax":
+            self._trained.jax_state_sync()
 
     def _is_due(self) -> bool:
         """Whether a result of the step is needed: to fetch one is to wait for the device.
@@ -188,9 +194,6 @@ class Watch(keras.callbacks.Callback):
         is_last = step == self._job.num_steps
         is_due = step % self._job.config.training.log_every == 0
         return is_due or is_last or self._job.evaluates_after(step)
-
-    def _write_log(self) -> None:
-        self._log.on_step_end(self.step, self._trained)
 
     def _stop_on_divergence(self) -> None:
         """An update that is left out changes no weight."""
