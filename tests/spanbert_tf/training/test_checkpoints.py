@@ -301,6 +301,7 @@ def test_a_step_can_be_damaged_twice(tmp_path):
         assert checkpoints.restore() == 2
         _train(model, 2)
         checkpoints.save(4)
+        checkpoints.wait()
     names = sorted(os.listdir(tmp_path))
     assert names[:2] == ["damaged-step-00000004", "damaged-step-00000004-2"]
 

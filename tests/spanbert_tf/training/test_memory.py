@@ -17,8 +17,8 @@ SIZES = ["model.num_layers=4", "model.hidden_dim=256", "model.num_heads=4"]
 SIZES += ["model.intermediate_dim=1024", "training.precision=float32", "data.sequence_length=512"]
 VOCABULARY_SIZE = 500
 # Trains two steps of random rows, and prints the estimate and the peak of the process in bytes.
-PROGRAM = """
-import json, resource, sys
+PROGRAM = r"""
+import json, re, sys
 import numpy as np
 import tensorflow as tf
 from spanbert_tf.config import load_config
@@ -37,7 +37,8 @@ for name in ("mask_positions", "span_left_positions", "span_right_positions"):
 batch |= {"mask_ids": ids(500, slots), "span_offsets": ids(20, slots)}
 batch |= {name: np.ones((rows, slots), "float32") for name in ("mask_weights", "span_weights")}
 model.fit(tf.data.Dataset.from_tensors(batch).repeat(), steps_per_epoch=2, verbose=0)
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+# Not `ru_maxrss`, which begins with what the process had that started this one.
+peak = int(re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1]) * 1024
 print(json.dumps([activations(model, config, 1), peak]))
 """
 
