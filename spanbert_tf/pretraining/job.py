@@ -218,6 +218,7 @@ class PretrainingJob(Job):
                 f"from; begin another --output with {_PRESET} {preset}"
             )
         load_preset_into(model, preset)
+        print_summary(output, steps, last_evaluation(output), show_next_steps=self._show_next_steps)
         return model
 
     def damage(self) -> BadInputError | None:
