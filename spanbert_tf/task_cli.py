@@ -47,6 +47,10 @@ def finetune(
     """Fine-tune an encoder for the configuration's task; run again, it resumes."""
     if grid and not validation_data:
         raise click.UsageError("--grid needs --validation-data")
+    if keep_checkpoints and not grid:
+        raise click.UsageError("--keep-checkpoints is for --grid alone: other runs keep them")
+    if backend_changed and grid:
+        raise click.UsageError("--backend-changed is for one run; leave out --grid")
     from spanbert_tf.tasks.table import load_task_config
 
     settings = load_task_config(config, overrides)  # before TensorFlow is imported
@@ -57,30 +61,15 @@ def finetune(
     with writing_run(output, settings.training.strategy, "spanbert-tf finetune"):
         refuse_no_preset(preset)
         import_keras()
+        arguments = (settings, preset, data, output, validation_data)
         if grid:
             from spanbert_tf.studies.grid import run_grid
 
-            run_grid(
-                settings,
-                preset,
-                data,
-                output,
-                validation_data,
-                num_devices=devices,
-                keep_checkpoints=keep_checkpoints,
-            )
+            run_grid(*arguments, num_devices=devices, keep_checkpoints=keep_checkpoints)
             return
         from spanbert_tf.tasks.finetuning import run_finetuning
 
-        run_finetuning(
-            settings,
-            preset,
-            data,
-            output,
-            validation_data,
-            num_devices=devices,
-            backend_changed=backend_changed,
-        )
+        run_finetuning(*arguments, num_devices=devices, backend_changed=backend_changed)
 
 
 @click.command(cls=ModelCommand)

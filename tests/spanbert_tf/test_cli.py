@@ -321,3 +321,18 @@ def test_the_default_model_of_spacy_is_what_the_extra_installs():
         if option.name == "spacy_model"
     )
     assert option.default in packages
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--keep-checkpoints"], "--keep-checkpoints is for --grid alone"),
+        (["--grid", "--validation-data", ".", "--backend-changed"], "leave out --grid"),
+        (["--grid"], "--grid needs --validation-data"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(options, message):
+    words = ["--config", "squad_v1", "--preset", "p", "--data", ".", "--output", "run"]
+    result = _run("finetune", *words, *options)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr and result.stderr.count("\n") == 1
