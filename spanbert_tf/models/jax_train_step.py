@@ -30,15 +30,7 @@ class TrainStep:
         jit_compile: bool | str = "auto",
         **kwargs,
     ) -> None:
-        """Configures the model for training, as `keras.Model.compile`.
-
-        Args:
-            *args: as for `keras.Model.compile`.
-            accumulation_steps: N, how many micro-batches the rows are cut into to save memory; one
-                update for all of them.
-            jit_compile: does nothing: without XLA, JAX would run an operation after the other.
-            **kwargs: as for `keras.Model.compile`.
-        """
+        """As on TensorFlow; XLA compiles whatever `jit_compile` says: without, JAX is slow."""
         self._accumulation_steps = accumulation_steps
         super().compile(*args, jit_compile="auto", **kwargs)
 

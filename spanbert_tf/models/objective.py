@@ -29,7 +29,7 @@ class ObjectiveSums(NamedTuple):
         As in Keras a weight makes a target's loss larger or smaller, and counts it once; with a
         weight of 0 it is none.
         """
-        is_target = ops.cast(ops.not_equal(weights, 0.0), "float32")
+        is_target = are_targets(weights)
         num_right = None
         if is_right is not None:
             num_right = ops.sum(ops.cast(is_right, "float32") * is_target)
@@ -113,8 +113,8 @@ class Objectives:
         self, x: dict, y: Any = None, sample_weight: keras.KerasTensor | None = None
     ) -> dict[str, keras.KerasTensor]:
         """How many targets a batch has, float32 [], for each objective."""
-        is_target = ops.not_equal(self._target_weights(y, sample_weight), 0.0)
-        return {self._objective: ops.sum(ops.cast(is_target, "float32"))}
+        weights = self._target_weights(y, sample_weight)
+        return {self._objective: ops.sum(are_targets(weights))}
 
     def _metric_targets(
         self, y: Any, sample_weight: keras.KerasTensor | None
@@ -201,6 +201,11 @@ class ObjectiveMetrics:
                     mean.update_state(ops.divide_no_nan(total, count), sample_weight=count)
         if further_loss is not None:
             self._means[_FURTHER].update_state(further_loss)
+
+
+def are_targets(weights: keras.KerasTensor) -> keras.KerasTensor:
+    """1 for each weight of a target, 0 for those of none, float32 as `weights`."""
+    return ops.cast(ops.not_equal(weights, 0.0), "float32")
 
 
 def weights_of(values: keras.KerasTensor, weights: keras.KerasTensor | None) -> keras.KerasTensor:

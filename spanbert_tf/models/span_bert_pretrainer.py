@@ -8,7 +8,7 @@ import keras_hub
 from keras import ops
 
 from spanbert_tf.layers import SpanBoundaryHead, bert_initializer, masked_lm_head
-from spanbert_tf.models.objective import ObjectiveSums, vocabulary_crossentropy
+from spanbert_tf.models.objective import ObjectiveSums, are_targets, vocabulary_crossentropy
 from spanbert_tf.models.pretraining_heads import HEAD_ARGUMENTS, PretrainerPresets
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
@@ -160,8 +160,7 @@ class SpanBertPretrainer(PretrainerPresets, SpanBertTask, keras_hub.models.Task)
     ) -> dict[str, keras.KerasTensor]:
         """How many targets each objective has in a batch, float32 []."""
         weights = {name: _targets(batch, name, sample_weight)[1] for name in self.objectives}
-        are_targets = {name: ops.not_equal(values, 0.0) for name, values in weights.items()}
-        return {name: ops.sum(ops.cast(are, "float32")) for name, are in are_targets.items()}
+        return {name: ops.sum(are_targets(values)) for name, values in weights.items()}
 
     def get_config(self) -> dict:
         return super().get_config() | {name: getattr(self, name) for name in HEAD_ARGUMENTS}

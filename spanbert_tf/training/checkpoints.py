@@ -135,7 +135,7 @@ class Checkpoints:
         Args:
             keep_best: whether the best weights are kept, too.
         """
-        weights, state = _num_bytes(self._weights.values()), _num_bytes(self._state.values())
+        weights, state = num_bytes(self._weights.values()), num_bytes(self._state.values())
         # One more of each is written before the oldest goes.
         return {
             "checkpoints": (self._max_to_keep + 1) * state,
@@ -268,8 +268,8 @@ class Checkpoints:
         try:
             if not os.path.isdir(self._directory):
                 os.mkdir(self._directory)  # and nothing above it: a run that was removed stays so
-            num_bytes = sum(array.nbytes for array in arrays.values())
-            if shutil.disk_usage(self._directory).free < num_bytes:
+            needed = sum(array.nbytes for array in arrays.values())
+            if shutil.disk_usage(self._directory).free < needed:
                 self._remove_old(prefix, max(num_kept - 1, 1))  # the newest stays in any case
             os.mkdir(unfinished)
             _write_files(unfinished, arrays, facts)
@@ -338,9 +338,9 @@ def _named(kind: str, variables: Iterable[keras.Variable]) -> dict[str, keras.Va
     return {f"{kind}.{number:04d}": variable for number, variable in enumerate(variables)}
 
 
-def _num_bytes(variables: Iterable[keras.Variable]) -> int:
+def num_bytes(variables: Iterable[keras.Variable]) -> int:
     """The bytes of the values of variables."""
-    return sum(math.prod(v.shape) * np.dtype(v.dtype).itemsize for v in variables)
+    return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)
 
 
 def _snapshot(variable: keras.Variable) -> np.ndarray:

@@ -3,7 +3,7 @@
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -13,6 +13,7 @@ from rich.filesize import decimal
 from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
 from spanbert_tf.errors import ConfigurationError, TrainingError
 from spanbert_tf.layers import TransformerEncoder
+from spanbert_tf.training.checkpoints import num_bytes
 from spanbert_tf.training.run_directory import AnyConfig
 
 # What a layer keeps for its gradients, in its inputs, [S, H]: itself, queries, keys, values, heads
@@ -53,10 +54,10 @@ def describe_step(model: keras.Model, config: AnyConfig, num_replicas: int) -> s
         config: configuration of the run.
         num_replicas: replicas that share a batch.
     """
-    gradients = _num_bytes(model.trainable_variables)
+    gradients = num_bytes(model.trainable_variables)
     parts = {
-        "weights": _num_bytes(model.variables),
-        "optimizer": _num_bytes(model.optimizer.variables),
+        "weights": num_bytes(model.variables),
+        "optimizer": num_bytes(model.optimizer.variables),
         "gradients": gradients,
         "activations": activations(model, config, num_replicas),
     }
@@ -87,10 +88,6 @@ def activations(model: keras.Model, config: AnyConfig, num_replicas: int) -> int
         slots = math.ceil(config.masking.rate * length) * len(model.objectives)
         row += slots * backbone.vocabulary_size * 4 * _KEPT_LOGITS
     return round(rows * row)
-
-
-def _num_bytes(variables: Iterable[keras.Variable]) -> int:
-    return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)
 
 
 def names_exhaustion(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -145,8 +145,8 @@ class Watch(keras.callbacks.Callback):
             self._fetch()
             for call in self._after:
                 call()
-        elif self._progress:
-            self._progress.show(self.step, self._log.last_line)
+        else:
+            self._show()
 
     def _fetch(self) -> None:
         """On JAX the step's results lie beside the variables until they are asked for."""
