@@ -252,7 +252,9 @@ class FinetuningJob(Job):
             return {}
         path = os.path.join(output, SCORES_FILE)
         with open(path, encoding="utf-8") as file:
-            return parse_json(file.read(), dict[str, float], path)
+            scores = parse_json(file.read(), dict[str, float], path)
+        print_line(f"{self._validation_data}: {shown_scores(scores)}")
+        return scores
 
     def _why_none_is_best(self) -> str:
         """Why a finished run has no best checkpoint."""
