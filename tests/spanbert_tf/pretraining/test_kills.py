@@ -29,12 +29,19 @@ def _all_variables(run):
     return newest, (run / "checkpoints" / newest / "state.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize(("precision", "num_kills"), [("float32", 2), ("mixed_bfloat16", 1)])
-def test_killed_at_random_moments_a_run_on_two_devices_ends_with_the_same_bits(
-    precision, num_kills, tiny_overrides, tiny_records, tmp_path
+@pytest.mark.parametrize(
+    ("backend", "num_devices", "precision", "num_kills"),
+    [
+        ("tensorflow", 2, "float32", 2),  # on one device: `test_killed_run_goes_on_bit_for_bit`
+        ("tensorflow", 2, "mixed_bfloat16", 1),
+        ("jax", 1, "float32", 2),
+    ],
+)
+def test_killed_at_random_moments_a_run_ends_with_the_same_bits(
+    backend, num_devices, precision, num_kills, tiny_overrides, tiny_records, tmp_path, monkeypatch
 ):
-    """(On one device: `test_killed_run_goes_on_bit_for_bit`.)"""
-    num_devices = 2
+    pytest.importorskip(backend)
+    monkeypatch.setenv("KERAS_BACKEND", backend)
     overrides = [*tiny_overrides, "model.dropout=0.1", "training.checkpoint_every_steps=2"]
     overrides.append(f"training.precision={precision}")
     config_file = tmp_path / "config.yaml"
