@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import keras
 import numpy as np
-import tensorflow as tf
 from jax import numpy as jnp
 
 
@@ -101,11 +100,12 @@ class TrainStep:
 
 
 def jitted(model: keras.Model, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of TensorFlow's tensors that computes with a model on JAX, compiled by XLA.
+    """A function that computes with a model, compiled by XLA; of structures of NumPy's arrays.
 
     Args:
         model: the model; its variables are arguments of what is compiled, not constants in it.
-        function: of structures of arrays; it may call the model, and changes no variable.
+        function: it may call the model, and changes no variable. What it is given may be anything
+            that NumPy makes arrays of, such as TensorFlow's tensors.
     """
 
     @jax.jit
@@ -114,8 +114,8 @@ def jitted(model: keras.Model, function: Callable[..., Any]) -> Callable[..., An
             return function(*arguments)
 
     def call(*arguments: Any) -> Any:
-        arrays = tf.nest.map_structure(lambda tensor: tensor.numpy(), arguments)
+        arrays = jax.tree.map(np.asarray, arguments)
         found = run([variable.value for variable in model.variables], *arrays)
-        return tf.nest.map_structure(lambda array: tf.convert_to_tensor(np.asarray(array)), found)
+        return jax.tree.map(np.asarray, found)
 
     return call

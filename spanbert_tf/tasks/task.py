@@ -243,7 +243,7 @@ class Task(Pipeline):
             compute = jitted(model, compute)
 
         def predict_batch(x: dict, y: Any) -> tuple[Any, dict[str, tuple[tf.Tensor, tf.Tensor]]]:
-            outputs, losses = compute(x, y)
+            outputs, losses = tf.nest.map_structure(tf.convert_to_tensor, compute(x, y))
             return self.predict_batch(model, x, outputs), losses
 
         if keras.backend.backend() == "tensorflow":  # one trace, whatever the batches' shapes
