@@ -4,6 +4,7 @@ import ast
 import functools
 import importlib.util
 import itertools
+import os
 import pathlib
 import re
 import shlex
@@ -20,7 +21,12 @@ from spanbert_tf.cli import cli
 from spanbert_tf.command_line import CONTEXT_SETTINGS
 from spanbert_tf.config import flat_values, load_config, shipped_directory, shipped_names
 from spanbert_tf.config.shipped import resolved_text
+from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.models import SpanBertQuestionAnswerer
+from spanbert_tf.models.adapters import write_adapter
+from spanbert_tf.models.keras_hub_presets import weights_digest
+from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.tasks.table import load_task_config
 
@@ -280,10 +286,24 @@ def test_code_of_readme_and_of_presets_runs(tmp_path, monkeypatch, without_toy):
         ("hidden_dim=768, intermediate_dim=3072", "hidden_dim=8, intermediate_dim=16"),
         ("steps_per_epoch=1000", "steps_per_epoch=2"),
     )
+    write_adapter_of("preset")
     run(blocks(DOCS / "presets.md", "python"), ("runs/base/preset", "preset"))
     export_preset("preset", "served")
     served = next(code for code in blocks(DOCS / "predicting.md", "python") if "served/1" in code)
     run([served])
+
+
+def write_adapter_of(preset):
+    """What `finetune` and `convert` write that a page goes on with: an adapter, and its encoder."""
+    convert_checkpoint("keras", "huggingface", preset, "hf/spanbert")
+    answerer = SpanBertQuestionAnswerer.from_preset(preset)
+    answerer.is_head_trained = True
+    digest = weights_digest(answerer.backbone)
+    answerer.backbone.enable_lora(2)
+    write_preset(answerer, "merged")
+    place = "runs/squad/adapter"
+    os.makedirs(os.path.dirname(place))
+    write_adapter(answerer, place, preset="merged", encoder=preset, digest=digest)
 
 
 def run(codes, *replacements):
