@@ -16,6 +16,7 @@ from spanbert_tf.command_line import (
     OUTPUT_PATH,
     RUN_PATH,
     WORK_PATH,
+    JaxCommand,
     ModelCommand,
     SeveralValues,
     WritingCommand,
@@ -156,6 +157,24 @@ def compare(configs: Sequence[str], data: str, output: str, **options: object) -
     from spanbert_tf.studies.comparison import compare_systems
 
     compare_systems(configs, data, output, **options)
+
+
+@cli.command(cls=JaxCommand)
+@click.option("--config", required=True, metavar="NAME|FILE")
+@click.option("--device", required=True, metavar="CHIPS", help="v5e:2x4, v5p:4x4x4, h100:8 …")
+@click.option("--rows", type=click.IntRange(min=1), help="Of a batch. [training.batch_size]")
+@set_option
+def plan(config: str, device: str, overrides: Sequence[str], **options: int | None) -> None:
+    """What a run takes on chips that are not here: its step is compiled for them."""
+    from spanbert_tf.config import load_config
+    from spanbert_tf.studies.chips import describe_to_compilers
+
+    settings = load_config(config, overrides)  # before TensorFlow is imported
+    describe_to_compilers(device)
+    import_keras()
+    from spanbert_tf.studies.plan import run_plan
+
+    run_plan(settings, device, **options)
 
 
 @cli.command(cls=WritingCommand)

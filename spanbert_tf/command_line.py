@@ -144,6 +144,15 @@ class SeveralValues(ModelCommand):
         return super().parse_args(ctx, repeated)
 
 
+class JaxCommand(SeveralValues):
+    """A command that runs on JAX, whatever Keras' settings name."""
+
+    def backend(self) -> str:
+        """JAX."""
+        os.environ["KERAS_BACKEND"] = "jax"
+        return super().backend()
+
+
 set_option = click.option(
     "--set",
     "overrides",

@@ -1,0 +1,141 @@
+"""What a run would take on machines that are not here, by compiling its step for them."""
+
+from collections.abc import Callable
+
+import jax
+import keras
+
+from spanbert_tf.config import FinetuningConfig, PretrainingConfig
+from spanbert_tf.data.manifest import NUM_BLOCKS
+from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.models import SpanBertPretrainer
+from spanbert_tf.pretraining.model import compiled_pretrainer
+from spanbert_tf.studies.chips import Machine, machine_of
+from spanbert_tf.studies.compiled_step import (
+    CompiledStep,
+    OutOfMemory,
+    compile_step,
+    distribute,
+    undrawn,
+)
+from spanbert_tf.terminal import print_line
+
+_VOCABULARY_SIZE = 28_996  # of BERT's cased models
+_SHARE = 0.4  # of the least time's speed that a run can be expected to reach
+_GIB, _TERA = 2**30, 1e12
+AnyConfig = PretrainingConfig | FinetuningConfig
+Build = Callable[[AnyConfig], tuple[keras.Model, object]]
+
+
+def run_plan(config: AnyConfig, device: str, *, rows: int | None = None) -> CompiledStep:
+    """Compiles a configuration's step for a machine, and prints what it takes there.
+
+    Args:
+        config: configuration of the run.
+        device: chips that `chips.machine_of` knows.
+        rows: of a global batch; those of the configuration by default.
+
+    Raises:
+        ConfigurationError: the machine is not known or its compiler not here, its chips cannot
+            share the rows, or the step does not fit on it.
+    """
+    machine = machine_of(device)
+    config = configured(config, machine, rows)
+    distribute(machine)
+    try:
+        step = compile_step(*described(config), machine)
+    except OutOfMemory as error:
+        raise ConfigurationError(
+            f"--device {device}: {config.training.batch_size:,} rows do not fit ({error}); "
+            f"{_advice(config)}"
+        ) from error
+    for line in report(step, config, machine):
+        print_line(line)
+    return step
+
+
+def configured(config: AnyConfig, machine: Machine, rows: int | None) -> AnyConfig:
+    """The configuration as a run on that machine resolves it."""
+    training = config.training
+    rows = rows or training.batch_size
+    parts = len(machine.devices) * training.accumulation_steps
+    if rows % parts:
+        raise ConfigurationError(
+            f"--device {machine.name}: {rows:,} rows cannot be shared equally by "
+            f"{len(machine.devices)} chips in {training.accumulation_steps} micro-batches each; "
+            f"try --rows {-(-rows // parts) * parts}"
+        )
+    precision = machine.chip.precision if training.precision == "auto" else training.precision
+    return config.replace(training=training.replace(batch_size=rows, precision=precision))
+
+
+def described(config: PretrainingConfig) -> tuple[keras.Model, object]:
+    """The model of a run, and a batch of it, both as shapes."""
+    size = config.data.vocabulary_size or _VOCABULARY_SIZE
+    model = undrawn(lambda: compiled_pretrainer(config, size))
+    return model, (pretraining_batch(model, config),)
+
+
+def pretraining_batch(
+    model: SpanBertPretrainer, config: PretrainingConfig
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """A batch as `spanbert_tf.data.pretraining_dataset` has it."""
+    rows, length = config.training.batch_size, config.data.sequence_length
+    slots = config.masking.num_slots(length, NUM_BLOCKS[config.data.sequences])
+    of_encoder = dict.fromkeys(model.backbone.input, (rows, length))
+    of_slots = (*model.input, "mask_ids", "span_left_positions", "span_right_positions")
+    shapes = dict.fromkeys(
+        (*of_slots, "span_offsets", "mask_weights", "span_weights"), (rows, slots)
+    )
+    shapes |= of_encoder
+    if config.data.sequences == "pair":
+        shapes["next_sentence_labels"] = (rows,)
+    return {
+        name: jax.ShapeDtypeStruct(shape, "float32" if name.endswith("_weights") else "int32")
+        for name, shape in shapes.items()
+    }
+
+
+def _advice(config: AnyConfig) -> str:
+    training, changes = config.training, []
+    if training.recompute == "none":
+        changes.append("--set training.recompute=layers")
+    changes.append(f"--set training.accumulation_steps={2 * training.accumulation_steps}")
+    return f"try {' or '.join(changes)}, fewer --rows or more chips"
+
+
+def report(step: CompiledStep, config: AnyConfig, machine: Machine) -> list[str]:
+    """What a plan prints."""
+    training, chip, count = config.training, machine.chip, len(machine.devices)
+    rows, length = training.batch_size, config.data.sequence_length
+    sent = step.sent(count)
+    seconds = {
+        "compute": step.operations / chip.operations,
+        "memory": step.traffic / chip.bandwidth,
+        "network": machine.seconds_to_share(sent),
+    }
+    bound = max(seconds, key=seconds.get)
+    expected = seconds[bound] / _SHARE
+    rest = step.memory - step.weights - step.optimizer - step.activations
+    parts = {
+        "weights": step.weights,
+        "optimizer": step.optimizer,
+        "batch and padding": rest,
+        "activations": step.activations,
+    }
+    shares = ", ".join(f"{name} {size / _GIB:.2f}" for name, size in parts.items())
+    least = ", ".join(f"{1000 * value:,.3g} ms of {name}" for name, value in seconds.items())
+    hours = training.steps * expected / 3600
+    return [
+        f"{machine.name}: {rows:,} rows of {length}, {rows // count:,} a chip; "
+        f"{training.precision}, recompute {training.recompute}, "
+        f"{training.accumulation_steps} micro-batches",
+        f"  memory: fits, {step.memory / _GIB:.2f} of {chip.memory / _GIB:.1f} GiB a chip "
+        f"({shares})",
+        f"  a step of a chip: {step.operations / _TERA:.3g} T operations, "
+        f"{step.traffic / 1e9:,.3g} GB from and to memory, {sent / 1e9:,.3g} GB sent",
+        f"  at least {least}: bound by {bound}",
+        f"  at {_SHARE:.0%} of that {1000 * expected:,.3g} ms, "
+        f"{rows * length / expected:,.0f} tokens/s; {training.steps:,} steps in "
+        f"{hours:,.3g} hours, {training.steps * rows:,} rows read",
+    ]
