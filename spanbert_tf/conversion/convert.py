@@ -67,6 +67,7 @@ _SHOWN_UNUSED = 8
 _POSITIONS = ("absolute", "segment_aware", "absolute_with_paragraph_and_sentence")
 _EMBEDDING = re.compile(r"^bert\.embeddings\.|position|distance_embedding")
 _WITH_SEGMENTS = "segment_aware_with_segments"
+_POOLER_BIAS = "bert.pooler.dense.bias"
 
 
 def convert_checkpoint(
@@ -213,18 +214,24 @@ def _print_table(checkpoint: Checkpoint, left_out: list[str]) -> None:
     table = rich.table.Table("part", "in the source", "arrays", "parameters")
     for part, shapes in checkpoint.parts().items():
         present = [name for name in shapes if name in checkpoint.arrays]
-        table.add_row(
-            part, _outcome(part, shapes, present, left_out), *_counts(checkpoint, present)
-        )
+        outcome = _outcome(checkpoint, part, shapes, present, left_out)
+        table.add_row(part, outcome, *_counts(checkpoint, present))
     unused = checkpoint.unused()
     shown = ", ".join(unused[:_SHOWN_UNUSED]) + ", …" * (len(unused) > _SHOWN_UNUSED)
     table.add_row("others", f"unused: {shown}" if unused else "none", *_counts(checkpoint, unused))
     table_console().print(table)
 
 
-def _outcome(part: str, shapes: Mapping, present: list[str], left_out: list[str]) -> str:
+def _outcome(
+    checkpoint: Checkpoint, part: str, shapes: Mapping, present: list[str], left_out: list[str]
+) -> str:
     if len(present) == len(shapes):
-        return "found, but the target has no place for it" if part in left_out else "found"
+        if part in left_out:
+            return "found, but the target has no place for it"
+        # As `SpanBertBackbone.is_pooler_trained` tells it.
+        if part == POOLER and not np.any(np.asarray(checkpoint.arrays[_POOLER_BIAS])):
+            return "found, but never trained: random"
+        return "found"
     if present:
         return f"unused: lacks {next(name for name in shapes if name not in present)}"
     if part == POOLER:

@@ -330,7 +330,7 @@ def published_name(path: str) -> str:
 
 def _pooler(backbone: keras_hub.models.Backbone) -> dict[str, str]:
     """What there is to say of the pooler: that nothing has trained it."""
-    if not isinstance(backbone, SpanBertBackbone) or backbone.is_pooler_trained:
+    if np.any(keras.ops.convert_to_numpy(backbone.pooled_dense.bias)):
         return {}
     return {
         "Pooler": "never trained (pre-training on single sequences does not): random until a task "

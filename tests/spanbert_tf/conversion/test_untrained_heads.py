@@ -88,3 +88,32 @@ def test_an_untrained_head_is_not_taken_over(tiny_backbone, tiny_tokenizer, tmp_
     report = load_preset_into(SpanBertPretrainer(tiny_backbone, **sizes), preset)
     assert report["masked_lm_head"] == report["span_boundary_head"]
     assert report["masked_lm_head"].startswith(FRESH)
+
+
+def pooler_row(output):
+    return next(line for line in output.splitlines() if "pooler" in line)
+
+
+@pytest.mark.parametrize("between", ["huggingface", "tf1", "keras_bert"])
+def test_a_pooler_that_nothing_trained_is_told_there_and_back(
+    between, tiny_backbone, tiny_tokenizer, tmp_path, capfd
+):
+    task = masked_lm(tiny_backbone, tiny_tokenizer)
+    task.is_head_trained = True
+    preset, middle, back = (str(tmp_path / name) for name in ("preset", "middle", "back"))
+    write_preset(task, preset)
+    convert_checkpoint("keras", between, preset, middle)
+    assert "never trained" in pooler_row(capfd.readouterr().out)
+    again = "keras" if between == "keras_bert" else between
+    convert_checkpoint(again, "keras", middle, back, lowercase=True)
+    assert "never trained" in pooler_row(capfd.readouterr().out)
+    for directory in (preset, middle, back) if between == "keras_bert" else (preset, back):
+        with open(f"{directory}/README.md") as card:
+            assert "| Pooler | never trained" in card.read()
+
+
+def test_a_trained_pooler_is_found(tmp_path, capfd):
+    source = save_torch_model(torch_model(), tmp_path / "source")
+    convert_checkpoint("huggingface", "keras", str(source), str(tmp_path / "preset"))
+    assert "never trained" not in pooler_row(capfd.readouterr().out)
+    assert "Pooler" not in (tmp_path / "preset" / "README.md").read_text()
