@@ -62,6 +62,10 @@ class TiedEmbedding(keras.layers.ReversibleEmbedding):
         logits = _product(ops.cast(rows, self.compute_dtype), table)  # [B · K, V]
         return ops.reshape(logits, (*ops.shape(inputs)[:-1], self.input_dim))
 
+    def quantize(self, mode: str, type_check: bool = True, config: object = None) -> None:
+        """As in Keras, which then calls its own embedding; of its own accord it refuses others."""
+        super().quantize(mode, type_check=False, config=config)
+
 
 def _product(rows: keras.KerasTensor, table: keras.KerasTensor) -> keras.KerasTensor:
     """Logits [N, V] of rows [N, H] and the table [V, H]."""

@@ -20,6 +20,7 @@ from spanbert_tf.layers.training_operations import (
 
 _MASKED = -1e9  # added to the scores of padding; float16 has its own
 _MASKED_FLOAT16 = -3e4
+_PROJECTIONS = ("query", "key", "value", "output")
 
 
 class _Projection(keras.layers.EinsumDense):
@@ -85,14 +86,16 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
     On JAX, attention without dropout of its weights (at inference, or with a rate of 0) is Keras'
     one operation for it, which takes a fused kernel where the device has one.
 
-    It supports BERT's variant alone: normalisation after the residual, and a padding mask.
+    It supports BERT's variant alone: normalisation after the residual, and a padding mask. Where
+    one of its layers computes otherwise than Keras' own class (quantized, adapted by `enable_lora`
+    of Keras, or watched, as Keras' GPTQ and AWQ do), or without a padding mask, it is KerasHub's.
 
     With `recompute` (Chen et al., 2016) training keeps the layer's inputs alone, and computes the
     rest again for the gradients, with the same dropout.
 
     Call arguments:
         inputs: float tensor [B, S, H].
-        padding_mask: int or bool tensor [B, S], 0 for padding.
+        padding_mask: int or bool tensor [B, S], 0 for padding; `None`: there is none.
         training: bool. Whether to apply dropout.
         dropouts: of attention, its output and the feed-forward network, in place of its own.
 
@@ -111,12 +114,12 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
     def call(
         self,
         inputs: keras.KerasTensor,
-        padding_mask: keras.KerasTensor,
+        padding_mask: keras.KerasTensor | None = None,
         training: bool | None = None,
         dropouts: tuple | None = None,
     ) -> keras.KerasTensor:
         attention = self._self_attention_layer
-        if attention.query_dense.quantization_mode is not None:  # its kernels are no matrices
+        if padding_mask is None or not all(map(_is_plain, self._products(attention))):
             return super().call(inputs, padding_mask=padding_mask, training=training)
         own = attention._dropout_layer, self._self_attention_dropout, self._feedforward_dropout
         if self.recompute and training and dropouts is None:
@@ -136,6 +139,11 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         fed_forward = apply_dropout(dropouts[2], fed_forward, training)
         x = apply_layer_norm(self._feedforward_layer_norm, fed_forward + x)
         return ops.reshape(x, (batch_size, length, hidden_dim))
+
+    def _products(self, attention: keras.layers.MultiHeadAttention) -> list[keras.layers.Layer]:
+        """The layers whose kernels `call` reads."""
+        projections = [getattr(attention, f"{part}_dense") for part in _PROJECTIONS]
+        return [*projections, self._feedforward_intermediate_dense, self._feedforward_output_dense]
 
     def _widen(self, x: keras.KerasTensor, training: bool | None) -> keras.KerasTensor:
         """The first layer of the feed-forward network, [B · S, intermediate_dim]."""
@@ -185,6 +193,15 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
             weights = apply_dropout(dropout, weights, training)
             heads = ops.matmul(weights, value)  # [B, N, S, D]
         return ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), (-1, hidden_dim))
+
+
+def _is_plain(dense: keras.layers.Layer) -> bool:
+    """Whether a layer computes nothing but the product with its kernel."""
+    is_einsum = isinstance(dense, keras.layers.EinsumDense)
+    own = keras.layers.EinsumDense if is_einsum else keras.layers.Dense
+    is_own = getattr(dense.call, "__func__", None) is own.call
+    is_adapted = dense.lora_enabled and not isinstance(dense, _Projection)
+    return is_own and dense.quantization_mode is None and not is_adapted
 
 
 def _attend_at_once(

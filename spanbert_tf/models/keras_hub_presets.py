@@ -119,7 +119,7 @@ def without_mixed_precision(model: keras.Model) -> Iterator[None]:
     mixed = [
         (layer, layer.dtype_policy)
         for layer in model._flatten_layers()
-        if layer.dtype_policy.name.startswith("mixed_")
+        if str(layer.dtype_policy.name).startswith("mixed_")  # a map of policies has no name
     ]
     try:
         for layer, policy in mixed:

@@ -125,6 +125,7 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
         )
         if self.compute_dtype != "int32":
             raise ValueError(f"The dtype must be int32. Received: {self.compute_dtype}")
+        self.built = True  # Keras quantizes no task with a part that is not
 
     @property
     def casing(self) -> Casing:

@@ -1,5 +1,8 @@
 """The transformer layer, against KerasHub's with the same weights."""
 
+import gc
+import operator
+
 import keras
 import keras_hub
 import numpy as np
@@ -16,6 +19,14 @@ OPTIONS = {
 }
 WIDTH = 32
 LENGTHS = [9, 4, 1, 0]  # the last row is padding alone
+
+
+@pytest.fixture
+def small_heap():
+    """Keras collects garbage whenever a variable is deleted: here not in what was imported."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def pair_of_layers(dtype="float32", dropout=0.0):
@@ -64,7 +75,7 @@ def test_outputs_and_gradients_are_those_of_keras_hub(dtype, tolerance):
 
 
 @pytest.mark.parametrize("is_quantized", [False, True])
-def test_padding_does_not_reach_tokens(is_quantized):
+def test_padding_does_not_reach_tokens(is_quantized, small_heap):
     layer = pair_of_layers()[0]
     if is_quantized:
         for part in layer._flatten_layers(include_self=False):
@@ -77,16 +88,61 @@ def test_padding_does_not_reach_tokens(is_quantized):
     np.testing.assert_allclose(*results, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_quantized_layers_compute_what_keras_hubs_do():
+PRODUCTS = (
+    "_self_attention_layer.query_dense",
+    "_self_attention_layer.key_dense",
+    "_self_attention_layer.value_dense",
+    "_self_attention_layer.output_dense",
+    "_feedforward_intermediate_dense",
+    "_feedforward_output_dense",
+)
+
+
+@pytest.mark.parametrize("change", ["int8", pytest.param("int4", marks=pytest.mark.slow), "lora"])
+def test_one_changed_layer_changes_what_it_changes_in_keras_hubs(change, small_heap):
     inputs, mask = rows()
-    outputs = []
+    for place in PRODUCTS:
+        outputs = []
+        for layer in pair_of_layers():
+            keras.utils.set_random_seed(1)
+            part = operator.attrgetter(place)(layer)
+            if change == "lora":
+                part.enable_lora(2)
+                part.lora_kernel_b.assign(keras.random.normal(part.lora_kernel_b.shape))
+            else:
+                part.quantize(change)
+            outputs.append(layer(inputs, padding_mask=mask, training=True).numpy())
+        np.testing.assert_array_equal(*outputs, err_msg=place)
+
+
+@pytest.mark.parametrize("kind", ["gptq", pytest.param("awq", marks=pytest.mark.slow)])
+def test_kernels_are_calibrated_as_keras_hubs(kind, small_heap):
+    """Keras watches the calls of the layers that it quantizes, without a padding mask."""
+    kernels = []
     for layer in pair_of_layers():
-        for part in layer._flatten_layers(include_self=False):
-            if isinstance(part, keras.layers.Dense | keras.layers.EinsumDense):
-                part.quantize("int8")
-        outputs.append(layer(inputs, padding_mask=mask).numpy())
-    np.testing.assert_array_equal(*outputs)
+        keras.utils.set_random_seed(1)
+        embedding = keras.layers.Embedding(50, WIDTH)
+        ids = keras.Input((None,), dtype="int32")
+        model = keras.Model(ids, layer(embedding(ids)))
+        options = {
+            "dataset": [np.arange(48) % 50],
+            "tokenizer": lambda tokens: tokens,
+            "num_samples": 4,
+            "sequence_length": 12,
+            "group_size": -1,
+            "quantization_layer_structure": {
+                "pre_block_layers": [embedding],
+                "sequential_blocks": [layer],
+            },
+        }
+        config = keras.quantizers.GPTQConfig if kind == "gptq" else keras.quantizers.AWQConfig
+        model.quantize(config=config(**options))
+        parts = [operator.attrgetter(place)(layer) for place in PRODUCTS]
+        assert all(part.quantization_mode == kind for part in parts)
+        kernels.append([np.asarray(part.quantized_kernel) for part in parts])
+    for ours, theirs in zip(*kernels, strict=True):
+        assert np.any(ours)
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_dropout_is_where_keras_hub_has_it():
