@@ -32,10 +32,10 @@ def pretrainer(
         attention_dropout: whether attention's weights have it, too.
         span_boundary: whether SBO is trained beside MLM.
     """
-    backbone = SpanBertBackbone(**sizes, dropout=dropout, dtype=dtype)
-    if not attention_dropout:
-        for layer in backbone.transformer_layers:  # the backbone has one rate for all
-            layer._self_attention_layer._dropout_layer.rate = 0.0
+    of_attention = dropout if attention_dropout else 0.0
+    backbone = SpanBertBackbone(
+        **sizes, dropout=dropout, attention_dropout=of_attention, dtype=dtype
+    )
     model = SpanBertPretrainer(backbone, span_boundary=span_boundary)
     model.compile(optimizer=adamw())
     model.optimizer.build(model.trainable_variables)

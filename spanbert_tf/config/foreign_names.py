@@ -68,9 +68,8 @@ _NAMES = {
     "model.num_heads": "num_attention_heads encoder_attention_heads n_heads heads",
     "model.hidden_dim": "hidden_size encoder_embed_dim d_model embedding_dim",
     "model.intermediate_dim": "intermediate_size encoder_ffn_embed_dim ffn_dim",
-    "model.dropout resolver.dropout": (
-        "dropout hidden_dropout_prob attention_probs_dropout_prob attention_dropout act_dropout"
-    ),
+    "model.dropout resolver.dropout": "dropout hidden_dropout_prob act_dropout",
+    "model.attention_dropout": "attention_dropout attention_probs_dropout_prob",
     "model.max_sequence_length": "max_position_embeddings max_positions",
     "model.layer_norm_epsilon": "layer_norm_eps",
     "data.vocabulary_size": "vocab_size",

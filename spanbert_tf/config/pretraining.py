@@ -36,7 +36,9 @@ class ModelConfig(Section):
         num_heads: attention heads; must divide `hidden_dim`.
         hidden_dim: width of the token representations.
         intermediate_dim: width of the feed-forward layers.
-        dropout: rate on all layers and on attention weights (SpanBERT 4.2: 0.1).
+        dropout: rate on all layers (SpanBERT 4.2: 0.1).
+        attention_dropout: rate on attention's weights; null: as `dropout` (4.2). 0 lets attention
+            run as one fused operation on accelerators.
         max_sequence_length: rows of the position table.
         layer_norm_epsilon: BERT's TensorFlow code has 1e-12.
         position_embeddings: which positions are embedded: the place in the row (BERT); paragraph,
@@ -55,6 +57,7 @@ class ModelConfig(Section):
     hidden_dim: PositiveInt = 768
     intermediate_dim: PositiveInt = 3072
     dropout: BelowOne = 0.1
+    attention_dropout: BelowOne | None = None
     max_sequence_length: PositiveInt = 512
     layer_norm_epsilon: Positive = 1e-12
     position_embeddings: Literal[

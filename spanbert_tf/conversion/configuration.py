@@ -78,6 +78,9 @@ def read_sizes(directory: str, path: str) -> dict[str, int | float | str]:
         raise BadInputError(f"{where}: num_attention_heads does not divide hidden_size")
     dropout = _share(config, "hidden_dropout_prob", 0.1, where)
     epsilon = _share(config, "layer_norm_eps", BERT_EPSILON, where)
+    of_attention = _share(config, "attention_probs_dropout_prob", dropout, where)
+    if of_attention != dropout:
+        sizes["attention_dropout"] = of_attention
     return {**sizes, "dropout": dropout, "layer_norm_epsilon": epsilon}
 
 

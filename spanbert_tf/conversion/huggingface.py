@@ -196,7 +196,7 @@ def _config(checkpoint: Checkpoint, found: list[str]) -> dict:
         "model_type": "bert" if positions == "absolute" else SEGABERT,
         "hidden_act": "gelu",
         "hidden_dropout_prob": sizes["dropout"],
-        "attention_probs_dropout_prob": sizes["dropout"],
+        "attention_probs_dropout_prob": sizes.get("attention_dropout", sizes["dropout"]),
         "layer_norm_eps": sizes["layer_norm_epsilon"],
         "initializer_range": 0.02,
         "position_embedding_type": positions,

@@ -118,6 +118,8 @@ def read_keras(
     sizes["position_embeddings"] = getattr(backbone, "position_embeddings", "absolute")
     for size in read_tables(sizes["position_embeddings"]):
         sizes[size] = getattr(backbone, size)
+    if (rate := getattr(backbone, "attention_dropout", None)) is not None:
+        sizes["attention_dropout"] = rate
     casing = _casing(tokenizer)
     given = (lowercase, strip_accents)
     if any(value not in (None, own) for value, own in zip(given, casing, strict=True)):

@@ -202,7 +202,7 @@ def _check_resolver(checkpoint: Checkpoint) -> None:
 def _config(checkpoint: Checkpoint) -> dict:
     sizes = checkpoint.sizes
     return {
-        "attention_probs_dropout_prob": sizes["dropout"],
+        "attention_probs_dropout_prob": sizes.get("attention_dropout", sizes["dropout"]),
         "hidden_act": "gelu",
         "hidden_dropout_prob": sizes["dropout"],
         "initializer_range": 0.02,

@@ -94,7 +94,7 @@ def _draw_bits(seed: keras.KerasTensor, shape: Sequence, num_kept: int) -> keras
 def training_attention(
     dropout: keras.layers.Dropout, query: Any, key: Any, value: Any, padding: Any
 ) -> Any:
-    """Attention (Vaswani et al. 2017, equation 1) with dropout of its weights.
+    """Attention (Vaswani et al. 2017, equation 1), with dropout of its weights.
 
     Its tensors [B, N, S, S] are the largest of a layer, and each pass over them is a trip to
     memory. The softmax' gradient needs, for each query, the sum over the keys of weight times
@@ -103,7 +103,7 @@ def training_attention(
     kept ones is a factor of the output. Beside the weights only the dropout's bits are kept.
 
     Args:
-        dropout: has the rate and the state of the random numbers.
+        dropout: has the rate, which may be 0, and the state of the random numbers.
         query: float tensor [B, N, S, D], divided by the square root of D.
         key: float tensor [B, N, S, D].
         value: float tensor [B, N, S, D].
@@ -113,24 +113,28 @@ def training_attention(
         A tensor of the shape and type of `value`.
     """
     batch_size, num_heads, length, _ = keras.ops.shape(query)
-    is_kept, scale = draw_kept(dropout, (batch_size, num_heads, length, length))
+    is_kept, scale = None, 1.0
+    if dropout.rate:
+        is_kept, scale = draw_kept(dropout, (batch_size, num_heads, length, length))
     zero, scale = tf.zeros([], query.dtype), tf.cast(scale, query.dtype)
+
+    def drop(weights: tf.Tensor) -> tf.Tensor:
+        return weights if is_kept is None else tf.where(is_kept, weights, zero)
 
     @tf.custom_gradient
     def attend(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tuple[tf.Tensor, object]:
         scores = tf.matmul(query, key, transpose_b=True) + padding  # [B, N, S, S]
         weights = tf.nn.softmax(scores)
-        heads = tf.matmul(tf.where(is_kept, weights, zero), value)  # [B, N, S, D]
+        heads = tf.matmul(drop(weights), value)  # [B, N, S, D]
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             upstream = upstream * scale
             products = tf.cast(upstream, tf.float32) * tf.cast(heads, tf.float32)
             means = tf.reduce_sum(products, axis=-1, keepdims=True)  # [B, N, S, 1]
             of_kept = tf.matmul(upstream, value, transpose_b=True)  # [B, N, S, S]
-            of_kept = tf.where(is_kept, of_kept, zero) - tf.cast(means, weights.dtype)
-            of_scores = weights * of_kept
+            of_scores = weights * (drop(of_kept) - tf.cast(means, weights.dtype))
             with tf.control_dependencies([upstream]):  # or it would be the first one, held so long
-                kept = tf.where(is_kept, weights, zero)
+                kept = drop(weights)
             return (
                 tf.matmul(of_scores, key),
                 tf.matmul(of_scores, query, transpose_a=True),

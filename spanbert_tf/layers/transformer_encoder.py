@@ -4,6 +4,7 @@ B rows, S positions, N heads, D width of a head, H = N · D.
 """
 
 import math
+from collections.abc import Sequence
 
 import keras
 import keras_hub
@@ -90,6 +91,8 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
     one of its layers computes otherwise than Keras' own class (quantized, adapted by `enable_lora`
     of Keras, or watched, as Keras' GPTQ and AWQ do), or without a padding mask, it is KerasHub's.
 
+    `attention_dropout` is the rate of attention's weights; by default it is `dropout`, as in BERT.
+
     With `recompute` (Chen et al., 2016) training keeps the layer's inputs alone, and computes the
     rest again for the gradients, with the same dropout.
 
@@ -104,6 +107,25 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
     """
 
     recompute = False
+
+    def __init__(self, *args: object, attention_dropout: float | None = None, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.attention_dropout = attention_dropout
+
+    def build(self, inputs_shape: Sequence[int | None]) -> None:
+        """As in KerasHub, whose layer knows one rate."""
+        own = self.dropout
+        of_attention = own if self.attention_dropout is None else self.attention_dropout
+        self.dropout = max(own, of_attention)  # a dropout of 0 would have no random numbers
+        super().build(inputs_shape)
+        self.dropout = own
+        self._self_attention_layer._dropout = of_attention
+        self._self_attention_layer._dropout_layer.rate = of_attention
+        self._self_attention_dropout.rate = self._feedforward_dropout.rate = own
+
+    def get_config(self) -> dict:
+        """As in Keras."""
+        return {**super().get_config(), "attention_dropout": self.attention_dropout}
 
     def adapt_whole_matrices(self) -> None:
         """From now on, `enable_lora` of queries, keys and values adapts a matrix, not each head."""
@@ -185,7 +207,7 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         is_half = keras.backend.standardize_dtype(query.dtype) == "float16"
         is_padding = 1 - ops.cast(padding_mask, query.dtype)  # [B, S]
         padding = (is_padding * (_MASKED_FLOAT16 if is_half else _MASKED))[:, None, None, :]
-        if keras.backend.backend() == "tensorflow" and training and rate:
+        if keras.backend.backend() == "tensorflow" and training:
             heads = training_attention(dropout, query, key, value, padding)
         else:
             scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, S, S]

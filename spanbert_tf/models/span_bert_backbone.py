@@ -47,7 +47,7 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         num_heads: int. The number of attention heads; must divide `hidden_dim`.
         hidden_dim: int. The width of the encoder and of the pooler.
         intermediate_dim: int. The width of the feed-forward layers.
-        dropout: float. Dropout rate, also of attention weights.
+        dropout: float. Dropout rate.
         max_sequence_length: int. Rows of the table of absolute positions.
         num_segments: int. Rows of the table of segments.
         layer_norm_epsilon: float. Epsilon of every LayerNorm.
@@ -60,6 +60,7 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
             beyond it are lowered row by row; see `SegmentAwareEmbedding`.
         num_sentences: int. Rows of the table of sentences (100).
         max_sentence_length: int. Rows of the table of places in a sentence (256).
+        attention_dropout: float. Dropout rate of attention's weights; by default `dropout`.
         dtype: string or `keras.DTypePolicy`.
 
     Raises:
@@ -97,6 +98,7 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         num_paragraphs: int = 50,
         num_sentences: int = 100,
         max_sentence_length: int = 256,
+        attention_dropout: float | None = None,
         dtype: str | keras.DTypePolicy | None = None,
         **kwargs,
     ) -> None:
@@ -162,6 +164,7 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
                 intermediate_dim=intermediate_dim,
                 activation="gelu",  # Keras' default is the exact one (erf)
                 dropout=dropout,
+                attention_dropout=attention_dropout,
                 layer_norm_epsilon=layer_norm_epsilon,
                 kernel_initializer=bert_initializer(),
                 dtype=dtype,
@@ -217,6 +220,7 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         self.num_paragraphs = num_paragraphs
         self.num_sentences = num_sentences
         self.max_sentence_length = max_sentence_length
+        self.attention_dropout = attention_dropout
 
     @property
     def is_pooler_trained(self) -> bool:
@@ -261,6 +265,7 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
             "layer_norm_epsilon",
             "position_embeddings",
             *TABLE_SIZES.values(),
+            "attention_dropout",
         )
         config.update({name: getattr(self, name) for name in names})
         return config

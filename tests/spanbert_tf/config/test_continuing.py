@@ -24,6 +24,7 @@ ENCODER = {
     "num_paragraphs": 51,
     "num_sentences": 49,
     "max_sentence_length": 512,
+    "attention_dropout": 0.0,
 }
 SHAPE = {name: ENCODER[name] for name in ENCODER if name not in ("vocabulary_size", "num_segments")}
 

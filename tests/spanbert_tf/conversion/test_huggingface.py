@@ -83,6 +83,18 @@ def test_another_epsilon_is_that_of_every_layer_norm(rows, tmp_path):
     check_encoder(tmp_path / "preset", back, rows, "epsilon 1e-2, and back")
 
 
+def test_attention_keeps_its_own_dropout(tmp_path):
+    rates = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.0}
+    model = torch_model(transformers.BertModel, num_hidden_layers=1, **rates)
+    source = save_torch_model(model, tmp_path)
+    convert_checkpoint("huggingface", "keras", str(source), str(tmp_path / "preset"))
+    backbone = SpanBertBackbone.from_preset(str(tmp_path / "preset"))
+    assert (backbone.dropout, backbone.attention_dropout) == (0.2, 0.0)
+    convert_checkpoint("keras", "huggingface", str(tmp_path / "preset"), str(tmp_path / "back"))
+    config = transformers.BertConfig.from_pretrained(tmp_path / "back")
+    assert {name: getattr(config, name) for name in rates} == rates
+
+
 def test_heads_compute_the_same(preset, model, rows):
     masked_lm = SpanBertMaskedLM.from_preset(preset)
     assert masked_lm.preprocessor.tokenizer.get_vocabulary() == VOCABULARY

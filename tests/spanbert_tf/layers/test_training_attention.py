@@ -52,6 +52,8 @@ def softmax(query, key):
 
 def kept_scales(rate):
     """What dropout multiplies each weight by: 0 or its scale, [B, N, S, S]."""
+    if not rate:
+        return torch.ones([*SHAPE[:3], SHAPE[2]])
     is_kept, scale = draw_kept(keras.layers.Dropout(rate, seed=5), (*SHAPE[:3], SHAPE[2]))
     return torch.tensor(is_kept.numpy()) * scale
 
@@ -94,7 +96,7 @@ def error_bounds(rate, parts):
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("rate", [0.1, 0.9])
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.9])
 @pytest.mark.parametrize("scale", [1.0, 8.0])  # of 8: nearly all weight is on one key
 def test_outputs_and_gradients_are_the_definitions(rate, scale, jit_compile):
     parts = numbers(scale)

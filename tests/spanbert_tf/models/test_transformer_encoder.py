@@ -74,6 +74,22 @@ def test_outputs_and_gradients_are_those_of_keras_hub(dtype, tolerance):
         np.testing.assert_allclose(ours, theirs, atol=tolerance * max(scale, 1e-3), rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("rate", "of_attention", "is_random"),
+    [(0.0, None, False), (0.0, 0.5, True), (0.5, 0.0, True), (0.5, None, True)],
+)
+def test_attention_has_a_rate_of_its_own(rate, of_attention, is_random):
+    layer = TransformerEncoder(**OPTIONS, dropout=rate, attention_dropout=of_attention)
+    again = TransformerEncoder.from_config(layer.get_config())
+    inputs, mask = rows()
+    for each in (layer, again):
+        each.build(inputs.shape)
+        drawn = [each(inputs, padding_mask=mask, training=True).numpy() for _ in range(2)]
+        assert np.array_equal(*drawn) != is_random
+        rates = [part.rate for part in each._flatten_layers() if hasattr(part, "rate")]
+        assert sorted(rates) == sorted([rate, rate, rate if of_attention is None else of_attention])
+
+
 @pytest.mark.parametrize("is_quantized", [False, True])
 def test_padding_does_not_reach_tokens(is_quantized, small_heap):
     layer = pair_of_layers()[0]
