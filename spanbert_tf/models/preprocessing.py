@@ -77,6 +77,16 @@ class LengthOfPreset(LoadsPresets):
 class RowPreprocessor(LengthOfPreset):
     """Makes rows of texts, by `_rows` of a class: `(x, y)` → the features and the labels."""
 
+    @property
+    def sequence_length(self) -> int:
+        """Positions of a row; another number counts from the next call on."""
+        return self._sequence_length
+
+    @sequence_length.setter
+    def sequence_length(self, sequence_length: int) -> None:
+        self._sequence_length = sequence_length
+        self.built = False  # what packs rows of that length is made by `build`
+
     def call(self, x: Any, y: Any = None, sample_weight: tf.Tensor | None = None) -> dict | tuple:
         return self._pack(x, y, sample_weight)
 

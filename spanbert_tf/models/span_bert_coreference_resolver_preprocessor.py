@@ -15,6 +15,7 @@ from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 
 _NO_POSITION = -1
+_NOT_READ = ("word_indices",)
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -37,9 +38,9 @@ class SpanBertCoreferenceResolverPreprocessor(RowPreprocessor, keras_hub.models.
 
     Returns:
         `x`, `(x, y)` or `(x, y, sample_weight)`, where `x` is a dict of the features of
-        `data.documents.pack_documents`, and `y` of `mention_starts`, `mention_ends` and
-        `mention_clusters`, int32 [B, N], padded with clusters of 0. Mentions without a word piece
-        are left out.
+        `data.documents.pack_documents` that the model reads, and `y` of `mention_starts`,
+        `mention_ends` and `mention_clusters`, int32 [B, N], padded with clusters of 0. Mentions
+        without a word piece are left out.
 
     Example:
     ```python
@@ -81,7 +82,8 @@ class SpanBertCoreferenceResolverPreprocessor(RowPreprocessor, keras_hub.models.
         else:
             texts, speakers = flat_texts(x), None
         documents = self._reader(texts, speakers)
-        features, has_clusters = documents.features, isinstance(y, tf.RaggedTensor)
+        features = {k: v for k, v in documents.features.items() if k not in _NOT_READ}
+        has_clusters = isinstance(y, tf.RaggedTensor)
         if has_clusters:
             y = _mention_positions(documents, y[tf.newaxis] if is_unbatched else y)
         if is_unbatched:

@@ -78,7 +78,6 @@ class SpanBertQuestionAnswererPreprocessor(RowPreprocessor, keras_hub.models.Pre
         self.sequence_length = sequence_length
         self.question_first = question_first
         self.segment_aware = segment_aware
-        self.packer = None
 
     def build(self, input_shape: tuple) -> None:
         self.packer = WindowPacker(
@@ -120,9 +119,12 @@ class SpanBertQuestionAnswererPreprocessor(RowPreprocessor, keras_hub.models.Pre
         room = [[0, 0], [0, self.sequence_length - tf.shape(windows.token_ids)[1]]]
         padding = {"token_ids": self.tokenizer.pad_token_id}
         features = {
-            name: tf.pad(values, room, constant_values=padding.get(name, 0))
+            name: tf.ensure_shape(
+                tf.pad(values, room, constant_values=padding.get(name, 0)),
+                [None, self.sequence_length],
+            )
             for name, values in windows.features().items()
-        }  # [B, sequence_length]
+        }
         if has_answers:
             tokens = tokens_of_answers(texts[1], y, starts, ends)
             y = _positions_in_rows(*tokens, windows.passage_tokens)

@@ -61,7 +61,6 @@ class SpanBertRelationClassifierPreprocessor(RowPreprocessor, keras_hub.models.P
         self.sequence_length = sequence_length
         self.markers = dict(markers or make_markers(tokenizer.get_vocabulary()))
         self.entities = entities
-        self.packer = None
 
     def build(self, input_shape: tuple) -> None:
         with tf.init_scope():  # the first call may be in a graph, which the constants outlive

@@ -86,7 +86,7 @@ class SpanBertTextClassifierPreprocessor(
             *texts: string [B], one or two.
             pads_to_limit: whether S is `sequence_length`, not the length of the longest row.
         """
-        if self.packer is None:
+        if not self.built:
             self.build()
         rows = self.packer(*map(self.tokenizer, texts), pads_to_limit=pads_to_limit)
         return rows.features(segment_aware=self.segment_aware)

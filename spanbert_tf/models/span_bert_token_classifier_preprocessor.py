@@ -45,7 +45,6 @@ class SpanBertTokenClassifierPreprocessor(RowPreprocessor, keras_hub.models.Prep
         super().__init__(**kwargs)
         self.tokenizer = tokenizer
         self.sequence_length = sequence_length
-        self.packer = None
 
     def build(self, input_shape: tuple | None = None) -> None:
         special = SpecialTokenIds.from_vocabulary(self.tokenizer.get_vocabulary())

@@ -25,8 +25,7 @@ class ClassifyRelations(tf.Module):
         self._top_k = min(top_k, len(model.labels))
         self._labels = tf.constant(model.labels)
         preprocessor = model.preprocessor
-        if preprocessor.packer is None:
-            preprocessor.build(())
+        preprocessor.build(())
         self._pack = preprocessor.packer
         self._pad_id = preprocessor.tokenizer.pad_token_id
 

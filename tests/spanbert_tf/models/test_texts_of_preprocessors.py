@@ -69,6 +69,24 @@ def test_one_input_gives_what_it_gives_in_a_batch_without_its_dimension(name, wi
             )
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_another_length_counts_from_the_next_call_on(name):
+    tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True)
+    kind = CLASSES[name.partition(",")[0]]
+    x, y = tensors(CASES[name])
+    preprocessor = kind(tokenizer, LENGTH)
+    preprocessor(x=x, y=y)
+    preprocessor.sequence_length = 8
+    expected = kind(tokenizer, 8)(x=x, y=y)
+    tf.nest.map_structure(np.testing.assert_array_equal, preprocessor(x=x, y=y), expected)
+    preprocessor.sequence_length = 20
+    expected = kind(tokenizer, 20)(x=x, y=y)
+    in_data_set = tf.data.Dataset.from_tensors((x, y)).map(lambda x, y: preprocessor(x=x, y=y))
+    tf.nest.map_structure(np.testing.assert_array_equal, next(iter(in_data_set)), expected)
+    if name != "coreference_resolver":  # whose documents have any length
+        assert {spec.shape[-1] for spec in in_data_set.element_spec[0].values()} == {20}
+
+
 def tiny_model(model_class, **heads):
     keras.utils.set_random_seed(1)
     tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True)
@@ -80,6 +98,22 @@ def tiny_model(model_class, **heads):
     model.compile("sgd", run_eagerly=True)
     model.is_head_trained = True
     return model
+
+
+HEADS = {
+    "question_answerer": (models.SpanBertQuestionAnswerer, {}),
+    "relation_classifier": (models.SpanBertRelationClassifier, {"labels": ["a", "b"]}),
+    "coreference_resolver": (models.SpanBertCoreferenceResolver, {"feature_dim": 2, "ffnn_dim": 2}),
+    "text_classifier": (models.SpanBertTextClassifier, {"num_classes": 2}),
+    "token_classifier": (models.SpanBertTokenClassifier, {"labels": ["a", "b"]}),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_features_are_the_inputs_of_the_model(name):
+    kind, heads = HEADS[name]
+    model = tiny_model(kind, **heads)
+    assert set(model.preprocessor(x=tensors(CASES[name][0]))) == set(model.input)
 
 
 LABELLED = {
