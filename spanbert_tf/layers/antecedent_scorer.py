@@ -67,7 +67,7 @@ class AntecedentScorer(keras.layers.Layer):
         dropout: float = 0.3,
         **kwargs,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**kwargs, autocast=False)  # scores stay in float32
         self.span_dim = span_dim
         self.max_segments = max_segments
         self.max_antecedents = max_antecedents
@@ -107,20 +107,22 @@ class AntecedentScorer(keras.layers.Layer):
         self.built = True
 
     def call(
-        self, spans: Spans, training: bool | None = None
+        self, spans: Spans | tuple, training: bool | None = None
     ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
         """Antecedents and their scores.
 
         Args:
-            spans: spans of documents.
+            spans: spans of documents; as a tuple in a model that was saved.
             training: whether dropout drops.
 
         Returns:
             int32 [B, K, C], numbers of spans; and float32 [B, K, 1 + C]: 0 for no antecedent, then
             the antecedents', `NO_SCORE` without one.
         """
+        spans = Spans(*spans)
+        vectors = ops.cast(spans.vectors, self.compute_dtype)
+        spans = spans._replace(vectors=vectors)
         coarse, antecedents = self._best_by_coarse_score(spans, training)
-        vectors = spans.vectors
         for number in range(self.depth):
             scores, vectors = self._score(
                 spans._replace(vectors=vectors),

@@ -68,6 +68,9 @@ class MentionScorer(keras.layers.Layer):
         self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
         self.built = True
 
+    def build(self, states_shape: tuple, *others: tuple, **named: tuple) -> None:
+        """Does nothing: the constructor knows all sizes."""
+
     @property
     def span_dim(self) -> int:
         """D, the width of a span's vector."""

@@ -62,7 +62,8 @@ class ScoringNetwork(keras.layers.Layer):
             float [..., hidden_dim].
         """
         kernel = self.hidden_kernel[first_row : first_row + part.shape[-1]]
-        return ops.matmul(part, ops.cast(kernel, self.compute_dtype))
+        kernel = ops.cast(kernel, self.compute_dtype)
+        return ops.matmul(ops.cast(part, self.compute_dtype), kernel)
 
     def bias(self) -> keras.KerasTensor:
         """What is added to the projections of all parts, once."""

@@ -125,15 +125,6 @@ class SpanBoundaryHead(keras.layers.Layer):
         # Logits in float32, as those of KerasHub's masked-language-model head in a graph.
         return ops.add(ops.cast(logits, "float32"), ops.cast(self.bias, "float32"))
 
-    def compute_output_shape(
-        self,
-        sequence_output_shape: tuple,
-        left_positions_shape: tuple,
-        right_positions_shape: tuple,
-        offsets_shape: tuple,
-    ) -> tuple:
-        return (*offsets_shape, self.token_embedding.input_dim)
-
     def get_config(self) -> dict:
         return {
             **super().get_config(),

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from spanbert_tf.layers import CoreferenceHead
-from spanbert_tf.layers.antecedent_scorer import distance_buckets
+from spanbert_tf.layers import AntecedentScorer, CoreferenceHead, MentionScorer
+from spanbert_tf.layers.antecedent_scorer import Spans, distance_buckets
 from spanbert_tf.layers.coreference_head import select_spans
+from spanbert_tf.layers.mention_scorer import NO_SCORE
 from spanbert_tf.models.span_bert_coreference_resolver import (
     SpanBertCoreferenceResolver,
     right_antecedents,
@@ -212,6 +213,55 @@ def test_gradients_are_finite_and_those_of_the_chunked_way(depth):
         first, second = (tf.convert_to_tensor(values).numpy() for values in (first, second))
         assert np.isfinite(first).all()
         np.testing.assert_allclose(first, second, rtol=1e-3, atol=1e-3)
+
+
+def spans_of(num_spans, vectors_dim, num_segments=3):
+    source = np.random.default_rng(4)
+    shape = (2, num_spans)
+    return Spans(
+        source.normal(size=(*shape, vectors_dim)).astype("float32"),
+        source.normal(size=shape).astype("float32"),
+        np.arange(num_spans) < [[num_spans], [num_spans - 2]],
+        source.integers(0, 2, shape).astype("int32"),
+        np.sort(source.integers(0, num_segments, shape)).astype("int32"),
+        source.integers(0, 7, 2).astype("int32"),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+def test_scores_in_half_precision_are_sums_in_float32(dtype):
+    full, half = make_head(scale=3.0), make_head(scale=3.0, dtype=dtype)
+    half.set_weights(full.get_weights())
+    batch = as_batch([make_document(9, seed=1), make_document(7, seed=2)])
+    names = ("states", "sentence_indices", "begins_word", "ends_word")
+    arguments = [batch[name] for name in names]
+    symbols = [keras.KerasTensor(values.shape, values.dtype.name) for values in arguments]
+    assert half.mention_scorer.compute_output_spec(*symbols).dtype == "float32"
+    expected, found = (head.mention_scorer(*arguments).numpy() for head in (full, half))
+    is_span = expected > NO_SCORE / 2
+    assert found.dtype == np.float32 and np.array_equal(found > NO_SCORE / 2, is_span)
+    np.testing.assert_allclose(found[is_span], expected[is_span], atol=0.1, rtol=0.02)
+    spans = spans_of(6, full.mention_scorer.span_dim)
+    by_span = []
+    for head in (full, half):
+        antecedents, scores = head.antecedent_scorer(spans)
+        assert scores.dtype == tf.float32
+        order = np.argsort(antecedents, axis=-1)  # all of them: 5 of 6 spans
+        by_span.append(np.take_along_axis(scores[:, :, 1:].numpy(), order, axis=-1))
+    np.testing.assert_allclose(*by_span, atol=0.2, rtol=0.05)
+    assert np.all(np.isfinite(half(batch, training=True)["scores"]))
+
+
+def test_scorers_are_layers_of_functional_models():
+    mentions, scorer = MentionScorer(HIDDEN, 4, 3, 7), AntecedentScorer(5, 3, 4, 2, 3, 7)
+    mentions.build(states_shape=(2, 9, HIDDEN), sentence_indices_shape=(2, 9))
+    spans = spans_of(6, 5)
+    inputs = [keras.Input(values.shape[1:], dtype=values.dtype.name) for values in spans]
+    model = keras.Model(inputs, scorer(Spans(*inputs)))
+    again = keras.Model.from_config(model.get_config())
+    again.set_weights(model.get_weights())
+    for found, expected in zip(again(list(spans)), scorer(spans), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_distances_have_the_buckets_of_the_original():

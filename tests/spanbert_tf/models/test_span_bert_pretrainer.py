@@ -208,6 +208,7 @@ def test_mixed_precision_computes_in_bfloat16_and_keeps_float32():
     logits = tf.function(model)(batch)
     assert backbone(batch_inputs(batch))["sequence_output"].dtype == tf.bfloat16
     assert {values.dtype for values in logits.values()} == {tf.float32}
+    assert model.output["span_boundary"].dtype == "float32"  # KerasHub's head says bfloat16
     assert {weight.dtype for weight in model.weights} == {"float32"}
     assert np.isfinite(float(model.compute_loss(x=batch, y_pred=logits)))
 
