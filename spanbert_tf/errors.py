@@ -9,8 +9,8 @@ class SpanBertError(Exception):
     """
 
 
-class BadInputError(SpanBertError):
-    """A file, a record, a document or a directory cannot be used."""
+class BadInputError(SpanBertError, ValueError):
+    """A file, a record, a document or a directory cannot be used; what Keras raises there, too."""
 
 
 class ConfigurationError(SpanBertError):

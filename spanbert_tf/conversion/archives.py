@@ -64,6 +64,8 @@ def opened_source(path: str) -> Iterator[str]:
                 f"{path}: cannot be unpacked to {directory} ({reason(error)}); free some space, or "
                 "set TMPDIR to a directory that has it"
             ) from error
+        except BadInputError:
+            raise
         except (tarfile.TarError, ValueError, OverflowError) as error:
             raise BadInputError(
                 f"{path}: is no tar archive, or damaged ({reason(error)}); download it again, or "

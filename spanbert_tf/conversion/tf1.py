@@ -84,7 +84,8 @@ def _read_arrays(directory: str, path: str) -> dict[str, Array]:
     with _named_damage(where):
         reader = tf.train.load_checkpoint(prefix)
         shapes = reader.get_variable_to_shape_map()
-        _refuse_absurd_sizes(shapes, reader.get_variable_to_dtype_map(), prefix, path)
+        dtypes = reader.get_variable_to_dtype_map()
+    _refuse_absurd_sizes(shapes, dtypes, prefix, path)
 
     def read(name: str) -> np.ndarray:
         with _named_damage(where):

@@ -180,9 +180,13 @@ class TaskPresets(SavesWithoutMixedPrecision, LoadsPresets):
         return task
 
     def save_own_variables(self, store: dict) -> None:
-        """Writes the model's own variables, and whether the head was trained."""
+        """Writes the model's own variables, and a mark where the head was never trained.
+
+        A plain `keras.Model`, which knows no marks, loads the file of a trained one.
+        """
         super().save_own_variables(store)
-        store[_HEAD_STATE] = np.array(self.is_head_trained, "uint8")
+        if not self.is_head_trained:
+            store[_HEAD_STATE] = np.array(False, "uint8")
 
     def load_own_variables(self, store: dict) -> None:
         """Reads what `save_own_variables` wrote."""
@@ -190,8 +194,7 @@ class TaskPresets(SavesWithoutMixedPrecision, LoadsPresets):
         state = own.pop(_HEAD_STATE, None)
         if state is not None and state.shape != ():  # of HDF5, which has read no value so far
             raise ValueError(f"{_HEAD_STATE} has shape {list(state.shape)}, and is one value")
-        if state is not None:
-            self.is_head_trained = bool(np.array(state))
+        self.is_head_trained = state is None or bool(np.array(state))
         super().load_own_variables(own)
 
     def save_task_weights(self, filepath: str) -> None:

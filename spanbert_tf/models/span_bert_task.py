@@ -25,7 +25,7 @@ class SpanBertTask(Objectives, TrainStep, TaskPresets):
     Attributes:
         loaded_from: name of the preset that a command loaded, for what is written of its outputs.
         is_head_trained: whether the head was trained, here or before it was saved. `fit` sets it,
-            and files of weights hold it; for weights from elsewhere set it by hand.
+            and files of weights tell it; for weights that are set by hand set it, too.
     """
 
     loaded_from: str | None = None

@@ -65,6 +65,8 @@ def load_preset(
             return kind.from_preset(preset, **options)
     except MismatchError as error:  # of an encoder, which does not know where it is from
         raise MismatchError(f"{preset}: {error}") from error
+    except BadInputError:
+        raise
     except (ValueError, OSError, KeyError, TypeError, ImportError, RuntimeError) as error:
         # (h5py's of damaged files, and that JSON is nested too deep.)
         if not os.path.isdir(preset):

@@ -283,13 +283,13 @@ class Checkpoints:
         self._remove_old(prefix, num_kept)
 
     def _read(self, path: str, variables: Mapping[str, keras.Variable]) -> None:
+        base = _description(path).get("base")
         try:
             with safe_open(os.path.join(path, _STATE_FILE), "numpy") as file:
                 names = file.keys()
                 shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
                 if shapes != {name: tuple(v.shape) for name, v in variables.items()}:
                     raise ValueError("other names or shapes")
-                base = _description(path).get("base")
                 if base != self._base:
                     raise ValueError("its weights were trained beside others, of another preset")
                 for name, variable in variables.items():
@@ -312,7 +312,7 @@ class Checkpoints:
             step = max(saved_steps(self._directory, _BEST))
             description = _description(self._path(_BEST, step))
             return description if "value" in description else None
-        except (OSError, ValueError, BadInputError):
+        except (OSError, ValueError):
             return None
 
     def _remove_old(self, prefix: str, num_kept: int) -> None:
@@ -393,6 +393,6 @@ def _find_damage(directory: str) -> str | None:
     try:
         if fault := file_fault(directory, _STATE_FILE, _description(directory)["sha256"]):
             return f"{_STATE_FILE} {fault}"
-    except (OSError, ValueError, BadInputError) as error:
+    except (OSError, ValueError) as error:
         return reason(error)
     return None

@@ -171,6 +171,21 @@ def test_weights_from_elsewhere_count_as_trained_where_their_user_says_so():
     np.testing.assert_allclose(classifier.predict(TEXTS, verbose=0), expected - 0.1, atol=1e-6)
 
 
+def test_weights_of_a_trained_task_are_those_of_a_plain_model(tmp_path):
+    task, other = (SpanBertTextClassifier(make_backbone(), 2) for _ in range(2))
+    task.is_head_trained = True
+    task.output_dense.bias.assign([1.0, 2.0])
+    task.save_weights(tmp_path / "task.weights.h5")
+    plain = keras.Model(other.input, other.output)
+    plain.load_weights(tmp_path / "task.weights.h5")
+    for expected, actual in zip(task.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    plain.save_weights(tmp_path / "plain.weights.h5")
+    new = SpanBertTextClassifier(make_backbone(), 2)
+    new.load_weights(tmp_path / "plain.weights.h5")
+    assert new.is_head_trained and np.array_equal(new.output_dense.bias, [1.0, 2.0])
+
+
 @pytest.mark.parametrize("says", [True, False])
 def test_the_file_says_whether_the_head_was_trained_not_its_weights(says, tmp_path):
     """Trained weights that are 0, and others that are not."""
@@ -203,11 +218,22 @@ def test_a_preset_holds_weights_alone(kind, encoder_preset, tmp_path, caplog):
         file.visititems(lambda _, part: num_values.append(getattr(part, "size", 0)))
     in_encoder = {id(weight) for weight in task.backbone.weights}
     head = [weight for weight in task.weights if id(weight) not in in_encoder]
-    assert sum(num_values) == sum(np.prod(w.shape) for w in head) + 1  # whether it was trained
+    assert sum(num_values) == sum(np.prod(w.shape) for w in head)
     with warnings.catch_warnings(), caplog.at_level(logging.WARNING):
         warnings.simplefilter("error")
         kind.from_preset(str(tmp_path / "preset"))
     assert not caplog.records
+
+
+def test_what_cannot_be_used_is_a_value_error_as_in_keras(tmp_path):
+    for use in (
+        lambda: SpanBertTokenizer(["[PAD]", "[PAD]"]),
+        lambda: SpanBertTextClassifier.from_preset(str(tmp_path)),
+        lambda: SpanBertTextClassifier(make_backbone(), 2).predict(np.zeros((1, 4))),
+    ):
+        with pytest.raises(ValueError) as caught:
+            use()
+        assert caught.type is BadInputError
 
 
 @pytest.mark.parametrize("has_tokenizer", [False, True])
