@@ -4,6 +4,8 @@ B documents, G segments, L positions of a segment, T positions of a document, K 
 of each, N gold mentions.
 """
 
+import math
+
 import keras
 import keras_hub
 from keras import ops
@@ -142,7 +144,14 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
         self.singletons = singletons
 
     def fit(
-        self, x: object = None, y: object = None, *, validation_data: object = None, **kwargs
+        self,
+        x: object = None,
+        y: object = None,
+        *,
+        sample_weight: object = None,
+        validation_data: object = None,
+        validation_split: float = 0.0,
+        **kwargs,
     ) -> keras.callbacks.History:
         """Trains the model, as `keras.Model.fit`.
 
@@ -150,13 +159,28 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
             x: texts, or a dict of `text` and `speakers`, see the preprocessor; or a data set.
             y: for each text its clusters, lists of mentions `(start, end)`, characters, the ends
                 exclusive.
+            sample_weight: float, one for each text.
             validation_data: a tuple of such, or a data set.
+            validation_split: float. Share of the texts, the last ones, that are scored, not
+                trained, where there is no `validation_data`.
             **kwargs: as for `keras.Model.fit`.
         """
+        if validation_split and validation_data is None:  # Keras' own splits arrays alone
+            data, size = (x, y, sample_weight), math.floor(len(y) * (1 - validation_split))
+            if not 0 < size < len(y):
+                raise ValueError(f"validation_split={validation_split} leaves {size} of {len(y)}")
+            x, y, sample_weight = (_slice(values, slice(size)) for values in data)
+            validation_data = tuple(_slice(values, slice(size, None)) for values in data)
         if isinstance(validation_data, list | tuple):
             texts, clusters, *weights = validation_data
             validation_data = (texts, self._clusters(clusters), *weights)
-        return super().fit(x=x, y=self._clusters(y), validation_data=validation_data, **kwargs)
+        return super().fit(
+            x=x,
+            y=self._clusters(y),
+            sample_weight=sample_weight,
+            validation_data=validation_data,
+            **kwargs,
+        )
 
     def evaluate(self, x: object = None, y: object = None, **kwargs) -> float | list | dict:
         """The loss of documents, as `keras.Model.evaluate`.
@@ -228,6 +252,13 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
         return super().get_config() | {
             name: getattr(self, name) for name in (*self.head.settings, "singletons")
         }
+
+
+def _slice(values: object, some: slice) -> object:
+    """Some of the texts, in a dict of each field; `None` stays."""
+    if isinstance(values, dict):
+        return {name: column[some] for name, column in values.items()}
+    return None if values is None else values[some]
 
 
 def right_antecedents(outputs: dict, y: dict) -> keras.KerasTensor:

@@ -233,6 +233,11 @@ def test_texts_with_clusters_are_scored_as_they_are_trained():
     weighted = (TEXTS, clusters, np.array([1.0, 0.0]))
     history = resolver.fit(TEXTS, clusters, validation_data=weighted, verbose=0).history
     np.testing.assert_allclose(history["loss"], [loss], rtol=1e-5)
+    split = resolver.fit(TEXTS, clusters, validation_split=0.5, verbose=0).history
+    parts = [loss_of(TEXTS[part], clusters[part]) for part in (slice(1), slice(1, None))]
+    np.testing.assert_allclose([split["loss"], split["val_loss"]], [[p] for p in parts], rtol=1e-5)
+    with pytest.raises(ValueError, match="leaves 0 of 2"):
+        resolver.fit(TEXTS, clusters, validation_split=0.9)
     found = loss_of(*weighted[:2], sample_weight=weighted[2])
     np.testing.assert_allclose(history["val_loss"], [found], rtol=1e-5)
     assert abs(found - loss) > 1e-3
