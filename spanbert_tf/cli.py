@@ -160,21 +160,34 @@ def compare(configs: Sequence[str], data: str, output: str, **options: object) -
 
 
 @cli.command(cls=JaxCommand)
-@click.option("--config", required=True, metavar="NAME|FILE")
+@click.option("--config", required=True, metavar="NAME|FILE", help="Of pretrain or of finetune.")
 @click.option("--device", required=True, metavar="CHIPS", help="v5e:2x4, v5p:4x4x4, h100:8 …")
 @click.option("--rows", type=click.IntRange(min=1), help="Of a batch. [training.batch_size]")
+@click.option(
+    "--encoder",
+    default="spanbert_base",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="To fine-tune: the configuration that it was pre-trained by.",
+)
 @set_option
-def plan(config: str, device: str, overrides: Sequence[str], **options: int | None) -> None:
+def plan(
+    config: str, device: str, encoder: str, overrides: Sequence[str], **options: int | None
+) -> None:
     """What a run takes on chips that are not here: its step is compiled for them."""
     from spanbert_tf.config import load_config
+    from spanbert_tf.config.settings import kind_of
     from spanbert_tf.studies.chips import describe_to_compilers
+    from spanbert_tf.tasks.table import load_task_config
 
-    settings = load_config(config, overrides)  # before TensorFlow is imported
+    # Before TensorFlow is imported.
+    load = load_task_config if kind_of(config) == "finetune" else load_config
+    settings, pretraining = load(config, overrides), load_config(encoder)
     describe_to_compilers(device)
     import_keras()
     from spanbert_tf.studies.plan import run_plan
 
-    run_plan(settings, device, **options)
+    run_plan(settings, device, encoder=pretraining, **options)
 
 
 @cli.command(cls=WritingCommand)

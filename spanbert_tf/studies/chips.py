@@ -149,6 +149,7 @@ def describe_to_compilers(name: str) -> None:
         "TPU_WORKER_HOSTNAMES": "localhost",
         "TPU_WORKER_ID": "0",
         "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # it only compiles; another process may have the TPU
     }
     os.environ.update(of_machine)
 

@@ -41,7 +41,7 @@ class CompiledStep:
         operations: of its matrix products.
         traffic: bytes that go from and to its memory, about.
         collectives: kind → bytes of what chips do together.
-        text: the code.
+        compiled: what JAX has of it.
     """
 
     weights: int
@@ -51,7 +51,7 @@ class CompiledStep:
     operations: float
     traffic: float
     collectives: dict[str, float]
-    text: str = dataclasses.field(repr=False)
+    compiled: jax.stages.Compiled = dataclasses.field(repr=False)
 
     def sent(self, num_devices: int) -> float:
         """Bytes that a chip sends to others, in rings (Patarasuk and Yuan, 2009)."""
@@ -109,10 +109,10 @@ def compile_step(model: keras.Model, batch: Any, machine: Machine) -> CompiledSt
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         raise OutOfMemory(_shortage(str(error))) from error
-    found, text = compiled.memory_analysis(), compiled.as_text()
+    found = compiled.memory_analysis()
     kept = found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
     activations = found.temp_size_in_bytes + found.generated_code_size_in_bytes
-    traffic, collectives = read_code(text)
+    traffic, collectives = read_code(compiled.as_text())
     return CompiledStep(
         weights=sum(map(_num_bytes, (*state[0], *state[1]))),
         optimizer=sum(map(_num_bytes, state[2])),
@@ -121,7 +121,7 @@ def compile_step(model: keras.Model, batch: Any, machine: Machine) -> CompiledSt
         operations=count_operations(traced.jaxpr.jaxpr) / len(machine.devices),
         traffic=traffic,
         collectives=collectives,
-        text=text,
+        compiled=compiled,
     )
 
 

@@ -1,38 +1,34 @@
 """What a run would take on machines that are not here, by compiling its step for them."""
 
-from collections.abc import Callable
+import math
+from typing import Any
 
-import jax
-import keras
-
-from spanbert_tf.config import FinetuningConfig, PretrainingConfig
-from spanbert_tf.data.manifest import NUM_BLOCKS
+from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.errors import ConfigurationError
-from spanbert_tf.models import SpanBertPretrainer
-from spanbert_tf.pretraining.model import compiled_pretrainer
 from spanbert_tf.studies.chips import Machine, machine_of
 from spanbert_tf.studies.compiled_step import (
     CompiledStep,
     OutOfMemory,
     compile_step,
     distribute,
-    undrawn,
 )
+from spanbert_tf.studies.described_run import AnyConfig, described_pretraining, described_task
 from spanbert_tf.terminal import print_line
 
-_VOCABULARY_SIZE = 28_996  # of BERT's cased models
 _SHARE = 0.4  # of the least time's speed that a run can be expected to reach
+_ROWS = 100_000  # of a task's records, which a plan does not have
 _GIB, _TERA = 2**30, 1e12
-AnyConfig = PretrainingConfig | FinetuningConfig
-Build = Callable[[AnyConfig], tuple[keras.Model, object]]
 
 
-def run_plan(config: AnyConfig, device: str, *, rows: int | None = None) -> CompiledStep:
+def run_plan(
+    config: AnyConfig, device: str, *, encoder: PretrainingConfig, rows: int | None = None
+) -> CompiledStep:
     """Compiles a configuration's step for a machine, and prints what it takes there.
 
     Args:
         config: configuration of the run.
         device: chips that `chips.machine_of` knows.
+        encoder: of fine-tuning, the configuration that its encoder was pre-trained by.
         rows: of a global batch; those of the configuration by default.
 
     Raises:
@@ -43,7 +39,7 @@ def run_plan(config: AnyConfig, device: str, *, rows: int | None = None) -> Comp
     config = configured(config, machine, rows)
     distribute(machine)
     try:
-        step = compile_step(*described(config), machine)
+        step = compile_step(*described(config, encoder), machine)
     except OutOfMemory as error:
         raise ConfigurationError(
             f"--device {device}: {config.training.batch_size:,} rows do not fit ({error}); "
@@ -69,31 +65,11 @@ def configured(config: AnyConfig, machine: Machine, rows: int | None) -> AnyConf
     return config.replace(training=training.replace(batch_size=rows, precision=precision))
 
 
-def described(config: PretrainingConfig) -> tuple[keras.Model, object]:
-    """The model of a run, and a batch of it, both as shapes."""
-    size = config.data.vocabulary_size or _VOCABULARY_SIZE
-    model = undrawn(lambda: compiled_pretrainer(config, size))
-    return model, (pretraining_batch(model, config),)
-
-
-def pretraining_batch(
-    model: SpanBertPretrainer, config: PretrainingConfig
-) -> dict[str, jax.ShapeDtypeStruct]:
-    """A batch as `spanbert_tf.data.pretraining_dataset` has it."""
-    rows, length = config.training.batch_size, config.data.sequence_length
-    slots = config.masking.num_slots(length, NUM_BLOCKS[config.data.sequences])
-    of_encoder = dict.fromkeys(model.backbone.input, (rows, length))
-    of_slots = (*model.input, "mask_ids", "span_left_positions", "span_right_positions")
-    shapes = dict.fromkeys(
-        (*of_slots, "span_offsets", "mask_weights", "span_weights"), (rows, slots)
-    )
-    shapes |= of_encoder
-    if config.data.sequences == "pair":
-        shapes["next_sentence_labels"] = (rows,)
-    return {
-        name: jax.ShapeDtypeStruct(shape, "float32" if name.endswith("_weights") else "int32")
-        for name, shape in shapes.items()
-    }
+def described(config: AnyConfig, encoder: PretrainingConfig) -> tuple[Any, tuple]:
+    """The model of a run and its batch, as shapes."""
+    if isinstance(config, PretrainingConfig):
+        return described_pretraining(config)
+    return described_task(config, encoder)
 
 
 def _advice(config: AnyConfig) -> str:
@@ -125,7 +101,6 @@ def report(step: CompiledStep, config: AnyConfig, machine: Machine) -> list[str]
     }
     shares = ", ".join(f"{name} {size / _GIB:.2f}" for name, size in parts.items())
     least = ", ".join(f"{1000 * value:,.3g} ms of {name}" for name, value in seconds.items())
-    hours = training.steps * expected / 3600
     return [
         f"{machine.name}: {rows:,} rows of {length}, {rows // count:,} a chip; "
         f"{training.precision}, recompute {training.recompute}, "
@@ -136,6 +111,18 @@ def report(step: CompiledStep, config: AnyConfig, machine: Machine) -> list[str]
         f"{step.traffic / 1e9:,.3g} GB from and to memory, {sent / 1e9:,.3g} GB sent",
         f"  at least {least}: bound by {bound}",
         f"  at {_SHARE:.0%} of that {1000 * expected:,.3g} ms, "
-        f"{rows * length / expected:,.0f} tokens/s; {training.steps:,} steps in "
-        f"{hours:,.3g} hours, {training.steps * rows:,} rows read",
+        f"{rows * length / expected:,.0f} tokens/s; {_course(config, expected)}",
     ]
+
+
+def _course(config: AnyConfig, seconds: float) -> str:
+    """How long the configuration's steps take, or where records say how many, a number of rows."""
+    rows = config.training.batch_size
+    if isinstance(config, PretrainingConfig):
+        steps = config.training.steps
+    else:
+        steps = config.training.max_steps or math.ceil(_ROWS * config.training.epochs / rows)
+    hours = steps * seconds / 3600
+    if isinstance(config, PretrainingConfig) or config.training.max_steps:
+        return f"{steps:,} steps in {hours:,.3g} hours, {steps * rows:,} rows read"
+    return f"{config.training.epochs} epochs of each {_ROWS:,} rows in {hours:,.3g} hours"

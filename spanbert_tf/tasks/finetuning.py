@@ -30,10 +30,9 @@ from spanbert_tf.tasks.table import TASKS, load_task, load_task_config
 from spanbert_tf.tasks.task import Task
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.checkpoints import Checkpoints
-from spanbert_tf.training.configured_optimizer import finetuning_optimizer, freeze_layers
+from spanbert_tf.training.configured_optimizer import compile_task
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import CheckStop, Evaluated, Job, check_best
-from spanbert_tf.training.memory import set_recompute
 from spanbert_tf.training.run import run
 from spanbert_tf.training.run_directory import ADAPTER, CONFIG_FILE, PRESET
 
@@ -145,18 +144,7 @@ class FinetuningJob(Job):
             self._add_adapter(model)
         if self._validation_data:
             self._task.check_model(model, self._validation_data, str(data))
-        freeze_layers(backbone, config.optimizer.frozen_layers)
-        set_recompute(model, config.training.recompute)
-        model.compile(
-            optimizer=finetuning_optimizer(
-                model, config.optimizer, num_steps=max(self.num_steps, 1)
-            ),
-            metrics=None,  # beside those of the objective
-            accumulation_steps=config.training.accumulation_steps,
-            auto_scale_loss=False,  # the optimizer's own scale looks at all replicas
-            jit_compile=config.training.jit_compile,
-        )
-        model.optimizer.build(model.trainable_variables)
+        compile_task(model, config, max(self.num_steps, 1))
         self.learning_rate = model.optimizer.schedule
         return model
 

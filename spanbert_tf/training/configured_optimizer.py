@@ -5,10 +5,15 @@ from collections.abc import Sequence
 import keras
 import keras_hub
 
-from spanbert_tf.config.finetuning import FinetuningOptimizerConfig, TaskLayersConfig
+from spanbert_tf.config.finetuning import (
+    FinetuningConfig,
+    FinetuningOptimizerConfig,
+    TaskLayersConfig,
+)
 from spanbert_tf.config.pretraining import OptimizerConfig
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.models import SpanBertBackbone
+from spanbert_tf.training.memory import set_recompute
 from spanbert_tf.training.optimizers import AdamW
 from spanbert_tf.training.schedule import VariableGroup, WarmupLinearDecay
 
@@ -127,6 +132,29 @@ def finetuning_optimizer(
         groups.append(group)
     learning_rate = schedule(config.learning_rate, config.warmup_fraction)
     return configured_adamw(config, model.backbone, learning_rate, groups)
+
+
+def compile_task(model: keras_hub.models.Task, config: FinetuningConfig, num_steps: int) -> None:
+    """Gives a task's model its optimizer, built, and what else the step of its run is made of.
+
+    Args:
+        model: a model whose `backbone` is the encoder.
+        config: configuration of the run.
+        num_steps: steps of the whole run.
+
+    Raises:
+        ConfigurationError: more layers are to be frozen than there are, or none can be recomputed.
+    """
+    freeze_layers(model.backbone, config.optimizer.frozen_layers)
+    set_recompute(model, config.training.recompute)
+    model.compile(
+        optimizer=finetuning_optimizer(model, config.optimizer, num_steps=num_steps),
+        metrics=None,  # beside those of the objective
+        accumulation_steps=config.training.accumulation_steps,
+        auto_scale_loss=False,  # the optimizer's own scale looks at all replicas
+        jit_compile=config.training.jit_compile,
+    )
+    model.optimizer.build(model.trainable_variables)
 
 
 def freeze_layers(backbone: SpanBertBackbone, num_layers: int) -> None:

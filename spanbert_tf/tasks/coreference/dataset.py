@@ -70,7 +70,7 @@ def coreference_dataset(
     batches = LengthBatches(lengths, batch_size=batch_size, max_length=int(max(lengths)))
     pad_id = SpecialTokenIds.from_vocabulary(records.vocabulary).pad
     parse = tf.autograph.experimental.do_not_convert(
-        functools.partial(_parse, info, pad_id, max_segments)
+        functools.partial(parse_documents, info, pad_id, max_segments)
     )
     if training:
         return training_batches(
@@ -79,7 +79,7 @@ def coreference_dataset(
     return prediction_batches(records.rows, batches, parse, MAX_BATCH_POSITIONS)
 
 
-def _parse(
+def parse_documents(
     info: CoreferenceInfo,
     pad_id: int,
     max_segments: int | None,

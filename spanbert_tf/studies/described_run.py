@@ -1,0 +1,159 @@
+"""The model and a batch of a run as shapes, for a step that is compiled and never run.
+
+B rows, S positions, K prediction slots, N gold mentions.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import keras
+import tensorflow as tf
+
+from spanbert_tf.config import FinetuningConfig, PretrainingConfig
+from spanbert_tf.data.batches import PackedRows
+from spanbert_tf.data.manifest import NUM_BLOCKS
+from spanbert_tf.data.records import TaskManifest
+from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer, SpanBertTokenizer
+from spanbert_tf.pretraining.model import compiled_pretrainer
+from spanbert_tf.studies.compiled_step import undrawn
+from spanbert_tf.tasks.coreference.dataset import parse_documents
+from spanbert_tf.tasks.coreference.records import default_training_segments
+from spanbert_tf.tasks.table import load_task
+from spanbert_tf.tasks.task import Task
+from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
+from spanbert_tf.text.vocabulary import SPECIAL_TOKENS
+from spanbert_tf.training.configured_optimizer import compile_task
+
+AnyConfig = PretrainingConfig | FinetuningConfig
+Described = tuple[keras.Model, tuple]  # the model, and what `fit` gives its step
+_VOCABULARY_SIZE = 28_996  # of BERT's cased models
+_NUM_STEPS = 1_000  # of a schedule, which no shape depends on
+_MENTIONS_OF_A_SEGMENT = 32  # as many as OntoNotes has
+_LABELS = {"named_entities": 9, "relation_extraction": 42}  # of CoNLL-2003, of TACRED
+
+
+def described_pretraining(config: PretrainingConfig) -> Described:
+    """The model of a pre-training run, and a batch of it."""
+    model = undrawn(lambda: compiled_pretrainer(config, vocabulary_size(config)))
+    return model, (pretraining_batch(model, config),)
+
+
+def vocabulary_size(config: PretrainingConfig) -> int:
+    """That of the configuration, or of BERT's cased models."""
+    return config.data.vocabulary_size or _VOCABULARY_SIZE
+
+
+def pretraining_batch(
+    model: SpanBertPretrainer, config: PretrainingConfig
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """A batch as `spanbert_tf.data.pretraining_dataset` has it."""
+    rows, length = config.training.batch_size, config.data.sequence_length
+    slots = config.masking.num_slots(length, NUM_BLOCKS[config.data.sequences])
+    of_slots = ["mask_positions", "mask_ids", "mask_weights", "span_weights"]
+    of_slots += ["span_left_positions", "span_right_positions", "span_offsets"]
+    shapes = dict.fromkeys(of_slots, (rows, slots))
+    shapes |= dict.fromkeys(model.backbone.input, (rows, length))
+    if config.data.sequences == "pair":
+        shapes["next_sentence_labels"] = (rows,)
+    return {
+        name: jax.ShapeDtypeStruct(shape, "float32" if name.endswith("_weights") else "int32")
+        for name, shape in shapes.items()
+    }
+
+
+def described_task(config: FinetuningConfig, encoder: PretrainingConfig) -> Described:
+    """The model of a fine-tuning run and its widest batch.
+
+    Args:
+        config: configuration of the run.
+        encoder: configuration that the encoder was pre-trained by.
+
+    Raises:
+        ConfigurationError: the task is another package's.
+    """
+    task, size = load_task(config.task), vocabulary_size(encoder)
+    names = [*SPECIAL_TOKENS, *(f"[unused{number}]" for number in range(1, 100))]
+    vocabulary = [*names, *(f"piece{number}" for number in range(len(names), size))]
+    info = described_records(task, config, size)
+
+    def build() -> keras.Model:
+        backbone = SpanBertBackbone(
+            vocabulary_size=size,
+            **encoder.model.encoder_options(),
+            dtype=config.training.precision,
+        )
+        model = task.build(backbone, SpanBertTokenizer(vocabulary), info, config)
+        if config.optimizer.lora_rank is not None:
+            backbone.enable_lora(config.optimizer.lora_rank)
+            backbone.pooled_dense.trainable = False
+        compile_task(model, config, _NUM_STEPS)
+        return model
+
+    return undrawn(build), task_batch(info, task, config.training.batch_size)
+
+
+def described_records(task: Task, config: FinetuningConfig, size: int) -> TaskManifest:
+    """What records for a configuration would say of themselves, with as many labels as usual."""
+    data = config.data.model_dump()
+    glue = GLUE_TASKS.get(data.get("dataset"))
+    count = _LABELS.get(task.name, len(glue.labels) if glue and glue.labels else 2)
+    if glue and glue.is_regression:
+        count = 1
+    segments = data.get("max_training_segments")
+    said = {
+        "vocabulary_hash": "",
+        "vocabulary_size": size,
+        "lowercase": False,
+        "strip_accents": False,
+        "counts": dict.fromkeys(task.info_class.needed_counts, 1),
+        "files": {},
+        "labels": [f"label {number}" for number in range(count)],
+        "label_counts": [1] * count,
+        "markers": {},
+        "layout": "tacred",
+        "is_pair": bool(glue and glue.is_pair),
+        "is_regression": bool(glue and glue.is_regression),
+        **data,
+        "max_training_segments": segments or default_training_segments(data["sequence_length"]),
+    }
+    fields = [field.name for field in dataclasses.fields(task.info_class)]
+    if missing := [name for name in fields if name not in said and name != "version"]:
+        raise ConfigurationError(
+            f"task {task.name}: plan does not know what records say of {missing[0]}; it plans the "
+            "tasks of this package"
+        )
+    return task.info_class(**{name: said[name] for name in fields if name in said})
+
+
+def task_batch(info: TaskManifest, task: Task, rows: int) -> tuple[Any, Any, Any]:
+    """The widest batch that a task trains on, `(x, y, sample_weight)`, by its own parser."""
+    serialized, number = tf.TensorSpec([rows], tf.string), tf.TensorSpec([], tf.int32)
+    length = width = info.sequence_length
+    segments = mentions = 0
+    if task.name == "coreference":
+        segments = info.max_training_segments
+        width, mentions = segments * length, segments * _MENTIONS_OF_A_SEGMENT
+
+        def parse(serialized: tf.Tensor, width: tf.Tensor) -> tuple:
+            keys = tf.zeros([rows], tf.uint64)
+            return parse_documents(info, 0, segments, serialized, width, keys)
+
+    else:
+        packed = PackedRows(info, 0)
+
+        def parse(serialized: tf.Tensor, width: tf.Tensor) -> tuple:
+            return task.parse(packed, serialized, width)
+
+    graph = tf.function(parse, autograph=False).get_concrete_function(serialized, number)
+    x, y = graph.structured_outputs
+
+    def described(one: Any, unknown: int) -> jax.ShapeDtypeStruct:
+        # [B], [B, S] or, of documents, [B, segments, S]
+        shapes = {1: (rows,), 2: (rows, unknown), 3: (rows, segments, length)}
+        return jax.ShapeDtypeStruct(shapes[len(one.shape)], one.dtype.name)
+
+    x = tf.nest.map_structure(lambda one: described(one, width), x)
+    y = tf.nest.map_structure(lambda one: described(one, mentions or width), y)
+    return x, y, jax.ShapeDtypeStruct((rows,), "float32")

@@ -1,0 +1,144 @@
+"""What `plan` makes of configurations and of code; the compilers are in `test_compiled_plans`."""
+
+import sys
+
+import jax
+import pytest
+from jax import numpy as jnp
+
+from spanbert_tf.config import load_config
+from spanbert_tf.config.settings import kind_of
+from spanbert_tf.data import pretraining_dataset
+from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.pretraining.model import build_pretrainer
+from spanbert_tf.studies.chips import CHIPS, Machine, machine_of
+from spanbert_tf.studies.compiled_step import count_operations, read_code
+from spanbert_tf.studies.described_run import pretraining_batch
+from spanbert_tf.studies.plan import configured
+
+CODE = """HloModule jit_step
+
+%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %sum = f32[] add(%x, %y)
+}
+
+%body (state: (s32[], f32[4,8])) -> (s32[], f32[4,8]) {
+  %state = (s32[], f32[4,8]{1,0}) parameter(0)
+  %number = s32[] get-tuple-element(%state), index=0
+  %values = f32[4,8]{1,0} get-tuple-element(%state), index=1
+  %doubled = f32[4,8]{1,0:T(8,128)S(1)} add(%values, %values)
+  %shared = f32[4,8]{1,0} all-reduce(%doubled), replica_groups={}, to_apply=%add
+  ROOT %next = (s32[], f32[4,8]{1,0}) tuple(%number, %shared)
+}
+
+%condition (state: (s32[], f32[4,8])) -> pred[] {
+  %state = (s32[], f32[4,8]{1,0}) parameter(0)
+  ROOT %goes_on = pred[] constant(true)
+}
+
+ENTRY %main (a: bf16[16,2], b: (s32[], f32[4,8])) -> f32[32] {
+  %a = bf16[16,2]{1,0} parameter(0)
+  %b = (s32[], f32[4,8]{1,0}) parameter(1)
+  %c = bf16[32]{0} reshape(%a), metadata={op_name="a(b)"}
+  %loop = (s32[], f32[4,8]{1,0}) while(%b), condition=%condition, body=%body, \
+backend_config={"known_trip_count":{"n":"3"}}
+  %start = (f32[32]{0}, f32[32]{0}, u32[]) copy-start(%c)
+  ROOT %done = f32[32]{0} copy-done(%start)
+}
+"""
+
+
+def test_traffic_and_collectives_are_those_of_each_instruction():
+    traffic, collectives = read_code(CODE)
+    # reshape 64 + 64, copy 128; in each turn two operands of 128, and the all-reduce's result: what
+    # is between them stays on the chip.
+    assert traffic == 256 + 3 * (2 * 128 + 128)
+    assert collectives == {"all-reduce": 3 * 128}
+
+
+def test_operations_of_loops_and_of_recomputed_parts_are_all_counted():
+    def layer(x, weights):
+        return jax.checkpoint(lambda x: jnp.tanh(x @ weights))(x), None
+
+    def loss(weights, x):
+        return jnp.sum(jax.lax.scan(layer, x, weights)[0])
+
+    weights, x = jnp.zeros((5, 16, 16)), jnp.zeros((4, 16))
+    product = 2 * 4 * 16 * 16
+    assert count_operations(jax.make_jaxpr(loss)(weights, x).jaxpr) == 5 * product
+    gradient = jax.make_jaxpr(jax.grad(loss))(weights, x)
+    # Forward, again for the gradients, of inputs and of weights.
+    assert count_operations(gradient.jaxpr) == 4 * 5 * product
+
+
+@pytest.mark.parametrize("name", ["spanbert_base", "bert_2seq_nsp", "segabert_base"])
+def test_a_planned_batch_is_that_of_the_data_set(
+    name, tiny_records, tiny_pair_records, tiny_overrides
+):
+    config = load_config(name, tiny_overrides)
+    is_pair = config.data.sequences == "pair"
+    dataset = pretraining_dataset(
+        tiny_pair_records if is_pair else tiny_records,
+        batch_size=config.training.batch_size,
+        masking=config.masking,
+        segment_aware=config.model.position_embeddings != "absolute",
+    )
+    planned = pretraining_batch(build_pretrainer(config, 30), config)
+    found = {key: (one.shape, one.dtype.name) for key, one in planned.items()}
+    wanted = {
+        key: (tuple(spec.shape), spec.dtype.name) for key, spec in dataset.element_spec.items()
+    }
+    assert found == wanted
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ("v9z:2x4", "--device v9z:2x4: is not known; known are v5e, v6e, v5p, h100"),
+        ("v5e", "as v5e:2x4"),
+        ("v5e:0x4", "is not known"),
+        ("h100:2x4", "cards are counted: h100:8"),
+        ("v5e:2x4", "libtpu, the compiler of TPUs, is not installed: pip install -e '.[tpu]'"),
+        ("h100:8", "the compiler of NVIDIA's cards, is not installed: pip install -e '.[plan]'"),
+    ],
+)
+def test_what_cannot_be_compiled_for_is_one_line(device, said, monkeypatch):
+    monkeypatch.setitem(sys.modules, "libtpu", None)
+    monkeypatch.setitem(sys.modules, "jax_plugins.xla_cuda12", None)
+    with pytest.raises(ConfigurationError) as caught:
+        machine_of(device)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_rows_that_chips_cannot_share_are_refused():
+    machine = Machine("v5e:2x4", CHIPS["v5e"], tuple(range(8)))
+    config = load_config("spanbert_base", ["training.accumulation_steps=2"])
+    with pytest.raises(ConfigurationError, match=r"100 rows cannot .* 8 chips .* --rows 112"):
+        configured(config, machine, 100)
+    found = configured(config, machine, 112).training
+    assert (found.batch_size, found.precision) == (112, "mixed_bfloat16")
+
+
+def test_cards_share_between_hosts_what_they_reduced_inside():
+    chip = CHIPS["v100"]
+    inside = Machine("v100:8", chip, tuple(range(8))).seconds_to_share(1e9)
+    between = Machine("v100:32", chip, tuple(range(32))).seconds_to_share(1e9)
+    assert inside == 1e9 / chip.link
+    assert between == max(inside, 1e9 / 8 / chip.network)
+
+
+def test_configurations_of_both_kinds_are_told_apart(tmp_path):
+    assert kind_of("spanbert_base") == "pretrain"
+    assert kind_of("squad_v1") == "finetune"
+    own = tmp_path / "own.yaml"
+    own.write_text("base: squad_v1\n")
+    assert kind_of(str(own)) == "finetune"
+    other = tmp_path / "other.yaml"
+    other.write_text("base: own.yaml\n")
+    assert kind_of(str(other)) == "finetune"
+    own.write_text("base: own.yaml\n")  # is refused where it is read
+    with pytest.raises(ConfigurationError, match="neither a file nor"):
+        kind_of(str(tmp_path / "none.yaml"))
