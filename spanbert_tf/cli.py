@@ -170,9 +170,10 @@ def compare(configs: Sequence[str], data: str, output: str, **options: object) -
     metavar="NAME|FILE",
     help="To fine-tune: the configuration that it was pre-trained by.",
 )
+@click.option("--largest", is_flag=True, help="Find the most rows that fit; compiles several.")
 @set_option
 def plan(
-    config: str, device: str, encoder: str, overrides: Sequence[str], **options: int | None
+    config: str, device: str, encoder: str, overrides: Sequence[str], **options: int | bool | None
 ) -> None:
     """What a run takes on chips that are not here: its step is compiled for them."""
     from spanbert_tf.config import load_config

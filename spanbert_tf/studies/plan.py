@@ -1,6 +1,7 @@
 """What a run would take on machines that are not here, by compiling its step for them."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from spanbert_tf.config import PretrainingConfig
@@ -21,7 +22,12 @@ _GIB, _TERA = 2**30, 1e12
 
 
 def run_plan(
-    config: AnyConfig, device: str, *, encoder: PretrainingConfig, rows: int | None = None
+    config: AnyConfig,
+    device: str,
+    *,
+    encoder: PretrainingConfig,
+    rows: int | None = None,
+    largest: bool = False,
 ) -> CompiledStep:
     """Compiles a configuration's step for a machine, and prints what it takes there.
 
@@ -30,6 +36,7 @@ def run_plan(
         device: chips that `chips.machine_of` knows.
         encoder: of fine-tuning, the configuration that its encoder was pre-trained by.
         rows: of a global batch; those of the configuration by default.
+        largest: whether to look for the largest batch that fits, too, by compiling more.
 
     Raises:
         ConfigurationError: the machine is not known or its compiler not here, its chips cannot
@@ -38,8 +45,16 @@ def run_plan(
     machine = machine_of(device)
     config = configured(config, machine, rows)
     distribute(machine)
+
+    def compiled(config: AnyConfig) -> CompiledStep:
+        return fitting(compile_step(*described(config, encoder), machine), machine)
+
+    if largest:
+        for recompute in ("none", "layers"):
+            config = config.replace(training=config.training.replace(recompute=recompute))
+            print_line(f"{device}, recompute {recompute}: {_largest(compiled, config, machine)}")
     try:
-        step = compile_step(*described(config, encoder), machine)
+        step = compiled(config)
     except OutOfMemory as error:
         raise ConfigurationError(
             f"--device {device}: {config.training.batch_size:,} rows do not fit ({error}); "
@@ -48,6 +63,58 @@ def run_plan(
     for line in report(step, config, machine):
         print_line(line)
     return step
+
+
+def fitting(step: CompiledStep, machine: Machine) -> CompiledStep:
+    """The step; compilers for cards leave it to others to look whether it fits."""
+    if step.memory > machine.chip.memory:
+        sizes = [f"{size / _GIB:.1f}" for size in (step.memory, machine.chip.memory)]
+        raise OutOfMemory(f"needs {sizes[0]} of {sizes[1]} GiB a chip")
+    return step
+
+
+def _largest(
+    compiled: Callable[[AnyConfig], CompiledStep], config: AnyConfig, machine: Machine
+) -> str:
+    """What is known of the largest batch, in words."""
+    parts = len(machine.devices) * config.training.accumulation_steps
+
+    def memory(count: int) -> tuple[int, int] | None:
+        """Bytes of a step of so many times `parts` rows, and those that grow with them."""
+        training = config.training.replace(batch_size=count * parts)
+        try:
+            step = compiled(config.replace(training=training))
+        except OutOfMemory:
+            return None
+        return step.memory, step.activations
+
+    found = largest_count(memory, config.training.batch_size // parts, machine.chip.memory)
+    if not found:
+        return f"not even {parts:,} rows fit"
+    return f"{found * parts:,} rows fit ({found * parts // len(machine.devices):,} a chip)"
+
+
+def largest_count(memory: Callable[[int], tuple[int, int] | None], first: int, limit: int) -> int:
+    """The largest number that fits, to 5 %; 0 where not even 1 does.
+
+    Args:
+        memory: number → what it takes, and the part of that which grows with it; `None`: too much.
+        first: number to begin with.
+        limit: what there is.
+    """
+    fits, too_many, number = 0, math.inf, first
+    while number and number > fits:
+        if found := memory(number):
+            taken, growing = found
+            fits, guess = number, number + int((limit - taken) / max(growing / number, 1))
+        else:
+            too_many, guess = number, (fits + number) // 2
+        if too_many - fits <= max(fits // 20, 1):
+            break
+        # Strictly between the two, and upwards by 5 % at least.
+        least = fits + max(fits // 20, 1)
+        number = int(min(max(guess, least), too_many - 1)) if fits else guess
+    return fits
 
 
 def configured(config: AnyConfig, machine: Machine, rows: int | None) -> AnyConfig:

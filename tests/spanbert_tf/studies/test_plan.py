@@ -14,7 +14,7 @@ from spanbert_tf.pretraining.model import build_pretrainer
 from spanbert_tf.studies.chips import CHIPS, Machine, machine_of
 from spanbert_tf.studies.compiled_step import count_operations, read_code
 from spanbert_tf.studies.described_run import pretraining_batch
-from spanbert_tf.studies.plan import configured
+from spanbert_tf.studies.plan import configured, largest_count
 
 CODE = """HloModule jit_step
 
@@ -142,3 +142,19 @@ def test_configurations_of_both_kinds_are_told_apart(tmp_path):
     own.write_text("base: own.yaml\n")  # is refused where it is read
     with pytest.raises(ConfigurationError, match="neither a file nor"):
         kind_of(str(tmp_path / "none.yaml"))
+
+
+@pytest.mark.parametrize("first", [1, 3, 70, 71, 500])
+@pytest.mark.parametrize("limit", [9, 11, 40, 710, 719, 1_000_000])
+def test_the_largest_number_is_found_to_5_percent_in_few_steps(first, limit):
+    asked = []
+
+    def memory(number):
+        asked.append(number)
+        taken = 5 + 10 * number - number // 3  # a compiler that finds more room where it is needed
+        return None if taken > limit else (taken, taken - 5)
+
+    most = max((n for n in range(1, 110_000) if 5 + 10 * n - n // 3 <= limit), default=0)
+    found = largest_count(memory, first, limit)
+    assert 0.95 * most - 1 <= found <= most
+    assert len(asked) <= 12
