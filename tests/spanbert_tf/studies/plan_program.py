@@ -67,8 +67,7 @@ def planned(config, encoder, machine):
     return {
         "memory": step.memory,
         "state": step.weights + step.optimizer,
-        "made": num_bytes([*whole.variables, *whole.optimizer.variables])
-        - num_bytes(whole.metrics_variables),
+        "made": num_bytes([*whole.variables, *whole.optimizer.variables]),
         "gradients": num_bytes(whole.trainable_variables),
         "collectives": step.collectives,
         "aliased": step.compiled.memory_analysis().alias_size_in_bytes,
