@@ -11,10 +11,20 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-# TensorFlow and Keras try to import these and go on without them: for models of JAX, data frames,
-# estimators, pictures, notebooks, clusters of Google's. What a command draws or scores with, it
-# imports itself, later.
-UNUSED = ("IPython", "PIL", "cv2", "googleapiclient", "jax", "matplotlib", "pandas", "sklearn")
+# TensorFlow and Keras try to import these and go on without them: for models of JAX, data sets of
+# Grain's, data frames, estimators, pictures, notebooks, clusters of Google's. What a command draws
+# or scores with, it imports itself, later.
+UNUSED = (
+    "IPython",
+    "PIL",
+    "cv2",
+    "googleapiclient",
+    "grain",
+    "jax",
+    "matplotlib",
+    "pandas",
+    "sklearn",
+)
 
 
 def load(place: str) -> Any:
