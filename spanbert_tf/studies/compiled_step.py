@@ -21,7 +21,8 @@ _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 # What moves nothing; of what is done in the meantime its start counts.
 _FREE = ("parameter", "tuple", "get-tuple-element", "bitcast", "constant", "partition-id")
-_NEEDED = re.compile(r"Used ([\d.]+)([KMGT]) of ([\d.]+)([KMGT]) hbm")
+# "Used 25.8G of 15.7G hbm", or "… HLO temporaries (74.5G) exceeds available HBM (15.7G)".
+_NEEDED = re.compile(r"([\d.]+)([KMGT])(?: of |\) exceeds available HBM \()([\d.]+)([KMGT])")
 _UNITS = dict(zip("KMGT", (2**10, 2**20, 2**30, 2**40), strict=True))
 
 
@@ -108,7 +109,7 @@ def compile_step(model: keras.Model, batch: Any, machine: Machine) -> CompiledSt
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        raise OutOfMemory(_shortage(str(error))) from error
+        raise OutOfMemory(shortage(str(error))) from error
     found = compiled.memory_analysis()
     kept = found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
     activations = found.temp_size_in_bytes + found.generated_code_size_in_bytes
@@ -136,7 +137,8 @@ def _num_bytes(one: jax.ShapeDtypeStruct) -> int:
     return math.prod(one.shape) * one.dtype.itemsize
 
 
-def _shortage(message: str) -> str:
+def shortage(message: str) -> str:
+    """How much a chip lacks, by what its compiler says."""
     found = _NEEDED.search(message)
     if not found:
         return reason(RuntimeError(message))

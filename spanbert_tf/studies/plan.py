@@ -17,6 +17,7 @@ from spanbert_tf.studies.described_run import AnyConfig, described_pretraining, 
 from spanbert_tf.terminal import print_line
 
 _SHARE = 0.4  # of the least time's speed that a run can be expected to reach
+_SHARE_OF_JAX = 0.75  # of a card's memory, unless it is told otherwise
 _ROWS = 100_000  # of a task's records, which a plan does not have
 _GIB, _TERA = 2**30, 1e12
 
@@ -159,6 +160,29 @@ def report(step: CompiledStep, config: AnyConfig, machine: Machine) -> list[str]
     }
     bound = max(seconds, key=seconds.get)
     expected = seconds[bound] / _SHARE
+    least = ", ".join(f"{1000 * value:,.3g} ms of {name}" for name, value in seconds.items())
+    parts = training.accumulation_steps
+    lines = [
+        f"{machine.name}: {rows:,} rows of {length}, {rows // count:,} a chip"
+        + f" in {parts} micro-batches" * (parts > 1)
+        + f"; {training.precision}, recompute {training.recompute}",
+        f"  memory: fits, {step.memory / _GIB:.2f} of {chip.memory / _GIB:.1f} GiB a chip "
+        f"({_shares(step)})",
+        f"  a step of a chip: {step.operations / _TERA:.3g} T operations, "
+        f"{step.traffic / 1e9:,.3g} GB from and to memory, {sent / 1e9:,.3g} GB sent",
+        f"  at least {least}: bound by {bound}",
+        f"  at {_SHARE:.0%} of that {1000 * expected:,.3g} ms, "
+        f"{rows * length / expected:,.0f} tokens/s; {_course(config, expected)}",
+    ]
+    if chip.description and step.memory > _SHARE_OF_JAX * chip.memory:
+        lines.append(
+            f"  JAX takes {_SHARE_OF_JAX:.0%} of a card by itself: set "
+            "XLA_PYTHON_CLIENT_MEM_FRACTION=0.97"
+        )
+    return lines
+
+
+def _shares(step: CompiledStep) -> str:
     rest = step.memory - step.weights - step.optimizer - step.activations
     parts = {
         "weights": step.weights,
@@ -166,20 +190,7 @@ def report(step: CompiledStep, config: AnyConfig, machine: Machine) -> list[str]
         "batch and padding": rest,
         "activations": step.activations,
     }
-    shares = ", ".join(f"{name} {size / _GIB:.2f}" for name, size in parts.items())
-    least = ", ".join(f"{1000 * value:,.3g} ms of {name}" for name, value in seconds.items())
-    return [
-        f"{machine.name}: {rows:,} rows of {length}, {rows // count:,} a chip; "
-        f"{training.precision}, recompute {training.recompute}, "
-        f"{training.accumulation_steps} micro-batches",
-        f"  memory: fits, {step.memory / _GIB:.2f} of {chip.memory / _GIB:.1f} GiB a chip "
-        f"({shares})",
-        f"  a step of a chip: {step.operations / _TERA:.3g} T operations, "
-        f"{step.traffic / 1e9:,.3g} GB from and to memory, {sent / 1e9:,.3g} GB sent",
-        f"  at least {least}: bound by {bound}",
-        f"  at {_SHARE:.0%} of that {1000 * expected:,.3g} ms, "
-        f"{rows * length / expected:,.0f} tokens/s; {_course(config, expected)}",
-    ]
+    return ", ".join(f"{name} {size / _GIB:.2f}" for name, size in parts.items())
 
 
 def _course(config: AnyConfig, seconds: float) -> str:

@@ -43,6 +43,7 @@ def tiny(name):
         return config, config
     if name.startswith("coreference"):
         overrides += ["data.max_training_segments=2", "resolver.ffnn_dim=16"]
+        overrides += ["resolver.max_span_width=4"]
     return load_task_config(name, overrides), load_config("spanbert_base", ENCODER)
 
 
@@ -69,11 +70,19 @@ def planned(config, encoder, machine):
         "state": step.weights + step.optimizer,
         "made": num_bytes([*whole.variables, *whole.optimizer.variables]),
         "gradients": num_bytes(whole.trainable_variables),
+        "gathered_weights": gathered(step, whole.trainable_variables),
         "collectives": step.collectives,
         "aliased": step.compiled.memory_analysis().alias_size_in_bytes,
         "memory_of_made": memory_of(whole, batch, machine) if len(machine.devices) == 1 else None,
         "report": plan.report(step, config, machine),
     }
+
+
+def gathered(step, variables):
+    """The shapes, of two axes or more, that chips gather and that weights have."""
+    found = re.findall(r"= \w+\[([\d,]+)\]\S* all-gather\(", step.compiled.as_text())
+    shapes = {",".join(map(str, v.shape)) for v in variables if len(v.shape) > 1}
+    return sorted(shapes.intersection(found))
 
 
 def memory_of(model, batch, machine):

@@ -43,6 +43,9 @@ def compiled():
 @pytest.mark.parametrize("name", NAMES)
 def test_chips_share_gradients_and_never_gather_weights(name, compiled):
     found = compiled[name]
+    assert found["gathered_weights"] == []
+    if name.startswith("coreference"):  # ranks spans across its documents, which chips exchange
+        return
     assert set(found["collectives"]) == {"all-reduce"}
     # Two or four bytes a number; the tied embedding's come from its lookups and from the heads.
     assert found["gradients"] / 2 <= found["collectives"]["all-reduce"] <= 2 * found["gradients"]

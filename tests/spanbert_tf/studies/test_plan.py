@@ -12,9 +12,15 @@ from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.pretraining.model import build_pretrainer
 from spanbert_tf.studies.chips import CHIPS, Machine, machine_of
-from spanbert_tf.studies.compiled_step import count_operations, read_code
+from spanbert_tf.studies.compiled_step import (
+    CompiledStep,
+    OutOfMemory,
+    count_operations,
+    read_code,
+    shortage,
+)
 from spanbert_tf.studies.described_run import pretraining_batch
-from spanbert_tf.studies.plan import configured, largest_count
+from spanbert_tf.studies.plan import configured, fitting, largest_count
 
 CODE = """HloModule jit_step
 
@@ -111,6 +117,26 @@ def test_what_cannot_be_compiled_for_is_one_line(device, said, monkeypatch):
         machine_of(device)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+        "temporaries (74.58G) exceeds available HBM (15.75G).",
+        "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 74.58G of 15.75G hbm.",
+    ],
+)
+def test_what_a_compiler_lacks_is_said_in_gibibytes(message):
+    assert shortage(message) == "needs 74.6 of 15.8 GiB a chip"
+
+
+def test_a_step_that_a_card_has_no_room_for_is_refused():
+    chip = CHIPS["v100"]
+    sizes = dict.fromkeys(("weights", "optimizer", "activations", "operations", "traffic"), 0)
+    step = CompiledStep(**sizes, memory=chip.memory + 1, collectives={}, compiled=None)
+    with pytest.raises(OutOfMemory, match=r"needs 31\.7 of 31\.7 GiB"):
+        fitting(step, Machine("v100:1", chip, (0,)))
 
 
 def test_rows_that_chips_cannot_share_are_refused():
