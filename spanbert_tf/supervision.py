@@ -134,9 +134,11 @@ one_run = held_by(
 
 
 def _is_chief() -> bool:
-    """Whether TF_CONFIG makes this process the first worker; TensorFlow reads it later."""
+    """Whether TF_CONFIG or Slurm makes this process the first worker; TensorFlow finds it later."""
+    if "TF_CONFIG" not in os.environ:
+        return all(os.environ.get(name, "0") == "0" for name in ("SLURM_NODEID", "SLURM_LOCALID"))
     try:
-        found = json.loads(os.environ.get("TF_CONFIG", "{}"))
+        found = json.loads(os.environ["TF_CONFIG"])
         task, cluster = found.get("task", {}), found.get("cluster", {})
         comes_after = task.get("type") == "worker" and "chief" in cluster
         return int(task.get("index", 0)) == 0 and not comes_after

@@ -1,25 +1,21 @@
 """Where a run computes: devices, the workers that share it, and the precision."""
 
 import contextlib
-import json
 import math
 import os
-from collections.abc import Mapping, Sequence
 
 import keras
 import tensorflow as tf
 
 from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
 from spanbert_tf.errors import ConfigurationError, MismatchError, reason
-from spanbert_tf.supervision import waiting_for_others
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.run_directory import AnyConfig
+from spanbert_tf.training.workers import join_workers, worker_number
 
 if _ON_JAX := keras.backend.backend() == "jax":
     import jax
 
-_CLUSTER_VARIABLE, _SLURM_VARIABLE = "TF_CONFIG", "SLURM_STEP_NODELIST"
-_SLURM_PORT = 8888
 NVIDIA_CARD = "/dev/nvidia0"  # of the driver; a container that is given the card has it
 # Below this width a step is many small operations, which half precision makes no faster.
 _SMALLEST_WIDTH = 256
@@ -56,7 +52,7 @@ class Devices:
         self.strategy = make_strategy(training, num_devices)
         self.num_replicas = _num_replicas(self.strategy)
         self.are_several = isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        self.is_chief = not self.are_several or _worker_number(self.strategy.cluster_resolver) == 0
+        self.is_chief = not self.are_several or worker_number(self.strategy.cluster_resolver) == 0
         if training.deterministic:
             tf.config.experimental.enable_op_determinism()
         keras.utils.set_random_seed(training.library_seed)
@@ -186,7 +182,7 @@ def _build_strategy(
     if name == "multi_worker":
         if num_devices:
             _devices(num_devices)
-        return _join_workers(_cluster())
+        return join_workers()
     return _join_tpu(training.tpu)
 
 
@@ -203,19 +199,6 @@ def _join_tpu(name: str) -> tf.distribute.Strategy:
             "VM it is local, elsewhere a name that Google Cloud knows, or grpc://HOST:PORT"
         ) from error
     return tf.distribute.TPUStrategy(resolver)
-
-
-def _join_workers(
-    cluster: tf.distribute.cluster_resolver.ClusterResolver,
-) -> tf.distribute.Strategy:
-    """Opens this worker's port, and waits until all the others have theirs."""
-    own = cluster.cluster_spec().task_address(cluster.task_type, cluster.task_id)
-    print_line(
-        f"training.strategy: this worker listens on port {own.rpartition(':')[2]} of all networks; "
-        "whoever reaches it can read and write files here (docs/devices.md, Security)"
-    )
-    with waiting_for_others():
-        return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=cluster)
 
 
 def _check_combination(
@@ -265,42 +248,6 @@ def unused_card(device_file: str) -> str | None:
         f"stop, `pip install -e '.[{extra}]'` for the libraries that it needs, and start again "
         f"(where they are installed, `spanbert-tf --debug` shows what {library} lacks)"
     )
-
-
-def _cluster() -> tf.distribute.cluster_resolver.ClusterResolver:
-    if _CLUSTER_VARIABLE in os.environ:
-        try:
-            cluster = json.loads(os.environ[_CLUSTER_VARIABLE])
-            _check_task(cluster["cluster"], cluster["task"]["type"], cluster["task"]["index"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigurationError(
-                f"{_CLUSTER_VARIABLE}: not a cluster of workers and a task "
-                f"({type(error).__name__}: {error})"
-            ) from error
-        return tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    if _SLURM_VARIABLE in os.environ:
-        return tf.distribute.cluster_resolver.SlurmClusterResolver(port_base=_SLURM_PORT)
-    raise ConfigurationError(
-        f"training.strategy: multi_worker needs {_CLUSTER_VARIABLE} in the environment, or Slurm"
-    )
-
-
-def _check_task(jobs: Mapping[str, Sequence[str]], job: str, number: int) -> None:
-    """Raises `ValueError` unless a task is one of workers and at most one chief."""
-    if others := ", ".join(sorted(jobs.keys() - {"chief", "worker"})):
-        raise ValueError(f"a job {others}, but there can be workers and one chief")
-    if len(jobs.get("chief", ())) > 1:
-        raise ValueError(f"{len(jobs['chief'])} chiefs, but there can be one")
-    if job not in jobs:
-        raise ValueError(f"no {job} among {', '.join(jobs)}")
-    if not 0 <= number < len(jobs[job]):
-        raise ValueError(f"no {job} {number} among {len(jobs[job])}")
-
-
-def _worker_number(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> int:
-    """The number of this process; a job `chief`, where there is one, comes before the workers."""
-    comes_after = resolver.task_type == "worker" and "chief" in resolver.cluster_spec().jobs
-    return (resolver.task_id or 0) + comes_after
 
 
 def decide_precision(config: AnyConfig, before: AnyConfig | None, width: int) -> AnyConfig:

@@ -1,0 +1,135 @@
+"""The processes that share a run: found by TF_CONFIG or Slurm, joined by TensorFlow."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.supervision import waiting_for_others
+from spanbert_tf.terminal import print_line
+
+_CLUSTER_VARIABLE, _SLURM_VARIABLE = "TF_CONFIG", "SLURM_STEP_NODELIST"
+# Where ports of a step of Slurm begin, 16 for each: below those that Linux gives away by itself.
+_FIRST_PORT, _PORTS_OF_A_STEP, _NUM_STEPS = 10_000, 16, 1_250
+_STEPS_OF_A_JOB = 31  # which are not those of the next job
+_WORKER = "worker"
+_Resolver = tf.distribute.cluster_resolver.ClusterResolver
+
+
+def join_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
+    """Opens this worker's port, and waits until all the others have theirs.
+
+    Raises:
+        ConfigurationError: neither TF_CONFIG nor Slurm says who shares the run, what TF_CONFIG
+            says makes no sense, or the port is taken.
+    """
+    cluster = _cluster()
+    own = cluster.cluster_spec().task_address(cluster.task_type, cluster.task_id)
+    port = own.rpartition(":")[2]
+    print_line(
+        f"training.strategy: this worker listens on port {port} of all networks; "
+        "whoever reaches it can read and write files here (docs/devices.md, Security)"
+    )
+    try:
+        with waiting_for_others():
+            return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=cluster)
+    except tf.errors.UnknownError as error:
+        if "start gRPC server" not in str(error):
+            raise
+        raise ConfigurationError(
+            f"training.strategy: port {port} of this machine is taken; end what uses it, or name "
+            "another one in TF_CONFIG"
+        ) from error
+
+
+def worker_number(resolver: _Resolver) -> int:
+    """The number of this process; a job `chief`, where there is one, comes before the workers."""
+    comes_after = resolver.task_type == _WORKER and "chief" in resolver.cluster_spec().jobs
+    return (resolver.task_id or 0) + comes_after
+
+
+def _cluster() -> _Resolver:
+    if _CLUSTER_VARIABLE in os.environ:
+        try:
+            cluster = json.loads(os.environ[_CLUSTER_VARIABLE])
+            _check_task(cluster["cluster"], cluster["task"]["type"], cluster["task"]["index"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(
+                f"{_CLUSTER_VARIABLE}: not a cluster of workers and a task "
+                f"({type(error).__name__}: {error})"
+            ) from error
+        return tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    if _SLURM_VARIABLE in os.environ:
+        return _cluster_of_slurm()
+    raise ConfigurationError(
+        f"training.strategy: multi_worker needs {_CLUSTER_VARIABLE} in the environment, or Slurm"
+    )
+
+
+def _cluster_of_slurm() -> _Resolver:
+    """The tasks of the step of Slurm that this process is one of.
+
+    TensorFlow's resolver finds their hosts. What it does beside that fails: it asks `nvidia-smi`,
+    which a node without a card lacks, and takes tasks to be numbered host by host.
+    """
+    job, step = (int(os.environ[f"SLURM_{name}_ID"]) for name in ("JOB", "STEP"))
+    number = (_STEPS_OF_A_JOB * job + step) % _NUM_STEPS
+    first_port = _FIRST_PORT + number * _PORTS_OF_A_STEP
+    resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
+        port_base=first_port,
+        gpus_per_node=int(os.environ["SLURM_STEP_NUM_TASKS"]),  # as many as it may want
+        gpus_per_task=1,
+        auto_set_gpu=False,
+    )
+    # Slurm's own order of the hosts, by which the first worker is known without TensorFlow.
+    order = list(resolver._task_configuration)
+    addresses = resolver.cluster_spec().job_tasks(_WORKER)
+    addresses.sort(key=lambda address: order.index(address.rpartition(":")[0]))
+    host, number = os.environ["SLURMD_NODENAME"], int(os.environ["SLURM_LOCALID"])
+    num_tasks = sum(address.rpartition(":")[0] == host for address in addresses)
+    gpus = tf.config.list_physical_devices("GPU")
+    gpus = gpus[own_share(len(gpus), num_tasks, number)]
+    tf.config.set_visible_devices(gpus, "GPU")
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({_WORKER: addresses}),
+        task_type=_WORKER,
+        task_id=addresses.index(f"{host}:{first_port + number}"),
+        num_accelerators={"GPU": len(gpus)},
+        rpc_layer="grpc",
+    )
+
+
+def own_share(num_gpus: int, num_tasks: int, number: int) -> slice:
+    """Which of the GPUs that a task of Slurm sees are its own.
+
+    Args:
+        num_gpus: how many it sees: all of its job's on the node, or those that Slurm bound to it.
+        num_tasks: tasks of the step on the node.
+        number: of the task on the node, from 0.
+
+    Raises:
+        ConfigurationError: there are GPUs, and fewer than tasks.
+    """
+    are_all = num_gpus == int(os.environ.get("SLURM_GPUS_ON_NODE", 0))
+    if not are_all or not num_gpus or num_tasks == 1:
+        return slice(None)
+    if not (share := num_gpus // num_tasks):
+        raise ConfigurationError(
+            f"training.strategy: {num_tasks} tasks of Slurm on a node have {num_gpus} GPUs between "
+            "them; start at most as many tasks a node as it has GPUs"
+        )
+    return slice(number * share, (number + 1) * share)
+
+
+def _check_task(jobs: Mapping[str, Sequence[str]], job: str, number: int) -> None:
+    """Raises `ValueError` unless a task is one of workers and at most one chief."""
+    if others := ", ".join(sorted(jobs.keys() - {"chief", "worker"})):
+        raise ValueError(f"a job {others}, but there can be workers and one chief")
+    if len(jobs.get("chief", ())) > 1:
+        raise ValueError(f"{len(jobs['chief'])} chiefs, but there can be one")
+    if job not in jobs:
+        raise ValueError(f"no {job} among {', '.join(jobs)}")
+    if not 0 <= number < len(jobs[job]):
+        raise ValueError(f"no {job} {number} among {len(jobs[job])}")
