@@ -86,8 +86,8 @@ class SegmentAwareEmbedding(keras.layers.Layer):
         }
 
     def build(self, input_shape: dict[str, tuple]) -> None:
-        for name, table in self.tables.items():
-            table.build(input_shape[name])
+        for table in self.tables.values():
+            table.build()
         self.built = True
 
     def call(self, indices: dict[str, keras.KerasTensor]) -> keras.KerasTensor:
