@@ -1,6 +1,7 @@
 """What several devices, checkpoints, a restart and `fit` itself cost.
 
     python -m benchmarks.scaling [--records-of-epoch 1000000]
+    [KERAS_BACKEND=jax] python -m benchmarks.scaling --executions
 
 Tokens a second of the model of `spanbert_tiny` on 1 and 2 mirrored replicas (logical devices of
 this processor, which share its cores: this shows the overhead, not a gain) and on 1 and 2 worker
@@ -8,6 +9,9 @@ processes over loopback; the share of a step that the all-reduce of the gradient
 checkpoint of the base model holds training up; the time to the first batch after a restart at the
 end of an epoch; what `fit` adds to its bare step function, and `training.deterministic` to a step.
 Medians over the steps.
+
+With `--executions` instead what a step of a model of width 8 takes of `fit`, which is little else
+than its launch, by the number of steps of an execution: the least of five medians, interleaved.
 """
 
 import functools
@@ -20,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -28,12 +32,14 @@ from benchmarks.input_pipeline import vocabulary_size_of, write_records
 from benchmarks.machine import describe_machine
 
 STEPS, WARM_UP_STEPS = 60, 5
+EXECUTIONS = (1, 8, 32)  # steps of each
 _BASE_VOCABULARY = 28_996
 
 
 @click.command()
 @click.option("--records-of-epoch", default=1_000_000, show_default=True)
-def main(records_of_epoch: int) -> None:
+@click.option("--executions", is_flag=True, help="Only steps by their number in an execution.")
+def main(records_of_epoch: int, executions: bool) -> None:
     import tensorflow as tf
 
     processor = tf.config.list_physical_devices("CPU")[0]
@@ -42,6 +48,9 @@ def main(records_of_epoch: int) -> None:
     print(describe_machine())
     with tempfile.TemporaryDirectory() as directory:
         records = write_records(directory, sequence_length=64)
+        if executions:
+            _show_executions(records)
+            return
         _show_replicas(records)
         _show_workers(directory, records)
         _show_fit(records)
@@ -142,6 +151,42 @@ def _show_fit(records: str) -> None:
     print(f"fit adds {overhead:.1%} to its bare step (goal: at most 3%)")
 
 
+def _show_executions(records: str) -> None:
+    import keras
+    import tensorflow as tf
+
+    strategies = {"one device": tf.distribute.get_strategy()}
+    if keras.backend.backend() == "tensorflow":
+        strategies["two replicas"] = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    width = ["model.num_layers=1", "model.hidden_dim=8", "model.intermediate_dim=8"]
+    width += ["model.num_heads=1", "training.batch_size=2"]
+    for name, strategy in strategies.items():
+        steps = {}
+        for number in EXECUTIONS:
+            overrides = [*width, f"training.steps_per_execution={number}"]
+            _, model, batches = _model_and_batches(records, strategy, overrides)
+            steps[number] = functools.partial(_fitted_seconds, model, batches, number)
+        rounds = [{number: step() for number, step in steps.items()} for _ in range(5)]
+        for number in steps:
+            least = min(seconds[number] for seconds in rounds)
+            print(f"{keras.backend.backend()}, {name}: {1000 * least:.2f} ms a step by {number}")
+
+
+def _fitted_seconds(model: object, batches: object, number: int) -> float:
+    """Of a step by `fit`, in executions of so many."""
+    import keras
+
+    times: list[float] = []
+    clock = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: times.append(time.perf_counter())
+    )
+    cached = batches.take(1).cache().repeat()
+    num_steps = number * (WARM_UP_STEPS + max(STEPS // number, 5))
+    model.fit(cached, steps_per_epoch=num_steps, callbacks=[clock], shuffle=False, verbose=0)
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    return statistics.median(gaps[WARM_UP_STEPS:]) / number
+
+
 def _show_checkpoint(directory: str) -> None:
     from spanbert_tf.config import load_config
     from spanbert_tf.pretraining.model import compiled_pretrainer
@@ -199,12 +244,12 @@ def _show_determinism(records: str) -> None:
     print(f"training.deterministic adds {cost:.1%} to a step")
 
 
-def _model_and_batches(records: str, strategy: object) -> tuple:
+def _model_and_batches(records: str, strategy: object, overrides: Sequence[str] = ()) -> tuple:
     from spanbert_tf.config import load_config
     from spanbert_tf.pretraining.datasets import configured_dataset
     from spanbert_tf.pretraining.model import compiled_pretrainer
 
-    config = load_config("spanbert_tiny")
+    config = load_config("spanbert_tiny", overrides)
     with strategy.scope():
         model = compiled_pretrainer(config, vocabulary_size_of(records))
     return config, model, configured_dataset(config, records, split="train")

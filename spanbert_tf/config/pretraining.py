@@ -122,7 +122,6 @@ class TrainingConfig(RunConfig):
             is; it then warms up from there, and joins the schedule.
         initial_encoder_share: share of the weights that the encoder began with in those of the
             preset at the end; what was trained is the rest. It needs `--initial-preset`.
-        steps_per_execution: steps that run without returning to Python.
         evaluate_every: steps between evaluations on held-out records.
         evaluate_batches: batches of an evaluation; null: all held-out records.
     """
@@ -134,7 +133,6 @@ class TrainingConfig(RunConfig):
     schedule_steps: PositiveInt = 2_400_000
     head_steps: NotNegativeInt = 0
     initial_encoder_share: BelowOne = 0.0
-    steps_per_execution: PositiveInt = 1
     evaluate_every: PositiveInt = 10_000
     evaluate_batches: PositiveInt | None = None
 
@@ -181,7 +179,6 @@ class PretrainingConfig(Configuration):
         _check_model(self.model)
         _check_rows(self)
         _check_schedule(self.optimizer, self.training)
-        _check_executions(self.training)
         return self
 
 
@@ -263,17 +260,3 @@ def _check_schedule(optimizer: OptimizerConfig, training: TrainingConfig) -> Non
             "training.schedule_steps",
             fix=f"optimizer.warmup_steps={schedule_steps // 10}",
         )
-
-
-def _check_executions(training: TrainingConfig) -> None:
-    """Checks what happens between executions: TensorFlow returns to Python only there."""
-    num_steps = training.steps_per_execution
-    for name in ("steps", "head_steps", "log_every", "evaluate_every", "checkpoint_every_steps"):
-        value = getattr(training, name)
-        if value is not None and value % num_steps:
-            raise conflict(
-                f"{value} is no multiple of training.steps_per_execution ({num_steps})",
-                f"training.{name}",
-                "training.steps_per_execution",
-                fix=f"training.{name}={max(value // num_steps, 1) * num_steps}",
-            )

@@ -84,6 +84,9 @@ class RunConfig(Section):
             the machines that TF_CONFIG or Slurm names; `tpu`.
         tpu: which TPU: `local`, that of this machine; a name; or `grpc://HOST:PORT`.
         jit_compile: compile the step with XLA.
+        steps_per_execution: steps that run on the device without returning to Python, which sees
+            signals and the clock only then; an execution ends earlier where a line of the log, a
+            checkpoint or an evaluation is due.
         deterministic: the same bits for the same run on a GPU, too; slower there.
         log_every: steps between lines of `metrics.jsonl`.
         checkpoint_every_minutes: time between checkpoints; null: none by the clock. The last step
@@ -105,6 +108,7 @@ class RunConfig(Section):
     strategy: Strategy = "one_device"
     tpu: str = "local"
     jit_compile: bool = False
+    steps_per_execution: PositiveInt = 1
     deterministic: bool = False
     log_every: PositiveInt = 50
     checkpoint_every_minutes: Positive | None = 10.0

@@ -3,7 +3,7 @@
 B rows of a replica, N micro-batches that they are cut into.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import tensorflow as tf
@@ -77,6 +77,56 @@ class TrainStep:
                 self._compute_gradients, jit_compile=True, reduce_retracing=True
             )
 
+    def _make_function(self, step_function: Callable[[object], dict]) -> Callable[..., dict]:
+        """As in Keras, whose own loop of steps fails under a strategy (keras #19246).
+
+        The loop is on the device, of as many steps as `steps_per_execution` says when it is called;
+        the results are those of the global batches.
+        """
+
+        @tf.autograph.experimental.do_not_convert
+        def without_results(data: object) -> dict:
+            step_function(data)  # what it returns are means of one replica's rows
+            return {}
+
+        keras_step = super()._make_function(without_results)  # takes a batch of an iterator
+        with tf.init_scope():
+            num_done = tf.Variable(0, trainable=False)
+
+        def run_step(batch: object) -> None:
+            keras_step([batch])
+
+        def run_steps(iterator: Iterator, num_steps: tf.Tensor) -> dict[str, tf.Tensor]:
+            def run_next(number: tf.Tensor) -> tuple[tf.Tensor]:
+                batch = iterator.get_next()
+                with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+                    num_done.assign(number + 1)
+                    run_step(batch)
+                return (number + 1,)
+
+            num_done.assign(0)
+            tf.while_loop(lambda number: number < num_steps, run_next, (0,), parallel_iterations=1)
+            return self.get_metrics_result()
+
+        if not self.run_eagerly:
+            # Inlined, a step would do what reads no data once more where they end.
+            options = {"experimental_attributes": {"_noinline": True}, "autograph": False}
+            run_step = tf.function(run_step, **options)
+            run_steps = tf.function(run_steps, reduce_retracing=True, autograph=False)
+
+        def function(iterator: Iterator) -> dict[str, tf.Tensor]:
+            if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
+                keras_step(iterator)
+                return self.get_metrics_result()
+            try:
+                return run_steps(iterator, tf.constant(self.steps_per_execution))
+            except tf.errors.OutOfRangeError:
+                if not int(num_done):
+                    raise
+                return self.get_metrics_result()  # of what was left
+
+        return function
+
     def train_step(self, data: object) -> dict[str, tf.Tensor]:
         """One update from the rows of this replica."""
         if self._objective_metrics is None:  # compiled with another loss
@@ -88,7 +138,7 @@ class TrainStep:
         else:
             gradients = self._accumulated_gradients(batch, counts)
         self.optimizer.apply(gradients, self.trainable_variables)
-        return self._reducible(self.get_metrics_result())
+        return self.get_metrics_result()
 
     def test_step(self, data: object) -> dict[str, tf.Tensor]:
         """The metrics of the rows of this replica."""
@@ -98,7 +148,7 @@ class TrainStep:
         outputs = self(x, training=False)
         sums = self.objective_sums(x, outputs, y, sample_weight)
         self._update_metrics((x, y, sample_weight), outputs, sums, self._further_loss())
-        return self._reducible(self.get_metrics_result())
+        return self.get_metrics_result()
 
     def _maybe_symbolic_build(self, iterator: object = None, data_batch: object = None) -> None:
         """As in Keras, where something is not built; Keras 3.15 fails with several workers."""
@@ -107,12 +157,6 @@ class TrainStep:
         elif self._distribute_strategy is not None and self.optimizer is not None:
             with self.distribute_strategy.scope():
                 self.optimizer.build(self.trainable_variables)
-
-    def _reducible(self, results: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Results with an axis for Keras 3.15 to reduce over, with several workers (#20585)."""
-        if isinstance(self.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            return {name: tf.reshape(value, [1]) for name, value in results.items()}
-        return results
 
     def _update_metrics(
         self,

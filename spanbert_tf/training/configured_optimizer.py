@@ -153,6 +153,7 @@ def compile_task(model: keras_hub.models.Task, config: FinetuningConfig, num_ste
         accumulation_steps=config.training.accumulation_steps,
         auto_scale_loss=False,  # the optimizer's own scale looks at all replicas
         jit_compile=config.training.jit_compile,
+        steps_per_execution=config.training.steps_per_execution,
     )
     model.optimizer.build(model.trainable_variables)
 

@@ -90,8 +90,7 @@ def run(
                 keras.Model.fit(
                     model,
                     job.batches(phase.first),
-                    steps_per_epoch=phase.last - phase.first,
-                    callbacks=[watch],
+                    callbacks=[watch.until(phase.last)],  # who knows how many executions that is
                     shuffle=False,  # the data set is shuffled
                     verbose=0,
                 )

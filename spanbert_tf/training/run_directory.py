@@ -39,6 +39,7 @@ _CHANGEABLE = frozenset(
         "training.strategy",
         "training.tpu",
         "training.accumulation_steps",
+        "training.steps_per_execution",
         "training.deterministic",
         "training.initial_encoder_share",
         "data.service_address",

@@ -43,7 +43,8 @@ class Watch(keras.callbacks.Callback):
     step, and catches `StopTraining`.
 
     It counts the steps of the whole run, over fits and restarts. The optimizer's own counter would
-    not do: with float16 it leaves out the steps that overflow.
+    not do: with float16 it leaves out the steps that overflow. Several steps of an execution end
+    where something is due after a step.
 
     Args:
         job: what is trained.
@@ -70,6 +71,8 @@ class Watch(keras.callbacks.Callback):
         super().__init__()
         self.step = step
         self.is_interrupted = False
+        self._training = job.config.training
+        self._last_step = job.num_steps  # of this `fit`
         self._job, self._trained, self._checkpoints = job, model, checkpoints
         self._output, self._devices = output, devices
         self._log = MetricsLog(
@@ -124,20 +127,31 @@ class Watch(keras.callbacks.Callback):
             self._evaluate()
         self._stop_if_patience_ends()
 
+    def until(self, step: int) -> "Watch":
+        """The same callback for a `fit` that is to end after a step."""
+        self._last_step = step
+        return self
+
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Notes where the epoch begins; Keras sets the metrics back here."""
-        self._first_step_of_epoch = self.step
+        """Keras sets the metrics back here."""
         self._log.begin_interval()
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Begins the log's interval, if the last one has ended."""
+        """Says how many steps are next, and begins the log's interval, if the last one has ended.
+
+        Keras counts batches as if all executions had as many.
+        """
+        self._executed = self._num_steps_to_what_is_due()
+        self._trained.steps_per_execution = self._executed
         self._log.on_step_begin(self.step, self._trained)
         if self._progress:
             self._progress.start()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Counts, and does what is due; `batch` is the last one of an execution."""
-        self.step = self._first_step_of_epoch + batch + 1
+        """Counts, and does what is due."""
+        self.step += self._executed
+        self._trained.steps_per_execution = self._training.steps_per_execution
+        self._trained.stop_training = self.step == self._last_step
         if self._is_log_due(self.step):
             self._fetch()
         self._log.on_step_end(self.step, self._trained)
@@ -161,7 +175,7 @@ class Watch(keras.callbacks.Callback):
         return (
             (self._devices.are_several and self.step >= self._asks_at)
             or self._signals.received is not None
-            or self.step % self._job.config.training.max_skipped_steps == 0
+            or self.step % self._training.max_skipped_steps < self._executed
             or self._is_log_due(self.step)
             or self._is_save_due()
         )
@@ -190,15 +204,23 @@ class Watch(keras.callbacks.Callback):
         pace = max(self._devices.agreed(round(milliseconds)), 1)
         self._asks_at = self.step + max(_MILLISECONDS_BETWEEN_QUESTIONS // pace, 1)
 
+    def _num_steps_to_what_is_due(self) -> int:
+        """Steps of the next execution: as many as are wanted, if nothing is planned before."""
+        most = min(self._training.steps_per_execution, self._last_step - self.step)
+        for number in range(1, most):
+            if self._is_log_due(self.step + number) or self._is_save_planned(self.step + number):
+                return number
+        return most
+
     def _is_log_due(self, step: int) -> bool:
         is_last = step == self._job.num_steps
-        is_due = step % self._job.config.training.log_every == 0
+        is_due = step % self._training.log_every == 0
         return is_due or is_last or self._job.evaluates_after(step)
 
     def _stop_on_divergence(self) -> None:
         """An update that is left out changes no weight."""
         skipped = int(self._trained.optimizer.skipped_in_a_row.numpy())
-        if skipped >= self._job.config.training.max_skipped_steps:
+        if skipped >= self._training.max_skipped_steps:
             raise TrainingDiverged(self.step, skipped)
 
     def _save(self) -> None:
@@ -209,10 +231,16 @@ class Watch(keras.callbacks.Callback):
 
     def _is_save_due(self) -> bool:
         """Whether a checkpoint is due, by steps or by the clock."""
-        training, seconds = self._job.config.training, time.monotonic() - self._saved_at
-        steps, minutes = training.checkpoint_every_steps, training.checkpoint_every_minutes
-        by_steps = steps is not None and self.step % steps == 0
-        return by_steps or (minutes is not None and seconds >= 60 * minutes)
+        minutes, seconds = (
+            self._training.checkpoint_every_minutes,
+            time.monotonic() - self._saved_at,
+        )
+        by_clock = minutes is not None and seconds >= 60 * minutes
+        return by_clock or self._is_save_planned(self.step)
+
+    def _is_save_planned(self, step: int) -> bool:
+        every = self._training.checkpoint_every_steps
+        return every is not None and step % every == 0
 
     def _show(self) -> None:
         if self._progress:
@@ -226,7 +254,7 @@ class Watch(keras.callbacks.Callback):
         if self._job.best.metric not in metrics:
             self._checkpoints.save(self.step)  # the same command goes on from here
         check_best(self._job.best, metrics, self._output)
-        if self._job.config.training.keep_best:
+        if self._training.keep_best:
             self._checkpoints.keep_if_best(self.step, metrics)
         # Last: killed before it, the run evaluates again.
         self._log.write_evaluation(self.step, metrics)

@@ -86,14 +86,10 @@ def _made_to_fit(draw, values):
             evaluations_per_epoch=draw(small),
         )
         return values | {"training": training}
-    heads, execution, is_pair = draw(small), draw(small), draw(st.booleans())
-    times = {
-        name: execution * draw(small)
-        for name in ("steps", "head_steps", "log_every", "evaluate_every", "checkpoint_every_steps")
-    }
-    end = times["steps"] + draw(small)
+    heads, steps, is_pair = draw(small), draw(small), draw(st.booleans())
+    end = steps + draw(small)
     return values | {
-        "training": new(training, steps_per_execution=execution, schedule_steps=end, **times),
+        "training": new(training, steps=steps, schedule_steps=end),
         "optimizer": new(values["optimizer"], warmup_steps=draw(st.integers(0, end - 1))),
         "model": new(
             values["model"],
@@ -153,12 +149,7 @@ UNFITTING = {
     "optimizer.clipnorm": st.floats(0.1, 10),
     "training.steps": small,
     "training.schedule_steps": small,
-    "training.steps_per_execution": small,
-    "training.head_steps": small,
     "model.from_preset": st.booleans(),
-    "training.log_every": small,
-    "training.evaluate_every": small,
-    "training.checkpoint_every_steps": small,
     "data.sequences": st.sampled_from(["single", "pair"]),
     "data.sequence_length": st.integers(8, 40),
 }
@@ -191,7 +182,6 @@ def test_what_errors_propose_leads_to_a_configuration_that_fits(values):
             ["training.steps=60", "training.schedule_steps=60"],
             "optimizer.warmup_steps=6",
         ),
-        (load_config, ["training.steps_per_execution=7"], "training.steps=2399999"),
         (load_config, ["objectives.next_sentence=true"], "data.sequences=pair"),
         (
             load_config,

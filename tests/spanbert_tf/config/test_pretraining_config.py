@@ -157,7 +157,6 @@ def test_override_of_wrong_key_or_type(override, message):
             "segment_aware needs data.sequences=single",
         ),
         ("objectives:\n  next_sentence: true\n", "needs data.sequences=pair"),
-        ("training:\n  steps_per_execution: 7\n", "is no multiple of training.steps_per_execution"),
     ],
 )
 def test_file_with_an_error(text, message, tmp_path):

@@ -1,4 +1,7 @@
-"""SIGKILL at random moments: the run ends with the same bits, dropout on. And Ctrl-C of a pipe."""
+"""SIGKILL at random moments: the run ends with the same bits, dropout on. And Ctrl-C of a pipe.
+
+The run that is killed has eight steps in one execution, the other one.
+"""
 
 import json
 import os
@@ -14,14 +17,15 @@ import pytest
 from spanbert_tf.config import load_config
 
 pytestmark = pytest.mark.slow
+_LOOP = "training.steps_per_execution=8"
 
 
-def _command(config_file, data, run, num_devices):
+def _command(config_file, data, run, num_devices, *settings):
     command = [sys.executable, "-m", "spanbert_tf.cli", "pretrain", "--config", str(config_file)]
     command += ["--data", data, "--output", str(run)]
     if num_devices > 1:
         command += ["--devices", str(num_devices), "--set", "training.strategy=mirrored"]
-    return command
+    return [*command, *(word for setting in settings for word in ("--set", setting))]
 
 
 def _all_variables(run):
@@ -42,8 +46,9 @@ def test_killed_at_random_moments_a_run_ends_with_the_same_bits(
 ):
     pytest.importorskip(backend)
     monkeypatch.setenv("KERAS_BACKEND", backend)
-    overrides = [*tiny_overrides, "model.dropout=0.1", "training.checkpoint_every_steps=2"]
-    overrides.append(f"training.precision={precision}")
+    overrides = [*tiny_overrides, "model.dropout=0.1", f"training.precision={precision}"]
+    overrides += ["training.steps=20", "training.checkpoint_every_steps=8"]
+    overrides += ["training.log_every=20", "training.evaluate_every=20"]
     config_file = tmp_path / "config.yaml"
     config_file.write_text(load_config("spanbert_base", overrides).to_yaml())
     start = time.monotonic()
@@ -51,11 +56,10 @@ def test_killed_at_random_moments_a_run_ends_with_the_same_bits(
     subprocess.run(_command(config_file, tiny_records, straight, num_devices), check=True)
     duration = time.monotonic() - start
     source, kills = random.Random(num_devices), 0
+    command = _command(config_file, tiny_records, killed, num_devices, _LOOP)
     while kills < num_kills:
         start = time.monotonic()
-        child = subprocess.Popen(
-            _command(config_file, tiny_records, killed, num_devices), start_new_session=True
-        )
+        child = subprocess.Popen(command, start_new_session=True)
         try:
             # The first half of the time, importing and tracing, has nothing to lose.
             assert child.wait(source.uniform(0.5, 1) * duration) == 0
@@ -68,7 +72,7 @@ def test_killed_at_random_moments_a_run_ends_with_the_same_bits(
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             kills += 1
-    subprocess.run(_command(config_file, tiny_records, killed, num_devices), check=True)
+    subprocess.run(command, check=True)
     assert _all_variables(killed) == _all_variables(straight)
 
 

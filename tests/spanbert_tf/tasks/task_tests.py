@@ -378,7 +378,9 @@ class TrainingTests(TaskTests):
             patch.setattr(MetricsLog, "on_step_end", log_and_terminate)
             assert self.finetune(material, tmp_path / "run") is None
         assert "saved step 9 of 16; run the same command again" in capfd.readouterr().out
-        assert self.finetune(material, tmp_path / "run") == finished[1]
+        # The rest in loops of as many steps as there are between evaluations and checkpoints.
+        loops = {"training.steps_per_execution": 8, "training.log_every": 16}
+        assert self.finetune(material, tmp_path / "run", **loops) == finished[1]
         assert "going on after step 9 of 16" in capfd.readouterr().out
         for expected, actual in zip(
             _weights(finished[0]), _weights(tmp_path / "run" / "preset"), strict=True

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import spanbert_tf.training
 from spanbert_tf.config.finetuning import FinetuningConfig, FinetuningTrainingConfig
+from spanbert_tf.models.train_step import TrainStep
 from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import Evaluated, Job
@@ -21,8 +22,10 @@ SCHEDULE = WarmupLinearDecay(0.1, 2, 100)
 
 
 @keras.saving.register_keras_serializable(package="test")
-class MeanOfInputs(keras.Model):
+class MeanOfInputs(TrainStep, keras.Model):
     """A model whose loss is its input, so that every logged mean can be computed by hand."""
+
+    _objective_metrics = None  # its step is Keras' own
 
     def __init__(self):
         super().__init__()
@@ -55,9 +58,20 @@ class Numbers(Job):
 
     best, learning_rate, tokens_per_step = Best("loss", "min"), SCHEDULE, 100.0
 
-    def __init__(self, num_steps, log_every=2, evaluate_every=99, save_every=99, first_number=100):
+    def __init__(
+        self,
+        num_steps,
+        log_every=2,
+        evaluate_every=99,
+        save_every=99,
+        first_number=100,
+        steps_per_execution=1,
+    ):
         training = FinetuningTrainingConfig(
-            log_every=log_every, checkpoint_every_steps=save_every, batch_size=1
+            log_every=log_every,
+            checkpoint_every_steps=save_every,
+            batch_size=1,
+            steps_per_execution=steps_per_execution,
         )
         self.config = FinetuningConfig(training=training)
         self.num_steps, self.evaluate_every = num_steps, evaluate_every
@@ -94,10 +108,11 @@ def _train(directory, job, first_step=0, others=(), epochs=1):
     devices = Devices(job.config.training)
     with Watch(job, model, checkpoints, str(directory), devices, first_step) as watch:
         watch.catch_up()
+        loops = job.config.training.steps_per_execution > 1
         model.fit(
             job.batches(first_step),
             epochs=epochs,
-            steps_per_epoch=(job.num_steps - first_step) // epochs,
+            steps_per_epoch=None if loops else (job.num_steps - first_step) // epochs,
             verbose=0,
             shuffle=False,
             callbacks=[*others, watch],
@@ -137,6 +152,28 @@ def test_log_has_the_means_since_the_line_before(tmp_path):
     rates = [line["learning_rate"] for line in lines if "learning_rate" in line]
     np.testing.assert_allclose(rates, [float(SCHEDULE(step)) for step in (1, 3, 5, 7)])
     assert all(line["tokens_per_second"] > 0 for line in lines if "loss" in line)
+
+
+def test_a_loop_of_steps_ends_where_something_is_due(tmp_path):
+    """Lines, checkpoints and evaluations are those of a run whose executions have one step."""
+    ends, due, runs = [], {"log_every": 6, "evaluate_every": 10, "save_every": 7}, []
+
+    class Note(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            ends.append(int(self.model.optimizer.iterations.numpy()))
+
+    for number in (1, 4):
+        run = tmp_path / str(number)
+        job = Numbers(23, steps_per_execution=number, **due)
+        watch, checkpoints = _train(run, job, others=[Note()])
+        lines = read_metrics(str(run / "metrics.jsonl"))
+        for line in lines:
+            line.pop("tokens_per_second", None)
+        assert (watch.step, checkpoints.steps()) == (23, [7, 14, 21, 23])
+        runs.append(lines)
+    for one, other in zip(*runs, strict=True):
+        assert one == other
+    assert ends == [*range(1, 24), 4, 6, 7, 10, 12, 14, 18, 20, 21, 23]
 
 
 def test_tensorboard_has_the_same_numbers(tmp_path):

@@ -1,0 +1,75 @@
+"""Several steps in one execution: a loop on the device, with the bits of single steps."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from spanbert_tf.models.objective import Objectives, ObjectiveSums
+from spanbert_tf.models.train_step import TrainStep
+from spanbert_tf.training import adamw
+
+
+class Line(Objectives, TrainStep, keras.Model):
+    """A least-squares fit with dropout."""
+
+    _objective, has_accuracy = "line", False
+
+    def __init__(self):
+        super().__init__()
+        self.dropout, self.dense = keras.layers.Dropout(0.5), keras.layers.Dense(1)
+        self.dense.build((None, 5))
+        self.built = True
+
+    def call(self, x, training=None):
+        return self.dense(self.dropout(x, training=training))[:, 0]
+
+    def objective_sums(self, x, outputs, y=None, sample_weight=None):
+        weights = self._target_weights(y, sample_weight)
+        return {"line": ObjectiveSums.of((outputs - y) ** 2, None, weights)}
+
+
+def _rows(batch_size):
+    """40 rows; how many batches they are is not stated."""
+    x = np.random.default_rng(0).normal(size=(40, 5)).astype("float32")
+    rows = tf.data.Dataset.from_tensor_slices((x, x[:, 0])).batch(batch_size)
+    return rows.filter(lambda x, y: True)
+
+
+def _fit(strategy, num_steps, data, **options):
+    """The batches after which Keras called back, means of 20 steps, held-out means, weights."""
+    keras.utils.set_random_seed(7)
+    with strategy.scope():
+        model = Line()
+        optimizer = adamw(0.1, 2, 100)
+        model.compile(optimizer, auto_scale_loss=False, steps_per_execution=num_steps)
+    ends = []
+    note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: ends.append(batch))
+    options |= {"shuffle": False, "verbose": 0, "callbacks": [note]}
+    history = model.fit(data, **options).history
+    held_out = model.evaluate(_rows(12), verbose=0, return_dict=True)
+    return ends, history, held_out, [np.array(weight) for weight in model.get_weights()]
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # of a number not stated
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_steps_in_a_loop_are_the_same_steps(num_devices, two_devices):
+    """Also where the data end inside a loop: there are 20 batches of training, 4 held out."""
+    strategy = two_devices if num_devices == 2 else tf.distribute.get_strategy()
+    data = _rows(8).repeat(4)
+    expected_ends, *expected = _fit(strategy, 1, data)
+    ends, *found = _fit(strategy, 8, data)
+    assert expected_ends == list(range(20)) and ends == [7, 15, 23]
+    for one, other in zip(expected[:2], found[:2], strict=True):
+        assert one == other
+    for one, other in zip(expected[2], found[2], strict=True):
+        np.testing.assert_array_equal(other, one)
+
+
+def test_keras_own_loop_fails_under_a_strategy(two_devices):
+    """What the code works round (keras #19246); where this fails, Keras has mended it."""
+    with two_devices.scope():
+        model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", steps_per_execution=2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Placeholder"):
+        model.fit(_rows(8).repeat(), steps_per_epoch=4, verbose=0)
