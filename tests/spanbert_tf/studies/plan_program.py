@@ -31,6 +31,7 @@ ENCODER = [
     "model.num_heads=2",
     "model.hidden_dim=32",
     "model.intermediate_dim=48",
+    f"model.max_sequence_length={LENGTH}",  # a gradient has no rows that no position reads
     "data.vocabulary_size=300",
 ]
 
