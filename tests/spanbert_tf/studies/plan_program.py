@@ -33,15 +33,16 @@ ENCODER = [
     "model.intermediate_dim=48",
     f"model.max_sequence_length={LENGTH}",  # a gradient has no rows that no position reads
     "data.vocabulary_size=300",
+    f"data.sequence_length={LENGTH}",
 ]
 
 
 def tiny(name):
     """The configuration of a name, and that of its encoder."""
-    overrides = [f"data.sequence_length={LENGTH}"]
     if kind_of(name) == "pretrain":
-        config = load_config(name, [*ENCODER, *overrides])
+        config = load_config(name, ENCODER)
         return config, config
+    overrides = [f"data.sequence_length={LENGTH}"]
     if name.startswith("coreference"):
         overrides += ["data.max_training_segments=2", "resolver.ffnn_dim=16"]
         overrides += ["resolver.max_span_width=4"]
