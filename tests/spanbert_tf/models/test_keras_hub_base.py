@@ -153,9 +153,9 @@ RELATIONS = {
 QUESTIONS = (tf.constant(["who has", "who"]), tf.constant(TEXTS))
 # Class → arguments, and what `fit` takes.
 TASKS = {
-    "TextClassifier": ({"num_classes": 2}, (tf.constant(TEXTS), tf.constant([0, 1]))),
-    "TokenClassifier": ({"labels": ["a", "b"]}, (tf.constant(TEXTS), ints(2, 2, LENGTH))),
-    "RelationClassifier": ({"labels": ["a", "b"]}, (RELATIONS, tf.constant([0, 1]))),
+    "TextClassifier": ({"num_classes": 2}, (tf.constant(TEXTS), np.array([0, 1]))),
+    "TokenClassifier": ({"labels": ["a", "b"]}, (tf.constant(TEXTS), ints(2, 2, LENGTH).numpy())),
+    "RelationClassifier": ({"labels": ["a", "b"]}, (RELATIONS, np.array([0, 1]))),
     "QuestionAnswerer": ({}, (QUESTIONS, tf.constant(["the cat", "bob"]))),
     "CoreferenceResolver": ({"feature_dim": 2, "ffnn_dim": 4}, (tf.constant(TEXTS), CLUSTERS)),
     "MaskedLM": ({}, (tf.constant(TEXTS),)),
