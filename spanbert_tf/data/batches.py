@@ -147,6 +147,7 @@ def packed_batches(
     training: bool,
     seed: int = 0,
     first_batch: int = 0,
+    last_batch: int | None = None,
 ) -> tf.data.Dataset:
     """Batches of a task's rows, rows of similar length together.
 
@@ -161,6 +162,8 @@ def packed_batches(
             the last batch smaller.
         seed: seed of the order.
         first_batch: how many batches of the training stream to pass over, to resume.
+        last_batch: for TPUs: the same rows up to that batch, and then again, all of one width, and
+            made by TensorFlow's operations alone, for which all rows are held in memory.
 
     Returns:
         For training, a data set of `(x, y, sample_weight)`: `sample_weight`, float32 [B], is 0
@@ -180,6 +183,8 @@ def packed_batches(
     batches = LengthBatches(lengths, batch_size=batch_size, max_length=info.sequence_length)
     rows = PackedRows(info, SpecialTokenIds.from_vocabulary(records.vocabulary).pad)
     parse_rows = tf.autograph.experimental.do_not_convert(functools.partial(parse, rows))
+    if training and last_batch is not None:
+        return static_batches(records.rows, batches, parse_rows, seed, first_batch, last_batch)
     if training:
         return training_batches(
             records.rows, batches, parse_rows, seed=seed, first_batch=first_batch
@@ -296,6 +301,31 @@ def training_batches(
 
     plan = tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(plan_of)
     return plan.map(read, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def static_batches(
+    records: RecordFile,
+    batches: LengthBatches,
+    parse: ParseRows,
+    seed: int,
+    first: int,
+    last: int,
+) -> tf.data.Dataset:
+    """The rows of `training_batches` from one batch up to another, for ever, in one shape."""
+    epochs = range(first // batches.num_batches, max(last - 1, first) // batches.num_batches + 1)
+    plan = np.concatenate([batches.epoch(seed, epoch).rows for epoch in epochs])
+    start = epochs[0] * batches.num_batches
+    everything = tf.constant(np.array(records.read(range(len(records))), object))  # [N]
+
+    @tf.autograph.experimental.do_not_convert
+    def read(rows: tf.Tensor) -> tuple[dict, dict, tf.Tensor]:
+        is_row = rows != FILLER
+        rows = tf.where(is_row, rows, rows[0])
+        x, y = parse(tf.gather(everything, rows), tf.constant(batches.widths[-1]))
+        return x, y, tf.cast(is_row, tf.float32)
+
+    taken = tf.data.Dataset.from_tensor_slices(plan[first - start : max(last, first + 1) - start])
+    return taken.repeat().map(read, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
 
 def prediction_batches(

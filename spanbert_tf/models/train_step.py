@@ -47,7 +47,9 @@ class TrainStep:
                 of each, without the update, whose all-reduce it cannot compile on processors.
             **kwargs: as for `keras.Model.compile`.
         """
-        if jit_compile == "auto" and self.distribute_strategy.num_replicas_in_sync > 1:
+        if isinstance(self.distribute_strategy, tf.distribute.TPUStrategy):
+            jit_compile = False  # it compiles what it runs; once more inside fails (keras #19448)
+        elif jit_compile == "auto" and self.distribute_strategy.num_replicas_in_sync > 1:
             jit_compile = False
         is_own = kwargs.get("loss") is None
         self._compiles_replicas = (

@@ -201,12 +201,14 @@ class FinetuningJob(Job):
     def batches(self, first_step: int) -> tf.data.Dataset:
         """The task's training batches."""
         training = self.config.training
+        for_tpu = {"last_batch": self.num_steps} if self._devices.are_tpu else {}
         dataset = self._task.dataset(
             self._data,
             batch_size=training.batch_size,
             training=True,
             seed=training.seed,
             first_batch=first_step,
+            **for_tpu,
         )
         return self._devices.for_workers(dataset)
 

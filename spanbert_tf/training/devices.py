@@ -8,9 +8,10 @@ import keras
 import tensorflow as tf
 
 from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
-from spanbert_tf.errors import ConfigurationError, MismatchError, reason
+from spanbert_tf.errors import ConfigurationError, MismatchError
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.run_directory import AnyConfig
+from spanbert_tf.training.tpu import join_tpu
 from spanbert_tf.training.workers import join_workers, worker_number
 
 if _ON_JAX := keras.backend.backend() == "jax":
@@ -40,6 +41,7 @@ class Devices:
             the devices of a `keras.distribution`, TensorFlow's default.
         num_replicas: devices that share a batch.
         are_several: whether several processes share the run, by a `MultiWorkerMirroredStrategy`.
+        are_tpu: whether TensorFlow trains on a TPU, which compiles a step for each shape.
         is_chief: whether this process writes.
 
     Raises:
@@ -52,6 +54,7 @@ class Devices:
         self.strategy = make_strategy(training, num_devices)
         self.num_replicas = _num_replicas(self.strategy)
         self.are_several = isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        self.are_tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
         self.is_chief = not self.are_several or worker_number(self.strategy.cluster_resolver) == 0
         if training.deterministic:
             tf.config.experimental.enable_op_determinism()
@@ -183,22 +186,7 @@ def _build_strategy(
         if num_devices:
             _devices(num_devices)
         return join_workers()
-    return _join_tpu(training.tpu)
-
-
-def _join_tpu(name: str) -> tf.distribute.Strategy:
-    try:
-        # Without a name, the resolver looks for a cluster of its own making, which no VM has.
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
-        if name != "local":
-            tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-    except (ValueError, OSError, tf.errors.OpError) as error:
-        raise ConfigurationError(
-            f"training.tpu: {name}: no TPU was found ({reason(error).partition(':')[0]}); on a TPU "
-            "VM it is local, elsewhere a name that Google Cloud knows, or grpc://HOST:PORT"
-        ) from error
-    return tf.distribute.TPUStrategy(resolver)
+    return join_tpu(training.tpu)
 
 
 def _check_combination(

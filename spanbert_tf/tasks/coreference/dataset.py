@@ -14,6 +14,7 @@ from spanbert_tf.data.documents import pack_documents
 from spanbert_tf.data.manifest import token_id_dtype
 from spanbert_tf.data.records import ROW_TOKEN_IDS, Records
 from spanbert_tf.data.rows import LIST, NUMBER, decode_unsigned
+from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.masking.random_bits import Stream, high_fraction, random_bits, scale
 from spanbert_tf.tasks.coreference.records import (
     FLAG_DTYPE,
@@ -51,6 +52,7 @@ def coreference_dataset(
     training: bool,
     seed: int = 0,
     first_batch: int = 0,
+    last_batch: int | None = None,
 ) -> tf.data.Dataset:
     """Batches of documents for `SpanBertCoreferenceResolver`, those of similar length together.
 
@@ -63,6 +65,11 @@ def coreference_dataset(
     most 16 widths. `y` has `mention_starts`, `mention_ends` and `mention_clusters`, int32 [B, N];
     clusters of 0 are padding.
     """
+    if last_batch is not None:
+        raise ConfigurationError(
+            "training.strategy: tpu needs rows of one shape, which documents have not; for "
+            "coreference set one_device or mirrored, or train on JAX (KERAS_BACKEND=jax)"
+        )
     info, lengths = records.info, records.lengths(training=training)
     max_segments = info.max_training_segments if training else None
     if training:

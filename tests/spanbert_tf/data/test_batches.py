@@ -6,9 +6,15 @@ import hypothesis
 import numpy as np
 import pytest
 import tensorflow as tf
+from graph_operations import PYTHON, operations_of_data, unknown_shapes
 from hypothesis import strategies as st
 
-from spanbert_tf.data.batches import LengthBatches, prediction_batches, training_batches
+from spanbert_tf.data.batches import (
+    LengthBatches,
+    prediction_batches,
+    static_batches,
+    training_batches,
+)
 from spanbert_tf.data.tfrecords import RecordFile
 
 MAX_LENGTH = 60
@@ -122,6 +128,24 @@ def test_shapes_are_known_but_for_the_width(tmp_path):
     x, _, weights = training_batches(task.records, task.batches, parse, seed=0).element_spec
     assert weights.shape == [5]
     assert x["values"].shape.rank == 2
+
+
+@pytest.mark.parametrize("first", [0, 2, 3, 5])
+def test_batches_for_tpus_are_the_same_rows_in_one_shape_without_python(first, tmp_path):
+    task, last = Task(tmp_path, 12, 5), 7  # three batches an epoch
+    batches = static_batches(task.records, task.batches, parse, 5, first, last)
+    assert not unknown_shapes(batches.element_spec)
+    assert not operations_of_data(batches) & PYTHON
+    others = training_batches(task.records, task.batches, parse, seed=5)
+    assert operations_of_data(others) & PYTHON
+    expected = task.training(last)[first:]
+    found = list(batches.take(last - first + 1).as_numpy_iterator())
+    check_equal(found[-1], found[0])
+    for (x, *rest), (wide, *others) in zip(expected, found[:-1], strict=True):
+        check_equal(others, rest)
+        width = x["values"].shape[1]
+        np.testing.assert_array_equal(wide["values"][:, :width], x["values"])
+        assert not wide["values"][:, width:].any()
 
 
 @pytest.mark.parametrize(("num_rows", "batch_size"), [(1, 1), (1, 8), (3, 8), (9, 1)])

@@ -15,19 +15,21 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from graph_operations import PYTHON, of_host, operations_of_data, unknown_shapes
 
 import spanbert_tf.training.devices
 from benchmarks.classification import main as benchmark
 from spanbert_tf.command_line import EXIT_BAD_INPUT
-from spanbert_tf.errors import MismatchError
+from spanbert_tf.errors import ConfigurationError, MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.evaluation import load_task_model, run_evaluation
-from spanbert_tf.tasks.finetuning import run_finetuning
+from spanbert_tf.tasks.finetuning import FinetuningJob, run_finetuning
 from spanbert_tf.tasks.prediction import Predictor, export_preset, run_prediction
-from spanbert_tf.tasks.table import load_task_config
+from spanbert_tf.tasks.table import load_task, load_task_config
 from spanbert_tf.tasks.task import open_records, task_of_preset
+from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.metrics_log import METRICS_FILE, MetricsLog, read_metrics
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -78,6 +80,7 @@ class TaskTests:
     config_text: str  # YAML of a configuration
     vocabulary: list[str]
     raw_input: dict  # that the task can answer
+    has_one_shape = True  # whether its rows can all be padded to one
     replica_options: ClassVar = {}  # where another configuration keeps rounding errors small
 
     def write_records(self, directory, vocabulary):
@@ -300,6 +303,21 @@ class TaskTests:
         with pytest.raises(MismatchError, match=f"was begun with another {option};"):
             self.finetune(material, output, **changed)
         assert _contents(output) == before
+
+    @pytest.mark.slow
+    def test_a_tpu_gets_rows_of_one_shape_and_a_step_without_the_host(self, material):
+        config = self.config(material, **{"training.precision": "float32"})
+        job = FinetuningJob(config, material["preset"], material["train"], None)
+        model, task = job.build(Devices(config.training)), load_task(config.task)
+        options = {"batch_size": 8, "training": True, "last_batch": 4}
+        if not self.has_one_shape:
+            with pytest.raises(ConfigurationError, match="tpu needs rows of one shape"):
+                task.dataset(task.open(material["train"]), **options)
+            return
+        data = task.dataset(task.open(material["train"]), **options)
+        assert not unknown_shapes(data.element_spec)
+        assert not operations_of_data(data) & PYTHON
+        assert not of_host(model.train_step, data.element_spec)
 
     @pytest.mark.slow
     def test_a_run_goes_on_with_jax_and_is_scored_there(self, material, tmp_path, monkeypatch):
