@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import grpc
 import numpy as np
@@ -76,10 +75,10 @@ def test_service_that_is_not_there_is_refused(tiny_records, tiny_overrides, addr
 
 
 @pytest.fixture
-def silent_address():
-    """Of a server that takes connections and never answers, as a stranger's may be."""
+def silent_server():
+    """Takes connections and never answers, as a stranger's may."""
     with socket.create_server(("localhost", 0)) as server:
-        yield f"grpc://localhost:{server.getsockname()[1]}"
+        yield server
 
 
 def test_what_answers_and_is_no_service_is_refused(tiny_records, tiny_overrides):
@@ -93,9 +92,10 @@ def test_what_answers_and_is_no_service_is_refused(tiny_records, tiny_overrides)
 
 
 def test_the_first_signal_ends_the_wait_for_a_service(
-    silent_address, tiny_records, tiny_overrides, tmp_path
+    silent_server, tiny_records, tiny_overrides, tmp_path
 ):
-    settings = [*tiny_overrides, f"data.service_address={silent_address}"]
+    address = f"grpc://localhost:{silent_server.getsockname()[1]}"
+    settings = [*tiny_overrides, f"data.service_address={address}"]
     command = [sys.executable, "-m", "spanbert_tf.cli", "pretrain", "--config", "spanbert_base"]
     command += ["--data", tiny_records, "--output", str(tmp_path / "run"), "--set", *settings]
     process = subprocess.Popen(
@@ -103,14 +103,17 @@ def test_the_first_signal_ends_the_wait_for_a_service(
         env={**os.environ, "GRPC_VERBOSITY": "NONE"},
     )  # fmt: skip
     for line in process.stdout:
-        if line.startswith(f"data.service_address: {silent_address} reads and masks; whoever"):
+        if line.startswith(f"data.service_address: {address} reads and masks; whoever"):
             break
-    time.sleep(2)  # until TensorFlow waits
+    silent_server.settimeout(60)
+    # Of the look whether anybody answers; and TensorFlow's, which then waits for words.
+    connections = [silent_server.accept()[0] for _ in range(2)]
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    last = f"spanbert-tf: interrupted while waiting for {silent_address}"
-    assert errors.splitlines()[-1] == last
+    assert errors.splitlines()[-1] == f"spanbert-tf: interrupted while waiting for {address}"
+    for connection in connections:
+        connection.close()
 
 
 GONE = """
