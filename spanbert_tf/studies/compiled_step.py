@@ -22,7 +22,8 @@ _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "col
 # What moves nothing; of what is done in the meantime its start counts.
 _FREE = ("parameter", "tuple", "get-tuple-element", "bitcast", "constant", "partition-id")
 # "Used 25.8G of 15.7G hbm", or "… HLO temporaries (74.5G) exceeds available HBM (15.7G)".
-_NEEDED = re.compile(r"([\d.]+)([KMGT])(?: of |\) exceeds available HBM \()([\d.]+)([KMGT])")
+_NUMBER = r"([\d.]{1,9})([KMGT])"
+_NEEDED = re.compile(rf"{_NUMBER}(?: of |\) exceeds available HBM \(){_NUMBER}")
 _UNITS = dict(zip("KMGT", (2**10, 2**20, 2**30, 2**40), strict=True))
 
 

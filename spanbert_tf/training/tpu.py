@@ -11,7 +11,7 @@ _FAULTS = (  # words of a failure → what it is
     (
         ("No OpKernel was registered",),
         "no TPU was found: this TensorFlow computes on none; install tensorflow-tpu in its place "
-        "(docs/devices.md, TPUs)",
+        "(docs/tpus.md, TensorFlow)",
     ),
     (
         ("PermissionDenied", "Permission denied", "HttpError 403", "Credentials", "RefreshError"),
