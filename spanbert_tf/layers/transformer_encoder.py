@@ -3,13 +3,13 @@
 B rows, S positions, N heads, D width of a head, H = N · D.
 """
 
-import math
 from collections.abc import Sequence
 
 import keras
 import keras_hub
 from keras import ops
 
+from spanbert_tf.layers.adapted_projection import AdaptedProjection, is_plain
 from spanbert_tf.layers.training_operations import (
     DrawnDropout,
     apply_dropout,
@@ -21,52 +21,6 @@ from spanbert_tf.layers.training_operations import (
 
 _MASKED = -1e9  # added to the scores of padding; float16 has its own
 _MASKED_FLOAT16 = -3e4
-_PROJECTIONS = ("query", "key", "value", "output")
-
-
-class _Projection(keras.layers.EinsumDense):
-    """A projection to heads, whose low-rank adapter is one of the whole matrix [H, H].
-
-    `EinsumDense` factors each head's part by itself, with N times the parameters in A; the rank of
-    Hu et al. (2021, LoRA: W + alpha / rank · A B, with A [H, rank] and B [rank, H]) is this one.
-    """
-
-    def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
-        """As in Keras; A is Gaussian (Hu et al., 4.1), as wide as BERT's own kernels."""
-        if self.lora_enabled or self.quantization_mode is not None:
-            raise ValueError(f"{self.path}: has an adapter already, or is quantized")
-        width, *heads = self._kernel.shape
-        gaussian = keras.initializers.RandomNormal(stddev=0.02)
-        self._tracker.unlock()
-        self.lora_kernel_a = self.add_weight(
-            (width, rank), gaussian, dtype="float32", name="lora_kernel_a"
-        )
-        self.lora_kernel_b = self.add_weight(
-            (rank, math.prod(heads)), "zeros", dtype="float32", name="lora_kernel_b"
-        )
-        self._tracker.lock()
-        self._kernel.trainable = False
-        self.lora_enabled, self.lora_rank = True, rank
-        self.lora_alpha = rank if lora_alpha is None else lora_alpha
-
-    @property
-    def kernel(self) -> keras.Variable | keras.KerasTensor:
-        """The kernel [H, N, D]; with an adapter, what is saved: its product is part of it."""
-        if not self.lora_enabled:
-            return self._kernel
-        product = ops.matmul(self.lora_kernel_a, self.lora_kernel_b) * self._scale  # [H, N · D]
-        product = ops.reshape(product, self._kernel.shape)
-        return ops.add(self._kernel, ops.cast(product, self._kernel.dtype))
-
-    def adapt(self, x: keras.KerasTensor) -> keras.KerasTensor:
-        """What the adapter alone adds to the projection of rows [R, H], [R, N · D]."""
-        if not self.lora_enabled:
-            return ops.zeros_like(x)
-        return ops.matmul(ops.matmul(x, self.lora_kernel_a), self.lora_kernel_b) * self._scale
-
-    @property
-    def _scale(self) -> float:
-        return self.lora_alpha / self.lora_rank
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -84,14 +38,11 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
 
     The class keeps KerasHub's name, which is part of the paths in files of weights.
 
-    On JAX, attention without dropout of its weights (at inference, or with a rate of 0) is Keras'
-    one operation for it, which takes a fused kernel where the device has one.
-
-    It supports BERT's variant alone: normalisation after the residual, and a padding mask. Where
-    one of its layers computes otherwise than Keras' own class (quantized, adapted by `enable_lora`
-    of Keras, or watched, as Keras' GPTQ and AWQ do), or without a padding mask, it is KerasHub's.
-
     `attention_dropout` is the rate of attention's weights; by default it is `dropout`, as in BERT.
+    On JAX, attention without it is Keras' one operation, which takes a fused kernel if it can.
+
+    It supports BERT's variant alone: normalisation after the residual. Where one of its layers is
+    quantized, adapted by Keras or watched (GPTQ, AWQ), or without a mask, it is KerasHub's.
 
     With `recompute` (Chen et al., 2016) training keeps the layer's inputs alone, and computes the
     rest again for the gradients, with the same dropout.
@@ -131,7 +82,7 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         """From now on, `enable_lora` of queries, keys and values adapts a matrix, not each head."""
         attention = self._self_attention_layer
         for dense in (attention.query_dense, attention.key_dense, attention.value_dense):
-            dense.__class__ = _Projection  # not before: Keras quantizes no class but its own
+            dense.__class__ = AdaptedProjection  # not before: Keras quantizes no class but its own
 
     def call(
         self,
@@ -141,7 +92,7 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         dropouts: tuple | None = None,
     ) -> keras.KerasTensor:
         attention = self._self_attention_layer
-        if padding_mask is None or not all(map(_is_plain, self._products(attention))):
+        if padding_mask is None or not all(map(is_plain, self._products(attention))):
             return super().call(inputs, padding_mask=padding_mask, training=training)
         own = attention._dropout_layer, self._self_attention_dropout, self._feedforward_dropout
         if self.recompute and training and dropouts is None:
@@ -164,7 +115,8 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
 
     def _products(self, attention: keras.layers.MultiHeadAttention) -> list[keras.layers.Layer]:
         """The layers whose kernels `call` reads."""
-        projections = [getattr(attention, f"{part}_dense") for part in _PROJECTIONS]
+        names = ("query", "key", "value", "output")
+        projections = [getattr(attention, f"{name}_dense") for name in names]
         return [*projections, self._feedforward_intermediate_dense, self._feedforward_output_dense]
 
     def _widen(self, x: keras.KerasTensor, training: bool | None) -> keras.KerasTensor:
@@ -215,15 +167,6 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
             weights = apply_dropout(dropout, weights, training)
             heads = ops.matmul(weights, value)  # [B, N, S, D]
         return ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), (-1, hidden_dim))
-
-
-def _is_plain(dense: keras.layers.Layer) -> bool:
-    """Whether a layer computes nothing but the product with its kernel."""
-    is_einsum = isinstance(dense, keras.layers.EinsumDense)
-    own = keras.layers.EinsumDense if is_einsum else keras.layers.Dense
-    is_own = getattr(dense.call, "__func__", None) is own.call
-    is_adapted = dense.lora_enabled and not isinstance(dense, _Projection)
-    return is_own and dense.quantization_mode is None and not is_adapted
 
 
 def _attend_at_once(

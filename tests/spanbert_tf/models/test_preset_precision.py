@@ -36,6 +36,7 @@ def classifier(request):
 @pytest.mark.parametrize(
     "kind", [SpanBertTextClassifier, keras_hub.models.TextClassifier, keras_hub.models.Backbone]
 )
+@pytest.mark.usefixtures("shipped_classes_alone")
 def test_they_load_and_compute_in_the_dtype_of_their_weights(kind, classifier, tmp_path):
     classifier.save_to_preset(str(tmp_path))
     assert "mixed" not in (tmp_path / "config.json").read_text()

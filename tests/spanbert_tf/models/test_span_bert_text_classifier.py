@@ -75,6 +75,7 @@ def test_arrays_of_strings_are_packed_as_lists_are(classifier):
 
 
 @pytest.mark.usefixtures("without_toy")
+@pytest.mark.usefixtures("shipped_classes_alone")
 def test_fits_on_strings_and_keeps_its_head_in_a_preset(classifier, tmp_path):
     classifier.preprocessor.sequence_length = 16
     classifier.compile(optimizer=keras.optimizers.Adam(1e-3))
