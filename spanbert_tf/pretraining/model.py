@@ -19,9 +19,12 @@ from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
 from spanbert_tf.presets.loading import checked_tokenizer
 from spanbert_tf.presets.pretraining import load_preset_into
 from spanbert_tf.terminal import print_line
-from spanbert_tf.training.configured_optimizer import configured_adamw, encoder_variables
+from spanbert_tf.training.configured_optimizer import (
+    configured_adamw,
+    encoder_variables,
+    set_recompute,
+)
 from spanbert_tf.training.devices import choose_precision
-from spanbert_tf.training.memory import set_recompute
 from spanbert_tf.training.optimizers import AdamW
 from spanbert_tf.training.schedule import VariableGroup, WarmupLinearDecay
 

@@ -1,4 +1,4 @@
-"""The optimizers of the papers and of a configuration, and the variables that they tell apart."""
+"""The optimizers of the papers and of a configuration, and how a configuration compiles a task."""
 
 from collections.abc import Sequence
 
@@ -12,8 +12,8 @@ from spanbert_tf.config.finetuning import (
 )
 from spanbert_tf.config.pretraining import OptimizerConfig
 from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.layers import TransformerEncoder
 from spanbert_tf.models import SpanBertBackbone
-from spanbert_tf.training.memory import set_recompute
 from spanbert_tf.training.optimizers import AdamW
 from spanbert_tf.training.schedule import VariableGroup, WarmupLinearDecay
 
@@ -216,3 +216,23 @@ def layer_factors(backbone: SpanBertBackbone, layer_decay: float) -> dict[str, f
         for depth, block in enumerate(blocks)
         for variable in block
     }
+
+
+def set_recompute(model: keras.Model, recompute: str) -> None:
+    """Has the encoder's layers computed again for their gradients, or not; call it before `fit`.
+
+    Args:
+        model: any task.
+        recompute: `layers` or `none`.
+
+    Raises:
+        ConfigurationError: `layers`, of a model that has none of this project.
+    """
+    layers = [part for part in model._flatten_layers() if isinstance(part, TransformerEncoder)]
+    if recompute == "layers" and not layers:
+        raise ConfigurationError(
+            f"training.recompute: is {recompute}, and {type(model).__name__} has no transformer "
+            "layers of this project; set it to none"
+        )
+    for layer in layers:
+        layer.recompute = recompute == "layers"

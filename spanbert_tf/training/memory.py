@@ -11,8 +11,7 @@ import tensorflow as tf
 from rich.filesize import decimal
 
 from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
-from spanbert_tf.errors import ConfigurationError, TrainingError
-from spanbert_tf.layers import TransformerEncoder
+from spanbert_tf.errors import TrainingError
 from spanbert_tf.training.checkpoints import num_bytes
 from spanbert_tf.training.run_directory import AnyConfig
 
@@ -24,26 +23,6 @@ _KEPT_LOGITS = 3  # of each slot: logits, their softmax, and the gradient
 # TensorFlow's allocators; XLA, whose error is a `RuntimeError`.
 _OUT_OF_MEMORY = re.compile(r"OOM when allocating|out of memory|failed to allocate", re.IGNORECASE)
 _TENSOR = re.compile(r"shape(\[[\d,]*\]) and type (\w+) on \S*device:(\w+:\d+)")
-
-
-def set_recompute(model: keras.Model, recompute: str) -> None:
-    """Has the encoder's layers computed again for their gradients, or not; call it before `fit`.
-
-    Args:
-        model: any task.
-        recompute: `layers` or `none`.
-
-    Raises:
-        ConfigurationError: `layers`, of a model that has none of this project.
-    """
-    layers = [part for part in model._flatten_layers() if isinstance(part, TransformerEncoder)]
-    if recompute == "layers" and not layers:
-        raise ConfigurationError(
-            f"training.recompute: is {recompute}, and {type(model).__name__} has no transformer "
-            "layers of this project; set it to none"
-        )
-    for layer in layers:
-        layer.recompute = recompute == "layers"
 
 
 def describe_step(model: keras.Model, config: AnyConfig, num_replicas: int) -> str:

@@ -18,7 +18,7 @@ from spanbert_tf.models import (
     SpanBertTokenClassifier,
 )
 from spanbert_tf.training import adamw
-from spanbert_tf.training.memory import set_recompute
+from spanbert_tf.training.configured_optimizer import set_recompute
 
 VOCABULARY, LENGTH, SLOTS, BATCH = 29, 9, 3, 6
 TASKS = {
