@@ -181,7 +181,7 @@ def kind_of(name_or_path: str) -> str:
     """The kind of a configuration, `pretrain` or `finetune`: the latter names a task.
 
     Raises:
-        ConfigurationError: it is no shipped name, and no file that can be read.
+        ConfigurationError: it is no shipped name, and no file.
     """
     for kind in ("pretrain", "finetune"):
         if name_or_path in shipped_names(kind):
@@ -191,12 +191,11 @@ def kind_of(name_or_path: str) -> str:
             f"--config: {name_or_path} is neither a file nor a shipped configuration; "
             "`spanbert-tf configs` lists these"
         )
-    settings = read_settings(name_or_path, layer=0)
-    if "task" not in settings and isinstance(base := settings.get("base"), Setting):
-        path = os.path.join(os.path.dirname(name_or_path), str(base.value))
-        is_file = os.path.isfile(path) and not os.path.samefile(path, name_or_path)
-        return kind_of(path if is_file else str(base.value))
-    return "finetune" if "task" in settings else "pretrain"
+    try:
+        is_of_task = "task" in load_settings("finetune", name_or_path, ())
+    except ConfigurationError:  # of pre-training, or who loads it says again what is wrong
+        is_of_task = False
+    return "finetune" if is_of_task else "pretrain"
 
 
 def load_settings(kind: str, name_or_path: str, overrides: Sequence[str]) -> dict[str, Setting]:

@@ -39,6 +39,7 @@ from spanbert_tf.files.contents import refuse_special_files
 from spanbert_tf.files.outputs import check_output
 from spanbert_tf.files.preset_files import PRESET_KIND
 from spanbert_tf.lazy import load
+from spanbert_tf.models.span_bert_backbone import was_trained
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import check_case
 
@@ -228,8 +229,7 @@ def _outcome(
     if len(present) == len(shapes):
         if part in left_out:
             return "found, but the target has no place for it"
-        # As `SpanBertBackbone.is_pooler_trained` tells it.
-        if part == POOLER and not np.any(np.asarray(checkpoint.arrays[_POOLER_BIAS])):
+        if part == POOLER and not was_trained(np.asarray(checkpoint.arrays[_POOLER_BIAS])):
             return "found, but never trained: random"
         return "found"
     if present:

@@ -32,6 +32,11 @@ TABLE_SIZES = {
 }
 
 
+def was_trained(pooler_bias: keras.Variable | np.ndarray) -> bool:
+    """Whether anything has trained the pooler that has this bias; a new one's is 0."""
+    return bool(np.any(keras.ops.convert_to_numpy(pooler_bias)))
+
+
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.models.Backbone):
     """A BERT encoder, to the digit: exact GELU, LayerNorm epsilon 1e-12.
@@ -229,7 +234,7 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         Pre-training on single sequences does not: no objective reads it, and the bias of a new
         pooler, which nothing but a gradient changes, is 0.
         """
-        return bool(np.any(keras.ops.convert_to_numpy(self.pooled_dense.bias)))
+        return was_trained(self.pooled_dense.bias)
 
     def enable_lora(self, rank: int, target_layer_names: Sequence[str] | None = None) -> None:
         """Adds low-rank adapters, which alone are trained from now on (Hu et al., 2021).

@@ -82,7 +82,8 @@ class SpanBertCoreferenceResolverPreprocessor(RowPreprocessor, keras_hub.models.
         else:
             texts, speakers = flat_texts(x), None
         documents = self._reader(texts, speakers)
-        features = {k: v for k, v in documents.features.items() if k not in _NOT_READ}
+        found = documents.features.items()
+        features = {name: values for name, values in found if name not in _NOT_READ}
         has_clusters = isinstance(y, tf.RaggedTensor)
         if has_clusters:
             y = _mention_positions(documents, y[tf.newaxis] if is_unbatched else y)

@@ -25,7 +25,7 @@ from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import check_space, write_directory
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models.keras_hub_presets import preset_bytes, without_mixed_precision
-from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+from spanbert_tf.models.span_bert_backbone import SpanBertBackbone, was_trained
 from spanbert_tf.terminal import escape_controls
 from spanbert_tf.text.vocabulary import Casing
 
@@ -330,7 +330,7 @@ def published_name(path: str) -> str:
 
 def _pooler(backbone: keras_hub.models.Backbone) -> dict[str, str]:
     """What there is to say of the pooler: that nothing has trained it."""
-    if np.any(keras.ops.convert_to_numpy(backbone.pooled_dense.bias)):
+    if was_trained(backbone.pooled_dense.bias):
         return {}
     return {
         "Pooler": "never trained (pre-training on single sequences does not): random until a task "

@@ -15,7 +15,6 @@ import keras
 from spanbert_tf.errors import TrainingError, reason
 from spanbert_tf.studies.chips import Machine
 
-Shapes = Mapping[str, Any]  # name → `(shape, dtype)`
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%(\S+) = (.*?) ([a-z][\w-]*)\((.*)")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")

@@ -24,7 +24,7 @@ from spanbert_tf.tasks.table import load_task
 from spanbert_tf.tasks.task import Task
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 from spanbert_tf.text.vocabulary import SPECIAL_TOKENS
-from spanbert_tf.training.configured_optimizer import compile_task
+from spanbert_tf.training.configured_optimizer import add_adapters, compile_task
 
 AnyConfig = PretrainingConfig | FinetuningConfig
 Described = tuple[keras.Model, tuple]  # the model, and what `fit` gives its step
@@ -86,8 +86,8 @@ def described_task(config: FinetuningConfig, encoder: PretrainingConfig) -> Desc
         )
         model = task.build(backbone, SpanBertTokenizer(vocabulary), info, config)
         if config.optimizer.lora_rank is not None:
-            backbone.enable_lora(config.optimizer.lora_rank)
-            backbone.pooled_dense.trainable = False
+            is_pooler_trained = encoder.objectives.next_sentence
+            add_adapters(model, config.optimizer.lora_rank, is_pooler_trained=is_pooler_trained)
         compile_task(model, config, _NUM_STEPS)
         return model
 

@@ -52,8 +52,8 @@ def run_plan(
 
     if largest:
         for recompute in ("none", "layers"):
-            config = config.replace(training=config.training.replace(recompute=recompute))
-            print_line(f"{device}, recompute {recompute}: {_largest(compiled, config, machine)}")
+            variant = config.replace(training=config.training.replace(recompute=recompute))
+            print_line(f"{device}, recompute {recompute}: {_largest(compiled, variant, machine)}")
     try:
         step = compiled(config)
     except OutOfMemory as error:

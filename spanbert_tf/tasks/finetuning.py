@@ -30,7 +30,7 @@ from spanbert_tf.tasks.table import TASKS, load_task, load_task_config
 from spanbert_tf.tasks.task import Task
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.checkpoints import Checkpoints
-from spanbert_tf.training.configured_optimizer import compile_task
+from spanbert_tf.training.configured_optimizer import add_adapters, compile_task
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import CheckStop, Evaluated, Job, check_best
 from spanbert_tf.training.run import run
@@ -163,14 +163,14 @@ class FinetuningJob(Job):
         return adapter
 
     def _add_adapter(self, model: SpanBertTask) -> None:
-        """A new one, or that of the preset; trained beside it is a pooler that nothing has trained.
-
-        (The task's layers would read random features.)
-        """
-        backbone, adapter, rank = model.backbone, self._adapter, self.config.optimizer.lora_rank
-        trains_pooler = model.reads_pooler and not backbone.is_pooler_trained
-        backbone.enable_lora(rank, adapter and adapter.targets)
-        backbone.pooled_dense.trainable = trains_pooler
+        """A new one, or that of the preset."""
+        backbone, adapter = model.backbone, self._adapter
+        add_adapters(
+            model,
+            self.config.optimizer.lora_rank,
+            is_pooler_trained=backbone.is_pooler_trained,
+            targets=adapter and adapter.targets,
+        )
         if adapter:
             adapter.check_encoder(self.inputs["--preset"])
             adapter.assign_to(backbone)

@@ -14,6 +14,7 @@ from spanbert_tf.config.pretraining import OptimizerConfig
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.layers import TransformerEncoder
 from spanbert_tf.models import SpanBertBackbone
+from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.training.optimizers import AdamW
 from spanbert_tf.training.schedule import VariableGroup, WarmupLinearDecay
 
@@ -156,6 +157,27 @@ def compile_task(model: keras_hub.models.Task, config: FinetuningConfig, num_ste
         steps_per_execution=config.training.steps_per_execution,
     )
     model.optimizer.build(model.trainable_variables)
+
+
+def add_adapters(
+    model: SpanBertTask,
+    rank: int,
+    *,
+    is_pooler_trained: bool,
+    targets: Sequence[str] | None = None,
+) -> None:
+    """Low-rank adapters of the encoder, and beside them a pooler that nothing has trained.
+
+    (The task's layers would read random features.)
+
+    Args:
+        model: a task, before it is compiled.
+        rank: of the adapters.
+        is_pooler_trained: whether anything has trained the encoder's pooler.
+        targets: as for `SpanBertBackbone.enable_lora`.
+    """
+    model.backbone.enable_lora(rank, targets)
+    model.backbone.pooled_dense.trainable = model.reads_pooler and not is_pooler_trained
 
 
 def freeze_layers(backbone: SpanBertBackbone, num_layers: int) -> None:

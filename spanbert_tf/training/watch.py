@@ -231,11 +231,8 @@ class Watch(keras.callbacks.Callback):
 
     def _is_save_due(self) -> bool:
         """Whether a checkpoint is due, by steps or by the clock."""
-        minutes, seconds = (
-            self._training.checkpoint_every_minutes,
-            time.monotonic() - self._saved_at,
-        )
-        by_clock = minutes is not None and seconds >= 60 * minutes
+        minutes = self._training.checkpoint_every_minutes
+        by_clock = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
         return by_clock or self._is_save_planned(self.step)
 
     def _is_save_planned(self, step: int) -> bool:

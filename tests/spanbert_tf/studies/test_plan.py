@@ -21,6 +21,7 @@ from spanbert_tf.studies.compiled_step import (
 )
 from spanbert_tf.studies.described_run import pretraining_batch
 from spanbert_tf.studies.plan import configured, fitting, largest_count
+from spanbert_tf.tasks.table import load_task_config
 
 CODE = """HloModule jit_step
 
@@ -165,7 +166,9 @@ def test_configurations_of_both_kinds_are_told_apart(tmp_path):
     other = tmp_path / "other.yaml"
     other.write_text("base: own.yaml\n")
     assert kind_of(str(other)) == "finetune"
-    own.write_text("base: own.yaml\n")  # is refused where it is read
+    own.write_text("base: other.yaml\n")
+    with pytest.raises(ConfigurationError, match="is its own base"):
+        {"pretrain": load_config, "finetune": load_task_config}[kind_of(str(own))](str(own))
     with pytest.raises(ConfigurationError, match="neither a file nor"):
         kind_of(str(tmp_path / "none.yaml"))
 
