@@ -4,6 +4,7 @@ import collections
 import csv
 import dataclasses
 import itertools
+import json
 import math
 import os
 import statistics
@@ -265,7 +266,7 @@ def _continued_version(
     head_share = training.head_steps / training.schedule_steps
     values = {
         **shape_values(preset),
-        "model.from_preset": "true",
+        "model.from_preset": True,
         "training.head_steps": round(head_share * steps),
         "training.batch_size": load_config(_CONTINUING).training.batch_size,
     }
@@ -289,4 +290,6 @@ def _sized(
         "training.evaluate_every": steps,
         "training.checkpoint_every_steps": steps,
     }
-    return load_config(name, [*(f"{key}={value}" for key, value in values.items()), *overrides])
+    # As JSON, which YAML reads: nothing is null there, not "None".
+    settings = [f"{key}={json.dumps(value)}" for key, value in values.items()]
+    return load_config(name, [*settings, *overrides])
