@@ -2,6 +2,7 @@ import contextlib
 import os
 import pathlib
 import resource
+import signal
 import zlib
 
 import hypothesis
@@ -14,6 +15,9 @@ import tensorflow as tf
 from record_files import random_records, write_records
 
 pytest.register_assert_rewrite("task_tests")
+
+# A shell that runs the tests in the background has them and their children ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Two devices, for the tests of replication.
 tf.config.set_logical_device_configuration(

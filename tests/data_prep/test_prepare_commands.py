@@ -101,8 +101,6 @@ def test_a_full_disk_leaves_nothing(num_processes, corpus, letters_vocabulary, t
     "sent", [pytest.param(signal.SIGKILL, marks=pytest.mark.slow), signal.SIGINT]
 )
 def test_a_run_that_is_stopped_leaves_no_output(sent, letters_vocabulary, tmp_path):
-    # A shell that runs the tests in the background has them and their children ignore SIGINT.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     text, output = tmp_path / "text", tmp_path / "records"
     text.write_text("Some words, again and again. " * 2_000_000)
     arguments = pretraining_arguments(str(text), letters_vocabulary, output)
