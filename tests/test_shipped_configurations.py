@@ -18,7 +18,7 @@ from made_up_documents import documents, write_conll
 from made_up_questions import made_up_questions
 
 from spanbert_tf.cli import cli
-from spanbert_tf.config import shipped_directory, shipped_names
+from spanbert_tf.config import load_config, shipped_directory, shipped_names
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.table import load_task_config
@@ -227,6 +227,7 @@ class Workshop:
         self.directory = directory
         self.prepared = {}  # a line without its output → records
         self.prepared_as = {}  # the output that comments name → the latest records of that name
+        self.trained = set()  # what ran before, by `what_runs`
 
     def file(self, words, path):
         kind, place = words[1], self.directory / "files" / words[1] / path
@@ -310,6 +311,15 @@ def is_uncased(name):
     return name.startswith(("segabert", "bert_base_for", "bert_with")) or name.endswith("_small")
 
 
+def what_runs(config, *more):
+    """Of two configurations that differ in rates and lengths alone, one is trained."""
+    values = config.model_dump()
+    for section in {"optimizer", "training", "grid"} & values.keys():
+        for key, value in values[section].items():
+            values[section][key] = value if isinstance(value, str | bool) else bool(value)
+    return json.dumps([values, *more])
+
+
 def settings(text):
     return [word for setting in text.split() for word in ("--set", setting)]
 
@@ -322,6 +332,10 @@ def test_pretraining_configuration_runs(name, workshop, tmp_path, capfd):
     line = preparing_command("pretrain", name, records, preparing)
     words[words.index("--data") + 1] = workshop.records(line, casing)
     words[words.index("--output") + 1] = str(tmp_path / "run")
+    config = load_config(name, SMALL["pretrain"].split())
+    if (runs := what_runs(config, casing)) in workshop.trained:
+        return
+    workshop.trained.add(runs)
     if "--initial-preset" in words:
         preset = workshop.preset(casing, "absolute")
         words[words.index("--initial-preset") + 1] = preset
@@ -332,7 +346,9 @@ def test_pretraining_configuration_runs(name, workshop, tmp_path, capfd):
 
 @pytest.mark.parametrize("name", shipped_names("finetune"))
 def test_finetuning_configuration_runs(name, workshop, tmp_path, capfd):
-    config = load_task_config(name)
+    task = load_task_config(name).task
+    small = f"{SMALL['finetune']} {OF_TASKS.get(task, '')}"
+    config = load_task_config(name, small.split())
     words, preparing = own_command("finetune", name)
     casing = "uncased" if is_uncased(name) else "cased"
     for option_name in ("--data", "--validation-data"):
@@ -340,10 +356,15 @@ def test_finetuning_configuration_runs(name, workshop, tmp_path, capfd):
             records = option(words, option_name)
             line = preparing_command("finetune", name, records, preparing)
             words[words.index(option_name) + 1] = workshop.records(line, casing)
+    facts = GLUE_TASKS.get(option(line, "--task"))
+    shape = facts and (len(facts.texts), facts.is_regression)
+    if (runs := what_runs(config, casing, line[1], shape)) in workshop.trained:
+        return
+    workshop.trained.add(runs)
     positions = "segment_aware" if config.data.segment_aware else "absolute"
     words[words.index("--preset") + 1] = workshop.preset(casing, positions)
     words[words.index("--output") + 1] = str(tmp_path / "run")
-    run([*words, *settings(f"{SMALL['finetune']} {OF_TASKS.get(config.task, '')}")])
+    run([*words, *settings(small)])
     printed = capfd.readouterr().out
     assert re.search(r"^step 2 of 2: loss \d", printed, re.MULTILINE)
     (preset,) = tmp_path.glob("run/**/preset")
