@@ -12,11 +12,16 @@ from typing import NamedTuple
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import refuse_special_files
 
-HEAD_SIZE = 512  # bytes that tell every kind
+HEAD_SIZE = 2**16  # bytes that tell every kind; of TFRecords, features of the first ones
 _TAR_MAGIC, _TAR_PLACE = b"ustar", 257
 _ZIP_MAGIC, _GZIP_MAGIC, _XZ_MAGIC = b"PK\x03\x04", b"\x1f\x8b", b"\xfd7zXZ\0"
 _COMPRESSED = (_GZIP_MAGIC, _XZ_MAGIC)  # as tar archives are
 _LONGEST_RECORD = 2**32  # bytes; the length of a TFRecord's first record stands in 8
+# What BERT's `create_pretraining_data.py` writes, and the Model Garden's, with masks drawn before.
+_MASKED_FEATURES = (
+    *("input_ids", "input_word_ids", "input_mask", "segment_ids", "input_type_ids"),
+    *("masked_lm_positions", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels"),
+)
 
 
 class _Kind(NamedTuple):
@@ -106,9 +111,23 @@ def _known_binary(head: bytes) -> _Kind | None:
             return kind
     if head[_TAR_PLACE:].startswith(_TAR_MAGIC):
         return _Kind(b"", "a tar archive", "unpack it (`tar -xf FILE`) and name the files of text")
-    if len(head) >= 16 and 0 < int.from_bytes(head[:8], "little") < _LONGEST_RECORD:
+    if masked := _masked_records(head):
+        return _Kind(b"", masked, "masks are drawn while training here: name the text they were of")
+    if _begins_with_record(head):
         return _Kind(b"", "TFRecord (or other binary data)", "name a file of text")
-    return _utf_16(head)
+    return _utf_16(head[:512])
+
+
+def _begins_with_record(head: bytes) -> bool:
+    return len(head) >= 16 and 0 < int.from_bytes(head[:8], "little") < _LONGEST_RECORD
+
+
+def _masked_records(head: bytes) -> str | None:
+    """What masked records are, by names of features that stand in them as text."""
+    if not _begins_with_record(head) or b"masked_lm_positions" not in head:
+        return None
+    names = [name for name in _MASKED_FEATURES if name.encode() in head]
+    return f"a TFRecord of BERT's or the Model Garden's masked examples ({', '.join(names)})"
 
 
 def _is_bzip2(head: bytes) -> bool:
@@ -268,7 +287,8 @@ def _class_of_preset(directory: str) -> str | None:
 def _directory(path: str) -> Found | None:
     """What a directory holds that is no preset; the first that fits, from sure to unsure."""
     names = os.listdir(path)
-    for look in (_run, _hugging_face, _checkpoint, _saved_model, _data_set, _records, _above):
+    looks = _run, _hugging_face, _checkpoint, _saved_model, _data_set, _records, _above, _masked
+    for look in looks:
         if found := look(path, names):
             return found
     return None if names else Found("an empty directory", "name the directory of a preset")
@@ -341,6 +361,15 @@ def _above(path: str, names: list[str]) -> Found | None:
     if not presets:
         return None
     return Found("a directory of presets", f"name one of them, such as {_in(path, presets[0])}")
+
+
+def _masked(path: str, names: list[str]) -> Found | None:
+    places = [_in(path, name) for name in sorted(names)]
+    for place in [place for place in places if os.path.isfile(place)][:3]:
+        with open(place, "rb") as file:
+            if masked := _masked_records(file.read(HEAD_SIZE)):
+                return Found(f"a directory with {masked}", "name the directory of a preset")
+    return None
 
 
 def _file(path: str) -> Found | None:

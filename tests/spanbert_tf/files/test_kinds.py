@@ -2,18 +2,22 @@
 
 import io
 import json
+import pathlib
 import tarfile
+import tempfile
 import zipfile
 
 import keras_hub
 import pytest
+import tensorflow as tf
 
 from spanbert_tf.cli import main
 from spanbert_tf.config import load_run_config
 from spanbert_tf.conversion.keras_presets import read_keras
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.kinds import refuse_no_preset
+from spanbert_tf.files.kinds import refuse_no_preset, refuse_other_records
+from spanbert_tf.files.text_files import read_text_file
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertMaskedLM,
@@ -44,6 +48,25 @@ def zip_file():
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("bert_config.json", "{}")
     return file.getvalue()
+
+
+MASKED = (
+    "a TFRecord of BERT's or the Model Garden's masked examples (input_word_ids, input_mask, "
+    "input_type_ids, masked_lm_positions, masked_lm_ids, masked_lm_weights)"
+)
+
+
+def masked_records():
+    """As the Model Garden's `create_pretraining_data.py` writes them, 512 positions wide."""
+    names = ("input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions")
+    features = {name: tf.train.Int64List(value=range(512)) for name in (*names, "masked_lm_ids")}
+    features = {name: tf.train.Feature(int64_list=values) for name, values in features.items()}
+    features["masked_lm_weights"] = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0]))
+    example = tf.train.Example(features=tf.train.Features(feature=features))
+    with tempfile.NamedTemporaryFile() as file:
+        with tf.io.TFRecordWriter(file.name) as writer:
+            writer.write(example.SerializeToString())
+        return pathlib.Path(file.name).read_bytes()
 
 
 # Files → what to name of them, what they are, what to do.
@@ -116,6 +139,10 @@ KINDS = {
     "data set": (
         {"dataset_info.json": {}, "state.json": {}, "data-00000-of-00001.arrow": ""},
         *("", "is a data set of Hugging Face's `datasets`", "name the directory of a preset"),
+    ),
+    "masked records": (
+        {"wiki.tfrecord": masked_records()},
+        *("", f"is a directory with {MASKED}, no preset", "name the directory of a preset"),
     ),
     "several": (
         {"a/config.json": PRESET, "b/config.json": PRESET},
@@ -240,3 +267,20 @@ def test_records_of_a_task_are_no_pretraining_records(tmp_path):
     written(tmp_path, {"question_answering_info.json": {}})
     with pytest.raises(BadInputError, match="holds records of question answering, not pre-train"):
         PretrainingManifest.load(tmp_path)
+
+
+def test_masked_records_are_named_for_records_and_for_text(tmp_path):
+    written(tmp_path, {"wiki.tfrecord": masked_records()})
+    with pytest.raises(BadInputError) as error:
+        refuse_other_records(str(tmp_path), "pretraining")
+    assert str(error.value) == (
+        f"{tmp_path}: is a directory with {MASKED}, not pre-training records; write such with "
+        "`spanbert-tf prepare pretraining`"
+    )
+    path = str(tmp_path / "wiki.tfrecord")
+    with pytest.raises(BadInputError) as error:
+        read_text_file(path)
+    assert str(error.value) == (
+        f"{path}: is {MASKED} and not read here; masks are drawn while training here: name the "
+        "text they were of"
+    )
