@@ -12,10 +12,6 @@ import pytest
 
 # As the command line has it. TensorFlow's own lines come once a process, in any test.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# What runs a few times is not worth the time that XLA takes to make it fast.
-os.environ.setdefault(
-    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
 import keras
 import tensorflow as tf
 from record_files import random_records, write_records
