@@ -196,7 +196,7 @@ def plan(
     "--from",
     "source_format",
     required=True,
-    type=click.Choice(["huggingface", "fairseq", "tf1", "keras"]),
+    type=click.Choice(["huggingface", "fairseq", "tf1", "model_garden", "keras"]),
 )
 @click.option(
     "--to",

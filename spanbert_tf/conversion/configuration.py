@@ -9,6 +9,7 @@ from spanbert_tf.conversion.checkpoint import (
     SIZE_NAMES,
 )
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
+from spanbert_tf.files.kinds import look_into
 from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS
 from spanbert_tf.text.vocabulary import (
     CONTINUATION_PREFIX,
@@ -46,8 +47,15 @@ def read_config(directory: str, path: str) -> tuple[dict, str]:
     """BERT's configuration, and what to call it in errors."""
     names = [name for name in _CONFIG_NAMES if os.path.isfile(os.path.join(directory, name))]
     if not names:
-        raise BadInputError(f"{path}: holds no {' or '.join(_CONFIG_NAMES)}")
+        found = look_into(directory)
+        seen = f" (it {found})" if found else ""
+        raise BadInputError(f"{path}: holds no {' or '.join(_CONFIG_NAMES)}{seen}")
     return read_json(os.path.join(directory, names[0])), f"{path}: {names[0]}"
+
+
+def has_config(directory: str) -> bool:
+    """Whether BERT's configuration lies there."""
+    return any(os.path.isfile(os.path.join(directory, name)) for name in _CONFIG_NAMES)
 
 
 def read_sizes(directory: str, path: str) -> dict[str, int | float | str]:

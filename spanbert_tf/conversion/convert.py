@@ -32,6 +32,7 @@ from spanbert_tf.conversion.keras_presets import (
     write_keras,
     write_keras_bert,
 )
+from spanbert_tf.conversion.model_garden import read_model_garden
 from spanbert_tf.conversion.tf1 import TF1_KIND, read_tf1, write_tf1
 from spanbert_tf.conversion.torch_files import read_fairseq
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
@@ -49,6 +50,7 @@ _READERS = {
     "huggingface": read_huggingface,
     "fairseq": read_fairseq,
     "tf1": read_tf1,
+    "model_garden": read_model_garden,
     "keras": read_keras,
 }
 # Format → function that writes a directory, whole or not at all, and returns the parts that the
@@ -87,7 +89,8 @@ def convert_checkpoint(
     """Converts a checkpoint and prints what was found, what is missing and what is not used.
 
     Args:
-        source_format: `"huggingface"`, `"fairseq"`, `"tf1"` or `"keras"`.
+        source_format: `"huggingface"`, `"fairseq"`, `"tf1"`, `"model_garden"` or
+            `"keras"`.
         target_format: `"keras"`, `"keras_bert"`, `"huggingface"` or `"tf1"`.
         source: directory, archive or preset.
         destination: directory, new or empty.

@@ -49,6 +49,7 @@ _PARTS = (
 )
 _INDEX = re.compile(r"\.ckpt(-\d+)?\.index$")  # of a run with its step
 _OPTIMIZER = re.compile(r"(/adam_[mv]|/Adam(_1)?|^global_step|beta[12]_power)$")
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # what checkpoints of TensorFlow 2 hold beside arrays
 # Names that do not follow the rule.
 _NEXT_SENTENCE_MATRIX = ("cls/seq_relationship/output_weights", "cls.seq_relationship.weight")
 _RENAMED = {
@@ -81,14 +82,16 @@ def _read_arrays(directory: str, path: str) -> dict[str, Array]:
         )
     prefix = os.path.join(directory, indices[0].removesuffix(".index"))
     where = f"{path}: {indices[0]}"
-    with _named_damage(where):
+    with named_damage(where):
         reader = tf.train.load_checkpoint(prefix)
         shapes = reader.get_variable_to_shape_map()
         dtypes = reader.get_variable_to_dtype_map()
-    _refuse_absurd_sizes(shapes, dtypes, prefix, path)
+    refuse_absurd_sizes(shapes, dtypes, prefix, path)
+    if OBJECT_GRAPH in shapes:
+        raise BadInputError(f"{where}: is a checkpoint of TensorFlow 2; give --from model_garden")
 
     def read(name: str) -> np.ndarray:
-        with _named_damage(where):
+        with named_damage(where):
             return reader.get_tensor(name)
 
     # Other classifiers have `output_weights`, too.
@@ -101,14 +104,15 @@ def _read_arrays(directory: str, path: str) -> dict[str, Array]:
 
 
 @contextlib.contextmanager
-def _named_damage(where: str) -> Iterator[None]:
+def named_damage(where: str) -> Iterator[None]:
+    """What TensorFlow says of a damaged checkpoint, as `BadInputError`."""
     try:
         yield
     except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:
         raise BadInputError(f"{where}: is damaged ({reason(error)}); copy it again") from error
 
 
-def _refuse_absurd_sizes(
+def refuse_absurd_sizes(
     shapes: Mapping[str, list[int]], dtypes: Mapping[str, tf.DType], prefix: str, path: str
 ) -> None:
     """Before anything is read: the tensors lie side by side, uncompressed, in the data files."""

@@ -4,9 +4,9 @@ Of files the first bytes tell, of directories the names, and a small `config.jso
 read. Nothing here needs TensorFlow.
 """
 
-import glob
 import json
 import os
+import re
 from typing import NamedTuple
 
 from spanbert_tf.errors import BadInputError
@@ -159,6 +159,7 @@ _PREPARE = {
     ANY_TASK: "squad`, for example, or `prepare classification",
 }
 _HUGGING_FACE_KEYS = {"model_type", "architectures", "transformers_version", "hidden_size"}
+_OBJECT_BASED = re.compile(r"ckpt-\d+\.index")  # as `tf.train.CheckpointManager` names files
 _HUGGING_FACE_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -188,7 +189,7 @@ def refuse_no_preset(path: str) -> None:
         refuse_special_files(path)
         if _class_of_preset(path):
             return
-        found = _directory(path)
+        found = look_into(path)
         missing = "" if os.path.exists(_in(path, PRESET_CONFIG)) else f"{PRESET_CONFIG} is missing"
         if found is None and missing:
             raise BadInputError(f"{path}: no preset: {missing}; name the directory of a preset")
@@ -227,7 +228,7 @@ def refuse_other_records(directory: str, task: str) -> None:
     advice = f"write such with {prepare_command(task)}"
     if _class_of_preset(directory):
         raise BadInputError(f"{directory}: is a preset, not {wanted}; {advice}")
-    found = _directory(directory)
+    found = look_into(directory)
     if task == ANY_TASK and (found is None or found.records_of not in ("", PRETRAINING_RECORDS)):
         return  # the caller knows the tasks
     if found is None:
@@ -284,7 +285,7 @@ def _class_of_preset(directory: str) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _directory(path: str) -> Found | None:
+def look_into(path: str) -> Found | None:
     """What a directory holds that is no preset; the first that fits, from sure to unsure."""
     names = os.listdir(path)
     looks = _run, _hugging_face, _checkpoint, _saved_model, _data_set, _records, _above, _masked
@@ -323,6 +324,8 @@ def _hugging_face(path: str, names: list[str]) -> Found | None:
 
 
 def _checkpoint(path: str, names: list[str]) -> Found | None:
+    if any(_OBJECT_BASED.fullmatch(name) for name in names):
+        return Found("a checkpoint of the Model Garden", _convert("model_garden", path))
     is_checkpoint = any(".ckpt" in name and name.endswith(".index") for name in names)
     if is_checkpoint or "bert_config.json" in names:
         return Found("a checkpoint of TensorFlow 1", _convert("tf1", path))
@@ -376,9 +379,8 @@ def _file(path: str) -> Found | None:
     """What a file is that was named in place of a directory, or the beginning of its name."""
     directory = os.path.dirname(path) or "."
     if not os.path.isfile(path):
-        if glob.glob(f"{glob.escape(path)}.index"):
-            return Found("a checkpoint of TensorFlow 1", _convert("tf1", directory))
-        return None
+        index = f"{path}.index"
+        return _checkpoint(directory, [os.path.basename(index)]) if os.path.exists(index) else None
     with open(path, "rb") as file:
         kind = archive_kind(file.read(HEAD_SIZE))
     if kind == "zip" and path.lower().endswith(".zip"):  # PyTorch's and Keras' files are such, too
@@ -387,7 +389,7 @@ def _file(path: str) -> Found | None:
         return Found("an archive", _convert("huggingface", path))
     if _class_of_preset(directory):
         return Found("a file of a preset", f"name its directory, {directory}")
-    if found := _directory(directory):
+    if found := look_into(directory):
         return Found(f"a file in {found.what}", found.advice)
     return Found("a file", "name the directory of a preset")
 

@@ -1,0 +1,190 @@
+"""Checkpoints of the TensorFlow Model Garden: its encoders, and pre-trainers with their heads.
+
+`BertEncoder`, `BertEncoderV2` and `BertPretrainerV2` of `official.nlp.modeling`, as
+`tf.train.Checkpoint` and the Model Garden's trainers write them. Their arrays lie under paths of
+objects, which depend on what was saved; an object graph beside them has the variables' own names,
+which do not.
+"""
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from spanbert_tf.conversion.archives import opened_source
+from spanbert_tf.conversion.checkpoint import (
+    BERT_EPSILON,
+    POSITION_TABLES,
+    SEGMENT_TABLE,
+    TOKEN_TABLE,
+    Array,
+    Checkpoint,
+    LazyArray,
+    transposed,
+)
+from spanbert_tf.conversion.configuration import (
+    find_casing,
+    find_vocabulary,
+    has_config,
+    read_sizes,
+)
+from spanbert_tf.conversion.tf1 import OBJECT_GRAPH, named_damage, refuse_absurd_sizes
+from spanbert_tf.errors import BadInputError
+
+_DROPOUT = 0.1  # BERT's; a checkpoint does not tell
+_LAYER = r"transformer/layer_(\d+)"
+_IN_LAYER = {
+    "self_attention/query": "attention.self.query",
+    "self_attention/key": "attention.self.key",
+    "self_attention/value": "attention.self.value",
+    "self_attention/attention_output": "attention.output.dense",
+    "self_attention_layer_norm": "attention.output.LayerNorm",
+    "intermediate": "intermediate.dense",
+    "output": "output.dense",
+    "output_layer_norm": "output.LayerNorm",
+}
+# What a variable's name ends with, and the name in a `Checkpoint` without its last part.
+_NAMES = {
+    "word_embeddings": TOKEN_TABLE.removesuffix(".weight"),
+    "position_embedding": "bert.embeddings.position_embeddings",
+    "type_embeddings": SEGMENT_TABLE.removesuffix(".weight"),
+    "embeddings/layer_norm": "bert.embeddings.LayerNorm",
+    "pooler_transform": "bert.pooler.dense",
+    "cls/predictions/transform/dense": "cls.predictions.transform.dense",
+    "cls/predictions/transform/LayerNorm": "cls.predictions.transform.LayerNorm",
+    "cls/predictions/output_bias": "cls.predictions",
+    # A pre-trainer's pooler stands in the head; the encoder's own, which it has as well, is not
+    # read.
+    "next_sentence/pooler_dense": "bert.pooler.dense",
+    "next_sentence/logits": "cls.seq_relationship",
+    **{
+        f"{_LAYER}/{theirs}": rf"bert.encoder.layer.\1.{ours}" for theirs, ours in _IN_LAYER.items()
+    },
+}
+_RULES = tuple(
+    (re.compile(rf"(?:^|.*/){theirs}/(?:embeddings|kernel|gamma|(bias|beta))$"), ours)
+    for theirs, ours in _NAMES.items()
+)
+_HEAD_POOLER = "next_sentence/pooler_dense/"
+# Of optimizers, and counters.
+_UNREAD = re.compile(r"\.OPTIMIZER_SLOT|(^|/)(optimizer|save_counter|global_step)(/|$)")
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+@contextlib.contextmanager
+def read_model_garden(
+    path: str, vocabulary: str | None, lowercase: bool | None, strip_accents: bool | None = None
+) -> Iterator[Checkpoint]:
+    """Reads a directory, of several checkpoints the latest, or an archive of one."""
+    with opened_source(path) as directory:
+        arrays, num_heads = _read_arrays(directory, path)
+        if has_config(directory):
+            sizes = read_sizes(directory, path)
+        else:
+            sizes = _sizes(arrays, num_heads, path)
+        pieces = find_vocabulary(directory, path, vocabulary)
+        casing = find_casing(directory, path, lowercase, strip_accents)
+        # `modeling.activations.gelu`, the encoders' default, is the approximation by tanh.
+        yield Checkpoint(path, sizes, arrays, pieces, casing, approximates_gelu=True)
+
+
+def _prefix(directory: str, path: str) -> str:
+    """The beginning of the names of the one checkpoint, or of the latest."""
+    indices = sorted(name for name in os.listdir(directory) if name.endswith(".index"))
+    if len(indices) == 1:
+        return os.path.join(directory, indices[0].removesuffix(".index"))
+    latest = tf.train.latest_checkpoint(directory)
+    if latest is None:
+        raise BadInputError(
+            f"{path}: holds {len(indices)} *.index files and none that a file `checkpoint` calls "
+            "the latest; leave one there"
+        )
+    return latest
+
+
+def _read_arrays(directory: str, path: str) -> tuple[dict[str, Array], int]:
+    """The arrays of a checkpoint, and the number of attention heads."""
+    prefix = _prefix(directory, path)
+    where = f"{path}: {os.path.basename(prefix)}.index"
+    with named_damage(where):
+        reader = tf.train.load_checkpoint(prefix)
+        shapes = reader.get_variable_to_shape_map()
+        refuse_absurd_sizes(shapes, reader.get_variable_to_dtype_map(), prefix, path)
+        if OBJECT_GRAPH not in shapes:
+            raise BadInputError(f"{where}: is a checkpoint of TensorFlow 1; give --from tf1")
+        graph = trackable_object_graph_pb2.TrackableObjectGraph()
+        graph.ParseFromString(reader.get_tensor(OBJECT_GRAPH))
+
+    def read(key: str, shape: tuple[int, ...]) -> np.ndarray:
+        with named_damage(where):
+            return reader.get_tensor(key).reshape(shape)
+
+    variables = {
+        attribute.full_name: attribute.checkpoint_key
+        for node in graph.nodes
+        for attribute in node.attributes
+        if attribute.checkpoint_key in shapes and not _UNREAD.search(attribute.checkpoint_key)
+    }
+    arrays: dict[str, Array] = {}
+    num_heads = 0
+    # The pooler of a pre-trainer's head comes last, and stays.
+    for name in sorted(variables, key=lambda name: _HEAD_POOLER in name):
+        shape = tuple(shapes[variables[name]])
+        if "embedding_projection" in name:
+            raise BadInputError(
+                f"{where}: its embeddings are narrower than its layers (embedding_projection), as "
+                "no encoder's here are"
+            )
+        if name.endswith("self_attention/query/kernel"):
+            num_heads = shape[1]
+        standard, flat = _standard(name, shape)
+        array: Array = LazyArray(flat, functools.partial(read, variables[name], flat))
+        is_matrix = name.endswith("/kernel") and len(flat) == 2
+        arrays[standard] = transposed(array) if is_matrix else array  # [outputs, inputs]
+    return arrays, num_heads
+
+
+def _standard(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """The name in a `Checkpoint` and the shape there, heads joined; other names stay, with dots."""
+    flat = shape
+    if name.endswith("attention_output/kernel"):
+        flat = (shape[0] * shape[1], shape[2])  # [heads, width of one, H]
+    elif re.search(r"/(query|key|value)/kernel$", name):
+        flat = (shape[0], shape[1] * shape[2])  # [H, heads, width of one]
+    elif re.search(r"/(query|key|value)/bias$", name):
+        flat = (shape[0] * shape[1],)
+    for pattern, ours in _RULES:
+        if found := pattern.match(name):
+            last = "bias" if found[found.re.groups] else "weight"
+            return f"{found.expand(ours)}.{last}", flat
+    return name.removesuffix(_VALUE).replace("/", "."), flat
+
+
+def _sizes(arrays: dict[str, Array], num_heads: int, path: str) -> dict[str, int | float | str]:
+    """Arguments of `SpanBertBackbone`, by the shapes of arrays."""
+    positions, inner = POSITION_TABLES["max_sequence_length"], "bert.encoder.layer.0.intermediate"
+    needed = (TOKEN_TABLE, positions, SEGMENT_TABLE, f"{inner}.dense.bias")
+    for name in needed:
+        if name not in arrays:
+            raise BadInputError(
+                f"{path}: lacks {name}; it holds no encoder of the Model Garden's "
+                "(BertEncoder, BertEncoderV2), alone or in a pre-trainer"
+            )
+    layers = {name.split(".")[3] for name in arrays if name.startswith("bert.encoder.layer.")}
+    vocabulary_size, hidden_dim = arrays[TOKEN_TABLE].shape
+    return {
+        "vocabulary_size": vocabulary_size,
+        "num_layers": len(layers),
+        "num_heads": num_heads,
+        "hidden_dim": hidden_dim,
+        "intermediate_dim": len(arrays[f"{inner}.dense.bias"]),
+        "max_sequence_length": len(arrays[positions]),
+        "num_segments": len(arrays[SEGMENT_TABLE]),
+        "dropout": _DROPOUT,
+        "layer_norm_epsilon": BERT_EPSILON,
+    }

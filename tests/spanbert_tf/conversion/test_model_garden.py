@@ -1,0 +1,166 @@
+"""Checkpoints of the Model Garden's encoders and pre-trainer, against its own outputs."""
+
+import json
+
+import keras_hub
+import numpy as np
+import pytest
+import tensorflow as tf
+from official.nlp.modeling import layers, models, networks
+from torch_models import VOCABULARY
+
+from spanbert_tf.conversion.convert import convert_checkpoint, with_positions
+from spanbert_tf.conversion.keras_presets import read_keras
+from spanbert_tf.conversion.model_garden import read_model_garden
+from spanbert_tf.errors import BadInputError
+
+SIZES = {
+    "vocab_size": len(VOCABULARY),
+    "hidden_size": 16,
+    "num_layers": 2,
+    "num_attention_heads": 4,
+    "max_sequence_length": 12,
+    "type_vocab_size": 2,
+}
+TOLERANCE = 1e-5
+
+
+def disturbed(model):
+    """Biases and norms of a new model are all alike."""
+    random = np.random.default_rng(1)
+    for variable in model.variables:
+        variable.assign(variable + random.normal(0, 0.3, variable.shape))
+    return model
+
+
+def encoder(kind):
+    if kind == "BertEncoder":
+        return disturbed(networks.BertEncoder(intermediate_size=24, dict_outputs=True, **SIZES))
+    network = networks.BertEncoderV2(inner_dim=24, **SIZES)
+    network(network.inputs)
+    return disturbed(network)
+
+
+def saved(directory, **items):
+    """As a trainer saves: with the optimizer, and counters."""
+    optimizer = tf.keras.optimizers.Adam()
+    path = tf.train.Checkpoint(optimizer=optimizer, global_step=tf.Variable(3), **items).save(
+        str(directory / "ckpt")
+    )
+    (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in VOCABULARY))
+    return path
+
+
+def rows():
+    random = np.random.default_rng(2)
+    token_ids = random.integers(5, len(VOCABULARY), (3, 12)).astype("int32")
+    mask = np.array([[1] * 12, [1] * 7 + [0] * 5, [1] * 12], "int32")
+    return token_ids, mask, random.integers(0, 2, (3, 12)).astype("int32")
+
+
+def converted(source, target, kind="keras_bert"):
+    convert_checkpoint("model_garden", kind, str(source), str(target), lowercase=True)
+    return str(target)
+
+
+@pytest.mark.parametrize("kind", ["BertEncoder", "BertEncoderV2"])
+def test_encoders_give_the_same_outputs(kind, tmp_path, capsys):
+    network = encoder(kind)
+    saved(tmp_path, model=network)
+    backbone = keras_hub.models.Backbone.from_preset(converted(tmp_path, tmp_path / "out"))
+    token_ids, mask, segments = rows()
+    names = ("input_word_ids", "input_mask", "input_type_ids")
+    theirs = network(dict(zip(names, rows(), strict=True)))
+    names = ("token_ids", "padding_mask", "segment_ids")
+    ours = backbone(dict(zip(names, (token_ids, mask, segments), strict=True)))
+    np.testing.assert_allclose(ours["pooled_output"], theirs["pooled_output"], atol=TOLERANCE)
+    real = mask.astype(bool)
+    np.testing.assert_allclose(
+        ours["sequence_output"].numpy()[real],
+        theirs["sequence_output"].numpy()[real],
+        atol=TOLERANCE,
+    )
+    # The exact GELU makes a difference, which is said.
+    converted(tmp_path, tmp_path / "exact", "keras")
+    assert "KerasHub's BERT approximates the GELU" in capsys.readouterr().out
+
+
+def test_pre_trainers_bring_their_heads(tmp_path):
+    """The pooler is that of the head, which was trained."""
+    network = encoder("BertEncoderV2")
+    head = layers.ClassificationHead(inner_dim=16, num_classes=2, name="next_sentence")
+    pretrainer = models.BertPretrainerV2(
+        network, classification_heads=[head], mlm_activation=tf.nn.gelu
+    )
+    pretrainer(pretrainer.inputs)
+    disturbed(pretrainer)
+    saved(tmp_path, model=pretrainer, **pretrainer.checkpoint_items)
+    with read_keras(converted(tmp_path, tmp_path / "out", "keras"), None, None) as found:
+        arrays = {name: np.asarray(array) for name, array in found.arrays.items()}
+    np.testing.assert_array_equal(arrays["bert.pooler.dense.weight"], head.dense.kernel.numpy().T)
+    with read_model_garden(str(tmp_path), None, True) as source:
+        checkpoint = with_positions(source, None)
+        assert {"pooler", "masked_lm_head", "next_sentence_head"} <= {*checkpoint.found_parts()}
+        assert checkpoint.unused() == []
+        next_sentence = np.asarray(checkpoint.arrays["cls.seq_relationship.weight"])
+        np.testing.assert_array_equal(next_sentence, head.out_proj.kernel.numpy().T)
+    token_ids, mask, segments = rows()
+    inputs = {"input_word_ids": token_ids, "input_mask": mask, "input_type_ids": segments}
+    positions = np.array([[1, 4], [2, 6], [0, 11]], "int32")
+    theirs = pretrainer({**inputs, "masked_lm_positions": positions})["mlm_logits"]
+    sequence = network(inputs)["sequence_output"].numpy()
+    states = np.take_along_axis(sequence, positions[:, :, None], axis=1)  # [B, M, H]
+    states = states @ arrays["cls.predictions.transform.dense.weight"].T
+    states = tf.nn.gelu(states + arrays["cls.predictions.transform.dense.bias"]).numpy()
+    mean, deviation = states.mean(-1, keepdims=True), states.std(-1, keepdims=True)
+    states = (states - mean) / np.sqrt(deviation**2 + 1e-12)
+    states = states * arrays["cls.predictions.transform.LayerNorm.weight"]
+    states += arrays["cls.predictions.transform.LayerNorm.bias"]
+    logits = states @ arrays["bert.embeddings.word_embeddings.weight"].T
+    ours = logits + arrays["cls.predictions.bias"]
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_the_latest_of_several_is_read(tmp_path):
+    network = encoder("BertEncoderV2")
+    checkpoint = tf.train.Checkpoint(encoder=network)
+    for _ in range(2):
+        disturbed(network)
+        checkpoint.save(str(tmp_path / "ckpt"))
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in VOCABULARY))
+    with read_model_garden(str(tmp_path), None, True) as found:
+        table = np.asarray(found.arrays["bert.embeddings.word_embeddings.weight"])
+    np.testing.assert_array_equal(table, network.get_embedding_table().numpy())
+    (tmp_path / "checkpoint").unlink()
+    with pytest.raises(BadInputError, match=r"holds 2 \*.index files and none that"):
+        read_model_garden(str(tmp_path), None, True).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("source_format", "message"),
+    [
+        ("model_garden", "lacks bert.embeddings.word_embeddings.weight; it holds no encoder of"),
+        ("tf1", r"holds no config.* \(it is a checkpoint of the Model Garden\)"),
+    ],
+)
+def test_other_checkpoints_are_named(source_format, message, tmp_path):
+    saved(tmp_path, model=tf.Module())
+    with pytest.raises(BadInputError, match=message):
+        convert_checkpoint(
+            source_format, "keras", str(tmp_path), str(tmp_path / "out"), lowercase=True
+        )
+
+
+def test_each_format_names_the_other(tmp_path):
+    saved(tmp_path, model=encoder("BertEncoderV2"))
+    (tmp_path / "ckpt-1.index").rename(tmp_path / "bert.ckpt.index")
+    (tmp_path / "ckpt-1.data-00000-of-00001").rename(tmp_path / "bert.ckpt.data-00000-of-00001")
+    sizes = {"vocab_size": len(VOCABULARY), "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 12}
+    config = json.dumps({**sizes, "type_vocab_size": 2})
+    (tmp_path / "bert_config.json").write_text(config)
+    with pytest.raises(BadInputError, match="of TensorFlow 2; give --from model_garden"):
+        convert_checkpoint("tf1", "keras", str(tmp_path), str(tmp_path / "out"), lowercase=True)
+    convert_checkpoint("model_garden", "tf1", str(tmp_path), str(tmp_path / "tf1"), lowercase=True)
+    with pytest.raises(BadInputError, match="of TensorFlow 1; give --from tf1"):
+        converted(tmp_path / "tf1", tmp_path / "out")
