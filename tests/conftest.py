@@ -52,8 +52,10 @@ def pytest_runtest_setup(item):
 def shipped_classes_alone(monkeypatch):
     """KerasHub takes any registered class that fits, in the order of a set of addresses."""
     registered = keras.saving.get_custom_objects()
-    for name in [name for name in registered if name.startswith(("derived>", "toy"))]:
-        monkeypatch.delitem(registered, name)
+    shipped = ("spanbert_tf.", "keras.", "keras_hub.")
+    for name, found in list(registered.items()):
+        if not found.__module__.startswith(shipped):
+            monkeypatch.delitem(registered, name)
 
 
 @pytest.fixture(autouse=True)
@@ -74,12 +76,6 @@ def shared_data():
     if not directory.is_dir():
         pytest.skip(f"{directory}: no developers' data; set SPANBERT_TF_DATA")
     return directory
-
-
-@pytest.fixture
-def without_toy(monkeypatch):
-    """KerasHub takes any registered class on a preset's backbone, and the toy task has one."""
-    monkeypatch.delitem(keras.saving.get_custom_objects(), "toy>ToyClassifier", raising=False)
 
 
 @pytest.fixture

@@ -276,7 +276,7 @@ def test_names_of_this_package_in_code_exist(code):
 
 
 @pytest.mark.slow
-def test_code_of_readme_and_of_presets_runs(tmp_path, monkeypatch, without_toy):
+def test_code_of_readme_and_of_presets_runs(tmp_path, monkeypatch, shipped_classes_alone):
     monkeypatch.chdir(tmp_path)
     write_records("records", random_records(40, 24), sequence_length=24)
     run(

@@ -252,7 +252,7 @@ def small_version(
         # All begin at random: nothing is to be kept, or trained later or less than the rest.
         "training.initial_encoder_share": 0,
         "training.head_steps": 0,
-        "optimizer.encoder_learning_rate": "null",
+        "optimizer.encoder_learning_rate": None,
         "optimizer.layer_decay": 1,
     }
     return _sized(name, values, info, steps, overrides)

@@ -41,7 +41,7 @@ def converted(model, directory, **options):
     return preset
 
 
-@pytest.mark.usefixtures("without_toy")
+@pytest.mark.usefixtures("shipped_classes_alone")
 @pytest.mark.parametrize("num_labels", [1, 3])
 def test_logits_and_labels_go_there_and_back(num_labels, tmp_path):
     model = torch_classifier(num_labels)
@@ -92,7 +92,7 @@ def test_a_classifier_without_a_pooler_is_none_of_texts(tmp_path):
         assert checkpoint.unused() == ["classifier.bias", "classifier.weight"]
 
 
-@pytest.mark.usefixtures("without_toy")
+@pytest.mark.usefixtures("shipped_classes_alone")
 def test_pairs_are_read_where_the_command_says_so(tmp_path):
     model = torch_classifier(3)
     preset = converted(model, tmp_path, is_pair=True)

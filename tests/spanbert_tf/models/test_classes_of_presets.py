@@ -16,7 +16,7 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat",
 LABELS = ["no", "yes", "perhaps"]
 CLASSES = [SpanBertTextClassifier, keras_hub.models.TextClassifier]
 
-pytestmark = pytest.mark.usefixtures("without_toy")
+pytestmark = pytest.mark.usefixtures("shipped_classes_alone")
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from spanbert_tf.presets.writing import encode_rows
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "span", "a", "."]
 ROWS = [[2, 5, 6, 3]]
 
-pytestmark = pytest.mark.usefixtures("without_toy")
+pytestmark = pytest.mark.usefixtures("shipped_classes_alone")
 
 
 @pytest.fixture(params=["mixed_bfloat16", "mixed_float16"])
@@ -36,7 +36,6 @@ def classifier(request):
 @pytest.mark.parametrize(
     "kind", [SpanBertTextClassifier, keras_hub.models.TextClassifier, keras_hub.models.Backbone]
 )
-@pytest.mark.usefixtures("shipped_classes_alone")
 def test_they_load_and_compute_in_the_dtype_of_their_weights(kind, classifier, tmp_path):
     classifier.save_to_preset(str(tmp_path))
     assert "mixed" not in (tmp_path / "config.json").read_text()

@@ -74,7 +74,7 @@ def test_arrays_of_strings_are_packed_as_lists_are(classifier):
             np.testing.assert_array_equal(values, packed[name])
 
 
-@pytest.mark.usefixtures("without_toy")
+@pytest.mark.usefixtures("shipped_classes_alone")
 @pytest.mark.usefixtures("shipped_classes_alone")
 def test_fits_on_strings_and_keeps_its_head_in_a_preset(classifier, tmp_path):
     classifier.preprocessor.sequence_length = 16
@@ -103,7 +103,7 @@ def segabert_classifier(num_classes=2, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_toy")
+@pytest.mark.usefixtures("shipped_classes_alone")
 def test_segabert_reads_pairs_of_strings_and_keeps_its_positions(tmp_path):
     classifier = segabert_classifier(dropout=0.0)
     classifier.compile(optimizer=keras.optimizers.Adam(1e-3))

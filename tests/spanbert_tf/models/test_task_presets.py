@@ -252,7 +252,7 @@ def test_a_model_without_a_preprocessor_is_not_for_the_commands(
             load(str(tmp_path / "preset"))
 
 
-@pytest.mark.usefixtures("without_toy")
+@pytest.mark.usefixtures("shipped_classes_alone")
 @pytest.mark.parametrize("kind", TWO_KINDS)
 def test_rows_are_as_long_as_the_preset_says(kind, encoder_preset, tmp_path):
     options, _, inputs = TASKS[kind]

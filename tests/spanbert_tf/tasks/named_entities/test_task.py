@@ -125,6 +125,6 @@ class TestNamedEntities(TaskTests):
     def test_it_is_learned(self, finished):
         assert finished[1]["f1"] > 90  # both types, and names of two words and of two pieces
 
-    @pytest.mark.usefixtures("without_toy")
+    @pytest.mark.usefixtures("shipped_classes_alone")
     def test_benchmark_runs_at_a_tiny_size(self, material, capfd):
         run_benchmark(material["train"], material["preset"], capfd)

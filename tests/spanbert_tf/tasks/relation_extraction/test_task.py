@@ -179,6 +179,6 @@ class TestRelationExtraction(TaskTests):
         with pytest.raises(MismatchError, match="markers of these examples are not those of"):
             run_evaluation(finished[0], [str(tmp_path / "rivers")])
 
-    @pytest.mark.usefixtures("without_toy")
+    @pytest.mark.usefixtures("shipped_classes_alone")
     def test_benchmark_runs_at_a_tiny_size(self, material, capfd):
         run_benchmark(material["train"], material["preset"], capfd)

@@ -70,7 +70,7 @@ def finetuned(material, kind, output, *settings, preset="preset"):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_toy")
+@pytest.mark.usefixtures("shipped_classes_alone")
 @pytest.mark.parametrize("kind", ["pairs", "singles", "scores"])
 def test_losses_and_predictions_are_those_of_transformers(kind, material):
     found = compare(
@@ -145,7 +145,7 @@ def test_segabert_is_fine_tuned_on_pairs(material, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_toy")
+@pytest.mark.usefixtures("shipped_classes_alone")
 def test_benchmark_runs_at_a_tiny_size(material, capfd):
     data, preset = str(material / "pairs" / "train"), str(material / "preset")
     assert "featurising: " in run_benchmark(data, preset, capfd)
