@@ -124,17 +124,17 @@ def _read_arrays(directory: str, path: str) -> tuple[dict[str, Array], int]:
         with named_damage(where):
             return reader.get_tensor(key).reshape(shape)
 
-    variables = {
-        attribute.full_name: attribute.checkpoint_key
+    variables = [
+        (attribute.full_name, attribute.checkpoint_key)
         for node in graph.nodes
         for attribute in node.attributes
         if attribute.checkpoint_key in shapes and not _UNREAD.search(attribute.checkpoint_key)
-    }
+    ]
     arrays: dict[str, Array] = {}
     num_heads = 0
     # The pooler of a pre-trainer's head comes last, and stays.
-    for name in sorted(variables, key=lambda name: _HEAD_POOLER in name):
-        shape = tuple(shapes[variables[name]])
+    for name, key in sorted(variables, key=lambda pair: _HEAD_POOLER in pair[0]):
+        shape = tuple(shapes[key])
         if "embedding_projection" in name:
             raise BadInputError(
                 f"{where}: its embeddings are narrower than its layers (embedding_projection), as "
@@ -143,7 +143,9 @@ def _read_arrays(directory: str, path: str) -> tuple[dict[str, Array], int]:
         if name.endswith("self_attention/query/kernel"):
             num_heads = shape[1]
         standard, flat = _standard(name, shape)
-        array: Array = LazyArray(flat, functools.partial(read, variables[name], flat))
+        if standard in arrays and _HEAD_POOLER not in name:
+            raise BadInputError(f"{where}: holds {name} twice; save one model alone")
+        array: Array = LazyArray(flat, functools.partial(read, key, flat))
         is_matrix = name.endswith("/kernel") and len(flat) == 2
         arrays[standard] = transposed(array) if is_matrix else array  # [outputs, inputs]
     return arrays, num_heads

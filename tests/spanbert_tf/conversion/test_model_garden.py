@@ -136,6 +136,12 @@ def test_the_latest_of_several_is_read(tmp_path):
         read_model_garden(str(tmp_path), None, True).__enter__()
 
 
+def test_two_encoders_are_refused(tmp_path):
+    saved(tmp_path, one=encoder("BertEncoder"), two=encoder("BertEncoder"))
+    with pytest.raises(BadInputError, match=r"ckpt-1.index: holds .*word_embeddings/.* twice"):
+        read_model_garden(str(tmp_path), None, True).__enter__()
+
+
 @pytest.mark.parametrize(
     ("source_format", "message"),
     [
