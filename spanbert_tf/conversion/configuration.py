@@ -45,7 +45,7 @@ def read_json(path: str) -> dict:
 
 def read_config(directory: str, path: str) -> tuple[dict, str]:
     """BERT's configuration, and what to call it in errors."""
-    names = [name for name in _CONFIG_NAMES if os.path.isfile(os.path.join(directory, name))]
+    names = config_names(directory)
     if not names:
         found = look_into(directory)
         seen = f" (it {found})" if found else ""
@@ -53,9 +53,9 @@ def read_config(directory: str, path: str) -> tuple[dict, str]:
     return read_json(os.path.join(directory, names[0])), f"{path}: {names[0]}"
 
 
-def has_config(directory: str) -> bool:
-    """Whether BERT's configuration lies there."""
-    return any(os.path.isfile(os.path.join(directory, name)) for name in _CONFIG_NAMES)
+def config_names(directory: str) -> list[str]:
+    """The names by which BERT's configuration lies there."""
+    return [name for name in _CONFIG_NAMES if os.path.isfile(os.path.join(directory, name))]
 
 
 def read_sizes(directory: str, path: str) -> dict[str, int | float | str]:

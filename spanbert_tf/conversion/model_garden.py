@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from spanbert_tf.conversion.archives import opened_source
@@ -28,9 +29,9 @@ from spanbert_tf.conversion.checkpoint import (
     transposed,
 )
 from spanbert_tf.conversion.configuration import (
+    config_names,
     find_casing,
     find_vocabulary,
-    has_config,
     read_sizes,
 )
 from spanbert_tf.conversion.tf1 import OBJECT_GRAPH, named_damage, refuse_absurd_sizes
@@ -73,7 +74,6 @@ _RULES = tuple(
 _HEAD_POOLER = "next_sentence/pooler_dense/"
 # Of optimizers, and counters.
 _UNREAD = re.compile(r"\.OPTIMIZER_SLOT|(^|/)(optimizer|save_counter|global_step)(/|$)")
-_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 @contextlib.contextmanager
@@ -83,7 +83,7 @@ def read_model_garden(
     """Reads a directory, of several checkpoints the latest, or an archive of one."""
     with opened_source(path) as directory:
         arrays, num_heads = _read_arrays(directory, path)
-        if has_config(directory):
+        if config_names(directory):
             sizes = read_sizes(directory, path)
         else:
             sizes = _sizes(arrays, num_heads, path)
@@ -95,16 +95,18 @@ def read_model_garden(
 
 def _prefix(directory: str, path: str) -> str:
     """The beginning of the names of the one checkpoint, or of the latest."""
-    indices = sorted(name for name in os.listdir(directory) if name.endswith(".index"))
+    indices = [name for name in os.listdir(directory) if name.endswith(".index")]
     if len(indices) == 1:
         return os.path.join(directory, indices[0].removesuffix(".index"))
-    latest = tf.train.latest_checkpoint(directory)
-    if latest is None:
+    state = tf.train.get_checkpoint_state(directory)
+    # A directory that was moved has its old paths in there, and a stranger's any.
+    latest = os.path.basename(state.model_checkpoint_path) if state else ""
+    if f"{latest}.index" not in indices:
         raise BadInputError(
             f"{path}: holds {len(indices)} *.index files and none that a file `checkpoint` calls "
             "the latest; leave one there"
         )
-    return latest
+    return os.path.join(directory, latest)
 
 
 def _read_arrays(directory: str, path: str) -> tuple[dict[str, Array], int]:
@@ -114,11 +116,16 @@ def _read_arrays(directory: str, path: str) -> tuple[dict[str, Array], int]:
     with named_damage(where):
         reader = tf.train.load_checkpoint(prefix)
         shapes = reader.get_variable_to_shape_map()
-        refuse_absurd_sizes(shapes, reader.get_variable_to_dtype_map(), prefix, path)
-        if OBJECT_GRAPH not in shapes:
-            raise BadInputError(f"{where}: is a checkpoint of TensorFlow 1; give --from tf1")
-        graph = trackable_object_graph_pb2.TrackableObjectGraph()
-        graph.ParseFromString(reader.get_tensor(OBJECT_GRAPH))
+        dtypes = reader.get_variable_to_dtype_map()
+    refuse_absurd_sizes(shapes, dtypes, prefix, path)
+    if OBJECT_GRAPH not in shapes:
+        raise BadInputError(f"{where}: is a checkpoint of TensorFlow 1; give --from tf1")
+    graph = trackable_object_graph_pb2.TrackableObjectGraph()
+    try:
+        with named_damage(where):
+            graph.ParseFromString(reader.get_tensor(OBJECT_GRAPH))
+    except (DecodeError, TypeError) as error:  # TypeError: it is no string
+        raise BadInputError(f"{where}: its object graph is damaged; copy it again") from error
 
     def read(key: str, shape: tuple[int, ...]) -> np.ndarray:
         with named_damage(where):
@@ -140,10 +147,11 @@ def _read_arrays(directory: str, path: str) -> tuple[dict[str, Array], int]:
                 f"{where}: its embeddings are narrower than its layers (embedding_projection), as "
                 "no encoder's here are"
             )
-        if name.endswith("self_attention/query/kernel"):
+        if name.endswith("/query/kernel") and len(shape) == 3:  # [H, heads, width of one]
             num_heads = shape[1]
         standard, flat = _standard(name, shape)
-        if standard in arrays and _HEAD_POOLER not in name:
+        is_known = standard.startswith(("bert.", "cls."))
+        if is_known and standard in arrays and _HEAD_POOLER not in name:
             raise BadInputError(f"{where}: holds {name} twice; save one model alone")
         array: Array = LazyArray(flat, functools.partial(read, key, flat))
         is_matrix = name.endswith("/kernel") and len(flat) == 2
@@ -154,17 +162,17 @@ def _read_arrays(directory: str, path: str) -> tuple[dict[str, Array], int]:
 def _standard(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """The name in a `Checkpoint` and the shape there, heads joined; other names stay, with dots."""
     flat = shape
-    if name.endswith("attention_output/kernel"):
+    if len(shape) == 3 and name.endswith("attention_output/kernel"):
         flat = (shape[0] * shape[1], shape[2])  # [heads, width of one, H]
-    elif re.search(r"/(query|key|value)/kernel$", name):
+    elif len(shape) == 3 and name.endswith("/kernel"):
         flat = (shape[0], shape[1] * shape[2])  # [H, heads, width of one]
-    elif re.search(r"/(query|key|value)/bias$", name):
-        flat = (shape[0] * shape[1],)
+    elif len(shape) == 2 and name.endswith("/bias"):
+        flat = (shape[0] * shape[1],)  # [heads, width of one]
     for pattern, ours in _RULES:
         if found := pattern.match(name):
             last = "bias" if found[found.re.groups] else "weight"
             return f"{found.expand(ours)}.{last}", flat
-    return name.removesuffix(_VALUE).replace("/", "."), flat
+    return name.replace("/", "."), flat
 
 
 def _sizes(arrays: dict[str, Array], num_heads: int, path: str) -> dict[str, int | float | str]:
@@ -177,6 +185,11 @@ def _sizes(arrays: dict[str, Array], num_heads: int, path: str) -> dict[str, int
                 f"{path}: lacks {name}; it holds no encoder of the Model Garden's "
                 "(BertEncoder, BertEncoderV2), alone or in a pre-trainer"
             )
+    numbers_of_axes = [len(arrays[name].shape) for name in needed]
+    if numbers_of_axes != [2, 2, 2, 1] or not num_heads:
+        raise BadInputError(
+            f"{path}: its arrays have other shapes than the Model Garden's encoders"
+        )
     layers = {name.split(".")[3] for name in arrays if name.startswith("bert.encoder.layer.")}
     vocabulary_size, hidden_dim = arrays[TOKEN_TABLE].shape
     return {

@@ -1,6 +1,8 @@
 """Checkpoints of the Model Garden's encoders and pre-trainer, against its own outputs."""
 
 import json
+import pathlib
+import shutil
 
 import keras_hub
 import numpy as np
@@ -131,9 +133,14 @@ def test_the_latest_of_several_is_read(tmp_path):
     with read_model_garden(str(tmp_path), None, True) as found:
         table = np.asarray(found.arrays["bert.embeddings.word_embeddings.weight"])
     np.testing.assert_array_equal(table, network.get_embedding_table().numpy())
-    (tmp_path / "checkpoint").unlink()
+    moved = str(shutil.copytree(tmp_path, f"{tmp_path}-moved"))
+    shutil.rmtree(tmp_path)
+    with read_model_garden(moved, None, True) as found:
+        again = np.asarray(found.arrays["bert.embeddings.word_embeddings.weight"])
+    np.testing.assert_array_equal(again, table)
+    pathlib.Path(moved, "checkpoint").unlink()
     with pytest.raises(BadInputError, match=r"holds 2 \*.index files and none that"):
-        read_model_garden(str(tmp_path), None, True).__enter__()
+        read_model_garden(moved, None, True).__enter__()
 
 
 def test_two_encoders_are_refused(tmp_path):
@@ -157,6 +164,29 @@ def test_other_checkpoints_are_named(source_format, message, tmp_path):
         )
 
 
+@pytest.mark.parametrize("graph", [tf.constant(b"\xff\xff"), tf.constant(1.0)])
+def test_a_damaged_object_graph_is_one_line(graph, tmp_path):
+    tf.raw_ops.SaveV2(
+        prefix=str(tmp_path / "ckpt-1"),
+        tensor_names=["_CHECKPOINTABLE_OBJECT_GRAPH"],
+        shape_and_slices=[""],
+        tensors=[graph],
+    )
+    with pytest.raises(BadInputError, match=r"ckpt-1.index: its object graph is damaged"):
+        read_model_garden(str(tmp_path), None, True).__enter__()
+
+
+def test_arrays_of_other_shapes_are_refused(tmp_path):
+    """As of an encoder whose heads were joined; nothing is computed from them."""
+    network = encoder("BertEncoderV2")
+    named = [(v.name.split(":")[0], tf.reshape(v, [-1])) for v in network.variables]
+    model = tf.Module()
+    model.parts = [tf.Variable(values, name=name) for name, values in named]
+    saved(tmp_path, model=model)
+    with pytest.raises(BadInputError, match="its arrays have other shapes than"):
+        read_model_garden(str(tmp_path), None, True).__enter__()
+
+
 def test_each_format_names_the_other(tmp_path):
     saved(tmp_path, model=encoder("BertEncoderV2"))
     (tmp_path / "ckpt-1.index").rename(tmp_path / "bert.ckpt.index")
@@ -168,5 +198,5 @@ def test_each_format_names_the_other(tmp_path):
     with pytest.raises(BadInputError, match="of TensorFlow 2; give --from model_garden"):
         convert_checkpoint("tf1", "keras", str(tmp_path), str(tmp_path / "out"), lowercase=True)
     convert_checkpoint("model_garden", "tf1", str(tmp_path), str(tmp_path / "tf1"), lowercase=True)
-    with pytest.raises(BadInputError, match="of TensorFlow 1; give --from tf1"):
+    with pytest.raises(BadInputError, match=r"\.index: is a checkpoint of .* 1; give --from tf1$"):
         converted(tmp_path / "tf1", tmp_path / "out")
