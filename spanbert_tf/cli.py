@@ -249,9 +249,25 @@ def convert(
     show_default=True,
     help="bfloat16: half the size.",
 )
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["saved_model", "onnx", "openvino", "litert"]),
+    default="saved_model",
+    show_default=True,
+    help="All but saved_model take rows of ids.",
+)
+@click.option("--sequence-length", type=click.IntRange(min=2), help="Positions of litert's row.")
+@click.option("--int8", is_flag=True, help="Weights of 8 bits, with litert.")
+@click.option("--embeddings", is_flag=True, help="Vectors of texts, from any encoder.")
+@click.option(
+    "--without-text-ops",
+    is_flag=True,
+    help="Take rows of ids alone: it loads without TensorFlow Text.",
+)
 @overwrite_option
 def export(preset: str, output: str, **options: object) -> None:
-    """Write a SavedModel for TF Serving: texts in, predictions out."""
+    """Write a SavedModel for TF Serving, texts in, predictions out; or a file of ids."""
     import_keras()
     from spanbert_tf.tasks.prediction import export_preset
 

@@ -26,6 +26,10 @@ try:
     from spanbert_tf.models.span_bert_text_classifier_preprocessor import (
         SpanBertTextClassifierPreprocessor,
     )
+    from spanbert_tf.models.span_bert_text_embedder import SpanBertTextEmbedder
+    from spanbert_tf.models.span_bert_text_embedder_preprocessor import (
+        SpanBertTextEmbedderPreprocessor,
+    )
     from spanbert_tf.models.span_bert_token_classifier import SpanBertTokenClassifier
     from spanbert_tf.models.span_bert_token_classifier_preprocessor import (
         SpanBertTokenClassifierPreprocessor,
@@ -48,6 +52,8 @@ __all__ = [
     "SpanBertRelationClassifierPreprocessor",
     "SpanBertTextClassifier",
     "SpanBertTextClassifierPreprocessor",
+    "SpanBertTextEmbedder",
+    "SpanBertTextEmbedderPreprocessor",
     "SpanBertTokenClassifier",
     "SpanBertTokenClassifierPreprocessor",
     "SpanBertTokenizer",

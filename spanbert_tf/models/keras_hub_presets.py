@@ -25,6 +25,7 @@ from spanbert_tf.files.contents import refuse_special_files
 from spanbert_tf.files.kinds import refuse_no_preset
 from spanbert_tf.files.preset_files import describe_missing
 from spanbert_tf.files.text_files import parse_json
+from spanbert_tf.models.onnx_operations import register_onnx_operations
 
 _DESCRIPTIONS = (
     preset_utils.CONFIG_FILE,
@@ -143,6 +144,18 @@ class SavesWithoutMixedPrecision:
         with without_mixed_precision(self):
             super().save_to_preset(preset_dir, max_shard_size=max_shard_size)
 
+    def export(self, filepath: str, format: str = "tf_saved_model", **kwargs) -> None:
+        """Writes a file for a runtime, as `keras.Model.export`.
+
+        Args:
+            filepath: of the file, or directory of the SavedModel.
+            format: as there.
+            **kwargs: as there.
+        """
+        if format == "onnx" and keras.backend.backend() == "tensorflow":
+            register_onnx_operations()
+        super().export(filepath, format=format, **kwargs)
+
 
 class NewHeadWarning(UserWarning):
     """A preset had no trained head of a class, so that it got a new one."""
@@ -233,10 +246,14 @@ def task_class(preset: str) -> str | None:
     Raises:
         BadInputError: there is no preset of that name, or its description is damaged.
     """
+    name = _class_name(preset)
+    has_weights = name and preset_utils.check_file_exists(preset, preset_utils.TASK_WEIGHTS_FILE)
+    return name if has_weights else None
+
+
+def _class_name(preset: str) -> str | None:
     task = _read(preset, preset_utils.TASK_CONFIG_FILE)
-    if task is None or not preset_utils.check_file_exists(preset, preset_utils.TASK_WEIGHTS_FILE):
-        return None
-    return str(task.get("class_name"))
+    return None if task is None else str(task.get("class_name"))
 
 
 def reads_raw_inputs(preset: str) -> bool:
@@ -257,7 +274,7 @@ def task_config(preset: str) -> dict[str, Any]:
 
 
 def is_task_preset(preset: str, kind: type) -> bool:
-    """Whether a preset holds the weights of a task of exactly this class.
+    """Whether a preset holds a task of exactly this class, with the weights that it has.
 
     Args:
         preset: what `from_preset` takes.
@@ -266,7 +283,9 @@ def is_task_preset(preset: str, kind: type) -> bool:
     Raises:
         BadInputError: as `task_class`.
     """
-    return task_class(preset) == kind.__name__
+    # What has no head has no weights beside the encoder's.
+    found = task_class(preset) if issubclass(kind, TaskPresets) else _class_name(preset)
+    return found == kind.__name__
 
 
 def encoder_width(preset: str) -> int:

@@ -11,8 +11,10 @@ import tensorflow as tf
 from keras_hub.src.utils import preset_utils
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
+from spanbert_tf.data.text_rows import TextRowPacker
 from spanbert_tf.models.keras_hub_presets import LoadsPresets
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
+from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 Outputs = TypeVar("Outputs")
 
@@ -93,6 +95,68 @@ class RowPreprocessor(LengthOfPreset):
     @preprocessing_function
     def _pack(self, x: Any, y: Any, sample_weight: tf.Tensor | None) -> dict | tuple:
         return keras.utils.pack_x_y_sample_weight(*self._rows(x, y), sample_weight)
+
+
+class TextRowPreprocessor(RowPreprocessor):
+    """Packs texts or pairs of texts; name it before KerasHub's class."""
+
+    _of_segment_aware = ("segment_aware",)
+
+    def __init__(
+        self,
+        tokenizer: SpanBertTokenizer,
+        sequence_length: int = 512,
+        truncate: str = "round_robin",
+        segment_aware: bool = False,
+        **kwargs,
+    ) -> None:
+        super().__init__(tokenizer, sequence_length, truncate, **kwargs)
+        self.segment_aware = segment_aware
+
+    def build(self, input_shape: tuple | None = None) -> None:
+        # In place of the base class's.
+        special = SpecialTokenIds(
+            self.tokenizer.start_token_id,
+            self.tokenizer.end_token_id,
+            self.tokenizer.pad_token_id,
+        )
+        self.packer = TextRowPacker(special, self.sequence_length, self.truncate)
+
+    def _rows(self, x: tf.Tensor | tuple, y: tf.Tensor | None) -> tuple[dict, tf.Tensor | None]:
+        texts = x if isinstance(x, tuple) else (x,)
+        features = self.pack_texts(*map(flat_texts, texts), pads_to_limit=True)
+        return of_one_text(features) if is_one_text(texts[0]) else features, y
+
+    def pack_texts(self, *texts: tf.Tensor, pads_to_limit: bool = False) -> dict[str, tf.Tensor]:
+        """What the model reads, int32 [B, S].
+
+        Args:
+            *texts: string [B], one or two.
+            pads_to_limit: whether S is `sequence_length`, not the length of the longest row.
+        """
+        if not self.built:
+            self.build()
+        rows = self.packer(*map(self.tokenizer, texts), pads_to_limit=pads_to_limit)
+        return rows.features(segment_aware=self.segment_aware)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "segment_aware": self.segment_aware}
+
+
+def check_positions(
+    backbone: keras_hub.models.Backbone, preprocessor: TextRowPreprocessor | None
+) -> None:
+    """Refuses a preprocessor that tells other positions than its encoder reads.
+
+    Raises:
+        ValueError: one of the two has SegaBERT's positions, and the other has not.
+    """
+    is_aware = backbone.position_embeddings != "absolute"
+    if preprocessor is not None and preprocessor.segment_aware != is_aware:
+        raise ValueError(
+            f"segment_aware of the preprocessor must be {is_aware}: the backbone has "
+            f"position_embeddings={backbone.position_embeddings!r}"
+        )
 
 
 def _saved_length(preset: str) -> int | None:

@@ -192,6 +192,24 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
         """
         return super().evaluate(x=x, y=self._clusters(y), **kwargs)
 
+    def export(self, filepath: str, format: str = "tf_saved_model", **kwargs) -> None:
+        """Writes a SavedModel, as `keras.Model.export`.
+
+        Args:
+            filepath: directory of the SavedModel.
+            format: `"tf_saved_model"`.
+            **kwargs: as there.
+
+        Raises:
+            ValueError: another format, whose runtime lacks operations.
+        """
+        if format != "tf_saved_model":
+            raise ValueError(
+                f"format={format!r}: coreference sorts and links spans by operations that it "
+                'lacks; export it as "tf_saved_model"'
+            )
+        super().export(filepath, format=format, **kwargs)
+
     def _clusters(self, y: object) -> object:
         """Lists of clusters as the preprocessor takes them."""
         if isinstance(y, list | tuple) and self.preprocessor is not None:

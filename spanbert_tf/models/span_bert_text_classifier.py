@@ -12,6 +12,7 @@ from keras import ops
 from spanbert_tf.models.keras_hub_presets import is_task_preset, task_config
 from spanbert_tf.models.label_classifier import classifier_layers
 from spanbert_tf.models.objective import ObjectiveSums, crossentropy_sums
+from spanbert_tf.models.preprocessing import check_positions
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.models.span_bert_text_classifier_preprocessor import (
@@ -68,12 +69,7 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
     ) -> None:
         labels = _checked_labels(num_classes, labels)
         num_classes = len(labels)
-        is_aware = backbone.position_embeddings != "absolute"
-        if preprocessor is not None and preprocessor.segment_aware != is_aware:
-            raise ValueError(
-                f"segment_aware of the preprocessor must be {is_aware}: the backbone has "
-                f"position_embeddings={backbone.position_embeddings!r}"
-            )
+        check_positions(backbone, preprocessor)
         # Of a regression, 8 bits are too few digits.
         dtype = "float32" if num_classes == 1 else backbone.dtype_policy
         # === Layers ===

@@ -5,18 +5,15 @@ B rows.
 
 import keras
 import keras_hub
-import tensorflow as tf
 
-from spanbert_tf.data.text_rows import TextRowPacker
-from spanbert_tf.models.preprocessing import RowPreprocessor, flat_texts, is_one_text, of_one_text
+from spanbert_tf.models.preprocessing import TextRowPreprocessor
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
-from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class SpanBertTextClassifierPreprocessor(
-    RowPreprocessor, keras_hub.models.TextClassifierPreprocessor
+    TextRowPreprocessor, keras_hub.models.TextClassifierPreprocessor
 ):
     """Tokenizes and packs: `[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]`.
 
@@ -50,7 +47,6 @@ class SpanBertTextClassifierPreprocessor(
 
     backbone_cls = SpanBertBackbone
     tokenizer_cls = SpanBertTokenizer
-    _of_segment_aware = ("segment_aware",)
 
     def __init__(
         self,
@@ -61,39 +57,8 @@ class SpanBertTextClassifierPreprocessor(
         is_pair: bool = False,
         **kwargs,
     ) -> None:
-        super().__init__(tokenizer, sequence_length, truncate, **kwargs)
-        self.segment_aware = segment_aware
+        super().__init__(tokenizer, sequence_length, truncate, segment_aware, **kwargs)
         self.is_pair = is_pair
 
-    def build(self, input_shape: tuple | None = None) -> None:
-        # In place of the base class's.
-        special = SpecialTokenIds(
-            self.tokenizer.start_token_id,
-            self.tokenizer.end_token_id,
-            self.tokenizer.pad_token_id,
-        )
-        self.packer = TextRowPacker(special, self.sequence_length, self.truncate)
-
-    def _rows(self, x: tf.Tensor | tuple, y: tf.Tensor | None) -> tuple[dict, tf.Tensor | None]:
-        texts = x if isinstance(x, tuple) else (x,)
-        features = self.pack_texts(*map(flat_texts, texts), pads_to_limit=True)
-        return of_one_text(features) if is_one_text(texts[0]) else features, y
-
-    def pack_texts(self, *texts: tf.Tensor, pads_to_limit: bool = False) -> dict[str, tf.Tensor]:
-        """What the model reads, int32 [B, S].
-
-        Args:
-            *texts: string [B], one or two.
-            pads_to_limit: whether S is `sequence_length`, not the length of the longest row.
-        """
-        if not self.built:
-            self.build()
-        rows = self.packer(*map(self.tokenizer, texts), pads_to_limit=pads_to_limit)
-        return rows.features(segment_aware=self.segment_aware)
-
     def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "segment_aware": self.segment_aware,
-            "is_pair": self.is_pair,
-        }
+        return {**super().get_config(), "is_pair": self.is_pair}

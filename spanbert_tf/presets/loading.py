@@ -18,6 +18,7 @@ from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.adapters import is_adapter, read_adapter
 from spanbert_tf.models.keras_hub_presets import (
     NewHeadWarning,
+    TaskPresets,
     encoder_width,
     is_task_preset,
     reads_raw_inputs,
@@ -124,7 +125,7 @@ def load_with_tokenizer(
 
 
 def load_trained(kind: type, preset: str, precision: str = "float32") -> keras_hub.models.Task:
-    """Loads a task to predict with, whose head must have been trained.
+    """Loads a task to predict with, whose head, where its class has one, must have been trained.
 
     (`from_preset` puts a new head on an encoder that has none, for fine-tuning.)
 
@@ -138,12 +139,13 @@ def load_trained(kind: type, preset: str, precision: str = "float32") -> keras_h
         BadInputError: as `load_checked`; or the preset has no head of that class, one that was
             never trained, or no preprocessor.
     """
-    if not is_task_preset(preset, kind):
+    has_head = issubclass(kind, TaskPresets)
+    if has_head and not is_task_preset(preset, kind):
         raise BadInputError(
             f"{preset}: has no trained head ({preset_utils.TASK_WEIGHTS_FILE} of a "
             f"{kind.__name__}); use the preset of such a model"
         )
-    if not reads_raw_inputs(preset):
+    if has_head and not reads_raw_inputs(preset):
         raise BadInputError(
             f"{preset}: was saved without a preprocessor, which tells how text is read; save the "
             f"{kind.__name__} with its preprocessor"
@@ -152,7 +154,7 @@ def load_trained(kind: type, preset: str, precision: str = "float32") -> keras_h
         precision = choose_precision(precision, encoder_width(preset)).removeprefix("mixed_")
     with without_warning_of_new_heads():  # it is an error here
         task = load_checked(kind, preset, dtype=precision)
-    if not task.is_head_trained:
+    if has_head and not task.is_head_trained:
         raise BadInputError(
             f"{preset}: the head of its {kind.__name__} was never trained; use the preset of a "
             "training run"

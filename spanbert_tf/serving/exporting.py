@@ -19,16 +19,23 @@ from spanbert_tf.files.outputs import (
 )
 from spanbert_tf.files.writing import write_directory
 from spanbert_tf.presets.loading import load_preset, load_trained
-from spanbert_tf.serving.server_files import Manual, replace_server_files, write_server_files
+from spanbert_tf.serving.runtimes import RUNTIMES, RowExport
+from spanbert_tf.serving.server_files import (
+    Manual,
+    replace_server_files,
+    runtime_readme,
+    write_readme,
+    write_server_files,
+)
 from spanbert_tf.terminal import print_line
 
 Signatures = dict[str, tuple[Callable, list[tf.TensorSpec]]]
 Request = tuple[str, Mapping[str, np.ndarray]]  # signature, inputs
 
+ROWS = "token_ids"  # the signature of rows that are packed already
 _EXTRA_ASSETS = "assets.extra"  # where TF Serving looks for warm-up requests, and for nothing else
 _WARMUP_FILE = "tf_serving_warmup_requests"
 _BATCH_SIZES, _LONG = (1, 8), 200  # of warm-up; and how often a long text repeats the example
-_POSITIONS = 16  # of rows
 EXPORT = OutputKind(
     "an exported model",
     f"{_EXTRA_ASSETS}/tokenizer.json",
@@ -39,6 +46,7 @@ EXPORT = OutputKind(
         "assets/*",
         f"{_EXTRA_ASSETS}/{_WARMUP_FILE}",
         f"{_EXTRA_ASSETS}/assets/tokenizer/vocabulary.txt",
+        *(name for runtime in RUNTIMES.values() for name in runtime.file_names),
     ),
 )
 
@@ -48,8 +56,7 @@ class Served(NamedTuple):
 
     Attributes:
         signatures: name → graph function and its inputs, `serving_default` among them.
-        example: inputs of one request: name → text or numbers. An input that is not here is made
-            up: empty texts, or ones, which are ids and places anywhere.
+        example: inputs of one request: name → text or numbers; a text that is not here is empty.
         manual: what the README says.
     """
 
@@ -58,11 +65,11 @@ class Served(NamedTuple):
     manual: Manual
 
     def warmup_requests(self) -> list[Request]:
-        """The example for each signature: single and in batches, as it is and long."""
+        """The example for each signature: single and in batches, texts as they are and long."""
         return [
             (name, {spec.name: _filled(spec, self.example, size, times) for spec in specs})
             for name, (_, specs) in self.signatures.items()
-            for times in (1, _LONG)
+            for times in ((1, _LONG) if any(spec.dtype == tf.string for spec in specs) else (1,))
             for size in _BATCH_SIZES
         ]
 
@@ -79,11 +86,8 @@ class Served(NamedTuple):
 
 
 def _filled(spec: tf.TensorSpec, example: Mapping[str, Any], size: int, times: int) -> np.ndarray:
-    """Copies of an example, a text so many times as long; numbers are places near its begin."""
-    if spec.name not in example:
-        shape = [size, *(_POSITIONS if width is None else width for width in spec.shape[1:])]
-        return np.full(shape, "") if spec.dtype == tf.string else np.ones(shape, "int32")
-    value = example[spec.name]
+    """Copies of an example, a text so many times as long."""
+    value = example.get(spec.name, "")
     if isinstance(value, str):
         return np.full([size], " ".join([value] * times))
     return np.tile(np.array(value, "int32"), (size, *[1] * np.ndim(value)))
@@ -98,8 +102,9 @@ def export_model(
     version: int = 1,
     precision: str = "float32",
     overwrite: bool = False,
+    runtime: RowExport | None = None,
 ) -> str:
-    """Writes `output/version/`, a SavedModel that TF Serving loads.
+    """Writes `output/version/`, a SavedModel that TF Serving loads, or what another runtime does.
 
     Args:
         model_class: class of the preset's model.
@@ -110,9 +115,10 @@ def export_model(
         precision: `"float32"`, or `"bfloat16"` for weights and computations; how the latter changes
             the outputs for the README's example is printed.
         overwrite: whether an earlier export of that version may be replaced.
+        runtime: the other runtime; it takes rows of ids.
 
     Returns:
-        The path of the SavedModel.
+        The path of the version.
 
     Raises:
         BadInputError: the preset cannot be used, the version exists, or it cannot be written.
@@ -124,7 +130,25 @@ def export_model(
         exact, model = computed.answer_example(), load_preset(model_class, preset, dtype=precision)
         computed = served(model)
         print_line(f"{precision}: {describe_difference(exact, computed.answer_example())}")
-    _write_version(computed, model.preprocessor.tokenizer, path, overwrite=overwrite)
+
+    def write(directory: str) -> None:
+        if runtime is None:
+            _write_saved_model(computed, directory)
+        else:
+            function, specs = computed.signatures[ROWS]
+            found = runtime.write(function, specs, computed.example, directory)
+            print_line(f"{path}: {found}")
+        extra = os.path.join(directory, _EXTRA_ASSETS)
+        os.makedirs(extra, exist_ok=True)
+        model.preprocessor.tokenizer.save_to_preset(extra)
+
+    def write_beside(directory: str, name: str) -> None:
+        if runtime is None:
+            write_server_files(directory, name, computed.manual, computed.request())
+        else:
+            write_readme(directory, runtime_readme(name, computed.manual, runtime.program()))
+
+    _write_version(write, write_beside, path, overwrite=overwrite)
     print_line(f"{path}: {' '.join(computed.manual.description.split())}")
     return path
 
@@ -156,7 +180,11 @@ def check_new_version(output: str, version: int, *, overwrite: bool = False) -> 
 
 
 def _write_version(
-    served: Served, tokenizer: keras_hub.tokenizers.Tokenizer, path: str, *, overwrite: bool
+    write: Callable[[str], None],
+    write_beside: Callable[[str, str], None],
+    path: str,
+    *,
+    overwrite: bool,
 ) -> None:
     """Writes `output/version`, and the files beside the versions; `output` names the model."""
     output, version = os.path.split(path)
@@ -165,13 +193,8 @@ def _write_version(
     try:
         # Under a name that the next command finds, if this one is killed.
         server_files = make_unfinished(aside)
-        write_server_files(server_files, name, served.manual, served.request())
-        write_directory(
-            path,
-            lambda unfinished: _write(served, tokenizer, unfinished),
-            EXPORT,
-            overwrite=overwrite,
-        )
+        write_beside(server_files, name)
+        write_directory(path, write, EXPORT, overwrite=overwrite)
         for kept in replace_server_files(server_files, output):
             print_line(f"{kept}: is not as `export` wrote it, and stays as it is")
     except OSError as error:
@@ -182,7 +205,7 @@ def _write_version(
         discard_unfinished(aside)
 
 
-def _write(served: Served, tokenizer: keras_hub.tokenizers.Tokenizer, path: str) -> None:
+def _write_saved_model(served: Served, path: str) -> None:
     # The endpoints bring the variables they use; a model that Keras 3.15 `track`s is written twice.
     archive = keras.export.ExportArchive()
     for name, (function, input_signature) in served.signatures.items():
@@ -191,7 +214,6 @@ def _write(served: Served, tokenizer: keras_hub.tokenizers.Tokenizer, path: str)
     try:
         archive.write_out(path, verbose=False)
         os.makedirs(extra, exist_ok=True)
-        tokenizer.save_to_preset(extra)
         _write_warmup_requests(extra, served.warmup_requests())
     except tf.errors.OpError as error:  # such as a full disk
         raise OSError(reason(error)) from error

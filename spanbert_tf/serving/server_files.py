@@ -61,6 +61,8 @@ tf.make_ndarray(response.outputs["{output}"])  # {output_shape}
 ```
 
 {signatures}
+
+{rows}
 """
 
 
@@ -80,13 +82,15 @@ class Manual:
         description: description of the model, in a sentence or two.
         output: name of the output that the example reads.
         output_shape: shape of that output.
-        signatures: the signatures, their inputs and outputs, in Markdown.
+        signatures: the signatures of texts, their inputs and outputs, in Markdown.
+        rows: those of packed rows, and how a client packs them.
     """
 
     description: str
     output: str
     output_shape: str
     signatures: str
+    rows: str = ""
 
 
 def write_server_files(
@@ -109,15 +113,36 @@ def write_server_files(
         output=manual.output,
         output_shape=manual.output_shape,
         signatures=manual.signatures,
+        rows=manual.rows,
     )
     contents = {
         "models.config": _MODELS_CONFIG.format(name=_quoted(name), path=_quoted(f"/models/{name}")),
         "batching_parameters.txt": _BATCHING.format(largest=_BATCH_SIZES[-1], allowed=allowed),
-        "README.md": escape_lines(readme),
     }
+    write_readme(directory, readme)
     for file_name, content in contents.items():
-        with open(os.path.join(directory, file_name), "w", encoding="utf-8") as file:
-            file.write(f"{content}{_signature(file_name, content)}\n")
+        _write_signed(directory, file_name, content)
+
+
+def runtime_readme(name: str, manual: Manual, program: str) -> str:
+    """The README of an export for another runtime than TF Serving.
+
+    Args:
+        name: of the model.
+        manual: what it is, and how rows are packed.
+        program: Python that runs such rows.
+    """
+    return f"# {name}\n\n{manual.description}\n\n{manual.rows}\n\n```python\n{program}\n```\n"
+
+
+def write_readme(directory: str, text: str) -> None:
+    """Writes `README.md`, which the next export may replace."""
+    _write_signed(directory, "README.md", escape_lines(text))
+
+
+def _write_signed(directory: str, name: str, content: str) -> None:
+    with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
+        file.write(f"{content}{_signature(name, content)}\n")
 
 
 def _quoted(text: str) -> str:
@@ -128,7 +153,7 @@ def _quoted(text: str) -> str:
 def replace_server_files(source: str, output: str) -> list[str]:
     """Moves the files to their place; returns the paths of those that somebody else wrote there."""
     kept = []
-    for name in _SIGNATURES:
+    for name in _SIGNATURES.keys() & os.listdir(source):
         path = os.path.join(output, name)
         if os.path.lexists(path) and not _is_ours(path, name):
             kept.append(path)

@@ -12,21 +12,24 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.tasks.pipeline import Pipeline, clean_texts, row_specs, text_specs
+from spanbert_tf.tasks.pipeline import Pipeline, clean_texts, packing_code, text_specs
 from spanbert_tf.text.vocabulary import MASK_TOKEN
 
 _SIGNATURES = """| signature | inputs |
 | --- | --- |
 | `serving_default` | `texts`, string [N] |
 | `pack` | `texts`, string [N] |
-| `token_ids` | `token_ids`, `padding_mask`, int32 [N, S]; `mask_positions`, int32 [N, masks] |
 
-`serving_default` returns `fillings` and `probabilities` [N, masks, top k], `token_ids` the same
-with ids in place of strings, and `pack` the rows that `token_ids` takes.
+`serving_default` returns `fillings` and `probabilities` [N, masks, top k], and `pack` the rows that
+`token_ids` takes.
 
 Where requests are put together, a text has as many slots as the text with the most masks; those
-that it does not need are empty, with probability 0. Requests for `token_ids` are put together only
-where their shapes agree: send rows of a few fixed lengths."""
+that it does not need are empty, with probability 0."""
+
+_PLACES = """inputs["mask_positions"] = [
+    [place for place, token in enumerate(row.tokens) if token == "[MASK]"] for row in rows
+]
+del inputs["segment_ids"]"""
 
 
 class FillMask(Pipeline):
@@ -36,9 +39,10 @@ class FillMask(Pipeline):
     model_class = SpanBertMaskedLM
     example: Mapping[str, Any] = {"texts": "The [MASK] of the function."}
     top_k = 5
+    row_names = ("token_ids", "padding_mask", "mask_positions")
 
     def signatures(self, model: SpanBertMaskedLM, top_k: int) -> Signatures:
-        """Of texts, and of rows that are packed already.
+        """Of texts, and what packs them.
 
         Raises:
             BadInputError: the model reads other positions than a text has, or has fewer fillings.
@@ -58,11 +62,30 @@ class FillMask(Pipeline):
         return {
             "serving_default": (graph.fill_texts, text_specs("texts")),
             "pack": (graph.pack_texts, text_specs("texts")),
-            "token_ids": (
-                graph.fill_token_ids,
-                row_specs("token_ids", "padding_mask", "mask_positions"),
-            ),
         }
+
+    def of_rows(
+        self, model: SpanBertMaskedLM, x: dict[str, tf.Tensor], top_k: int
+    ) -> dict[str, tf.Tensor]:
+        """The ids of fillings and their probabilities, [N, M, K]."""
+        choices, probabilities = most_probable(model, x, top_k)
+        return {"filling_ids": choices, "probabilities": probabilities}
+
+    def describe_rows(self, model: SpanBertMaskedLM) -> str:
+        """Of each position that is named."""
+        return "`filling_ids` (int32) and `probabilities` (float32) [rows, masks, top k]"
+
+    def packing(self, model: SpanBertMaskedLM) -> str:
+        """[MASK] is a token of its own in texts."""
+        return f"{packing_code(model, self.example['texts'])}\n{_PLACES}"
+
+    def example_rows(self, model: SpanBertMaskedLM) -> dict[str, tf.Tensor]:
+        """The preprocessor would draw masks; the text has its own."""
+        graph = FillMaskGraph(model, 1)
+        packed = tf.function(graph.pack_texts)(tf.constant([self.example["texts"]]))
+        is_mask = packed["token_ids"] == model.preprocessor.tokenizer.mask_token_id
+        places = tf.where(is_mask)[:, 1]
+        return {**{name: rows[0] for name, rows in packed.items()}, "mask_positions": places}
 
     def manual(self, model: SpanBertMaskedLM) -> Manual:
         """What the export's README says."""
@@ -154,9 +177,8 @@ class FillMaskGraph(tf.Module):
         ordinals = tf.tile(tf.range(1, most_masks + 1)[tf.newaxis], [tf.shape(texts)[0], 1])
         positions = tf.searchsorted(tf.cumsum(is_mask, axis=1), ordinals, side="left")
         is_there = positions < tf.shape(token_ids)[1]
-        token_choices, probabilities = self._most_probable(
-            token_ids, packed["padding_mask"], tf.where(is_there, positions, 0)
-        )
+        rows = {**packed, "mask_positions": tf.where(is_there, positions, 0)}
+        token_choices, probabilities = most_probable(self._model, rows, self._top_k)
         is_there = is_there[:, :, tf.newaxis]
         return {
             "fillings": tf.where(is_there, tf.gather(self._vocabulary, token_choices), ""),
@@ -174,22 +196,6 @@ class FillMaskGraph(tf.Module):
         """
         return self._pack(self._tokenize(texts))
 
-    def fill_token_ids(
-        self, token_ids: tf.Tensor, padding_mask: tf.Tensor, mask_positions: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        """Does the same as `fill_texts` for rows that are packed already.
-
-        Args:
-            token_ids: int32 [N, S].
-            padding_mask: int32 [N, S], 1 where there is a token.
-            mask_positions: int32 [N, M].
-
-        Returns:
-            `token_ids`, int32 [N, M, K], and `probabilities`, float32 [N, M, K].
-        """
-        choices, probabilities = self._most_probable(token_ids, padding_mask, mask_positions)
-        return {"token_ids": choices, "probabilities": probabilities}
-
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self._tokenizer.tokenize(clean_texts(texts))
 
@@ -206,19 +212,23 @@ class FillMaskGraph(tf.Module):
             "padding_mask": tf.sequence_mask(lengths, width, tf.int32),
         }
 
-    def _most_probable(
-        self, token_ids: tf.Tensor, padding_mask: tf.Tensor, mask_positions: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        features = {
-            "token_ids": token_ids,
-            "segment_ids": tf.zeros_like(token_ids),
-            "padding_mask": padding_mask,
-            "mask_positions": mask_positions,
-        }
-        logits = tf.cast(self._model(features, training=False), tf.float32)  # [N, M, V]
-        logits = logits[..., : self._vocabulary.shape[0]]  # rows beyond it have no entry
-        probabilities, choices = tf.math.top_k(tf.nn.softmax(logits), self._top_k)
-        return choices, probabilities
+
+def most_probable(
+    masked_lm: SpanBertMaskedLM, x: dict[str, tf.Tensor], top_k: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The fillings of masks, int32 [N, M, K], and their probabilities, float32.
+
+    Args:
+        masked_lm: the model.
+        x: `token_ids` and `padding_mask`, int32 [N, S], and `mask_positions`, int32 [N, M].
+        top_k: K.
+    """
+    features = {**x, "segment_ids": tf.zeros_like(x["token_ids"])}
+    logits = tf.cast(masked_lm(features, training=False), tf.float32)  # [N, M, V]
+    vocabulary_size = masked_lm.preprocessor.tokenizer.vocabulary_size()
+    logits = logits[..., :vocabulary_size]  # rows beyond it have no entry
+    probabilities, choices = tf.math.top_k(tf.nn.softmax(logits), top_k)
+    return choices, probabilities
 
 
 def _max_tokens(masked_lm: SpanBertMaskedLM) -> int:

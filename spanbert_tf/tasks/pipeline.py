@@ -4,6 +4,8 @@ N inputs, R rows of all of them, C of a chunk.
 """
 
 import abc
+import dataclasses
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -11,13 +13,43 @@ import keras_hub
 import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.serving.exporting import Served, Signatures
+from spanbert_tf.serving.exporting import ROWS, Served, Signatures
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.terminal import show_progress
+from spanbert_tf.terminal import escape_controls, show_progress
+from spanbert_tf.text.positions import SegmentPositions
 
 BATCH_SIZE = 32
 MAX_ROWS = 32  # what `predict` takes at once by default
 TEXT_ALONE = ("text",)  # fields of a pipeline for which a string is an input
+_ROWS = """## Rows of ids
+
+{names} rows that are packed already, int32:
+{inputs}.
+
+It returns {outputs}.
+
+The rows of the example (`pip install tokenizers`; in the version's directory):
+
+```python
+{packing}
+```"""
+_SHAPES = {1: "[N]", 2: "[N, S]", 3: "[N, G, S]"}  # of N rows, or documents of G segments
+_TOKENIZER = """from tokenizers import BertWordPieceTokenizer
+
+tokenizer = BertWordPieceTokenizer(
+    "assets.extra/assets/tokenizer/vocabulary.txt",
+    lowercase={lowercase},
+    strip_accents={strip_accents},
+)
+tokenizer.enable_truncation({length})
+tokenizer.enable_padding(pad_id={pad_id})
+"""
+_ROWS_OF_TEXTS = """rows = tokenizer.encode_batch({texts})
+inputs = {{
+    "token_ids": [row.ids for row in rows],
+    "segment_ids": [row.type_ids for row in rows],
+    "padding_mask": [row.attention_mask for row in rows],
+{note}}}"""
 
 
 class RawInputError(BadInputError):
@@ -47,6 +79,10 @@ class Pipeline(abc.ABC):
         example: inputs of one request, as the graph takes them: the README's, warm-up's, and what
             another precision is compared by. What a signature takes and this lacks is made up.
         answered_by: the signature that raw prediction runs.
+        row_names: features that packed rows have in the signature `token_ids`; by default all that
+            the model reads.
+        needs_tensorflow: why no other runtime computes what the pipeline computes of rows; empty
+            where each does.
         top_k: answers to an input, where the pipeline gives several, unless others are asked for.
         max_characters: of a batch, padding counted; word pieces of longer ones fill memory.
     """
@@ -56,12 +92,14 @@ class Pipeline(abc.ABC):
     fields: ClassVar[tuple[str, ...]] = TEXT_ALONE
     example: ClassVar[Mapping[str, Any]]
     answered_by: ClassVar[str] = "serving_default"
+    row_names: ClassVar[tuple[str, ...]] = ()
+    needs_tensorflow: ClassVar[str] = ""
     top_k: ClassVar[int] = 1
     max_characters: ClassVar[int] = 2**20
 
     @abc.abstractmethod
     def signatures(self, model: keras_hub.models.Task, top_k: int) -> Signatures:
-        """What an export computes, and raw prediction: name → graph function and its inputs.
+        """What an export computes of texts, and raw prediction: name → function and its inputs.
 
         Args:
             model: a trained model with its preprocessor.
@@ -104,9 +142,78 @@ class Pipeline(abc.ABC):
                 raise BadInputError(f"has no text {name!r}; an input has {' and '.join(fields)}")
         return item
 
-    def served(self, model: keras_hub.models.Task, top_k: int) -> Served:
-        """What an export holds."""
-        return Served(self.signatures(model, top_k), self.example, self.manual(model))
+    def of_rows(
+        self, model: keras_hub.models.Task, x: dict[str, tf.Tensor], top_k: int
+    ) -> dict[str, tf.Tensor]:
+        """What the signature `token_ids` returns: numbers alone, which any runtime holds.
+
+        Args:
+            model: as for `signatures`.
+            x: packed rows, int32 [R, …] each.
+            top_k: as for `signatures`.
+        """
+        outputs = model(x, training=False)
+        return outputs if isinstance(outputs, dict) else {"outputs": outputs}
+
+    def describe_rows(self, model: keras_hub.models.Task) -> str:
+        """What `of_rows` returns, in Markdown, for the README of an export."""
+        return "what the model computes"
+
+    def packing(self, model: keras_hub.models.Task) -> str:
+        """Python that packs the example without TensorFlow Text, for that README."""
+        texts = [self.example[name] for name in self.fields_of(model)]
+        return packing_code(model, tuple(texts) if len(texts) > 1 else texts[0])
+
+    def example_rows(self, model: keras_hub.models.Task) -> dict[str, tf.Tensor]:
+        """The example as the model's preprocessor packs it, without a batch's dimension."""
+        texts = [self.example[name] for name in self.fields_of(model)]
+        return without_padding(model.preprocessor(x=tuple(texts) if len(texts) > 1 else texts[0]))
+
+    def row_signature(
+        self, model: keras_hub.models.Task, top_k: int
+    ) -> tuple[Callable[..., dict[str, tf.Tensor]], list[tf.TensorSpec]]:
+        """The graph function of packed rows, and its inputs, [R, S] or as the model reads them."""
+        names = self.row_names or tuple(model.input)
+        specs = [tf.TensorSpec(model.input[name].shape, tf.int32, name=name) for name in names]
+
+        def from_rows(*rows: tf.Tensor) -> dict[str, tf.Tensor]:
+            return self.of_rows(model, dict(zip(names, rows, strict=True)), top_k)
+
+        return from_rows, specs
+
+    def served(
+        self, model: keras_hub.models.Task, top_k: int, *, with_texts: bool = True
+    ) -> Served:
+        """What an export holds.
+
+        Args:
+            model: as for `signatures`.
+            top_k: as for `signatures`.
+            with_texts: whether it takes texts, which needs the operations of TensorFlow Text; rows
+                of ids it takes in any case.
+        """
+        rows = self.row_signature(model, top_k)
+        texts = self.signatures(model, top_k)  # which refuses what the pipeline cannot do
+        if not with_texts:
+            texts = {"serving_default": rows}
+        found = {name: values.numpy().tolist() for name, values in self.example_rows(model).items()}
+        manual = self.manual(model)
+        manual = dataclasses.replace(
+            manual,
+            signatures=manual.signatures if with_texts else "",
+            rows=_ROWS.format(
+                names="Signature `token_ids` takes" if with_texts else "The model takes",
+                inputs=", ".join(f"`{spec.name}` {_SHAPES[spec.shape.rank]}" for spec in rows[1]),
+                outputs=self.describe_rows(model),
+                packing=self.packing(model),
+            ),
+        )
+        served = Served({**texts, ROWS: rows}, {**found, **self.example}, manual)
+        if with_texts:
+            return served
+        name, values = next(iter(served.answer_example().items()))
+        manual = dataclasses.replace(manual, output=name, output_shape=str(list(values.shape)))
+        return served._replace(manual=manual)
 
     def predictor(
         self, model: keras_hub.models.Task, top_k: int | None = None
@@ -184,14 +291,52 @@ def batches_by_length(
     return batches
 
 
+def without_padding(x: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """A row [S] without its padding; other features, such as segments of documents, as they are."""
+    mask = x["padding_mask"]
+    size = int(tf.reduce_sum(mask))
+    return {
+        name: values[:size] if mask.shape.rank == 1 and values.shape == mask.shape else values
+        for name, values in x.items()
+    }
+
+
+def packing_code(
+    model: keras_hub.models.Task, texts: str | tuple[str, ...], names: Sequence[str] = ()
+) -> str:
+    """Python that makes rows of texts with `tokenizers`, for READMEs of exports.
+
+    Args:
+        model: with a preprocessor.
+        texts: one text, or a pair of texts.
+        names: entries of the vocabulary that stand in texts as one token each.
+    """
+    others = [name for name in model.input if name in SegmentPositions._fields]
+    note = f"    # {', '.join(others)}: SegaBERT's positions\n" if others else ""
+    more = f"tokenizer.add_special_tokens({json.dumps(list(names))})\n" if names else ""
+    return tokenizer_code(model) + more + _ROWS_OF_TEXTS.format(texts=repr([texts]), note=note)
+
+
+def tokenizer_code(model: keras_hub.models.Task) -> str:
+    """Python that makes the model's tokenizer of `tokenizers`."""
+    preprocessor = model.preprocessor
+    tokenizer = preprocessor.tokenizer
+    return _TOKENIZER.format(
+        lowercase=tokenizer.casing.lowercase,
+        strip_accents=tokenizer.casing.strip_accents,
+        pad_id=tokenizer.pad_token_id,
+        length=min(preprocessor.sequence_length, model.backbone.max_sequence_length),
+    )
+
+
+def listed(labels: Sequence[str]) -> str:
+    """Names of classes in a README."""
+    return ", ".join(f"`{escape_controls(label)}`" for label in labels)
+
+
 def text_specs(*names: str) -> list[tf.TensorSpec]:
     """Inputs of a signature that are texts, string [N]."""
     return [tf.TensorSpec([None], tf.string, name=name) for name in names]
-
-
-def row_specs(*names: str) -> list[tf.TensorSpec]:
-    """Inputs of a signature that are packed rows, or places in them, int32 [N, any number]."""
-    return [tf.TensorSpec([None, None], tf.int32, name=name) for name in names]
 
 
 def clean_texts(texts: tf.Tensor) -> tf.Tensor:

@@ -13,19 +13,22 @@ from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import write_directory, write_output
 from spanbert_tf.models.keras_hub_presets import is_task_preset
 from spanbert_tf.presets.loading import load_trained
-from spanbert_tf.serving.exporting import export_model
+from spanbert_tf.serving.exporting import Served, export_model
+from spanbert_tf.serving.runtimes import RowExport
 from spanbert_tf.tasks.evaluation import load_task_model
 from spanbert_tf.tasks.fill_mask import FillMask
 from spanbert_tf.tasks.pipeline import BATCH_SIZE, TEXT_ALONE, Pipeline, RawInputError
 from spanbert_tf.tasks.task import task_of_preset, task_of_records
+from spanbert_tf.tasks.text_embedding import TextEmbedding
 from spanbert_tf.terminal import print_line
 
 _ADVICE = (
     "a line is an object of the task's fields; for plain texts, a line each, give --format text"
 )
+SAVED_MODEL = "saved_model"
 _PREDICTIONS = OutputKind("predictions", "")
 _SHOWN_LABELS = 20
-_KEYS = {"score", "clusters"}  # one of which each prediction has, and no raw input
+_KEYS = {"score", "clusters", "embedding"}  # one of which each prediction has, and no raw input
 
 
 class Predictor:
@@ -109,7 +112,10 @@ def pipeline_of_preset(preset: str) -> Pipeline | None:
     """
     if (task := task_of_preset(preset)) is not None:
         return task
-    return FillMask() if is_task_preset(preset, FillMask.model_class) else None
+    for pipeline in (FillMask(), TextEmbedding()):
+        if is_task_preset(preset, pipeline.model_class):
+            return pipeline
+    return None
 
 
 def run_prediction(
@@ -202,30 +208,74 @@ def predict_lines(
     print_line(f"{output}: predictions for {len(inputs):,} inputs")
 
 
-def export_preset(preset: str, output: str, *, top_k: int = 5, **options: object) -> str:
-    """Writes `output/version/`, a SavedModel that TF Serving loads.
+def export_preset(
+    preset: str,
+    output: str,
+    *,
+    top_k: int = 5,
+    embeddings: bool = False,
+    without_text_ops: bool = False,
+    file_format: str = SAVED_MODEL,
+    sequence_length: int | None = None,
+    int8: bool = False,
+    **options: object,
+) -> str:
+    """Writes `output/version/`, a SavedModel that TF Serving loads, or what another runtime does.
 
-    It loads with TensorFlow and TensorFlow Text alone. Beside the versions lie `models.config`,
-    `batching_parameters.txt` and a README.
+    A SavedModel loads with TensorFlow and TensorFlow Text alone. Beside the versions lie a README
+    and, for TF Serving, `models.config` and `batching_parameters.txt`.
 
     Args:
-        preset: preset of a fine-tuned model, or of a masked-language model with a trained head.
+        preset: preset of a fine-tuned model, or of a masked-language model with a trained head;
+            for embeddings of any encoder.
         output: the model's directory for TF Serving; its name is the model's.
         top_k: predictions of each input, where the task has several.
+        embeddings: whether it computes vectors of texts, whatever else the preset is for.
+        without_text_ops: whether it takes ids alone; then it loads without TensorFlow Text.
+        file_format: `SAVED_MODEL`, or a name of `RUNTIMES`, which take ids alone.
+        sequence_length: positions of a row, for `"litert"`.
+        int8: whether weights have 8 bits, for `"litert"`.
         **options: `version`, `precision`, `overwrite`; as for `export_model`.
 
     Returns:
-        The path of the SavedModel.
+        The path of the version.
 
     Raises:
-        BadInputError: the preset cannot be used, the version exists, or it cannot be written.
+        BadInputError: the preset cannot be used, options do not go together, the version exists,
+            or it cannot be written.
     """
-    pipeline = task_of_preset(preset) or FillMask()  # which says what an encoder lacks
+    pipeline = TextEmbedding() if embeddings else pipeline_of_preset(preset)
+    if pipeline is None:
+        raise BadInputError(
+            f"{preset}: has no trained head; use the preset of a trained model, or give "
+            "--embeddings for what its encoder computes"
+        )
+    runtime = None
+    if file_format == SAVED_MODEL:
+        if sequence_length is not None or int8:
+            raise BadInputError("--sequence-length and --int8 are of --format litert")
+    elif pipeline.needs_tensorflow:
+        raise BadInputError(f"--format {file_format}: {pipeline.needs_tensorflow}")
+    elif options.get("precision", "float32") != "float32":
+        raise BadInputError(f"--format {file_format}: computes in float32; leave --precision out")
+    else:
+        runtime = RowExport(file_format, sequence_length, int8)
+
+    def served(model: keras_hub.models.Task) -> Served:
+        longest = model.backbone.max_sequence_length
+        if sequence_length is not None and sequence_length > longest:
+            raise BadInputError(
+                f"--sequence-length {sequence_length}: the model reads {longest} positions at most"
+            )
+        with_texts = runtime is None and not without_text_ops
+        return pipeline.served(model, top_k, with_texts=with_texts)
+
     return export_model(
         pipeline.model_class,
         preset,
         output,
-        lambda model: pipeline.served(model, top_k),
+        served,
+        runtime=runtime,
         **options,
     )
 

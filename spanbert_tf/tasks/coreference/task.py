@@ -34,7 +34,7 @@ from spanbert_tf.tasks.coreference.records import (
     CoreferenceInfo,
 )
 from spanbert_tf.tasks.coreference.report import report_page
-from spanbert_tf.tasks.pipeline import string_tensor
+from spanbert_tf.tasks.pipeline import string_tensor, tokenizer_code
 from spanbert_tf.tasks.task import Outcome, Task
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.training.checkpoints import Best
@@ -50,6 +50,26 @@ exclusive), `clusters` (numbers from 0 in the order of first mentions) and `ment
 `speakers` has a name for each line of the text that has words, with line ends between them.
 Texts are read in segments of {sequence_length} word pieces, so they may have any length; memory
 grows with it, and from {max_pieces:,} pieces on no more than {max_top_spans:,} spans are kept."""
+
+# Of one segment. A piece begins a word unless it continues one; [CLS] and [SEP] are in no word.
+_PACKING = """sentences = ["Ann has a cat.", "She likes it."]
+rows = [tokenizer.encode(sentence, add_special_tokens=False) for sentence in sentences]
+pieces = [piece for row in rows for piece in row.tokens]
+begins = [not piece.startswith("##") for piece in pieces]
+size = len(pieces) + 2
+start, end = (tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]"))
+numbers = [number for number, row in enumerate(rows) for _ in row.ids]
+inputs = {
+    "token_ids": [[[start, *(token for row in rows for token in row.ids), end]]],
+    "padding_mask": [[[1] * size]],
+    "piece_positions": [list(range(size))],
+    "sentence_indices": [[0, *numbers, len(sentences)]],
+    "begins_word": [[0, *begins, 0]],
+    "ends_word": [[0, *begins[1:], 1, 0]],
+    "speaker_ids": [[1, *(0 for _ in pieces), 1]],
+    "segment_indices": [[0] * size],
+    "genre_ids": [0],
+}"""
 
 
 class Coreference(Task):
@@ -68,11 +88,34 @@ class Coreference(Task):
     written_files = WRITTEN_FILES
     example: Mapping[str, Any] = {"text": "Ann has a cat. She likes it."}
     answered_by = "dialogue"
+    needs_tensorflow = (
+        "coreference sorts and links spans by operations that it lacks; export it for TensorFlow"
+    )
     max_characters = 16_384  # about 4,096 pieces
 
     def signatures(self, model: SpanBertCoreferenceResolver, top_k: int) -> Signatures:
         """Of texts, and of dialogues; there is one set of clusters."""
         return ResolveTexts(model).signatures()
+
+    def of_rows(
+        self, model: SpanBertCoreferenceResolver, x: dict[str, tf.Tensor], top_k: int
+    ) -> dict[str, tf.Tensor]:
+        """Spans of positions in place of words."""
+        places = tf.range(tf.shape(x["begins_word"])[1])
+        words = tf.zeros_like(x["begins_word"]) + places  # [B, T]
+        linked = link_spans(model, {"word_indices": words}, model(x, training=False))
+        return dict(zip(("starts", "ends", "clusters"), linked, strict=True))
+
+    def describe_rows(self, model: SpanBertCoreferenceResolver) -> str:
+        """As `LinkedSpans`."""
+        return (
+            "for each document spans of positions, `starts`, `ends` (inclusive) and `clusters`\n"
+            "(int32 [documents, spans]), -1 where a span is no mention"
+        )
+
+    def packing(self, model: SpanBertCoreferenceResolver) -> str:
+        """A document of one segment, sentence by sentence."""
+        return tokenizer_code(model) + _PACKING
 
     def manual(self, model: SpanBertCoreferenceResolver) -> Manual:
         """What the export's README says."""

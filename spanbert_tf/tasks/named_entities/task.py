@@ -33,7 +33,7 @@ from spanbert_tf.tasks.named_entities.records import (
     NamedEntitiesInfo,
     SentenceLine,
 )
-from spanbert_tf.tasks.pipeline import string_tensor, text_specs
+from spanbert_tf.tasks.pipeline import listed, string_tensor, text_specs
 from spanbert_tf.tasks.report import marked_parts, print_class_scores, render_page
 from spanbert_tf.tasks.task import Outcome, Task
 from spanbert_tf.terminal import print_line
@@ -81,6 +81,21 @@ class NamedEntities(Task):
     def signatures(self, model: SpanBertTokenClassifier, top_k: int) -> Signatures:
         """One, which returns all entities."""
         return {"serving_default": (FindEntities(model).find, text_specs("text"))}
+
+    def of_rows(
+        self, model: SpanBertTokenClassifier, x: dict[str, tf.Tensor], top_k: int
+    ) -> dict[str, tf.Tensor]:
+        """Labels of pieces, whose entities a client puts together."""
+        labels, scores = best_labels(model(x, training=False))
+        return {"labels": labels, "scores": scores}
+
+    def describe_rows(self, model: SpanBertTokenClassifier) -> str:
+        """With the names of the labels, which the graph does not return."""
+        return (
+            "for each position the number of its most probable label, `labels` (int32), and\n"
+            "that label's probability, `scores` (float32), both [rows, positions]; the labels\n"
+            f"are {listed(model.labels)}"
+        )
 
     def manual(self, model: SpanBertTokenClassifier) -> Manual:
         """What the export's README says."""

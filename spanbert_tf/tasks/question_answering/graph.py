@@ -14,16 +14,14 @@ import tensorflow as tf
 
 from spanbert_tf.data.windows import WindowPacker, Windows
 from spanbert_tf.models import SpanBertQuestionAnswerer
-from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.tasks.pipeline import clean_texts, map_row_chunks, row_specs, text_specs
-from spanbert_tf.text.positions import SegmentPositions, pair_positions
+from spanbert_tf.tasks.pipeline import clean_texts, map_row_chunks
+from spanbert_tf.text.positions import pair_positions
 from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
 
 NO_SPAN = -1e30  # score that marks an invalid span
 SPANS_OF_A_WINDOW = 20  # as in the original code for SQuAD
 _SPANS_OF_A_CANDIDATE = 8  # spans considered for each candidate, since texts recur
 _BYTES_AT_ONCE = 1 << 24  # of contexts that are copied
-_ROW = ("token_ids", "segment_ids", "padding_mask")
 _SPAN_DTYPES = (tf.int32, tf.float32, tf.int32, tf.int32, tf.float32)  # of `WindowSpans`
 
 
@@ -168,9 +166,6 @@ class AnswerQuestions(tf.Module):
     Args:
         answerer: the model, with its preprocessor.
         top_k: answers for each question.
-
-    Attributes:
-        row_names: inputs of `logits_of_rows`.
     """
 
     def __init__(self, answerer: SpanBertQuestionAnswerer, top_k: int) -> None:
@@ -179,7 +174,6 @@ class AnswerQuestions(tf.Module):
         self._top_k = top_k
         preprocessor = answerer.preprocessor
         self._segment_aware = preprocessor.segment_aware
-        self.row_names = (*_ROW, *(SegmentPositions._fields if self._segment_aware else ()))
         tokenizer = preprocessor.tokenizer
         vocabulary = tokenizer.get_vocabulary()
         self._tokenizer = WordPieceTokenizer.shared(vocabulary, tokenizer.casing)
@@ -242,22 +236,6 @@ class AnswerQuestions(tf.Module):
             "probabilities": probabilities,
             "null_odds": found.null_odds,
             "is_answerable": (probabilities[:, 0] > 0) & (found.null_odds <= threshold),
-        }
-
-    def logits_of_rows(self, *row: tf.Tensor) -> dict[str, tf.Tensor]:
-        """`start_logits` and `end_logits`, float32 [N, S], of rows that are packed already.
-
-        Args:
-            *row: `token_ids`, `segment_ids`, `padding_mask` and, for a model that reads SegaBERT's
-                positions, `paragraph_indices`, `sentence_indices`, `token_indices`; int32 [N, S].
-        """
-        return self._model(dict(zip(self.row_names, row, strict=True)), training=False)
-
-    def signatures(self) -> Signatures:
-        """Of texts, and of rows that are packed already."""
-        return {
-            "serving_default": (self.answer, text_specs("question", "context")),
-            "token_ids": (self.logits_of_rows, row_specs(*self.row_names)),
         }
 
     def _spans_of(self, windows: Windows, places: "_BytesOfTokens") -> WindowSpans:

@@ -23,7 +23,7 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.tasks.pipeline import best_of
+from spanbert_tf.tasks.pipeline import best_of, packing_code, text_specs
 from spanbert_tf.tasks.question_answering.answers import (
     AnsweredQuestion,
     answer_by_overlap,
@@ -58,17 +58,12 @@ from spanbert_tf.text.vocabulary import is_continuation
 
 _PASSAGE_LISTS = (OFFSET_STARTS, OFFSET_ENDS, HAS_MOST_CONTEXT)
 _ANSWER_STYLE = "bold green"
-_SIGNATURES = """| signature | inputs |
-| --- | --- |
-| `serving_default` | `question`, `context`, string [N] |
-| `token_ids` | {row}, int32 [N, S] |
-
-`serving_default` returns the best answers of each question: `answers` (texts of the context),
-`starts` and `ends` (characters of the context, the end exclusive) and `probabilities` (among the
-{num_candidates} best answers, as `predict` has them), all [N, top k]; `null_odds` [N]: how much
-more the model is for no answer than for the best one; and `is_answerable` [N]: whether they are at
-most the threshold that was best on the development set. Contexts may have any length. `token_ids`
-returns `start_logits` and `end_logits` [N, S]."""
+_SIGNATURES = """`serving_default` takes `question` and `context`, string [N], and returns the best
+answers of each question: `answers` (texts of the context), `starts` and `ends` (characters of the
+context, the end exclusive) and `probabilities` (among the {num_candidates} best answers, as
+`predict` has them), all [N, top k]; `null_odds` [N]: how much more the model is for no answer than
+for the best one; and `is_answerable` [N]: whether they are at most the threshold that was best on
+the development set. Contexts may have any length."""
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _FILTERS = {"inexact": "no exact match", "wrong": "F1 of 0"}
 
@@ -100,18 +95,28 @@ class QuestionAnswering(Task):
     }
 
     def signatures(self, model: SpanBertQuestionAnswerer, top_k: int) -> Signatures:
-        """Of texts, and of rows that are packed already."""
-        return AnswerQuestions(model, max(top_k, 1)).signatures()
+        """One, of texts."""
+        function = AnswerQuestions(model, max(top_k, 1)).answer
+        return {"serving_default": (function, text_specs("question", "context"))}
+
+    def describe_rows(self, model: SpanBertQuestionAnswerer) -> str:
+        """What the model computes; the windows of a context and its answers are the client's."""
+        return "`start_logits` and `end_logits` (float32 [rows, positions])"
+
+    def packing(self, model: SpanBertQuestionAnswerer) -> str:
+        """The passage comes first, unless the model has it otherwise."""
+        question, context = (self.example[name] for name in self.fields)
+        is_first = model.preprocessor.question_first
+        return packing_code(model, (question, context) if is_first else (context, question))
 
     def manual(self, model: SpanBertQuestionAnswerer) -> Manual:
         """What the export's README says."""
-        row = ", ".join(f"`{name}`" for name in AnswerQuestions(model, 1).row_names)
         return Manual(
             description="An extractive question answerer: a question and a context in, the parts "
             "of the context\nthat answer it out.",
             output="answers",
             output_shape="[questions, top k]",
-            signatures=_SIGNATURES.format(row=row, num_candidates=model.num_candidates),
+            signatures=_SIGNATURES.format(num_candidates=model.num_candidates),
         )
 
     def answer(

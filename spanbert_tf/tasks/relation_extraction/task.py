@@ -1,6 +1,7 @@
 """Relation extraction as a `Task`. B rows, S positions."""
 
 import collections
+import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.tasks.pipeline import best_of, text_specs
+from spanbert_tf.tasks.pipeline import best_of, listed, packing_code, text_specs, without_padding
 from spanbert_tf.tasks.relation_extraction.graph import ClassifyRelations, relation_probabilities
 from spanbert_tf.tasks.relation_extraction.metrics import score_semeval2010, score_tacred
 from spanbert_tf.tasks.relation_extraction.records import (
@@ -41,6 +42,7 @@ from spanbert_tf.tasks.report import (
     render_page,
 )
 from spanbert_tf.tasks.task import Outcome, Task
+from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX
 
 _SIGNATURES = """`serving_default` takes `text` (string [N]), `subject` and `object` (int32 [N, 2],
 characters of the text, the end exclusive), `subject_type` and `object_type` (string [N]; empty or
@@ -81,6 +83,31 @@ class RelationExtraction(Task):
         places = [tf.TensorSpec([None, 2], tf.int32, name=name) for name in ("subject", "object")]
         function = ClassifyRelations(model, top_k).classify
         return {"serving_default": (function, [text, *places, *types])}
+
+    def of_rows(
+        self, model: SpanBertRelationClassifier, x: dict[str, tf.Tensor], top_k: int
+    ) -> dict[str, tf.Tensor]:
+        """Probabilities of all relations."""
+        return {"probabilities": relation_probabilities(model(x, training=False))}
+
+    def describe_rows(self, model: SpanBertRelationClassifier) -> str:
+        """With the names of the relations, which the graph does not return."""
+        labels = model.labels
+        return f"`probabilities` (float32 [rows, {len(labels)}]) of\n{listed(labels)}"
+
+    def packing(self, model: SpanBertRelationClassifier) -> str:
+        """Each entity is a marker, or lies between two of them; of these a text is the pieces."""
+        preprocessor = model.preprocessor
+        vocabulary = preprocessor.tokenizer.get_vocabulary()
+        _, *pieces, _ = (vocabulary[number] for number in self.example_rows(model)["token_ids"])
+        text = " ".join(pieces).replace(f" {CONTINUATION_PREFIX}", "")
+        markers = preprocessor.markers
+        code = packing_code(model, text, sorted(set(markers.values())))
+        return f"# {json.dumps(markers)}\n{code}"
+
+    def example_rows(self, model: SpanBertRelationClassifier) -> dict[str, tf.Tensor]:
+        """The preprocessor takes the places of entities, too."""
+        return without_padding(model.preprocessor(dict(self.example)))
 
     def manual(self, model: SpanBertRelationClassifier) -> Manual:
         """What the export's README says."""

@@ -25,7 +25,7 @@ from spanbert_tf.models import (
 from spanbert_tf.presets.writing import published_name
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.tasks.pipeline import best_of, clean_texts, text_specs
+from spanbert_tf.tasks.pipeline import best_of, clean_texts, listed, text_specs
 from spanbert_tf.tasks.report import class_scores, print_class_scores, print_confusions, render_page
 from spanbert_tf.tasks.task import Outcome, Task
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, submission_file, submission_text
@@ -43,7 +43,6 @@ from spanbert_tf.tasks.text_classification.records import (
     TextClassificationInfo,
     text_names,
 )
-from spanbert_tf.terminal import escape_controls
 from spanbert_tf.training.checkpoints import Best
 
 # What records hold, without and with each property, and how a `prepare` command makes it so.
@@ -60,6 +59,7 @@ _NUMBER_FILTERS = {"far": f"off by {_FAR:g} or more"}
 _CLASSES = """Signature `serving_default`: {inputs} → `labels` (string [texts], the most probable
 class of each), `probabilities` (float32 [texts, {count}]) of the classes
 {labels}, in this order."""
+_OF_CLASSES = "`probabilities` of the {count} classes (float32 [rows, {count}])"
 _NUMBER = """Signature `serving_default`: {inputs} → `scores` (float32 [texts]): {labels}."""
 
 
@@ -86,19 +86,32 @@ class TextClassification(Task):
 
         def classify(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
             x = model.preprocessor.pack_texts(*map(clean_texts, texts))
-            found = probabilities(model, model(x, training=False))  # [N, C]
+            found = self.of_rows(model, x, top_k)
             if model.is_regression:
-                return {"scores": found[:, 0]}
-            labels = tf.gather(tf.constant(model.labels), tf.argmax(found, axis=-1))
-            return {"labels": labels, "probabilities": found}
+                return found
+            best = tf.argmax(found["probabilities"], axis=-1)
+            return {"labels": tf.gather(tf.constant(model.labels), best), **found}
 
         return {"serving_default": (classify, text_specs(*text_names(model.preprocessor.is_pair)))}
+
+    def of_rows(
+        self, model: SpanBertTextClassifier, x: dict[str, tf.Tensor], top_k: int
+    ) -> dict[str, tf.Tensor]:
+        """`probabilities`, float32 [N, C], or of a regression `scores`, float32 [N]."""
+        found = probabilities(model, model(x, training=False))  # [N, C]
+        return {"scores": found[:, 0]} if model.is_regression else {"probabilities": found}
+
+    def describe_rows(self, model: SpanBertTextClassifier) -> str:
+        """In the order of the labels."""
+        if model.is_regression:
+            return "`scores` (float32 [rows])"
+        return _OF_CLASSES.format(count=len(model.labels))
 
     def manual(self, model: SpanBertTextClassifier) -> Manual:
         """What the export's README says."""
         is_pair = model.preprocessor.is_pair
         inputs = ", ".join(f"`{name}`" for name in text_names(is_pair)) + " (string [texts])"
-        labels = ", ".join(f"`{escape_controls(label)}`" for label in model.labels)
+        labels = listed(model.labels)
         template = _NUMBER if model.is_regression else _CLASSES
         return Manual(
             description="Classifies pairs of texts." if is_pair else "Classifies texts.",

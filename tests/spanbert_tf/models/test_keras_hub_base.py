@@ -159,6 +159,7 @@ TASKS = {
     "QuestionAnswerer": ({}, (QUESTIONS, tf.constant(["the cat", "bob"]))),
     "CoreferenceResolver": ({"feature_dim": 2, "ffnn_dim": 4}, (tf.constant(TEXTS), CLUSTERS)),
     "MaskedLM": ({}, (tf.constant(TEXTS),)),
+    "TextEmbedder": ({"pooling_mode": "cls"}, (tf.constant(TEXTS),)),
 }
 DEPART = {
     "MaskedLM": "each call draws new masks, and the base wants the same three times",

@@ -1,9 +1,9 @@
 """Versions beside one another, and files that export did not write."""
 
 import hashlib
-import multiprocessing
-import os
 import signal
+import subprocess
+import sys
 
 import keras
 import pytest
@@ -15,9 +15,18 @@ from spanbert_tf.models import (
     SpanBertMaskedLMPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.serving import exporting
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "."]
+
+KILLED_AS_IT_WRITES = """
+import os, signal
+from spanbert_tf.cli import main
+from spanbert_tf.lazy import import_keras
+import_keras()
+from spanbert_tf.serving import exporting
+exporting.write_directory = lambda *arguments, **options: os.kill(os.getpid(), signal.SIGKILL)
+main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -49,22 +58,15 @@ def digests(directory):
 
 def test_what_a_killed_export_left_is_removed_by_the_next(preset, tmp_path):
     output = tmp_path / "served"
-    context = multiprocessing.get_context("fork")
-    killed = context.Process(target=_killed_as_it_writes, args=(preset, output))
-    killed.start()
-    killed.join()
-    assert killed.exitcode == -signal.SIGKILL
+    arguments = ("export", "--preset", preset, "--output", str(output))
+    killed = subprocess.run([sys.executable, "-c", KILLED_AS_IT_WRITES, *arguments])
+    assert killed.returncode == -signal.SIGKILL
     left = {path.name for path in output.iterdir()}
     assert left == {".server-files-1.incomplete"}
     assert export(preset, output) == 0
     names = {path.name for path in output.iterdir()}
     assert names == {"1", "README.md", "models.config", "batching_parameters.txt"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["served"]
-
-
-def _killed_as_it_writes(preset, output):
-    exporting.write_directory = lambda *arguments, **options: os.kill(os.getpid(), signal.SIGKILL)
-    main(["export", "--preset", preset, "--output", str(output)])
 
 
 @pytest.mark.slow

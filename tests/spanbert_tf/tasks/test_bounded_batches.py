@@ -5,14 +5,12 @@ import json
 import click.testing
 import pytest
 import tensorflow as tf
-from tiny_models import INPUTS, SENTENCE, tiny_model
+from tiny_models import INPUTS, SENTENCE, pipeline_of, tiny_model
 
 from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.task_cli import predict
-from spanbert_tf.tasks.fill_mask import FillMask
 from spanbert_tf.tasks.pipeline import MAX_ROWS
-from spanbert_tf.tasks.table import load_task
 
 LONG = {
     "question_answering": {"question": "who has the cat ?", "context": SENTENCE * 200},
@@ -21,8 +19,7 @@ LONG = {
 
 
 def raw_function(name):
-    pipeline = FillMask() if name == "fill_mask" else load_task(name)
-    return pipeline.predictor(tiny_model(name))
+    return pipeline_of(name).predictor(tiny_model(name))
 
 
 @pytest.fixture

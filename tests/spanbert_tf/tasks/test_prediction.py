@@ -6,7 +6,7 @@ import math
 
 import click.testing
 import pytest
-from tiny_models import INPUTS, SENTENCE, tiny_model
+from tiny_models import ALL_INPUTS, SENTENCE, tiny_model
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertTextClassifier, SpanBertTextClassifierPreprocessor
@@ -16,8 +16,8 @@ from spanbert_tf.tasks.coreference.task import Coreference
 from spanbert_tf.tasks.prediction import Predictor, predict_lines
 
 # A resolver takes many seconds to trace: its words and fields are tested without a predictor.
-PREDICTORS = [name for name in INPUTS if name != "coreference"]
-OF_ONE_TEXT = [name for name in PREDICTORS if INPUTS[name].keys() == {"text"}]
+PREDICTORS = [name for name in ALL_INPUTS if name != "coreference"]
+OF_ONE_TEXT = [name for name in PREDICTORS if ALL_INPUTS[name].keys() == {"text"}]
 ACCENTS = "Ann HAS the C\u00e2T . Bo\u0301B ha\u1e61 the Cat ?"  # accents of their own, too
 
 
@@ -44,7 +44,7 @@ def rounded(found):
 @pytest.mark.parametrize("name", OF_ONE_TEXT)
 def test_a_string_is_a_dict_of_a_text(name, predictor_of):
     predict = predictor_of(name)
-    item = INPUTS[name]
+    item = ALL_INPUTS[name]
     other = {"text": item["text"] + " bob has"}
     of_dict = predict(item)
     assert rounded(predict(item["text"])) == rounded(of_dict)
@@ -58,8 +58,8 @@ def test_a_string_is_a_dict_of_a_text(name, predictor_of):
 @pytest.mark.parametrize("name", sorted({*PREDICTORS} - {*OF_ONE_TEXT}))
 def test_a_string_is_refused_where_more_is_read_and_the_fields_are_named(name, predictor_of):
     predict = predictor_of(name)
-    wanted = " and ".join(INPUTS[name])
-    for inputs, number in ((SENTENCE, 1), ([INPUTS[name], SENTENCE], 2)):
+    wanted = " and ".join(ALL_INPUTS[name])
+    for inputs, number in ((SENTENCE, 1), ([ALL_INPUTS[name], SENTENCE], 2)):
         with pytest.raises(
             BadInputError, match=f"^input {number}: is of type str; {name} reads dicts of {wanted}$"
         ):
@@ -88,7 +88,7 @@ def test_predictors_say_what_they_are(predictor_of):
     shown = {name: repr(predictor_of(name)) for name in PREDICTORS}
     for name, text in shown.items():
         preset = predictor_of(name).preset
-        fields = tuple(INPUTS[name])
+        fields = tuple(ALL_INPUTS[name])
         assert text.startswith(f"Predictor({preset!r}, task={name!r}, fields={fields!r}")
     assert shown["named_entities"].endswith(", labels=('O', 'B-X', 'I-X'))")
     assert predictor_of("relation_extraction").labels == ("no", "yes")

@@ -4,6 +4,9 @@ import keras
 from task_tests import SPECIAL
 
 from spanbert_tf import models
+from spanbert_tf.tasks.fill_mask import FillMask
+from spanbert_tf.tasks.table import load_task
+from spanbert_tf.tasks.text_embedding import TextEmbedding
 
 WORDS = ["ann", "bob", "has", "the", "cat", ".", "who", "?"]
 MARKERS = [f"[unused{number}]" for number in range(1, 8)]
@@ -18,13 +21,20 @@ INPUTS = {
     "coreference": {"text": SENTENCE},
     "fill_mask": {"text": "ann has the [MASK] ."},
 }
+ALL_INPUTS = {**INPUTS, "text_embedding": {"text": SENTENCE}}  # of a model without a head, too
 
 
-def tiny_model(name):
+def pipeline_of(name):
+    """What answers the input of that name."""
+    beside = {"fill_mask": FillMask, "text_embedding": TextEmbedding}
+    return beside[name]() if name in beside else load_task(name)
+
+
+def tiny_model(name, is_lowercase=True):
     keras.utils.set_random_seed(1)
     backbone = models.SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=LENGTH)
     options = {"special_tokens_in_strings": True} if name == "fill_mask" else {}
-    tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True, **options)
+    tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=is_lowercase, **options)
     model_class, heads = {
         "question_answering": (models.SpanBertQuestionAnswerer, {"stride": 4}),
         "named_entities": (models.SpanBertTokenClassifier, {"labels": ["O", "B-X", "I-X"]}),
@@ -32,6 +42,7 @@ def tiny_model(name):
         "relation_extraction": (models.SpanBertRelationClassifier, {"labels": ["no", "yes"]}),
         "coreference": (models.SpanBertCoreferenceResolver, {"feature_dim": 2, "ffnn_dim": 2}),
         "fill_mask": (models.SpanBertMaskedLM, {}),
+        "text_embedding": (models.SpanBertTextEmbedder, {}),
     }[name]
     preprocessor = model_class.preprocessor_cls(tokenizer, LENGTH)
     return model_class(backbone, preprocessor=preprocessor, **heads)

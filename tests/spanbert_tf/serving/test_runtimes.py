@@ -1,0 +1,143 @@
+"""Exports for other runtimes, each run by its own as its README says."""
+
+import os
+import re
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny_models import ALL_INPUTS, LENGTH, pipeline_of, tiny_model
+
+from spanbert_tf.cli import main
+from spanbert_tf.presets.writing import write_preset
+
+OPTIONS = {"onnx": "", "openvino": "", "litert": f"--sequence-length {LENGTH}"}
+TASKS = [name for name in ALL_INPUTS if name != "coreference"]
+
+
+@pytest.fixture(scope="module")
+def preset_of(tmp_path_factory):
+    """Task → a tiny model with weights that matter, and its preset."""
+    directory, made = tmp_path_factory.mktemp("presets"), {}
+
+    def make(name):
+        if name not in made:
+            model, random = tiny_model(name), np.random.default_rng(3)
+            model.set_weights([w + random.normal(0, 0.2, w.shape) for w in model.get_weights()])
+            model.is_head_trained = True
+            write_preset(model, str(directory / name))
+            made[name] = model, str(directory / name)
+        return made[name]
+
+    return make
+
+
+def export(preset, output, options):
+    with pytest.raises(SystemExit) as stop:
+        main(["export", "--preset", preset, "--output", str(output), *options.split()])
+    return stop.value.code
+
+
+@pytest.mark.parametrize("file_format", OPTIONS)
+@pytest.mark.parametrize("name", TASKS)
+def test_each_runtime_answers_the_readmes_rows_as_tensorflow_does(
+    name, file_format, preset_of, tmp_path, capfd
+):
+    model, preset = preset_of(name)
+    assert export(preset, tmp_path / "m", f"--format {file_format} {OPTIONS[file_format]}") == 0
+    printed = capfd.readouterr().out
+    said = re.search(r"/m/1: ([\d,]+) bytes; .* differs by up to (\S+) from", printed)
+    assert float(said[2]) < 1e-5
+    assert int(said[1].replace(",", "")) > 4 * sum(w.size for w in model.get_weights()) / 2
+    programs = re.findall(r"```python\n(.*?)```", (tmp_path / "m" / "README.md").read_text(), re.S)
+    save = 'np.savez("outputs.npz", **{name: np.array(values) for name, values in outputs.items()})'
+    keep = 'np.savez("inputs.npz", **{name: np.array(rows) for name, rows in inputs.items()})'
+    child = subprocess.run(
+        [sys.executable, "-c", "\n".join((*programs, save, keep))],
+        cwd=tmp_path / "m" / "1",
+        capture_output=True,
+        text=True,
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    inputs, outputs = (
+        np.load(tmp_path / "m" / "1" / f"{kind}.npz") for kind in ("inputs", "outputs")
+    )
+    x = {key: tf.constant(inputs[key], tf.int32) for key in inputs}
+    expected = pipeline_of(name).of_rows(model, x, 5)
+    assert set(outputs) == expected.keys()
+    for key, values in expected.items():
+        found = outputs[key]
+        if file_format == "litert" and found.shape != values.shape:
+            found = found[:, : values.shape[1]]  # of a padded row
+        np.testing.assert_allclose(found, values, rtol=0, atol=1e-5, err_msg=key)
+
+
+def test_weights_of_8_bits_are_smaller_and_their_difference_is_told(preset_of, tmp_path, capfd):
+    _, preset = preset_of("text_classification")
+    said = {}
+    for options in ("", "--int8"):
+        options = f"--format litert --sequence-length {LENGTH} --overwrite {options}"
+        assert export(preset, tmp_path / "m", options) == 0
+        found = re.search(r"([\d,]+) bytes; .* by up to (\S+) from", capfd.readouterr().out)
+        said[options] = int(found[1].replace(",", "")), float(found[2])
+    (plain, exact), (small, rounded) = said.values()
+    assert exact < 1e-5 and rounded < 0.1
+    assert small <= plain
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "line"),
+    [
+        ("coreference", "--format onnx", "--format onnx: coreference sorts and links spans"),
+        ("fill_mask", "--format onnx --int8", "--format onnx: --int8 is of --format litert"),
+        ("fill_mask", "--int8", "--sequence-length and --int8 are of --format litert"),
+        ("fill_mask", "--format litert", "--format litert: its rows have one width; give --seq"),
+        ("fill_mask", "--format openvino --sequence-length 9", "--format openvino: --sequence-le"),
+        ("fill_mask", "--format onnx --precision bfloat16", "--format onnx: computes in float32"),
+        ("fill_mask", "--format litert --sequence-length 17", "--sequence-length 17: the model r"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(name, options, line, preset_of, tmp_path, capfd):
+    _, preset = preset_of(name)
+    assert export(preset, tmp_path / "m", options) == 2
+    assert capfd.readouterr().err.startswith(f"spanbert-tf: {line}")
+    assert not os.path.exists(tmp_path / "m")
+
+
+def test_a_runtime_that_is_not_installed_is_named(preset_of, tmp_path, capfd, monkeypatch):
+    _, preset = preset_of("fill_mask")
+    monkeypatch.setitem(sys.modules, "tf2onnx", None)
+    assert export(preset, tmp_path / "m", "--format onnx") == 2
+    assert "pip install 'spanbert_tf[onnx]'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("part", ["backbone", *TASKS])
+def test_keras_own_export_to_onnx_loads_and_is_equal(part, preset_of, tmp_path):
+    """Exact GELU is an operation that tf2onnx leaves in the file as TensorFlow's."""
+    import onnxruntime
+
+    model, _ = preset_of("text_classification" if part == "backbone" else part)
+    model = model.backbone if part == "backbone" else model
+    path = str(tmp_path / "model.onnx")
+    random = np.random.default_rng(1)
+    x = {name: random.integers(0, 2, (3, 7)).astype("int32") for name in model.input}
+    x["token_ids"] = random.integers(5, 20, (3, 7)).astype("int32")
+    x["padding_mask"] = np.sort(x["padding_mask"])[:, ::-1] | (np.arange(7) == 0)
+    x = {name: np.ascontiguousarray(values, "int32") for name, values in x.items()}
+    expected = keras.tree.flatten(model(x, training=False))
+    model.export(path, format="onnx", verbose=False)
+    session = onnxruntime.InferenceSession(path)
+    found = session.run(None, {put.name: x[put.name] for put in session.get_inputs()})
+    assert len(found) == len(expected)
+    for values, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(values, wanted, rtol=0, atol=1e-5)
+
+
+def test_keras_own_export_of_coreference_to_onnx_is_refused(tmp_path):
+    model = tiny_model("coreference")
+    with pytest.raises(ValueError, match="sorts and links spans"):
+        model.export(str(tmp_path / "model.onnx"), format="onnx")
+    assert not list(tmp_path.iterdir())
