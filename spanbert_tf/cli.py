@@ -196,13 +196,13 @@ def plan(
     "--from",
     "source_format",
     required=True,
-    type=click.Choice(["huggingface", "fairseq", "tf1", "model_garden", "keras"]),
+    type=click.Choice(["huggingface", "fairseq", "tf1", "model_garden", "tfhub", "keras"]),
 )
 @click.option(
     "--to",
     "target_format",
     required=True,
-    type=click.Choice(["keras", "keras_bert", "huggingface", "tf1"]),
+    type=click.Choice(["keras", "keras_bert", "huggingface", "tf1", "model_garden", "tfhub"]),
 )
 @click.option("--vocabulary", metavar="FILE", help="For a source that holds none.")
 @case_options_with(

@@ -89,6 +89,7 @@ class RunConfig(Section):
             checkpoint or an evaluation is due.
         deterministic: the same bits for the same run on a GPU, too; slower there.
         log_every: steps between lines of `metrics.jsonl`.
+        profile_steps: the first and the last step that TensorBoard's profiler shows; null: none.
         checkpoint_every_minutes: time between checkpoints; null: none by the clock. The last step
             has one in any case, and so has the one in which a signal comes.
         checkpoint_every_steps: steps between further ones; null: none.
@@ -111,12 +112,23 @@ class RunConfig(Section):
     steps_per_execution: PositiveInt = 1
     deterministic: bool = False
     log_every: PositiveInt = 50
+    profile_steps: tuple[PositiveInt, PositiveInt] | None = None
     checkpoint_every_minutes: Positive | None = 10.0
     checkpoint_every_steps: PositiveInt | None = None
     max_checkpoints: PositiveInt = 2
     keep_checkpoints: bool = True
     max_skipped_steps: PositiveInt = 10
     keep_best: bool = False
+
+    @model_validator(mode="after")
+    def _check_profile(self) -> Self:
+        if self.profile_steps and self.profile_steps[0] > self.profile_steps[1]:
+            raise conflict(
+                f"{list(self.profile_steps)} ends before it begins",
+                "profile_steps",
+                fix="training.profile_steps=null",
+            )
+        return self
 
     @property
     def library_seed(self) -> int:

@@ -32,8 +32,13 @@ from spanbert_tf.conversion.keras_presets import (
     write_keras,
     write_keras_bert,
 )
-from spanbert_tf.conversion.model_garden import read_model_garden
+from spanbert_tf.conversion.model_garden import (
+    MODEL_GARDEN_KIND,
+    read_model_garden,
+    write_model_garden,
+)
 from spanbert_tf.conversion.tf1 import TF1_KIND, read_tf1, write_tf1
+from spanbert_tf.conversion.tfhub import TFHUB_KIND, read_tfhub, write_tfhub
 from spanbert_tf.conversion.torch_files import read_fairseq
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.files.contents import refuse_special_files
@@ -51,6 +56,7 @@ _READERS = {
     "fairseq": read_fairseq,
     "tf1": read_tf1,
     "model_garden": read_model_garden,
+    "tfhub": read_tfhub,
     "keras": read_keras,
 }
 # Format → function that writes a directory, whole or not at all, and returns the parts that the
@@ -60,6 +66,12 @@ _WRITERS = {
     "keras_bert": (write_keras_bert, PRESET_KIND),
     "huggingface": (write_huggingface, HUGGINGFACE_KIND),
     "tf1": (write_tf1, TF1_KIND),
+    "model_garden": (write_model_garden, MODEL_GARDEN_KIND),
+    "tfhub": (write_tfhub, TFHUB_KIND),
+}
+_APPROXIMATE = {  # who reads these formats computes the GELU by tanh
+    "keras_bert": "KerasHub's BERT",
+    "model_garden": "the Model Garden's encoder, unless it is given another activation,",
 }
 _OF_PYTORCH, _EXTRA_MODULES = ("huggingface", "fairseq"), ("torch", "safetensors")
 _SHOWN_UNUSED = 8
@@ -89,9 +101,10 @@ def convert_checkpoint(
     """Converts a checkpoint and prints what was found, what is missing and what is not used.
 
     Args:
-        source_format: `"huggingface"`, `"fairseq"`, `"tf1"`, `"model_garden"` or
+        source_format: `"huggingface"`, `"fairseq"`, `"tf1"`, `"model_garden"`, `"tfhub"` or
             `"keras"`.
-        target_format: `"keras"`, `"keras_bert"`, `"huggingface"` or `"tf1"`.
+        target_format: `"keras"`, `"keras_bert"`, `"huggingface"`, `"tf1"`, `"model_garden"` or
+            `"tfhub"`.
         source: directory, archive or preset.
         destination: directory, new or empty.
         vocabulary: path of `vocab.txt` for a source that holds none.
@@ -128,8 +141,9 @@ def convert_checkpoint(
                 raise MismatchError(f"{source}: holds no text classifier; leave out --pairs")
             checkpoint = dataclasses.replace(checkpoint, is_pair=True)
         left_out = write(checkpoint, destination, overwrite=overwrite)
-        if checkpoint.approximates_gelu != (target_format == "keras_bert"):
-            print_gelu_difference(checkpoint)
+        if checkpoint.approximates_gelu != (target_format in _APPROXIMATE):
+            whose = _APPROXIMATE.get(target_format) or _APPROXIMATE.get(source_format, "the source")
+            print_gelu_difference(checkpoint, whose)
         _print_table(checkpoint, left_out)
     num_entries, num_rows = len(checkpoint.vocabulary), checkpoint.sizes["vocabulary_size"]
     if num_entries != num_rows:

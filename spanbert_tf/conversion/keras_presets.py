@@ -224,7 +224,7 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
         if part in found:
             check_absolute(checkpoint, f"a preset with its {part}")
     tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
-    backbone = _backbone(checkpoint)
+    backbone = encoder_of(checkpoint)
     facts = {"Converted from": published_name(checkpoint.path)}
     for part in _TASKS:
         if part in found:
@@ -336,7 +336,7 @@ def write_keras_bert(
     return [part for part in found if part not in (ENCODER, POOLER, MASKED_LM_HEAD)]
 
 
-def _backbone(checkpoint: Checkpoint) -> SpanBertBackbone:
+def encoder_of(checkpoint: Checkpoint) -> SpanBertBackbone:
     """The encoder; where the checkpoint has no pooler, a new one."""
     has_pooler = POOLER in checkpoint.found_parts()
     with weights_are_loaded() if has_pooler else contextlib.nullcontext():
@@ -359,16 +359,21 @@ def _assigned(
     return backbone
 
 
-def print_gelu_difference(checkpoint: Checkpoint) -> None:
-    """Prints how far the outputs of KerasHub's BERT are from those of the exact encoder."""
+def print_gelu_difference(checkpoint: Checkpoint, whose: str) -> None:
+    """Prints how far an encoder's outputs are from those with the exact GELU.
+
+    Args:
+        checkpoint: of the encoder.
+        whose: whose encoder approximates it, such as `"KerasHub's BERT"`.
+    """
     tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
     rows, outputs = golden_rows(tokenizer), []
-    for make in (_backbone, _stock_backbone):
+    for make in (encoder_of, _stock_backbone):
         gc.collect()  # one at a time: models hold themselves in circles
         outputs.append(encode_rows(make(checkpoint), rows))
     pairs = zip(*outputs, strict=True)
     difference = max(float(np.abs(exact - approximate).max()) for exact, approximate in pairs)
     print_line(
-        f"KerasHub's BERT approximates the GELU: its outputs differ by up to {difference:.1e} from "
-        "those of the exact encoder, on three sentences"
+        f"{whose} approximates the GELU: its outputs differ by up to {difference:.1e} from those "
+        "of the exact encoder, on three sentences"
     )

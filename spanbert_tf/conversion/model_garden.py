@@ -8,6 +8,7 @@ which do not.
 
 import contextlib
 import functools
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -20,12 +21,16 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 from spanbert_tf.conversion.archives import opened_source
 from spanbert_tf.conversion.checkpoint import (
     BERT_EPSILON,
+    ENCODER,
+    POOLER,
     POSITION_TABLES,
     SEGMENT_TABLE,
     TOKEN_TABLE,
     Array,
     Checkpoint,
     LazyArray,
+    check_absolute,
+    check_epsilon,
     transposed,
 )
 from spanbert_tf.conversion.configuration import (
@@ -33,10 +38,25 @@ from spanbert_tf.conversion.configuration import (
     find_casing,
     find_vocabulary,
     read_sizes,
+    save_vocabulary,
 )
-from spanbert_tf.conversion.tf1 import OBJECT_GRAPH, named_damage, refuse_absurd_sizes
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.conversion.tf1 import (
+    OBJECT_GRAPH,
+    bert_config,
+    named_damage,
+    refuse_absurd_sizes,
+)
+from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.outputs import OutputKind
+from spanbert_tf.files.writing import write_directory
 
+MODEL_GARDEN_KIND = OutputKind(
+    "a checkpoint of the Model Garden",
+    "bert_config.json",
+    ("bert_model.ckpt.*", "vocab.txt"),
+)
+_PREFIX = "bert_model.ckpt"
+LOWERCASE = "do_lower_case"  # a variable of SavedModels, without a name of its own
 _DROPOUT = 0.1  # BERT's; a checkpoint does not tell
 _LAYER = r"transformer/layer_(\d+)"
 _IN_LAYER = {
@@ -67,6 +87,24 @@ _NAMES = {
         f"{_LAYER}/{theirs}": rf"bert.encoder.layer.\1.{ours}" for theirs, ours in _IN_LAYER.items()
     },
 }
+# The objects of an encoder under which its variables lie, and what these are; `_NAMES` has the
+# beginnings.
+_OBJECTS = {
+    "word_embeddings": ("_embedding_layer", "embeddings"),
+    "position_embedding": ("_position_embedding_layer", "_position_embeddings"),
+    "type_embeddings": ("_type_embedding_layer", "embeddings"),
+    "embeddings/layer_norm": ("_embedding_norm_layer", "norm"),
+    "pooler_transform": ("_pooler_layer", "dense"),
+    "self_attention/query": ("_attention_layer", "_query_dense", "dense"),
+    "self_attention/key": ("_attention_layer", "_key_dense", "dense"),
+    "self_attention/value": ("_attention_layer", "_value_dense", "dense"),
+    "self_attention/attention_output": ("_attention_layer", "_output_dense", "dense"),
+    "self_attention_layer_norm": ("_attention_layer_norm", "norm"),
+    "intermediate": ("_intermediate_dense", "dense"),
+    "output": ("_output_dense", "dense"),
+    "output_layer_norm": ("_output_layer_norm", "norm"),
+}
+_THEIRS = {ours: theirs for theirs, ours in {**_NAMES, **_IN_LAYER}.items() if theirs in _OBJECTS}
 _RULES = tuple(
     (re.compile(rf"(?:^|.*/){theirs}/(?:embeddings|kernel|gamma|(bias|beta))$"), ours)
     for theirs, ours in _NAMES.items()
@@ -82,11 +120,11 @@ def read_model_garden(
 ) -> Iterator[Checkpoint]:
     """Reads a directory, of several checkpoints the latest, or an archive of one."""
     with opened_source(path) as directory:
-        arrays, num_heads = _read_arrays(directory, path)
+        arrays, num_heads = read_arrays(directory, path)
         if config_names(directory):
             sizes = read_sizes(directory, path)
         else:
-            sizes = _sizes(arrays, num_heads, path)
+            sizes = sizes_of(arrays, num_heads, path)
         pieces = find_vocabulary(directory, path, vocabulary)
         casing = find_casing(directory, path, lowercase, strip_accents)
         # `modeling.activations.gelu`, the encoders' default, is the approximation by tanh.
@@ -98,7 +136,8 @@ def _prefix(directory: str, path: str) -> str:
     indices = [name for name in os.listdir(directory) if name.endswith(".index")]
     if len(indices) == 1:
         return os.path.join(directory, indices[0].removesuffix(".index"))
-    state = tf.train.get_checkpoint_state(directory)
+    with named_damage(f"{path}: checkpoint"):
+        state = tf.train.get_checkpoint_state(directory)
     # A directory that was moved has its old paths in there, and a stranger's any.
     latest = os.path.basename(state.model_checkpoint_path) if state else ""
     if f"{latest}.index" not in indices:
@@ -109,7 +148,7 @@ def _prefix(directory: str, path: str) -> str:
     return os.path.join(directory, latest)
 
 
-def _read_arrays(directory: str, path: str) -> tuple[dict[str, Array], int]:
+def read_arrays(directory: str, path: str) -> tuple[dict[str, Array], int]:
     """The arrays of a checkpoint, and the number of attention heads."""
     prefix = _prefix(directory, path)
     where = f"{path}: {os.path.basename(prefix)}.index"
@@ -132,10 +171,12 @@ def _read_arrays(directory: str, path: str) -> tuple[dict[str, Array], int]:
             return reader.get_tensor(key).reshape(shape)
 
     variables = [
-        (attribute.full_name, attribute.checkpoint_key)
+        (LOWERCASE if key.startswith(f"{LOWERCASE}/") else attribute.full_name, key)
         for node in graph.nodes
         for attribute in node.attributes
-        if attribute.checkpoint_key in shapes and not _UNREAD.search(attribute.checkpoint_key)
+        if (key := attribute.checkpoint_key) in shapes
+        and not _UNREAD.search(key)
+        and dtypes[key] != tf.string  # of no weight
     ]
     arrays: dict[str, Array] = {}
     num_heads = 0
@@ -175,7 +216,7 @@ def _standard(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     return name.replace("/", "."), flat
 
 
-def _sizes(arrays: dict[str, Array], num_heads: int, path: str) -> dict[str, int | float | str]:
+def sizes_of(arrays: dict[str, Array], num_heads: int, path: str) -> dict[str, int | float | str]:
     """Arguments of `SpanBertBackbone`, by the shapes of arrays."""
     positions, inner = POSITION_TABLES["max_sequence_length"], "bert.encoder.layer.0.intermediate"
     needed = (TOKEN_TABLE, positions, SEGMENT_TABLE, f"{inner}.dense.bias")
@@ -203,3 +244,63 @@ def _sizes(arrays: dict[str, Array], num_heads: int, path: str) -> dict[str, int
         "dropout": _DROPOUT,
         "layer_norm_epsilon": BERT_EPSILON,
     }
+
+
+def write_model_garden(
+    checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
+) -> list[str]:
+    """Writes the encoder as `tf.train.Checkpoint(encoder=…)` and `(model=…)` restore it."""
+    check_epsilon(checkpoint, "the Model Garden's encoder")
+    check_absolute(checkpoint, "the Model Garden's encoder")
+    found = [part for part in checkpoint.found_parts() if part in (ENCODER, POOLER)]
+
+    def write(unfinished: str) -> None:
+        encoder = tf.train.Checkpoint()
+        for part in found:
+            for name in checkpoint.parts()[part]:
+                _add_variable(encoder, name, checkpoint)
+        try:
+            # Both edges lead to one object, whatever a program calls it.
+            saved = tf.train.Checkpoint(encoder=encoder, model=encoder)
+            saved.write(os.path.join(unfinished, _PREFIX))
+        except tf.errors.OpError as error:  # such as a full disk
+            raise OSError(reason(error)) from error
+        with open(os.path.join(unfinished, "bert_config.json"), "w", encoding="utf-8") as file:
+            json.dump(bert_config(checkpoint), file, indent=2)
+        save_vocabulary(unfinished, checkpoint.vocabulary)
+
+    write_directory(directory, write, MODEL_GARDEN_KIND, overwrite=overwrite)
+    return [part for part in checkpoint.found_parts() if part not in found]
+
+
+def _add_variable(encoder: tf.train.Checkpoint, name: str, checkpoint: Checkpoint) -> None:
+    """Puts an array under the attributes that it has in the Model Garden's encoder."""
+    module, _, last = name.rpartition(".")
+    prefix, number, inner = "", "", module
+    if found := re.fullmatch(r"bert\.encoder\.layer\.(\d+)\.(.*)", module):
+        number, inner = found.groups()
+        prefix = f"transformer/layer_{number}/"
+    theirs = _THEIRS[inner]
+    *path, attribute = [*(("_transformer_layers", number) if number else ()), *_OBJECTS[theirs]]
+    values = np.asarray(checkpoint.arrays[name])
+    if attribute == "norm":
+        *path, attribute = *path, {"weight": "gamma", "bias": "beta"}[last]
+    elif attribute == "dense":
+        *path, attribute = *path, {"weight": "kernel", "bias": "bias"}[last]
+        values = values.T  # [inputs, outputs]
+        if theirs.startswith("self_attention/"):
+            values = _by_heads(values, theirs, checkpoint.sizes["num_heads"])
+    node = encoder
+    for edge in path:
+        if not hasattr(node, edge):
+            setattr(node, edge, tf.train.Checkpoint())
+        node = getattr(node, edge)
+    called = "embeddings" if attribute == "_position_embeddings" else attribute
+    setattr(node, attribute, tf.Variable(values, name=f"{prefix}{theirs}/{called}"))
+
+
+def _by_heads(values: np.ndarray, theirs: str, num_heads: int) -> np.ndarray:
+    """The heads of attention apart: [H, heads, width of one], of its output the other way round."""
+    if not theirs.endswith("attention_output"):
+        return values.reshape(*values.shape[:-1], num_heads, -1)
+    return values.reshape(num_heads, -1, values.shape[-1]) if values.ndim == 2 else values

@@ -181,7 +181,7 @@ def write_tf1(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
         except tf.errors.OpError as error:  # such as a full disk
             raise OSError(reason(error)) from error
         with open(os.path.join(unfinished, "bert_config.json"), "w", encoding="utf-8") as file:
-            json.dump(_config(checkpoint), file, indent=2)
+            json.dump(bert_config(checkpoint), file, indent=2)
         save_vocabulary(unfinished, checkpoint.vocabulary)
 
     write_directory(directory, write, TF1_KIND, overwrite=overwrite)
@@ -204,7 +204,8 @@ def _check_resolver(checkpoint: Checkpoint) -> None:
         )
 
 
-def _config(checkpoint: Checkpoint) -> dict:
+def bert_config(checkpoint: Checkpoint) -> dict:
+    """The content of Google's `bert_config.json`."""
     sizes = checkpoint.sizes
     return {
         "attention_probs_dropout_prob": sizes.get("attention_dropout", sizes["dropout"]),

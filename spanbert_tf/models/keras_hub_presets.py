@@ -144,17 +144,20 @@ class SavesWithoutMixedPrecision:
         with without_mixed_precision(self):
             super().save_to_preset(preset_dir, max_shard_size=max_shard_size)
 
-    def export(self, filepath: str, format: str = "tf_saved_model", **kwargs) -> None:
+    def export(
+        self, filepath: str, format: str = "tf_saved_model", *args: object, **kwargs
+    ) -> None:
         """Writes a file for a runtime, as `keras.Model.export`.
 
         Args:
             filepath: of the file, or directory of the SavedModel.
             format: as there.
+            *args: as there.
             **kwargs: as there.
         """
         if format == "onnx" and keras.backend.backend() == "tensorflow":
             register_onnx_operations()
-        super().export(filepath, format=format, **kwargs)
+        super().export(filepath, format, *args, **kwargs)
 
 
 class NewHeadWarning(UserWarning):
@@ -254,18 +257,6 @@ def task_class(preset: str) -> str | None:
 def _class_name(preset: str) -> str | None:
     task = _read(preset, preset_utils.TASK_CONFIG_FILE)
     return None if task is None else str(task.get("class_name"))
-
-
-def reads_raw_inputs(preset: str) -> bool:
-    """Whether a preset holds a task with its preprocessor.
-
-    Args:
-        preset: what `from_preset` takes.
-
-    Raises:
-        BadInputError: as `task_class`.
-    """
-    return task_config(preset).get("preprocessor") is not None
 
 
 def task_config(preset: str) -> dict[str, Any]:

@@ -249,6 +249,41 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         for variable in self.trainable_variables:  # KerasHub leaves the biases beside the adapters
             variable.trainable = "lora" in variable.name
 
+    @staticmethod
+    def get_layout_map(
+        device_mesh: keras.distribution.DeviceMesh,
+        model_parallel_dim_name: str = "model",
+        data_parallel_dim_name: str = "batch",
+    ) -> keras.distribution.LayoutMap:
+        """How `keras.distribution.ModelParallel` shares the weights (Shoeybi et al., 2019).
+
+        Each device has some of the heads of attention, some of the inner units, and some columns of
+        the token table; what is small is everywhere.
+
+        Args:
+            device_mesh: the devices.
+            model_parallel_dim_name: axis of the mesh over which weights are shared; it divides
+                `num_heads`, `intermediate_dim` and `hidden_dim`.
+            data_parallel_dim_name: axis over which rows are.
+
+        Raises:
+            ValueError: the mesh lacks an axis.
+        """
+        for name in (model_parallel_dim_name, data_parallel_dim_name):
+            if name not in device_mesh.axis_names:
+                raise ValueError(
+                    f"{name!r} is no axis of the device_mesh. Received: {device_mesh.axis_names}"
+                )
+        shared, layout = model_parallel_dim_name, keras.distribution.LayoutMap(device_mesh)
+        layout["token_embedding/embeddings"] = (None, shared)
+        layout["self_attention_layer/(query|key|value)/kernel"] = (None, shared, None)
+        layout["self_attention_layer/(query|key|value)/bias"] = (shared, None)
+        layout["self_attention_layer/attention_output/kernel"] = (shared, None, None)
+        layout["feedforward_intermediate_dense/kernel"] = (None, shared)
+        layout["feedforward_intermediate_dense/bias"] = (shared,)
+        layout["feedforward_output_dense/kernel"] = (shared, None)
+        return layout
+
     def load_weights(self, filepath: str, *args: object, **kwargs) -> None:
         """As in Keras; of an adapter, those of its encoder and the adapter's products."""
         if is_adapter(directory := os.path.dirname(filepath)):

@@ -192,12 +192,15 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
         """
         return super().evaluate(x=x, y=self._clusters(y), **kwargs)
 
-    def export(self, filepath: str, format: str = "tf_saved_model", **kwargs) -> None:
+    def export(
+        self, filepath: str, format: str = "tf_saved_model", *args: object, **kwargs
+    ) -> None:
         """Writes a SavedModel, as `keras.Model.export`.
 
         Args:
             filepath: directory of the SavedModel.
             format: `"tf_saved_model"`.
+            *args: as there.
             **kwargs: as there.
 
         Raises:
@@ -208,7 +211,7 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
                 f"format={format!r}: coreference sorts and links spans by operations that it "
                 'lacks; export it as "tf_saved_model"'
             )
-        super().export(filepath, format=format, **kwargs)
+        super().export(filepath, format, *args, **kwargs)
 
     def _clusters(self, y: object) -> object:
         """Lists of clusters as the preprocessor takes them."""

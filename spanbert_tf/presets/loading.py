@@ -21,7 +21,6 @@ from spanbert_tf.models.keras_hub_presets import (
     TaskPresets,
     encoder_width,
     is_task_preset,
-    reads_raw_inputs,
     refuse_other_modules,
 )
 from spanbert_tf.presets.writing import check_token_ids, check_weights
@@ -145,15 +144,15 @@ def load_trained(kind: type, preset: str, precision: str = "float32") -> keras_h
             f"{preset}: has no trained head ({preset_utils.TASK_WEIGHTS_FILE} of a "
             f"{kind.__name__}); use the preset of such a model"
         )
-    if has_head and not reads_raw_inputs(preset):
-        raise BadInputError(
-            f"{preset}: was saved without a preprocessor, which tells how text is read; save the "
-            f"{kind.__name__} with its preprocessor"
-        )
     if precision == "auto":
         precision = choose_precision(precision, encoder_width(preset)).removeprefix("mixed_")
     with without_warning_of_new_heads():  # it is an error here
         task = load_checked(kind, preset, dtype=precision)
+    if task.preprocessor is None:
+        raise BadInputError(
+            f"{preset}: was saved without a preprocessor, which tells how text is read; save the "
+            f"{kind.__name__} with its preprocessor"
+        )
     if has_head and not task.is_head_trained:
         raise BadInputError(
             f"{preset}: the head of its {kind.__name__} was never trained; use the preset of a "

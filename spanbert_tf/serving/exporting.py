@@ -124,6 +124,7 @@ def export_model(
         BadInputError: the preset cannot be used, the version exists, or it cannot be written.
     """
     path = check_new_version(output, version, overwrite=overwrite)
+    _check_formats(output, is_for_server=runtime is None)
     model = load_trained(model_class, preset)
     computed = served(model)
     if precision != "float32":
@@ -177,6 +178,21 @@ def check_new_version(output: str, version: int, *, overwrite: bool = False) -> 
     if os.path.isdir(path) and not os.listdir(path):
         raise BadInputError(f"{path}: exists already; give another --version, or remove it")
     return check_output(path, EXPORT, overwrite=overwrite)
+
+
+def _check_formats(output: str, *, is_for_server: bool) -> None:
+    """Refuses versions of several formats beside one another: a server loads the highest.
+
+    Raises:
+        BadInputError: there are versions of the other kind.
+    """
+    for name in sorted(os.listdir(output)) if os.path.isdir(output) else ():
+        path = os.path.join(output, name)
+        is_saved_model = os.path.exists(os.path.join(path, "saved_model.pb"))
+        is_version = name.isdecimal() and os.path.isdir(path) and os.listdir(path)
+        if is_version and is_saved_model != is_for_server:
+            kind = "a SavedModel" if is_saved_model else "for another runtime"
+            raise BadInputError(f"{path}: is {kind}; name another --output for this format")
 
 
 def _write_version(

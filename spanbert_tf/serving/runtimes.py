@@ -21,6 +21,7 @@ from spanbert_tf.errors import BadInputError
 
 GraphFunction = tf.types.experimental.GenericFunction
 Rows = dict[str, np.ndarray]  # name → int32 [N, S]
+_TELEMETRY = "openvino_telemetry"
 _OPSET = 18  # of ONNX; the largest that tf2onnx 1.17 writes
 
 
@@ -56,7 +57,7 @@ def run_litert(path: str, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return run(**padded)
 
 
-def _write_onnx(function: GraphFunction, path: str, int8: bool) -> None:
+def _write_onnx(function: GraphFunction, path: str) -> None:
     import tf2onnx
 
     from spanbert_tf.models.onnx_operations import register_onnx_operations
@@ -67,21 +68,23 @@ def _write_onnx(function: GraphFunction, path: str, int8: bool) -> None:
     )
 
 
-def _write_openvino(function: GraphFunction, path: str, int8: bool) -> None:
+def _write_openvino(function: GraphFunction, path: str) -> None:
     # Without this package the converter has nothing to tell its makers of the machine's user.
-    is_new = sys.modules.setdefault("openvino_telemetry", None) is None
-    import openvino
-    import openvino.tools.ovc
-
-    if is_new:
-        del sys.modules["openvino_telemetry"]
+    is_new = _TELEMETRY not in sys.modules
+    sys.modules.setdefault(_TELEMETRY, None)
+    try:
+        import openvino
+        import openvino.tools.ovc
+    finally:
+        if is_new:
+            del sys.modules[_TELEMETRY]
     converted = openvino.convert_model(function.get_concrete_function())
     for parameter, spec in zip(converted.inputs, function.input_signature, strict=True):
         parameter.set_names({spec.name})
     openvino.save_model(converted, path, compress_to_fp16=False)
 
 
-def _write_litert(function: GraphFunction, path: str, int8: bool) -> None:
+def _write_litert(function: GraphFunction, path: str, int8: bool = False) -> None:
     # The converter names inputs and finds the values of weights by a module that holds them.
     concrete, holder = function.get_concrete_function(), tf.Module()
     holder.weights = list(concrete.variables)
@@ -99,14 +102,14 @@ class Runtime(NamedTuple):
     Attributes:
         file_names: of a model; the first is the one that is loaded.
         packages: what writes and runs it, as imported; the extra has the format's name.
-        write: `(function, path, int8)`.
+        write: `(function, path)`, where weights may have 8 bits `int8`, too.
         run: `(path, rows)` → outputs.
         is_fixed: whether there is one row, of one width; weights may have 8 bits then.
     """
 
     file_names: tuple[str, ...]
     packages: tuple[str, ...]
-    write: Callable[[GraphFunction, str, bool], None]
+    write: Callable[..., None]
     run: Callable[[str, Rows], dict[str, np.ndarray]]
     is_fixed: bool = False
 
@@ -124,7 +127,7 @@ class RowExport:
     Args:
         name: of the runtime, in `RUNTIMES`.
         sequence_length: S, where the runtime has rows of one width; `None` elsewhere.
-        int8: whether weights have 8 bits; activations stay in float32.
+        int8: whether weights have 8 bits; what layers take and return stays in float32.
 
     Raises:
         BadInputError: a package is missing, or the options do not go together.
@@ -167,16 +170,17 @@ class RowExport:
             example: a row: name → ids.
             directory: where the files go.
         """
-        # No longer than the runtime's own rows.
-        rows = {
-            spec.name: np.array([example[spec.name]], "int32")[:, : self._sequence_length]
-            for spec in specs
-        }
+        rows = {spec.name: np.array([example[spec.name]], "int32") for spec in specs}
         if self._sequence_length is not None:
+            if (size := rows["token_ids"].shape[1]) > self._sequence_length:
+                raise BadInputError(
+                    f"--sequence-length {self._sequence_length}: the README's example has {size} "
+                    "positions; give as many"
+                )
             specs = [self._fixed(spec, rows) for spec in specs]
         graph = tf.function(function, input_signature=specs, autograph=False)
         path = os.path.join(directory, self._runtime.file_names[0])
-        self._runtime.write(graph, path, self._int8)
+        self._runtime.write(graph, path, **({"int8": True} if self._int8 else {}))
         found = self._runtime.run(path, rows)
         widths = {spec.name: spec.shape[1] or rows[spec.name].shape[1] for spec in specs}
         expected = graph(

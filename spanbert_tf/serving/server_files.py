@@ -132,7 +132,8 @@ def runtime_readme(name: str, manual: Manual, program: str) -> str:
         manual: what it is, and how rows are packed.
         program: Python that runs such rows.
     """
-    return f"# {name}\n\n{manual.description}\n\n{manual.rows}\n\n```python\n{program}\n```\n"
+    title = escape_controls(name)
+    return f"# {title}\n\n{manual.description}\n\n{manual.rows}\n\n```python\n{program}\n```\n"
 
 
 def write_readme(directory: str, text: str) -> None:
@@ -153,7 +154,9 @@ def _quoted(text: str) -> str:
 def replace_server_files(source: str, output: str) -> list[str]:
     """Moves the files to their place; returns the paths of those that somebody else wrote there."""
     kept = []
-    for name in _SIGNATURES.keys() & os.listdir(source):
+    for name in _SIGNATURES:
+        if not os.path.exists(os.path.join(source, name)):
+            continue
         path = os.path.join(output, name)
         if os.path.lexists(path) and not _is_ours(path, name):
             kept.append(path)

@@ -11,8 +11,9 @@ import tensorflow as tf
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
 from spanbert_tf.serving.exporting import Signatures
+from spanbert_tf.serving.packing import packing_code
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.tasks.pipeline import Pipeline, clean_texts, packing_code, text_specs
+from spanbert_tf.tasks.pipeline import Pipeline, clean_texts, text_specs
 from spanbert_tf.text.vocabulary import MASK_TOKEN
 
 _SIGNATURES = """| signature | inputs |

@@ -5,7 +5,6 @@ N inputs, R rows of all of them, C of a chunk.
 
 import abc
 import dataclasses
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -14,42 +13,13 @@ import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.serving.exporting import ROWS, Served, Signatures
+from spanbert_tf.serving.packing import describe_packing, packing_code
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.terminal import escape_controls, show_progress
-from spanbert_tf.text.positions import SegmentPositions
+from spanbert_tf.terminal import show_progress
 
 BATCH_SIZE = 32
 MAX_ROWS = 32  # what `predict` takes at once by default
 TEXT_ALONE = ("text",)  # fields of a pipeline for which a string is an input
-_ROWS = """## Rows of ids
-
-{names} rows that are packed already, int32:
-{inputs}.
-
-It returns {outputs}.
-
-The rows of the example (`pip install tokenizers`; in the version's directory):
-
-```python
-{packing}
-```"""
-_SHAPES = {1: "[N]", 2: "[N, S]", 3: "[N, G, S]"}  # of N rows, or documents of G segments
-_TOKENIZER = """from tokenizers import BertWordPieceTokenizer
-
-tokenizer = BertWordPieceTokenizer(
-    "assets.extra/assets/tokenizer/vocabulary.txt",
-    lowercase={lowercase},
-    strip_accents={strip_accents},
-)
-tokenizer.enable_truncation({length})
-tokenizer.enable_padding(pad_id={pad_id})
-"""
-_ROWS_OF_TEXTS = """rows = tokenizer.encode_batch({texts})
-inputs = {{
-    "token_ids": [row.ids for row in rows],
-    "segment_ids": [row.type_ids for row in rows],
-    "padding_mask": [row.attention_mask for row in rows],
-{note}}}"""
 
 
 class RawInputError(BadInputError):
@@ -77,7 +47,7 @@ class Pipeline(abc.ABC):
         model_class: class of the presets.
         fields: texts that a raw input must have; where that is `text` alone, a string is an input.
         example: inputs of one request, as the graph takes them: the README's, warm-up's, and what
-            another precision is compared by. What a signature takes and this lacks is made up.
+            another precision is compared by. A text that a signature takes and this lacks is empty.
         answered_by: the signature that raw prediction runs.
         row_names: features that packed rows have in the signature `token_ids`; by default all that
             the model reads.
@@ -201,11 +171,12 @@ class Pipeline(abc.ABC):
         manual = dataclasses.replace(
             manual,
             signatures=manual.signatures if with_texts else "",
-            rows=_ROWS.format(
-                names="Signature `token_ids` takes" if with_texts else "The model takes",
-                inputs=", ".join(f"`{spec.name}` {_SHAPES[spec.shape.rank]}" for spec in rows[1]),
-                outputs=self.describe_rows(model),
-                packing=self.packing(model),
+            rows=describe_packing(
+                "Signature `token_ids` takes" if with_texts else "The model takes",
+                rows[1],
+                found,
+                self.describe_rows(model),
+                self.packing(model),
             ),
         )
         served = Served({**texts, ROWS: rows}, {**found, **self.example}, manual)
@@ -299,39 +270,6 @@ def without_padding(x: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         name: values[:size] if mask.shape.rank == 1 and values.shape == mask.shape else values
         for name, values in x.items()
     }
-
-
-def packing_code(
-    model: keras_hub.models.Task, texts: str | tuple[str, ...], names: Sequence[str] = ()
-) -> str:
-    """Python that makes rows of texts with `tokenizers`, for READMEs of exports.
-
-    Args:
-        model: with a preprocessor.
-        texts: one text, or a pair of texts.
-        names: entries of the vocabulary that stand in texts as one token each.
-    """
-    others = [name for name in model.input if name in SegmentPositions._fields]
-    note = f"    # {', '.join(others)}: SegaBERT's positions\n" if others else ""
-    more = f"tokenizer.add_special_tokens({json.dumps(list(names))})\n" if names else ""
-    return tokenizer_code(model) + more + _ROWS_OF_TEXTS.format(texts=repr([texts]), note=note)
-
-
-def tokenizer_code(model: keras_hub.models.Task) -> str:
-    """Python that makes the model's tokenizer of `tokenizers`."""
-    preprocessor = model.preprocessor
-    tokenizer = preprocessor.tokenizer
-    return _TOKENIZER.format(
-        lowercase=tokenizer.casing.lowercase,
-        strip_accents=tokenizer.casing.strip_accents,
-        pad_id=tokenizer.pad_token_id,
-        length=min(preprocessor.sequence_length, model.backbone.max_sequence_length),
-    )
-
-
-def listed(labels: Sequence[str]) -> str:
-    """Names of classes in a README."""
-    return ", ".join(f"`{escape_controls(label)}`" for label in labels)
 
 
 def text_specs(*names: str) -> list[tf.TensorSpec]:

@@ -247,8 +247,8 @@ def export_preset(
     pipeline = TextEmbedding() if embeddings else pipeline_of_preset(preset)
     if pipeline is None:
         raise BadInputError(
-            f"{preset}: has no trained head; use the preset of a trained model, or give "
-            "--embeddings for what its encoder computes"
+            f"{preset}: has no trained head of a task here; use the preset of such a model, or "
+            "give --embeddings for what its encoder computes"
         )
     runtime = None
     if file_format == SAVED_MODEL:
@@ -267,6 +267,8 @@ def export_preset(
             raise BadInputError(
                 f"--sequence-length {sequence_length}: the model reads {longest} positions at most"
             )
+        if sequence_length is not None:
+            model.preprocessor.sequence_length = sequence_length  # the README's rows have it
         with_texts = runtime is None and not without_text_ops
         return pipeline.served(model, top_k, with_texts=with_texts)
 

@@ -1,23 +1,27 @@
-"""`metrics.jsonl` and TensorBoard's scalars of a run."""
+"""`metrics.jsonl` of a run, and what TensorBoard shows of it."""
 
+import contextlib
+import glob
 import json
 import os
-import shutil
 import time
-from collections.abc import Callable, Mapping
-from typing import Annotated
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any
 
 import keras
 import tensorflow as tf
 from annotated_types import Ge
+from keras.src import backend as keras_backend
+from tensorboard.plugins.hparams import api as hparams
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import write_text
+from spanbert_tf.terminal import print_line
 
 METRICS_FILE, LOGS = "metrics.jsonl", "logs"
-_VALIDATION = "validation_"
+_TRAINING, _VALIDATION = "train", "validation_"
 
 
 class MetricsLog:
@@ -34,9 +38,11 @@ class MetricsLog:
         is_due: whether there is a line after a step.
         learning_rate: the rate as a function of the step, from 0.
         tokens_per_step: word pieces of a batch, padding apart.
+        hyperparameters: name → value, for TensorBoard's table of runs.
         writes: whether this process writes; the others only take part in reading the metrics.
 
     Attributes:
+        directory: where the lines of training are for TensorBoard.
         last_line: the last line of training; empty before the first one.
     """
 
@@ -48,9 +54,11 @@ class MetricsLog:
         is_due: Callable[[int], bool],
         learning_rate: Callable[[int], float],
         tokens_per_step: float,
+        hyperparameters: Mapping[str, Any],
         writes: bool = True,
     ) -> None:
         self.last_line: dict[str, float] = {}
+        self.directory = os.path.join(directory, LOGS, _TRAINING)
         self._path = os.path.join(directory, METRICS_FILE)
         self._is_due = is_due
         self._learning_rate = learning_rate
@@ -61,6 +69,7 @@ class MetricsLog:
         self._lines = [line for line in lines if line["step"] <= first_step]
         if writes:
             self._open(os.path.join(directory, LOGS), len(self._lines) < len(lines))
+            self._write_hyperparameters(hyperparameters)
 
     @property
     def evaluated_steps(self) -> set[int]:
@@ -116,15 +125,26 @@ class MetricsLog:
         if os.path.exists(self._path):  # a killed process may have left half a line
             write_text(self._path, "".join(json.dumps(line) + "\n" for line in self._lines))
         if has_later_lines:
-            shutil.rmtree(logs, ignore_errors=True)  # its files cannot be cut
+            for path in glob.glob(os.path.join(glob.escape(logs), "*", "events*")):
+                os.remove(path)  # such a file cannot be cut
         self._writers = {
             name: tf.summary.create_file_writer(os.path.join(logs, name))
-            for name in ("train", "validation")
+            for name in (_TRAINING, "validation")
         }
         for line in self._lines if has_later_lines else ():
             self._write_scalars(line)
         for writer in self._writers.values():
             writer.flush()
+
+    def _write_hyperparameters(self, values: Mapping[str, Any]) -> None:
+        """Numbers, texts and flags as they are, others as texts; nothing private, such as paths."""
+        plain = {
+            name: value if isinstance(value, bool | int | float | str) else str(value)
+            for name, value in values.items()
+            if not name.startswith("data.")
+        }
+        with self._writers[_TRAINING].as_default():
+            hparams.hparams(plain)
 
     def _write(self, line: dict[str, float]) -> None:
         self._lines.append(line)
@@ -135,12 +155,60 @@ class MetricsLog:
         self._write_scalars(line).flush()
 
     def _write_scalars(self, line: dict[str, float]) -> tf.summary.SummaryWriter:
-        writer = self._writers["validation" if _is_evaluation(line) else "train"]
+        writer = self._writers["validation" if _is_evaluation(line) else _TRAINING]
         with writer.as_default(line["step"]):
             for name, value in line.items():
                 if name != "step":
                     tf.summary.scalar(name.removeprefix(_VALIDATION), value)
         return writer
+
+
+class Profile:
+    """What the devices do in some steps, for TensorBoard's profiler.
+
+    Args:
+        steps: the first and the last one, from 1; or `None`.
+        directory: where TensorBoard finds it.
+        writes: whether this process writes it; the others only end their executions with it.
+
+    Attributes:
+        ends: the steps after which it begins and ends.
+    """
+
+    def __init__(self, steps: tuple[int, int] | None, directory: str, *, writes: bool) -> None:
+        self.ends = (steps[0] - 1, steps[1]) if steps else ()
+        self._directory, self._writes = directory, writes
+        self._is_running = False
+
+    def on_step_begin(self, step: int) -> None:
+        """Begins, after so many steps; a run that goes on in the middle begins there."""
+        if not (self.ends and self._writes) or self._is_running:
+            return
+        if self.ends[0] <= step < self.ends[1]:
+            with _named_failure():
+                keras_backend.tensorboard.start_trace(self._directory)
+                self._is_running = True
+
+    def on_step_end(self, step: int) -> None:
+        """Ends, after so many steps."""
+        if self._is_running and step >= self.ends[1]:
+            self.stop()
+
+    def stop(self) -> None:
+        """Writes what there is."""
+        if self._is_running:
+            self._is_running = False
+            with _named_failure():
+                keras_backend.tensorboard.stop_trace(save=True)
+
+
+@contextlib.contextmanager
+def _named_failure() -> Iterator[None]:
+    """A profiler that fails, such as one that runs already, or on a full disk, ends no run."""
+    try:
+        yield
+    except (tf.errors.OpError, RuntimeError, OSError) as error:
+        print_line(f"training.profile_steps: no profile is written ({reason(error)})")
 
 
 class _Line(TypedDict, extra_items=float):

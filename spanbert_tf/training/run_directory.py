@@ -28,6 +28,7 @@ _CHANGEABLE = frozenset(
     {
         "training.steps",
         "training.log_every",
+        "training.profile_steps",
         "training.evaluate_every",
         "training.evaluate_batches",
         "training.checkpoint_every_steps",

@@ -12,11 +12,12 @@ import keras
 import rich.console
 import rich.progress
 
+from spanbert_tf.config.settings import flat_values
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.checkpoints import Checkpoints
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import Job, TrainingDiverged, check_best
-from spanbert_tf.training.metrics_log import MetricsLog
+from spanbert_tf.training.metrics_log import MetricsLog, Profile
 
 _MILLISECONDS_BETWEEN_QUESTIONS = 2_000  # much less than the notice of a machine's end
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -81,7 +82,11 @@ class Watch(keras.callbacks.Callback):
             is_due=self._is_log_due,
             learning_rate=job.learning_rate,
             tokens_per_step=job.tokens_per_step,
+            hyperparameters=flat_values(job.config),
             writes=devices.is_chief,
+        )
+        self._profile = Profile(
+            self._training.profile_steps, self._log.directory, writes=devices.is_chief
         )
         self._signals = StopSignals()
         self._progress = _Progress(step, job.num_steps) if devices.is_chief else None
@@ -113,6 +118,7 @@ class Watch(keras.callbacks.Callback):
             if error is None or is_early:
                 self._checkpoints.save(self.step)
                 self._checkpoints.wait()
+            self._profile.stop()  # when all is saved
             if is_early:
                 self.is_interrupted = error.is_interrupted
                 self._devices.say(f"{self._output}: {error}")
@@ -144,6 +150,7 @@ class Watch(keras.callbacks.Callback):
         self._executed = self._num_steps_to_what_is_due()
         self._trained.steps_per_execution = self._executed
         self._log.on_step_begin(self.step, self._trained)
+        self._profile.on_step_begin(self.step)
         if self._progress:
             self._progress.start()
 
@@ -161,6 +168,7 @@ class Watch(keras.callbacks.Callback):
                 call()
         else:
             self._show()
+        self._profile.on_step_end(self.step)
 
     def _fetch(self) -> None:
         """On JAX the step's results lie beside the variables until they are asked for."""
@@ -208,7 +216,8 @@ class Watch(keras.callbacks.Callback):
         """Steps of the next execution: as many as are wanted, if nothing is planned before."""
         most = min(self._training.steps_per_execution, self._last_step - self.step)
         for number in range(1, most):
-            if self._is_log_due(self.step + number) or self._is_save_planned(self.step + number):
+            step = self.step + number
+            if self._is_log_due(step) or self._is_save_planned(step) or step in self._profile.ends:
                 return number
         return most
 

@@ -16,6 +16,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.exporting import Signatures
+from spanbert_tf.serving.packing import tokenizer_code
 from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.tasks.coreference.dataset import coreference_dataset
 from spanbert_tf.tasks.coreference.files import WRITTEN_FILES, as_text, write_predictions
@@ -34,7 +35,7 @@ from spanbert_tf.tasks.coreference.records import (
     CoreferenceInfo,
 )
 from spanbert_tf.tasks.coreference.report import report_page
-from spanbert_tf.tasks.pipeline import string_tensor, tokenizer_code
+from spanbert_tf.tasks.pipeline import string_tensor
 from spanbert_tf.tasks.task import Outcome, Task
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.training.checkpoints import Best

@@ -19,6 +19,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.exporting import Signatures
+from spanbert_tf.serving.packing import listed
 from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.tasks.named_entities.graph import EntityDecoder, FindEntities, best_labels
 from spanbert_tf.tasks.named_entities.metrics import entity_spans, score_labels, word_labels
@@ -33,7 +34,7 @@ from spanbert_tf.tasks.named_entities.records import (
     NamedEntitiesInfo,
     SentenceLine,
 )
-from spanbert_tf.tasks.pipeline import listed, string_tensor, text_specs
+from spanbert_tf.tasks.pipeline import string_tensor, text_specs
 from spanbert_tf.tasks.report import marked_parts, print_class_scores, render_page
 from spanbert_tf.tasks.task import Outcome, Task
 from spanbert_tf.terminal import print_line

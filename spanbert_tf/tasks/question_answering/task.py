@@ -22,8 +22,9 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.exporting import Signatures
+from spanbert_tf.serving.packing import packing_code
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.tasks.pipeline import best_of, packing_code, text_specs
+from spanbert_tf.tasks.pipeline import best_of, text_specs
 from spanbert_tf.tasks.question_answering.answers import (
     AnsweredQuestion,
     answer_by_overlap,

@@ -21,8 +21,9 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.exporting import Signatures
+from spanbert_tf.serving.packing import listed, packing_code
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.tasks.pipeline import best_of, listed, packing_code, text_specs, without_padding
+from spanbert_tf.tasks.pipeline import best_of, text_specs, without_padding
 from spanbert_tf.tasks.relation_extraction.graph import ClassifyRelations, relation_probabilities
 from spanbert_tf.tasks.relation_extraction.metrics import score_semeval2010, score_tacred
 from spanbert_tf.tasks.relation_extraction.records import (

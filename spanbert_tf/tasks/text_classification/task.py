@@ -24,8 +24,9 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.presets.writing import published_name
 from spanbert_tf.serving.exporting import Signatures
+from spanbert_tf.serving.packing import listed
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.tasks.pipeline import best_of, clean_texts, listed, text_specs
+from spanbert_tf.tasks.pipeline import best_of, clean_texts, text_specs
 from spanbert_tf.tasks.report import class_scores, print_class_scores, print_confusions, render_page
 from spanbert_tf.tasks.task import Outcome, Task
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, submission_file, submission_text

@@ -200,3 +200,61 @@ def test_each_format_names_the_other(tmp_path):
     convert_checkpoint("model_garden", "tf1", str(tmp_path), str(tmp_path / "tf1"), lowercase=True)
     with pytest.raises(BadInputError, match=r"\.index: is a checkpoint of .* 1; give --from tf1$"):
         converted(tmp_path / "tf1", tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["BertEncoder", "BertEncoderV2"])
+@pytest.mark.parametrize("item", ["encoder", "model"])
+def test_encoders_restore_what_is_written_for_them(kind, item, tmp_path, capsys):
+    """By the rule of the Model Garden's own tasks: all that the encoder has is matched."""
+    source, preset, target = (str(tmp_path / name) for name in ("source", "preset", "target"))
+    (tmp_path / "source").mkdir()
+    saved(tmp_path / "source", model=encoder("BertEncoderV2"))
+    converted(source, preset, "keras")
+    capsys.readouterr()
+    convert_checkpoint("keras", "model_garden", preset, target)
+    assert "the Model Garden's encoder, unless it is given another" in capsys.readouterr().out
+    if kind == "BertEncoder":
+        network = networks.BertEncoder(
+            intermediate_size=24, dict_outputs=True, activation=tf.nn.gelu, **SIZES
+        )
+    else:
+        network = networks.BertEncoderV2(inner_dim=24, inner_activation=tf.nn.gelu, **SIZES)
+        network(network.inputs)
+    status = tf.train.Checkpoint(**{item: network}).read(f"{target}/bert_model.ckpt")
+    status.expect_partial().assert_existing_objects_matched()
+    backbone = keras_hub.models.Backbone.from_preset(preset)
+    token_ids, mask, segments = rows()
+    theirs = network({"input_word_ids": token_ids, "input_mask": mask, "input_type_ids": segments})
+    ours = backbone({"token_ids": token_ids, "padding_mask": mask, "segment_ids": segments})
+    np.testing.assert_allclose(ours["pooled_output"], theirs["pooled_output"], atol=TOLERANCE)
+    real = mask.astype(bool)
+    np.testing.assert_allclose(
+        ours["sequence_output"].numpy()[real],
+        theirs["sequence_output"].numpy()[real],
+        atol=TOLERANCE,
+    )
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    saved(source, model=encoder("BertEncoderV2"))
+    converted(source, target, "model_garden")
+    with read_model_garden(str(source), None, True) as first:
+        expected = {name: np.asarray(first.arrays[name]) for name in first.arrays}
+    with read_model_garden(str(target), None, True) as second:
+        assert second.unused() == []
+        found = {name: np.asarray(second.arrays[name]) for name in second.arrays}
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, name)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"model_checkpoint_path"])
+def test_a_damaged_list_of_checkpoints_is_named(content, tmp_path):
+    saved(tmp_path, model=encoder("BertEncoderV2"))
+    for path in list(tmp_path.glob("ckpt-1*")):
+        shutil.copy(path, tmp_path / path.name.replace("ckpt-1", "ckpt-2"))
+    (tmp_path / "checkpoint").write_bytes(content)
+    with pytest.raises(BadInputError, match="checkpoint"):
+        converted(tmp_path, tmp_path / "out")

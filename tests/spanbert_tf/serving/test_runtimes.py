@@ -9,9 +9,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny_models import ALL_INPUTS, LENGTH, pipeline_of, tiny_model
+from tiny_models import ALL_INPUTS, LENGTH, VOCABULARY, pipeline_of, tiny_model
 
 from spanbert_tf.cli import main
+from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier
 from spanbert_tf.presets.writing import write_preset
 
 OPTIONS = {"onnx": "", "openvino": "", "litert": f"--sequence-length {LENGTH}"}
@@ -75,17 +76,49 @@ def test_each_runtime_answers_the_readmes_rows_as_tensorflow_does(
         np.testing.assert_allclose(found, values, rtol=0, atol=1e-5, err_msg=key)
 
 
-def test_weights_of_8_bits_are_smaller_and_their_difference_is_told(preset_of, tmp_path, capfd):
-    _, preset = preset_of("text_classification")
-    said = {}
-    for options in ("", "--int8"):
-        options = f"--format litert --sequence-length {LENGTH} --overwrite {options}"
-        assert export(preset, tmp_path / "m", options) == 0
+def test_weights_of_8_bits_are_smaller_and_their_difference_is_told(tmp_path, capfd):
+    """(LiteRT leaves tensors of less than 1,024 numbers as they are.)"""
+    small = tiny_model("text_classification")
+    backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, 64, 256, max_sequence_length=LENGTH)
+    model = SpanBertTextClassifier(backbone, 2, small.preprocessor)
+    model.is_head_trained = True
+    write_preset(model, str(tmp_path / "preset"))
+    said = []
+    for more in ("", "--int8"):
+        options = f"--format litert --sequence-length {LENGTH} --overwrite {more}"
+        assert export(str(tmp_path / "preset"), tmp_path / "m", options) == 0
         found = re.search(r"([\d,]+) bytes; .* by up to (\S+) from", capfd.readouterr().out)
-        said[options] = int(found[1].replace(",", "")), float(found[2])
-    (plain, exact), (small, rounded) = said.values()
-    assert exact < 1e-5 and rounded < 0.1
-    assert small <= plain
+        said.append((int(found[1].replace(",", "")), float(found[2])))
+    (plain, exact), (quantized, rounded) = said
+    assert exact < 1e-5 and 1e-5 < rounded < 0.1
+    assert quantized < 0.5 * plain
+
+
+def test_texts_longer_than_the_row_are_cut_by_the_readmes_program(preset_of, tmp_path):
+    _, preset = preset_of("text_classification")
+    assert export(preset, tmp_path / "m", "--format litert --sequence-length 5") == 0
+    readme = (tmp_path / "m" / "README.md").read_text()
+    packing, call = re.findall(r"```python\n(.*?)```", readme, re.S)
+    program = packing.replace("It rains.", "ann has the cat . " * 9) + call
+    check = "assert outputs['probabilities'].shape == (1, 2)"
+    child = subprocess.run(
+        [sys.executable, "-c", f"{program}\n{check}"],
+        cwd=tmp_path / "m" / "1",
+        capture_output=True,
+        text=True,
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+
+
+def test_a_server_never_finds_a_version_for_another_runtime(preset_of, tmp_path, capfd):
+    _, preset = preset_of("text_classification")
+    for first, second in (("", "--format onnx"), ("--format onnx", "")):
+        output = tmp_path / f"m{len(first)}"
+        assert export(preset, output, first) == 0
+        for options in ("--version 2", "--overwrite"):
+            assert export(preset, output, f"{second} {options}") == 2
+            assert "name another --output" in capfd.readouterr().err
+        assert sorted(path.name for path in output.iterdir() if path.is_dir()) == ["1"]
 
 
 @pytest.mark.parametrize(
@@ -98,13 +131,14 @@ def test_weights_of_8_bits_are_smaller_and_their_difference_is_told(preset_of, t
         ("fill_mask", "--format openvino --sequence-length 9", "--format openvino: --sequence-le"),
         ("fill_mask", "--format onnx --precision bfloat16", "--format onnx: computes in float32"),
         ("fill_mask", "--format litert --sequence-length 17", "--sequence-length 17: the model r"),
+        ("fill_mask", "--format litert --sequence-length 2", "--sequence-length 2: the README's"),
     ],
 )
 def test_what_does_not_go_together_is_refused(name, options, line, preset_of, tmp_path, capfd):
     _, preset = preset_of(name)
     assert export(preset, tmp_path / "m", options) == 2
     assert capfd.readouterr().err.startswith(f"spanbert-tf: {line}")
-    assert not os.path.exists(tmp_path / "m")
+    assert not os.path.exists(tmp_path / "m" / "1")
 
 
 def test_a_runtime_that_is_not_installed_is_named(preset_of, tmp_path, capfd, monkeypatch):

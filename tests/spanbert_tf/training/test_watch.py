@@ -7,6 +7,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src import backend as keras_backend
+from tensorboard.plugins.hparams import plugin_data_pb2
+from tensorflow.python.summary import summary_iterator
 
 import spanbert_tf.training
 from spanbert_tf.config.finetuning import FinetuningConfig, FinetuningTrainingConfig
@@ -66,9 +69,11 @@ class Numbers(Job):
         save_every=99,
         first_number=100,
         steps_per_execution=1,
+        profile_steps=None,
     ):
         training = FinetuningTrainingConfig(
             log_every=log_every,
+            profile_steps=profile_steps,
             checkpoint_every_steps=save_every,
             batch_size=1,
             steps_per_execution=steps_per_execution,
@@ -318,3 +323,77 @@ def test_checkpoints_are_due_by_the_clock(minutes, steps, tmp_path):
     job.config = job.config.replace(training=training)
     _, checkpoints = _train(tmp_path, job)
     assert checkpoints.steps() == steps
+
+
+def test_tensorboard_has_the_hyperparameters_beside_what_they_gave(tmp_path):
+    """As its HParams page reads them: one run, whose metrics lie in the same folder."""
+    _train(tmp_path, Numbers(4, save_every=3))
+    (path,) = (tmp_path / "logs" / "train").iterdir()
+    values, tags = {}, set()
+    for event in summary_iterator.summary_iterator(str(path)):
+        for value in event.summary.value:
+            tags.add(value.tag)
+            if value.metadata.plugin_data.plugin_name == "hparams" and "session_start" in value.tag:
+                content = plugin_data_pb2.HParamsPluginData.FromString(
+                    value.metadata.plugin_data.content
+                )
+                values = dict(content.session_start_info.hparams)
+    assert values["training.checkpoint_every_steps"].number_value == 3
+    assert values["training.keep_best"].bool_value is False
+    assert values["training.profile_steps"].string_value == "None"
+    assert {"loss", "learning_rate"} <= tags
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 4])
+@pytest.mark.parametrize(("steps", "is_there"), [((3, 4), True), ((5, 99), True), ((7, 9), False)])
+def test_steps_are_profiled(steps, is_there, steps_per_execution, tmp_path, monkeypatch):
+    """From the step before the first one to the last one, or to the end of the run."""
+    seen, backend = [], keras_backend.tensorboard
+    for name in ("start_trace", "stop_trace"):
+        whole = getattr(backend, name)
+
+        def noted(*arguments, name=name, whole=whole, **options):
+            seen.append((name, int(watches[0].step)))
+            return whole(*arguments, **options)
+
+        monkeypatch.setattr(backend, name, noted)
+    watches, enter = [], Watch.__enter__
+    monkeypatch.setattr(Watch, "__enter__", lambda self: watches.append(self) or enter(self))
+    job = Numbers(6, steps_per_execution=steps_per_execution, profile_steps=steps)
+    _train(tmp_path, job)
+    files = list((tmp_path / "logs" / "train").glob("plugins/profile/*/*.xplane.pb"))
+    assert bool(files) == is_there
+    expected = [("start_trace", steps[0] - 1), ("stop_trace", min(steps[1], 6))]
+    assert seen == (expected if is_there else [])
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_all_workers_end_their_executions_with_a_profile_that_one_writes(
+    writes, tmp_path, monkeypatch
+):
+    class Worker(Devices):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.is_chief = writes
+
+    ends = []
+
+    class Note(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            ends.append(int(self.model.optimizer.iterations.numpy()))
+
+    monkeypatch.setitem(globals(), "Devices", Worker)
+    job = Numbers(12, log_every=12, steps_per_execution=8, profile_steps=(4, 5))
+    _train(tmp_path, job, others=[Note()])
+    assert ends == [3, 5, 12]
+    assert bool(list(tmp_path.glob("logs/train/plugins/profile/*/*"))) == writes
+
+
+def test_a_profiler_that_fails_ends_no_run(tmp_path, monkeypatch, capsys):
+    def fail(*arguments, **options):
+        raise tf.errors.AlreadyExistsError(None, None, "another profile is under way")
+
+    monkeypatch.setattr(keras_backend.tensorboard, "start_trace", fail)
+    watch, checkpoints = _train(tmp_path, Numbers(6, profile_steps=(2, 3)))
+    assert (watch.step, checkpoints.steps()) == (6, [6])
+    assert "training.profile_steps: no profile is written" in capsys.readouterr().out

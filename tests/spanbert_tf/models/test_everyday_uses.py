@@ -1,0 +1,471 @@
+"""What people do with a KerasHub classifier, with ours and with the stock one beside it.
+
+docs/everyday_uses.md lists these tests; a row there is one here.
+"""
+
+import concurrent.futures
+import copy
+import os
+import pickle
+import re
+import subprocess
+import sys
+
+import keras
+import keras_hub
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny_models import VOCABULARY
+
+from spanbert_tf import models
+
+TEXTS = [
+    "ann has the cat .",
+    "bob has the cat",
+    "who has the cat ?",
+    "ann . bob .",
+    "bob",
+    "the cat",
+]
+LABELS = np.array([0, 1, 1, 0, 1, 0])
+LENGTH = 16
+SIZES = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 8}
+SIZES["max_sequence_length"] = LENGTH
+RATE = 1e-2
+
+
+def make(kind, **options):
+    """A classifier of two classes with its preprocessor; the same weights for the same kind."""
+    keras.utils.set_random_seed(1)
+    if kind == "ours":
+        backbone = models.SpanBertBackbone(len(VOCABULARY), dropout=0.0, **SIZES)
+        tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True)
+        preprocessor = models.SpanBertTextClassifierPreprocessor(tokenizer, LENGTH)
+        model_class = models.SpanBertTextClassifier
+    else:
+        backbone = keras_hub.models.BertBackbone(len(VOCABULARY), dropout=0.0, **SIZES)
+        tokenizer = keras_hub.models.BertTokenizer(VOCABULARY, lowercase=True)
+        preprocessor = keras_hub.models.BertTextClassifierPreprocessor(
+            tokenizer, sequence_length=LENGTH
+        )
+        model_class = keras_hub.models.BertTextClassifier
+    model = model_class(backbone, num_classes=2, preprocessor=preprocessor, dropout=0.0, **options)
+    model.is_head_trained = True  # ours refuses to predict otherwise
+    return model
+
+
+@pytest.fixture(params=["ours", "stock"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def model(kind):
+    model = make(kind)
+    compiled(model)
+    return model
+
+
+def compiled(model, **options):
+    model.compile(
+        keras.optimizers.Adam(RATE),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        **options,
+    )
+
+
+def texts():
+    return np.array(TEXTS)
+
+
+def logits(model):
+    return model.predict(texts(), verbose=0)
+
+
+def loss(model):
+    """Of all texts, as `evaluate` tells it, alone or among metrics."""
+    return model.evaluate(texts(), LABELS, verbose=0, return_dict=True)["loss"]
+
+
+def fit(model, x=None, y=None, **options):
+    x = texts() if x is None else x
+    y = LABELS if y is None and isinstance(x, np.ndarray) else y
+    return model.fit(x, y, verbose=0, **{"epochs": 6, **options})
+
+
+def assert_learns(model, *arguments, **options):
+    before = loss(model)
+    history = fit(model, *arguments, **options)
+    assert loss(model) < before
+    return history.history
+
+
+slow = pytest.mark.slow
+
+
+def test_fit_arrays(model):
+    assert_learns(model)
+
+
+def test_fit_lists(model):
+    before = loss(model)
+    model.fit(TEXTS, list(map(int, LABELS)), epochs=6, verbose=0)
+    assert loss(model) < before
+
+
+@slow
+def test_fit_without_compiling(kind):
+    """KerasHub's tasks are compiled by themselves; so are ours."""
+    model = make(kind)
+    before = logits(model)
+    model.fit(texts(), LABELS, verbose=0)
+    assert np.abs(logits(model) - before).max() > 0
+
+
+@slow
+def test_fit_a_data_set(model):
+    data = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(4).repeat()
+    assert_learns(model, data, steps_per_epoch=2)
+
+
+@slow
+def test_fit_a_generator(model):
+    def batches():
+        while True:
+            yield texts(), LABELS
+
+    before = loss(model)
+    packed = ((model.preprocessor(x), y) for x, y in batches())
+    model.preprocessor, preprocessor = None, model.preprocessor
+    model.fit(packed, steps_per_epoch=8, verbose=0)
+    model.preprocessor = preprocessor
+    assert loss(model) < before
+
+
+@slow
+def test_fit_rows_that_are_packed_already(kind):
+    model = make(kind)
+    rows, model.preprocessor = model.preprocessor(texts()), None
+    compiled(model)
+    before = model.evaluate(rows, LABELS, verbose=0)
+    model.fit(rows, LABELS, epochs=6, verbose=0)
+    assert model.evaluate(rows, LABELS, verbose=0) < before
+
+
+@slow
+def test_fit_with_weights_of_rows(model):
+    """Rows of weight 0 are not learned."""
+    weights = np.array([1.0, 1, 1, 0, 0, 0])
+    fit(model, sample_weight=weights, epochs=30)
+    losses = keras.losses.sparse_categorical_crossentropy(LABELS, logits(model), from_logits=True)
+    assert np.mean(losses[:3]) < np.mean(losses[3:])
+
+
+@slow
+def test_fit_with_weights_of_classes(model):
+    fit(model, class_weight={0: 1.0, 1: 0.0}, epochs=30)
+    assert (logits(model).argmax(1) == 0).all()
+
+
+@slow
+def test_fit_with_a_share_for_validation(model):
+    assert "val_loss" in fit(model, validation_split=0.5).history
+
+
+@slow
+def test_fit_with_metrics(model):
+    compiled(model, metrics=["accuracy"])
+    history = fit(model, epochs=40).history
+    assert history["accuracy"][-1] >= history["accuracy"][0]
+    assert model.evaluate(texts(), LABELS, verbose=0, return_dict=True)["accuracy"] > 0.5
+
+
+@slow
+def test_a_batch_at_a_time(model):
+    rows = model.preprocessor(texts())
+    before = model.test_on_batch(rows, LABELS)
+    for _ in range(6):
+        model.train_on_batch(rows, LABELS)
+    assert np.min(model.test_on_batch(rows, LABELS)) < np.min(before)
+    assert model.predict_on_batch(rows).shape == (6, 2)
+
+
+@slow
+def test_backup_and_restore(kind, tmp_path):
+    """What was stopped after an epoch goes on with the next one."""
+
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    backup = str(tmp_path / "backup")
+    first, whole = make(kind), make(kind)
+    for model in (first, whole):
+        compiled(model)
+    fit(whole, epochs=4, shuffle=False)
+    with pytest.raises(KeyboardInterrupt):
+        callbacks = [keras.callbacks.BackupAndRestore(backup), Stop()]
+        fit(first, epochs=4, shuffle=False, callbacks=callbacks)
+    second = make(kind)
+    compiled(second)
+    restore = [keras.callbacks.BackupAndRestore(backup)]
+    history = fit(second, epochs=4, shuffle=False, callbacks=restore)
+    assert history.epoch == [2, 3]
+    np.testing.assert_allclose(logits(second), logits(whole), atol=1e-5)
+
+
+@slow
+@pytest.mark.parametrize("name", ["{epoch}.weights.h5", "{epoch}.keras"])
+def test_model_checkpoint(name, model, kind, tmp_path):
+    fit(model, callbacks=[keras.callbacks.ModelCheckpoint(str(tmp_path / name))], epochs=2)
+    last = str(tmp_path / name.format(epoch=2))
+    if name.endswith(".keras"):
+        other = keras.saving.load_model(last)
+    else:
+        other = make(kind)
+        other.load_weights(last)
+    np.testing.assert_allclose(logits(other), logits(model), atol=1e-6)
+
+
+@slow
+def test_early_stopping_brings_the_best_weights_back(model, kind):
+    """The loss falls, and of the largest losses the first epoch's is the best."""
+    stop = keras.callbacks.EarlyStopping("loss", patience=1, restore_best_weights=True, mode="max")
+    history = fit(model, callbacks=[stop], epochs=9, shuffle=False)
+    assert len(history.epoch) == 2
+    twin = make(kind)
+    compiled(twin)
+    fit(twin, epochs=1, shuffle=False)
+    np.testing.assert_allclose(logits(model), logits(twin), atol=1e-6)
+
+
+@slow
+def test_tensorboard(model, tmp_path):
+    callback = keras.callbacks.TensorBoard(str(tmp_path), histogram_freq=1, profile_batch=(1, 2))
+    fit(model, callbacks=[callback], epochs=2)
+    assert list(tmp_path.glob("train/events*")) and list(tmp_path.glob("train/plugins/profile/*"))
+
+
+@slow
+def test_a_frozen_encoder_stays(kind):
+    model = make(kind)
+    model.backbone.trainable = False
+    compiled(model)
+    before = [w.numpy() for w in model.backbone.weights]
+    assert_learns(model)
+    for weight, values in zip(model.backbone.weights, before, strict=True):
+        np.testing.assert_array_equal(weight, values)
+
+
+@slow
+def test_low_rank_adapters(kind):
+    model = make(kind)
+    model.backbone.enable_lora(2)
+    compiled(model)
+    trained = {w.path.rpartition("/")[2] for w in model.backbone.trainable_variables}
+    assert any("lora" in name for name in trained)
+    kernel = next(w for w in model.backbone.weights if w.path.endswith("query/kernel"))
+    before = kernel.numpy()
+    assert_learns(model)
+    np.testing.assert_array_equal(kernel, before)
+
+
+@slow
+def test_a_keras_file_in_a_fresh_process(model, kind, tmp_path):
+    fit(model, epochs=1)
+    model.save(tmp_path / "model.keras")
+    program = (
+        "import sys, numpy as np, keras, keras_hub\n"
+        f"{'import spanbert_tf.models' if kind == 'ours' else ''}\n"
+        "model = keras.saving.load_model(sys.argv[1])\n"
+        "np.save(sys.argv[2], model.predict(np.array(sys.argv[3:]), verbose=0))\n"
+    )
+    paths = (str(tmp_path / "model.keras"), str(tmp_path / "found.npy"))
+    child = subprocess.run(
+        [sys.executable, "-c", program, *paths, *TEXTS], capture_output=True, text=True
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    np.testing.assert_allclose(np.load(paths[1]), logits(model), atol=1e-6)
+
+
+@slow
+def test_a_preset_and_kerashubs_base_class(model, tmp_path):
+    fit(model, epochs=1)
+    model.save_to_preset(str(tmp_path / "preset"))
+    other = keras_hub.models.TextClassifier.from_preset(str(tmp_path / "preset"))
+    assert type(other) is type(model)
+    np.testing.assert_allclose(logits(other), logits(model), atol=1e-6)
+
+
+COPIES = {
+    "clone": keras.models.clone_model,
+    "config": lambda model: type(model).from_config(model.get_config()),
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
+}
+
+
+@slow
+@pytest.mark.parametrize("way", COPIES)
+def test_copies(way, model):
+    """`deepcopy` and `pickle` with the weights, the others with new ones; all are models apart."""
+    other = COPIES[way](model)
+    assert type(other) is type(model) and other.preprocessor is not None
+    if way in ("clone", "config"):
+        other.set_weights(model.get_weights())
+        other.is_head_trained = True
+    before = logits(model)
+    np.testing.assert_allclose(logits(other), before, atol=1e-6)
+    compiled(other)
+    fit(other, epochs=2)
+    assert np.abs(logits(other) - before).max() > 0
+    np.testing.assert_array_equal(logits(model), before)
+
+
+@slow
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "bfloat16"])
+def test_precisions(policy, kind, tmp_path):
+    exact = make(kind)
+    exact.save_to_preset(str(tmp_path / "preset"))
+    model = type(exact).from_preset(str(tmp_path / "preset"), dtype=policy)
+    assert model.backbone.compute_dtype == policy.removeprefix("mixed_")
+    np.testing.assert_allclose(logits(model).astype("float32"), logits(exact), atol=0.05)
+    compiled(model)
+    assert_learns(model, epochs=12)
+
+
+@slow
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+def test_quantized_and_saved(mode, kind, tmp_path):
+    model = make(kind)
+    exact = logits(model)
+    model.quantize(mode)
+    found = logits(model)
+    assert 0 < np.abs(found - exact).max() < 0.1
+    assert any(w.dtype == "int8" for w in model.backbone.transformer_layers[0].weights)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(logits(again), found, atol=1e-6)
+
+
+@slow
+def test_the_encoder_in_a_model_of_ones_own(kind):
+    task = make(kind)
+    states = task.backbone(task.backbone.input)["sequence_output"]
+    own = keras.Model(task.backbone.input, keras.layers.Dense(3)(keras.ops.max(states, axis=1)))
+    own.compile(keras.optimizers.Adam(RATE), "mse")
+    rows, targets = task.preprocessor(texts()), np.ones((6, 3))
+    history = own.fit(rows, targets, epochs=6, verbose=0).history["loss"]
+    assert history[-1] < history[0]
+
+
+@slow
+def test_a_subclass(kind):
+    class Own(type(make(kind))):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **options):
+            return 2 * super().compute_loss(x, y, y_pred, sample_weight, **options)
+
+    plain = make(kind)
+    own = Own(plain.backbone, num_classes=2, preprocessor=plain.preprocessor, dropout=0.0)
+    own.set_weights(plain.get_weights())
+    own.is_head_trained = True
+    for model in (plain, own):
+        compiled(model)
+    assert loss(own) == pytest.approx(2 * loss(plain), rel=1e-5)
+
+
+@slow
+def test_two_models_of_one_program(kind):
+    first, second = make(kind), make(kind)
+    for model in (first, second):
+        compiled(model)
+    before = logits(second)
+    fit(first)
+    np.testing.assert_array_equal(logits(second), before)
+    fit(second)
+    np.testing.assert_allclose(logits(second), logits(first), atol=1e-4)
+
+
+@slow
+def test_four_threads_of_one_model(model):
+    expected = logits(model)
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: model(model.preprocessor(texts())), range(8)))
+    for values in found:
+        np.testing.assert_allclose(values, expected, atol=1e-5)
+
+
+@slow
+def test_eagerly(kind):
+    """Python is called in each step."""
+    plain, other = make(kind), make(kind)
+    compiled(plain)
+    compiled(other, run_eagerly=True)
+    calls, call = [], other.backbone.transformer_layers[0].call
+    other.backbone.transformer_layers[0].call = lambda *a, **k: calls.append(1) or call(*a, **k)
+    for model in (plain, other):
+        fit(model, epochs=3, shuffle=False)
+    assert len(calls) >= 3
+    np.testing.assert_allclose(logits(other), logits(plain), atol=1e-4)
+
+
+@slow
+def test_compiled_by_xla(kind):
+    plain, other = make(kind), make(kind)
+    compiled(plain)
+    compiled(other, jit_compile=True)
+    for model in (plain, other):
+        fit(model, epochs=2, shuffle=False)
+    assert other.jit_compile and not plain.jit_compile
+    np.testing.assert_allclose(logits(other), logits(plain), atol=1e-4)
+
+
+@slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradient_accumulation_steps": 2},
+        {"use_ema": True, "ema_momentum": 0.5},
+        {"global_clipnorm": 0.1},
+        {"learning_rate": keras.optimizers.schedules.CosineDecay(RATE, 50)},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_options_of_keras_optimizers(options, kind):
+    model = make(kind)
+    model.compile(
+        keras.optimizers.AdamW(**{"learning_rate": RATE, **options}),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    assert_learns(model, batch_size=3)
+
+
+@slow
+@pytest.mark.parametrize("distribution", ["DataParallel", "ModelParallel"])
+def test_distributions_of_keras_on_jax(distribution, kind):
+    """Two devices of JAX have the outputs and, after steps, the loss of one."""
+    program = os.path.join(os.path.dirname(__file__), "distributed_program.py")
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "KERAS_BACKEND": "jax"}
+    found = []
+    for name in ("None", distribution):
+        child = subprocess.run(
+            [sys.executable, program, kind, name],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **flags},
+        )
+        assert child.returncode == 0, child.stderr[-2000:]
+        found.append([float(number) for number in child.stdout.splitlines()[-1].split()])
+    np.testing.assert_allclose(*found, rtol=1e-4)
+
+
+def test_the_page_lists_these_tests():
+    here = os.path.dirname(__file__)
+    path = os.path.join(here, "..", "..", "..", "docs", "everyday_uses.md")
+    with open(path, encoding="utf-8") as page:
+        listed = re.findall(r"`(test_\w+)`", page.read())
+    with open(__file__, encoding="utf-8") as source:
+        tests = re.findall(r"^def (test_\w+)", source.read(), re.M)
+    assert listed == [name for name in tests if name != "test_the_page_lists_these_tests"]
