@@ -276,12 +276,20 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
                 )
         shared, layout = model_parallel_dim_name, keras.distribution.LayoutMap(device_mesh)
         layout["token_embedding/embeddings"] = (None, shared)
-        layout["self_attention_layer/(query|key|value)/kernel"] = (None, shared, None)
-        layout["self_attention_layer/(query|key|value)/bias"] = (shared, None)
-        layout["self_attention_layer/attention_output/kernel"] = (shared, None, None)
-        layout["feedforward_intermediate_dense/kernel"] = (None, shared)
-        layout["feedforward_intermediate_dense/bias"] = (shared,)
-        layout["feedforward_output_dense/kernel"] = (shared, None)
+        layout["transformer_layer_.*/self_attention_layer/(query|key|value)/kernel"] = (
+            None,
+            shared,
+            None,
+        )
+        layout["transformer_layer_.*/self_attention_layer/(query|key|value)/bias"] = (shared, None)
+        layout["transformer_layer_.*/self_attention_layer/attention_output/kernel"] = (
+            shared,
+            None,
+            None,
+        )
+        layout["transformer_layer_.*/feedforward_intermediate_dense/kernel"] = (None, shared)
+        layout["transformer_layer_.*/feedforward_intermediate_dense/bias"] = (shared,)
+        layout["transformer_layer_.*/feedforward_output_dense/kernel"] = (shared, None)
         return layout
 
     def load_weights(self, filepath: str, *args: object, **kwargs) -> None:

@@ -22,6 +22,7 @@ from spanbert_tf.models.keras_hub_presets import (
     encoder_width,
     is_task_preset,
     refuse_other_modules,
+    task_config,
 )
 from spanbert_tf.presets.writing import check_token_ids, check_weights
 from spanbert_tf.text.vocabulary import Casing
@@ -139,20 +140,21 @@ def load_trained(kind: type, preset: str, precision: str = "float32") -> keras_h
             never trained, or no preprocessor.
     """
     has_head = issubclass(kind, TaskPresets)
-    if has_head and not is_task_preset(preset, kind):
+    is_task = is_task_preset(preset, kind)
+    if has_head and not is_task:
         raise BadInputError(
             f"{preset}: has no trained head ({preset_utils.TASK_WEIGHTS_FILE} of a "
             f"{kind.__name__}); use the preset of such a model"
+        )
+    if is_task and task_config(preset).get("preprocessor") is None:
+        raise BadInputError(
+            f"{preset}: was saved without a preprocessor, which tells how text is read; save the "
+            f"{kind.__name__} with its preprocessor"
         )
     if precision == "auto":
         precision = choose_precision(precision, encoder_width(preset)).removeprefix("mixed_")
     with without_warning_of_new_heads():  # it is an error here
         task = load_checked(kind, preset, dtype=precision)
-    if task.preprocessor is None:
-        raise BadInputError(
-            f"{preset}: was saved without a preprocessor, which tells how text is read; save the "
-            f"{kind.__name__} with its preprocessor"
-        )
     if has_head and not task.is_head_trained:
         raise BadInputError(
             f"{preset}: the head of its {kind.__name__} was never trained; use the preset of a "

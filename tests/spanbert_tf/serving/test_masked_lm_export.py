@@ -182,7 +182,7 @@ def test_packed_rows_have_the_same_answers(served, packed, masked_lm):
         choices, probabilities = most_probable(
             masked_lm, packed["token_ids"][row, :size], positions
         )
-        np.testing.assert_array_equal(served["packed_token_ids"][row], choices)
+        np.testing.assert_array_equal(served["packed_filling_ids"][row], choices)
         np.testing.assert_allclose(
             served["packed_probabilities"][row], probabilities, rtol=1e-4, atol=1e-6
         )
