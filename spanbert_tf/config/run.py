@@ -1,6 +1,6 @@
 """What the course of any training run is made of, pre-training or fine-tuning."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -112,7 +112,7 @@ class RunConfig(Section):
     steps_per_execution: PositiveInt = 1
     deterministic: bool = False
     log_every: PositiveInt = 50
-    profile_steps: tuple[PositiveInt, PositiveInt] | None = None
+    profile_steps: Annotated[list[PositiveInt], Field(min_length=2, max_length=2)] | None = None
     checkpoint_every_minutes: Positive | None = 10.0
     checkpoint_every_steps: PositiveInt | None = None
     max_checkpoints: PositiveInt = 2
@@ -124,7 +124,7 @@ class RunConfig(Section):
     def _check_profile(self) -> Self:
         if self.profile_steps and self.profile_steps[0] > self.profile_steps[1]:
             raise conflict(
-                f"{list(self.profile_steps)} ends before it begins",
+                f"{self.profile_steps} ends before it begins",
                 "profile_steps",
                 fix="training.profile_steps=null",
             )

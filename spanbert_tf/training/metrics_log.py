@@ -5,7 +5,7 @@ import glob
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import keras
@@ -175,7 +175,7 @@ class Profile:
         ends: the steps after which it begins and ends.
     """
 
-    def __init__(self, steps: tuple[int, int] | None, directory: str, *, writes: bool) -> None:
+    def __init__(self, steps: Sequence[int] | None, directory: str, *, writes: bool) -> None:
         self.ends = (steps[0] - 1, steps[1]) if steps else ()
         self._directory, self._writes = directory, writes
         self._is_running = False

@@ -60,6 +60,8 @@ def sections(draw, section):
         values["global_clipnorm"] = None
     elif "clipnorm" in values:
         values["clipnorm"] = None
+    if values.get("profile_steps") is not None:  # the first and the last one
+        values["profile_steps"] = sorted([draw(INTEGERS), draw(INTEGERS)])
     if section is MaskingOptions:
         values["random_token_rate"] = draw(st.floats(0, 1 - values["mask_token_rate"]))
         if values["scheme"] == "subwords":

@@ -331,3 +331,13 @@ def test_shipped_configuration_opens_with_its_source_and_command(name):
     comment = "".join(itertools.takewhile(lambda line: line[0] == "#", text.splitlines(True)))
     assert f"--config {name} " in comment
     assert "Batch" in comment
+
+
+def test_steps_of_a_profile_are_two_in_order(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text("base: spanbert_base\n")
+    found = load_config(str(path), ["training.profile_steps=[10,20]"])
+    assert found.training.profile_steps == [10, 20]
+    for value, words in (("[20,10]", "ends before it begins"), ("[3]", "at least 2 items")):
+        with pytest.raises(ConfigurationError, match=f"training.profile_steps.*{words}"):
+            load_config(str(path), [f"training.profile_steps={value}"])

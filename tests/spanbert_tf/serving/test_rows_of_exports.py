@@ -55,7 +55,13 @@ def test_the_readmes_program_packs_what_the_preprocessor_packs(
         np.testing.assert_array_equal(np.array(inputs[key], "int32")[0], values, key)
 
 
-@pytest.mark.parametrize("name", ALL_INPUTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "coreference" else ())
+        for name in ALL_INPUTS
+    ],
+)
 def test_rows_have_the_answers_of_their_texts(name, tmp_path, monkeypatch):
     """By what both signatures return; questions and entities are put together of rows later."""
     model = tiny_model(name)

@@ -346,7 +346,7 @@ def test_tensorboard_has_the_hyperparameters_beside_what_they_gave(tmp_path):
 
 
 @pytest.mark.parametrize("steps_per_execution", [1, 4])
-@pytest.mark.parametrize(("steps", "is_there"), [((3, 4), True), ((5, 99), True), ((7, 9), False)])
+@pytest.mark.parametrize(("steps", "is_there"), [([3, 4], True), ([5, 99], True), ([7, 9], False)])
 def test_steps_are_profiled(steps, is_there, steps_per_execution, tmp_path, monkeypatch):
     """From the step before the first one to the last one, or to the end of the run."""
     seen, backend = [], keras_backend.tensorboard
@@ -384,7 +384,7 @@ def test_all_workers_end_their_executions_with_a_profile_that_one_writes(
             ends.append(int(self.model.optimizer.iterations.numpy()))
 
     monkeypatch.setitem(globals(), "Devices", Worker)
-    job = Numbers(12, log_every=12, steps_per_execution=8, profile_steps=(4, 5))
+    job = Numbers(12, log_every=12, steps_per_execution=8, profile_steps=[4, 5])
     _train(tmp_path, job, others=[Note()])
     assert ends == [3, 5, 12]
     assert bool(list(tmp_path.glob("logs/train/plugins/profile/*/*"))) == writes
@@ -395,6 +395,6 @@ def test_a_profiler_that_fails_ends_no_run(tmp_path, monkeypatch, capsys):
         raise tf.errors.AlreadyExistsError(None, None, "another profile is under way")
 
     monkeypatch.setattr(keras_backend.tensorboard, "start_trace", fail)
-    watch, checkpoints = _train(tmp_path, Numbers(6, profile_steps=(2, 3)))
+    watch, checkpoints = _train(tmp_path, Numbers(6, profile_steps=[2, 3]))
     assert (watch.step, checkpoints.steps()) == (6, [6])
     assert "training.profile_steps: no profile is written" in capsys.readouterr().out
