@@ -140,10 +140,18 @@ def save_vocabulary(directory: str, vocabulary: list[str]) -> None:
 
 
 def find_casing(
-    directory: str, path: str, lowercase: bool | None, strip_accents: bool | None = None
+    directory: str,
+    path: str,
+    lowercase: bool | None,
+    strip_accents: bool | None = None,
+    stated_lowercase: bool | None = None,
 ) -> Casing:
-    """What is done to text: as stated or given; by default accents go with upper case."""
-    stated_lowercase = _stated(directory, "do_lower_case", "lowercase")
+    """What is done to text: as stated, there or by the caller, or given.
+
+    By default accents go with upper case.
+    """
+    if stated_lowercase is None:
+        stated_lowercase = _stated(directory, "do_lower_case", "lowercase")
     stated_strip_accents = _stated(directory, "strip_accents", "strip_accents")
     for stated, given, options in (
         (stated_lowercase, lowercase, ("--cased", "--lowercase")),

@@ -8,7 +8,6 @@ which do not.
 
 import contextlib
 import functools
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -38,17 +37,16 @@ from spanbert_tf.conversion.configuration import (
     find_casing,
     find_vocabulary,
     read_sizes,
-    save_vocabulary,
 )
 from spanbert_tf.conversion.tf1 import (
     OBJECT_GRAPH,
-    bert_config,
     named_damage,
     refuse_absurd_sizes,
+    write_config,
 )
-from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.outputs import OutputKind
-from spanbert_tf.files.writing import write_directory
+from spanbert_tf.files.writing import os_errors, write_directory
 
 MODEL_GARDEN_KIND = OutputKind(
     "a checkpoint of the Model Garden",
@@ -259,15 +257,11 @@ def write_model_garden(
         for part in found:
             for name in checkpoint.parts()[part]:
                 _add_variable(encoder, name, checkpoint)
-        try:
-            # Both edges lead to one object, whatever a program calls it.
-            saved = tf.train.Checkpoint(encoder=encoder, model=encoder)
+        # Both edges lead to one object, whatever a program calls it.
+        saved = tf.train.Checkpoint(encoder=encoder, model=encoder)
+        with os_errors():
             saved.write(os.path.join(unfinished, _PREFIX))
-        except tf.errors.OpError as error:  # such as a full disk
-            raise OSError(reason(error)) from error
-        with open(os.path.join(unfinished, "bert_config.json"), "w", encoding="utf-8") as file:
-            json.dump(bert_config(checkpoint), file, indent=2)
-        save_vocabulary(unfinished, checkpoint.vocabulary)
+        write_config(unfinished, checkpoint)
 
     write_directory(directory, write, MODEL_GARDEN_KIND, overwrite=overwrite)
     return [part for part in checkpoint.found_parts() if part not in found]

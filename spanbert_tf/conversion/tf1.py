@@ -37,7 +37,7 @@ from spanbert_tf.conversion.configuration import (
 )
 from spanbert_tf.errors import BadInputError, MismatchError, reason
 from spanbert_tf.files.outputs import OutputKind
-from spanbert_tf.files.writing import write_directory
+from spanbert_tf.files.writing import os_errors, write_directory
 
 TF1_KIND = OutputKind(
     "a checkpoint of TensorFlow 1", "bert_config.json", ("bert_model.ckpt.*", "vocab.txt")
@@ -171,18 +171,14 @@ def write_tf1(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
     values = dict(_from_standard(name, checkpoint.arrays[name]) for name in names)
 
     def write(unfinished: str) -> None:
-        try:
+        with os_errors():
             tf.raw_ops.SaveV2(
                 prefix=os.path.join(unfinished, _PREFIX),
                 tensor_names=list(values),
                 shape_and_slices=[""] * len(values),
                 tensors=list(map(_tensor, values.values())),
             )
-        except tf.errors.OpError as error:  # such as a full disk
-            raise OSError(reason(error)) from error
-        with open(os.path.join(unfinished, "bert_config.json"), "w", encoding="utf-8") as file:
-            json.dump(bert_config(checkpoint), file, indent=2)
-        save_vocabulary(unfinished, checkpoint.vocabulary)
+        write_config(unfinished, checkpoint)
 
     write_directory(directory, write, TF1_KIND, overwrite=overwrite)
     return [part for part in checkpoint.found_parts() if part not in found]
@@ -204,13 +200,16 @@ def _check_resolver(checkpoint: Checkpoint) -> None:
         )
 
 
-def bert_config(checkpoint: Checkpoint) -> dict:
-    """The content of Google's `bert_config.json`."""
+def write_config(directory: str, checkpoint: Checkpoint) -> None:
+    """Writes Google's `bert_config.json` and `vocab.txt`."""
     sizes = checkpoint.sizes
-    return {
+    config = {
         "attention_probs_dropout_prob": sizes.get("attention_dropout", sizes["dropout"]),
         "hidden_act": "gelu",
         "hidden_dropout_prob": sizes["dropout"],
         "initializer_range": 0.02,
         **{theirs: sizes[ours] for ours, theirs in SIZE_NAMES.items()},
     }
+    with open(os.path.join(directory, "bert_config.json"), "w", encoding="utf-8") as file:
+        json.dump(config, file, indent=2)
+    save_vocabulary(directory, checkpoint.vocabulary)

@@ -20,9 +20,9 @@ from spanbert_tf.conversion.configuration import (
 )
 from spanbert_tf.conversion.keras_presets import encoder_of
 from spanbert_tf.conversion.model_garden import LOWERCASE, read_arrays, sizes_of
-from spanbert_tf.errors import BadInputError, MismatchError, reason
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.outputs import OutputKind
-from spanbert_tf.files.writing import write_directory
+from spanbert_tf.files.writing import os_errors, write_directory
 
 TFHUB_KIND = OutputKind(
     "an encoder for TensorFlow Hub",
@@ -53,19 +53,16 @@ def read_tfhub(
         )
     arrays, num_heads = read_arrays(variables, path)
     stated = arrays.pop(LOWERCASE, None)
+    is_lowercase = None
     if stated is not None and stated.shape == ():
         is_lowercase = bool(np.asarray(stated))
-        if lowercase not in (None, is_lowercase):
-            kind = "--lowercase" if is_lowercase else "--cased"
-            raise MismatchError(f"{path}: states {kind} ({LOWERCASE}); leave the option out")
-        lowercase = is_lowercase
     assets = os.path.join(path, "assets")
     yield Checkpoint(
         path,
         sizes_of(arrays, num_heads, path),
         arrays,
         find_vocabulary(assets, path, vocabulary),
-        find_casing(assets, path, lowercase, strip_accents),
+        find_casing(assets, path, lowercase, strip_accents, is_lowercase),
         approximates_gelu=True,
     )
 
@@ -79,12 +76,9 @@ def write_tfhub(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
         # The asset is copied from here, and is beside the SavedModel until then.
         save_vocabulary(unfinished, checkpoint.vocabulary)
         vocabulary = os.path.join(unfinished, _VOCABULARY)
-        try:
-            tf.saved_model.save(
-                _reusable(backbone, vocabulary, checkpoint.casing.lowercase), unfinished
-            )
-        except tf.errors.OpError as error:  # such as a full disk
-            raise OSError(reason(error)) from error
+        encoder = _reusable(backbone, vocabulary, checkpoint.casing.lowercase)
+        with os_errors():
+            tf.saved_model.save(encoder, unfinished)
         os.remove(vocabulary)
 
     write_directory(directory, write, TFHUB_KIND, overwrite=overwrite)

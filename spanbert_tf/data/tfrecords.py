@@ -18,6 +18,7 @@ import google_crc32c
 import numpy as np
 
 from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.writing import os_errors
 
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
@@ -48,16 +49,9 @@ def record_writer(path: str) -> Iterator[Callable[[bytes], None]]:
     """Writes a file: yields a function of serialized records.
 
     Raises:
-        OSError: it cannot be written; TensorFlow has errors of its own for full disks.
+        OSError: it cannot be written.
     """
     import tensorflow as tf
-
-    @contextlib.contextmanager
-    def os_errors() -> Iterator[None]:
-        try:
-            yield
-        except tf.errors.OpError as error:
-            raise OSError(error.message) from error
 
     with os_errors():
         file = tf.io.TFRecordWriter(path)

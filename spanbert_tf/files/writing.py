@@ -97,6 +97,17 @@ def put_in_place(source: str, directory: str, kind: OutputKind, *, overwrite: bo
 
 
 @contextlib.contextmanager
+def os_errors() -> Iterator[None]:
+    """TensorFlow has errors of its own, for full disks for example; here they are `OSError`."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise OSError(error.message) from error
+
+
+@contextlib.contextmanager
 def whole_file(path: str | os.PathLike) -> Iterator[str]:
     """A name to write a file under, which is renamed to its own at the end.
 

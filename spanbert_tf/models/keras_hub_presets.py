@@ -132,7 +132,14 @@ def without_mixed_precision(model: keras.Model) -> Iterator[None]:
 
 
 class SavesWithoutMixedPrecision:
-    """Base of backbone and tasks; name it before KerasHub's class."""
+    """Base of backbone and tasks; name it before KerasHub's class.
+
+    Attributes:
+        needs_tensorflow: why no other runtime computes what the model computes; empty where each
+            does.
+    """
+
+    needs_tensorflow = ""
 
     def save_to_preset(self, preset_dir: str, max_shard_size: float | None = 10) -> None:
         """Writes a preset, whose description names the dtype of the weights alone.
@@ -154,7 +161,12 @@ class SavesWithoutMixedPrecision:
             format: as there.
             *args: as there.
             **kwargs: as there.
+
+        Raises:
+            ValueError: the runtime lacks operations.
         """
+        if self.needs_tensorflow and format != "tf_saved_model":
+            raise ValueError(f"format={format!r}: {self.needs_tensorflow}")
         if format == "onnx" and keras.backend.backend() == "tensorflow":
             register_onnx_operations()
         super().export(filepath, format, *args, **kwargs)

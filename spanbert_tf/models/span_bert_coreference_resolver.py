@@ -71,6 +71,9 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
     """
 
     _objective = "antecedents"
+    needs_tensorflow = (
+        "coreference sorts and links spans by operations that it lacks; export it for TensorFlow"
+    )
     backbone_cls = SpanBertBackbone
     preprocessor_cls = SpanBertCoreferenceResolverPreprocessor
 
@@ -191,27 +194,6 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
             **kwargs: as for `keras.Model.evaluate`.
         """
         return super().evaluate(x=x, y=self._clusters(y), **kwargs)
-
-    def export(
-        self, filepath: str, format: str = "tf_saved_model", *args: object, **kwargs
-    ) -> None:
-        """Writes a SavedModel, as `keras.Model.export`.
-
-        Args:
-            filepath: directory of the SavedModel.
-            format: `"tf_saved_model"`.
-            *args: as there.
-            **kwargs: as there.
-
-        Raises:
-            ValueError: another format, whose runtime lacks operations.
-        """
-        if format != "tf_saved_model":
-            raise ValueError(
-                f"format={format!r}: coreference sorts and links spans by operations that it "
-                'lacks; export it as "tf_saved_model"'
-            )
-        super().export(filepath, format, *args, **kwargs)
 
     def _clusters(self, y: object) -> object:
         """Lists of clusters as the preprocessor takes them."""

@@ -1,6 +1,6 @@
 """The embedder of texts, a vector for each.
 
-B rows, H width.
+B rows, S positions, H width.
 """
 
 import keras
@@ -10,6 +10,8 @@ from spanbert_tf.models.keras_hub_presets import LoadsPresets, SavesWithoutMixed
 from spanbert_tf.models.preprocessing import check_positions
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_text_embedder_preprocessor import SpanBertTextEmbedderPreprocessor
+
+POOLING_MODES = ("mean", "max", "cls")
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -31,7 +33,8 @@ class SpanBertTextEmbedder(
         normalize: bool. Whether a vector has length 1.
 
     Raises:
-        ValueError: one of backbone and preprocessor has SegaBERT's positions and the other has not.
+        ValueError: one of backbone and preprocessor has SegaBERT's positions and the other has not,
+            or there is no such mode.
 
     Example:
     ```python
@@ -52,4 +55,39 @@ class SpanBertTextEmbedder(
         **kwargs,
     ) -> None:
         check_positions(backbone, preprocessor)
-        super().__init__(backbone, preprocessor, pooling_mode, normalize, **kwargs)
+        if pooling_mode not in POOLING_MODES:
+            raise ValueError(
+                f"pooling_mode must be one of {', '.join(POOLING_MODES)}. Received: {pooling_mode}"
+            )
+        # === Config ===
+        self.pooling_mode = pooling_mode
+        self.normalize = normalize
+
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+
+        # === Functional Model ===
+        states = backbone(backbone.input)["sequence_output"]  # [B, S, H]
+        # Not its own class's, which leaves no way to pool states that are there already.
+        keras_hub.models.TextEmbedder.__init__(
+            self,
+            inputs=backbone.input,
+            outputs=self.pool(states, backbone.input["padding_mask"]),
+            **kwargs,
+        )
+
+    def pool(self, states: keras.KerasTensor, padding_mask: keras.KerasTensor) -> keras.KerasTensor:
+        """The vectors of texts, [B, H].
+
+        Args:
+            states: what the encoder computed, [B, S, H].
+            padding_mask: int [B, S], 1 where there is a token.
+        """
+        if self.pooling_mode == "cls":
+            pooled = states[:, 0]
+        elif self.pooling_mode == "max":
+            pooled = self._max_pooling(states, padding_mask)
+        else:
+            pooled = self._mean_pooling(states, padding_mask)
+        return self._l2_normalize(pooled) if self.normalize else pooled

@@ -17,7 +17,7 @@ from spanbert_tf.files.outputs import (
     make_unfinished,
     without_slash,
 )
-from spanbert_tf.files.writing import write_directory
+from spanbert_tf.files.writing import os_errors, write_directory
 from spanbert_tf.presets.loading import load_preset, load_trained
 from spanbert_tf.serving.runtimes import RUNTIMES, RowExport
 from spanbert_tf.serving.server_files import (
@@ -133,15 +133,17 @@ def export_model(
         print_line(f"{precision}: {describe_difference(exact, computed.answer_example())}")
 
     def write(directory: str) -> None:
+        extra = os.path.join(directory, _EXTRA_ASSETS)
+        os.mkdir(extra)
+        model.preprocessor.tokenizer.save_to_preset(extra)
         if runtime is None:
-            _write_saved_model(computed, directory)
+            with os_errors():
+                _write_saved_model(computed, directory)
+                _write_warmup_requests(extra, computed.warmup_requests())
         else:
             function, specs = computed.signatures[ROWS]
             found = runtime.write(function, specs, computed.example, directory)
             print_line(f"{path}: {found}")
-        extra = os.path.join(directory, _EXTRA_ASSETS)
-        os.makedirs(extra, exist_ok=True)
-        model.preprocessor.tokenizer.save_to_preset(extra)
 
     def write_beside(directory: str, name: str) -> None:
         if runtime is None:
@@ -226,13 +228,7 @@ def _write_saved_model(served: Served, path: str) -> None:
     archive = keras.export.ExportArchive()
     for name, (function, input_signature) in served.signatures.items():
         archive.add_endpoint(name, function, input_signature=input_signature)
-    extra = os.path.join(path, _EXTRA_ASSETS)
-    try:
-        archive.write_out(path, verbose=False)
-        os.makedirs(extra, exist_ok=True)
-        _write_warmup_requests(extra, served.warmup_requests())
-    except tf.errors.OpError as error:  # such as a full disk
-        raise OSError(reason(error)) from error
+    archive.write_out(path, verbose=False)
 
 
 def _write_warmup_requests(directory: str, requests: Sequence[Request]) -> None:

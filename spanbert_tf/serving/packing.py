@@ -16,7 +16,6 @@ _ROWS = """## Rows of ids
 {inputs}.
 
 It returns {outputs}.
-A server puts requests together where their shapes agree: send rows of a few fixed lengths.
 
 The rows of the example (`pip install tokenizers`; in the version's directory):
 

@@ -63,6 +63,8 @@ tf.make_ndarray(response.outputs["{output}"])  # {output_shape}
 {signatures}
 
 {rows}
+
+Requests are put together where their shapes agree: send rows of a few fixed lengths.
 """
 
 

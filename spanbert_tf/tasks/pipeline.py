@@ -51,8 +51,6 @@ class Pipeline(abc.ABC):
         answered_by: the signature that raw prediction runs.
         row_names: features that packed rows have in the signature `token_ids`; by default all that
             the model reads.
-        needs_tensorflow: why no other runtime computes what the pipeline computes of rows; empty
-            where each does.
         top_k: answers to an input, where the pipeline gives several, unless others are asked for.
         max_characters: of a batch, padding counted; word pieces of longer ones fill memory.
     """
@@ -63,7 +61,6 @@ class Pipeline(abc.ABC):
     example: ClassVar[Mapping[str, Any]]
     answered_by: ClassVar[str] = "serving_default"
     row_names: ClassVar[tuple[str, ...]] = ()
-    needs_tensorflow: ClassVar[str] = ""
     top_k: ClassVar[int] = 1
     max_characters: ClassVar[int] = 2**20
 
@@ -131,13 +128,16 @@ class Pipeline(abc.ABC):
 
     def packing(self, model: keras_hub.models.Task) -> str:
         """Python that packs the example without TensorFlow Text, for that README."""
-        texts = [self.example[name] for name in self.fields_of(model)]
-        return packing_code(model, tuple(texts) if len(texts) > 1 else texts[0])
+        return packing_code(model, self._example_texts(model))
 
     def example_rows(self, model: keras_hub.models.Task) -> dict[str, tf.Tensor]:
         """The example as the model's preprocessor packs it, without a batch's dimension."""
-        texts = [self.example[name] for name in self.fields_of(model)]
-        return without_padding(model.preprocessor(x=tuple(texts) if len(texts) > 1 else texts[0]))
+        return without_padding(model.preprocessor(x=self._example_texts(model)))
+
+    def _example_texts(self, model: keras_hub.models.Task) -> str | tuple[str, ...]:
+        """The example as preprocessors take it: a text, or a tuple of some."""
+        texts = tuple(self.example[name] for name in self.fields_of(model))
+        return texts if len(texts) > 1 else texts[0]
 
     def row_signature(
         self, model: keras_hub.models.Task, top_k: int

@@ -254,20 +254,20 @@ def export_preset(
     if file_format == SAVED_MODEL:
         if sequence_length is not None or int8:
             raise BadInputError("--sequence-length and --int8 are of --format litert")
-    elif pipeline.needs_tensorflow:
-        raise BadInputError(f"--format {file_format}: {pipeline.needs_tensorflow}")
+    elif why := getattr(pipeline.model_class, "needs_tensorflow", ""):
+        raise BadInputError(f"--format {file_format}: {why}")
     elif options.get("precision", "float32") != "float32":
         raise BadInputError(f"--format {file_format}: computes in float32; leave --precision out")
     else:
         runtime = RowExport(file_format, sequence_length, int8)
 
     def served(model: keras_hub.models.Task) -> Served:
-        longest = model.backbone.max_sequence_length
-        if sequence_length is not None and sequence_length > longest:
-            raise BadInputError(
-                f"--sequence-length {sequence_length}: the model reads {longest} positions at most"
-            )
         if sequence_length is not None:
+            if sequence_length > (longest := model.backbone.max_sequence_length):
+                raise BadInputError(
+                    f"--sequence-length {sequence_length}: the model reads {longest} positions at "
+                    "most"
+                )
             model.preprocessor.sequence_length = sequence_length  # the README's rows have it
         with_texts = runtime is None and not without_text_ops
         return pipeline.served(model, top_k, with_texts=with_texts)

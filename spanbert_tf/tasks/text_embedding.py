@@ -39,13 +39,12 @@ class TextEmbedding(Pipeline):
         self, model: SpanBertTextEmbedder, x: dict[str, tf.Tensor], top_k: int
     ) -> dict[str, tf.Tensor]:
         """`embeddings`, float32 [N, H], and what they are made of."""
-        encoded = dict(model.backbone(x, training=False))
+        encoded = model.backbone(x, training=False)
+        embeddings = model.pool(encoded["sequence_output"], x["padding_mask"])
         with tf.init_scope():  # values of weights are not for graphs
-            if not model.backbone.is_pooler_trained:
-                del encoded["pooled_output"]
-        # The encoder is there twice, until the graph is optimized.
-        found = {"embeddings": model(x, training=False), **encoded}
-        return {name: tf.cast(values, tf.float32) for name, values in found.items()}
+            hidden = () if model.backbone.is_pooler_trained else ("pooled_output",)
+        found = {"embeddings": embeddings, **encoded}
+        return {n: tf.cast(values, tf.float32) for n, values in found.items() if n not in hidden}
 
     def describe_rows(self, model: SpanBertTextEmbedder) -> str:
         """With the pooler's output where it was trained."""

@@ -182,9 +182,8 @@ class Profile:
 
     def on_step_begin(self, step: int) -> None:
         """Begins, after so many steps; a run that goes on in the middle begins there."""
-        if not (self.ends and self._writes) or self._is_running:
-            return
-        if self.ends[0] <= step < self.ends[1]:
+        if self._writes and self.ends and self.ends[0] <= step < self.ends[1]:
+            self._writes = False  # once, whatever comes of it
             with _named_failure():
                 keras_backend.tensorboard.start_trace(self._directory)
                 self._is_running = True

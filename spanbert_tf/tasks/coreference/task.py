@@ -89,9 +89,6 @@ class Coreference(Task):
     written_files = WRITTEN_FILES
     example: Mapping[str, Any] = {"text": "Ann has a cat. She likes it."}
     answered_by = "dialogue"
-    needs_tensorflow = (
-        "coreference sorts and links spans by operations that it lacks; export it for TensorFlow"
-    )
     max_characters = 16_384  # about 4,096 pieces
 
     def signatures(self, model: SpanBertCoreferenceResolver, top_k: int) -> Signatures:

@@ -8,6 +8,7 @@ import numpy as np
 import packaging.version
 import pytest
 import tensorflow as tf
+from model_garden_outputs import assert_equal
 from official.nlp.configs import encoders
 from official.nlp.modeling import models
 from official.nlp.tools import export_tfhub_lib
@@ -18,11 +19,12 @@ from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.writing import write_preset
 
-# tensorflow_hub 0.16.1 wants one function of a package that setuptools 81 does not bring any more.
-sys.modules.setdefault(
-    "pkg_resources", types.SimpleNamespace(parse_version=packaging.version.parse)
-)
-import tensorflow_hub  # noqa: E402
+# tensorflow_hub 0.16.1 wants one function of a package that setuptools 81 does not bring any more;
+# for this import alone: pytest asks for others of that package, where it finds it.
+_versions = types.SimpleNamespace(parse_version=packaging.version.parse)
+with pytest.MonkeyPatch.context() as patch:
+    patch.setitem(sys.modules, "pkg_resources", _versions)
+    import tensorflow_hub
 
 SIZES = {"hidden_size": 16, "num_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 
@@ -50,13 +52,6 @@ def disturbed(variables):
     random = np.random.default_rng(1)
     for variable in variables:
         variable.assign(variable + random.normal(0, 0.3, variable.shape))
-
-
-def assert_equal(ours, theirs, mask):
-    np.testing.assert_allclose(ours["pooled_output"], theirs["pooled_output"], atol=1e-5)
-    real = mask.astype(bool)
-    found, expected = (np.asarray(part["sequence_output"])[real] for part in (ours, theirs))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.fixture(scope="module")

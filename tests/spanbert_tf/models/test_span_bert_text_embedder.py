@@ -18,6 +18,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.tasks.text_embedding import TextEmbedding
 
 TEXTS = ["ann has the cat .", "bob", "who has the cat ? bob"]
 
@@ -136,3 +137,25 @@ def test_an_encoder_alone_is_told_of_embeddings(encoder, tmp_path, capfd):
         main(["export", "--preset", encoder, "--output", str(tmp_path / "served")])
     assert stop.value.code == 2
     assert "--embeddings" in capfd.readouterr().err
+
+
+def test_one_pass_of_the_encoder_serves_vectors_and_states(model):
+    """Counted in the graph as it was traced: TensorFlow leaves a second one there."""
+
+    def products(function, specs):
+        graph = tf.function(function, input_signature=specs).get_concrete_function().graph
+        return sum(
+            op.type in ("MatMul", "Einsum", "BatchMatMulV2") for op in graph.get_operations()
+        )
+
+    function, specs = TextEmbedding().row_signature(model, 1)
+    alone = products(
+        lambda *rows: model.backbone(dict(zip(model.input, rows, strict=True)), training=False),
+        specs,
+    )
+    assert 0 < products(function, specs) == alone
+
+
+def test_a_mode_that_is_none_is_refused(model):
+    with pytest.raises(ValueError, match="pooling_mode must be one of mean, max, cls"):
+        SpanBertTextEmbedder(model.backbone, model.preprocessor, pooling_mode="median")

@@ -154,6 +154,27 @@ def test_a_runtime_that_is_not_installed_is_named(preset_of, tmp_path, capfd, mo
     assert "pip install 'spanbert_tf[onnx]'" in capfd.readouterr().err
 
 
+def test_openvinos_converter_has_nothing_to_tell_its_makers(preset_of, tmp_path):
+    """The package that would is installed, and stays for whoever else imports it."""
+    program = """
+import importlib.util, sys
+from spanbert_tf.cli import main
+try:
+    main()
+except SystemExit as stop:
+    assert stop.code == 0
+from openvino.tools.ovc import telemetry_utils
+assert telemetry_utils.tm.__name__ == "openvino.tools.ovc.telemetry_stub", telemetry_utils.tm
+assert importlib.util.find_spec("openvino_telemetry") is not None
+"""
+    _, preset = preset_of("text_classification")
+    options = ("--preset", preset, "--output", str(tmp_path / "m"), "--format", "openvino")
+    child = subprocess.run(
+        [sys.executable, "-c", program, "export", *options], capture_output=True, text=True
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+
+
 @pytest.mark.parametrize("part", ["backbone", *some_are_quick(TASKS)])
 def test_keras_own_export_to_onnx_loads_and_is_equal(part, preset_of, tmp_path):
     """Exact GELU is an operation that tf2onnx leaves in the file as TensorFlow's."""

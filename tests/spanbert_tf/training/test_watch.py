@@ -395,6 +395,7 @@ def test_a_profiler_that_fails_ends_no_run(tmp_path, monkeypatch, capsys):
         raise tf.errors.AlreadyExistsError(None, None, "another profile is under way")
 
     monkeypatch.setattr(keras_backend.tensorboard, "start_trace", fail)
-    watch, checkpoints = _train(tmp_path, Numbers(6, profile_steps=[2, 3]))
+    watch, checkpoints = _train(tmp_path, Numbers(6, profile_steps=[2, 5]))
     assert (watch.step, checkpoints.steps()) == (6, [6])
-    assert "training.profile_steps: no profile is written" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.count("training.profile_steps: no profile is written") == 1
