@@ -1,5 +1,7 @@
 """The export loaded as TF Serving loads it: a Session, signatures by name, requests as protos."""
 
+import collections
+import json
 import os
 
 import keras
@@ -79,20 +81,23 @@ np.savez(sys.argv[3], fillings=np.array(outputs["fillings"], "S9"),
 def test_warm_up_requests_can_be_replayed(export):
     printed = run(
         """
+import json
 path = sys.argv[1] + "/assets.extra/tf_serving_warmup_requests"
-names = []
+seen = []
 for record in tf.compat.v1.io.tf_record_iterator(path):
     request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
     outputs = predict(request)
     assert all(len(value) == len(outputs[next(iter(outputs))]) for value in outputs.values())
-    names.append(request.model_spec.signature_name)
-print(len(names), *sorted(set(names)))
+    rows = {value.tensor_shape.dim[0].size for value in request.inputs.values()}
+    seen.append((request.model_spec.signature_name, *rows))
+print(json.dumps(seen))
 """,
         export,
     )
-    count, *names = printed.split()
-    assert 10 < int(count) <= 1000
-    assert names == ["pack", "serving_default", "token_ids"]
+    seen = [(name, rows) for name, rows in json.loads(printed)]  # no more than 1,000 are allowed
+    # One row and a batch, texts short and long.
+    expected = {(name, rows): 2 for name in ("pack", "serving_default") for rows in (1, 8)}
+    assert collections.Counter(seen) == expected | {("token_ids", 1): 1, ("token_ids", 8): 1}
 
 
 def test_only_operations_that_servers_have(export):
