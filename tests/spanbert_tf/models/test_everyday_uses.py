@@ -11,8 +11,10 @@ import re
 import subprocess
 import sys
 
+import grain
 import keras
 import keras_hub
+import keras_tuner
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -145,6 +147,20 @@ def test_fit_a_generator_as_a_data_set(model):
 
 
 @slow
+@pytest.mark.parametrize("packed", [False, True])
+def test_fit_from_grain(packed, kind):
+    model = make(kind)
+    rows = TEXTS
+    if packed:
+        columns, model.preprocessor = model.preprocessor(texts()), None
+        rows = [{name: np.array(v[n]) for name, v in columns.items()} for n in range(len(TEXTS))]
+    compiled(model)
+    data = grain.MapDataset.source(list(zip(rows, LABELS, strict=True))).seed(1).shuffle().batch(3)
+    history = fit(model, data).history["loss"]
+    assert history[-1] < history[0]
+
+
+@slow
 def test_fit_rows_that_are_packed_already(kind):
     model = make(kind)
     rows, model.preprocessor = model.preprocessor(texts()), None
@@ -244,6 +260,26 @@ def test_early_stopping_brings_the_best_weights_back(model, kind):
     compiled(twin)
     fit(twin, epochs=1, shuffle=False)
     np.testing.assert_allclose(logits(model), logits(twin), atol=1e-6)
+
+
+@slow
+def test_keras_tuner_over_a_preset(model, tmp_path):
+    """Each trial begins at the preset's encoder; the best one's model is given back."""
+    model.save_to_preset(str(tmp_path / "preset"))
+
+    def build(choices):
+        found = type(model).from_preset(str(tmp_path / "preset"))
+        rate = choices.Choice("learning_rate", [1e-7, RATE])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        found.compile(keras.optimizers.Adam(rate), loss)
+        return found
+
+    tuner = keras_tuner.GridSearch(build, "val_loss", directory=tmp_path, project_name="trials")
+    tuner.search(
+        texts(), LABELS, epochs=6, validation_data=(texts(), LABELS), shuffle=False, verbose=0
+    )
+    assert tuner.get_best_hyperparameters()[0].get("learning_rate") == RATE
+    assert loss(tuner.get_best_models()[0]) < loss(model)
 
 
 @slow

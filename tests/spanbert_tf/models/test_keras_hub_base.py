@@ -1,5 +1,9 @@
 """Every public class in the test base of KerasHub; where one departs on purpose, a line says so."""
 
+import pathlib
+import re
+
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -221,3 +225,16 @@ def test_models_that_are_saved(name, case):
         for name, values in model.input.items()
     }
     case.run_model_saving_test(kind, options, inputs)
+
+
+def test_the_page_lists_every_public_class():
+    page = pathlib.Path(__file__).parents[3] / "docs" / "everyday_uses.md"
+    table = page.read_text("utf-8").partition("## KerasHub's own tests")[2]
+    shown = {
+        name
+        for name, found in [*vars(models).items(), *vars(layers).items()]
+        if isinstance(found, type) and issubclass(found, keras.layers.Layer)
+    }
+    rows = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (.*?) \|", table, re.M))))
+    # A preprocessor is tested with its task.
+    assert rows == {name for name in shown if not name.endswith("Preprocessor")}
