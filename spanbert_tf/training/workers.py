@@ -5,6 +5,9 @@ import os
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.python.distribute import multi_worker_util
+from tensorflow.python.eager import context
 
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.supervision import waiting_for_others
@@ -15,6 +18,7 @@ _CLUSTER_VARIABLE, _SLURM_VARIABLE = "TF_CONFIG", "SLURM_STEP_NODELIST"
 _FIRST_PORT, _PORTS_OF_A_STEP, _NUM_STEPS = 10_000, 16, 1_250
 _STEPS_OF_A_JOB = 31  # which are not those of the next job
 _WORKER = "worker"
+_SILENCE_LIMIT = 30  # seconds
 _Resolver = tf.distribute.cluster_resolver.ClusterResolver
 
 
@@ -32,6 +36,7 @@ def join_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
         f"training.strategy: this worker listens on port {port} of all networks; "
         "whoever reaches it can read and write files here (docs/devices.md, Security)"
     )
+    _endure_silence(cluster.cluster_spec())
     try:
         with waiting_for_others():
             return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=cluster)
@@ -42,6 +47,23 @@ def join_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
             f"training.strategy: port {port} of this machine is taken; end what uses it, or name "
             "another one in TF_CONFIG"
         ) from error
+
+
+def _endure_silence(cluster: tf.train.ClusterSpec) -> None:
+    """Makes the limit of TensorFlow's heartbeats longer than a switch takes to start again.
+
+    `MultiWorkerMirroredStrategy` sets its 10 s where nothing else was set, and has no argument for
+    it, nor has TensorFlow a public function.
+    """
+    context.context().configure_coordination_service(
+        "standalone",
+        service_leader=multi_worker_util.coordination_leader(cluster),
+        heartbeat_timeout_in_ms=_SILENCE_LIMIT * 1000,
+        coordinated_jobs=[
+            coordination_config_pb2.CoordinatedJob(name=job, num_tasks=cluster.num_tasks(job))
+            for job in cluster.jobs
+        ],
+    )
 
 
 def worker_number(resolver: _Resolver) -> int:
