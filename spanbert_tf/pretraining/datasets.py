@@ -16,7 +16,7 @@ from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.manifest import DATASET_INFO_FILE, RECORD_ID, PretrainingManifest
 from spanbert_tf.data.rows import parse_records
 from spanbert_tf.data.stream import training_chunks
-from spanbert_tf.errors import BadInputError, ConfigurationError
+from spanbert_tf.errors import BadInputError, ConfigurationError, TrainingError
 from spanbert_tf.signals import end_process, signal_ends_a_wait, waiting_for
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.devices import Devices
@@ -180,7 +180,11 @@ def served_batches(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
 
 @contextlib.contextmanager
 def watched_service(address: str | None, batches: Callable[[], tf.data.Dataset]) -> Iterator[None]:
-    """Ends a run with a line if its service is gone or not there; a signal ends its waits."""
+    """Ends a run with a line if its service is gone or not there; a signal ends its waits.
+
+    Raises:
+        TrainingError: the service was started again, and knows nothing of the run.
+    """
     if not address:
         yield
         return
@@ -196,6 +200,13 @@ def watched_service(address: str | None, batches: Callable[[], tf.data.Dataset])
     try:
         with signal_ends_a_wait(f"a batch of {address}", _STEP_PATIENCE):
             yield
+    except tf.errors.NotFoundError as error:
+        if "dispatcher restart" not in str(error):
+            raise
+        raise TrainingError(
+            f"{_SERVICE_KEY}: {address} was started again meanwhile; start the same command again "
+            "to go on from the last checkpoint"
+        ) from error
     finally:
         is_done.set()
 
