@@ -28,12 +28,12 @@ pytestmark = pytest.mark.cluster
 ENDS_WITHIN = 60  # seconds from a fault until every process has ended
 STEPS, FAULT_AT = 150, 20
 MODELS = {"pretrain": SpanBertPretrainer, "finetune": SpanBertTextClassifier}
+# With BERT's epsilon, Adam would blow rounding errors of gradients near 0 up to whole steps.
 COMMON = (
     "training.log_every=2 training.precision=float32 optimizer.epsilon=1e-4 "
     "training.checkpoint_every_steps=7"
 )
 SETTINGS = {
-    # With BERT's epsilon, Adam would blow rounding errors of gradients near 0 up to whole steps.
     "pretrain": f"model.dropout=0.0 training.batch_size=16 training.steps={STEPS} "
     f"training.schedule_steps={STEPS + 1} training.evaluate_every={STEPS}",
     "finetune": f"training.batch_size=8 training.max_steps={STEPS} data.sequence_length=32 "
