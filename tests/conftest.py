@@ -35,9 +35,16 @@ END_BY = float(os.environ.get("SPANBERT_TF_TESTS_END_BY", "inf"))
 def pytest_collection_modifyitems(items):
     # The longest first, so that neither process ends long before the other.
     items.sort(key=lambda item: item.path.parent.name not in ("pretraining", "training"))
-    if math.isfinite(END_BY):  # each day others are the last
+    if math.isfinite(END_BY):  # each day others are the last: files, and of hosts, tests
         day = f"{END_BY // 86400} "
-        items.sort(key=lambda item: zlib.crc32((day + item.nodeid.partition("::")[0]).encode()))
+
+        def order(item):
+            name = item.nodeid
+            if not item.get_closest_marker("cluster"):
+                name = name.partition("::")[0]
+            return zlib.crc32((day + name).encode())
+
+        items.sort(key=order)
 
 
 @pytest.hookimpl(tryfirst=True)  # before any fixture
