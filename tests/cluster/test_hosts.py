@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import json
+import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -194,20 +196,11 @@ def test_a_lost_host_ends_all_with_a_line_and_the_same_command_goes_on(
     assert_equal_weights(weights_of(command, run), undisturbed(command))
 
 
-SERVICE = """
-import tensorflow as tf
-
-service = tf.data.experimental.service
-dispatcher = service.DispatchServer(service.DispatcherConfig(port=5000))
-worker = service.WorkerServer(
-    service.WorkerConfig(dispatcher_address="localhost:5000", worker_address="HOST:5001", port=5001)
-)
-worker.join()
-"""
-
-
 def start_service(host):
-    return host.start([sys.executable, "-c", SERVICE.replace("HOST", host.address)])
+    """The program of docs/devices.md."""
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "devices.md").read_text("utf-8")
+    (program,) = re.findall(r"^```python\n([^`]*DispatchServer[^`]*)```", page, re.M)
+    return host.start([sys.executable, "-c", program.replace("OTHER_HOST", host.address)])
 
 
 def test_batches_of_another_host_are_the_same_also_when_its_service_starts_again(

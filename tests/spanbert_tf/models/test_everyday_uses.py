@@ -71,9 +71,9 @@ def model(kind):
     return model
 
 
-def compiled(model, **options):
+def compiled(model, rate=RATE, **options):
     model.compile(
-        keras.optimizers.Adam(RATE),
+        keras.optimizers.Adam(rate),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         **options,
     )
@@ -269,9 +269,7 @@ def test_keras_tuner_over_a_preset(model, tmp_path):
 
     def build(choices):
         found = type(model).from_preset(str(tmp_path / "preset"))
-        rate = choices.Choice("learning_rate", [1e-7, RATE])
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        found.compile(keras.optimizers.Adam(rate), loss)
+        compiled(found, choices.Choice("learning_rate", [1e-7, RATE]))
         return found
 
     tuner = keras_tuner.GridSearch(build, "val_loss", directory=tmp_path, project_name="trials")
