@@ -61,6 +61,14 @@ RUN_PATH = _OutputPath(inside=None)
 class WritingCommand(click.Command):
     """A command that holds what it writes from its beginning to its end."""
 
+    def __init__(
+        self, name: str | None, *, context_settings: dict[str, object] | None = None, **others
+    ) -> None:
+        # Its own: click keeps the option of help that a command's first context makes, whoever
+        # makes that, the whole program or Python for this command alone.
+        settings = CONTEXT_SETTINGS | (context_settings or {})
+        super().__init__(name, context_settings=settings, **others)
+
     def backend(self) -> str:
         """The backend of Keras that the command runs on."""
         return "tensorflow"

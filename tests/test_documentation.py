@@ -18,7 +18,6 @@ from record_files import VOCABULARY, random_records, write_records
 
 import spanbert_tf
 from spanbert_tf.cli import cli
-from spanbert_tf.command_line import CONTEXT_SETTINGS
 from spanbert_tf.config import flat_values, load_config, shipped_directory, shipped_names
 from spanbert_tf.config.shipped import resolved_text
 from spanbert_tf.conversion.convert import convert_checkpoint
@@ -105,7 +104,7 @@ def parsed(monkeypatch):
         for parameter in command.params:
             if isinstance(parameter.type, click.Path):
                 monkeypatch.setattr(parameter.type, "exists", False)  # the files are the reader's
-        return command, command.make_context(command.name, list(words), **CONTEXT_SETTINGS)
+        return command, command.make_context(command.name, list(words))
 
     return parse
 
@@ -148,13 +147,6 @@ def check_configurations(command, params):
             load_config(name, overrides)
     elif command == "configs" and params["name"]:
         resolved_text(params["name"], load_task_config)
-
-
-def test_parsing_gives_a_command_no_other_help_than_a_run_does(parsed):
-    """Click keeps the option of help that a command's first context makes."""
-    line = "prepare vocabulary --input i --output o --vocabulary-size 100"
-    command, context = parsed(cli, line.split())
-    assert command.get_help_option(context).opts == ["-h", "--help"]
 
 
 def test_an_error_in_a_command_line_would_be_seen(parsed):

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from data_prep.cli import prepare
 from spanbert_tf.cli import main
 
 # Runs a command under limits of the size of a file, one after the other.
@@ -139,6 +140,16 @@ def test_the_package_is_the_command(command, monkeypatch, capfd):
         texts.append(capfd.readouterr().out)
     assert texts[0] == texts[1]
     assert f"spanbert-tf prepare {command}" in texts[0]
+
+
+@pytest.mark.parametrize("command", ["vocabulary", "pretraining", "squad"])
+def test_help_has_both_names_whoever_calls_the_command(command, capfd):
+    for call in (prepare.commands[command].main, lambda words: main(["prepare", command, *words])):
+        for name in ("-h", "--help"):
+            with pytest.raises(SystemExit) as raised:
+                call([name])
+            assert raised.value.code == 0
+            assert "-h, --help" in capfd.readouterr().out
 
 
 def test_the_package_shows_nothing_of_tensorflow():
