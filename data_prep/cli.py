@@ -137,17 +137,28 @@ def prepare_vocabulary(input_pattern: Sequence[str], output: str, **others: obje
 @click.option("--validation-fraction", type=click.FloatRange(0, 0.5), default=0.01)
 @click.option("--num-shards", type=click.IntRange(min=1), help="Default: one per 32 MB of input.")
 @click.option("--num-processes", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--runner",
+    metavar="NAME",
+    help="Runner of Apache Beam in place of this machine: dask, dataflow, flink, spark or another. "
+    "All further options are its, of Dask --dask_client_address tcp://HOST:8786 or "
+    "--dask_scheduler_file FILE, and --dask_npartitions N.",
+)
 @click.pass_context
 def prepare_pretraining(
-    context: click.Context, input_pattern: Sequence[str], annotate: str, **others: object
+    context: click.Context,
+    input_pattern: Sequence[str],
+    annotate: str,
+    runner: str | None,
+    **others: object,
 ) -> None:
-    """Write pre-training records. With --runner, Apache Beam does it; further options are its."""
+    """Write pre-training records."""
     from data_prep.beam.writing import write_pretraining_records
 
     write_pretraining_records(
         input_pattern,
         annotate=tuple(name for name in annotate.split(",") if name),
-        beam_arguments=tuple(context.args),
+        beam_arguments=((f"--runner={runner}",) if runner else ()) + tuple(context.args),
         **others,
     )
 

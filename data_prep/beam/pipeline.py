@@ -20,22 +20,31 @@ from data_prep.beam.worker import Job, Worker  # imports Beam without its warnin
 import apache_beam as beam
 import loky
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.runners.runner import PipelineResult, create_runner
 
 from data_prep.text.storage import InputFile
-from spanbert_tf.errors import BadInputError, ConfigurationError
+from spanbert_tf.errors import BadInputError, ConfigurationError, SpanBertError
 
 _LOCAL_RUNNER = "DirectRunner"  # Beam's name for "on this machine"
+_LOCAL_NAMES = ("direct", "directrunner")
+_DASK_RUNNER = "apache_beam.runners.dask.dask_runner.DaskRunner"  # not among Beam's short names
+_DASK_NAMES = ("dask", "daskrunner")
+_MAX_PARTITIONS = 1_000  # each builds a worker
 _SECONDS_BETWEEN_LOOKS = 0.5  # at whether the parent lives
 _this_worker: Worker | None = None  # of a process that `run_locally` has started
 
 
 def runner_options(arguments: Sequence[str]) -> PipelineOptions | None:
     """The user's options for a runner of Beam; `None`: the work is done on this machine."""
+    options = PipelineOptions(list(arguments))
     parsers: list[argparse.ArgumentParser] = []
-    PipelineOptions([]).get_all_options(add_extra_args_fn=parsers.append)
     messages = io.StringIO()
     try:
         with contextlib.redirect_stderr(messages):
+            standard = options.view_as(StandardOptions)
+            # First, since a runner's own options are known once its module is there.
+            standard.runner = _import_runner(standard.runner)
+            options.get_all_options(add_extra_args_fn=parsers.append)
             _, unknown = parsers[0].parse_known_args(list(arguments))
     except SystemExit as error:  # a bad value; the last line says which
         reason = messages.getvalue().strip().splitlines()[-1].split("error: ")[-1]
@@ -43,14 +52,39 @@ def runner_options(arguments: Sequence[str]) -> PipelineOptions | None:
     if unknown:
         name = unknown[0].partition("=")[0]
         raise ConfigurationError(f"{name}: neither our option nor one of Beam's; see --help")
-    options = PipelineOptions(list(arguments))
-    runner = options.view_as(StandardOptions).runner
-    if arguments and not runner:
+    if arguments and not standard.runner:
         raise ConfigurationError(
             f"{arguments[0]}: an option of Beam's needs --runner beside it; on this machine there "
             "is --num-processes"
         )
-    return options if runner not in (None, _LOCAL_RUNNER) else None
+    if standard.runner == _DASK_RUNNER:
+        _check_scheduler(options)
+    return options if standard.runner not in (None, _LOCAL_RUNNER) else None
+
+
+def _import_runner(name: str | None) -> str | None:
+    """Imports a runner by one of its names, and gives the one that Beam knows."""
+    if not name or name.lower() in _LOCAL_NAMES:
+        return name and _LOCAL_RUNNER
+    place = _DASK_RUNNER if name.lower() in _DASK_NAMES else name
+    try:
+        create_runner(place)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        remedy = "pip install -e '.[dask]'" if place == _DASK_RUNNER else "see --help"
+        raise ConfigurationError(f"--runner {name}: {error}; {remedy}") from error
+    return place
+
+
+def _check_scheduler(options: PipelineOptions) -> None:
+    """Raises `ConfigurationError` where Dask would start a cluster of its own, with open ports."""
+    from apache_beam.runners.dask.dask_runner import DaskOptions
+
+    dask = options.view_as(DaskOptions)
+    if not (dask.address or dask.scheduler_file):
+        raise ConfigurationError(
+            "--runner dask: needs --dask_client_address tcp://HOST:8786 or --dask_scheduler_file "
+            "FILE of a scheduler that runs; on this machine there is --num-processes"
+        )
 
 
 def run_locally(job: Job, files: Sequence[InputFile], num_processes: int) -> None:
@@ -114,27 +148,84 @@ def _write_shard(shard: int, file_numbers: Sequence[int]) -> None:
 
 
 def run_on_beam(job: Job, files: Sequence[InputFile], options: PipelineOptions) -> None:
-    """The same on a runner of Beam."""
-    logger = logging.getLogger("apache_beam")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    """The same on a runner of Beam.
+
+    Raises:
+        BadInputError: the runner cannot be reached, or has given up.
+    """
+    runner = options.view_as(StandardOptions).runner.rpartition(".")[-1]
+    if runner == _DASK_RUNNER.rpartition(".")[-1]:
+        _divide(options, max(len(files), job.num_shards))
     try:
-        with _plain_labels(), beam.Pipeline(options=options) as pipeline:
-            spilled = (
-                pipeline
-                | "List files" >> beam.Create(list(enumerate(files)))
-                | "Spread files" >> beam.Reshuffle()
-                | "Write spill files" >> beam.ParDo(_SpillStep(job))
-            )
-            _ = (
-                pipeline
-                | "List shards" >> beam.Create(range(job.num_shards))
-                | "Spread shards" >> beam.Reshuffle()
-                | "Write shards" >> beam.ParDo(_ShardStep(job), beam.pvalue.AsList(spilled))
-            )
+        with _quiet_loggers(), _plain_labels():
+            _run(_make_pipeline(job, files, options))
+    except SpanBertError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise BadInputError(f"--runner {runner}: {reason}; nothing was written") from error
     finally:
-        logger.setLevel(level)
         gc.unfreeze()
+
+
+def _make_pipeline(job: Job, files: Sequence[InputFile], options: PipelineOptions) -> beam.Pipeline:
+    pipeline = beam.Pipeline(options=options)
+    spilled = (
+        pipeline
+        | "List files" >> beam.Create(list(enumerate(files)))
+        | "Spread files" >> beam.Reshuffle()
+        | "Write spill files" >> beam.ParDo(_SpillStep(job))
+    )
+    _ = (
+        pipeline
+        | "List shards" >> beam.Create(range(job.num_shards))
+        | "Spread shards" >> beam.Reshuffle()
+        | "Write shards" >> beam.ParDo(_ShardStep(job), beam.pvalue.AsList(spilled))
+    )
+    return pipeline
+
+
+def _divide(options: PipelineOptions, num_elements: int) -> None:
+    """Has Dask hand out files and shards one by one; by default 128 of them are one task's."""
+    from apache_beam.runners.dask.dask_runner import DaskOptions
+
+    dask = options.view_as(DaskOptions)
+    if not (dask.npartitions or dask.partition_size):
+        dask.npartitions = min(num_elements, _MAX_PARTITIONS)
+
+
+def _run(pipeline: beam.Pipeline) -> None:
+    """Runs a pipeline to its end; an interruption ends it wherever it runs."""
+    result = pipeline.run()
+    try:
+        result.wait_until_finish()
+        # Dask's waits no longer when its scheduler is lost, but raises nothing.
+        for future in getattr(result, "futures", ()):
+            future.result()
+    except BaseException:
+        with contextlib.suppress(Exception):  # the first error says why
+            result.cancel()
+        raise
+    finally:
+        _disconnect(result)
+
+
+def _disconnect(result: PipelineResult) -> None:
+    """Closes the connection that Dask's runner leaves open."""
+    if client := getattr(result, "client", None):
+        with contextlib.suppress(Exception):  # the scheduler may be gone
+            client.close()
+
+
+@contextlib.contextmanager
+def _quiet_loggers() -> Iterator[None]:
+    """Hides what runners log, with tracebacks: the errors among it are raised as well."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(level)
 
 
 @contextlib.contextmanager
@@ -156,6 +247,7 @@ class _Step(beam.DoFn):
 
     def setup(self) -> None:
         """Called once in each worker."""
+        self._job.directory.check_shared()
         self._worker = Worker(self._job)
 
 

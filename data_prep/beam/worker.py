@@ -5,6 +5,8 @@ import dataclasses
 import gc
 import json
 import os
+import socket
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -36,7 +38,7 @@ from data_prep.blocks.sequences import Record
 from data_prep.text.corpus import DocumentReader
 from data_prep.text.storage import InputFile
 from spanbert_tf.data.manifest import SPLITS
-from spanbert_tf.errors import SpanBertError
+from spanbert_tf.errors import BadInputError, SpanBertError
 from spanbert_tf.files.outputs import (
     NEW,
     UNFINISHED,
@@ -88,10 +90,31 @@ class WorkDirectory:
         """A path inside."""
         return FileSystems.join(self.path, *names)
 
+    def check_shared(self) -> None:
+        """Raises `BadInputError` on a host that does not see the directory."""
+        if not (is_remote(self.path) or os.path.isdir(self.path)):
+            raise BadInputError(
+                f"{self.path}: not there on the host {socket.gethostname()}; a runner's hosts need "
+                "--input and --output on a file system that all share"
+            )
+
     def write_result(self, name: str, value: FileSummary | ShardResult) -> None:
         """Leaves a result for other workers and for the parent."""
-        with open_to_write(self.join("results", name)) as file:
+        # Renamed, since a runner that takes a worker for lost gives its work to another as well.
+        unfinished = self.join("results", f".{name}-{uuid.uuid4()}")
+        with open_to_write(unfinished) as file:
             file.write(json.dumps(dataclasses.asdict(value)).encode())
+        rename(unfinished, self.join("results", name))
+
+    def result_names(self) -> set[str]:
+        """The names of all results that workers have left."""
+        path = self.join("results")
+        names = match_files(f"{path}/*") if is_remote(path) else os.listdir(path)
+        return {os.path.basename(name) for name in names}
+
+    def has_result(self, name: str) -> bool:
+        """Whether a worker has left a result of this name."""
+        return FileSystems.exists(self.join("results", name))
 
     def read_result(self, name: str, kind: type[_Result]) -> _Result:
         """Reads what `write_result` wrote, which may be somebody else's."""
@@ -183,21 +206,21 @@ class Worker:
     def write_spill(self, file_number: int, file: InputFile) -> int:
         """First half: the records of one input file. Leaves a `FileSummary`; returns the number."""
         path = self._job.spill_path(file_number)
-        with _reported(self._job.directory, path) as failed_before:
-            if not failed_before:
-                summary = self._write_spill(path, file)
-                self._job.directory.write_result(f"file-{file_number}", summary)
+        name = f"file-{file_number}"
+        with _reported(self._job.directory, name, path) as is_needed:
+            if is_needed:
+                self._job.directory.write_result(name, self._write_spill(path, file))
         return file_number
 
     def write_shard(self, shard: int, file_numbers: Sequence[int]) -> None:
         """Second half: the files of one shard. Leaves a `ShardResult`."""
         paths = [self._job.directory.join(NEW, shard_name(split, shard)) for split in SPLITS]
-        with _reported(self._job.directory, *paths) as failed_before:
-            if not failed_before:
+        name = f"shard-{shard}"
+        with _reported(self._job.directory, name, *paths) as is_needed:
+            if is_needed:
                 # Once a process: the summaries of all files are read.
                 self._shard_writer = self._shard_writer or self._make_shard_writer(file_numbers)
-                result = self._shard_writer.write(shard)
-                self._job.directory.write_result(f"shard-{shard}", result)
+                self._job.directory.write_result(name, self._shard_writer.write(shard))
                 self._progress.add(Totals(shards=1))
 
     def _write_spill(self, path: str, file: InputFile) -> FileSummary:
@@ -239,14 +262,16 @@ class Worker:
 
 
 @contextlib.contextmanager
-def _reported(directory: WorkDirectory, *unfinished: str) -> Iterator[bool]:
+def _reported(directory: WorkDirectory, result: str, *unfinished: str) -> Iterator[bool]:
     """Leaves errors that the user can mend for the parent, which stops; Beam would bury them.
 
-    Gives whether there is such an error already, so that no more work need be done. Files that
-    an error left unfinished are removed first: the disk may be too full for the message.
+    Gives whether there is anything to do: no such error so far, and no result. Of a worker that is
+    killed a runner repeats what was finished, too; a spill file written again would be read by
+    others half-written. Files that an error left unfinished are removed first: the disk may be too
+    full for the message.
     """
     try:
-        yield directory.read_error() is not None
+        yield directory.read_error() is None and not directory.has_result(result)
     except SpanBertError as error:
         directory.write_error(str(error))
     except (OSError, tf.errors.OpError) as error:

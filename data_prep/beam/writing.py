@@ -151,14 +151,21 @@ def _is_gzip(file: InputFile) -> bool:
 def _finish(job: Job, num_files: int) -> tuple[PretrainingManifest, HeldOut]:
     """Names the shards, adds vocabulary and description, and puts the directory in its place."""
     directory = job.directory
+    _check_results(job, num_files)
     summaries = [job.file_summary(number) for number in range(num_files)]
     results = [job.shard_result(number) for number in range(job.num_shards)]
     counts: collections.Counter = collections.Counter()
     for summary in summaries:
         counts.update(summary.counts)
-    shards = _name_shards(directory, [file for result in results for file in result.files])
-    if not shards:
+    written = [file for result in results for file in result.files]
+    if not written:
         raise BadInputError("--input: no document has text that can be used; check its format")
+    if (num_written := sum(file.num_records for file in written)) != counts["records"]:
+        raise BadInputError(
+            f"{directory.output}: {num_written:,} of {counts['records']:,} records were written; "
+            "run the command again"
+        )
+    shards = _name_shards(directory, written)
     pieces = job.options.vocabulary
     totals = np.sum([result.unigram_counts for result in results], axis=0)
     unigram_counts = json.dumps(totals.tolist()) + "\n"
@@ -184,6 +191,17 @@ def _finish(job: Job, num_files: int) -> tuple[PretrainingManifest, HeldOut]:
             file.write(text.encode())
     directory.publish([*(shard.file for shard in shards), *texts])
     return info, job.held_out(summaries)
+
+
+def _check_results(job: Job, num_files: int) -> None:
+    """Raises `BadInputError` if work was left out: runners skip steps that they do not know."""
+    found = job.directory.result_names()
+    for what, expected in (("file", num_files), ("shard", job.num_shards)):
+        if missing := len({f"{what}-{number}" for number in range(expected)} - found):
+            raise BadInputError(
+                f"{job.directory.output}: nothing came of {missing:,} of {expected:,} {what}s; the "
+                "runner left them out, or its hosts do not share the file system of --output"
+            )
 
 
 def _name_shards(directory: WorkDirectory, files: Sequence[Shard]) -> list[Shard]:

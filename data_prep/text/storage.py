@@ -39,7 +39,9 @@ def open_to_read(path: str) -> BinaryIO:
 
 
 def open_to_write(path: str) -> BinaryIO:
-    """Creates or overwrites a file of bytes."""
+    """Creates or overwrites a file of bytes; raises `OSError` if its directory is not there."""
+    if not is_remote(path):
+        return open(path, "wb")  # Beam's would make the directory, on a host that does not share it
     return FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
 

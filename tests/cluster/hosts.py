@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 PORT = 8888
 _networks = itertools.count()
 
@@ -83,6 +85,24 @@ class Network:
         for host in self.hosts:
             host.remove()
         _ip("link", "del", self.name)
+
+
+@contextlib.contextmanager
+def network_of(num_hosts):
+    """So many hosts; skips the test where none can be made."""
+    try:
+        network = Network(num_hosts)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"hosts are network namespaces, which root makes by `ip`: {error}")
+    with network as hosts:
+        yield hosts
+
+
+def spanbert_tf(*arguments):
+    """Runs a command on this machine, outside of all hosts."""
+    command = [sys.executable, "-m", "spanbert_tf.cli", *map(str, arguments)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr[-2000:]
 
 
 def start_workers(hosts, arguments):

@@ -1,18 +1,16 @@
 """Runs of two hosts: they train what two devices do, and what one that is lost does to them."""
 
-import contextlib
 import functools
 import json
 import pathlib
 import re
 import signal
-import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
-from hosts import Network, outcomes, signal_all, start_workers
+from hosts import network_of, outcomes, signal_all, spanbert_tf, start_workers
 from tiny_models import VOCABULARY
 
 from spanbert_tf.config import load_config
@@ -44,26 +42,10 @@ SETTINGS = {
 }
 
 
-@contextlib.contextmanager
-def two_hosts():
-    try:
-        network = Network(2)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"hosts are network namespaces, which root makes by `ip`: {error}")
-    with network as found:
-        yield found
-
-
 @pytest.fixture
 def hosts():
-    with two_hosts() as found:
+    with network_of(2) as found:
         yield found
-
-
-def spanbert_tf(*arguments):
-    command = [sys.executable, "-m", "spanbert_tf.cli", *map(str, arguments)]
-    ended = subprocess.run(command, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr[-2000:]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +74,7 @@ def undisturbed(place):
     @functools.cache
     def weights(command):
         run = place / f"{command}-undisturbed"
-        with two_hosts() as hosts:
+        with network_of(2) as hosts:
             assert_succeed(start_workers(hosts, command_line(command, place, run)))
         return weights_of(command, run)
 

@@ -5,6 +5,7 @@ import itertools
 import pathlib
 import random
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ import tensorflow as tf
 import written_records
 from tokenizers import BertWordPieceTokenizer
 
+import data_prep.beam.pipeline
 import data_prep.beam.shards
 import data_prep.blocks.records
 import data_prep.text.corpus
+from data_prep.beam.pipeline import runner_options
 from data_prep.beam.writing import write_pretraining_records
 from data_prep.text.corpus import split_sentences
 from data_prep.text.vocabulary import write_vocabulary
@@ -352,6 +355,41 @@ def test_the_case_must_be_that_of_the_vocabulary(corpus, letters_vocabulary, tmp
             )
 
 
+def test_a_scheduler_that_is_not_there(corpus, letters_vocabulary, tmp_path, capfd):
+    words = ["--input", str(corpus[0] / "*"), "--vocabulary", letters_vocabulary]
+    words += ["--output", str(tmp_path / "records"), "--runner", "dask"]
+    words += ["--dask_client_address", "tcp://127.0.0.1:9", "--dask_connection_timeout", "1"]
+    with pytest.raises(SystemExit) as raised:
+        main(["prepare", "pretraining", *words])
+    assert raised.value.code == 2
+    [line] = capfd.readouterr().err.splitlines()
+    assert line.startswith("spanbert-tf: --runner DaskRunner: ")
+    assert "tcp://127.0.0.1:9 after 1 s" in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_extra_of_a_runner_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "apache_beam.runners.dask.dask_runner", None)
+    with pytest.raises(
+        ConfigurationError, match=r"^--runner dask: .*; pip install -e '.\[dask\]'$"
+    ):
+        runner_options(["--runner=dask"])
+
+
+def test_work_that_a_runner_left_out_is_missed(corpus, letters_vocabulary, tmp_path, monkeypatch):
+    """Beam's runner for Dask gives back the input of steps that it does not know."""
+    monkeypatch.setattr(data_prep.beam.pipeline._ShardStep, "process", lambda *_: None)
+    with pytest.raises(BadInputError, match="nothing came of 3 of 3 shards"):
+        write_pretraining_records(
+            str(corpus[0] / "*"),
+            vocabulary=letters_vocabulary,
+            output=tmp_path / "records",
+            beam_arguments=["--runner=FnApiRunner"],
+            **OPTIONS,
+        )
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -364,6 +402,13 @@ def test_the_case_must_be_that_of_the_vocabulary(corpus, letters_vocabulary, tmp
         (["-x"], "^-x: neither"),
         (["--direct_num_workers=many"], "many"),
         (["--job_name=one"], "^--job_name=one: an option of Beam's needs --runner"),
+        (["--dask_npartitions=3"], "^--dask_npartitions(=3: an option|: neither)"),
+        (["--runner=dusk"], "^--runner dusk: Unexpected pipeline runner.*see --help"),
+        (["--runner=no.such.Runner"], "^--runner no.such.Runner: No module named 'no'; see"),
+        (["--runner=os.path"], "^--runner os.path: .*; see --help"),
+        (["--runner=dask"], "^--runner dask: needs --dask_client_address"),
+        (["--runner=Dask", "--dask_client_adress=tcp://a:1"], "^--dask_client_adress: neither"),
+        (["--runner=DaskRunner", "--dask_npartitions=few"], "invalid int value: 'few'"),
     ],
 )
 def test_options_that_beam_does_not_know_are_refused(
