@@ -9,7 +9,8 @@
 # SIGTERM comes 180 s before the time is up: the run saves the step that it is at, and ends with 0.
 run=$1
 shift
-srun --kill-on-bad-exit=1 spanbert-tf pretrain --output "$run" "$@" --set training.strategy=multi_worker
+# A worker ends by itself when another one is lost, or makes a mistake; one that does not is ended.
+srun --kill-on-bad-exit=0 --wait=900 spanbert-tf pretrain --output "$run" "$@" --set training.strategy=multi_worker
 status=$?
 # 2 is a mistake in what was asked for: another try would find it again.
 if [ "$status" -ne 2 ] && [ ! -d "$run/preset" ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 50 ]; then

@@ -4,9 +4,11 @@ import contextlib
 import itertools
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -24,9 +26,10 @@ class Host:
     Args:
         network: name of its bridge.
         number: from 1; the address ends with it.
+        names: a file like /etc/hosts, of the network's hosts.
     """
 
-    def __init__(self, network, number):
+    def __init__(self, network, number, names):
         self.name = f"{network}h{number}"
         self.address = f"10.77.0.{number}"
         outside = f"{network}v{number}"
@@ -39,14 +42,15 @@ class Host:
             ("link", "set", "lo", "up"),
         ):
             _ip("-n", self.name, *command)
-        self._outside = outside
+        self._outside, self._names = outside, names
         self.processes = []
 
     def start(self, command, **environment):
         """Starts a command there, in a session of its own."""
         # Not `ip netns exec`, which hides /sys/fs/cgroup.
         inside = ["nsenter", f"--net=/var/run/netns/{self.name}"]
-        inside += ["unshare", "--uts", "sh", "-c", f'hostname {self.name}; exec "$@"', "sh"]
+        own = f'hostname {self.name}; mount --bind {self._names} /etc/hosts; exec "$@"'
+        inside += ["unshare", "--uts", "--mount", "sh", "-c", own, "sh"]
         process = subprocess.Popen(
             [*inside, *command],
             env={**os.environ, **environment},
@@ -62,9 +66,16 @@ class Host:
         """Pulls the cable ("down") or puts it back ("up")."""
         _ip("link", "set", self._outside, state)
 
+    def power_off(self):
+        """Kills all that runs there."""
+        listed = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True)
+        for number in map(int, listed.stdout.split()):
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.kill(number, signal.SIGKILL)
+
     def remove(self):
+        self.power_off()
         for process in self.processes:
-            signal_all(process, signal.SIGKILL)
             process.communicate()
         _ip("netns", "del", self.name)
 
@@ -76,7 +87,11 @@ class Network:
         self.name = f"sb{os.getpid()}{chr(97 + next(_networks))}"  # of 15 characters with a host's
         _ip("link", "add", self.name, "type", "bridge")
         _ip("link", "set", self.name, "up")
-        self.hosts = [Host(self.name, number + 1) for number in range(num_hosts)]
+        self._directory = tempfile.TemporaryDirectory()
+        names = pathlib.Path(self._directory.name) / "hosts"
+        self.hosts = [Host(self.name, number + 1, names) for number in range(num_hosts)]
+        lines = ["127.0.0.1 localhost", *(f"{host.address} {host.name}" for host in self.hosts)]
+        names.write_text("".join(f"{line}\n" for line in lines))
 
     def __enter__(self):
         return self.hosts
@@ -84,6 +99,7 @@ class Network:
     def __exit__(self, *_):
         for host in self.hosts:
             host.remove()
+        self._directory.cleanup()
         _ip("link", "del", self.name)
 
 
@@ -99,10 +115,11 @@ def network_of(num_hosts):
 
 
 def spanbert_tf(*arguments):
-    """Runs a command on this machine, outside of all hosts."""
+    """Runs a command on this machine, outside of all hosts; what it printed."""
     command = [sys.executable, "-m", "spanbert_tf.cli", *map(str, arguments)]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr[-2000:]
+    return ended.stdout
 
 
 def start_workers(hosts, arguments):

@@ -1,7 +1,5 @@
 """Runs of two hosts: they train what two devices do, and what one that is lost does to them."""
 
-import functools
-import json
 import pathlib
 import re
 import signal
@@ -11,112 +9,27 @@ import time
 import numpy as np
 import pytest
 from hosts import network_of, outcomes, signal_all, spanbert_tf, start_workers
-from tiny_models import VOCABULARY
-
-from spanbert_tf.config import load_config
-from spanbert_tf.models import (
-    SpanBertBackbone,
-    SpanBertPretrainer,
-    SpanBertTextClassifier,
-    SpanBertTokenizer,
+from small_runs import (
+    FAULT_AT,
+    MODELS,
+    STEPS,
+    assert_equal_weights,
+    assert_succeed,
+    await_step,
+    command_line,
+    last_step,
+    weights_of,
 )
-from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.training.metrics_log import read_metrics
 
 pytestmark = pytest.mark.cluster
 
 ENDS_WITHIN = 60  # seconds from a fault until every process has ended
-STEPS, FAULT_AT = 150, 20
-MODELS = {"pretrain": SpanBertPretrainer, "finetune": SpanBertTextClassifier}
-# With BERT's epsilon, Adam would blow rounding errors of gradients near 0 up to whole steps.
-COMMON = (
-    "training.log_every=2 training.precision=float32 optimizer.epsilon=1e-4 "
-    "training.checkpoint_every_steps=7"
-)
-SETTINGS = {
-    "pretrain": f"model.dropout=0.0 training.batch_size=16 training.steps={STEPS} "
-    f"training.schedule_steps={STEPS + 1} training.evaluate_every={STEPS}",
-    "finetune": f"training.batch_size=8 training.max_steps={STEPS} data.sequence_length=32 "
-    "training.keep_best=false training.evaluations_per_epoch=1 "
-    "training.min_steps_between_evaluations=100",
-}
 
 
 @pytest.fixture
 def hosts():
     with network_of(2) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory, tiny_overrides, tiny_records):
-    """What both commands need."""
-    place = tmp_path_factory.mktemp("cluster")
-    (place / "config.yaml").write_text(load_config("spanbert_base", tiny_overrides).to_yaml())
-    (place / "records").symlink_to(tiny_records)
-    backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, dropout=0.0, max_sequence_length=32)
-    tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
-    write_preset(backbone, str(place / "encoder"), tokenizer=tokenizer)
-    (place / "vocab.txt").write_text("".join(f"{piece}\n" for piece in VOCABULARY))
-    texts = [{"text": "ann has the cat", "label": "a"}, {"text": "who ? bob", "label": "b"}] * 12
-    (place / "texts.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in texts))
-    options = ["--sequence-length", 32, "--vocabulary", place / "vocab.txt", "--lowercase"]
-    options += ["--text-column", "text", "--label-column", "label"]
-    inputs = ["--input", place / "texts.jsonl", "--output", place / "texts"]
-    spanbert_tf("prepare", "classification", *options, *inputs)
-    return place
-
-
-@pytest.fixture(scope="module")
-def undisturbed(place):
-    """The weights of each command's run of two hosts, found when asked for."""
-
-    @functools.cache
-    def weights(command):
-        run = place / f"{command}-undisturbed"
-        with network_of(2) as hosts:
-            assert_succeed(start_workers(hosts, command_line(command, place, run)))
-        return weights_of(command, run)
-
-    return weights
-
-
-def command_line(command, place, run):
-    if command == "pretrain":
-        words = ["--config", place / "config.yaml", "--data", place / "records"]
-    else:
-        words = ["--config", "classification", "--preset", place / "encoder"]
-        words += ["--data", place / "texts", "--validation-data", place / "texts"]
-    words = [command, *map(str, words), "--output", str(run)]
-    settings = f"{COMMON} {SETTINGS[command]}".split()
-    return [*words, *(word for setting in settings for word in ("--set", setting))]
-
-
-def weights_of(command, run):
-    return MODELS[command].from_preset(str(run / "preset")).get_weights()
-
-
-def last_step(run):
-    if not (run / "metrics.jsonl").exists():
-        return 0
-    return max((line["step"] for line in read_metrics(str(run / "metrics.jsonl"))), default=0)
-
-
-def await_step(run, step, workers):
-    while last_step(run) < step:
-        assert all(worker.poll() is None for worker in workers), outcomes(workers)
-        time.sleep(0.1)
-
-
-def assert_succeed(workers):
-    ended = outcomes(workers)
-    assert [status for status, *_ in ended] == [0, 0], ended
-    assert f"after step {STEPS}" in ended[0][1], ended
-
-
-def assert_equal_weights(found, expected):
-    for values, others in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(values, others)
 
 
 @pytest.mark.parametrize("command", MODELS)
@@ -126,6 +39,41 @@ def test_two_hosts_train_what_two_devices_of_one_do(command, place, undisturbed,
     found = weights_of(command, tmp_path / "run")
     for values, others in zip(found, undisturbed(command), strict=True):
         np.testing.assert_allclose(values, others, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("command", "setting"),
+    [("pretrain", "training.head_steps=60"), ("finetune", "optimizer.lora_rank=2")],
+)
+def test_so_they_do_with_parts_that_stay_as_they_are(command, setting, hosts, place, tmp_path):
+    devices = ["--devices", "2", "--set", "training.strategy=mirrored"]
+    one, two = (
+        [*command_line(command, place, tmp_path / name), "--set", setting] for name in ("1", "2")
+    )
+    spanbert_tf(*one, *devices)
+    assert_succeed(start_workers(hosts, two))
+    found, expected = (weights_of(command, tmp_path / name) for name in ("2", "1"))
+    for values, others in zip(found, expected, strict=True):
+        np.testing.assert_allclose(values, others, atol=1e-5)
+
+
+def test_hosts_share_a_grid(hosts, place, tmp_path):
+    words = [
+        "--grid",
+        "--set",
+        "grid.learning_rates=[0.001,0.0001]",
+        "--set",
+        "grid.batch_sizes=[8]",
+    ]
+    words += ["--set", "training.max_steps=30"]
+    devices = ["--devices", "2", "--set", "training.strategy=mirrored"]
+    alone = spanbert_tf(*command_line("finetune", place, tmp_path / "alone"), *words, *devices)
+    workers = start_workers(hosts, [*command_line("finetune", place, tmp_path / "runs"), *words])
+    first, second = outcomes(workers)
+    assert (first[0], second[0]) == (0, 0), (first, second)
+    *_, best = first[1].splitlines()
+    assert best == alone.splitlines()[-1].replace(str(tmp_path / "alone"), str(tmp_path / "runs"))
+    assert "best on" in best and "best on" not in second[1]
 
 
 @pytest.mark.parametrize("command", MODELS)
