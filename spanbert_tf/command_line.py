@@ -242,6 +242,7 @@ def quiet_libraries() -> None:
     """Hides warnings, as importing the package hides TensorFlow's own log; before TensorFlow."""
     # Libraries' warnings do not concern the user; Beam's workers inherit the variable.
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a line for each of a dozen tries
     warnings.simplefilter("ignore")
     for name in ("matplotlib", "tensorflow"):
         logging.getLogger(name).setLevel(logging.ERROR)

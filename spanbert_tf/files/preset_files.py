@@ -65,15 +65,20 @@ def find_preset_file(preset: str, name: str) -> str | None:
 
     Raises:
         ValueError: KerasHub can load no preset of that name; or another error of its loaders.
+        ConnectionError: the Hugging Face Hub cannot be reached.
     """
     if os.path.isdir(preset):
         path = os.path.join(preset, name)
         return path if os.path.exists(path) else None
+    from huggingface_hub.errors import LocalEntryNotFoundError
     from keras_hub.src.utils import preset_utils
 
     try:
         return preset_utils.get_file(preset, name)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        # KerasHub takes a hub that is not there for one without the file.
+        if isinstance(error.__cause__, LocalEntryNotFoundError):
+            raise ConnectionError("the hub does not answer, and no copy is here") from error
         return None
 
 

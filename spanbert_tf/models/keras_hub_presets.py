@@ -23,7 +23,7 @@ from keras_hub.src.utils import preset_utils
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import refuse_special_files
 from spanbert_tf.files.kinds import refuse_no_preset
-from spanbert_tf.files.preset_files import describe_missing
+from spanbert_tf.files.preset_files import describe_missing, find_preset_file
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.models.onnx_operations import register_onnx_operations
 
@@ -314,12 +314,12 @@ def _read(preset: str, name: str) -> dict[str, Any] | None:
     if os.path.isdir(preset):
         refuse_special_files(preset)
     try:
-        if not preset_utils.check_file_exists(preset, name):
+        if (path := find_preset_file(preset, name)) is None:
             refuse_no_preset(preset)
             return None
     except (ValueError, OSError) as error:  # no directory, and no name that KerasHub can load
         refuse_no_preset(preset)
         raise BadInputError(describe_missing(preset, error)) from error
-    with open(preset_utils.get_file(preset, name), "rb") as file:
+    with open(path, "rb") as file:
         text = file.read()
     return parse_json(text, dict[str, Any], f"{preset}: {name} is damaged", "copy the preset again")

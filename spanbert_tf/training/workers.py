@@ -1,5 +1,6 @@
 """The processes that share a run: found by TF_CONFIG or Slurm, joined by TensorFlow."""
 
+import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -22,8 +23,12 @@ _SILENCE_LIMIT = 30  # seconds
 _Resolver = tf.distribute.cluster_resolver.ClusterResolver
 
 
+@functools.cache
 def join_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
     """Opens this worker's port, and waits until all the others have theirs.
+
+    Once a process: TensorFlow counts the collectives of each strategy from the same number, and
+    would take those of a grid's second run for the first one's.
 
     Raises:
         ConfigurationError: neither TF_CONFIG nor Slurm says who shares the run, what TF_CONFIG
