@@ -29,7 +29,8 @@ _LOCAL_RUNNER = "DirectRunner"  # Beam's name for "on this machine"
 _LOCAL_NAMES = ("direct", "directrunner")
 _DASK_RUNNER = "apache_beam.runners.dask.dask_runner.DaskRunner"  # not among Beam's short names
 _DASK_NAMES = ("dask", "daskrunner")
-_MAX_PARTITIONS = 1_000  # each builds a worker
+# Of Dask's tasks: each costs a tenth of a second, in which a worker reads half a megabyte.
+_MAX_PARTITIONS, _BYTES_PER_PARTITION = 10_000, 4 * 2**20
 _SECONDS_BETWEEN_LOOKS = 0.5  # at whether the parent lives
 _this_worker: Worker | None = None  # of a process that `run_locally` has started
 
@@ -155,7 +156,7 @@ def run_on_beam(job: Job, files: Sequence[InputFile], options: PipelineOptions) 
     """
     runner = options.view_as(StandardOptions).runner.rpartition(".")[-1]
     if runner == _DASK_RUNNER.rpartition(".")[-1]:
-        _divide(options, max(len(files), job.num_shards))
+        _divide(options, max(len(files), job.num_shards), sum(file.size for file in files))
     try:
         with _quiet_loggers(), _plain_labels():
             _run(_make_pipeline(job, files, options))
@@ -185,13 +186,17 @@ def _make_pipeline(job: Job, files: Sequence[InputFile], options: PipelineOption
     return pipeline
 
 
-def _divide(options: PipelineOptions, num_elements: int) -> None:
-    """Has Dask hand out files and shards one by one; by default 128 of them are one task's."""
+def _divide(options: PipelineOptions, num_elements: int, num_bytes: int) -> None:
+    """Has Dask hand out files and shards one by one where they are not small.
+
+    By its own default 128 of them are one task, so that a worker would do it all.
+    """
     from apache_beam.runners.dask.dask_runner import DaskOptions
 
     dask = options.view_as(DaskOptions)
     if not (dask.npartitions or dask.partition_size):
-        dask.npartitions = min(num_elements, _MAX_PARTITIONS)
+        sensible = min(max(num_bytes // _BYTES_PER_PARTITION, 16), _MAX_PARTITIONS)
+        dask.npartitions = min(num_elements, sensible)
 
 
 def _run(pipeline: beam.Pipeline) -> None:
