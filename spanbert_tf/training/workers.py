@@ -1,9 +1,13 @@
 """The processes that share a run: found by TF_CONFIG or Slurm, joined by TensorFlow."""
 
+import contextlib
 import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
@@ -20,6 +24,8 @@ _FIRST_PORT, _PORTS_OF_A_STEP, _NUM_STEPS = 10_000, 16, 1_250
 _STEPS_OF_A_JOB = 31  # which are not those of the next job
 _WORKER = "worker"
 _SILENCE_LIMIT = 30  # seconds
+_STDERR = 2
+_OF_SERVER = re.compile(rb"WARNING: All log messages before absl::|I\d{4} .* Started server with ")
 _Resolver = tf.distribute.cluster_resolver.ClusterResolver
 
 
@@ -43,7 +49,7 @@ def join_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
     )
     _endure_silence(cluster.cluster_spec())
     try:
-        with waiting_for_others():
+        with waiting_for_others(), _hidden_lines():
             return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=cluster)
     except tf.errors.UnknownError as error:
         if "start gRPC server" not in str(error):
@@ -52,6 +58,30 @@ def join_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
             f"training.strategy: port {port} of this machine is taken; end what uses it, or name "
             "another one in TF_CONFIG"
         ) from error
+
+
+@contextlib.contextmanager
+def _hidden_lines() -> Iterator[None]:
+    """Hides what TensorFlow's server tells of itself: that its log begins, and where it listens.
+
+    These two lines come from below what TF_CPP_MIN_LOG_LEVEL rules, and are no matter of Python's
+    `sys.stderr`. All others are shown as soon as the context ends.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != "3":  # the user wants to see them
+        yield
+        return
+    sys.stderr.flush()
+    shown = os.dup(_STDERR)
+    with tempfile.TemporaryFile() as lines:
+        os.dup2(lines.fileno(), _STDERR)
+        try:
+            yield
+        finally:
+            os.dup2(shown, _STDERR)
+            os.close(shown)
+            lines.seek(0)
+            others = [line for line in lines if not _OF_SERVER.match(line)]
+            os.write(_STDERR, b"".join(others))
 
 
 def _endure_silence(cluster: tf.train.ClusterSpec) -> None:
