@@ -86,6 +86,12 @@ def _check_scheduler(options: PipelineOptions) -> None:
             "--runner dask: needs --dask_client_address tcp://HOST:8786 or --dask_scheduler_file "
             "FILE of a scheduler that runs; on this machine there is --num-processes"
         )
+    # Dask waits for it without end.
+    if not dask.address and not os.path.isfile(dask.scheduler_file):
+        raise ConfigurationError(
+            f"--dask_scheduler_file {dask.scheduler_file}: no such file; `dask scheduler "
+            "--scheduler-file` writes it when it has started"
+        )
 
 
 def run_locally(job: Job, files: Sequence[InputFile], num_processes: int) -> None:

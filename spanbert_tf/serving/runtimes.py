@@ -75,9 +75,13 @@ def _write_openvino(function: GraphFunction, path: str) -> None:
     try:
         import openvino
         import openvino.tools.ovc
+        from openvino.frontend.tensorflow import utils
     finally:
         if is_new:
             del sys.modules[_TELEMETRY]
+    # It has `exec` import TensorFlow, which is imported, and then delete the name, which on Python
+    # 3.13 is not left for a second `exec`.
+    utils.exec = lambda statement: None
     converted = openvino.convert_model(function.get_concrete_function())
     for parameter, spec in zip(converted.inputs, function.input_signature, strict=True):
         parameter.set_names({spec.name})

@@ -60,7 +60,9 @@ def assert_written(process, output, preparation):
 
 def assert_failed(process, output, status):
     """Within a minute; gives its one line. Nothing is left."""
+    start = time.monotonic()
     [(found, printed, errors)] = outcomes([process], ENDS_WITHIN)
+    print(f"{time.monotonic() - start:.0f} s: {errors.splitlines()[-1]}")
     *progress, line = filter(None, errors.splitlines())  # one follows ^C
     assert (found, printed) == (status, "")
     assert all(other.startswith("preparing: ") for other in progress), errors

@@ -407,6 +407,7 @@ def test_work_that_a_runner_left_out_is_missed(corpus, letters_vocabulary, tmp_p
         (["--runner=no.such.Runner"], "^--runner no.such.Runner: No module named 'no'; see"),
         (["--runner=os.path"], "^--runner os.path: .*; see --help"),
         (["--runner=dask"], "^--runner dask: needs --dask_client_address"),
+        (["--runner=dask", "--dask_scheduler_file=no.json"], "^--dask_scheduler_file no.json: no"),
         (["--runner=Dask", "--dask_client_adress=tcp://a:1"], "^--dask_client_adress: neither"),
         (["--runner=DaskRunner", "--dask_npartitions=few"], "invalid int value: 'few'"),
     ],

@@ -1,6 +1,7 @@
 """Properties of all configurations: what is written is read, and what an error proposes fits."""
 
 import contextlib
+import inspect
 import os
 import re
 import subprocess
@@ -292,9 +293,9 @@ def test_masking_options_are_checked_when_they_are_made():
     ],
 )
 def test_every_key_of_finetuning_is_described(section):
-    described = "".join(base.__doc__ or "" for base in section.__mro__)
+    described = "".join(inspect.cleandoc(base.__doc__ or "") for base in section.__mro__)
     for name in section.model_fields:
-        assert f"\n        {name}: " in described, name
+        assert f"\n    {name}: " in described, name
 
 
 HEAVY = {"tensorflow", "keras", "official"}

@@ -1,3 +1,4 @@
+import inspect
 import itertools
 import os
 
@@ -189,14 +190,14 @@ def test_scientific_notation_without_a_point_is_a_number(tmp_path):
 
 
 def docstrings(section):
-    return "".join(base.__doc__ or "" for base in section.__mro__)
+    return "".join(inspect.cleandoc(base.__doc__ or "") for base in section.__mro__)
 
 
 def test_every_key_is_described():
     """The docstring of each section, or of a base of it, names each of its keys."""
     for section in PretrainingConfig.model_fields.values():
         for name in section.annotation.model_fields:
-            assert f"\n        {name}: " in docstrings(section.annotation), name
+            assert f"\n    {name}: " in docstrings(section.annotation), name
 
 
 # name: scheme, unit of replacement, sequences, next sentence prediction, SBO, steps in millions
