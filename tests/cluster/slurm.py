@@ -74,8 +74,12 @@ class Slurm:
         self.start_controller()
         for host in self.hosts:
             self.start_daemon(host)
-        for host in self.hosts:
-            self.await_node(host, "idle")
+        try:
+            for host in self.hosts:
+                self.await_node(host, "idle")
+        except AssertionError:
+            self.__exit__()
+            raise
         return self
 
     def _start_munge(self, key):
@@ -133,8 +137,8 @@ class Slurm:
         return facts
 
     def __exit__(self, *_):
-        pid = (self._directory / "munge.pid-file").read_text()
-        self._run(["kill", pid.strip()])
+        with contextlib.suppress(FileNotFoundError):  # it was not started
+            self._run(["kill", (self._directory / "munge.pid-file").read_text().strip()])
         for host in self.hosts:
             host.power_off()
         self._temporary.cleanup()
