@@ -26,9 +26,8 @@ from data_prep.text.storage import InputFile
 from spanbert_tf.errors import BadInputError, ConfigurationError, SpanBertError
 
 _LOCAL_RUNNER = "DirectRunner"  # Beam's name for "on this machine"
-_LOCAL_NAMES = ("direct", "directrunner")
 _DASK_RUNNER = "apache_beam.runners.dask.dask_runner.DaskRunner"  # not among Beam's short names
-_DASK_NAMES = ("dask", "daskrunner")
+_RUNNERS = {"direct": _LOCAL_RUNNER, "dask": _DASK_RUNNER}
 # Of Dask's tasks: each costs a tenth of a second, in which a worker reads half a megabyte.
 _MAX_PARTITIONS, _BYTES_PER_PARTITION = 10_000, 4 * 2**20
 _SECONDS_BETWEEN_LOOKS = 0.5  # at whether the parent lives
@@ -52,7 +51,10 @@ def runner_options(arguments: Sequence[str]) -> PipelineOptions | None:
         raise ConfigurationError(f"{' '.join(arguments)}: {reason}") from error
     if unknown:
         name = unknown[0].partition("=")[0]
-        raise ConfigurationError(f"{name}: neither our option nor one of Beam's; see --help")
+        raise ConfigurationError(
+            f"{name}: neither our option nor one of Beam's, nor of a runner that --runner names; "
+            "see --help"
+        )
     if arguments and not standard.runner:
         raise ConfigurationError(
             f"{arguments[0]}: an option of Beam's needs --runner beside it; on this machine there "
@@ -65,9 +67,9 @@ def runner_options(arguments: Sequence[str]) -> PipelineOptions | None:
 
 def _import_runner(name: str | None) -> str | None:
     """Imports a runner by one of its names, and gives the one that Beam knows."""
-    if not name or name.lower() in _LOCAL_NAMES:
-        return name and _LOCAL_RUNNER
-    place = _DASK_RUNNER if name.lower() in _DASK_NAMES else name
+    if name is None:
+        return None
+    place = _RUNNERS.get(name.lower().removesuffix("runner"), name)
     try:
         create_runner(place)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
@@ -160,8 +162,8 @@ def run_on_beam(job: Job, files: Sequence[InputFile], options: PipelineOptions) 
     Raises:
         BadInputError: the runner cannot be reached, or has given up.
     """
-    runner = options.view_as(StandardOptions).runner.rpartition(".")[-1]
-    if runner == _DASK_RUNNER.rpartition(".")[-1]:
+    runner = options.view_as(StandardOptions).runner
+    if runner == _DASK_RUNNER:
         _divide(options, max(len(files), job.num_shards), sum(file.size for file in files))
     try:
         with _quiet_loggers(), _plain_labels():
@@ -170,7 +172,8 @@ def run_on_beam(job: Job, files: Sequence[InputFile], options: PipelineOptions) 
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise BadInputError(f"--runner {runner}: {reason}; nothing was written") from error
+        name = runner.rpartition(".")[-1]
+        raise BadInputError(f"--runner {name}: {reason}; nothing was written") from error
     finally:
         gc.unfreeze()
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue", "scancel")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "sinfo", "scancel")
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
 # It hands out four cores a host, whatever the machine has.
 CONFIGURATION = """
@@ -71,7 +71,7 @@ class Slurm:
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
         self._start_munge(key)
-        self.start_controller()
+        self.hosts[0].start(["slurmctld", "-D"], PATH=_path(), **self._environment)
         for host in self.hosts:
             self.start_daemon(host)
         try:
@@ -89,9 +89,6 @@ class Slurm:
         options = [f"--{name}={path}" for name, path in files.items()]
         self._run(["munged", "--force", *options])
 
-    def start_controller(self):
-        self.hosts[0].start(["slurmctld", "-D"], PATH=_path(), **self._environment)
-
     def start_daemon(self, host):
         host.start(["slurmd", "-D"], PATH=_path(), **self._environment)
 
@@ -99,12 +96,12 @@ class Slurm:
         environment = {**os.environ, "PATH": _path()}
         subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
 
-    def call(self, *command, status=0, seconds=300):
+    def call(self, *command):
         """Runs one of Slurm's programs on the first host; what it printed."""
         process = self.hosts[0].start(list(map(str, command)), PATH=_path(), **self._environment)
-        printed, errors = process.communicate(timeout=seconds)
+        printed, errors = process.communicate(timeout=300)
         self.hosts[0].processes.remove(process)
-        assert process.returncode == status, (command, printed, errors)
+        assert process.returncode == 0, (command, printed, errors)
         return printed
 
     def await_node(self, host, state, seconds=60):

@@ -46,8 +46,10 @@ def last_step(run):
     return max((line["step"] for line in read_metrics(str(run / "metrics.jsonl"))), default=0)
 
 
-def await_step(run, step, workers):
+def await_step(run, step, workers, seconds=300):
+    end = time.monotonic() + seconds
     while last_step(run) < step:
+        assert time.monotonic() < end, f"{run}: step {last_step(run)}"
         assert all(worker.poll() is None for worker in workers), outcomes(workers)
         time.sleep(0.1)
 

@@ -24,8 +24,8 @@ def hosts():
         yield hosts
 
 
-def start_worker(host, scheduler, before=()):
-    words = ["--nthreads", "1", "--no-dashboard", "--local-directory", f"/tmp/{host.name}"]
+def start_worker(host, scheduler, directory, before=()):
+    words = ["--nthreads", "1", "--no-dashboard", "--local-directory", str(directory / host.name)]
     command = [sys.executable, "-m", "dask", "worker", address(scheduler), *words]
     return host.start([*before, *command])
 
@@ -41,13 +41,16 @@ def prepare(preparation, output, scheduler):
     )
 
 
-def await_first_file(preparation, output, process):
-    """Until one file is done, while others are not."""
+def begin(preparation, output, hosts):
+    """A command, and the workers of two hosts, when one file is done, while others are not."""
+    workers = [start_worker(host, hosts[0], output.parent) for host in hosts[:2]]
+    process = prepare(preparation, output, hosts[0])
     results = pathlib.Path(f"{output}.incomplete/results")
     while not list(results.glob("file-*")):
         assert process.poll() is None, outcomes([process])
         time.sleep(0.05)
     assert len(list(results.glob("file-*"))) < preparation.num_files
+    return process, workers
 
 
 def assert_written(process, output, preparation):
@@ -72,20 +75,15 @@ def assert_failed(process, output, status):
 
 def test_a_host_is_lost_and_another_joins(preparation, hosts, tmp_path):
     output = tmp_path / "records"
-    lost, _ = (start_worker(host, hosts[0]) for host in hosts[:2])
-    process = prepare(preparation, output, hosts[0])
-    await_first_file(preparation, output, process)
-    signal_all(lost, signal.SIGKILL)
-    start_worker(hosts[2], hosts[0])
+    process, workers = begin(preparation, output, hosts)
+    signal_all(workers[0], signal.SIGKILL)
+    start_worker(hosts[2], hosts[0], tmp_path)
     assert_written(process, output, preparation)
 
 
 def test_the_scheduler_is_lost(preparation, hosts, tmp_path):
     output = tmp_path / "records"
-    for host in hosts[:2]:
-        start_worker(host, hosts[0])
-    process = prepare(preparation, output, hosts[0])
-    await_first_file(preparation, output, process)
+    process, _ = begin(preparation, output, hosts)
     signal_all(hosts[0].processes[0], signal.SIGKILL)
     line = assert_failed(process, output, 2)
     assert line.startswith("spanbert-tf: --runner DaskRunner: ")
@@ -94,10 +92,7 @@ def test_the_scheduler_is_lost(preparation, hosts, tmp_path):
 
 def test_an_interruption_ends_it_on_every_host(preparation, hosts, tmp_path):
     output = tmp_path / "records"
-    for host in hosts[:2]:
-        start_worker(host, hosts[0])
-    process = prepare(preparation, output, hosts[0])
-    await_first_file(preparation, output, process)
+    process, _ = begin(preparation, output, hosts)
     signal_all(process, signal.SIGINT)
     assert assert_failed(process, output, 1) == "spanbert-tf: interrupted"
     # The cluster is as it was.
@@ -110,6 +105,7 @@ def test_a_host_without_the_files(preparation, hosts, tmp_path):
     start_worker(
         hosts[1],
         hosts[0],
+        tmp_path,
         ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {hidden}; exec "$@"', "sh"],
     )
     line = assert_failed(prepare(preparation, output, hosts[0]), output, 2)

@@ -5,6 +5,7 @@ import itertools
 import pathlib
 import random
 import shutil
+import socket
 import sys
 
 import numpy as np
@@ -18,11 +19,14 @@ import data_prep.beam.shards
 import data_prep.blocks.records
 import data_prep.text.corpus
 from data_prep.beam.pipeline import runner_options
+from data_prep.beam.worker import Job, WorkDirectory, Worker
 from data_prep.beam.writing import write_pretraining_records
+from data_prep.blocks.records import RecordOptions
 from data_prep.text.corpus import split_sentences
+from data_prep.text.storage import find_files
 from data_prep.text.vocabulary import write_vocabulary
 from spanbert_tf.cli import main
-from spanbert_tf.data.manifest import PretrainingManifest
+from spanbert_tf.data.manifest import RECORDS, PretrainingManifest
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.text.vocabulary import Casing, load_vocabulary
@@ -390,6 +394,68 @@ def test_work_that_a_runner_left_out_is_missed(corpus, letters_vocabulary, tmp_p
     assert not list(tmp_path.iterdir())
 
 
+def test_records_that_were_not_written_are_missed(single, corpus, tmp_path, monkeypatch):
+    read = data_prep.beam.shards.ShardWriter._read
+    monkeypatch.setattr(
+        data_prep.beam.shards.ShardWriter,
+        "_read",
+        lambda writer, shard: itertools.islice(read(writer, shard), 1, None),
+    )
+    expected = single[1].counts["records"]
+    message = f": {expected - OPTIONS['num_shards']:,} of {expected:,} records were written"
+    with pytest.raises(BadInputError, match=message):
+        write_pretraining_records(
+            corpus[0] / "*",
+            vocabulary=single[0] / "vocab.txt",
+            output=tmp_path / "records",
+            **OPTIONS,
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_finished_work_is_not_done_again(single, corpus, tmp_path):
+    """A runner asks for it when the worker is lost, while others read what it wrote."""
+    pieces = tuple(load_vocabulary(single[0] / "vocab.txt"))
+    options = RecordOptions(pieces, Casing.of(False), SEQUENCE_LENGTH, "single", None, (), "")
+    directory = WorkDirectory(tmp_path / "records", RECORDS)
+    directory.create()
+    job = Job(directory, options, 1, 0.2)
+    (file, *_) = find_files(str(corpus[0] / "*"))
+    Worker(job).write_spill(0, file)
+    written = pathlib.Path(job.spill_path(0))
+    before, summary = written.stat().st_mtime_ns, job.file_summary(0)
+    assert Worker(job).write_spill(0, file) == 0
+    assert written.stat().st_mtime_ns == before
+    assert job.file_summary(0) == summary
+
+
+def test_a_directory_that_a_host_does_not_see_is_not_made_there(tmp_path):
+    directory = WorkDirectory(tmp_path / "records", RECORDS)
+    with pytest.raises(BadInputError, match=f"not there on the host {socket.gethostname()}"):
+        directory.check_shared()
+    with pytest.raises(FileNotFoundError):
+        directory.write_error("disk full")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "num_elements", "num_bytes", "expected"),
+    [
+        ([], 12, 2**30, 12),  # one by one
+        ([], 300, 2**28, 64),  # 4 MB together
+        ([], 300, 2**20, 16),
+        (["--dask_npartitions=3"], 12, 2**30, 3),
+    ],
+)
+def test_dask_has_a_task_for_each_file_that_is_not_small(
+    arguments, num_elements, num_bytes, expected
+):
+    runner = ["--runner=dask", "--dask_client_address=tcp://127.0.0.1:9"]
+    options = runner_options([*runner, *arguments])
+    data_prep.beam.pipeline._divide(options, num_elements, num_bytes)
+    assert options.get_all_options()["npartitions"] == expected
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -402,7 +468,7 @@ def test_work_that_a_runner_left_out_is_missed(corpus, letters_vocabulary, tmp_p
         (["-x"], "^-x: neither"),
         (["--direct_num_workers=many"], "many"),
         (["--job_name=one"], "^--job_name=one: an option of Beam's needs --runner"),
-        (["--dask_npartitions=3"], "^--dask_npartitions(=3: an option|: neither)"),
+        (["--dask_npartitions=3"], "^--dask_npartitions.* --runner"),
         (["--runner=dusk"], "^--runner dusk: Unexpected pipeline runner.*see --help"),
         (["--runner=no.such.Runner"], "^--runner no.such.Runner: No module named 'no'; see"),
         (["--runner=os.path"], "^--runner os.path: .*; see --help"),
