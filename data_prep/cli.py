@@ -140,7 +140,7 @@ def prepare_vocabulary(input_pattern: Sequence[str], output: str, **others: obje
 @click.option(
     "--runner",
     metavar="NAME",
-    help="Runner of Apache Beam in place of this machine: dask, dataflow, flink, spark or another. "
+    help="Runner of Apache Beam in place of this machine: dask, flink, spark or another. "
     "All further options are its, of Dask --dask_client_address tcp://HOST:8786 or "
     "--dask_scheduler_file FILE, and --dask_npartitions N.",
 )

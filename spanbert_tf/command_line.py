@@ -21,7 +21,7 @@ from importlib.machinery import PathFinder
 import click
 
 from spanbert_tf.errors import ConfigurationError, SpanBertError, TrainingError, reason
-from spanbert_tf.files.outputs import without_slash
+from spanbert_tf.files.outputs import check_mounted, without_slash
 from spanbert_tf.signals import second_signal_ends
 from spanbert_tf.terminal import escape_controls, print_escaped_traceback
 
@@ -29,9 +29,15 @@ _JAX_DEVICES = os.path.join("jax", "_src", "xla_bridge.py")  # where JAX looks f
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _KEY_AND_VALUE = re.compile(r"[\w.]+=")
-EXISTING_DIRECTORY = click.Path(exists=True, file_okay=False)
 _OURS = ("spanbert_tf", "data_prep")  # a checkout in PYTHONPATH hides what is installed, as meant
 _NO_ROOM = ("failed to map segment", "cannot allocate memory", "can't start new thread")
+
+
+class _ExistingDirectory(click.Path):
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The path; one of another file system is refused by name."""
+        check_mounted(value)
+        return super().convert(value, param, ctx)
 
 
 class _OutputPath(click.ParamType):
@@ -53,6 +59,7 @@ class _OutputPath(click.ParamType):
         return without_slash(value)
 
 
+EXISTING_DIRECTORY = _ExistingDirectory(exists=True, file_okay=False)
 OUTPUT_PATH = _OutputPath()
 WORK_PATH = _OutputPath(inside=True)
 RUN_PATH = _OutputPath(inside=None)

@@ -22,7 +22,6 @@ import tensorflow as tf
 from data_prep.blocks.held_out import HeldOut, SplitKeys
 from data_prep.blocks.pairs import draw_second_segments, join_blocks
 from data_prep.blocks.sequences import Block, Record
-from data_prep.text.storage import open_to_read, open_to_write
 from spanbert_tf.data import manifest
 from spanbert_tf.data.manifest import SPLITS, Shard, token_id_dtype
 from spanbert_tf.data.tfrecords import serialize_features
@@ -48,7 +47,7 @@ class Segment(NamedTuple):
 def write_spill(path: str, records: Iterable[Record], num_shards: int) -> list[Segment]:
     """Writes a spill file; memory is bounded by `SEGMENT_BYTES`."""
     segments: list[Segment] = []
-    with open_to_write(path) as file:
+    with open(path, "wb") as file:
         for batch in _batches(records):
             shards: dict[int, list[Record]] = {}
             for record in batch:
@@ -77,7 +76,7 @@ def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 def read_spill(path: str, segments: Iterable[Segment]) -> Iterator[Record]:
     """Reads segments of a spill file."""
-    with open_to_read(path) as file:
+    with open(path, "rb") as file:
         for segment in segments:
             file.seek(segment.offset)
             yield from _records(file.read(segment.size))
@@ -211,7 +210,7 @@ class ShardWriter:
             for record in records:
                 writer.write(_serialize_record(record, self._annotations))
         digest, num_bytes = hashlib.sha256(), 0
-        with open_to_read(path) as file:
+        with open(path, "rb") as file:
             while content := file.read(_HASH_BUFFER):
                 digest.update(content)
                 num_bytes += len(content)

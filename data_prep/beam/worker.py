@@ -10,18 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from data_prep.text.storage import (  # imports Beam without its warnings
-    is_remote,
-    match_files,
-    open_to_read,
-    open_to_write,
-    remove_file,
-    rename,
-)
-
-# isort: split
 import tensorflow as tf
-from apache_beam.io.filesystems import FileSystems
 
 from data_prep.beam.progress import ProgressWriter, Totals
 from data_prep.beam.shards import (
@@ -46,7 +35,6 @@ from spanbert_tf.files.outputs import (
     check_output,
     discard_unfinished,
     make_unfinished,
-    refuse_output,
     without_slash,
 )
 from spanbert_tf.files.text_files import parse_json
@@ -61,38 +49,26 @@ class WorkDirectory:
     def __init__(
         self, output: str | os.PathLike, kind: OutputKind, *, overwrite: bool = False
     ) -> None:
-        self._named = output = without_slash(output)
-        self.output = output if is_remote(output) else os.path.realpath(output)
+        self._named = without_slash(output)
+        self.output = os.path.realpath(self._named)
         self.path = f"{self.output}{UNFINISHED}"
         self._kind, self._overwrite = kind, overwrite
 
     def check(self) -> None:
         """Raises `BadInputError` unless the output is new, or an earlier one may be replaced."""
-        if not is_remote(self.output):
-            check_output(self._named, self._kind, overwrite=self._overwrite)
-        elif names := self._published():
-            is_earlier = self._kind.includes(names)
-            refuse_output(self.output, self._kind, is_earlier=is_earlier, overwrite=self._overwrite)
-
-    def _published(self) -> list[str]:
-        """The files in the output on a remote system, seen from there."""
-        paths = match_files(f"{self.output}/**")
-        return [path.removeprefix(f"{self.output}/") for path in paths]
+        check_output(self._named, self._kind, overwrite=self._overwrite)
 
     def create(self) -> None:
         """Makes the directory, and removes what a run that was killed has left."""
-        if is_remote(self.path):
-            self.remove()
-        else:
-            make_unfinished(self.output, "spill", "progress", "results", NEW)
+        make_unfinished(self.output, "spill", "progress", "results", NEW)
 
     def join(self, *names: str) -> str:
         """A path inside."""
-        return FileSystems.join(self.path, *names)
+        return os.path.join(self.path, *names)
 
     def check_shared(self) -> None:
         """Raises `BadInputError` on a host that does not see the directory."""
-        if not (is_remote(self.path) or os.path.isdir(self.path)):
+        if not os.path.isdir(self.path):
             raise BadInputError(
                 f"{self.path}: not there on the host {socket.gethostname()}; a runner's hosts need "
                 "--input and --output on a file system that all share"
@@ -102,57 +78,43 @@ class WorkDirectory:
         """Leaves a result for other workers and for the parent."""
         # Renamed, since a runner that takes a worker for lost gives its work to another as well.
         unfinished = self.join("results", f".{name}-{uuid.uuid4()}")
-        with open_to_write(unfinished) as file:
+        with open(unfinished, "wb") as file:
             file.write(json.dumps(dataclasses.asdict(value)).encode())
-        rename(unfinished, self.join("results", name))
+        os.replace(unfinished, self.join("results", name))
 
     def result_names(self) -> set[str]:
         """The names of all results that workers have left."""
-        path = self.join("results")
-        names = match_files(f"{path}/*") if is_remote(path) else os.listdir(path)
-        return {os.path.basename(name) for name in names}
+        return set(os.listdir(self.join("results")))
 
     def has_result(self, name: str) -> bool:
         """Whether a worker has left a result of this name."""
-        return FileSystems.exists(self.join("results", name))
+        return os.path.exists(self.join("results", name))
 
     def read_result(self, name: str, kind: type[_Result]) -> _Result:
         """Reads what `write_result` wrote, which may be somebody else's."""
-        with open_to_read(path := self.join("results", name)) as file:
+        with open(path := self.join("results", name), "rb") as file:
             return parse_json(file.read(), kind, path)
 
     def write_error(self, text: str) -> None:
         """Leaves the one-line message of an error that the user can mend."""
-        with open_to_write(self.join("error")) as file:
+        with open(self.join("error"), "wb") as file:
             file.write(text.encode())
 
     def read_error(self) -> str | None:
         """The message that a worker left, if one did."""
-        if not FileSystems.exists(self.join("error")):
+        try:
+            with open(self.join("error"), "rb") as file:
+                return file.read().decode()
+        except FileNotFoundError:
             return None
-        with open_to_read(self.join("error")) as file:
-            return file.read().decode()
 
-    def publish(self, names: list[str]) -> None:
-        """Gives finished files their place: at once or, if remote, one by one in their order."""
-        if not is_remote(self.path):
-            put_in_place(self.join(NEW), self.output, self._kind, overwrite=self._overwrite)
-            return
-        self.check()
-        if earlier := self._published():
-            # What makes the directory valid goes first.
-            earlier.sort(key=lambda name: name != self._kind.marker)
-            for name in earlier:
-                remove_file(FileSystems.join(self.output, name))
-        for name in names:
-            rename(self.join(NEW, name), FileSystems.join(self.output, name))
+    def publish(self) -> None:
+        """Gives the finished files their place, all at once."""
+        put_in_place(self.join(NEW), self.output, self._kind, overwrite=self._overwrite)
 
     def remove(self) -> None:
         """Removes the directory and all that is in it."""
-        if not is_remote(self.path):
-            discard_unfinished(self.output)
-        elif match_files(f"{self.path}/**"):
-            FileSystems.delete([f"{self.path}/"])
+        discard_unfinished(self.output)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,7 +238,8 @@ def _reported(directory: WorkDirectory, result: str, *unfinished: str) -> Iterat
         directory.write_error(str(error))
     except (OSError, tf.errors.OpError) as error:
         for path in unfinished:
-            remove_file(path)
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
         directory.write_error(cannot_write(directory.output, error))
 
 

@@ -26,7 +26,7 @@ from data_prep.beam.worker import Job, WorkDirectory, cannot_write
 from data_prep.blocks.annotations import check_annotations
 from data_prep.blocks.held_out import HeldOut
 from data_prep.blocks.records import RecordOptions
-from data_prep.text.storage import InputFile, find_files, open_to_write, rename
+from data_prep.text.storage import InputFile, find_files
 from spanbert_tf.data.manifest import (
     DATASET_INFO_FILE,
     RECORDS,
@@ -86,7 +86,7 @@ def write_pretraining_records(
         num_shards: files of the training split; one for each 32 MB of text by default (gzip
             counts threefold). A shard is sorted in memory.
         num_processes: processes of this machine; each takes whole input files.
-        beam_arguments: options for a runner of Beam, such as `--runner=DataflowRunner`.
+        beam_arguments: options for a runner of Beam, such as `--runner=dask`.
         overwrite: whether earlier records may be replaced.
 
     Returns:
@@ -187,9 +187,9 @@ def _finish(job: Job, num_files: int) -> tuple[PretrainingManifest, HeldOut]:
         DATASET_INFO_FILE: info.to_json(),
     }
     for name, text in texts.items():
-        with open_to_write(directory.join(NEW, name)) as file:
+        with open(directory.join(NEW, name), "wb") as file:
             file.write(text.encode())
-    directory.publish([*(shard.file for shard in shards), *texts])
+    directory.publish()
     return info, job.held_out(summaries)
 
 
@@ -211,7 +211,7 @@ def _name_shards(directory: WorkDirectory, files: Sequence[Shard]) -> list[Shard
         of_split = [file for file in files if file.split == split]
         for number, file in enumerate(of_split):
             name = f"{split}-{number:05d}-of-{len(of_split):05d}.tfrecord"
-            rename(directory.join(NEW, file.file), directory.join(NEW, name))
+            os.rename(directory.join(NEW, file.file), directory.join(NEW, name))
             named.append(dataclasses.replace(file, file=name))
     return named
 

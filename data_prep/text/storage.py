@@ -1,4 +1,4 @@
-"""Files of any file system that Apache Beam knows: found, and opened without regard to their names.
+"""Files to read of any file system that Apache Beam knows, whatever compression their names tell.
 
 Importing Beam logs warnings about cloud packages that are not installed and not needed; this is
 the one place that imports it first, and silently.
@@ -21,16 +21,11 @@ from apache_beam.io.filesystems import FileSystems  # noqa: E402
 
 from spanbert_tf.errors import BadInputError  # noqa: E402
 from spanbert_tf.files.contents import files_inside  # noqa: E402
+from spanbert_tf.files.outputs import is_remote  # noqa: E402
 
 logging.disable(_disabled_level)
 
-_REMOTE_MARK = "://"
 _FIRST_WILDCARD = re.compile(r"[*?[]")
-
-
-def is_remote(path: str) -> bool:
-    """Whether a path names a file system, such as `gs://`."""
-    return _REMOTE_MARK in path
 
 
 def open_to_read(path: str) -> BinaryIO:
@@ -38,14 +33,7 @@ def open_to_read(path: str) -> BinaryIO:
     return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
 
-def open_to_write(path: str) -> BinaryIO:
-    """Creates or overwrites a file of bytes; raises `OSError` if its directory is not there."""
-    if not is_remote(path):
-        return open(path, "wb")  # Beam's would make the directory, on a host that does not share it
-    return FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
-
-
-def match_files(pattern: str) -> dict[str, int]:
+def _match_remote_files(pattern: str) -> dict[str, int]:
     """Sizes in bytes of the files that match a pattern, by their paths.
 
     Raises:
@@ -56,17 +44,6 @@ def match_files(pattern: str) -> dict[str, int]:
     except BeamIOError as error:
         raise OSError(str(error)) from error
     return {match.path: match.size_in_bytes for match in matches}
-
-
-def rename(source: str, destination: str) -> None:
-    """Renames a file."""
-    FileSystems.rename([source], [destination])
-
-
-def remove_file(path: str) -> None:
-    """Removes a file if it is there."""
-    if FileSystems.exists(path):
-        FileSystems.delete([path])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +83,7 @@ def find_files(
             continue
         try:
             if is_remote(pattern):
-                found = match_files(pattern)
+                found = _match_remote_files(pattern)
             else:
                 found = _match_local_files(_absolute(pattern), follow_links=follow_links)
         except OSError as error:

@@ -23,7 +23,7 @@ from spanbert_tf.files.kinds import (
     prepare_command,
     refuse_other_records,
 )
-from spanbert_tf.files.outputs import OutputKind
+from spanbert_tf.files.outputs import OutputKind, check_mounted
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.text.vocabulary import Casing, load_vocabulary
 
@@ -147,9 +147,10 @@ class Manifest:
         """Reads the file of a directory.
 
         Raises:
-            BadInputError: it is missing, no such description, or of another version.
+            BadInputError: it is missing, no such description, of another version, or `gs://…`.
         """
         directory = os.fspath(directory)
+        check_mounted(directory)
         refuse_other_records(directory, cls.task)
         path = os.path.join(directory, cls.file_name())
         try:

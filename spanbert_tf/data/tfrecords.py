@@ -107,12 +107,12 @@ def check_frames(paths: Iterable[str]) -> None:
     """Compares the lengths in TFRecord files with the files' sizes.
 
     Other damage is left to TensorFlow, which refuses it; and so are files of more than 4 GiB
-    together, and those of other file systems.
+    together.
     """
-    local = [path for path in paths if "://" not in path]
-    if sum(map(os.path.getsize, local)) > _MAX_BYTES:
+    paths = list(paths)
+    if sum(map(os.path.getsize, paths)) > _MAX_BYTES:
         return
-    for path in local:
+    for path in paths:
         if fault := frame_fault(path):
             raise BadInputError(f"{path}: {fault}; copy the file again or write the records again")
 

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.outputs import LOCK, UNFINISHED, without_slash
+from spanbert_tf.files.outputs import LOCK, UNFINISHED, check_mounted, without_slash
 
 _Function = TypeVar("_Function", bound=Callable)
 _SECONDS_BETWEEN_SIGNS, _SECONDS_UNTIL_GONE = 10, 60
@@ -94,9 +94,7 @@ class _Found:
 
 @contextlib.contextmanager
 def writing(output: str | os.PathLike, command: str, *, inside: bool = False) -> Iterator[None]:
-    """Holds an output: while the context lasts, no other command writes to it.
-
-    The thread that holds it may do so again. Remote file systems (`gs://…`) have no locks.
+    """Holds an output: while the context lasts, no other command and thread writes to it.
 
     Args:
         output: file or directory, which need not exist.
@@ -108,11 +106,12 @@ def writing(output: str | os.PathLike, command: str, *, inside: bool = False) ->
     Raises:
         BadInputError: another command holds it, or nothing can be written there.
     """
+    check_mounted(output)
     output = without_slash(output)
     path = _lock_path(output, inside=inside)
     held = _held.get(path)
     is_refused = inside and os.path.exists(output) and not os.path.isdir(output)  # by the command
-    if "://" in output or is_refused or (held and held.thread == threading.get_ident()):
+    if is_refused or (held and held.thread == threading.get_ident()):
         yield
         return
     try:

@@ -11,7 +11,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from spanbert_tf.errors import BadInputError
 
@@ -42,10 +42,7 @@ class OutputKind:
 
     def describes(self, directory: str) -> bool:
         """Whether a directory holds an output of this kind and nothing beside it."""
-        return os.path.isdir(directory) and self.includes(_files_below(directory))
-
-    def includes(self, names: Collection[str]) -> bool:
-        """Whether files are those of an output; `names` are seen from its directory."""
+        names = _files_below(directory)
         patterns = (self.marker, *self.contents)
         return self.marker in names and all(
             any(_fits(name, pattern) for pattern in patterns) for name in names
@@ -93,11 +90,11 @@ def check_output(directory: str | os.PathLike, kind: OutputKind, *, overwrite: b
         )
     if os.path.isdir(directory) and not os.listdir(directory):
         return directory
-    refuse_output(directory, kind, is_earlier=kind.describes(directory), overwrite=overwrite)
+    _refuse_output(directory, kind, is_earlier=kind.describes(directory), overwrite=overwrite)
     return directory
 
 
-def refuse_output(path: str, kind: OutputKind, *, is_earlier: bool, overwrite: bool) -> None:
+def _refuse_output(path: str, kind: OutputKind, *, is_earlier: bool, overwrite: bool) -> None:
     """Refuses an output that exists, unless it may be replaced.
 
     Args:
@@ -171,7 +168,7 @@ def check_output_file(
         raise BadInputError(f"{path}: is a directory; name a file")
     _refuse_dangling_link(path)
     if os.path.exists(path):
-        refuse_output(path, kind, is_earlier=is_earlier(path), overwrite=overwrite)
+        _refuse_output(path, kind, is_earlier=is_earlier(path), overwrite=overwrite)
     else:
         _check_writable(path)
     return path
@@ -194,6 +191,20 @@ def check_no_link(path: str) -> None:
         raise BadInputError(
             f"{path}: is a link, through which nothing of a run is written; remove it, or put in "
             "its place what it leads to"
+        )
+
+
+def is_remote(path: str | os.PathLike) -> bool:
+    """Whether a path names a file system, such as `gs://…`; those of texts and presets may."""
+    return "://" in os.fspath(path)
+
+
+def check_mounted(path: str | os.PathLike) -> None:
+    """Raises `BadInputError` for what is read and written as files of this machine, and is none."""
+    if is_remote(path):
+        raise BadInputError(
+            f"{path}: is on another file system; mount that (a bucket of gs:// by gcsfuse), and "
+            "name the path it has here"
         )
 
 

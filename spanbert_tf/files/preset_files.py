@@ -12,7 +12,8 @@ import numpy as np
 
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.contents import sha256
-from spanbert_tf.files.outputs import OutputKind
+from spanbert_tf.files.kinds import PRESET_CONFIG
+from spanbert_tf.files.outputs import OutputKind, is_remote
 
 # Arrays are written as they are; a copy may be compressed, which weights hardly are.
 _FREE_BYTES, _MAX_RATIO = 16 << 20, 32
@@ -65,7 +66,8 @@ def find_preset_file(preset: str, name: str) -> str | None:
 
     Raises:
         ValueError: KerasHub can load no preset of that name; or another error of its loaders.
-        ConnectionError: the Hugging Face Hub cannot be reached.
+        FileNotFoundError: there is no preset at that address.
+        ConnectionError: the Hugging Face Hub, or a bucket's server, cannot be reached.
     """
     if os.path.isdir(preset):
         path = os.path.join(preset, name)
@@ -79,12 +81,19 @@ def find_preset_file(preset: str, name: str) -> str | None:
         # KerasHub takes a hub that is not there for one without the file.
         if isinstance(error.__cause__, LocalEntryNotFoundError):
             raise ConnectionError("the hub does not answer, and no copy is here") from error
+        if name == PRESET_CONFIG:  # without which there is no preset
+            raise FileNotFoundError(f"{PRESET_CONFIG} is not there") from error
+        find_preset_file(preset, PRESET_CONFIG)
         return None
+    except (ValueError, OSError, ImportError):
+        raise
+    except Exception as error:  # TensorFlow's, of its file systems
+        raise ConnectionError(reason(error)) from error
 
 
 def describe_missing(preset: str, error: Exception) -> str:
     """What to tell the user about a preset that is not there."""
-    if "://" in preset:
+    if is_remote(preset):
         return f"{preset}: no preset ({reason(error)}); check the name and the network"
     return (
         f"{preset}: no preset: no such directory, and no name that KerasHub can load; download a "

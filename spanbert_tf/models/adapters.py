@@ -25,6 +25,7 @@ from safetensors.numpy import save
 
 from spanbert_tf.errors import BadInputError, MismatchError, reason
 from spanbert_tf.files.contents import sha256
+from spanbert_tf.files.outputs import is_remote
 from spanbert_tf.files.preset_files import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
@@ -164,7 +165,7 @@ def read_adapter(directory: str) -> Adapter:
             f"{', '.join(_PROJECTIONS)}; merge it where it is from, and convert the whole model"
         )
     encoder = config.base_model_name_or_path
-    if "://" not in encoder and (not os.path.isdir(encoder) or is_adapter(encoder)):
+    if not is_remote(encoder) and (not os.path.isdir(encoder) or is_adapter(encoder)):
         raise BadInputError(
             f"{directory}: its encoder {encoder} is no preset that is there; name in "
             f"{ADAPTER_CONFIG} (base_model_name_or_path) where it lies now"

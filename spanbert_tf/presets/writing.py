@@ -20,6 +20,7 @@ from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import is_file_name, sha256
+from spanbert_tf.files.outputs import is_remote
 from spanbert_tf.files.preset_files import CARD_FILE, GOLDEN_FILE, PRESET_KIND
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import check_space, write_directory
@@ -325,7 +326,7 @@ def published_name(path: str) -> str:
     Args:
         path: path of a directory or a file, or a name of KerasHub's such as `hf://…`, which stays.
     """
-    return path if "://" in path else os.path.basename(os.path.abspath(path)) or path
+    return path if is_remote(path) else os.path.basename(os.path.abspath(path)) or path
 
 
 def _pooler(backbone: keras_hub.models.Backbone) -> dict[str, str]:

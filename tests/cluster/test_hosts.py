@@ -91,6 +91,14 @@ def test_a_link_that_is_down_for_ten_seconds_changes_no_bit(
     assert_equal_weights(weights_of(command, run), undisturbed(command))
 
 
+@pytest.mark.parametrize("command", MODELS)
+def test_packets_that_come_late_or_not_at_all_change_no_bit(command, place, undisturbed, tmp_path):
+    run = tmp_path / "run"
+    with network_of(2, delay=0.02, loss=0.01) as hosts:
+        assert_succeed(start_workers(hosts, command_line(command, place, run)))
+    assert_equal_weights(weights_of(command, run), undisturbed(command))
+
+
 FAULTS = {
     "the other worker is killed": lambda hosts, workers: signal_all(workers[1], signal.SIGKILL),
     "the chief is killed": lambda hosts, workers: signal_all(workers[0], signal.SIGKILL),

@@ -14,6 +14,7 @@ import click
 import pytest
 
 from spanbert_tf.cli import cli
+from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.files import locks
 from spanbert_tf.files.locks import writing
@@ -268,6 +269,24 @@ def test_every_command_is_refused_before_it_reads_anything(tmp_path, monkeypatch
             cli(command, standalone_mode=False)
         assert "is being written" not in str(refused.value)
     assert all_below(tmp_path) == []
+
+
+@pytest.mark.parametrize("command", [*_COMMANDS, *_COMMANDS_INSIDE], ids=" ".join)
+def test_no_command_makes_a_folder_of_the_name_of_another_file_system(
+    tmp_path, monkeypatch, command
+):
+    monkeypatch.chdir(tmp_path)
+    command = [word.replace("OUT", "gs://bucket/out") for word in command]
+    with pytest.raises(BadInputError, match="gs://bucket/out: is on another file system; mount"):
+        cli(command, standalone_mode=False)
+    assert all_below(tmp_path) == []
+
+
+def test_records_of_another_file_system_are_refused_by_name():
+    with pytest.raises(BadInputError, match="gs://bucket/records: is on another file system"):
+        cli(["inspect", "gs://bucket/records"], standalone_mode=False)
+    with pytest.raises(BadInputError, match="gs://bucket/records: is on another file system"):
+        PretrainingManifest.load("gs://bucket/records")
 
 
 def test_sigterm_gives_the_lock_free(tmp_path):
