@@ -275,13 +275,16 @@ def export(preset: str, output: str, **options: object) -> None:
 
 
 @cli.command()
-@click.option("--show", "name", metavar="NAME", help="Print all values of one, as YAML.")
-def configs(name: str | None) -> None:
+@click.option("--show", metavar="NAME|FILE", help="Print all values of one, as YAML.")
+@set_option
+def configs(show: str | None, overrides: Sequence[str]) -> None:
     """List the configurations that are shipped."""
     from spanbert_tf.config.shipped import resolved_text, shipped_table
     from spanbert_tf.tasks.table import load_task_config
 
-    text = resolved_text(name, load_task_config) if name else shipped_table()
+    if overrides and not show:
+        raise click.UsageError("--set needs --show")
+    text = resolved_text(show, load_task_config, overrides) if show else shipped_table()
     for line in text.removesuffix("\n").split("\n"):
         print_line(line)
 

@@ -147,8 +147,8 @@ def check_configurations(command, params):
     elif command == "compare":
         for name in params["configs"]:
             load_config(name, overrides)
-    elif command == "configs" and params["name"]:
-        resolved_text(params["name"], load_task_config)
+    elif command == "configs" and params["show"]:
+        resolved_text(params["show"], load_task_config, overrides)
 
 
 def test_an_error_in_a_command_line_would_be_seen(parsed):

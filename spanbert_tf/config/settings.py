@@ -177,7 +177,7 @@ def shipped_names(kind: str) -> list[str]:
     )
 
 
-def kind_of(name_or_path: str) -> str:
+def kind_of(name_or_path: str, option: str = "--config") -> str:
     """The kind of a configuration, `pretrain` or `finetune`: the latter names a task.
 
     Raises:
@@ -188,7 +188,7 @@ def kind_of(name_or_path: str) -> str:
             return kind
     if not os.path.isfile(name_or_path):
         raise ConfigurationError(
-            f"--config: {name_or_path} is neither a file nor a shipped configuration; "
+            f"{option}: {name_or_path} is neither a file nor a shipped configuration; "
             "`spanbert-tf configs` lists these"
         )
     try:

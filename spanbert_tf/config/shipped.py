@@ -5,12 +5,11 @@ import os
 import re
 import shutil
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from spanbert_tf.config.finetuning import FinetuningConfig
 from spanbert_tf.config.pretraining import load_config
-from spanbert_tf.config.settings import shipped_directory, shipped_names
-from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.config.settings import kind_of, shipped_directory, shipped_names
 
 _KINDS = ("pretrain", "finetune")  # and the commands that take them
 
@@ -29,31 +28,40 @@ def shipped_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def resolved_text(name: str, load_finetuning: Callable[[str], FinetuningConfig]) -> str:
-    """The opening comment and all values of a shipped configuration, as YAML.
+def resolved_text(
+    name_or_path: str,
+    load_finetuning: Callable[[str, Sequence[str]], FinetuningConfig],
+    overrides: Sequence[str] = (),
+) -> str:
+    """The opening comment and all values of a configuration, as YAML.
 
     Args:
-        name: name of the configuration.
+        name_or_path: name of a shipped configuration, or path of another one.
         load_finetuning: loads one of fine-tuning, whose classes are the tasks'.
+        overrides: `KEY=VALUE` each.
 
     Raises:
-        ConfigurationError: no configuration has that name.
+        ConfigurationError: there is none, or something in it makes no sense.
     """
-    for kind, load in (("pretrain", load_config), ("finetune", load_finetuning)):
-        if name in shipped_names(kind):
-            return "\n".join(_opening_comment(kind, name)) + "\n" + load(name).to_yaml()
-    names = ", ".join(name for kind in _KINDS for name in shipped_names(kind))
-    raise ConfigurationError(f"--show {name}: is not one of {names}")
+    kind = kind_of(name_or_path, "--show")
+    load = load_finetuning if kind == "finetune" else load_config
+    text = load(name_or_path, overrides).to_yaml()
+    is_shipped = name_or_path in shipped_names(kind)
+    path = _path(kind, name_or_path) if is_shipped else name_or_path
+    return "\n".join([*_opening_comment(path), text])
 
 
-def _opening_comment(kind: str, name: str) -> list[str]:
-    path = os.path.join(shipped_directory(kind), f"{name}.yaml")
+def _path(kind: str, name: str) -> str:
+    return os.path.join(shipped_directory(kind), f"{name}.yaml")
+
+
+def _opening_comment(path: str) -> list[str]:
     with open(path, encoding="utf-8") as file:
         return list(itertools.takewhile(lambda line: line.startswith("#"), file.read().split("\n")))
 
 
 def _first_sentence(kind: str, name: str) -> str:
-    lines = [line.removeprefix("#").strip() for line in _opening_comment(kind, name)]
+    lines = [line.removeprefix("#").strip() for line in _opening_comment(_path(kind, name))]
     paragraph = " ".join(itertools.takewhile(bool, lines))
     without_sources = re.sub(r" \([^()]*(arXiv|appendix)[^()]*\)", "", paragraph)
     return re.split(r"(?<=\.) (?=[A-Z])", without_sources)[0]

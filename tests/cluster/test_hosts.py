@@ -155,7 +155,9 @@ def test_batches_of_another_host_are_the_same_also_when_its_service_starts_again
     await_step(run, FAULT_AT, [process])
     signal_all(service, signal.SIGKILL)
     start_service(hosts[1])
+    start = time.monotonic()
     ((status, _, errors),) = outcomes([process], ENDS_WITHIN)
+    print(f"the service is killed: {time.monotonic() - start:.0f} s, step {last_step(run)}")
     assert status == 1
     assert f"grpc://{hosts[1].address}:5000 was started again meanwhile; start the" in errors
     assert outcomes([hosts[0].start(command)])[0][0] == 0

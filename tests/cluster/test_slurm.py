@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import time
 
 import pytest
 from hosts import network_of, spanbert_tf
@@ -66,6 +67,10 @@ def test_a_run_that_is_signalled_is_queued_again_and_goes_on(
     job = submit("pretrain.sh", run, *options_of("pretrain", place))
     await_step(run, FAULT_AT, [])
     slurm.call("scancel", "--signal=TERM", job)  # what Slurm does before the time is up
+    start = time.monotonic()
+    while slurm.facts(job)["JobState"] == "RUNNING":
+        time.sleep(0.5)
+    print(f"SIGTERM: queued again after {time.monotonic() - start:.0f} s, step {last_step(run)}")
     facts = slurm.await_end(job)
     assert (facts["JobState"], facts["Restarts"]) == ("COMPLETED", "1"), log(tmp_path)
     assert_equal_weights(weights_of("pretrain", run), undisturbed("pretrain"))
@@ -83,6 +88,10 @@ def test_a_node_that_is_lost(slurm, submit, place, undisturbed, tmp_path):
     job = submit("pretrain.sh", run, *options_of("pretrain", place))
     await_step(run, FAULT_AT, [])
     slurm.hosts[1].power_off()
+    start = time.monotonic()
+    while slurm.facts(job)["JobState"] == "RUNNING":
+        time.sleep(0.5)
+    print(f"a node is lost: queued again after {time.monotonic() - start:.0f} s")
     slurm.await_node(slurm.hosts[1], "down")
     slurm.start_daemon(slurm.hosts[1])
     facts = slurm.await_end(job)

@@ -246,11 +246,39 @@ def test_a_shown_configuration_is_the_whole_one(name, load, tmp_path, capsys):
     assert "base:" not in text
 
 
-def test_a_configuration_that_is_not_shipped_is_named(capsys):
+@pytest.mark.parametrize(
+    ("name", "load", "key"),
+    [
+        ("spanbert_base", load_config, "training.steps=7"),
+        ("squad_v2", load_task_config, "training.epochs=7"),
+    ],
+)
+def test_so_is_one_of_ones_own_with_what_is_set(name, load, key, tmp_path, capsys):
+    own = tmp_path / "own.yaml"
+    own.write_text(f"# Our own.\n\nbase: {name}\ntraining: {{batch_size: 8}}\n")
     with pytest.raises(SystemExit) as stop:
-        main(["configs", "--show", "spanbert_bsae"])
+        main(["configs", "--show", str(own), "--set", key])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith("# Our own.\n")
+    (tmp_path / "copy.yaml").write_text(text)
+    expected = load(name, ["training.batch_size=8", key])
+    assert load(str(tmp_path / "copy.yaml")).model_dump() == expected.model_dump()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--show", "spanbert_bsae"], "--show: spanbert_bsae is neither a file nor a shipped"),
+        (["--set", "training.steps=1"], "--set needs --show"),
+        (["--show", "spanbert_base", "--set", "training.stepps=1"], "training.stepps"),
+    ],
+)
+def test_a_configuration_that_is_not_there_is_named(words, line, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["configs", *words])
     assert stop.value.code == 2
-    assert "--show spanbert_bsae: is not one of bert_1seq, " in capsys.readouterr().err
+    assert line in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("debug", [[], ["--debug"]])
