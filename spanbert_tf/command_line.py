@@ -22,7 +22,8 @@ import click
 
 from spanbert_tf.errors import ConfigurationError, SpanBertError, TrainingError, reason
 from spanbert_tf.files.outputs import check_mounted, without_slash
-from spanbert_tf.signals import second_signal_ends
+from spanbert_tf.signals import end_process, second_signal_ends
+from spanbert_tf.supervision import is_worker
 from spanbert_tf.terminal import escape_controls, print_escaped_traceback
 
 _JAX_DEVICES = os.path.join("jax", "_src", "xla_bridge.py")  # where JAX looks for them
@@ -280,29 +281,27 @@ def run_command(
         with second_signal_ends():
             command.main(list(arguments), name, standalone_mode=False, **CONTEXT_SETTINGS)
     except click.ClickException as error:
-        _print_error(" ".join(error.format_message().split()))
-        sys.exit(EXIT_BAD_INPUT)
+        _fail(" ".join(error.format_message().split()), EXIT_BAD_INPUT)
     except (click.Abort, KeyboardInterrupt):
-        _print_error("interrupted")
-        sys.exit(EXIT_FAILED)
-    except SpanBertError as error:
-        if debug:
-            print_escaped_traceback(type(error), error, error.__traceback__)
-        _print_error(str(error))
-        sys.exit(EXIT_FAILED if isinstance(error, TrainingError) else EXIT_BAD_INPUT)
+        _fail("interrupted", EXIT_FAILED)
     except Exception as error:
-        line = describe_surroundings(error)
+        is_ours = isinstance(error, SpanBertError)
+        line = str(error) if is_ours else describe_surroundings(error)
         if line is None:
             raise
         if debug:
             print_escaped_traceback(type(error), error, error.__traceback__)
-        _print_error(line)
-        sys.exit(EXIT_BAD_INPUT)
+        _fail(line, EXIT_FAILED if isinstance(error, TrainingError) else EXIT_BAD_INPUT)
     sys.exit(EXIT_DONE)
 
 
-def _print_error(line: str) -> None:
+def _fail(line: str, status: int) -> None:
+    """Prints an error, and exits; of several workers at once: JAX would wait for all the others."""
     click.echo(f"spanbert-tf: {escape_controls(line)}", err=True)
+    if is_worker():
+        sys.stdout.flush()
+        end_process(status=status)
+    sys.exit(status)
 
 
 def _open_closed_streams() -> None:

@@ -170,8 +170,9 @@ def _end_if_stuck(what: str, seconds: float) -> None:
     end_process(f"interrupted while waiting for {what}")
 
 
-def end_process(line: str, status: int = 1) -> None:
+def end_process(line: str = "", status: int = 1) -> None:
     """Ends the process without regard to what its main thread does."""
-    os.write(2, f"\nspanbert-tf: {line}\n".encode())
+    if line:
+        os.write(2, f"\nspanbert-tf: {line}\n".encode())
     release_all()
     os._exit(status)

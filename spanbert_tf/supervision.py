@@ -1,7 +1,7 @@
 """Runs a worker in a process of its own, since only another process can end it at times.
 
-TensorFlow aborts a worker when another one is lost, and keeps Python's lock and SIGTERM while it
-waits for the others to start.
+TensorFlow and JAX abort a worker when another one is lost. TensorFlow keeps Python's lock and
+SIGTERM while it waits for the others to start.
 
 And what a process can know of its run before it imports TensorFlow: whether it is the one among
 the workers that writes.
@@ -10,6 +10,7 @@ the workers that writes.
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,11 +25,12 @@ _SUPERVISED = "SPANBERT_TF_SUPERVISED"  # the descriptor by which a worker tells
 _WAITS, _TRAINS = b"w", b"t"
 _EXIT_FAILED = 1
 _PATIENCE = 600.0  # seconds for the other workers to start
+_LAST_WORDS = re.compile(rb"F\d{4} ")  # of C++ that aborts; the stack follows
 
 
 def supervise(strategy: str) -> None:
     """Where a command is one of several workers, does its work in a child, and exits like it."""
-    if strategy == "multi_worker" and _SUPERVISED not in os.environ:
+    if strategy == "multi_worker" and not is_worker():
         hand_signals_on()
         sys.exit(_run_supervised(sys.argv[1:]))
 
@@ -41,8 +43,13 @@ def waiting_for_others() -> Iterator[None]:
     _tell(_TRAINS)
 
 
+def is_worker() -> bool:
+    """Whether this process is one of several workers, which another process watches over."""
+    return _SUPERVISED in os.environ
+
+
 def _tell(state: bytes) -> None:
-    if _SUPERVISED in os.environ:
+    if is_worker():
         os.write(int(os.environ[_SUPERVISED]), state)
 
 
@@ -58,16 +65,18 @@ def _run_supervised(arguments: Sequence[str]) -> int:
     }
     try:
         status = worker.process.wait()
+        worker.passing_on.join()
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
     if status >= 0:
         return status
     ended = worker.ended_because or (
-        f"this worker was ended by {signal.Signals(-status).name}, as TensorFlow does when another "
-        "worker is lost; start all workers again to go on from the last checkpoint"
+        f"this worker was ended by {signal.Signals(-status).name}, as happens when another worker "
+        "is lost; start all workers again to go on from the last checkpoint"
     )
-    print(f"spanbert-tf: {ended}", file=sys.stderr)
+    if not worker.has_said_why:
+        print(f"spanbert-tf: {ended}", file=sys.stderr)
     return _EXIT_FAILED
 
 
@@ -79,6 +88,8 @@ class _Worker:
 
     Attributes:
         process: the child.
+        passing_on: the thread that shows what the child writes of errors.
+        has_said_why: whether that ended with a line of ours.
         ended_because: why it was ended from here; empty if it was not.
     """
 
@@ -88,9 +99,13 @@ class _Worker:
             [sys.executable, "-m", "spanbert_tf.cli", *arguments],
             env={**os.environ, _SUPERVISED: str(writer)},
             pass_fds=[writer],
+            stderr=subprocess.PIPE,
         )
         os.close(writer)
-        self.ended_because = ""
+        self.ended_because, self.has_said_why = "", False
+        self._shows_all = "--debug" in arguments
+        self.passing_on = threading.Thread(target=self._pass_on, daemon=True)
+        self.passing_on.start()
         self._is_waiting = threading.Event()
         self._is_training = threading.Event()
         threading.Thread(target=self._listen, args=(reader,), daemon=True).start()
@@ -107,6 +122,17 @@ class _Worker:
         with open(reader, "rb", buffering=0) as told:
             while state := told.read(1):
                 (self._is_waiting if state == _WAITS else self._is_training).set()
+
+    def _pass_on(self) -> None:
+        """Shows what the child writes; if it aborts, no more than a line of ours from there on."""
+        aborts = False
+        for line in self.process.stderr:
+            aborts |= bool(_LAST_WORDS.match(line)) and not self._shows_all
+            is_ours = line.startswith(b"spanbert-tf: ")
+            if is_ours or not aborts:
+                self.has_said_why = is_ours
+                sys.stderr.buffer.write(line)
+                sys.stderr.flush()
 
     def _limit_wait(self) -> None:
         self._is_waiting.wait()

@@ -115,7 +115,12 @@ def jitted(model: keras.Model, function: Callable[..., Any]) -> Callable[..., An
 
     def call(*arguments: Any) -> Any:
         arrays = jax.tree.map(np.asarray, arguments)
-        found = run([variable.value for variable in model.variables], *arrays)
+        found = run([_here(variable.value) for variable in model.variables], *arrays)
         return jax.tree.map(np.asarray, found)
 
     return call
+
+
+def _here(value: jax.Array) -> jax.Array:
+    """A variable's value; where several processes have it, that of this one alone."""
+    return value if value.is_fully_addressable else value.addressable_data(0)

@@ -199,6 +199,7 @@ class PretrainingJob(Job):
             mix_with_initial(self._model.backbone, output, share)
             # By all workers; before, it was what was trained.
             mixed = self.evaluate(model, lambda: None).metrics
+        self._datasets.devices.leave(model)
         if not is_chief:
             return model
         if share:

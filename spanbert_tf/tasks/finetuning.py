@@ -224,6 +224,7 @@ class FinetuningJob(Job):
         self, model: SpanBertTask, checkpoints: Checkpoints, output: str, *, is_chief: bool
     ) -> dict[str, float]:
         """The best checkpoint, the preset, and the scores of what was written."""
+        self._devices.leave(model)
         if not is_chief:
             return {}
         if self.config.training.keep_best:

@@ -3,8 +3,11 @@
 import contextlib
 import math
 import os
+from collections.abc import Iterator
+from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
@@ -12,10 +15,11 @@ from spanbert_tf.errors import ConfigurationError, MismatchError
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.run_directory import AnyConfig
 from spanbert_tf.training.tpu import join_tpu
-from spanbert_tf.training.workers import join_workers, worker_number
+from spanbert_tf.training.workers import join_processes, join_workers, worker_number
 
 if _ON_JAX := keras.backend.backend() == "jax":
     import jax
+    from jax.experimental import multihost_utils
 
 NVIDIA_CARD = "/dev/nvidia0"  # of the driver; a container that is given the card has it
 # Below this width a step is many small operations, which half precision makes no faster.
@@ -40,7 +44,7 @@ class Devices:
         strategy: distribution strategy of the run; on JAX, where Keras shares the batches among
             the devices of a `keras.distribution`, TensorFlow's default.
         num_replicas: devices that share a batch.
-        are_several: whether several processes share the run, by a `MultiWorkerMirroredStrategy`.
+        are_several: whether several processes share the run.
         are_tpu: whether TensorFlow trains on a TPU, which compiles a step for each shape.
         is_chief: whether this process writes.
 
@@ -53,9 +57,9 @@ class Devices:
     ) -> None:
         self.strategy = make_strategy(training, num_devices)
         self.num_replicas = _num_replicas(self.strategy)
-        self.are_several = isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        self.are_several = training.strategy == "multi_worker"
         self.are_tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
-        self.is_chief = not self.are_several or worker_number(self.strategy.cluster_resolver) == 0
+        self.is_chief = not self.are_several or _process_number(self.strategy) == 0
         if training.deterministic:
             tf.config.experimental.enable_op_determinism()
         keras.utils.set_random_seed(training.library_seed)
@@ -74,10 +78,24 @@ class Devices:
         """
         if not self.are_several:
             return batches
+        if _ON_JAX:
+            return batches.map(lambda *batch: tf.nest.map_structure(_own_rows, _element(batch)))
         options = tf.data.Options()
         sharding = tf.data.experimental.AutoShardPolicy.DATA
         options.experimental_distribute.auto_shard_policy = sharding
         return batches.with_options(options)
+
+    def leave(self, model: keras.Model) -> None:
+        """Ends what several processes on JAX share: from now on each computes for itself.
+
+        Variables on the devices of all processes take only what all compute together.
+        """
+        if not (_ON_JAX and self.are_several):
+            return
+        keras.distribution.set_distribution(None)
+        for variable in {id(one): one for one in _all_variables(model)}.values():
+            variable._layout = None
+            variable.assign(variable.value.addressable_data(0))
 
     def say(self, line: str) -> None:
         """Prints a line, once for all workers."""
@@ -106,7 +124,7 @@ class Devices:
         if not self.are_several:
             return
         total = self._sum(step)
-        if total != step * self.strategy.num_replicas_in_sync:
+        if total != step * self.num_replicas:
             raise MismatchError(
                 f"{directory}: this worker found step {step}, others another one; all workers need "
                 "the same --output on a file system that they share"
@@ -114,6 +132,9 @@ class Devices:
 
     def _sum(self, value: int) -> int:
         """The sum over all replicas."""
+        if _ON_JAX:
+            of_processes = multihost_utils.process_allgather(np.int32(value))
+            return int(of_processes.sum()) * (self.num_replicas // jax.process_count())
         return int(self._sum_in_graph(tf.constant(value, tf.int64)))
 
     @tf.function
@@ -125,6 +146,29 @@ class Devices:
 
         sums = self.strategy.run(sum_over_replicas, args=(value,))
         return self.strategy.experimental_local_results(sums)[0]
+
+
+def _process_number(strategy: tf.distribute.Strategy) -> int:
+    """That of this process among those that share the run."""
+    return jax.process_index() if _ON_JAX else worker_number(strategy.cluster_resolver)
+
+
+def _element(batch: tuple) -> Any:
+    """What a data set holds, of what it gives the function of `map`."""
+    return batch if len(batch) > 1 else batch[0]
+
+
+def _own_rows(values: tf.Tensor) -> tf.Tensor:
+    """This process's share of a batch's rows: [B, …] -> [B / processes, …]."""
+    num_rows = tf.shape(values)[0] // jax.process_count()
+    first_row = jax.process_index() * num_rows
+    return values[first_row : first_row + num_rows]
+
+
+def _all_variables(model: keras.Model) -> Iterator[keras.Variable]:
+    yield from model.variables
+    yield from model.optimizer.variables
+    yield from model.metrics_variables
 
 
 def make_strategy(
@@ -157,20 +201,26 @@ def _distribute_on_jax(
 ) -> tf.distribute.Strategy:
     """Has Keras share each batch among JAX's devices, which hold the same weights."""
     name = training.strategy
-    if name not in ("one_device", "mirrored"):
+    if name == "tpu":
         raise ConfigurationError(
-            f"training.strategy: {name} is TensorFlow's; on JAX set one_device, or mirrored for "
-            "all devices of a machine"
+            "training.strategy: tpu is TensorFlow's; on JAX set mirrored for all devices of a "
+            "machine, of a TPU, too, or multi_worker for those of several"
         )
     keras.distribution.set_distribution(None)
+    if name == "one_device":
+        return tf.distribute.get_strategy()
+    with contextlib.suppress(RuntimeError):  # JAX runs already, on the devices that it has
+        jax.config.update("jax_num_cpu_devices", num_devices or 1)
+    if name == "multi_worker":
+        join_processes()
+    if (num_devices or 1) > jax.local_device_count():
+        raise ConfigurationError(f"--devices {num_devices}: JAX has {jax.local_device_count()}")
+    devices = keras.distribution.list_devices()
     if name == "mirrored":
-        with contextlib.suppress(RuntimeError):  # JAX runs already, on the devices that it has
-            jax.config.update("jax_num_cpu_devices", num_devices or 1)
-        devices = keras.distribution.list_devices()
-        if (num_devices or 1) > len(devices):
-            raise ConfigurationError(f"--devices {num_devices}: JAX has {len(devices)}")
-        shared = keras.distribution.DataParallel(devices=devices[:num_devices])
-        keras.distribution.set_distribution(shared)
+        devices = devices[:num_devices]
+    # The batches are cut already.
+    shared = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
+    keras.distribution.set_distribution(shared)
     return tf.distribute.get_strategy()
 
 

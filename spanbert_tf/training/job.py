@@ -18,10 +18,16 @@ from spanbert_tf.errors import (
 )
 from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.devices import Devices
+from spanbert_tf.training.memory import is_exhaustion
 from spanbert_tf.training.run_directory import AnyConfig, RunDirectory
 
 # What TensorFlow raises where another worker cannot be reached any more.
+if keras.backend.backend() == "jax":
+    from jax.errors import JaxRuntimeError as _LostProcessError
+else:
+    _LostProcessError = tf.errors.UnavailableError
 _LOST_WORKER_ERRORS = (
+    _LostProcessError,
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -212,7 +218,7 @@ class Job(abc.ABC):
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
             raise self.damage() or error from error
         except _LOST_WORKER_ERRORS as error:
-            if not devices.are_several:
+            if not devices.are_several or is_exhaustion(error):
                 raise
             raise TrainingError(
                 f"{output}: another worker was lost ({type(error).__name__}); start all "

@@ -80,7 +80,7 @@ def names_exhaustion(run: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return run(job, output, *args, **options)
         except (MemoryError, RuntimeError, tf.errors.OpError) as error:
-            if not _is_exhaustion(error):
+            if not is_exhaustion(error):
                 raise
             found = _TENSOR.search(str(error))
             place = f"{found[3]} for {found[2]} {found[1]}" if found else "a device"
@@ -91,7 +91,7 @@ def names_exhaustion(run: Callable[..., Any]) -> Callable[..., Any]:
     return named
 
 
-def _is_exhaustion(error: BaseException) -> bool:
+def is_exhaustion(error: BaseException) -> bool:
     """Not so are a full disk and too many open files, which TensorFlow calls by the same name."""
     return isinstance(error, MemoryError) or bool(_OUT_OF_MEMORY.search(str(error)))
 

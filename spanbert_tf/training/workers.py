@@ -1,10 +1,11 @@
-"""The processes that share a run: found by TF_CONFIG or Slurm, joined by TensorFlow."""
+"""The processes that share a run: found by TF_CONFIG or Slurm, joined by TensorFlow or JAX."""
 
 import contextlib
 import functools
 import json
 import os
 import re
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +25,13 @@ _FIRST_PORT, _PORTS_OF_A_STEP, _NUM_STEPS = 10_000, 16, 1_250
 _STEPS_OF_A_JOB = 31  # which are not those of the next job
 _WORKER = "worker"
 _SILENCE_LIMIT = 30  # seconds
-_STDERR = 2
+# Seconds, on JAX: who watches over this process has less patience; and the first one scores and
+# writes while the others have ended.
+_JOINING_LIMIT, _ENDING_LIMIT = 3_600, 86_400
+_STDOUT, _STDERR = 1, 2
+# What TensorFlow's server tells of itself, that its log begins and where it listens; and Gloo.
 _OF_SERVER = re.compile(rb"WARNING: All log messages before absl::|I\d{4} .* Started server with ")
+_OF_GLOO = re.compile(rb"\[Gloo\] Rank ")
 _Resolver = tf.distribute.cluster_resolver.ClusterResolver
 
 
@@ -49,39 +55,98 @@ def join_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
     )
     _endure_silence(cluster.cluster_spec())
     try:
-        with waiting_for_others(), _hidden_lines():
+        with waiting_for_others(), _hidden_lines(_STDERR, _OF_SERVER):
             return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=cluster)
     except tf.errors.UnknownError as error:
         if "start gRPC server" not in str(error):
             raise
+        raise _port_is_taken(port) from error
+
+
+def _port_is_taken(port: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"training.strategy: port {port} of this machine is taken; end what uses it, or name "
+        f"another one in {_CLUSTER_VARIABLE}"
+    )
+
+
+@functools.cache
+def join_processes() -> None:
+    """Joins the processes of a run on JAX, and waits until all are there; once a process.
+
+    Raises:
+        ConfigurationError: nothing says who shares the run, what TF_CONFIG says makes no sense, or
+            the first process's port is taken.
+    """
+    import jax
+    from jax.experimental import multihost_utils
+
+    known = _known_processes()
+    print_line(
+        "training.strategy: JAX listens on ports of all networks; whoever reaches them can disturb "
+        "the run (docs/devices.md, Security)"
+    )
+    try:
+        with waiting_for_others():
+            jax.distributed.initialize(
+                **known,
+                initialization_timeout=_JOINING_LIMIT,
+                heartbeat_timeout_seconds=_SILENCE_LIMIT,
+                shutdown_timeout_seconds=_ENDING_LIMIT,
+            )
+        with _hidden_lines(_STDOUT, _OF_GLOO):
+            multihost_utils.sync_global_devices("all have joined")
+    except (ValueError, RuntimeError) as error:
         raise ConfigurationError(
-            f"training.strategy: port {port} of this machine is taken; end what uses it, or name "
-            "another one in TF_CONFIG"
+            f"training.strategy: multi_worker: JAX finds no processes to share the run ({error}); "
+            f"set {_CLUSTER_VARIABLE}, or start it by Slurm or on the hosts of a TPU"
         ) from error
 
 
-@contextlib.contextmanager
-def _hidden_lines() -> Iterator[None]:
-    """Hides what TensorFlow's server tells of itself: that its log begins, and where it listens.
+def _known_processes() -> dict[str, str | int]:
+    """What JAX is told of the processes: TF_CONFIG names them as for TensorFlow.
 
-    These two lines come from below what TF_CPP_MIN_LOG_LEVEL rules, and are no matter of Python's
-    `sys.stderr`. All others are shown as soon as the context ends.
+    Nothing without it: JAX itself finds those of Slurm, of an indexed Job of Kubernetes, and the
+    hosts of a TPU.
+    """
+    if _CLUSTER_VARIABLE not in os.environ:
+        return {}
+    cluster = _cluster()
+    jobs, number = cluster.cluster_spec().as_dict(), worker_number(cluster)
+    addresses = [*jobs.get("chief", ()), *jobs.get(_WORKER, ())]
+    if number == 0:
+        port = addresses[0].rpartition(":")[2]
+        try:
+            socket.create_server(("", int(port))).close()
+        except OSError as error:  # JAX would crash
+            raise _port_is_taken(port) from error
+    return {
+        "coordinator_address": addresses[0],
+        "num_processes": len(addresses),
+        "process_id": number,
+    }
+
+
+@contextlib.contextmanager
+def _hidden_lines(descriptor: int, hidden: re.Pattern[bytes]) -> Iterator[None]:
+    """Hides lines that libraries of C++ write; all others are shown as soon as the context ends.
+
+    They come from below what TF_CPP_MIN_LOG_LEVEL rules, and are no matter of Python's streams.
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != "3":  # the user wants to see them
         yield
         return
-    sys.stderr.flush()
-    shown = os.dup(_STDERR)
+    (sys.stdout if descriptor == _STDOUT else sys.stderr).flush()
+    shown = os.dup(descriptor)
     with tempfile.TemporaryFile() as lines:
-        os.dup2(lines.fileno(), _STDERR)
+        os.dup2(lines.fileno(), descriptor)
         try:
             yield
         finally:
-            os.dup2(shown, _STDERR)
+            os.dup2(shown, descriptor)
             os.close(shown)
             lines.seek(0)
-            others = [line for line in lines if not _OF_SERVER.match(line)]
-            os.write(_STDERR, b"".join(others))
+            os.write(descriptor, b"".join(line for line in lines if not hidden.match(line)))
 
 
 def _endure_silence(cluster: tf.train.ClusterSpec) -> None:

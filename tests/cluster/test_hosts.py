@@ -135,6 +135,29 @@ def test_a_lost_host_ends_all_with_a_line_and_the_same_command_goes_on(
     assert_equal_weights(weights_of(command, run), undisturbed(command))
 
 
+@pytest.mark.parametrize("command", MODELS)
+def test_so_it_is_on_jax_where_both_hosts_train_what_two_devices_do(
+    command, hosts, place, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    alone, run = tmp_path / "alone", tmp_path / "run"
+    devices = ["--devices", "2", "--set", "training.strategy=mirrored"]
+    spanbert_tf(*command_line(command, place, alone), *devices)
+    arguments = command_line(command, place, run)
+    workers = start_workers(hosts, arguments)
+    await_step(run, FAULT_AT, workers)
+    hosts[1].set_link("down")
+    start = time.monotonic()
+    for status, _, errors in outcomes(workers, ENDS_WITHIN):
+        assert status == 1
+        [line] = errors.splitlines()
+        assert "start all workers again" in line
+    print(f"{command} on JAX: {time.monotonic() - start:.0f} s, step {last_step(run)}")
+    hosts[1].set_link("up")
+    assert_succeed(start_workers(hosts, arguments))
+    assert_equal_weights(weights_of(command, run), weights_of(command, alone))
+
+
 def start_service(host):
     """The program of docs/devices.md."""
     page = (pathlib.Path(__file__).parents[2] / "docs" / "devices.md").read_text("utf-8")

@@ -4,8 +4,10 @@
 """
 
 import importlib.util
+import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -112,9 +114,53 @@ def test_a_batch_that_the_devices_cannot_share_is_refused(command, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("strategy", ["multi_worker", "tpu"])
-def test_strategies_of_tensorflow_are_refused(strategy, command, tmp_path):
-    child = run_on_jax(command("run", f"training.strategy={strategy}"))
+def test_the_strategy_of_tensorflow_is_refused(command, tmp_path):
+    child = run_on_jax(command("run", "training.strategy=tpu"))
     (line,) = child.stderr.splitlines()
-    assert f"training.strategy: {strategy} is TensorFlow's; on JAX set one_device" in line
+    assert "training.strategy: tpu is TensorFlow's; on JAX set mirrored" in line
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_processes_that_cannot_find_each_other_are_one_line(
+    is_told, command, tmp_path, monkeypatch
+):
+    with socket.create_server(("", 0)) as taken:
+        addresses = [f"localhost:{taken.getsockname()[1]}", "localhost:1"]
+        if is_told:
+            task = {"type": "worker", "index": 0}
+            cluster = json.dumps({"cluster": {"worker": addresses}, "task": task})
+            monkeypatch.setenv("TF_CONFIG", cluster)
+        child = run_on_jax(command("run", "training.strategy=multi_worker"))
+    (line,) = child.stderr.splitlines()
+    assert "training.strategy: " in line
+    assert ("of this machine is taken" if is_told else "JAX finds no processes") in line
+    assert child.returncode == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_processes_train_what_two_devices_do(command, tmp_path):
+    """With dropout, whose numbers are drawn for the whole batch."""
+    settings = ["training.log_every=3", "training.steps_per_execution=3"]
+    alone = run_on_jax(command("alone", *settings, "training.strategy=mirrored", devices=2))
+    assert alone.returncode == 0, alone.stderr
+    with socket.create_server(("", 0)) as free:
+        addresses = [f"localhost:{free.getsockname()[1]}", "localhost:1"]
+    children = []
+    for number in range(2):
+        task = {"type": "worker", "index": number}
+        cluster = json.dumps({"cluster": {"worker": addresses}, "task": task})
+        environment = {**os.environ, "KERAS_BACKEND": "jax", "TF_CONFIG": cluster}
+        words = command("run", *settings, "training.strategy=multi_worker")
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        children.append(subprocess.Popen(words, env=environment, **streams))
+    outputs = [child.communicate(timeout=300) for child in children]
+    assert [child.returncode for child in children] == [0, 0], outputs
+    assert [errors for _, errors in outputs] == ["", ""]
+    first, second = (printed.splitlines() for printed, _ in outputs)
+    assert len(second) == 1 and "JAX listens" in second[0]
+    assert "as 2 replicas" in first[1]
+    expected, found = (load_file(checkpoint(tmp_path / run, 12)) for run in ("alone", "run"))
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
