@@ -9,13 +9,14 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.distribute import multi_worker_util
 from tensorflow.python.eager import context
 
-from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.errors import ConfigurationError, reason
 from spanbert_tf.supervision import waiting_for_others
 from spanbert_tf.terminal import print_line
 
@@ -98,19 +99,13 @@ def join_processes() -> None:
             multihost_utils.sync_global_devices("all have joined")
     except (ValueError, RuntimeError) as error:
         raise ConfigurationError(
-            f"training.strategy: multi_worker: JAX finds no processes to share the run ({error}); "
-            f"set {_CLUSTER_VARIABLE}, or start it by Slurm or on the hosts of a TPU"
+            f"training.strategy: JAX's processes do not reach each other ({reason(error)}); "
+            "look at their names and ports"
         ) from error
 
 
-def _known_processes() -> dict[str, str | int]:
-    """What JAX is told of the processes: TF_CONFIG names them as for TensorFlow.
-
-    Nothing without it: JAX itself finds those of Slurm, of an indexed Job of Kubernetes, and the
-    hosts of a TPU.
-    """
-    if _CLUSTER_VARIABLE not in os.environ:
-        return {}
+def _known_processes() -> dict[str, Any]:
+    """What JAX is told of the processes, which are named as for TensorFlow."""
     cluster = _cluster()
     jobs, number = cluster.cluster_spec().as_dict(), worker_number(cluster)
     addresses = [*jobs.get("chief", ()), *jobs.get(_WORKER, ())]
@@ -124,7 +119,19 @@ def _known_processes() -> dict[str, str | int]:
         "coordinator_address": addresses[0],
         "num_processes": len(addresses),
         "process_id": number,
+        "local_device_ids": _own_cards(addresses),
     }
+
+
+def _own_cards(addresses: Sequence[str]) -> list[int] | None:
+    """Which of the cards that a task of Slurm sees are its own; `None`: all."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if _CLUSTER_VARIABLE in os.environ or not seen:
+        return None
+    host, number = os.environ["SLURMD_NODENAME"], int(os.environ["SLURM_LOCALID"])
+    num_tasks = sum(address.rpartition(":")[0] == host for address in addresses)
+    cards = range(len(seen.split(",")))
+    return list(cards[own_share(len(cards), num_tasks, number)])
 
 
 @contextlib.contextmanager

@@ -44,6 +44,24 @@ def test_every_task_finds_itself_in_the_same_cluster(numbers, monkeypatch):
     assert resolver.num_accelerators() == {"GPU": 0}
 
 
+def test_jax_is_told_the_same_and_which_cards_are_a_tasks_own(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "2")
+    first = 10_000 + (31 * 7 + 2) * 16
+    for place, number, cards in (
+        (((0, "node2"), 0), 0, [0]),
+        (((0, "node2"), 1), 1, [1]),
+        (((1, "node10"), 0), 2, [0, 1]),
+    ):
+        environment(monkeypatch, "node[2,10]", "2,1", *place, number)
+        assert workers._known_processes() == {
+            "coordinator_address": f"node2:{first}",
+            "num_processes": 3,
+            "process_id": number,
+            "local_device_ids": cards,
+        }
+
+
 def test_steps_on_one_node_have_ports_of_their_own(monkeypatch):
     ports = []
     for job, step in (("7", "0"), ("7", "1"), ("8", "0")):
