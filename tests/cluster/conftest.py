@@ -3,7 +3,7 @@ import json
 
 import pytest
 from hosts import network_of, spanbert_tf, start_workers
-from small_runs import Preparation, assert_succeed, command_line, weights_of
+from small_runs import STEPS, Preparation, assert_succeed, command_line, weights_of
 from tiny_models import VOCABULARY
 
 from spanbert_tf.config import load_config
@@ -35,10 +35,10 @@ def undisturbed(place):
     """The weights of each command's run of two hosts, found when asked for."""
 
     @functools.cache
-    def weights(command):
-        run = place / f"{command}-undisturbed"
+    def weights(command, steps=STEPS):
+        run = place / f"{command}-{steps}-undisturbed"
         with network_of(2) as hosts:
-            assert_succeed(start_workers(hosts, command_line(command, place, run)))
+            assert_succeed(start_workers(hosts, command_line(command, place, run, steps)), steps)
         return weights_of(command, run)
 
     return weights

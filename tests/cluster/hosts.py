@@ -147,7 +147,7 @@ class Network:
     """A bridge and its hosts; a context, which removes them and ends what runs there."""
 
     def __init__(self, num_hosts, aliases=(), **quality):
-        self.name = f"sb{os.getpid()}{chr(97 + next(_networks))}"  # of 15 characters with a host's
+        self.name = f"sb{os.getpid()}{next(_networks):03d}"  # of 15 characters with a host's
         _ip("link", "add", self.name, "type", "bridge")
         _ip("link", "set", self.name, "up")
         self._directory = tempfile.TemporaryDirectory()

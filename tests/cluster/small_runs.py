@@ -17,22 +17,22 @@ COMMON = (
     "training.checkpoint_every_steps=7"
 )
 SETTINGS = {
-    "pretrain": f"model.dropout=0.0 training.batch_size=16 training.steps={STEPS} "
-    f"training.schedule_steps={STEPS + 1} training.evaluate_every={STEPS}",
-    "finetune": f"training.batch_size=8 training.max_steps={STEPS} data.sequence_length=32 "
+    "pretrain": "model.dropout=0.0 training.batch_size=16 training.steps={steps} "
+    "training.schedule_steps=200 training.evaluate_every={steps}",
+    "finetune": "training.batch_size=8 training.max_steps={steps} data.sequence_length=32 "
     "training.keep_best=false training.evaluations_per_epoch=1 "
     "training.min_steps_between_evaluations=100",
 }
 
 
-def command_line(command, place, run):
+def command_line(command, place, run, steps=STEPS):
     if command == "pretrain":
         words = ["--config", place / "config.yaml", "--data", place / "records"]
     else:
         words = ["--config", "classification", "--preset", place / "encoder"]
         words += ["--data", place / "texts", "--validation-data", place / "texts"]
     words = [command, *map(str, words), "--output", str(run)]
-    settings = f"{COMMON} {SETTINGS[command]}".split()
+    settings = f"{COMMON} {SETTINGS[command].format(steps=steps)}".split()
     return [*words, *(word for setting in settings for word in ("--set", setting))]
 
 
@@ -54,10 +54,10 @@ def await_step(run, step, workers, seconds=300):
         time.sleep(0.1)
 
 
-def assert_succeed(workers):
+def assert_succeed(workers, steps=STEPS):
     ended = outcomes(workers)
     assert [(status, errors) for status, _, errors in ended] == [(0, ""), (0, "")], ended
-    assert f"after step {STEPS}" in ended[0][1], ended
+    assert f"after step {steps}" in ended[0][1], ended
 
 
 def assert_equal_weights(found, expected):

@@ -93,10 +93,10 @@ def test_a_link_that_is_down_for_ten_seconds_changes_no_bit(
 
 @pytest.mark.parametrize("command", MODELS)
 def test_packets_that_come_late_or_not_at_all_change_no_bit(command, place, undisturbed, tmp_path):
-    run = tmp_path / "run"
+    run, steps = tmp_path / "run", 20  # of 3 s each
     with network_of(2, delay=0.02, loss=0.01) as hosts:
-        assert_succeed(start_workers(hosts, command_line(command, place, run)))
-    assert_equal_weights(weights_of(command, run), undisturbed(command))
+        assert_succeed(start_workers(hosts, command_line(command, place, run, steps)), steps)
+    assert_equal_weights(weights_of(command, run), undisturbed(command, steps))
 
 
 FAULTS = {
