@@ -25,6 +25,7 @@ _SUPERVISED = "SPANBERT_TF_SUPERVISED"  # the descriptor by which a worker tells
 _WAITS, _TRAINS = b"w", b"t"
 _EXIT_FAILED = 1
 _PATIENCE = 600.0  # seconds for the other workers to start
+_LEFT_OPEN = 10.0  # seconds for a child's errors to end: what it started may hold them open
 _LAST_WORDS = re.compile(rb"F\d{4} ")  # of C++ that aborts; the stack follows
 
 
@@ -65,7 +66,7 @@ def _run_supervised(arguments: Sequence[str]) -> int:
     }
     try:
         status = worker.process.wait()
-        worker.passing_on.join()
+        worker.passing_on.join(_LEFT_OPEN)
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)

@@ -21,6 +21,7 @@ from spanbert_tf.signals import end_process, signal_ends_a_wait, waiting_for
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.devices import Devices
 
+_NUM_COMPARED = 6  # batches; workers give theirs in turns
 _SERVICE_KEY = "data.service_address"
 # TensorFlow itself would try again for ever. Seconds:
 _CONNECTION_PATIENCE = 30.0  # for a connection
@@ -183,6 +184,7 @@ def watched_service(address: str | None, batches: Callable[[], tf.data.Dataset])
     """Ends a run with a line if its service is gone or not there; a signal ends its waits.
 
     Raises:
+        ConfigurationError: it has several workers, each of which gives all batches.
         TrainingError: the service was started again, and knows nothing of the run.
     """
     if not address:
@@ -192,9 +194,16 @@ def watched_service(address: str | None, batches: Callable[[], tf.data.Dataset])
         f"{_SERVICE_KEY}: {address} reads and masks; whoever reaches it can read and write files "
         "there (docs/devices.md, Security)"
     )
-    served = batches()
     with waiting_for(f"the first batch of {address}", _BATCH_PATIENCE):
-        next(iter(served))
+        first = [
+            tuple(values.tobytes() for values in tf.nest.flatten(batch))
+            for batch in batches().take(_NUM_COMPARED).as_numpy_iterator()
+        ]
+    if len(set(first)) < len(first):
+        raise ConfigurationError(
+            f"{_SERVICE_KEY}: {address} gives batches twice, as a service of several workers does; "
+            "start one with one worker"
+        )
     is_done = threading.Event()
     threading.Thread(target=_watch, args=(address, is_done), daemon=True).start()
     try:

@@ -10,11 +10,12 @@ import sys
 import grpc
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from spanbert_tf.config import load_config
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import ConfigurationError
-from spanbert_tf.pretraining.datasets import RunDatasets
+from spanbert_tf.pretraining.datasets import RunDatasets, watched_service
 from spanbert_tf.training.devices import Devices
 
 pytestmark = pytest.mark.slow  # a service of two processes
@@ -60,6 +61,21 @@ def test_service_gives_the_same_batches(service_address, tiny_records, tiny_over
     for expected, actual in pairs:
         for name, values in expected.items():
             np.testing.assert_array_equal(actual[name], values)
+
+
+def test_a_service_of_two_workers_is_refused(tiny_records, tiny_overrides):
+    """As long as the service answers, each of its workers gives every batch."""
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer(service.DispatcherConfig(port=0))
+    place = dispatcher.target.removeprefix("grpc://")
+    _workers = [service.WorkerServer(service.WorkerConfig(place)) for _ in range(2)]
+    address = dispatcher.target
+    settings = [*tiny_overrides, f"data.service_address={address}"]
+    with (
+        pytest.raises(ConfigurationError, match=f"{address} gives batches twice"),
+        watched_service(address, lambda: batches_of(tiny_records, settings, 0)),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(
