@@ -21,18 +21,17 @@ from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.memory import is_exhaustion
 from spanbert_tf.training.run_directory import AnyConfig, RunDirectory
 
-# What TensorFlow raises where another worker cannot be reached any more.
-if keras.backend.backend() == "jax":
-    from jax.errors import JaxRuntimeError as _LostProcessError
-else:
-    _LostProcessError = tf.errors.UnavailableError
-_LOST_WORKER_ERRORS = (
-    _LostProcessError,
+# What is raised where another worker cannot be reached any more.
+_LOST_WORKER_ERRORS: tuple[type[Exception], ...] = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
     tf.errors.CancelledError,
     tf.errors.DeadlineExceededError,
 )
+if keras.backend.backend() == "jax":
+    from jax.errors import JaxRuntimeError
+
+    _LOST_WORKER_ERRORS += (JaxRuntimeError,)
 
 CheckStop = Callable[[], None]  # raises where a signal has come
 

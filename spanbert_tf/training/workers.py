@@ -91,6 +91,7 @@ def join_processes() -> None:
         with waiting_for_others():
             jax.distributed.initialize(
                 **known,
+                cluster_detection_method="deactivate",  # it would give a task of Slurm one card
                 initialization_timeout=_JOINING_LIMIT,
                 heartbeat_timeout_seconds=_SILENCE_LIMIT,
                 shutdown_timeout_seconds=_ENDING_LIMIT,
