@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from data_prep.beam.worker import Job, Worker  # imports Beam without its warnings
+from data_prep.text.storage import InputFile  # imports Beam without its warnings
 
 # isort: split
 import apache_beam as beam
@@ -22,7 +22,7 @@ import loky
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.runner import PipelineResult, create_runner
 
-from data_prep.text.storage import InputFile
+from data_prep.beam.worker import Job, Worker
 from spanbert_tf.errors import BadInputError, ConfigurationError, SpanBertError
 
 _LOCAL_RUNNER = "DirectRunner"  # Beam's name for "on this machine"

@@ -200,7 +200,7 @@ def kind_of(name_or_path: str, option: str = "--config") -> str:
 
 def load_settings(kind: str, name_or_path: str, overrides: Sequence[str]) -> dict[str, Setting]:
     """The settings of a file of a kind (see `shipped_directory`) over its bases', and overrides."""
-    path = _find_config(kind, name_or_path, os.getcwd(), "--config")
+    path = find_config(kind, name_or_path, os.getcwd(), "--config")
     return _with_bases(kind, path, ()) | dict(parse_override(text) for text in overrides)
 
 
@@ -213,11 +213,11 @@ def _with_bases(kind: str, path: str, descendants: tuple[str, ...]) -> dict[str,
         return settings
     if not isinstance(base.value, str):
         raise ConfigurationError(f"{base.place}: base must be a name or a path")
-    base_path = _find_config(kind, base.value, os.path.dirname(path), base.place)
+    base_path = find_config(kind, base.value, os.path.dirname(path), base.place)
     return _with_bases(kind, base_path, (*descendants, path)) | settings
 
 
-def _find_config(kind: str, name_or_path: str, directory: str, place: str) -> str:
+def find_config(kind: str, name_or_path: str, directory: str, place: str) -> str:
     """The path of a shipped configuration, or of a file seen from a directory."""
     names = shipped_names(kind)
     if name_or_path in names:

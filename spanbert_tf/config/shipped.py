@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from spanbert_tf.config.finetuning import FinetuningConfig
 from spanbert_tf.config.pretraining import load_config
-from spanbert_tf.config.settings import kind_of, shipped_directory, shipped_names
+from spanbert_tf.config.settings import find_config, kind_of, shipped_names
 
 _KINDS = ("pretrain", "finetune")  # and the commands that take them
 
@@ -46,22 +46,16 @@ def resolved_text(
     kind = kind_of(name_or_path, "--show")
     load = load_finetuning if kind == "finetune" else load_config
     text = load(name_or_path, overrides).to_yaml()
-    is_shipped = name_or_path in shipped_names(kind)
-    path = _path(kind, name_or_path) if is_shipped else name_or_path
-    return "\n".join([*_opening_comment(path), text])
+    return "\n".join([*_opening_comment(kind, name_or_path), text])
 
 
-def _path(kind: str, name: str) -> str:
-    return os.path.join(shipped_directory(kind), f"{name}.yaml")
-
-
-def _opening_comment(path: str) -> list[str]:
-    with open(path, encoding="utf-8") as file:
+def _opening_comment(kind: str, name_or_path: str) -> list[str]:
+    with open(find_config(kind, name_or_path, os.getcwd(), "--show"), encoding="utf-8") as file:
         return list(itertools.takewhile(lambda line: line.startswith("#"), file.read().split("\n")))
 
 
 def _first_sentence(kind: str, name: str) -> str:
-    lines = [line.removeprefix("#").strip() for line in _opening_comment(_path(kind, name))]
+    lines = [line.removeprefix("#").strip() for line in _opening_comment(kind, name)]
     paragraph = " ".join(itertools.takewhile(bool, lines))
     without_sources = re.sub(r" \([^()]*(arXiv|appendix)[^()]*\)", "", paragraph)
     return re.split(r"(?<=\.) (?=[A-Z])", without_sources)[0]

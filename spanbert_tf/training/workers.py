@@ -129,10 +129,8 @@ def _own_cards(addresses: Sequence[str]) -> list[int] | None:
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if _CLUSTER_VARIABLE in os.environ or not seen:
         return None
-    host, number = os.environ["SLURMD_NODENAME"], int(os.environ["SLURM_LOCALID"])
-    num_tasks = sum(address.rpartition(":")[0] == host for address in addresses)
     cards = range(len(seen.split(",")))
-    return list(cards[own_share(len(cards), num_tasks, number)])
+    return list(cards[own_share(len(cards), *_tasks_here(addresses))])
 
 
 @contextlib.contextmanager
@@ -217,18 +215,24 @@ def _cluster_of_slurm() -> _Resolver:
     order = list(resolver._task_configuration)
     addresses = resolver.cluster_spec().job_tasks(_WORKER)
     addresses.sort(key=lambda address: order.index(address.rpartition(":")[0]))
-    host, number = os.environ["SLURMD_NODENAME"], int(os.environ["SLURM_LOCALID"])
-    num_tasks = sum(address.rpartition(":")[0] == host for address in addresses)
+    num_tasks, number = _tasks_here(addresses)
     gpus = tf.config.list_physical_devices("GPU")
     gpus = gpus[own_share(len(gpus), num_tasks, number)]
     tf.config.set_visible_devices(gpus, "GPU")
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({_WORKER: addresses}),
         task_type=_WORKER,
-        task_id=addresses.index(f"{host}:{first_port + number}"),
+        task_id=addresses.index(f"{os.environ['SLURMD_NODENAME']}:{first_port + number}"),
         num_accelerators={"GPU": len(gpus)},
         rpc_layer="grpc",
     )
+
+
+def _tasks_here(addresses: Sequence[str]) -> tuple[int, int]:
+    """How many tasks of the step of Slurm are on this node, and which of them this one is."""
+    host = os.environ["SLURMD_NODENAME"]
+    num_tasks = sum(address.rpartition(":")[0] == host for address in addresses)
+    return num_tasks, int(os.environ["SLURM_LOCALID"])
 
 
 def own_share(num_gpus: int, num_tasks: int, number: int) -> slice:

@@ -107,6 +107,13 @@ FAULTS = {
 }
 
 
+def assert_say_what_to_do(ended):
+    for status, _, errors in ended:
+        assert status == 1
+        [line] = errors.splitlines()
+        assert "start all workers again" in line
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("command", MODELS)
 def test_a_lost_host_ends_all_with_a_line_and_the_same_command_goes_on(
@@ -124,11 +131,7 @@ def test_a_lost_host_ends_all_with_a_line_and_the_same_command_goes_on(
     signal_all(workers[1], signal.SIGCONT)
     if len(survivors) == 1:  # finds itself left when gRPC next tries, after 1, 6, 16 … s
         ended += outcomes(workers[1:])
-    for status, _, errors in ended:
-        if status != -signal.SIGKILL:
-            assert status == 1
-            [line] = errors.splitlines()
-            assert "start all workers again" in line
+    assert_say_what_to_do(one for one in ended if one[0] != -signal.SIGKILL)
     print(f"{command}: {fault}: {seconds:.0f} s, step {last_step(run)}")
     hosts[1].set_link("up")
     assert_succeed(start_workers(hosts, arguments))
@@ -148,10 +151,7 @@ def test_so_it_is_on_jax_where_both_hosts_train_what_two_devices_do(
     await_step(run, FAULT_AT, workers)
     hosts[1].set_link("down")
     start = time.monotonic()
-    for status, _, errors in outcomes(workers, ENDS_WITHIN):
-        assert status == 1
-        [line] = errors.splitlines()
-        assert "start all workers again" in line
+    assert_say_what_to_do(outcomes(workers, ENDS_WITHIN))
     print(f"{command} on JAX: {time.monotonic() - start:.0f} s, step {last_step(run)}")
     hosts[1].set_link("up")
     assert_succeed(start_workers(hosts, arguments))
