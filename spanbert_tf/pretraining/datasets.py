@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import os
 import re
-import socket
 import threading
 from collections.abc import Callable, Iterator
 
@@ -21,7 +20,6 @@ from spanbert_tf.signals import end_process, signal_ends_a_wait, waiting_for
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.devices import Devices
 
-_NUM_COMPARED = 6  # batches; workers give theirs in turns
 _SERVICE_KEY = "data.service_address"
 # TensorFlow itself would try again for ever. Seconds:
 _CONNECTION_PATIENCE = 30.0  # for a connection
@@ -161,30 +159,28 @@ def find_damage(data: str, info: PretrainingManifest) -> BadInputError | None:
 
 
 def served_batches(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
-    """The same batches in the same order, computed by a service.
+    """The same batches in the same order, computed by a service of one worker.
 
-    Each worker of a service gives all batches of a data set, so two workers would give each batch
-    twice: the service must have one worker.
+    Raises:
+        ConfigurationError: nothing answers, what answers is no service, or it has several workers.
     """
-    _check_reachable(address)
+    if not re.fullmatch(r"grpc://([^/]+):(\d{1,5})", address):
+        raise ConfigurationError(f"{_SERVICE_KEY}: {address!r} is not grpc://HOST:PORT")
     everything = tf.data.experimental.service.ShardingPolicy.OFF
     distribute = tf.data.experimental.service.distribute(everything, service=address)
     try:
         with waiting_for(address, _CONNECTION_PATIENCE):
+            _check_service(address)
             return batches.apply(distribute)  # registers them with the service
-    except tf.errors.OpError as error:
-        raise ConfigurationError(
-            f"{_SERVICE_KEY}: what answers at {address} is no service of tf.data "
-            f"({type(error).__name__}); name the dispatcher's address"
-        ) from error
+    except ConnectionError as error:
+        raise ConfigurationError(f"{error}; start the service first") from error
 
 
 @contextlib.contextmanager
 def watched_service(address: str | None, batches: Callable[[], tf.data.Dataset]) -> Iterator[None]:
-    """Ends a run with a line if its service is gone or not there; a signal ends its waits.
+    """Ends a run whose service is gone or gets a second worker; a signal ends its waits.
 
     Raises:
-        ConfigurationError: it has several workers, each of which gives all batches.
         TrainingError: the service was started again, and knows nothing of the run.
     """
     if not address:
@@ -195,15 +191,7 @@ def watched_service(address: str | None, batches: Callable[[], tf.data.Dataset])
         "there (docs/devices.md, Security)"
     )
     with waiting_for(f"the first batch of {address}", _BATCH_PATIENCE):
-        first = [
-            tuple(values.tobytes() for values in tf.nest.flatten(batch))
-            for batch in batches().take(_NUM_COMPARED).as_numpy_iterator()
-        ]
-    if len(set(first)) < len(first):
-        raise ConfigurationError(
-            f"{_SERVICE_KEY}: {address} gives batches twice, as a service of several workers does; "
-            "start one with one worker"
-        )
+        next(iter(batches()))
     is_done = threading.Event()
     threading.Thread(target=_watch, args=(address, is_done), daemon=True).start()
     try:
@@ -223,27 +211,41 @@ def watched_service(address: str | None, batches: Callable[[], tf.data.Dataset])
 def _watch(address: str, is_done: threading.Event) -> None:
     in_vain = 0
     while not is_done.wait(_LOOK_EVERY):
-        in_vain = 0 if _connection_error(address) is None else in_vain + 1
-        if in_vain == 3:
-            end_process(
-                f"{_SERVICE_KEY}: {address} does not answer any more; start the service again, and "
-                "then the same command"
-            )
+        try:
+            _check_service(address)
+            in_vain = 0
+        except ConnectionError as error:
+            in_vain += 1
+            if in_vain == 3:
+                end_process(f"{error} any more; start the service again, and then the same command")
+        except ConfigurationError as error:
+            end_process(f"{error}, and then the same command")
 
 
-def _check_reachable(address: str) -> None:
-    if not re.fullmatch(r"grpc://([^/]+):(\d{1,5})", address):
-        raise ConfigurationError(f"{_SERVICE_KEY}: {address!r} is not grpc://HOST:PORT")
-    if error := _connection_error(address):
-        raise ConfigurationError(
-            f"{_SERVICE_KEY}: nothing answers at {address} ({error}); start the service first"
-        ) from error
+def _check_service(address: str) -> None:
+    """Checks that an address is that of a service of one worker.
 
+    Raises:
+        ConnectionError: nothing answers.
+        ConfigurationError: what answers is no service, or it has several workers.
+    """
+    import grpc  # here, since few runs have a service
 
-def _connection_error(address: str) -> OSError | None:
-    host, _, port = address.removeprefix("grpc://").rpartition(":")
     try:
-        socket.create_connection((host, port), timeout=_CONNECTION_PATIENCE).close()
-    except OSError as error:
-        return error
-    return None
+        with grpc.insecure_channel(address.removeprefix("grpc://")) as channel:
+            get_workers = channel.unary_unary("/tensorflow.data.DispatcherService/GetWorkers")
+            answer = get_workers(b"", timeout=_CONNECTION_PATIENCE)
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            raise ConfigurationError(
+                f"{_SERVICE_KEY}: what answers at {address} is no service of tf.data; name the "
+                "dispatcher's address"
+            ) from error
+        raise ConnectionError(f"{_SERVICE_KEY}: nothing answers at {address}") from error
+    # TensorFlow brings no Python for this answer. Its first field lists the workers, also those
+    # that have ended, and so a message whose first field is a list counts them.
+    num_workers = len(tf.train.BytesList.FromString(answer).value)
+    if num_workers > 1:  # each gives all batches: every batch would come several times
+        raise ConfigurationError(
+            f"{_SERVICE_KEY}: {address} has {num_workers} workers; start a service with one worker"
+        )

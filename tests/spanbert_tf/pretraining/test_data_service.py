@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import grpc
 import numpy as np
@@ -15,7 +16,7 @@ import tensorflow as tf
 from spanbert_tf.config import load_config
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import ConfigurationError
-from spanbert_tf.pretraining.datasets import RunDatasets, watched_service
+from spanbert_tf.pretraining.datasets import RunDatasets
 from spanbert_tf.training.devices import Devices
 
 pytestmark = pytest.mark.slow  # a service of two processes
@@ -64,18 +65,15 @@ def test_service_gives_the_same_batches(service_address, tiny_records, tiny_over
 
 
 def test_a_service_of_two_workers_is_refused(tiny_records, tiny_overrides):
-    """As long as the service answers, each of its workers gives every batch."""
+    """Each of its workers would give every batch."""
     service = tf.data.experimental.service
     dispatcher = service.DispatchServer(service.DispatcherConfig(port=0))
     place = dispatcher.target.removeprefix("grpc://")
     _workers = [service.WorkerServer(service.WorkerConfig(place)) for _ in range(2)]
     address = dispatcher.target
     settings = [*tiny_overrides, f"data.service_address={address}"]
-    with (
-        pytest.raises(ConfigurationError, match=f"{address} gives batches twice"),
-        watched_service(address, lambda: batches_of(tiny_records, settings, 0)),
-    ):
-        pass
+    with pytest.raises(ConfigurationError, match=f"{address} has 2 workers; start a service with"):
+        batches_of(tiny_records, settings, 0)
 
 
 @pytest.mark.parametrize(
@@ -122,17 +120,15 @@ def test_the_first_signal_ends_the_wait_for_a_service(
         if line.startswith(f"data.service_address: {address} reads and masks; whoever"):
             break
     silent_server.settimeout(60)
-    # Of the look whether anybody answers; and TensorFlow's, which then waits for words.
-    connections = [silent_server.accept()[0] for _ in range(2)]
+    connection, _ = silent_server.accept()
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert errors.splitlines()[-1] == f"spanbert-tf: interrupted while waiting for {address}"
-    for connection in connections:
-        connection.close()
+    connection.close()
 
 
-GONE = """
+WATCHED = """
 import sys, time
 import tensorflow as tf
 from spanbert_tf.pretraining import datasets
@@ -144,18 +140,37 @@ with datasets.watched_service(sys.argv[1], lambda: tf.data.Dataset.range(1)):
 """
 
 
-def test_a_run_whose_service_is_gone_ends_with_a_line():
-    with socket.create_server(("localhost", 0)) as server:
-        address = f"grpc://localhost:{server.getsockname()[1]}"
-        process = subprocess.Popen(
-            [sys.executable, "-c", GONE, address],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert any(line == "trains\n" for line in process.stdout)
-        assert process.poll() is None
+@pytest.fixture
+def dispatcher():
+    return tf.data.experimental.service.DispatchServer(
+        tf.data.experimental.service.DispatcherConfig(port=0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("gone", "nothing answers at {} any more; start the service again"),
+        ("second worker", "{} has 2 workers; start a service with one worker"),
+    ],
+)
+def test_a_run_whose_service_changes_ends_with_a_line(dispatcher, fault, words):
+    service, address = tf.data.experimental.service, dispatcher.target
+    place = address.removeprefix("grpc://")
+    _worker = service.WorkerServer(service.WorkerConfig(place))
+    process = subprocess.Popen(
+        [sys.executable, "-c", WATCHED, address],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert any(line == "trains\n" for line in process.stdout)
+    time.sleep(2)  # ten looks
+    assert process.poll() is None
+    if fault == "gone":
+        dispatcher._stop()
+    else:
+        _second = service.WorkerServer(service.WorkerConfig(place))
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert errors.splitlines()[-1] == (
-        f"spanbert-tf: data.service_address: {address} does not answer any more; start the service "
-        "again, and then the same command"
+        f"spanbert-tf: data.service_address: {words.format(address)}, and then the same command"
     )
