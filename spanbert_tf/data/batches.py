@@ -49,7 +49,6 @@ WIDTH_MULTIPLE = 8  # matrix products of 16-bit numbers are fastest so
 FILLER = -1  # in place of a row's number
 _ROWS, _BATCHES = 0, 1  # what is permuted
 _NUMBERS = {"int64": NUMBER, "float32": tf.io.FixedLenFeature([], tf.float32)}
-ParseRows = Callable[..., tuple[dict, dict]]
 
 
 class Plan(NamedTuple):
@@ -144,10 +143,7 @@ def packed_batches(
     parse: Callable[["PackedRows", tf.Tensor, tf.Tensor], tuple[dict, Any]],
     *,
     batch_size: int,
-    training: bool,
-    seed: int = 0,
-    first_batch: int = 0,
-    last_batch: int | None = None,
+    **options: bool | int | None,
 ) -> tf.data.Dataset:
     """Batches of a task's rows, rows of similar length together.
 
@@ -157,24 +153,13 @@ def packed_batches(
         records: the records, opened.
         parse: `(rows, serialized, width)` → `(x, y)`, by `rows.parse`.
         batch_size: B.
-        training: endless batches of B rows, each epoch in an order of its own that is a function of
-            (seed, epoch), of the rows that are trained; otherwise each row once, the longest first,
-            the last batch smaller.
-        seed: seed of the order.
-        first_batch: how many batches of the training stream to pass over, to resume.
-        last_batch: for TPUs: the same rows up to that batch, and then again, all of one width, and
-            made by TensorFlow's operations alone, for which all rows are held in memory.
-
-    Returns:
-        For training, a data set of `(x, y, sample_weight)`: `sample_weight`, float32 [B], is 0
-        where a copied row fills up the last batch of an epoch. Otherwise of `(x, y)`, where `x`
-        also has `row_index`, int32 [B], the number of the row in the file.
+        **options: as for `row_batches`.
 
     Raises:
         BadInputError: the rows are damaged, or there is none (to train on).
     """
     info = records.info
-    lengths = records.lengths(training=training)
+    lengths = records.lengths(training=options["training"])
     if (longest := int(max(lengths))) > info.sequence_length:
         raise BadInputError(
             f"{records}: has rows of {longest} tokens, and {info.file_name()} says "
@@ -182,14 +167,7 @@ def packed_batches(
         )
     batches = LengthBatches(lengths, batch_size=batch_size, max_length=info.sequence_length)
     rows = PackedRows(info, SpecialTokenIds.from_vocabulary(records.vocabulary).pad)
-    parse_rows = tf.autograph.experimental.do_not_convert(functools.partial(parse, rows))
-    if training and last_batch is not None:
-        return static_batches(records.rows, batches, parse_rows, seed, first_batch, last_batch)
-    if training:
-        return training_batches(
-            records.rows, batches, parse_rows, seed=seed, first_batch=first_batch
-        )
-    return prediction_batches(records.rows, batches, parse_rows)
+    return row_batches(records.rows, batches, functools.partial(parse, rows), **options)
 
 
 class PackedRows:
@@ -251,34 +229,80 @@ def _decode(raw: tf.Tensor, dtype: str, width: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(tf.cast(values, tf.int32), [raw.shape[0], None])
 
 
-def training_batches(
+def row_batches(
     records: RecordFile,
     batches: LengthBatches,
-    parse: ParseRows,
+    parse: Callable[..., tuple[dict, dict]],
     *,
-    seed: int,
+    training: bool,
+    seed: int = 0,
     first_batch: int = 0,
+    last_batch: int | None = None,
     with_keys: bool = False,
+    max_positions: int | None = None,
 ) -> tf.data.Dataset:
-    """Batches of rows of similar length, epoch after epoch without end.
+    """Batches of rows of similar length.
 
     Args:
         records: the rows; those beyond the ones that `batches` knows are not trained.
         batches: which rows make up each batch; B is its batch size.
         parse: turns records (string [B]) and the width to pad them to (int32 []) into `(x, y)`,
             tensors of B rows.
-        seed: the order is a function of (seed, epoch).
+        training: endless batches of B rows, each epoch in an order of its own that is a function of
+            (seed, epoch), of the rows that are trained; otherwise each row once, the longest first,
+            the last batch smaller.
+        seed: seed of the order.
         first_batch: how many batches to pass over, to resume; none of them is read.
+        last_batch: for TPUs: the same rows up to that batch, and then again, all in one shape, and
+            made by TensorFlow's operations alone, for which all rows are held in memory.
         with_keys: whether `parse` is also given a key of each row and epoch (uint64 [B]), for a
             task that draws what it takes of a row anew at each visit; see `random_bits`.
+        max_positions: positions of a batch that is not trained at most, padding counted.
 
     Returns:
-        A data set of `(x, y, sample_weight)`. All batches have B rows; those that fill up the last
-        one of an epoch are copies of its first row, and their `sample_weight` (float32 [B]) is 0.
+        For training, a data set of `(x, y, sample_weight)`: `sample_weight`, float32 [B], is 0
+        where a copy of the first row fills up the last batch of an epoch. Otherwise of `(x, y)`,
+        where `x` also has `row_index`, int32 [B], the number of the row in the file, ascending in
+        a batch: with it predictions return to the order of the file.
     """
+    read = functools.partial(_read, records)
+    if last_batch is not None:
+        everything = np.array(records.read(range(len(records))), object)  # [N]
+        read = functools.partial(tf.gather, tf.constant(everything))
+
+    @tf.autograph.experimental.do_not_convert  # plain operations
+    def take(rows: tf.Tensor, width: tf.Tensor, epoch: tf.Tensor) -> tuple[dict, dict, tf.Tensor]:
+        is_row = rows != FILLER
+        rows = tf.where(is_row, rows, rows[0])
+        keys = [row_keys(seed, tf.fill(tf.shape(rows), epoch), rows)] if with_keys else []
+        x, y = parse(read(rows), width, *keys)
+        return x, y, tf.cast(is_row, tf.float32)
+
+    @tf.autograph.experimental.do_not_convert
+    def take_once(rows: tf.Tensor, width: tf.Tensor) -> tuple[dict, dict]:
+        rows = tf.boolean_mask(rows, rows != FILLER)
+        x, y = parse(read(rows), width)
+        return x | {"row_index": tf.cast(rows, tf.int32)}, y
+
+    if not training:
+        plan = tf.data.Dataset.from_tensor_slices(tuple(batches.longest_first(max_positions)))
+        taken = plan.map(take_once, num_parallel_calls=tf.data.AUTOTUNE)
+    elif last_batch is None:
+        plan = _endless_plan(batches, seed, first_batch)
+        taken = plan.map(take, num_parallel_calls=tf.data.AUTOTUNE)
+    else:
+        plan = _static_plan(batches, seed, first_batch, last_batch)
+        shapes = [values.shape for values in tf.nest.flatten(take(*next(iter(plan))))]
+        taken = plan.map(take, num_parallel_calls=tf.data.AUTOTUNE)
+        taken = taken.map(functools.partial(_with_shapes, shapes))
+    return taken.prefetch(tf.data.AUTOTUNE)
+
+
+def _endless_plan(batches: LengthBatches, seed: int, first_batch: int) -> tf.data.Dataset:
+    """Rows, width and epoch of each batch from one on; an epoch's when it begins."""
     first_epoch, first_in_epoch = divmod(first_batch, batches.num_batches)
 
-    @tf.autograph.experimental.do_not_convert  # here as below: plain operations
+    @tf.autograph.experimental.do_not_convert
     def plan_of(epoch: tf.Tensor) -> tf.data.Dataset:
         rows, widths = tf.numpy_function(
             lambda number: tuple(batches.epoch(seed, int(number))),
@@ -288,70 +312,26 @@ def training_batches(
         rows.set_shape([batches.num_batches, batches.batch_size])
         widths.set_shape([batches.num_batches])
         num_passed = tf.where(epoch == first_epoch, tf.constant(first_in_epoch, tf.int64), 0)
-        epochs = tf.fill(tf.shape(rows), epoch)
+        epochs = tf.fill(tf.shape(widths), epoch)
         return tf.data.Dataset.from_tensor_slices((rows, widths, epochs)).skip(num_passed)
 
-    @tf.autograph.experimental.do_not_convert
-    def read(rows: tf.Tensor, width: tf.Tensor, epochs: tf.Tensor) -> tuple[dict, dict, tf.Tensor]:
-        is_row = rows != FILLER
-        rows = tf.where(is_row, rows, rows[0])
-        keys = [row_keys(seed, epochs, rows)] if with_keys else []
-        x, y = parse(_read(records, rows), width, *keys)
-        return x, y, tf.cast(is_row, tf.float32)
-
-    plan = tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(plan_of)
-    return plan.map(read, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    return tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(plan_of)
 
 
-def static_batches(
-    records: RecordFile,
-    batches: LengthBatches,
-    parse: ParseRows,
-    seed: int,
-    first: int,
-    last: int,
-) -> tf.data.Dataset:
-    """The rows of `training_batches` from one batch up to another, for ever, in one shape."""
-    epochs = range(first // batches.num_batches, max(last - 1, first) // batches.num_batches + 1)
-    plan = np.concatenate([batches.epoch(seed, epoch).rows for epoch in epochs])
-    start = epochs[0] * batches.num_batches
-    everything = tf.constant(np.array(records.read(range(len(records))), object))  # [N]
-
-    @tf.autograph.experimental.do_not_convert
-    def read(rows: tf.Tensor) -> tuple[dict, dict, tf.Tensor]:
-        is_row = rows != FILLER
-        rows = tf.where(is_row, rows, rows[0])
-        x, y = parse(tf.gather(everything, rows), tf.constant(batches.widths[-1]))
-        return x, y, tf.cast(is_row, tf.float32)
-
-    taken = tf.data.Dataset.from_tensor_slices(plan[first - start : max(last, first + 1) - start])
-    return taken.repeat().map(read, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+def _static_plan(batches: LengthBatches, seed: int, first: int, last: int) -> tf.data.Dataset:
+    """Rows, the largest width and epoch of the batches from one up to another, for ever."""
+    numbers = np.arange(first, max(last, first + 1))
+    epochs, places = np.divmod(numbers, batches.num_batches)
+    rows = {epoch: batches.epoch(seed, epoch).rows for epoch in np.unique(epochs).tolist()}
+    taken = [rows[epoch][place] for epoch, place in zip(epochs.tolist(), places, strict=True)]
+    widths = np.full(len(numbers), batches.widths[-1])
+    return tf.data.Dataset.from_tensor_slices((taken, widths, epochs)).repeat()
 
 
-def prediction_batches(
-    records: RecordFile,
-    batches: LengthBatches,
-    parse: ParseRows,
-    max_positions: int | None = None,
-) -> tf.data.Dataset:
-    """Batches of all rows once, the longest first; the arguments are those of `training_batches`.
-
-    With `max_positions`, batches are smaller where they would have more, padding counted.
-
-    Returns:
-        A data set of `(x, y)`; the last batch may be smaller. `x` also has `row_index`,
-        the number of each row in the file (int32 [B]), ascending in a batch: with it predictions
-        return to the order of the file.
-    """
-
-    @tf.autograph.experimental.do_not_convert
-    def read(rows: tf.Tensor, width: tf.Tensor) -> tuple[dict, dict]:
-        rows = tf.boolean_mask(rows, rows != FILLER)
-        x, y = parse(_read(records, rows), width)
-        return x | {"row_index": tf.cast(rows, tf.int32)}, y
-
-    plan = tf.data.Dataset.from_tensor_slices(tuple(batches.longest_first(max_positions)))
-    return plan.map(read, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+@tf.autograph.experimental.do_not_convert
+def _with_shapes(shapes: list[tf.TensorShape], *batch: object) -> tuple:
+    values = map(tf.ensure_shape, tf.nest.flatten(batch), shapes)
+    return tf.nest.pack_sequence_as(batch, list(values))
 
 
 @tf.autograph.experimental.do_not_convert

@@ -21,7 +21,7 @@ from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds, is_continuation
 
 NO_PIECE = -1
 NO_SENTENCE = -1  # of padding
-_SEGMENT_MULTIPLE = 32  # L is rounded up to it, so that shapes are few
+_SEGMENT_MULTIPLE = 32  # L of texts is rounded up to it, so that shapes are few
 _NAMES = 2**31 - 3  # names are told apart by a hash
 
 
@@ -112,6 +112,8 @@ class TextReader(tf.Module):
             end_id=self._special.end,
         )
         is_special = segmented.pieces.flat_values == NO_PIECE
+        longest = tf.reduce_max(segmented.segment_lengths.flat_values)
+        rounded = longest + -longest % _SEGMENT_MULTIPLE
         features = pack_documents(
             segmented.segment_lengths,
             segmented.token_ids,
@@ -121,7 +123,7 @@ class TextReader(tf.Module):
             _speakers_of_positions(segmented, places.paragraph_indices, speakers),
             tf.zeros([ids.nrows()], tf.int32),
             pad_id=self._special.pad,
-            max_segment_length=self._sequence_length,
+            segment_length=tf.minimum(rounded, self._sequence_length),
         )
         char_starts, char_ends = (
             values.with_flat_values(characters_before(texts, values.flat_values, rows))
@@ -281,8 +283,9 @@ def pack_documents(
     genre_ids: tf.Tensor,
     *,
     pad_id: int,
+    segment_length: tf.Tensor,
+    num_segments: int | None = None,
     width: tf.Tensor | None = None,
-    max_segment_length: int | None = None,
 ) -> dict[str, tf.Tensor]:
     """The features of a batch.
 
@@ -295,8 +298,9 @@ def pack_documents(
         speaker_ids: any numbers; those of one speaker are equal.
         genre_ids: int32 [B].
         pad_id: id of [PAD].
+        segment_length: L.
+        num_segments: G; those of the document with the most by default.
         width: T; that of the longest document by default.
-        max_segment_length: L is not rounded up beyond it.
 
     Returns:
         `token_ids`, `padding_mask`, int32 [B, G, L]; of each position of a document
@@ -308,14 +312,13 @@ def pack_documents(
     by_segment = segment_lengths.with_flat_values(
         tf.RaggedTensor.from_row_lengths(token_ids.flat_values, tf.cast(lengths, tf.int64))
     )  # ragged [B, segments, positions]
-    dense = by_segment.to_tensor(pad_id)  # [B, G, longest]
-    longest = tf.shape(dense)[2]
-    room = -longest % _SEGMENT_MULTIPLE
-    if max_segment_length is not None:
-        room = tf.minimum(room, tf.maximum(max_segment_length - longest, 0))
-    paddings = [[0, 0], [0, 0], [0, room]]
+    dense = by_segment.to_tensor(pad_id)  # [B, most segments, longest]
+    _, most, longest = tf.unstack(tf.shape(dense))
+    more = 0 if num_segments is None else num_segments - most
+    paddings = [[0, 0], [0, more], [0, segment_length - longest]]
     dense = tf.pad(dense, paddings, constant_values=pad_id)  # [B, G, L]
-    padding_mask = tf.sequence_mask(segment_lengths.to_tensor(0), tf.shape(dense)[2], tf.int32)
+    sizes = tf.pad(segment_lengths.to_tensor(0), paddings[:2])
+    padding_mask = tf.sequence_mask(sizes, segment_length, tf.int32)
 
     documents = segment_lengths.value_rowids()  # [Q]
     own_number = tf.range(tf.size(lengths)) - tf.cast(
@@ -324,7 +327,7 @@ def pack_documents(
     segment = tf.repeat(tf.range(tf.size(lengths)), lengths)  # of each position, flat
     in_segment = tf.range(tf.size(segment)) - tf.gather(tf.cumsum(lengths, exclusive=True), segment)
     segment_indices = tf.gather(own_number, segment)
-    places = segment_indices * tf.shape(dense)[2] + in_segment
+    places = segment_indices * segment_length + in_segment
     begins, ends = _word_borders(word_indices.flat_values, is_special.flat_values)
 
     def padded(values: tf.RaggedTensor, default: int = 0) -> tf.Tensor:

@@ -30,7 +30,6 @@ AnyConfig = PretrainingConfig | FinetuningConfig
 Described = tuple[keras.Model, tuple]  # the model, and what `fit` gives its step
 _VOCABULARY_SIZE = 28_996  # of BERT's cased models
 _NUM_STEPS = 1_000  # of a schedule, which no shape depends on
-_MENTIONS_OF_A_SEGMENT = 32  # as many as OntoNotes has
 _LABELS = {"named_entities": 9, "relation_extraction": 42}  # of CoNLL-2003, of TACRED
 
 
@@ -134,7 +133,8 @@ def task_batch(info: TaskManifest, task: Task, rows: int) -> tuple[Any, Any, Any
     segments = mentions = 0
     if task.name == "coreference":
         segments = info.max_training_segments
-        width, mentions = segments * length, segments * _MENTIONS_OF_A_SEGMENT
+        width = segments * length
+        mentions = width // 4
 
         def parse(serialized: tf.Tensor, width: tf.Tensor) -> tuple:
             keys = tf.zeros([rows], tf.uint64)

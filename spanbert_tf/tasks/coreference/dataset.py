@@ -9,12 +9,12 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.data.batches import LengthBatches, prediction_batches, training_batches
+from spanbert_tf.data.batches import LengthBatches, row_batches
 from spanbert_tf.data.documents import pack_documents
 from spanbert_tf.data.manifest import token_id_dtype
 from spanbert_tf.data.records import ROW_TOKEN_IDS, Records
 from spanbert_tf.data.rows import LIST, NUMBER, decode_unsigned
-from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.data.tfrecords import RecordFile
 from spanbert_tf.masking.random_bits import Stream, high_fraction, random_bits, scale
 from spanbert_tf.tasks.coreference.records import (
     FLAG_DTYPE,
@@ -50,9 +50,8 @@ def coreference_dataset(
     *,
     batch_size: int,
     training: bool,
-    seed: int = 0,
-    first_batch: int = 0,
     last_batch: int | None = None,
+    **options: int,
 ) -> tf.data.Dataset:
     """Batches of documents for `SpanBertCoreferenceResolver`, those of similar length together.
 
@@ -61,29 +60,32 @@ def coreference_dataset(
     the gold mentions that lie in it. Otherwise each document once, whole, the longest first, fewer
     than B of long ones.
 
-    `x` has the features of `pack_documents`, and if not for training `row_index`; T is one of at
-    most 16 widths. `y` has `mention_starts`, `mention_ends` and `mention_clusters`, int32 [B, N];
-    clusters of 0 are padding.
+    `x` has the features of `pack_documents`, and if not for training `row_index`. `y` has
+    `mention_starts`, `mention_ends` and `mention_clusters`, int32 [B, N]; clusters of 0 are
+    padding.
+
+    Shapes are few, since XLA compiles each: T is one of at most 16 widths, L the lesser of it and
+    of a segment's positions, N a multiple of T / 4, which is more than a document mostly has. With
+    `last_batch`, for TPUs, all batches have one. Options are those of `row_batches`.
     """
-    if last_batch is not None:
-        raise ConfigurationError(
-            "training.strategy: tpu needs rows of one shape, which documents have not; for "
-            "coreference set one_device or mirrored, or train on JAX (KERAS_BACKEND=jax)"
-        )
     info, lengths = records.info, records.lengths(training=training)
     max_segments = info.max_training_segments if training else None
     if training:
         lengths = np.minimum(lengths, max_segments * info.sequence_length)
     batches = LengthBatches(lengths, batch_size=batch_size, max_length=int(max(lengths)))
     pad_id = SpecialTokenIds.from_vocabulary(records.vocabulary).pad
-    parse = tf.autograph.experimental.do_not_convert(
-        functools.partial(parse_documents, info, pad_id, max_segments)
-    )
-    if training:
-        return training_batches(
-            records.rows, batches, parse, seed=seed, first_batch=first_batch, with_keys=True
-        )
-    return prediction_batches(records.rows, batches, parse, MAX_BATCH_POSITIONS)
+    parse = functools.partial(parse_documents, info, pad_id, max_segments)
+    if last_batch is not None:
+        parse = functools.partial(parse, most_mentions=_most_mentions(records.rows))
+    options |= {"training": training, "last_batch": last_batch, "with_keys": training}
+    return row_batches(records.rows, batches, parse, max_positions=MAX_BATCH_POSITIONS, **options)
+
+
+def _most_mentions(rows: RecordFile) -> int:
+    """The mentions of the document that has the most."""
+    examples = map(tf.train.Example.FromString, rows.read(range(len(rows))))
+    lists = (example.features.feature[MENTION_STARTS].bytes_list.value[0] for example in examples)
+    return max(map(len, lists)) // np.dtype(NUMBER_DTYPE).itemsize
 
 
 def parse_documents(
@@ -93,8 +95,9 @@ def parse_documents(
     serialized: tf.Tensor,
     width: tf.Tensor,
     keys: tf.Tensor | None = None,
+    most_mentions: int | None = None,
 ) -> tuple[dict, dict]:
-    """Tensors of B documents, padded to a width."""
+    """Tensors of B documents, padded to a width; with `most_mentions`, of the most in all sizes."""
     names = (*_NUMBERS, IS_SPECIAL, ROW_TOKEN_IDS)
     features = dict.fromkeys(names, LIST) | {GENRE: NUMBER}
     record = tf.io.parse_example(serialized, features)
@@ -112,16 +115,20 @@ def parse_documents(
         lists[SPEAKERS],
         tf.cast(record[GENRE], tf.int32),
         pad_id=pad_id,
+        # A document no longer than a segment is one.
+        segment_length=tf.minimum(width, info.sequence_length),
+        num_segments=None if most_mentions is None else max_segments,
         width=width,
-        max_segment_length=info.sequence_length,
     )
-    x["genre_ids"] = tf.ensure_shape(x["genre_ids"], serialized.shape)
-    padding = {MENTION_CLUSTERS: 0}
+    most = lists[MENTION_STARTS].row_lengths() if most_mentions is None else most_mentions
+    most = tf.maximum(tf.cast(tf.reduce_max(most), tf.int32), 1)  # at least one column
+    multiple = tf.maximum(width // 4, 1)
     y = {}
     for name in (MENTION_STARTS, MENTION_ENDS, MENTION_CLUSTERS):
-        default = padding.get(name, _NO_POSITION)
+        default = 0 if name == MENTION_CLUSTERS else _NO_POSITION
         dense = lists[name].to_tensor(default)
-        y[name] = tf.pad(dense, [[0, 0], [0, 1]], constant_values=default)  # at least one column
+        room = [[0, 0], [0, most + -most % multiple - tf.shape(dense)[1]]]
+        y[name] = tf.pad(dense, room, constant_values=default)  # [B, N]
     static = serialized.shape[0]
     return tf.nest.map_structure(
         lambda values: tf.ensure_shape(values, [static, *values.shape[1:]]), (x, y)

@@ -9,12 +9,7 @@ import tensorflow as tf
 from graph_operations import PYTHON, operations_of_data, unknown_shapes
 from hypothesis import strategies as st
 
-from spanbert_tf.data.batches import (
-    LengthBatches,
-    prediction_batches,
-    static_batches,
-    training_batches,
-)
+from spanbert_tf.data.batches import LengthBatches, row_batches
 from spanbert_tf.data.tfrecords import RecordFile
 
 MAX_LENGTH = 60
@@ -40,16 +35,17 @@ class Task:
             self.lengths[:num_trained], batch_size=batch_size, max_length=MAX_LENGTH
         )
 
+    def dataset(self, **options):
+        return row_batches(self.records, self.batches, parse, **options)
+
     def training(self, count, first_batch=0, seed=5, options=None):
-        dataset = training_batches(
-            self.records, self.batches, parse, seed=seed, first_batch=first_batch
-        )
+        dataset = self.dataset(training=True, seed=seed, first_batch=first_batch)
         if options:
             dataset = dataset.with_options(options)
         return list(dataset.take(count).as_numpy_iterator())
 
     def prediction(self):
-        return list(prediction_batches(self.records, self.batches, parse).as_numpy_iterator())
+        return list(self.dataset(training=False).as_numpy_iterator())
 
 
 def check_equal(actual, expected):
@@ -125,7 +121,7 @@ def test_rows_behind_those_that_are_trained(tmp_path):
 
 def test_shapes_are_known_but_for_the_width(tmp_path):
     task = Task(tmp_path, 12, 5)
-    x, _, weights = training_batches(task.records, task.batches, parse, seed=0).element_spec
+    x, _, weights = task.dataset(training=True).element_spec
     assert weights.shape == [5]
     assert x["values"].shape.rank == 2
 
@@ -133,10 +129,10 @@ def test_shapes_are_known_but_for_the_width(tmp_path):
 @pytest.mark.parametrize("first", [0, 2, 3, 5])
 def test_batches_for_tpus_are_the_same_rows_in_one_shape_without_python(first, tmp_path):
     task, last = Task(tmp_path, 12, 5), 7  # three batches an epoch
-    batches = static_batches(task.records, task.batches, parse, 5, first, last)
+    batches = task.dataset(training=True, seed=5, first_batch=first, last_batch=last)
     assert not unknown_shapes(batches.element_spec)
     assert not operations_of_data(batches) & PYTHON
-    others = training_batches(task.records, task.batches, parse, seed=5)
+    others = task.dataset(training=True, seed=5)
     assert operations_of_data(others) & PYTHON
     expected = task.training(last)[first:]
     found = list(batches.take(last - first + 1).as_numpy_iterator())

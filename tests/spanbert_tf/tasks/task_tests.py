@@ -20,7 +20,7 @@ from graph_operations import PYTHON, of_host, operations_of_data, unknown_shapes
 import spanbert_tf.training.devices
 from benchmarks.classification import main as benchmark
 from spanbert_tf.command_line import EXIT_BAD_INPUT
-from spanbert_tf.errors import ConfigurationError, MismatchError
+from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.presets.writing import write_preset
@@ -80,7 +80,6 @@ class TaskTests:
     config_text: str  # YAML of a configuration
     vocabulary: list[str]
     raw_input: dict  # that the task can answer
-    has_one_shape = True  # whether its rows can all be padded to one
     replica_options: ClassVar = {}  # where another configuration keeps rounding errors small
 
     def write_records(self, directory, vocabulary):
@@ -310,10 +309,6 @@ class TaskTests:
         job = FinetuningJob(config, material["preset"], material["train"], None)
         model, task = job.build(Devices(config.training)), load_task(config.task)
         options = {"batch_size": 8, "training": True, "last_batch": 4}
-        if not self.has_one_shape:
-            with pytest.raises(ConfigurationError, match="tpu needs rows of one shape"):
-                task.dataset(task.open(material["train"]), **options)
-            return
         data = task.dataset(task.open(material["train"]), **options)
         assert not unknown_shapes(data.element_spec)
         assert not operations_of_data(data) & PYTHON

@@ -44,7 +44,6 @@ def word_spans(words):
 
 
 class TestCoreference(TrainingTests):
-    has_one_shape = False
     config_text = CONFIG
     vocabulary = SPECIAL + made_up_documents.VOCABULARY
     raw_input: ClassVar = {"text": "Ann has the cat . She likes the cat ."}

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from graph_operations import unknown_shapes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -150,6 +151,76 @@ def test_records_hold_what_the_model_reads(tmp_path, capsys):
     order = [names.index(f"mention_{name}") for name in ("starts", "ends", "clusters")]
     found = {tuple(item[n] for n in order) for item in gold}
     assert found == {(1, 1, 1), (8, 8, 1), (2, 5, 2), (4, 8, 2), (3, 4, 3), (11, 11, 3)}
+
+
+def made_up_line(number):
+    """A document of 2 to 60 words in sentences of 1 to 5, two of three with mentions."""
+    rng = np.random.default_rng(number)
+    words = rng.choice(["ann", "has", "a", "cat", "."], rng.integers(2, 61)).tolist()
+    sentences = []
+    while words:
+        size = rng.integers(1, 6)
+        sentences.append(words[:size])
+        words = words[size:]
+    size = sum(map(len, sentences))
+    clusters = [[[n, n], [n + 1, n + 1]] for n in range(0, size - 1, 2)]
+    return {
+        "doc_key": f"a_{number}",
+        "sentences": sentences,
+        "clusters": clusters if number % 3 else [],
+    }
+
+
+@pytest.fixture(scope="module")
+def many_documents(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("many")
+    (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
+    lines = [json.dumps(made_up_line(number)) for number in range(60)]
+    (directory / "in.jsonl").write_text("\n".join(lines))
+    arguments = ["--input", directory / "in.jsonl", "--vocabulary", directory / "vocab.txt"]
+    arguments += ["--output", directory / "out", "--lowercase", "--sequence-length", 10]
+    arguments += ["--max-training-segments", 3]
+    prepare_coreference.main(list(map(str, arguments)), standalone_mode=False)
+    return str(directory / "out")
+
+
+def test_training_has_few_shapes(many_documents):
+    data = task_dataset(many_documents, batch_size=1, training=True, seed=1).take(180)
+    shapes = set()
+    for x, y, _ in data:
+        _, num_segments, length = x["token_ids"].shape
+        width, mentions = x["word_indices"].shape[1], y["mention_starts"].shape[1]
+        assert num_segments <= 3 and length == min(width, 10)
+        assert mentions and mentions % max(width // 4, 1) == 0
+        shapes.add((num_segments, length, width, mentions))
+    assert len({width for *_, width, _ in shapes}) >= 3
+    assert len(shapes) <= 16  # of 180 batches
+
+
+def without_padding(x, y, weights):
+    """What a batch says of its documents, as lists."""
+    x, y = ({name: values.numpy() for name, values in part.items()} for part in (x, y))
+    x["mask"] = x["padding_mask"].sum(axis=2)  # positions of each segment
+    places = x.pop("piece_positions")
+    x["token_ids"] = np.take_along_axis(x["token_ids"].reshape(len(places), -1), places, axis=1)
+    is_position, is_gold = x["sentence_indices"] >= 0, y["mention_clusters"] > 0
+    for number, weight in enumerate(weights.numpy()):
+        yield weight, x["genre_ids"][number], x["mask"][number][x["mask"][number] > 0].tolist()
+        for name in ("token_ids", "word_indices", "speaker_ids", "segment_indices", "begins_word"):
+            yield x[name][number][is_position[number]].tolist()
+        for values in y.values():
+            yield values[number][is_gold[number]].tolist()
+
+
+@pytest.mark.parametrize("first", [0, 40])  # of 30 batches an epoch
+def test_documents_of_one_shape_are_those_of_all_shapes(first, many_documents):
+    options = {"batch_size": 2, "training": True, "seed": 1, "first_batch": first}
+    batches = task_dataset(many_documents, **options).take(5)
+    in_one = task_dataset(many_documents, **options, last_batch=first + 5).take(5)
+    assert not unknown_shapes(in_one.element_spec)
+    assert in_one.element_spec[0]["token_ids"].shape == [2, 3, 10]
+    for batch, wide in zip(batches, in_one, strict=True):
+        assert list(without_padding(*wide)) == list(without_padding(*batch))
 
 
 def test_sentences_of_files_that_do_not_tell_them(tmp_path):
