@@ -21,10 +21,9 @@ class AdaptedProjection(keras.layers.EinsumDense):
         if self.lora_enabled or self.quantization_mode is not None:
             raise ValueError(f"{self.path}: has an adapter already, or is quantized")
         width, *heads = self._kernel.shape
-        gaussian = keras.initializers.RandomNormal(stddev=0.02)
         self._tracker.unlock()
         self.lora_kernel_a = self.add_weight(
-            (width, rank), gaussian, dtype="float32", name="lora_kernel_a"
+            (width, rank), _gaussian(), dtype="float32", name="lora_kernel_a"
         )
         self.lora_kernel_b = self.add_weight(
             (rank, math.prod(heads)), "zeros", dtype="float32", name="lora_kernel_b"
@@ -33,6 +32,12 @@ class AdaptedProjection(keras.layers.EinsumDense):
         self._kernel.trainable = False
         self.lora_enabled, self.lora_rank = True, rank
         self.lora_alpha = rank if lora_alpha is None else lora_alpha
+
+    def load_own_variables(self, store: dict) -> None:
+        """As in Keras: the kernel holds what an adapter had learned, and the adapter is new."""
+        super().load_own_variables(store)
+        if self.lora_enabled:  # Keras leaves 0 in both, whose gradients are 0 for ever
+            self.lora_kernel_a.assign(_gaussian()(self.lora_kernel_a.shape))
 
     @property
     def kernel(self) -> keras.Variable | keras.KerasTensor:
@@ -52,6 +57,10 @@ class AdaptedProjection(keras.layers.EinsumDense):
     @property
     def _scale(self) -> float:
         return self.lora_alpha / self.lora_rank
+
+
+def _gaussian() -> keras.initializers.Initializer:
+    return keras.initializers.RandomNormal(stddev=0.02)
 
 
 def is_plain(dense: keras.layers.Layer) -> bool:

@@ -11,6 +11,8 @@ import keras
 import numpy as np
 from jax import numpy as jnp
 
+from spanbert_tf.models.objective import num_parts
+
 
 class TrainStep:
     """What the step on TensorFlow offers beside Keras' own; for `Objectives`.
@@ -20,7 +22,6 @@ class TrainStep:
     """
 
     _accumulation_steps = 1
-    _held: frozenset[int] = frozenset()  # Keras' step wants all; the optimizer leaves some alone
 
     def compile(
         self,
@@ -38,7 +39,13 @@ class TrainStep:
 
         Args:
             variables: those to hold; none: all that can be trained are.
+
+        Raises:
+            ValueError: the optimizer is not this project's `AdamW`, which alone can.
         """
+        # Keras' step wants gradients of all; the optimizer leaves some variables alone.
+        if variables and not hasattr(self.optimizer, "held"):
+            raise ValueError(f"on JAX {type(self.optimizer).__name__} cannot leave variables alone")
         self.optimizer.held = frozenset(map(id, variables))
         self.train_function = None
 
@@ -48,13 +55,13 @@ class TrainStep:
             return super().train_step(state, data)
         trainable, non_trainable, of_optimizer, of_metrics = state
         batch = keras.utils.unpack_x_y_sample_weight(data)
-        gradients, non_trainable, sums, further_loss = self._accumulate(
+        gradients, non_trainable, *found = self._accumulate(
             trainable, non_trainable, of_optimizer, batch
         )
         trainable, of_optimizer = self.optimizer.stateless_apply(of_optimizer, gradients, trainable)
         mapping = zip(self.metrics_variables, of_metrics, strict=True)
         with keras.StatelessScope(state_mapping=list(mapping)) as scope:
-            self._objective_metrics.update(sums, further_loss)
+            self._update_metrics(batch, *found)
             logs = self.get_metrics_result()
         of_metrics = [scope.get_current_value(variable) for variable in self.metrics_variables]
         return logs, (trainable, non_trainable, of_optimizer, of_metrics)
@@ -63,7 +70,7 @@ class TrainStep:
         self, trainable: list, non_trainable: list, of_optimizer: list, batch: tuple
     ) -> tuple:
         """The sum of the gradients of the micro-batches, and what the metrics need."""
-        count = self._accumulation_steps
+        count = num_parts(batch, self._accumulation_steps)
         num_targets = {
             name: jnp.where(number == 0.0, 1.0, number)
             for name, number in self.target_counts(*batch).items()
@@ -84,7 +91,9 @@ class TrainStep:
             mapping = list(zip(self.optimizer.variables, of_optimizer, strict=True))
             with keras.StatelessScope(state_mapping=mapping):
                 scaled = self.optimizer.scale_loss(loss + further_loss)
-            return scaled, (non_trainable, sums, further_loss)
+            # Outputs are large, and hardly ever needed.
+            kept = outputs if self._compile_metrics else None
+            return scaled, (non_trainable, kept, sums, further_loss)
 
         def add(before: tuple, micro_batch: tuple) -> tuple[tuple, Any]:
             total, non_trainable = before
@@ -95,8 +104,12 @@ class TrainStep:
 
         zeros = jax.tree.map(jnp.zeros_like, trainable)
         (gradients, non_trainable), found = jax.lax.scan(add, (zeros, non_trainable), micro_batches)
-        sums, further_loss = jax.tree.map(lambda values: jnp.sum(values, axis=0), found)
-        return gradients, non_trainable, sums, further_loss
+        outputs, *sums = found
+        outputs = jax.tree.map(  # as in the batch
+            lambda values: values.swapaxes(0, 1).reshape(-1, *values.shape[2:]), outputs
+        )
+        sums = jax.tree.map(lambda values: jnp.sum(values, axis=0), sums)
+        return gradients, non_trainable, outputs, *sums
 
 
 def jitted(model: keras.Model, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -83,6 +83,20 @@ def _modules(description: object) -> Iterator[str]:
             left += value
 
 
+def check_preset(preset: str) -> None:
+    """Refuses what is no preset of KerasHub's, and one that names foreign modules.
+
+    Args:
+        preset: what `from_preset` takes.
+
+    Raises:
+        BadInputError: what lies there is something else, such as a model of Hugging Face, or names
+            a module that loading it might import, see `refuse_other_modules`.
+    """
+    refuse_no_preset(preset)
+    refuse_other_modules(preset)
+
+
 class LoadsPresets:
     """Base of backbone, tokenizer, tasks and preprocessors; name it before KerasHub's class."""
 
@@ -96,11 +110,9 @@ class LoadsPresets:
             **kwargs: as well.
 
         Raises:
-            BadInputError: what lies there is something else, such as a model of Hugging Face, or
-                names a module that loading it might import, see `refuse_other_modules`.
+            BadInputError: see `check_preset`.
         """
-        refuse_no_preset(preset)
-        refuse_other_modules(preset)
+        check_preset(preset)
         return super().from_preset(preset, *args, **kwargs)
 
 

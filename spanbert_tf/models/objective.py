@@ -66,7 +66,8 @@ class Objectives:
             **kwargs: as for `keras.Model.compile`, and `accumulation_steps`, see `TrainStep`.
 
         Raises:
-            ValueError: another loss, and the model is trained by its own alone.
+            ValueError: another loss, and the model is trained by its own alone; or fewer than one
+                micro-batch.
         """
         is_own = loss is None or (isinstance(loss, str) and loss == "auto")
         if not (is_own or self.accepts_loss):
@@ -76,6 +77,9 @@ class Objectives:
             )
         if isinstance(optimizer, str) and optimizer == "auto":
             optimizer = keras.optimizers.Adam(self._learning_rate)
+        accumulation_steps = kwargs.get("accumulation_steps", 1)
+        if not isinstance(accumulation_steps, int) or accumulation_steps < 1:
+            raise ValueError(f"accumulation_steps must be 1 or more: {accumulation_steps!r}")
         # Keras 3.15 would keep those of a former call, such as that of KerasHub's constructor.
         self._compile_loss = self._compile_metrics = self._objective_metrics = None
         super().compile(optimizer=optimizer, loss=None if is_own else loss, **kwargs)
@@ -139,7 +143,11 @@ class Objectives:
         parts = self.objective_sums(x, y_pred, y, sample_weight).values()
         means = sum(ops.divide_no_nan(part.loss, part.num_targets) for part in parts)
         further = self._further_loss()
-        return means if further is None else means + further
+        if further is None:
+            return means
+        if self._objective_metrics is not None:  # Keras' step asks for no other part of `loss`
+            self._objective_metrics.update({}, further)
+        return means + further
 
     def _further_loss(self, *added: keras.KerasTensor) -> keras.KerasTensor | None:
         """The losses of regularisers and of `add_loss`; `None` where there are none.
@@ -163,6 +171,20 @@ class Objectives:
             self._objective_metrics.update(self.objective_sums(x, y_pred, y, sample_weight))
         y, sample_weight = self._metric_targets(y, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def _update_metrics(
+        self,
+        batch: tuple,
+        outputs: Any,
+        sums: dict[str, ObjectiveSums],
+        further_loss: keras.KerasTensor | None,
+    ) -> None:
+        """Updates the metrics with a batch; outputs are for those that `compile` was given."""
+        self._objective_metrics.update(sums, further_loss)
+        if self._compile_metrics is not None:
+            _, y, sample_weight = batch
+            y, sample_weight = self._metric_targets(y, sample_weight)
+            self._compile_metrics.update_state(y, outputs, sample_weight)
 
     def get_metrics_result(self) -> dict[str, keras.KerasTensor]:
         """The metrics' values; `loss` is the sum of the objectives' mean losses."""
@@ -203,6 +225,20 @@ class ObjectiveMetrics:
             self._means[_FURTHER].update_state(further_loss)
 
 
+def num_parts(batch: tuple, wanted: int) -> int | keras.KerasTensor:
+    """The least number of parts of one size that a batch can be cut into, from `wanted` on.
+
+    The last batch of an epoch may not have as many rows as the others.
+    """
+    rows = ops.shape(keras.tree.flatten(batch)[0])[0]
+    if isinstance(rows, int):
+        least = max(min(wanted, rows), 1)
+        return next(number for number in range(least, max(rows, 1) + 1) if rows % number == 0)
+    numbers = ops.arange(1, ops.maximum(rows, 1) + 1)
+    divides = (rows % numbers == 0) & (numbers >= ops.minimum(wanted, rows))
+    return ops.min(ops.where(divides, numbers, rows))
+
+
 def are_targets(weights: keras.KerasTensor) -> keras.KerasTensor:
     """1 for each weight of a target, 0 for those of none, float32 as `weights`."""
     return ops.cast(ops.not_equal(weights, 0.0), "float32")
@@ -233,6 +269,7 @@ def crossentropy_sums(
 ) -> ObjectiveSums:
     """The sums of a classification: labels int [B, …], logits or probabilities [B, …, classes]."""
     logits = ops.cast(logits, "float32")
+    labels = ops.reshape(labels, ops.shape(logits)[:-1])  # of a table's column: [B, 1]
     losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=from_logits)
     is_right = ops.equal(ops.argmax(logits, axis=-1), ops.cast(labels, "int32"))
     return ObjectiveSums.of(losses, is_right, weights_of(losses, weights))

@@ -169,6 +169,8 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
             **kwargs: as for `keras.Model.fit`.
         """
         if validation_split and validation_data is None:  # Keras' own splits arrays alone
+            if y is None:
+                raise ValueError("validation_split takes texts and clusters, not a data set")
             data, size = (x, y, sample_weight), math.floor(len(y) * (1 - validation_split))
             if not 0 < size < len(y):
                 raise ValueError(f"validation_split={validation_split} leaves {size} of {len(y)}")

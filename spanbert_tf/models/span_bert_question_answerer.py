@@ -9,6 +9,7 @@ from keras import ops
 
 from spanbert_tf.layers import bert_initializer
 from spanbert_tf.models.objective import ObjectiveSums, weights_of
+from spanbert_tf.models.preprocessing import check_positions
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_question_answerer_preprocessor import (
     SpanBertQuestionAnswererPreprocessor,
@@ -74,6 +75,8 @@ class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
         null_threshold: float = 0.0,
         **kwargs,
     ) -> None:
+        check_positions(backbone, preprocessor)
+
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = preprocessor

@@ -30,6 +30,7 @@ class SpanBertTask(Objectives, TrainStep, TaskPresets):
 
     loaded_from: str | None = None
     _reads_pooler = False
+    _held: frozenset[int] = frozenset()  # variables that `hold` was given, on TensorFlow
 
     @property
     def reads_pooler(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import keras
 import tensorflow as tf
 
-from spanbert_tf.models.objective import ObjectiveSums
+from spanbert_tf.models.objective import ObjectiveSums, num_parts
 
 _SEED_STATE = "seed_generator_state"
 _REPLICA_STRIDE = 0x9E3779B9  # far apart in the first half of a seed
@@ -28,7 +28,6 @@ class TrainStep:
 
     _accumulation_steps = 1
     _compiles_replicas = False
-    _held: frozenset[int] = frozenset()
 
     def compile(
         self,
@@ -42,7 +41,7 @@ class TrainStep:
         Args:
             *args: as for `keras.Model.compile`.
             accumulation_steps: N, how many micro-batches each replica's rows are cut into to save
-                memory; one update for all of them.
+                memory, or more of them where they do not divide; one update for all.
             jit_compile: whether XLA compiles the step; on mirrored replicas forward and backward
                 of each, without the update, whose all-reduce it cannot compile on processors.
             **kwargs: as for `keras.Model.compile`.
@@ -169,11 +168,7 @@ class TrainStep:
     ) -> None:
         if further_loss is not None:  # a replica's share
             further_loss *= self.distribute_strategy.num_replicas_in_sync
-        self._objective_metrics.update(sums, further_loss)
-        if self._compile_metrics is not None:
-            _, y, sample_weight = batch
-            y, sample_weight = self._metric_targets(y, sample_weight)
-            self._compile_metrics.update_state(y, outputs, sample_weight)
+        super()._update_metrics(batch, outputs, sums, further_loss)
 
     def _global_target_counts(self, batch: tuple) -> dict[str, tf.Tensor]:
         """How many targets each objective has in the global batch; 1 in place of none."""
@@ -184,8 +179,10 @@ class TrainStep:
             counts = context.all_reduce(tf.distribute.ReduceOp.SUM, counts)
         return {name: tf.where(count == 0.0, 1.0, count) for name, count in counts.items()}
 
-    def _gradients(self, batch: tuple, num_targets: dict[str, tf.Tensor]) -> _Gradients:
-        """Gradients of this batch's share of the loss; updates the metrics.
+    def _gradients(
+        self, batch: tuple, num_targets: dict[str, tf.Tensor], count: int | tf.Tensor = 1
+    ) -> _Gradients:
+        """Gradients of the share of the loss of one of `count` batches; updates the metrics.
 
         The replica's number is part of each random seed while they are computed.
         """
@@ -193,7 +190,7 @@ class TrainStep:
         shift = tf.stack([tf.cast(replica, tf.int64) * _REPLICA_STRIDE, 0])  # [2]
         states = self._seed_states()
         seeds = [state.value + tf.cast(shift, state.value.dtype) for state in states]
-        gradients, seeds, *found = self._forward_and_backward(batch, num_targets, seeds)
+        gradients, seeds, *found = self._forward_and_backward(batch, num_targets, seeds, count)
         for state, seed in zip(states, seeds, strict=True):
             state.assign(seed - tf.cast(shift, seed.dtype))
         self._update_metrics(batch, *found)
@@ -203,7 +200,11 @@ class TrainStep:
         return [variable for variable in self.variables if variable.name == _SEED_STATE]
 
     def _compute_gradients(
-        self, batch: tuple, num_targets: dict[str, tf.Tensor], seeds: list[tf.Tensor]
+        self,
+        batch: tuple,
+        num_targets: dict[str, tf.Tensor],
+        seeds: list[tf.Tensor],
+        count: int | tf.Tensor,
     ) -> tuple:
         """Gradients, the seeds afterwards, and what the metrics need; changes no variable."""
         x, y, sample_weight = batch
@@ -216,7 +217,7 @@ class TrainStep:
             sums = self.objective_sums(x, outputs, y, sample_weight)
             loss = sum(part.loss / num_targets[name] for name, part in sums.items())
             if further_loss is not None:
-                loss += further_loss / self._accumulation_steps
+                loss += further_loss / tf.cast(count, further_loss.dtype)
             loss = self.optimizer.scale_loss(loss)
         gradients = tape.gradient(loss, self.trainable_variables)
         seeds = [scope.get_current_value(state) for state in states]
@@ -227,18 +228,19 @@ class TrainStep:
         self, batch: tuple, num_targets: dict[str, tf.Tensor]
     ) -> list[tf.Tensor]:
         """The sum of the gradients of the micro-batches, one after the other."""
-        count, variables = self._accumulation_steps, self.trainable_variables
+        variables = self.trainable_variables
+        count = num_parts(batch, self._accumulation_steps)
         parts = tf.nest.map_structure(
-            lambda values: None if values is None else tf.stack(tf.split(values, count)), batch
+            lambda values: None if values is None else _cut(values, count), batch
         )  # [N, B / N, …]
 
         def add_gradients(number: tf.Tensor, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
             micro_batch = tf.nest.map_structure(
                 lambda values: None if values is None else values[number], parts
             )
-            gradients = self._gradients(micro_batch, num_targets)
+            gradients = self._gradients(micro_batch, num_targets, count)
             added = [
-                total if gradient is None else total + tf.convert_to_tensor(gradient)
+                total if gradient is None else total + tf.cast(gradient, total.dtype)
                 for total, gradient in zip(sums, gradients, strict=True)
             ]
             return number + 1, *added
@@ -250,4 +252,11 @@ class TrainStep:
             parallel_iterations=1,  # as much memory as one micro-batch needs
             maximum_iterations=count,
         )
-        return sums
+        return [tf.cast(total, v.dtype) for total, v in zip(sums, variables, strict=True)]
+
+
+def _cut(values: tf.Tensor, count: int | tf.Tensor) -> tf.Tensor:
+    """Rows [B, …] as parts [N, B / N, …]."""
+    shape = tf.shape(values)
+    parts = tf.reshape(values, tf.concat([[count, shape[0] // count], shape[1:]], axis=0))
+    return tf.ensure_shape(parts, [None, None, *values.shape[1:]])

@@ -11,7 +11,6 @@ from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.data.manifest import VOCABULARY_FILE, vocabulary_hash
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.files.kinds import refuse_no_preset
 from spanbert_tf.files.preset_files import check_sizes, describe_missing
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
@@ -19,9 +18,9 @@ from spanbert_tf.models.adapters import is_adapter, read_adapter
 from spanbert_tf.models.keras_hub_presets import (
     NewHeadWarning,
     TaskPresets,
+    check_preset,
     encoder_width,
     is_task_preset,
-    refuse_other_modules,
     task_config,
 )
 from spanbert_tf.presets.writing import check_token_ids, check_weights
@@ -53,8 +52,7 @@ def load_preset(
             or it names modules of others.
         MismatchError: it has SegaBERT's positions of before 0.2.0.
     """
-    refuse_no_preset(preset)
-    refuse_other_modules(preset)
+    check_preset(preset)
     try:
         if not issubclass(kind, keras_hub.models.Tokenizer):  # it reads none
             check_weights(preset)

@@ -20,7 +20,7 @@ from spanbert_tf import cli
 from spanbert_tf.command_line import run_command
 from spanbert_tf.console import DataConsole
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier
+from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier, SpanBertTokenClassifier
 from spanbert_tf.presets.loading import load_preset
 from spanbert_tf.presets.writing import published_name, write_preset
 from spanbert_tf.serving.server_files import write_server_files
@@ -351,6 +351,7 @@ def preset(tmp_path, monkeypatch):
     "load",
     [
         SpanBertTextClassifier.from_preset,
+        lambda preset: SpanBertTokenClassifier.from_preset(preset, labels=["O", "B-X"]),
         lambda preset: load_preset(keras_hub.models.TextClassifier, preset),
     ],
 )

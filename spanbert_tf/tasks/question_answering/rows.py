@@ -295,7 +295,7 @@ def _position_lists(question: np.ndarray, passage: np.ndarray) -> dict[str, np.n
     """SegaBERT's positions of a row with the question first, from those of its parts [tokens, 3].
 
     [CLS] is where the question begins; each [SEP] goes on counting the tokens of the sentence
-    before it (as in `packing.segment_aware_indices`).
+    before it (as in `data.rows.segment_aware_indices`).
     """
     rows = [np.zeros([1, 3], "int32")]
     for part in (question, passage):

@@ -271,7 +271,22 @@ def adapter_results(directory):
     return flat(results)
 
 
+def accumulation_results(directory):
+    """What `fit` in two parts, the last batch of odd size, and `evaluate` report."""
+    task, (_, kind) = load(directory, "text_classifier"), TASKS["text_classifier"]
+    task.backbone.token_embedding.embeddings.regularizer = keras.regularizers.L2(0.25)
+    options = {"run_eagerly": True} if IS_ORACLE else {}
+    batches = batches_of(directory, kind).unbatch().take(2 * BATCH_SIZE - 1).batch(BATCH_SIZE)
+    optimizer = adamw(1e-3, warmup_steps=2, total_steps=20, epsilon=1e-6)
+    task.compile(optimizer, metrics=["accuracy"], accumulation_steps=2, **options)
+    logs = {f"fit {name}": x for name, x in task.fit(batches, verbose=0).history.items()}
+    held_out = task.evaluate(batches, return_dict=True, verbose=0)
+    logs |= {f"evaluate {name}": [value] for name, value in held_out.items()}
+    return flat({**logs, "after": outputs_of(task, batches)})
+
+
 CHECKS = {
+    "accumulation": accumulation_results,
     "adapter": adapter_results,
     "optimizer": optimizer_results,
     "adamw": adamw_results,

@@ -172,6 +172,14 @@ def test_adapters_are_trained_and_written_as_on_tensorflow(on_jax, material):
     np.testing.assert_allclose(found["loaded 0"], found["after 0"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_parts_of_a_batch_report_what_they_do_on_tensorflow(on_jax, material):
+    """With a regulariser, a metric of the user's, and a batch that does not divide."""
+    expected = backend_program.accumulation_results(material)
+    assert {"fit accuracy 0", "evaluate loss 0"} < expected.keys()
+    check_equal(on_jax["accumulation"], expected, rtol=1e-4, atol=1e-5)
+
+
 def num_outputs(found):
     return sum(name.startswith("before") for name in found)
 

@@ -190,16 +190,27 @@ def test_a_loss_beside_the_own_objective_is_refused(name, loss):
         task.compile("sgd", loss=loss)
 
 
-@pytest.mark.parametrize("name", ["pretrainer", "text_classifier"])
-def test_a_batch_in_parts_trains_as_a_whole(name):
+@pytest.mark.parametrize(
+    ("name", "num_rows", "weights", "run_eagerly"),
+    [
+        ("pretrainer", 6, None, True),
+        ("text_classifier", 6, [1, 0, 0.5, 2, 0, 1], True),
+        ("text_classifier", 7, [1, 0, 0.5, 2, 0, 1, 1], True),
+        ("masked_lm", 7, "own", True),
+        ("text_classifier", 7, None, False),  # where no shape tells how many rows there are
+    ],
+)
+def test_a_batch_in_parts_trains_as_a_whole(name, num_rows, weights, run_eagerly):
     """Two micro-batches with other numbers of targets, and a regulariser, which counts once."""
-    x, y, weights = random_rows(name, BATCH)
-    weights = np.array([1, 0, 0.5, 2, 0, 1], "float32") if weights is None else weights
-    data, results = dataset((x, y, weights), BATCH), []
+    x, y, own = random_rows(name, num_rows)
+    weights = own if weights in (None, "own") else np.array(weights, "float32")
+    data, results = dataset((x, y, weights), num_rows), []
     for accumulation_steps in (1, 2):
         task = make_task(name)
         task.backbone.token_embedding.embeddings.regularizer = keras.regularizers.L2(1.0)
-        task.compile(OPTIMIZERS["keras"](), accumulation_steps=accumulation_steps, run_eagerly=True)
+        task.compile(
+            OPTIMIZERS["keras"](), accumulation_steps=accumulation_steps, run_eagerly=run_eagerly
+        )
         logs = task.fit(data, shuffle=False, verbose=0).history
         results.append((list(logs.values()), task.get_weights()))
     check_equal(results[1], results[0])
@@ -249,6 +260,35 @@ def test_recompute_is_refused_where_there_is_nothing_to_compute_again():
     set_recompute(other, "none")
     with pytest.raises(ConfigurationError, match=r"BertBackbone has no transformer layers .*none"):
         set_recompute(other, "layers")
+
+
+def test_a_batch_in_parts_of_a_model_in_bfloat16():
+    """Sums of gradients are in float32; the variables are not."""
+    data, results = dataset(random_rows("text_classifier", BATCH), BATCH), []
+    for accumulation_steps in (1, 2):
+        keras.utils.set_random_seed(3)
+        backbone = SpanBertBackbone(
+            VOCABULARY, 1, 4, 32, 37, dropout=0.0, max_sequence_length=LENGTH, dtype="bfloat16"
+        )
+        task = TASKS["text_classifier"](backbone)
+        task.compile("sgd", accumulation_steps=accumulation_steps, run_eagerly=True)
+        results.append(task.fit(data, shuffle=False, verbose=0).history["loss"])
+    np.testing.assert_allclose(*results, rtol=0.02)
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5])
+def test_fewer_micro_batches_than_one_are_refused(number):
+    with pytest.raises(ValueError, match=f"accumulation_steps must be 1 or more: {number}"):
+        make_task("masked_lm").compile(accumulation_steps=number)
+
+
+def test_labels_in_a_column_are_those_of_a_row():
+    x, y, _ = random_rows("text_classifier", BATCH)
+    task, found = make_task("text_classifier"), []
+    task.compile(run_eagerly=True)
+    for labels in (y, y[:, None]):
+        found.append(task.evaluate(x, labels, return_dict=True, verbose=0))
+    assert found[1] == pytest.approx(found[0])
 
 
 @pytest.mark.parametrize("metrics", [{"metrics": ["accuracy"]}, {"metrics": None}])

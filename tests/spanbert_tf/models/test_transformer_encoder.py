@@ -232,6 +232,23 @@ def test_adapters_add_a_product_of_matrices_to_the_kernels():
             np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
 
 
+def test_an_adapter_goes_on_learning_after_weights_were_loaded(tmp_path):
+    """Keras puts both matrices at 0 then, whose gradients are 0 for ever."""
+    layer, (inputs, mask) = pair_of_layers()[0], rows()
+    layer.adapt_whole_matrices()
+    query = layer._self_attention_layer.query_dense
+    query.enable_lora(2)
+    model = keras.Sequential([keras.Input((None, WIDTH)), layer])
+    query.lora_kernel_b.assign(keras.random.normal(query.lora_kernel_b.shape, seed=1))
+    expected = layer(inputs, padding_mask=mask)
+    model.save_weights(tmp_path / "model.weights.h5")
+    model.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_allclose(layer(inputs, padding_mask=mask), expected, atol=1e-5)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(inputs, padding_mask=mask, training=True) ** 3)
+    assert np.abs(tape.gradient(loss, query.lora_kernel_b)).max() > 1e-4
+
+
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_steps_of_training_have_the_cheap_operations(dtype):
     """`erfc` and 32 random bits a value are TensorFlow's own; at inference the first is fused."""

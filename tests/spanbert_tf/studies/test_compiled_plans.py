@@ -69,7 +69,9 @@ def test_a_plan_says_the_memory_of_a_model_that_is_made():
 
 
 def test_steps_of_tensorflow_compile_for_a_chip():
-    for found in run("tensorflow", "v5e:1x1", "spanbert_base", "coreference_spanbert_base").values():
+    for found in run(
+        "tensorflow", "v5e:1x1", "spanbert_base", "coreference_spanbert_base"
+    ).values():
         assert found["aliased"] >= found["trained"]
         assert found["memory"] < found["limit"]
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from spanbert_tf.data.documents import segment_documents
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.layers.antecedent_scorer import NUM_GENRES
 from spanbert_tf.tasks.coreference.prepare import prepare_coreference
-from spanbert_tf.tasks.coreference.records import DOCUMENTS_FILE
+from spanbert_tf.tasks.coreference.records import DOCUMENTS_FILE, GENRES
 from spanbert_tf.tasks.task import open_records, task_dataset
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -221,6 +222,10 @@ def test_documents_of_one_shape_are_those_of_all_shapes(first, many_documents):
     assert in_one.element_spec[0]["token_ids"].shape == [2, 3, 10]
     for batch, wide in zip(batches, in_one, strict=True):
         assert list(without_padding(*wide)) == list(without_padding(*batch))
+
+
+def test_each_genre_has_a_row_of_the_table():
+    assert len(GENRES) == NUM_GENRES
 
 
 def test_sentences_of_files_that_do_not_tell_them(tmp_path):
