@@ -132,8 +132,10 @@ class _Worker:
             is_ours = line.startswith(b"spanbert-tf: ")
             if is_ours or not aborts:
                 self.has_said_why = is_ours
-                sys.stderr.buffer.write(line)
-                sys.stderr.flush()
+                # Where nobody reads any more (`2>&1 | tee`), the child must be read all the same.
+                with contextlib.suppress(OSError):
+                    sys.stderr.buffer.write(line)
+                    sys.stderr.flush()
 
     def _limit_wait(self) -> None:
         self._is_waiting.wait()

@@ -143,4 +143,5 @@ def show_progress(
                 update(amount, describe(amount))
             elif time.monotonic() - shown >= _SECONDS_BETWEEN_LINES and amount < total:
                 shown = time.monotonic()
-                print(describe(amount), file=sys.stderr, flush=True)
+                with contextlib.suppress(BrokenPipeError):  # as in `print_line`
+                    print(describe(amount), file=sys.stderr, flush=True)

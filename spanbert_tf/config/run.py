@@ -16,7 +16,7 @@ from spanbert_tf.validation import (
 
 CONFIG_FILE = "config.yaml"  # the resolved configuration in the directory of a run
 INPUTS_FILE = "inputs.json"  # beside it: what the run was begun with
-RUN_FORMAT = "format"  # in that: 2 where masks, positions and defaults mean what they mean today
+RUN_FORMAT = "format"  # in that: a number, another where masks, positions or defaults were others
 VALIDATION_ROWS = "validation_rows"  # in that: of how many rows a fine-tuning run's scores are
 
 Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]

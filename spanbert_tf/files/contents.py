@@ -42,7 +42,7 @@ def regular_size(path: str | os.PathLike) -> int:
     """
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "no regular file")
+        raise OSError(errno.EINVAL, "no regular file", os.fspath(path))
     return found.st_size
 
 

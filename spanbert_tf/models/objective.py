@@ -178,9 +178,10 @@ class Objectives:
         outputs: Any,
         sums: dict[str, ObjectiveSums],
         further_loss: keras.KerasTensor | None,
+        share: float | keras.KerasTensor = 1.0,
     ) -> None:
-        """Updates the metrics with a batch; outputs are for those that `compile` was given."""
-        self._objective_metrics.update(sums, further_loss)
+        """Updates the metrics with a share of a batch; outputs are for those of `compile`."""
+        self._objective_metrics.update(sums, further_loss, share)
         if self._compile_metrics is not None:
             _, y, sample_weight = batch
             y, sample_weight = self._metric_targets(y, sample_weight)
@@ -212,9 +213,18 @@ class ObjectiveMetrics:
         return list(self._means.values())
 
     def update(
-        self, sums: dict[str, ObjectiveSums], further_loss: keras.KerasTensor | None = None
+        self,
+        sums: dict[str, ObjectiveSums],
+        further_loss: keras.KerasTensor | None = None,
+        share: float | keras.KerasTensor = 1.0,
     ) -> None:
-        """Updates the means with what `objective_sums` returned, and with further losses."""
+        """Updates the means with what `objective_sums` returned, and with further losses.
+
+        Args:
+            sums: of targets.
+            further_loss: of no target, but of each batch.
+            share: of the batch that this is.
+        """
         for objective, part in sums.items():
             count = part.num_targets
             for kind, total in (("loss", part.loss), ("accuracy", part.num_correct)):
@@ -222,7 +232,7 @@ class ObjectiveMetrics:
                     mean = self._means[f"{objective}_{kind}"]
                     mean.update_state(ops.divide_no_nan(total, count), sample_weight=count)
         if further_loss is not None:
-            self._means[_FURTHER].update_state(further_loss)
+            self._means[_FURTHER].update_state(further_loss, sample_weight=share)
 
 
 def num_parts(batch: tuple, wanted: int) -> int | keras.KerasTensor:

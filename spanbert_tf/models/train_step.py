@@ -165,10 +165,11 @@ class TrainStep:
         outputs: object,
         sums: dict[str, ObjectiveSums],
         further_loss: tf.Tensor | None,
+        share: float | tf.Tensor = 1.0,
     ) -> None:
         if further_loss is not None:  # a replica's share
             further_loss *= self.distribute_strategy.num_replicas_in_sync
-        super()._update_metrics(batch, outputs, sums, further_loss)
+        super()._update_metrics(batch, outputs, sums, further_loss, share)
 
     def _global_target_counts(self, batch: tuple) -> dict[str, tf.Tensor]:
         """How many targets each objective has in the global batch; 1 in place of none."""
@@ -193,7 +194,7 @@ class TrainStep:
         gradients, seeds, *found = self._forward_and_backward(batch, num_targets, seeds, count)
         for state, seed in zip(states, seeds, strict=True):
             state.assign(seed - tf.cast(shift, seed.dtype))
-        self._update_metrics(batch, *found)
+        self._update_metrics(batch, *found, share=1 / tf.cast(count, tf.float32))
         return gradients
 
     def _seed_states(self) -> list[keras.Variable]:

@@ -1,36 +1,37 @@
 """Checkpoints of a training run: complete or absent, and checked when they are read.
 
-A checkpoint is a directory of `state.safetensors` and `checkpoint.json`, which holds the step and
-the file's checksum: `step-00001000` of all that a step changes, `best-00001000` of the weights
-alone, where the best ones are kept. It is written by a thread of its own while training goes on,
-under another name, and renamed, so a process that is killed leaves no half of one; damage that
-comes later is seen by the checksum.
+`step-00001000` is one of all that a step changes, `best-00001000` of the weights alone, where the
+best ones are kept; `checkpoint_files` says what is in them. It is written by a thread of its own
+while training goes on, under another name, and renamed, so a process that is killed leaves no half
+of one; damage that comes later is seen by the checksum.
 """
 
 import concurrent.futures
-import hashlib
 import itertools
-import json
 import math
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, NotRequired
+from typing import Literal, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
-from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.contents import file_fault, regular_size
-from spanbert_tf.files.text_files import parse_json
+from spanbert_tf.training.checkpoint_files import (
+    BEST,
+    STATE_FILE,
+    STEP,
+    Description,
+    find_damage,
+    names_in,
+    read_description,
+    saved_steps,
+    write_files,
+)
 
-_DESCRIPTION_FILE, _STATE_FILE = "checkpoint.json", "state.safetensors"
-_STEP, _BEST = "step-", "best-"
 _UNFINISHED, _DAMAGED = ".unfinished", "damaged-"
 
 
@@ -50,18 +51,10 @@ class Best(NamedTuple):
         return value < than if self.mode == "min" else value > than
 
     def place(self, values: Sequence[float]) -> int:
-        """Where the best of some values stands, the first of several."""
-        choose = min if self.mode == "min" else max
-        return values.index(choose(values))
-
-
-class _Description(TypedDict):
-    """The content of `checkpoint.json`."""
-
-    step: int
-    sha256: str
-    value: NotRequired[float]  # of the metric, in one of the best
-    base: NotRequired[str]  # of what the weights that are left out come from
+        """Where the best of some values stands, the first of several; it is finite if one is."""
+        sign = 1 if self.mode == "min" else -1
+        losses = [sign * value if math.isfinite(value) else math.inf for value in values]
+        return losses.index(min(losses))
 
 
 class Checkpoints:
@@ -111,7 +104,7 @@ class Checkpoints:
         self._held: int | None = None  # the step whose weights the model has, if that is known
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
         self._under_way: concurrent.futures.Future | None = None
-        for name in os.listdir(directory) if os.path.isdir(directory) else []:
+        for name in names_in(directory):
             if writes and name.endswith(_UNFINISHED):  # what a killed process has left
                 path = os.path.join(directory, name)
                 shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
@@ -122,7 +115,7 @@ class Checkpoints:
 
     def remove(self) -> None:
         """Deletes all checkpoints, the best one, too; a user's copies stay."""
-        for prefix in (_STEP, _BEST):
+        for prefix in (STEP, BEST):
             self._remove_old(prefix, 0)
 
     def steps(self) -> list[int]:
@@ -163,7 +156,7 @@ class Checkpoints:
             )
         self.wait()
         if step not in self.steps():
-            self._begin_writing(_STEP, step, self._state, self._max_to_keep)
+            self._begin_writing(STEP, step, self._state, self._max_to_keep)
 
     def check(self) -> None:
         """Raises what a checkpoint under way has failed with, as `save`; waits for nothing."""
@@ -193,7 +186,7 @@ class Checkpoints:
         if self._writes and is_better and math.isfinite(value):
             self._held = step
             self.wait()
-            self._begin_writing(_BEST, step, self._weights, 1, value=value)
+            self._begin_writing(BEST, step, self._weights, 1, value=value)
             self.wait()
 
     def restore_best(self) -> int | None:
@@ -203,9 +196,9 @@ class Checkpoints:
         """
         if (best := self._best()) is None:
             return None
-        path = self._path(_BEST, best["step"])
+        path = self._path(BEST, best["step"])
         if best["step"] != self._held:
-            if damage := _find_damage(path):
+            if damage := find_damage(path):
                 self._report(f"{path} is damaged ({damage}); the last step is used")
                 return None
             self._read(path, self._weights)
@@ -214,30 +207,41 @@ class Checkpoints:
     def restore(self) -> int:
         """Restores the newest checkpoint that is not damaged.
 
-        A damaged one is reported, renamed to `damaged-…`, and the one before it is used.
+        A damaged one is reported, renamed to `damaged-…`, and the one before it is used. What was
+        the best after the step that is restored is forgotten, as its line in the log is.
 
         Returns:
             Its step; 0 where there is no checkpoint.
 
         Raises:
-            BadInputError: there are checkpoints, and all of them are damaged.
+            BadInputError: there are checkpoints, and all of them are damaged, now or before; or
+                one cannot be read, which says nothing of its content.
         """
-        steps = self.steps()
+        steps, had_damaged = (
+            self.steps(),
+            any(name.startswith(_DAMAGED) for name in names_in(self._directory)),
+        )
         for step in reversed(steps):
-            path = self._path(_STEP, step)
-            damage = _find_damage(path)
+            path = self._path(STEP, step)
+            damage = find_damage(path)
             if not damage:
                 self._read(path, self._state)
                 self._held = step
-                return step
+                break
             if self._writes:
                 self._report(f"{path} is damaged ({damage}); using the checkpoint before it")
                 os.rename(path, self._unused_name(f"{_DAMAGED}{os.path.basename(path)}"))
-        if steps:
-            raise BadInputError(
-                f"{self._directory}: every checkpoint is damaged; delete the run and start it again"
-            )
-        return 0
+        else:
+            step = 0
+            if steps or had_damaged:
+                raise BadInputError(
+                    f"{self._directory}: every checkpoint is damaged; delete the run and start it "
+                    "again"
+                )
+        for best in saved_steps(self._directory, BEST) if self._writes else []:
+            if best > step:
+                self._remove(BEST, best)
+        return step
 
     def _begin_writing(
         self,
@@ -272,7 +276,9 @@ class Checkpoints:
             if shutil.disk_usage(self._directory).free < needed:
                 self._remove_old(prefix, max(num_kept - 1, 1))  # the newest stays in any case
             os.mkdir(unfinished)
-            _write_files(unfinished, arrays, facts)
+            write_files(unfinished, arrays, facts)
+            if os.path.isdir(final):  # the best one, whose description is damaged
+                self._remove(prefix, step)
             os.rename(unfinished, final)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -283,9 +289,9 @@ class Checkpoints:
         self._remove_old(prefix, num_kept)
 
     def _read(self, path: str, variables: Mapping[str, keras.Variable]) -> None:
-        base = _description(path).get("base")
+        base = read_description(path).get("base")
         try:
-            with safe_open(os.path.join(path, _STATE_FILE), "numpy") as file:
+            with safe_open(os.path.join(path, STATE_FILE), "numpy") as file:
                 names = file.keys()
                 shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
                 if shapes != {name: tuple(v.shape) for name, v in variables.items()}:
@@ -306,11 +312,11 @@ class Checkpoints:
         paths = (os.path.join(self._directory, name) for name in names)
         return next(path for path in paths if not os.path.exists(path))
 
-    def _best(self) -> _Description | None:
+    def _best(self) -> Description | None:
         """Step and value of the best weights; `None` without any."""
         try:
-            step = max(saved_steps(self._directory, _BEST))
-            description = _description(self._path(_BEST, step))
+            step = max(saved_steps(self._directory, BEST))
+            description = read_description(self._path(BEST, step))
             return description if "value" in description else None
         except (OSError, ValueError):
             return None
@@ -318,20 +324,16 @@ class Checkpoints:
     def _remove_old(self, prefix: str, num_kept: int) -> None:
         steps = saved_steps(self._directory, prefix)
         for step in steps[: max(len(steps) - num_kept, 0)]:
-            # Killed in the middle, this leaves nothing that looks like a checkpoint.
-            doomed = self._path(prefix, step) + ".deleted" + _UNFINISHED
-            os.rename(self._path(prefix, step), doomed)
-            shutil.rmtree(doomed)
+            self._remove(prefix, step)
+
+    def _remove(self, prefix: str, step: int) -> None:
+        # Killed in the middle, this leaves nothing that looks like a checkpoint.
+        doomed = self._path(prefix, step) + ".deleted" + _UNFINISHED
+        os.rename(self._path(prefix, step), doomed)
+        shutil.rmtree(doomed)
 
     def _path(self, prefix: str, step: int) -> str:
         return os.path.join(self._directory, f"{prefix}{step:08d}")
-
-
-def saved_steps(directory: str, prefix: str = _STEP) -> list[int]:
-    """Steps of the checkpoints in a directory, oldest first; none where it is not there."""
-    names = os.listdir(directory) if os.path.isdir(directory) else []
-    pattern = re.compile(rf"{prefix}(\d{{8,}})")  # other names are a user's own copies
-    return sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
 
 
 def _named(kind: str, variables: Iterable[keras.Variable]) -> dict[str, keras.Variable]:
@@ -354,45 +356,3 @@ def _snapshot(variable: keras.Variable) -> np.ndarray:
     tensor = tf.convert_to_tensor(variable.value)
     is_shared = "CPU" in tensor.device and tensor.dtype != tf.bfloat16  # no format of a buffer
     return np.asarray(memoryview(tensor)) if is_shared else tensor.numpy()
-
-
-def _write_files(
-    directory: str, arrays: Mapping[str, np.ndarray], facts: Mapping[str, float | str]
-) -> None:
-    path = os.path.join(directory, _STATE_FILE)
-    save_file(dict(arrays), path)
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())
-    with open(os.path.join(directory, _DESCRIPTION_FILE), "w", encoding="utf-8") as file:
-        json.dump({**facts, "sha256": _sha256_of(path, arrays)}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sha256_of(path: str, arrays: Mapping[str, np.ndarray]) -> str:
-    """The checksum of a file of these arrays, of which its head alone is read again."""
-    with open(path, "rb") as file:
-        length = file.read(8)
-        head = file.read(int.from_bytes(length, "little"))
-    digest = hashlib.sha256(length + head)
-    places = json.loads(head)  # {name: {"data_offsets": [first, last + 1], …}}
-    for name in sorted(arrays, key=lambda name: places[name]["data_offsets"]):
-        digest.update(np.ascontiguousarray(arrays[name]).reshape(-1).view("uint8"))
-    return digest.hexdigest()
-
-
-def _description(directory: str) -> _Description:
-    path = os.path.join(directory, _DESCRIPTION_FILE)
-    regular_size(path)
-    with open(path, encoding="utf-8") as file:
-        return parse_json(file.read(), _Description, _DESCRIPTION_FILE)
-
-
-def _find_damage(directory: str) -> str | None:
-    """What is wrong with the files of a checkpoint, or None."""
-    try:
-        if fault := file_fault(directory, _STATE_FILE, _description(directory)["sha256"]):
-            return f"{_STATE_FILE} {fault}"
-    except (OSError, ValueError) as error:
-        return reason(error)
-    return None

@@ -220,8 +220,8 @@ class Job(abc.ABC):
             if not devices.are_several or is_exhaustion(error):
                 raise
             raise TrainingError(
-                f"{output}: another worker was lost ({type(error).__name__}); start all "
-                "workers again to go on from the last checkpoint"
+                f"{output}: another worker was lost ({_kind(error)}); start all workers again to "
+                "go on from the last checkpoint"
             ) from error
         except TrainingDiverged as error:
             raise TrainingError(self._describe_divergence(output, error)) from error
@@ -233,6 +233,8 @@ class Job(abc.ABC):
                 ) from error
             if isinstance(error, BadInputError):
                 raise
+            if error.filename and not _is_below(error.filename, output):  # read, not written
+                raise BadInputError(f"{error.filename}: {reason(error)}") from error
             raise BadInputError(
                 f"{output}: cannot be written ({reason(error)}); free some space and run the "
                 "same command again to go on"
@@ -249,3 +251,13 @@ class Job(abc.ABC):
             f"step {first_step + 1} on{where}; lower optimizer.learning_rate{advice}; the last "
             "good checkpoint is kept"
         )
+
+
+def _kind(error: Exception) -> str:
+    """The name of an error; JAX has one for all, whose words tell what it is."""
+    name = type(error).__name__
+    return name if isinstance(error, tf.errors.OpError) else f"{name}: {reason(error)}"
+
+
+def _is_below(path: object, directory: str) -> bool:
+    return os.path.abspath(os.fsdecode(path)).startswith(os.path.abspath(directory) + os.sep)

@@ -3,7 +3,7 @@
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -84,8 +84,11 @@ def names_exhaustion(run: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             found = _TENSOR.search(str(error))
             place = f"{found[3]} for {found[2]} {found[1]}" if found else "a device"
-            changes = " or ".join(f"--set {change}" for change in _smaller(job.config.training))
-            advice = f"try {changes}" if changes else "take a smaller encoder or another device"
+            here, anew = (_choices(changes) for changes in _smaller(job.config.training))
+            anew = anew and f"in another --output {anew}"
+            advice = "try " + ", or ".join(filter(None, [here, anew]))
+            if not (here or anew):
+                advice = "take a smaller encoder or another device"
             raise TrainingError(f"{output}: out of memory on {place}; {advice}") from error
 
     return named
@@ -96,14 +99,22 @@ def is_exhaustion(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or bool(_OUT_OF_MEMORY.search(str(error)))
 
 
-def _smaller(training: TrainingConfig | FinetuningTrainingConfig) -> Iterator[str]:
-    """Changes of a configuration that take less memory, the cheapest first."""
-    if training.precision == "float32":
-        yield "training.precision=mixed_bfloat16"
+def _smaller(
+    training: TrainingConfig | FinetuningTrainingConfig,
+) -> tuple[list[str], list[str]]:
+    """Changes that take less memory: those that a run may go on with, and those of another one."""
+    here, anew = [], []
     if training.recompute == "none":
-        yield "training.recompute=layers"
+        here.append("training.recompute=layers")
     parts, rows = training.accumulation_steps, training.batch_size
     if more := next((n for n in range(2 * parts, rows + 1, parts) if rows % n == 0), None):
-        yield f"training.accumulation_steps={more}"
+        here.append(f"training.accumulation_steps={more}")
+    if training.precision == "float32":
+        anew.append("training.precision=mixed_bfloat16")
     if rows > 1:
-        yield f"training.batch_size={max(rows // 2 // parts * parts, parts)}"
+        anew.append(f"training.batch_size={max(rows // 2 // parts * parts, parts)}")
+    return here, anew
+
+
+def _choices(changes: list[str]) -> str:
+    return " or ".join(f"--set {change}" for change in changes)

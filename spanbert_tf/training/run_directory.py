@@ -1,5 +1,6 @@
 """The directory of a training run, and whether a command may go on with it."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -40,6 +41,7 @@ _CHANGEABLE = frozenset(
         "training.strategy",
         "training.tpu",
         "training.accumulation_steps",
+        "training.recompute",
         "training.steps_per_execution",
         "training.deterministic",
         "training.initial_encoder_share",
@@ -149,12 +151,14 @@ class RunDirectory:
 
     def _num_bytes(self) -> int:
         """What a run takes already of what it will."""
-        return sum(
-            os.path.getsize(os.path.join(parent, name))
-            for part in (CHECKPOINTS, PRESET)
-            for parent, _, names in os.walk(os.path.join(self._path, part))
-            for name in names
-        )
+        size = 0
+        for part in (CHECKPOINTS, PRESET):
+            for parent, _, names in os.walk(os.path.join(self._path, part)):
+                for name in names:
+                    # The chief may be removing what a killed process has left.
+                    with contextlib.suppress(FileNotFoundError):
+                        size += os.path.getsize(os.path.join(parent, name))
+        return size
 
     def write_inputs(self, inputs: Mapping[str, str | int | None]) -> None:
         """Writes `inputs.json`, for `check_inputs`, with the format of runs of this version.

@@ -119,7 +119,12 @@ class Watch(keras.callbacks.Callback):
                 self._checkpoints.save(self.step)
                 self._checkpoints.wait()
             self._profile.stop()  # when all is saved
-            if is_early:
+            try:
+                if error is None:  # a signal may have come while the last step was scored or saved
+                    self.stop_on_signal()
+            except StopTraining as late:
+                error = late
+            if isinstance(error, StopTraining):
                 self.is_interrupted = error.is_interrupted
                 self._devices.say(f"{self._output}: {error}")
             return is_early

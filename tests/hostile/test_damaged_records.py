@@ -24,7 +24,7 @@ from spanbert_tf.tasks.question_answering.answers import answer_questions
 from spanbert_tf.tasks.question_answering.graph import WindowSpans
 from spanbert_tf.tasks.table import load_task_config
 from spanbert_tf.tasks.task import inspect_records, open_records
-from spanbert_tf.training.checkpoints import _find_damage
+from spanbert_tf.training.checkpoint_files import find_damage
 
 LINES = {  # of a task, what its rows were made of
     "question_answering": "questions.jsonl",
@@ -158,10 +158,10 @@ def test_pipes_and_devices_in_a_checkpoint_are_damage(tmp_path):
     state = tmp_path / "state.safetensors"
     (tmp_path / "checkpoint.json").write_text(json.dumps({"step": 1, "sha256": "x"}))
     os.mkfifo(state)
-    assert _find_damage(str(tmp_path)) == f"{state.name} cannot be read (no regular file)"
+    assert find_damage(str(tmp_path)) == f"{state.name}: no regular file"
     state.unlink()
     state.symlink_to("/dev/zero")
-    assert _find_damage(str(tmp_path)) == f"{state.name} cannot be read (no regular file)"
+    assert find_damage(str(tmp_path)) == f"{state.name}: no regular file"
 
 
 def test_a_description_must_tell_of_all_files(copy):

@@ -21,7 +21,8 @@ from spanbert_tf.tasks.prediction import Predictor, run_prediction
 from spanbert_tf.tasks.table import load_task, load_task_config
 from spanbert_tf.tasks.task import open_records, task_of_preset
 from spanbert_tf.tasks.text_classification.task import TextClassification
-from spanbert_tf.training.checkpoints import Best, saved_steps
+from spanbert_tf.training.checkpoint_files import saved_steps
+from spanbert_tf.training.checkpoints import Best
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 
 VOCABULARY = [*SPECIAL, "the", "has", ".", "?", "a", "ann", "bob", "cat", "dog", "owl", "fox"]

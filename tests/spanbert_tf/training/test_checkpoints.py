@@ -1,6 +1,8 @@
 import contextlib
+import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import threading
@@ -12,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 import spanbert_tf.training
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.training import checkpoint_files
 from spanbert_tf.training import checkpoints as checkpoints_module
 from spanbert_tf.training.checkpoints import Best, Checkpoints
 
@@ -123,10 +126,51 @@ def test_all_checkpoints_damaged(tmp_path):
     model = _saved(tmp_path, [2, 4])
     for step in (2, 4):
         _flip_a_bit(tmp_path / f"step-0000000{step}" / "state.safetensors")
-    with pytest.raises(BadInputError, match="every checkpoint is damaged"):
-        Checkpoints(
-            str(tmp_path), model, best=LOSS, max_to_keep=3, report=lambda line: None
-        ).restore()
+    for _ in range(2):  # the same command again does not begin anew
+        with pytest.raises(BadInputError, match="every checkpoint is damaged"):
+            Checkpoints(
+                str(tmp_path), model, best=LOSS, max_to_keep=3, report=lambda line: None
+            ).restore()
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_damaged(tmp_path, monkeypatch):
+    """As on a network's file system that is gone for a time, or copied by somebody else."""
+    model, before = _saved(tmp_path, [2, 4]), sorted(os.listdir(tmp_path))
+
+    def fails(path):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr("spanbert_tf.training.checkpoint_files.sha256", fails)
+    with pytest.raises(BadInputError, match=r"step-00000004: cannot be read \(Permission denied\)"):
+        Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=3).restore()
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_the_best_after_the_step_that_is_restored_is_forgotten(tmp_path):
+    """A run that was killed between an evaluation and a checkpoint evaluates again, and others."""
+    model = _saved(tmp_path, [2])
+    ahead = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=3)
+    ahead.keep_if_best(6, {"loss": 1.0})
+    checkpoints = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=3)
+    assert checkpoints.restore() == 2
+    assert checkpoints.restore_best() is None
+    for step, loss, best in ((4, 2.0, 4), (6, 1.5, 6), (8, 1.6, 6)):
+        checkpoints.keep_if_best(step, {"loss": loss})
+        assert checkpoints.restore_best() == best
+
+
+def test_a_best_one_whose_description_is_damaged_is_written_again(tmp_path):
+    model = _saved(tmp_path, [2])
+    checkpoints = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=3)
+    checkpoints.keep_if_best(2, {"loss": 1.0})
+    (tmp_path / "best-00000002" / "checkpoint.json").write_text("{}")
+    checkpoints.keep_if_best(2, {"loss": 1.0})
+    assert checkpoints.restore_best() == 2
+
+
+def test_no_number_is_never_the_best():
+    for mode in ("min", "max"):
+        assert Best("loss", mode).place([math.nan, 2.0, math.inf, 2.0]) == 1
 
 
 def test_leftovers_of_a_killed_process_are_no_checkpoints(tmp_path):
@@ -279,7 +323,7 @@ def test_oldest_goes_first_where_there_is_no_room(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=100))
     seen = []
     monkeypatch.setattr(
-        checkpoints_module,
+        checkpoint_files,
         "save_file",
         lambda *a: seen.append(os.listdir(tmp_path)) or save_file(*a),
     )

@@ -96,8 +96,10 @@ def test_too_little_memory_is_one_line_with_what_to_change(
     assert ended.returncode == 1, ended.stderr
     (line,) = ended.stderr.splitlines()
     assert f"{tmp_path}/run: out of memory on CPU:0 for float [" in line
-    for change in ("precision=mixed_bfloat16", "recompute=layers", "accumulation_steps=2"):
-        assert f"--set training.{change}" in line
+    assert line.endswith(
+        "; try --set training.recompute=layers or --set training.accumulation_steps=2, or in "
+        "another --output --set training.precision=mixed_bfloat16 or --set training.batch_size=20"
+    )
     has_begun = (tmp_path / "run").exists()
     assert has_begun == (limit > 5_000_000)
 

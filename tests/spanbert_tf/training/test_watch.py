@@ -145,7 +145,7 @@ def test_several_workers_ask_each_other_at_the_steps_that_they_agree_on(tmp_path
     monkeypatch.setattr(Watch, "__enter__", lambda self: watches.append(self) or enter(self))
     monkeypatch.setitem(globals(), "Devices", Workers)
     _train(tmp_path, Numbers(50, log_every=5))
-    assert asked == [1, 21, 41]
+    assert asked == [1, 21, 41, 50]  # at the end, too
 
 
 def test_log_has_the_means_since_the_line_before(tmp_path):
@@ -295,6 +295,19 @@ def test_signal_saves_after_the_step_that_is_running(
     assert checkpoints.steps() == [step]
     assert f"{number.name}: saved step {step} of 20; run the same" in capfd.readouterr().out
     assert signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGINT) is handlers
+
+
+def test_a_signal_at_the_end_of_the_last_evaluation_is_not_lost(tmp_path, handlers):
+    """What comes after a run, such as the next one of a grid, must not begin."""
+
+    class Signal(keras.callbacks.Callback):
+        def on_test_end(self, logs=None):
+            signal.raise_signal(signal.SIGTERM)
+
+    watch, checkpoints = _train(tmp_path, Numbers(4, evaluate_every=4), others=[Signal()])
+    assert watch.is_interrupted
+    assert checkpoints.steps() == [4]
+    assert read_metrics(str(tmp_path / "metrics.jsonl"))[-1]["validation_loss"] == 101
 
 
 def test_ignored_signal_stays_ignored(handlers):
