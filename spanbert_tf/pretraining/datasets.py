@@ -217,7 +217,7 @@ def _watch(address: str, is_done: threading.Event) -> None:
         except ConnectionError as error:
             in_vain += 1
             if in_vain == 3:
-                end_process(f"{error} any more; start the service again, and then the same command")
+                end_process(f"{error}; start the service again, and then the same command")
         except ConfigurationError as error:
             end_process(f"{error}, and then the same command")
 
@@ -241,7 +241,9 @@ def _check_service(address: str) -> None:
                 f"{_SERVICE_KEY}: what answers at {address} is no service of tf.data; name the "
                 "dispatcher's address"
             ) from error
-        raise ConnectionError(f"{_SERVICE_KEY}: nothing answers at {address}") from error
+        raise ConnectionError(
+            f"{_SERVICE_KEY}: nothing answers at {address} ({error.details()})"
+        ) from error
     # TensorFlow brings no Python for this answer. Its first field lists the workers, also those
     # that have ended, and so a message whose first field is a list counts them.
     num_workers = len(tf.train.BytesList.FromString(answer).value)

@@ -159,10 +159,13 @@ def test_so_it_is_on_jax_where_both_hosts_train_what_two_devices_do(
 
 
 def start_service(host):
-    """The program of docs/devices.md."""
+    """The program of docs/devices.md, when it answers."""
     page = (pathlib.Path(__file__).parents[2] / "docs" / "devices.md").read_text("utf-8")
     (program,) = re.findall(r"^```python\n([^`]*DispatchServer[^`]*)```", page, re.M)
-    return host.start([sys.executable, "-c", program.replace("OTHER_HOST", host.address)])
+    program = [sys.executable, "-c", program.replace("OTHER_HOST", host.address)]
+    service = host.start(program, TF_CPP_MIN_LOG_LEVEL="0")
+    assert any("WorkerServer running" in line for line in service.stderr)
+    return service
 
 
 def test_batches_of_another_host_are_the_same_also_when_its_service_starts_again(
