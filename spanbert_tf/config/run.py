@@ -16,7 +16,9 @@ from spanbert_tf.validation import (
 
 CONFIG_FILE = "config.yaml"  # the resolved configuration in the directory of a run
 INPUTS_FILE = "inputs.json"  # beside it: what the run was begun with
-RUN_FORMAT = "format"  # in that: a number, another where masks, positions or defaults were others
+SCORES_FILE = "scores.json"  # and, of fine-tuning, the scores of its preset
+PRESET = "preset"  # directory of what was trained
+RUN_FORMAT = "format"  # in INPUTS_FILE: a number, another where masks or defaults were others
 VALIDATION_ROWS = "validation_rows"  # in that: of how many rows a fine-tuning run's scores are
 
 Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]

@@ -69,7 +69,7 @@ class WindowPacker:
         *,
         sequence_length: int,
         stride: int,
-        max_question_tokens: int = 64,
+        max_question_tokens: int,
         question_first: bool = False,
     ) -> None:
         self._start_id, self._end_id, self._pad_id = start_id, end_id, pad_id

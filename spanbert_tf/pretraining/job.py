@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from spanbert_tf.config import PretrainingConfig, load_config
+from spanbert_tf.config.run import PRESET
 from spanbert_tf.data.manifest import VOCABULARY_FILE, PretrainingManifest
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
@@ -39,7 +40,6 @@ from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import CheckStop, Evaluated, Job, Phase
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 from spanbert_tf.training.run import run
-from spanbert_tf.training.run_directory import PRESET
 from spanbert_tf.training.schedule import WarmupLinearDecay
 
 _PRESET = "--initial-preset"

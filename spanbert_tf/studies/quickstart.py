@@ -24,6 +24,7 @@ import tensorflow as tf
 from data_prep.beam.writing import write_pretraining_records
 from data_prep.text.vocabulary import write_vocabulary
 from spanbert_tf.config import PretrainingConfig, load_config
+from spanbert_tf.config.run import PRESET
 from spanbert_tf.data.manifest import SENTENCE_STARTS, VOCABULARY_FILE, PretrainingManifest
 from spanbert_tf.data.rows import parse_records
 from spanbert_tf.errors import BadInputError, TrainingError
@@ -40,7 +41,6 @@ from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import MASK_TOKEN, is_continuation, load_vocabulary
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
-from spanbert_tf.training.run_directory import PRESET
 
 CONFIG = "spanbert_tiny"
 VOCABULARY_SIZE = 2000  # small, so that a short run sees each entry often

@@ -9,7 +9,7 @@ import keras_hub
 import tensorflow as tf
 
 from spanbert_tf.config import FinetuningConfig
-from spanbert_tf.config.run import VALIDATION_ROWS
+from spanbert_tf.config.run import CONFIG_FILE, PRESET, SCORES_FILE, VALIDATION_ROWS
 from spanbert_tf.data.records import Records, TaskManifest
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.text_files import parse_json
@@ -34,9 +34,8 @@ from spanbert_tf.training.configured_optimizer import add_adapters, compile_task
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import CheckStop, Evaluated, Job, check_best
 from spanbert_tf.training.run import run
-from spanbert_tf.training.run_directory import ADAPTER, CONFIG_FILE, PRESET
+from spanbert_tf.training.run_directory import ADAPTER
 
-SCORES_FILE = "scores.json"
 LOSS = "loss"  # of an evaluation, beside the official scores
 _PERFECT = 100.0 - 1e-9  # of all tasks' scores that are best where they are highest
 

@@ -22,7 +22,7 @@ GENERATOR = '<meta name="generator" content="spanbert-tf evaluate">'
 _HEAD_BYTES = 1024
 _MATRIX_CLASSES = 20  # more do not fit on a screen
 _NAMED_COLUMNS = 6  # more classes have numbers in their place
-_SHOWN_CONFUSIONS = 20
+SHOWN_CONFUSIONS = 20
 
 
 def render_page(
@@ -208,6 +208,6 @@ def _frequent_confusions(counts: collections.Counter) -> rich.table.Table:
     table = rich.table.Table("gold", "predicted", title="most frequent confusions")
     table.add_column("records", justify="right")
     wrong = collections.Counter({pair: n for pair, n in counts.items() if pair[0] != pair[1]})
-    for (label, other), count in wrong.most_common(_SHOWN_CONFUSIONS):
+    for (label, other), count in wrong.most_common(SHOWN_CONFUSIONS):
         table.add_row(label, other, f"{count:,}")
     return table

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from rich.filesize import decimal
 
 from spanbert_tf.config import FinetuningConfig, PretrainingConfig, flat_values
-from spanbert_tf.config.run import CONFIG_FILE, INPUTS_FILE, RUN_FORMAT
+from spanbert_tf.config.run import CONFIG_FILE, INPUTS_FILE, PRESET, RUN_FORMAT
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.contents import refuse_special_file
 from spanbert_tf.files.outputs import check_no_link, check_output, is_leftover, is_lock
@@ -20,7 +20,7 @@ from spanbert_tf.files.writing import write_text
 
 AnyConfig = TypeVar("AnyConfig", bound=FinetuningConfig | PretrainingConfig)
 
-CHECKPOINTS, PRESET, ADAPTER = "checkpoints", "preset", "adapter"
+CHECKPOINTS, ADAPTER = "checkpoints", "adapter"
 BACKEND = "KERAS_BACKEND"
 
 # When to stop, to look and to save, on which devices, and what is done after the last step: these

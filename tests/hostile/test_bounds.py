@@ -48,7 +48,7 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
 
 def test_a_long_passage_takes_memory_in_proportion_to_its_length():
     # Each token once a window would be 0.75 GiB.
-    packer = WindowPacker(1, 2, 0, sequence_length=64, stride=8)
+    packer = WindowPacker(1, 2, 0, sequence_length=64, stride=8, max_question_tokens=8)
     passage = tf.RaggedTensor.from_row_lengths(tf.range(40_000) % 90 + 5, [40_000])
     packed = []
     packer(tf.ragged.constant([[3]]), passage[:, :9])
@@ -59,7 +59,7 @@ def test_a_long_passage_takes_memory_in_proportion_to_its_length():
 
 def test_windows_of_a_long_passage_are_packed_a_few_at_a_time():
     """All of them, of a token each, would be 1.5 GiB."""
-    packer = WindowPacker(1, 2, 0, sequence_length=64, stride=1)
+    packer = WindowPacker(1, 2, 0, sequence_length=64, stride=1, max_question_tokens=8)
     passage = tf.RaggedTensor.from_row_lengths(tf.range(400_000) % 90 + 5, [400_000])
     planned, packed = [], []
 

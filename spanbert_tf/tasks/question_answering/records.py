@@ -32,6 +32,8 @@ OFFSET_STARTS, OFFSET_ENDS = "offset_starts", "offset_ends"
 HAS_MOST_CONTEXT = "has_most_context"
 OFFSET_DTYPE, FLAG_DTYPE = "uint32", "uint8"
 
+MAX_QUESTION_TOKENS = 64  # of a row, where records are written and where questions are answered
+
 
 class QuestionDataConfig(RowsConfig):
     """What the records of questions must be.

@@ -27,6 +27,7 @@ from spanbert_tf.tasks.question_answering.records import (
     END_POSITION,
     FLAG_DTYPE,
     HAS_MOST_CONTEXT,
+    MAX_QUESTION_TOKENS,
     OFFSET_DTYPE,
     OFFSET_ENDS,
     OFFSET_STARTS,
@@ -55,7 +56,6 @@ class QuestionOptions:
     Attributes:
         sequence_length: positions of a row at most (SpanBERT, appendix B: 512).
         stride: tokens from one window to the next (appendix B: 128).
-        max_question_tokens: tokens of a question at most; the rest is cut off and counted.
         question_first: `[CLS] question [SEP] passage [SEP]`, for checkpoints fine-tuned so.
         has_unanswerable: whether questions without an answer belong to the task (SQuAD 2.0).
         segment_aware: whether rows tell SegaBERT's positions: the question is paragraph 0, the
@@ -64,7 +64,6 @@ class QuestionOptions:
 
     sequence_length: int = 512
     stride: int = 128
-    max_question_tokens: int = 64
     question_first: bool = False
     has_unanswerable: bool = False
     segment_aware: bool = False
@@ -172,7 +171,7 @@ class QuestionRows(RowMaker):
         if counts["cut_questions"]:
             yield (
                 f"cut off: the end of {counts['cut_questions']:,} questions, after their first "
-                f"{self._options.max_question_tokens} tokens"
+                f"{MAX_QUESTION_TOKENS} tokens"
             )
 
     def _answer(
@@ -218,8 +217,8 @@ class QuestionRows(RowMaker):
     ) -> Iterator[Row]:
         """The rows of a question."""
         options, num_tokens = self._options, len(passage.token_ids)
-        self.counts["cut_questions"] += len(text.token_ids) > options.max_question_tokens
-        question_ids = text.token_ids[: options.max_question_tokens]
+        self.counts["cut_questions"] += len(text.token_ids) > MAX_QUESTION_TOKENS
+        question_ids = text.token_ids[:MAX_QUESTION_TOKENS]
         length = self._room(question, len(question_ids), num_tokens)
         starts = window_starts(num_tokens, length, options.stride)
         best = windows_with_most_context(starts, num_tokens, length)  # [T]

@@ -35,6 +35,7 @@ from spanbert_tf.tasks.relation_extraction.records import (
 )
 from spanbert_tf.tasks.relation_extraction.rows import marked_text_of
 from spanbert_tf.tasks.report import (
+    SHOWN_CONFUSIONS,
     ClassScore,
     class_scores,
     marked_parts,
@@ -52,7 +53,6 @@ first: `labels` (string) and `probabilities` (float32), both [N, top k]. Where a
 not in its text or overlaps the other, labels are empty and probabilities 0; the other texts of the
 batch have their answers."""
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
-_SHOWN_CONFUSIONS = 20
 _NOTES = ("subject", "object", "subject and object")
 
 
@@ -192,7 +192,7 @@ class RelationExtraction(Task):
         confusions = collections.Counter(pair for pair in pairs if pair[0] != pair[1])
         names = {
             pair: f"confusion-{number}"
-            for number, (pair, _) in enumerate(confusions.most_common(_SHOWN_CONFUSIONS), start=1)
+            for number, (pair, _) in enumerate(confusions.most_common(SHOWN_CONFUSIONS), start=1)
         }
         examples = outcome.records.lines(EXAMPLES_FILE)
         records = [

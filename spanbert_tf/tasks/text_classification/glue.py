@@ -10,6 +10,7 @@ from collections.abc import Sequence
 ENTAILMENT = ("entailment", "not_entailment")
 _NLI = ("contradiction", "entailment", "neutral")
 _BINARY = ("0", "1")
+EVALUATION_FILE = "evaluation.json"  # the scores of predictions, beside them
 _SENTENCES = ("sentence1", "sentence2")
 
 

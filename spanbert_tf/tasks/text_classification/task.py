@@ -29,7 +29,12 @@ from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.tasks.pipeline import best_of, clean_texts, text_specs
 from spanbert_tf.tasks.report import class_scores, print_class_scores, print_confusions, render_page
 from spanbert_tf.tasks.task import Outcome, Task
-from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, submission_file, submission_text
+from spanbert_tf.tasks.text_classification.glue import (
+    EVALUATION_FILE,
+    GLUE_TASKS,
+    submission_file,
+    submission_text,
+)
 from spanbert_tf.tasks.text_classification.metrics import (
     MAIN_METRIC,
     has_correlation,
@@ -51,7 +56,7 @@ _PAIRS = ("single texts", "pairs of texts")
 _PAIR_ADVICE = ("without --text-pair-column", "with --text-pair-column, or of pairs")
 _NUMBERS = ("texts with classes as labels", "texts with numbers as labels")
 _NUMBER_ADVICE = ("without --regression", "with --regression")
-PREDICTIONS_FILE, EVALUATION_FILE = "predictions.jsonl", "evaluation.json"
+PREDICTIONS_FILE = "predictions.jsonl"
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _SURE = 0.9
 _FAR = 1.0  # of a regression; a fifth of the range of STS-B
