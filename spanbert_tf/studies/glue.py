@@ -5,12 +5,13 @@ import math
 import os
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NotRequired, TypeVar
 
 import numpy as np
 import rich.table
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
-from spanbert_tf.config.run import CONFIG_FILE, INPUTS_FILE, VALIDATION_ROWS
+from spanbert_tf.config.run import CONFIG_FILE, INPUTS_FILE, PRESET, SCORES_FILE, VALIDATION_ROWS
 from spanbert_tf.config.settings import read_settings
 from spanbert_tf.console import DataConsole, table_console
 from spanbert_tf.errors import BadInputError, reason
@@ -20,6 +21,7 @@ from spanbert_tf.files.preset_files import golden_digest
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import output_file
 from spanbert_tf.tasks.text_classification.glue import (
+    EVALUATION_FILE,
     GLUE_TASKS,
     HEADER,
     SCORE_RANGE,
@@ -27,14 +29,13 @@ from spanbert_tf.tasks.text_classification.glue import (
 )
 from spanbert_tf.terminal import print_line
 
+T = TypeVar("T")
 Scores = Mapping[str, Mapping[str, float]]  # data set → metric → percent
 
 _SUBMISSION = OutputKind("a submission to GLUE", "CoLA.tsv")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # so that the same predictions are the same bytes
 _MISSING = "-"
-_SCORES, _EVALUATION = "scores.json", "evaluation.json"
-_PRESET = "preset"
-_NOT_SEARCHED = frozenset({"checkpoints", _PRESET, "logs"})
+_NOT_SEARCHED = frozenset({"checkpoints", PRESET, "logs"})
 _MATCHED, _MISMATCHED = "mnli", "mnli_mm"
 _TITLES = {submission_file(name): name for name in GLUE_TASKS}
 # Columns of table 5 (SpanBERT): title → data sets.
@@ -64,6 +65,16 @@ _SEGABERT_AVERAGES = {  # SegaBERT, tables 1 and 3
     "SegaBERT large (dev)": 86.5,
     "SegaBERT large (test)": 83.3,
 }
+
+
+class _Evaluation(TypedDict):
+    dataset: NotRequired[str | None]
+    rows: NotRequired[int | None]
+    golden_sha256: NotRequired[str | None]
+    scores: NotRequired[dict[str, float] | None]
+
+
+_Inputs = TypedDict("_Inputs", {VALIDATION_ROWS: NotRequired[int | None]})
 
 
 class Result(NamedTuple):
@@ -206,7 +217,8 @@ def find_results(runs: str) -> dict[str, Result]:
     A run of `finetune` has those of its validation data; predictions of `predict --data` for a
     development set have theirs, such as those of a model of MNLI for the mismatched set. Those of
     another number of texts than the development set has do not count. Nothing is chosen on the
-    mismatched set: its scores are those of the model that is best on the matched one.
+    mismatched set: its scores are those of the model that is best on the matched one, or may be:
+    some presets have no `golden.json` to be known by.
     """
     found: dict[str, list[Result]] = {}
     for directory, names in _directories(runs):
@@ -224,19 +236,17 @@ def find_results(runs: str) -> dict[str, Result]:
 
 def _of_chosen_model(mismatched: list[Result], matched: Result | None) -> Result | None:
     """The result on MNLI's mismatched set that goes with the one on its matched set."""
-    if matched is not None and matched.golden_sha256 is not None:
-        for result in mismatched:
-            if result.golden_sha256 == matched.golden_sha256:
-                return result
-    if len(mismatched) == 1:  # some presets have no golden.json
-        return mismatched[0]
-    if mismatched:
-        chosen = f"that of {matched.path}" if matched else "chosen on the matched set"
+    chosen = matched and matched.golden_sha256
+    of_chosen = [result for result in mismatched if chosen and result.golden_sha256 == chosen]
+    if not of_chosen and len(mismatched) == 1 and None in (chosen, mismatched[0].golden_sha256):
+        of_chosen = mismatched  # which of the models it is of is not known
+    if mismatched and not of_chosen:
+        whose = f"of {matched.path}" if matched else "chosen on the matched set"
         print_line(
-            f"{GLUE_TASKS[_MISMATCHED].title}: {len(mismatched)} results, none of which is known "
-            f"to be of the model {chosen}: none counts; predict that set with this model again",
+            f"{GLUE_TASKS[_MISMATCHED].title}: no result (of {len(mismatched)}) is known to be of "
+            f"the model {whose}: none counts; predict that set with this model again",
         )
-    return None
+    return of_chosen[0] if of_chosen else None
 
 
 def find_predictions(runs: str) -> dict[str, str]:
@@ -264,20 +274,21 @@ def _directories(runs: str) -> Iterable[tuple[str, list[str]]]:
 
 
 def _results_in(directory: str, names: list[str]) -> Iterator[tuple[str, Result]]:
-    if CONFIG_FILE in names and _SCORES in names:
+    if CONFIG_FILE in names and SCORES_FILE in names:
         settings = read_settings(os.path.join(directory, CONFIG_FILE), layer=0)
         named = settings.get("data.dataset")
-        if named is not None and named.value in GLUE_TASKS:
-            path = os.path.join(directory, _SCORES)
-            digest = golden_digest(os.path.join(directory, _PRESET))
+        # Of a stranger's file it may be a list, which is no key.
+        if named is not None and isinstance(named.value, str) and named.value in GLUE_TASKS:
+            path = os.path.join(directory, SCORES_FILE)
+            digest = golden_digest(os.path.join(directory, PRESET))
             rows = _validation_rows(directory) if INPUTS_FILE in names else None
             if _is_of_development_set(named.value, rows, path):
                 yield from _result(named.value, _read(path, dict[str, float]), path, digest)
-    if _EVALUATION in names:
-        path = os.path.join(directory, _EVALUATION)
-        content = _read(path, dict[str, str | int | dict[str, float] | None])
+    if EVALUATION_FILE in names:
+        path = os.path.join(directory, EVALUATION_FILE)
+        content = _read(path, _Evaluation)
         dataset, scores = content.get("dataset"), content.get("scores")
-        is_scored = dataset in GLUE_TASKS and isinstance(scores, dict)
+        is_scored = dataset in GLUE_TASKS and scores is not None
         if is_scored and _is_of_development_set(dataset, content.get("rows"), path):
             yield from _result(dataset, scores, path, content.get("golden_sha256"))
 
@@ -285,7 +296,7 @@ def _results_in(directory: str, names: list[str]) -> Iterator[tuple[str, Result]
 def _validation_rows(directory: str) -> int | None:
     """How many texts the scores of a run are of; `None` without validation data."""
     path = os.path.join(directory, INPUTS_FILE)
-    return _read(path, dict[str, str | int | None]).get(VALIDATION_ROWS)
+    return _read(path, _Inputs).get(VALIDATION_ROWS)
 
 
 def _is_of_development_set(dataset: str, rows: int | None, path: str) -> bool:
@@ -311,7 +322,7 @@ def _result(
         yield dataset, Result(scores, os.path.dirname(path), golden_sha256)
 
 
-def _read(path: str, kind: type) -> dict:
+def _read(path: str, kind: type[T]) -> T:
     return parse_json(_text(path), kind, path, "evaluate the run again")
 
 

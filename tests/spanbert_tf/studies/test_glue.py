@@ -124,8 +124,14 @@ def test_nothing_is_chosen_on_the_mismatched_set(tmp_path, capfd):
         write_evaluation(runs / f"mm_{name}", "mnli_mm", score, **facts)
     assert "mnli_mm" not in find_results(str(runs))
     printed = capfd.readouterr().out
-    assert printed.startswith("MNLI-mm: 2 results, none of which is known to be of the model that")
-    assert str(runs / "b" / "mnli") in printed
+    said = "MNLI-mm: no result (of {}) is known to be of the model of " + str(runs / "b" / "mnli")
+    assert printed.startswith(said.format(2))
+    (runs / "mm_c" / "evaluation.json").unlink()  # one alone is of another model as well
+    assert "mnli_mm" not in find_results(str(runs))
+    assert capfd.readouterr().out.startswith(said.format(1))
+    (runs / "b" / "mnli" / "preset" / "golden.json").rename(runs / "golden.json")
+    assert find_results(str(runs))["mnli_mm"].scores["score"] == 85.0  # it may be of this one
+    (runs / "golden.json").rename(runs / "b" / "mnli" / "preset" / "golden.json")
     (runs / "b").rename(runs / "moved")  # weights, not paths, tell whose scores they are
     facts = {"rows": 9832, "preset": "preset", "golden_sha256": digests["b"]}
     write_evaluation(runs / "mm_b", "mnli_mm", 83.0, **facts)
@@ -189,6 +195,23 @@ def test_linked_runs_count_and_each_once(runs, tmp_path, capfd):
 def test_folder_without_glue_is_refused(tmp_path, capfd):
     assert glue(tmp_path) == 2
     assert "holds no scores of GLUE" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("evaluation.json", '{"dataset": {"a": 1.0}}', "evaluation.json: dataset: "),
+        ("evaluation.json", '{"dataset": "rte", "scores": {}, "rows": "x"}', "json: rows: "),
+        ("inputs.json", '{"validation_rows": "x"}', "inputs.json: validation_rows: "),
+        ("config.yaml", "data: {dataset: [x]}", "holds no scores of GLUE"),
+    ],
+)
+def test_files_of_other_types_are_one_line(name, text, said, tmp_path, capfd):
+    write_run(tmp_path / "runs", "rte", {"score": 50.0, "accuracy": 50.0})
+    (tmp_path / "runs" / "rte" / name).write_text(text)
+    assert glue(tmp_path / "runs") == 2
+    err = capfd.readouterr().err
+    assert said in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "scores.json", "preset/golden.json"])
