@@ -93,6 +93,13 @@ def described_task(config: FinetuningConfig, encoder: PretrainingConfig) -> Desc
     return undrawn(build), task_batch(info, task, config.training.batch_size)
 
 
+def positions_of_row(config: AnyConfig) -> int:
+    """Positions of a row of a training batch; of a document, those of all its segments."""
+    data = config.data
+    segments = getattr(data, "max_training_segments", 1)
+    return (segments or default_training_segments(data.sequence_length)) * data.sequence_length
+
+
 def described_records(task: Task, config: FinetuningConfig, size: int) -> TaskManifest:
     """What records for a configuration would say of themselves, with as many labels as usual."""
     data = config.data.model_dump()
@@ -100,7 +107,6 @@ def described_records(task: Task, config: FinetuningConfig, size: int) -> TaskMa
     count = _LABELS.get(task.name, len(glue.labels) if glue and glue.labels else 2)
     if glue and glue.is_regression:
         count = 1
-    segments = data.get("max_training_segments")
     said = {
         "vocabulary_hash": "",
         "vocabulary_size": size,
@@ -115,7 +121,7 @@ def described_records(task: Task, config: FinetuningConfig, size: int) -> TaskMa
         "is_pair": bool(glue and glue.is_pair),
         "is_regression": bool(glue and glue.is_regression),
         **data,
-        "max_training_segments": segments or default_training_segments(data["sequence_length"]),
+        "max_training_segments": positions_of_row(config) // config.data.sequence_length,
     }
     fields = [field.name for field in dataclasses.fields(task.info_class)]
     if missing := [name for name in fields if name not in said and name != "version"]:

@@ -13,7 +13,12 @@ from spanbert_tf.studies.compiled_step import (
     compile_step,
     distribute,
 )
-from spanbert_tf.studies.described_run import AnyConfig, described_pretraining, described_task
+from spanbert_tf.studies.described_run import (
+    AnyConfig,
+    described_pretraining,
+    described_task,
+    positions_of_row,
+)
 from spanbert_tf.terminal import print_line
 
 _SHARE = 0.4  # of the least time's speed that a run can be expected to reach
@@ -151,7 +156,7 @@ def _advice(config: AnyConfig) -> str:
 def report(step: CompiledStep, config: AnyConfig, machine: Machine) -> list[str]:
     """What a plan prints."""
     training, chip, count = config.training, machine.chip, len(machine.devices)
-    rows, length = training.batch_size, config.data.sequence_length
+    rows, length = training.batch_size, positions_of_row(config)
     sent = step.sent(count)
     seconds = {
         "compute": step.operations / chip.operations,
@@ -163,7 +168,7 @@ def report(step: CompiledStep, config: AnyConfig, machine: Machine) -> list[str]
     least = ", ".join(f"{1000 * value:,.3g} ms of {name}" for name, value in seconds.items())
     parts = training.accumulation_steps
     lines = [
-        f"{machine.name}: {rows:,} rows of {length}, {rows // count:,} a chip"
+        f"{machine.name}: {rows:,} rows of {length:,}, {rows // count:,} a chip"
         + f" in {parts} micro-batches" * (parts > 1)
         + f"; {training.precision}, recompute {training.recompute}",
         f"  memory: fits, {step.memory / _GIB:.2f} of {chip.memory / _GIB:.1f} GiB a chip "

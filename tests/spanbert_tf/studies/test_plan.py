@@ -20,7 +20,7 @@ from spanbert_tf.studies.compiled_step import (
     shortage,
 )
 from spanbert_tf.studies.described_run import pretraining_batch
-from spanbert_tf.studies.plan import configured, fitting, largest_count
+from spanbert_tf.studies.plan import configured, fitting, largest_count, report
 from spanbert_tf.tasks.table import load_task_config
 
 CODE = """HloModule jit_step
@@ -138,6 +138,25 @@ def test_a_step_that_a_card_has_no_room_for_is_refused():
     step = CompiledStep(**sizes, memory=chip.memory + 1, collectives={}, compiled=None)
     with pytest.raises(OutOfMemory, match=r"needs 31\.7 of 31\.7 GiB"):
         fitting(step, Machine("v100:1", chip, (0,)))
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("squad_v1", "32 rows of 512"),
+        ("coreference_spanbert_base", "1 rows of 1,152"),  # 3 segments of 384
+        ("coreference_bert_base", "1 rows of 1,408"),  # 11 of 128
+    ],
+)
+def test_positions_of_a_document_are_those_of_all_its_segments(name, rows):
+    sizes = dict.fromkeys(("memory", "weights", "optimizer", "activations"), 0)
+    sizes |= {"operations": 0.4 * CHIPS["v5e"].operations, "traffic": 0}  # 0.4 s: 1 s is expected
+    step = CompiledStep(**sizes, collectives={}, compiled=None)
+    machine = Machine("v5e:1x1", CHIPS["v5e"], (0,))
+    lines = report(step, load_task_config(name), machine)
+    assert lines[0].startswith(f"v5e:1x1: {rows},")
+    count, length = (int(part.replace(",", "")) for part in rows.split(" rows of "))
+    assert f"{count * length:,} tokens/s" in lines[-1]
 
 
 def test_rows_that_chips_cannot_share_are_refused():
