@@ -146,6 +146,10 @@ class Task(Pipeline):
         (y,) = found.values()
         return x, y - self.first_label if self.first_label else y
 
+    def targets(self, model: Model, records: Records, y: Any) -> Any:
+        """`y` of `parse` as the model numbers its labels; by default as the records do."""
+        return y
+
     def dataset(self, records: Records, **options: bool | int) -> tf.data.Dataset:
         """Batches of the records, rows of similar length together; options of `packed_batches`."""
         return packed_batches(records, self.parse, **options)
@@ -229,6 +233,7 @@ class Task(Pipeline):
             with_loss: whether the loss is computed; it is 0 otherwise.
         """
         dataset = self.dataset(records, batch_size=batch_size, training=False)
+        dataset = dataset.map(lambda x, y: (x, self.targets(model, records, y)))
         num_labelled = records.info.num_training_rows
 
         def compute(x: dict, y: Any) -> tuple[Any, dict[str, tuple]]:
@@ -263,6 +268,13 @@ class Task(Pipeline):
             after_batch()
         loss = sum(float(total) / float(max(count, 1)) for total, count in totals.values())
         return self.collect(model, records, [rows[number] for number in range(len(rows))]), loss
+
+
+def renumbered(numbers: tf.Tensor, labels: Sequence[str], known: Sequence[str]) -> tf.Tensor:
+    """Numbers of labels as those of known ones, int32 [...]; -1 for none, and what is not known."""
+    number_of = {name: number for number, name in enumerate(known)}
+    of_labels = tf.constant([-1, *(number_of.get(name, -1) for name in labels)], numbers.dtype)
+    return tf.gather(of_labels, numbers + 1)
 
 
 def pieces_of_row(x: dict[str, np.ndarray], vocabulary: Sequence[str]) -> list[str]:

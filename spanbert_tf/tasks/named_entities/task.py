@@ -36,7 +36,7 @@ from spanbert_tf.tasks.named_entities.records import (
 )
 from spanbert_tf.tasks.pipeline import string_tensor, text_specs
 from spanbert_tf.tasks.report import marked_parts, print_class_scores, render_page
-from spanbert_tf.tasks.task import Outcome, Task
+from spanbert_tf.tasks.task import Outcome, Task, renumbered
 from spanbert_tf.terminal import print_line
 
 _PIPELINE_NAMES = {  # of an entity: ours and those of the pipeline
@@ -120,15 +120,17 @@ class NamedEntities(Task):
 
     def check_model(self, model: SpanBertTokenClassifier, records: Records, preset: str) -> None:
         """Labels are compared by name; what the model never saw can only be missed."""
-        names, known = model.labels, (BEGIN, INSIDE)
-        if others := [name for name in names if name != OUTSIDE and not name.startswith(known)]:
+        names, labels = (
+            [name for name in labels if name != OUTSIDE]  # which all records have
+            for labels in (model.labels, records.info.labels)
+        )
+        if others := [name for name in names if not name.startswith((BEGIN, INSIDE))]:
             raise MismatchError(
                 f"{preset}: its label {others[0]!r} is neither {OUTSIDE} nor one that begins with "
                 f"{BEGIN} or {INSIDE}, which are the only ones that can be scored"
             )
-        labels = records.info.labels
         unknown = [label for label in labels if label not in names]
-        if len(unknown) == len(labels):
+        if unknown and len(unknown) == len(labels):
             raise MismatchError(
                 f"{records}: has none of the labels of {preset} ({', '.join(names[:5])}, …)"
             )
@@ -150,6 +152,10 @@ class NamedEntities(Task):
             dropout=backbone.dropout,
             aggregation_strategy=config.prediction.aggregation_strategy,
         )
+
+    def targets(self, model: SpanBertTokenClassifier, records: Records, y: tf.Tensor) -> tf.Tensor:
+        """By name; labels that the model does not know are no targets."""
+        return renumbered(y, records.info.labels, model.labels)
 
     def predict_batch(
         self, model: SpanBertTokenClassifier, x: dict, outputs: tf.Tensor

@@ -28,7 +28,7 @@ from spanbert_tf.serving.packing import listed
 from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.tasks.pipeline import best_of, clean_texts, text_specs
 from spanbert_tf.tasks.report import class_scores, print_class_scores, print_confusions, render_page
-from spanbert_tf.tasks.task import Outcome, Task
+from spanbert_tf.tasks.task import Outcome, Task, renumbered
 from spanbert_tf.tasks.text_classification.glue import (
     EVALUATION_FILE,
     GLUE_TASKS,
@@ -188,6 +188,11 @@ class TextClassification(Task):
         kind = "float32" if rows.info.is_regression else "int64"
         x, found = rows.parse(serialized, width, {LABEL: kind})
         return x, found[LABEL]
+
+    def targets(self, model: SpanBertTextClassifier, records: Records, y: tf.Tensor) -> tf.Tensor:
+        """Classes by name: the order of the records' may be another."""
+        info = records.info
+        return y if info.is_regression else renumbered(y, info.labels, model.labels)
 
     def predict_batch(
         self, model: SpanBertTextClassifier, x: dict, outputs: tf.Tensor

@@ -72,6 +72,20 @@ def test_model_with_labels_of_another_scheme_is_refused(label):
         NamedEntities().check_model(model, records, "preset")
 
 
+def test_records_without_any_type_of_the_model_are_refused(capsys):
+    """O is in all records."""
+    model = types.SimpleNamespace(labels=["O", "B-PER", "I-PER"])
+    others = made_up_records([], labels=["O", "B-GENE", "I-GENE"])
+    with pytest.raises(MismatchError, match=r"has none of the labels of preset \(B-PER, I-PER, …"):
+        NamedEntities().check_model(model, others, "preset")
+    for labels in (["O"], ["O", "B-PER", "I-PER"]):
+        NamedEntities().check_model(model, made_up_records([], labels=labels), "preset")
+    assert capsys.readouterr().out == ""
+    some = made_up_records([], labels=["O", "B-GENE", "I-GENE", "B-PER", "I-PER"])
+    NamedEntities().check_model(model, some, "preset")
+    assert "preset knows nothing of B-GENE, I-GENE" in capsys.readouterr().out
+
+
 class TestNamedEntities(TaskTests):
     config_text = "task: named_entities\nprediction: {aggregation_strategy: first}\n"
     vocabulary = SPECIAL + WORDS
