@@ -20,7 +20,11 @@ Labels = Sequence[str] | Sequence[float]
 # Name → function of scikit-learn or SciPy, and its options.
 _METRICS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "accuracy": ("sklearn.metrics:accuracy_score", {}),
-    "f1": ("sklearn.metrics:f1_score", {"pos_label": _POSITIVE, "zero_division": 0}),
+    # Of that class alone, whatever others a model knows.
+    "f1": (
+        "sklearn.metrics:f1_score",
+        {"labels": [_POSITIVE], "average": "macro", "zero_division": 0},
+    ),
     # The mean over the classes that there are, in labels or predictions.
     "macro_f1": ("sklearn.metrics:f1_score", {"average": "macro", "zero_division": 0}),
     "matthews": ("sklearn.metrics:matthews_corrcoef", {}),

@@ -30,6 +30,13 @@ def test_matthews_f1_and_accuracy_are_those_by_hand(pairs):
     assert mrpc["score"] == pytest.approx((mrpc["f1"] + mrpc["accuracy"]) / 2)
 
 
+def test_f1_is_of_the_class_1_whatever_others_a_model_knows():
+    gold, predicted = ["1", "1", "0", "1"], ["1", "2", "1", "0"]
+    scores = score_labels(gold, predicted, dataset="mrpc", is_regression=False)
+    assert scores["f1"] == pytest.approx(200 * 1 / (2 * 1 + 1 + 2))
+    assert scores["accuracy"] == 25.0
+
+
 def test_correlations_are_those_by_hand():
     gold, predicted = [0.0, 1.0, 2.0, 5.0], [1.0, 0.5, 3.0, 30.0]
     scores = score_labels(gold, predicted, dataset="stsb", is_regression=True)
