@@ -142,6 +142,8 @@ def predict(
         raise click.UsageError("--top-k is for --input alone; leave it out")
     if data is not None and source_format is not None:
         raise click.UsageError("--format is for --input alone; leave it out")
+    if data is not None and output == "-":
+        raise click.UsageError("--output - is for --input alone; name a directory")
     import_keras()
     if source is not None:
         from spanbert_tf.tasks.prediction import predict_lines

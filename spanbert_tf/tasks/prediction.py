@@ -28,7 +28,16 @@ _ADVICE = (
 SAVED_MODEL = "saved_model"
 _PREDICTIONS = OutputKind("predictions", "")
 _SHOWN_LABELS = 20
-_KEYS = {"score", "clusters", "embedding"}  # one of which each prediction has, and no raw input
+# The keys of predictions, by which a file of them is known: all of them, and no others.
+_SHAPES = (
+    {"label", "score"},
+    {"entity_group", "score", "word", "start", "end"},
+    {"score", "start", "end", "answer"},
+    {"score", "token", "token_str", "sequence"},
+    {"text", "clusters", "strings"},
+    {"doc_key", "text", "clusters", "strings"},
+    {"embedding"},
+)
 
 
 class Predictor:
@@ -173,7 +182,7 @@ def predict_lines(
         output: path of the predictions, or `-` for standard output; UTF-8, too.
         source_format: `"jsonlines"`, objects of the task's fields, blank
             lines passed over; `"text"`, a text a line, blank ones too, so that the predictions'
-            lines are those of the texts.
+            lines are those of the texts. A carriage return alone ends no line.
         top_k: as for `Predictor`.
         batch_size: as for `Predictor`.
         precision: as for `Predictor`.
@@ -181,9 +190,11 @@ def predict_lines(
 
     Raises:
         BadInputError: a line is no JSON object with the task's fields, or a text of a task that
-            reads more; or the output exists or cannot be written.
+            reads more; or the output is the source, exists or cannot be written.
     """
     if output != "-":
+        if all(map(os.path.exists, (source, output))) and os.path.samefile(source, output):
+            raise BadInputError(f"{output}: is --input, too; name another output")
         output = check_output_file(output, _PREDICTIONS, _holds_predictions, overwrite=overwrite)
     lines = dict(_read_lines(source, source_format))
     inputs = list(lines.values())
@@ -291,7 +302,7 @@ def _holds_predictions(path: str) -> bool:
         return False
     while isinstance(found, list) and found:
         found = found[0]
-    return found == [] or (isinstance(found, dict) and not _KEYS.isdisjoint(found))
+    return found == [] or (isinstance(found, dict) and found.keys() in _SHAPES)
 
 
 def _name(source: str) -> str:
@@ -304,10 +315,11 @@ def _read_lines(source: str, source_format: str) -> Iterator[tuple[int, str | di
     try:
         # Standard input, 0, is not this function's to close.
         is_file = source != "-"
-        with open(source if is_file else 0, encoding="utf-8-sig", closefd=is_file) as lines:
+        options = {"encoding": "utf-8-sig", "newline": "\n", "closefd": is_file}
+        with open(source if is_file else 0, **options) as lines:
             for number, line in enumerate(lines, start=1):
                 if source_format == "text":
-                    yield number, line.removesuffix("\n")
+                    yield number, line.removesuffix("\n").removesuffix("\r")
                 elif line.strip():
                     yield number, _read_line(line, f"{name}: line {number}")
     except (OSError, UnicodeDecodeError) as error:

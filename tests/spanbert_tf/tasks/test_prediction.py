@@ -124,6 +124,8 @@ def test_plain_lines_are_texts_and_keep_their_places(predictor_of, tmp_path):
     predict = predictor_of("text_classification")
     texts = ["ann has the cat .", "", " who has bob ? ", "[1, 2]"]
     expected = rounded(predict(texts))
+    texts.insert(1, "ann\rhas")  # which is one line to `wc -l`
+    expected.insert(1, rounded(predict(texts[1])))
     for end, before in (("\n", ""), ("\r\n", "\ufeff")):
         for last in ("", end):
             content = (before + end.join(texts) + last).encode()
@@ -172,6 +174,49 @@ def test_the_format_is_refused_where_records_are_read(tmp_path):
     arguments = ["--preset", "p", "--data", str(tmp_path), "--output", "out", "--format", "text"]
     result = click.testing.CliRunner().invoke(predict_command, arguments)
     assert result.exit_code == 2 and "--format is for --input alone" in result.output
+
+
+def test_standard_output_is_refused_where_records_are_read(tmp_path):
+    arguments = ["--preset", "p", "--data", str(tmp_path), "--output", "-"]
+    result = click.testing.CliRunner().invoke(predict_command, arguments)
+    assert result.exit_code == 2 and "--output - is for --input alone; name a" in result.output
+
+
+@pytest.mark.parametrize("name", PREDICTORS)
+def test_predictions_of_each_task_are_known_as_such(name, predictor_of, tmp_path):
+    predict, item = predictor_of(name), ALL_INPUTS[name]
+    for top_k in (None, 2):
+        for _ in range(2):  # the second time over those of the first
+            content = f"{json.dumps(item)}\n".encode()
+            write_and_predict(predict, tmp_path / "in", content, top_k=top_k)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"text": "Fine.", "score": 4.2},
+        {"doc_key": "a_0", "sentences": [["Ann"]], "clusters": []},
+        {"text": "Fine.", "embedding": [1.0]},
+        {"text": "Fine.", "label": "good", "score": 0.9},
+    ],
+)
+def test_data_with_a_key_of_predictions_is_not_replaced(line, tmp_path):
+    source, kept = tmp_path / "in.jsonl", tmp_path / "data.jsonl"
+    source.write_text('{"text": "Fine."}\n')
+    kept.write_text(f"{json.dumps(line)}\n")
+    with pytest.raises(BadInputError, match="holds other things than predictions"):
+        predict_lines("p", str(source), str(kept), overwrite=True)
+    assert kept.read_text() == f"{json.dumps(line)}\n"
+
+
+def test_the_input_is_never_the_output(tmp_path):
+    """Though its lines look like predictions."""
+    source = tmp_path / "answers.jsonl"
+    source.write_text('{"label": "good", "score": 0.9}\n')
+    (tmp_path / "link").symlink_to(source)
+    for output in (source, tmp_path / "link"):
+        with pytest.raises(BadInputError, match=f"^{output}: is --input, too; name another"):
+            predict_lines("p", str(source), str(output), overwrite=True)
 
 
 def test_words_in_answers_are_slices_of_the_text_that_was_given(predictor_of):
