@@ -16,7 +16,11 @@ from spanbert_tf.tasks.report import render_page
 from spanbert_tf.tasks.task import Outcome
 
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
-_FILTERS = {"missed": "with missed links", "wrong": "with wrong links", "right": "all right"}
+_FILTERS = {
+    "missed": "with missed links or mentions",
+    "wrong": "with wrong links or mentions",
+    "right": "all right",
+}
 _OFF = "\u2260"  # of a mention that is not in the cluster of that number beside it
 _GOLDEN_ANGLE = 0.618034  # neighbouring numbers are far apart in colour
 _MAX_SHOWN = 60  # links of each kind
@@ -65,7 +69,10 @@ def _record(line: DocumentLine, predicted: Clusters) -> dict:
     numbers = cluster_numbers(gold, predicted)
     of_gold = _numbers_of_spans(gold, range(len(gold)))
     of_predicted = _numbers_of_spans(predicted, numbers)
-    kinds = ["missed"] * bool(missed) + ["wrong"] * bool(wrong)
+    mentions, found = ({span for _, span in of_clusters} for of_clusters in (of_gold, of_predicted))
+    # Clusters of one mention have no links.
+    kinds = ["missed"] * bool(missed or mentions - found)
+    kinds += ["wrong"] * bool(wrong or found - mentions)
     return {
         "kinds": kinds or ["right"],
         "name": f"{line['name']}, part {line['part']}",

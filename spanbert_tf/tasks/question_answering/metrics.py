@@ -41,11 +41,7 @@ def score_answers(
     final = {item.id: item.text_under(null_threshold) for item in answered}
     # Null odds of 0 leave the answers as they are given.
     scores = squad_evaluate_v2_0.evaluate(_dataset(questions), final, dict.fromkeys(final, 0.0))
-    each = score_each(questions, [item.candidates[0].text for item in answered])
-    best = {
-        name: _best_threshold(questions, answered, [score[name] for score in each])
-        for name in ("exact_match", "f1")
-    }  # name → (percent, threshold)
+    best = _best_thresholds(questions, answered)
     return {
         "exact_match": scores["exact"],
         "f1": scores["f1"],
@@ -65,19 +61,25 @@ def choose_null_threshold(questions: Sequence[dict], answered: Sequence[Answered
     The official script's search takes probabilities: it begins at 0, which means "never answer"
     among probabilities only. The odds here are differences of logits and can be negative.
     """
-    each = score_each(questions, [item.candidates[0].text for item in answered])
-    return _best_threshold(questions, answered, [score["f1"] for score in each])[1]
+    return _best_thresholds(questions, answered)["f1"][1]
+
+
+def _best_thresholds(
+    questions: Sequence[dict], answered: Sequence[AnsweredQuestion]
+) -> dict[str, tuple[float, float]]:
+    """Of each score the best mean over all thresholds, and the lowest threshold that reaches it."""
+    texts = [item.candidates[0].text for item in answered]
+    both = [score_each(questions, said) for said in (texts, [""] * len(texts))]
+    return {
+        name: _best_threshold(answered, *(np.array([one[name] for one in each]) for each in both))
+        for name in ("exact_match", "f1")
+    }
 
 
 def _best_threshold(
-    questions: Sequence[dict], answered: Sequence[AnsweredQuestion], scores: Sequence[float]
+    answered: Sequence[AnsweredQuestion], answering: np.ndarray, abstaining: np.ndarray
 ) -> tuple[float, float]:
-    """The best mean over all thresholds, in percent, and the lowest threshold that reaches it.
-
-    The scores are those of the questions if all are answered.
-    """
-    answering = np.array(scores)
-    abstaining = np.array([0.0 if line["gold_texts"] else 100.0 for line in questions])
+    """The best mean and its threshold, from the scores if all or none are answered, in percent."""
     odds = np.array([item.null_odds for item in answered])
     order = np.argsort(odds, kind="stable")
     ordered = odds[order]
@@ -104,7 +106,8 @@ def score_each(questions: Sequence[dict], answers: Sequence[str]) -> list[dict[s
     # One call a question takes no longer than one for all (0.6 s for 12,000; what takes time is to
     # normalise answers), and the script offers the scores of each question by no public function.
     for question, answer in zip(questions, answers, strict=True):
-        # The script of SQuAD 2.0 scores a question with an answer as that of 1.1 does.
+        # The script of SQuAD 2.0 scores a question with an answer as that of 1.1 does, unless the
+        # gold answer has no words but articles: there it wants no answer.
         found = squad_evaluate_v2_0.evaluate(_dataset([question]), {question["id"]: answer})
         scores.append({"exact_match": found["exact"], "f1": found["f1"]})
     return scores

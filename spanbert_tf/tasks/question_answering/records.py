@@ -6,7 +6,7 @@ those that are not trained at its end; `windows.lengths.npy` their lengths; `que
 """
 
 import dataclasses
-from typing import Annotated, ClassVar, Literal, NotRequired
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Lt
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
@@ -82,7 +82,7 @@ class QuestionLine(TypedDict):
     question: str
     context_index: Annotated[int, Ge(0)]
     gold_texts: list[str]
-    gold_spans: NotRequired[list[list[int]]]
+    gold_spans: list[list[int]]
     is_impossible: bool
 
 

@@ -270,9 +270,9 @@ class QuestionAnswering(Task):
             _record(question, contexts[question["context_index"]], *others, outcome.by)
             for question, *others in zip(*columns, strict=True)
         ]
-        means = {name: sum(score[name] for score in each) / len(each) for name in each[0]}
+        shown = {name: scores[name] for name in ("exact_match", "f1")}
         return render_page(
-            _TEMPLATE, title, records, _FILTERS, unit="questions", by=outcome.by, **means
+            _TEMPLATE, title, records, _FILTERS, unit="questions", by=outcome.by, **shown
         )
 
     def describe(self, info: QuestionAnsweringInfo) -> str:

@@ -87,6 +87,19 @@ def test_the_text_of_a_document_is_there_without_a_click_and_its_clusters_have_n
     assert "baseline [1] Ann" in Reader(coreference(clusters, same, "baseline")).text
 
 
+@pytest.mark.parametrize(
+    ("clusters", "predicted", "kinds"),
+    [
+        ([[[0, 0]]], [], "missed"),
+        ([], [[(0, 0)]], "wrong"),
+        ([[[0, 0], [4, 4]], [[2, 2]]], [[(0, 0), (4, 4)], [(6, 6)]], "missed wrong"),
+        ([[[0, 0], [4, 4]], [[2, 2]]], [[(0, 0), (4, 4)], [(2, 2)]], "right"),
+    ],
+)
+def test_a_document_with_a_wrong_singleton_is_not_all_right(clusters, predicted, kinds):
+    assert f'data-kinds="{kinds}"' in coreference(clusters, predicted)
+
+
 def test_each_gold_cluster_lends_its_number_once():
     gold = [[(n, n) for n in range(5)], [(8, 8), (9, 9)]]
     parted = [[(0, 0), (1, 1)], [(2, 2), (3, 3), (4, 4)], [(6, 6), (7, 7)], [(8, 8), (0, 9)]]
@@ -101,7 +114,8 @@ def test_a_baseline_s_answers_are_called_the_baseline_s(by):
     item |= {"gold_texts": ["Ann Lee"], "is_impossible": False}
     answered = [AnsweredQuestion("q1", (Candidate("Lee", 4, 7, 1.0, 0.5),), 0.0)]
     outcome = made_up_outcome([item], [item], ["Lee"], answered, by, contexts=["Ann Lee sat."])
-    page = QuestionAnswering().report("t", outcome, {})
+    page = QuestionAnswering().report("t", outcome, {"exact_match": 12.5, "f1": 25.0})
+    assert "1 questions: exact match 12.50, F1 25.00." in page  # as they are printed
     certain = " (probability 50%)" if by == "model" else ""
     assert Reader(page).text == (
         f"~ in part, F1 67 Who ? gold: Ann Lee; {by}: Lee{certain} passage of question q1 [gold] "
@@ -171,7 +185,7 @@ def pages_of(word):
     item |= {"gold_texts": [word], "is_impossible": False}
     answered = [AnsweredQuestion(word, (Candidate(word, 0, end, 1.0, 0.5),), 0.0)]
     outcome = made_up_outcome([item], [item], [word], answered, contexts=[word])
-    yield QuestionAnswering().report(word, outcome, {})
+    yield QuestionAnswering().report(word, outcome, {"exact_match": 0.0, "f1": 0.0})
     example = {"line": 7, "text": word, "text_pair": word, "label": word}
     rows = [np.array([0.95])]
     outcome = made_up_outcome([example], [word], [f"{word}x"], rows, is_regression=False)

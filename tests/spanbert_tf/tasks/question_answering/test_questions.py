@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import checksums
+from spanbert_tf.files.text_files import check_json_value
 from spanbert_tf.tasks.question_answering.files import (
     Answer,
     Outcome,
@@ -26,6 +27,7 @@ from spanbert_tf.tasks.question_answering.records import (
     CONTEXTS_FILE,
     QUESTIONS_FILE,
     QuestionAnsweringInfo,
+    QuestionLine,
 )
 from spanbert_tf.tasks.question_answering.rows import (
     QuestionOptions,
@@ -258,6 +260,17 @@ def test_untidy_answers_are_counted(tmp_path, vocabulary_file, capsys):
     assert f"{path}: question 'c': 'dog' is not at character 4 of its context" in printed
     assert "cut off: the end of 1 questions, after their first 64 tokens" in printed
     assert len(rows) == 5
+
+
+def test_a_line_of_a_question_has_all_that_is_read_of_it(tmp_path, vocabulary_file):
+    """A page of `evaluate` ended in a traceback without the places of its answers."""
+    path = squad_file(tmp_path, {CONTEXT: [entry("7", "who?", ("cats", 4))]})
+    _, output, _ = prepared(tmp_path, vocabulary_file, path)
+    (line,) = open_records(output).lines(QUESTIONS_FILE)
+    for name in line:
+        rest = {key: value for key, value in line.items() if key != name}
+        with pytest.raises(BadInputError, match=f"^line 1: {name}: is missing"):
+            check_json_value(rest, QuestionLine, "line 1")
 
 
 def test_questions_without_an_answer(tmp_path, vocabulary_file):

@@ -67,6 +67,14 @@ def test_threshold_for_no_answer_is_the_best_one():
     assert (at_zero["best_f1"], at_zero["best_f1_thresh"]) == (100.0, threshold)
 
 
+def test_an_answer_of_articles_alone_is_none_to_the_script_and_to_the_threshold():
+    """SQuAD 2.0's script wants no answer there."""
+    questions, answers = [question("1", "the")], [answered("1", "cat")]
+    threshold = choose_null_threshold(questions, answers)
+    scores = score_answers(questions, answers, has_unanswerable=True, null_threshold=threshold)
+    assert scores["f1"] == scores["best_f1"] == scores["best_exact"] == 100.0
+
+
 def test_a_threshold_lies_between_odds_however_near():
     """The next question's odds exceed it: at them, that one would be answered, wrongly."""
     questions, near = [question("1", "cat"), question("2")], 2.0**-12
