@@ -20,9 +20,13 @@ from spanbert_tf.terminal import escape_controls
 
 # What the words of OntoNotes stand for (original `minimize.py`).
 _NORMALISED = {"/.": ".", "/?": "?"}
-# Python reads no number of thousands of digits; such a line is a bare name. White space is taken
-# once and for all (`++`): giving it back bit by bit would take quadratic time.
-_BEGIN = re.compile(r"#\s*+begin document(?:\s++\((.*?)\);\s*+part\s++0*(\d{1,18})\s*$|(.*))")
+MOST_DIGITS = 18  # of a part: Python reads no number of thousands of them
+# A line with a longer number is a bare name. White space is taken once and for all (`++`): giving
+# it back bit by bit would take quadratic time.
+_BEGIN = re.compile(
+    r"#\s*+begin document(?:\s++\((.*?)\);\s*+part\s++"
+    rf"0*(\d{{1,{MOST_DIGITS}}})\s*$|(.*))"
+)
 _END = re.compile(r"#\s*end document")
 _WORD, _SPEAKER, _MIN_COLUMNS = 3, 9, 12
 _GUM_COLUMNS, _GUM_WORD = 3, 1

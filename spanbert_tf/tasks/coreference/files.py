@@ -22,6 +22,7 @@ from spanbert_tf.files.contents import each_once, files_inside, is_inside, refus
 from spanbert_tf.files.text_files import parse_json, read_text_file
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.tasks.coreference.conll import (
+    MOST_DIGITS,
     Document,
     clean_clusters,
     document_title,
@@ -34,7 +35,8 @@ from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, END_TOKEN, START_TO
 
 _BEFORE_WILDCARD = re.compile(r"[^*?[]*")
 _ENDINGS = ("_conll", ".conll", ".jsonlines", ".jsonl")
-_PART = re.compile(r"(.*)_(0|[1-9][0-9]*)")  # as keys are written; `article_007` is a name
+# As keys are written: `article_007` is a name, and so is what has more digits than any part.
+_PART = re.compile(rf"(.*)_(0|[1-9][0-9]{{0,{MOST_DIGITS - 1}}})")
 _NO_SPEAKER = ("-", "[SPL]")
 WRITTEN_FILES = (
     "predictions.conll",

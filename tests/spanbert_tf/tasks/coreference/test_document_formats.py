@@ -84,7 +84,12 @@ def test_json_lines_of_words(tmp_path):
 
 @pytest.mark.parametrize(
     ("key", "name", "part"),
-    [("a_1", "a", 1), ("a_01", "a_01", 0), ("a_007", "a_007", 0), ("a_0", "a", 0), ("a", "a", 0)],
+    [
+        *(("a_1", "a", 1), ("a_01", "a_01", 0), ("a_007", "a_007", 0)),
+        *(("a_0", "a", 0), ("a", "a", 0)),
+        (f"a_{'9' * 18}", "a", 10**18 - 1),
+        *((f"a_{'9' * n}", f"a_{'9' * n}", 0) for n in (19, 5_000)),  # Python reads 4,300
+    ],
 )
 def test_part_of_a_key_is_a_number_as_it_is_written(key, name, part, tmp_path):
     line = {"doc_key": key, "sentences": [["Ann"]], "clusters": []}
