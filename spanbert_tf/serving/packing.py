@@ -89,14 +89,18 @@ def packing_code(
 
 def tokenizer_code(model: keras_hub.models.Task) -> str:
     """Python that makes the model's tokenizer of `tokenizers`."""
-    preprocessor = model.preprocessor
-    tokenizer = preprocessor.tokenizer
+    tokenizer = model.preprocessor.tokenizer
     return _TOKENIZER.format(
         lowercase=tokenizer.casing.lowercase,
         strip_accents=tokenizer.casing.strip_accents,
         pad_id=tokenizer.pad_token_id,
-        length=min(preprocessor.sequence_length, model.backbone.max_sequence_length),
+        length=row_length(model),
     )
+
+
+def row_length(model: keras_hub.models.Task) -> int:
+    """Positions of a row at most: those of the preset's rows, of which its training saw no more."""
+    return min(model.preprocessor.sequence_length, model.backbone.max_sequence_length)
 
 
 def listed(labels: Sequence[str]) -> str:

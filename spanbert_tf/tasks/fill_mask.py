@@ -11,7 +11,7 @@ import tensorflow as tf
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.serving.packing import packing_code
+from spanbert_tf.serving.packing import packing_code, row_length
 from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.tasks.pipeline import Pipeline, clean_texts, text_specs
 from spanbert_tf.text.vocabulary import MASK_TOKEN
@@ -86,6 +86,11 @@ class FillMask(Pipeline):
         packed = tf.function(graph.pack_texts)(tf.constant([self.example["texts"]]))
         is_mask = packed["token_ids"] == model.preprocessor.tokenizer.mask_token_id
         places = tf.where(is_mask)[:, 1]
+        if not len(places):
+            raise BadInputError(
+                f"rows of {row_length(model)} positions: the README's example has its {MASK_TOKEN} "
+                "beyond them; give a longer sequence length"
+            )
         return {**{name: rows[0] for name, rows in packed.items()}, "mask_positions": places}
 
     def manual(self, model: SpanBertMaskedLM) -> Manual:
@@ -159,7 +164,7 @@ class FillMaskGraph(tf.Module):
 
         Args:
             texts: string [N]; bytes that are not UTF-8 are replaced, and what exceeds the
-                model's longest sequence is cut off.
+                preset's rows is cut off.
 
         Returns:
             `fillings`, string [N, M, K], and `probabilities`, float32 [N, M, K]; M is the largest
@@ -234,4 +239,4 @@ def most_probable(
 
 def _max_tokens(masked_lm: SpanBertMaskedLM) -> int:
     """Word pieces of a text that are read, beside [CLS] and [SEP]."""
-    return masked_lm.backbone.max_sequence_length - 2
+    return row_length(masked_lm) - 2

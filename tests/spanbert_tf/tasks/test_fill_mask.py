@@ -8,6 +8,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from task_tests import SPECIAL, write_encoder
 
 from spanbert_tf.errors import BadInputError
@@ -18,6 +19,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.tasks.fill_mask import FillMask, FillMaskGraph
 from spanbert_tf.tasks.prediction import Predictor, predict_lines
 
 VOCABULARY = [*SPECIAL, "ann", "bob", "has", "the", "cat", "?"]
@@ -62,6 +64,18 @@ def test_fillings_are_the_model_s_own(masked_lm, predict):
 def test_more_fillings_than_entries_are_refused(predict):
     with pytest.raises(BadInputError, match="--top-k 12: the vocabulary has 11 entries only"):
         predict({"text": "ann has [MASK] cat"}, top_k=12)
+
+
+def test_texts_are_cut_where_rows_of_the_training_ended(masked_lm):
+    """The encoder's table may have more positions, which then are as they were drawn."""
+    preprocessor = SpanBertMaskedLMPreprocessor(masked_lm.preprocessor.tokenizer, 6)
+    shorter = SpanBertMaskedLM(masked_lm.backbone, preprocessor)
+    graph = FillMaskGraph(shorter, top_k=1)
+    texts = tf.constant(["ann has the cat bob has the [MASK]"])
+    assert tf.function(graph.pack_texts)(texts)["token_ids"].shape == (1, 6)
+    assert not tf.function(graph.fill_texts)(texts)["probabilities"].numpy().any()
+    assert "what is beyond 4 word pieces" in FillMask().manual(shorter).description
+    assert "enable_truncation(6)" in FillMask().packing(shorter)
 
 
 def test_model_that_reads_more_than_a_text_is_refused(tmp_path):
