@@ -20,7 +20,7 @@ from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileSystem 
 from apache_beam.io.filesystems import FileSystems  # noqa: E402
 
 from spanbert_tf.errors import BadInputError  # noqa: E402
-from spanbert_tf.files.contents import files_inside  # noqa: E402
+from spanbert_tf.files.contents import each_once, files_inside  # noqa: E402
 from spanbert_tf.files.outputs import is_remote  # noqa: E402
 
 logging.disable(_disabled_level)
@@ -69,9 +69,12 @@ def find_files(
             that is there is no pattern. Links to local directories are followed.
         follow_links: whether links may lead out of the directory before a pattern's first wildcard.
 
+    Returns:
+        Each file once, by the first of its paths where links lead to it by several.
+
     Raises:
-        BadInputError: a pattern matches no file, or a link to nothing or out of the directory, or a
-            file is empty.
+        BadInputError: a pattern matches no file, or a link to nothing or out of the directory, a
+            file is empty, or some are of this machine and others are not.
     """
     patterns = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
     sizes: dict[str, int] = {}
@@ -96,9 +99,20 @@ def find_files(
     for path, size in sizes.items():
         if not size:
             raise BadInputError(f"{path}: is empty; remove it from the input")
-    root = os.path.commonpath([os.path.dirname(path) for path in sizes])
-    files = [InputFile(path, os.path.relpath(path, root), size) for path, size in sizes.items()]
+    paths = each_once(sorted(sizes))
+    _refuse_mixed(paths)
+    root = os.path.commonpath([os.path.dirname(path) for path in paths])
+    files = [InputFile(path, os.path.relpath(path, root), sizes[path]) for path in paths]
     return sorted(files, key=lambda file: file.name)
+
+
+def _refuse_mixed(paths: Sequence[str]) -> None:
+    """Files are named by the directory that all share, which these have not."""
+    first = {is_remote(path): path for path in reversed(paths)}
+    if len(first) > 1:
+        raise BadInputError(
+            f"{first[True]}: is on another file system than {first[False]}; copy the files to one"
+        )
 
 
 def _absolute(pattern: str) -> str:

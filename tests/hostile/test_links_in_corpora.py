@@ -84,6 +84,7 @@ def test_links_inside_and_what_the_user_names_are_read(read, corpus):
     assert read(corpus.parent / "link" / "latest" / "*.jsonl") == ["own.jsonl"]
     assert read(corpus.parent / "link" / "d*" / "*.jsonl") == ["own.jsonl"]
     assert read(corpus / "lat*" / "*.jsonl") == ["own.jsonl"]
+    assert read(corpus / "**") == ["own.jsonl"]  # once
     assert len(read(corpus.parent / "file.jsonl")) == 1
 
 

@@ -5,6 +5,7 @@ import re
 import pytest
 
 import data_prep.text.corpus
+from data_prep.text import storage
 from data_prep.text.corpus import DocumentReader, split_sentences
 from data_prep.text.storage import find_files
 from spanbert_tf.errors import BadInputError
@@ -235,7 +236,7 @@ def test_links_to_directories_are_followed_but_not_in_circles(tmp_path):
     (texts / "file.txt").symlink_to(disk / "far.txt")
     (disk / "deep" / "back").symlink_to(texts)
     (texts / "itself").symlink_to(texts)
-    names = ["file.txt", "linked/deep/farther.txt", "linked/far.txt", "own.txt"]
+    names = ["file.txt", "linked/deep/farther.txt", "own.txt"]  # the first is linked/far.txt, too
     for pattern, found in (
         ("**", names),
         ("l*/*.txt", ["far.txt"]),
@@ -252,6 +253,16 @@ def test_a_link_to_nothing_is_refused(tmp_path, pattern):
     with pytest.raises(BadInputError, match=r"gone\.txt: is a link to nothing \(.*moved\.txt\)"):
         find_files(str(tmp_path / pattern))
     assert [file.name for file in find_files(str(tmp_path / "t*"))] == ["text.txt"]
+
+
+def test_files_of_two_file_systems_are_refused(tmp_path, monkeypatch):
+    """They share no directory to be named by."""
+    (tmp_path / "here.txt").write_text("text")
+    monkeypatch.setattr(storage, "_match_remote_files", lambda pattern: {"gs://b/there.txt": 4})
+    assert [file.name for file in find_files("gs://b/*")] == ["there.txt"]
+    words = r"gs://b/there\.txt: is on another file system than .*here\.txt; copy"
+    with pytest.raises(BadInputError, match=words):
+        find_files([str(tmp_path / "*"), "gs://b/*"])
 
 
 def test_patterns_without_files_are_refused(tmp_path):
