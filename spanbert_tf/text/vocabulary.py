@@ -17,6 +17,7 @@ EntityMode = Literal["masked", "text"]
 SUBJECT, OBJECT = "SUBJ", "OBJ"
 BOUNDARIES = tuple(f"{role}_{side}" for role in (SUBJECT, OBJECT) for side in ("START", "END"))
 _UNUSED = re.compile(r"\[unused([1-9][0-9]*)\]")
+_NO_WORD = re.compile(r"\[.+\]|<.+>")  # [CLS], [unused1], and <S> of Chinese BERT
 _REPLACE = (
     "put another entry, such as [unused1000], in its place: the lines after it must keep their "
     "numbers"
@@ -74,7 +75,7 @@ def load_vocabulary(path: str | os.PathLike) -> list[str]:
             or lacks one of the special tokens.
     """
     try:
-        with open(path, encoding="utf-8", newline="\n") as file:
+        with open(path, encoding="utf-8-sig", newline="\n") as file:
             vocabulary = file.read().replace("\r\n", "\n").removesuffix("\n").split("\n")
     except FileNotFoundError as error:
         raise BadInputError(
@@ -110,11 +111,7 @@ def check_case(vocabulary: Sequence[str], path: str, casing: Casing) -> None:
     Raises:
         MismatchError: vocabulary and casing do not fit.
     """
-    words = [
-        piece
-        for piece in vocabulary
-        if piece not in SPECIAL_TOKENS and not piece.startswith("[unused")
-    ]
+    words = [piece for piece in vocabulary if not _NO_WORD.fullmatch(piece)]
     is_cased = any(piece != piece.lower() for piece in words)
     if casing.lowercase and is_cased:
         raise MismatchError(

@@ -8,8 +8,8 @@ from tokenizers import BertWordPieceTokenizer
 
 import spanbert_tf.terminal
 from data_prep.text.vocabulary import write_vocabulary
-from spanbert_tf.errors import BadInputError
-from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, load_vocabulary
+from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, Casing, check_case, load_vocabulary
 
 SENTENCES = "The Café in München serves crème brûlée. He doesn't visit often, she said! "
 
@@ -32,6 +32,21 @@ def test_accents_are_kept_on_request(texts, tmp_path):
     entries = load_vocabulary(path)
     assert "é" in entries
     assert not any(letter.isupper() for letter in entries if letter not in SPECIAL_TOKENS)
+
+
+def test_entries_that_are_no_words_have_no_case():
+    """Chinese BERT's vocabulary has `<S>` and `<T>`, and no other capital."""
+    pieces = [*SPECIAL_TOKENS, "[unused1]", "<S>", "<T>", "中", "a", "<", "##>"]
+    check_case(pieces, "vocab.txt", Casing.of(True))
+    with pytest.raises(MismatchError, match="has no entry with an upper-case letter"):
+        check_case(pieces, "vocab.txt", Casing.of(False))
+    with pytest.raises(MismatchError, match="has entries with upper-case letters"):
+        check_case([*pieces, "B"], "vocab.txt", Casing.of(True))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_entry(tmp_path):
+    (tmp_path / "vocab.txt").write_text("".join(f"{t}\n" for t in SPECIAL_TOKENS), "utf-8-sig")
+    assert load_vocabulary(tmp_path / "vocab.txt") == list(SPECIAL_TOKENS)
 
 
 @pytest.mark.parametrize("lowercase", [False, True])
