@@ -55,9 +55,9 @@ def repair_records(directory: str, output: str, *, overwrite: bool = False) -> P
         write_text(os.path.join(unfinished, DATASET_INFO_FILE), repaired.to_json())
 
     write_directory(output, write, RECORDS, overwrite=overwrite)
-    lost = sum(shard.num_records for shard in info.shards)
     kept = sum(shard.num_records for shard in repaired.shards)
-    print_line(f"{output}: {kept:,} records are whole, {lost - kept:,} of {directory} are left out")
+    lost = sum(shard.num_records for shard in info.shards) - kept
+    print_line(f"{output}: {kept:,} records are whole, {lost:,} of {directory} are left out")
     return repaired
 
 
@@ -67,7 +67,7 @@ def _repaired(directory: str, shard: Shard, info: PretrainingManifest, output: s
     # A stranger's checksums may be right over a length that is not.
     if sha256(source) == shard.sha256 and not frame_fault(source):
         try:
-            os.link(source, target)
+            os.link(os.path.realpath(source), target)  # of a link a second name would be a link
         except OSError:  # another file system, or one without links
             shutil.copyfile(source, target)
         return shard

@@ -133,6 +133,8 @@ def _print_counts(console: DataConsole, data: str, info: PretrainingManifest) ->
         fill = f"{fill_rate(info, split):.1%}" if records else "-"
         table.add_row(split, f"{shards:,}", f"{records:,}", f"{info.num_tokens(split):,}", fill)
     console.print(table)
+    if info.repaired_from:
+        console.print("Before `prepare repair`, which may have left records out:")
     for name, count in info.counts.items():
         console.print(f"  {name.replace('_', ' ')}: {count:,}")
     console.print(

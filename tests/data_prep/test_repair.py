@@ -111,6 +111,21 @@ def test_full_disk_leaves_nothing(directory, tmp_path, limit, full_disk):
     assert PretrainingManifest.load(output).num_records("train") < NUM_RECORDS
 
 
+def test_shards_that_are_links_become_files(directory, tmp_path):
+    """Relative links, as git-annex makes them, would lead nowhere from another folder."""
+    info, store = PretrainingManifest.load(directory), tmp_path / "store"
+    store.mkdir()
+    for shard in info.shards:
+        (directory / shard.file).rename(store / shard.file)
+        (directory / shard.file).symlink_to(f"../store/{shard.file}")
+    (tmp_path / "deep").mkdir()
+    new = tmp_path / "deep" / "new"
+    assert repair_records(str(directory), str(new)).shards == info.shards
+    for shard in info.shards:
+        assert not (new / shard.file).is_symlink()
+        assert (new / shard.file).read_bytes() == (store / shard.file).read_bytes()
+
+
 def test_a_split_without_whole_records_is_refused(directory, tmp_path):
     info = PretrainingManifest.load(directory)
     for shard in info.shards:

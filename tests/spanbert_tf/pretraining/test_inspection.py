@@ -1,5 +1,7 @@
 """What `inspect` counts and prints, against plain-Python counts of the same records."""
 
+import dataclasses
+import io
 import shutil
 
 import numpy as np
@@ -11,6 +13,7 @@ from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.pretraining.inspection import (
+    _print_counts,
     count_clipped_indices,
     fill_rate,
     masked_example,
@@ -167,6 +170,16 @@ def test_everything_is_printed_and_drawn(directory, tmp_path):
     assert "one draw of 80/10/10 a span, random tokens from the unigrams" in text
     assert text.count("[CLS]") == 2
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_counts_of_repaired_records_are_called_those_of_before(directory):
+    info = dataclasses.replace(PretrainingManifest.load(directory), counts={"records": 140})
+    for repaired_from, words in ((None, ""), ("0" * 64, "Before `prepare repair`")):
+        console = DataConsole(record=True, width=160, file=io.StringIO())
+        repaired = dataclasses.replace(info, repaired_from=repaired_from)
+        _print_counts(console, str(directory), repaired)
+        *_, before, count, _ = console.export_text().splitlines()
+        assert count == "  records: 140" and before.startswith(words or "└")
 
 
 def test_rates_of_replacement_are_those_of_the_run(directory, tmp_path):
