@@ -98,13 +98,14 @@ class WorkDirectory:
     def write_error(self, text: str) -> None:
         """Leaves the one-line message of an error that the user can mend."""
         with open(self.join("error"), "wb") as file:
-            file.write(text.encode())
+            # A name that is not UTF-8 has halves of surrogate pairs.
+            file.write(text.encode(errors="surrogatepass"))
 
     def read_error(self) -> str | None:
         """The message that a worker left, if one did."""
         try:
             with open(self.join("error"), "rb") as file:
-                return file.read().decode()
+                return file.read().decode(errors="surrogatepass")
         except FileNotFoundError:
             return None
 

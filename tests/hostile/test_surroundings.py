@@ -55,6 +55,19 @@ def test_names_that_are_no_utf8_are_refused_before_the_work(text, tmp_path, capf
     assert not (tmp_path / "out").exists()
 
 
+def test_a_bad_text_whose_name_is_no_utf8_is_one_line(text, tmp_path, capfd):
+    """The worker that reads it leaves the line for its parent."""
+    (tmp_path / "texts").mkdir()
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/texts/caf\xe9")
+    pathlib.Path(path).write_bytes(b"A caf\xe9.")
+    arguments = prepare(text, tmp_path / "out")
+    arguments[arguments.index("--input") + 1] = tmp_path / "texts" / "*"
+    status, out, err = run(capfd, *arguments)
+    assert (status, out) == (2, "") and len(err.splitlines()) == 1
+    assert "caf\\udce9: not UTF-8 at byte 5" in err
+    assert not list(tmp_path.glob("out*"))
+
+
 PICTURE = """
 import sys
 from spanbert_tf.lazy import import_figure
