@@ -18,16 +18,15 @@ from typing import NamedTuple
 import numpy as np
 
 from data_prep.blocks.sequences import (
+    LIST_TYPE,
     Block,
     Record,
     Sentences,
     begins_run,
     cut_blocks,
 )
-from spanbert_tf.data.manifest import LIST_DTYPE
 
 NEXT, RANDOM = 0, 1
-_LIST_TYPE = np.dtype(LIST_DTYPE).newbyteorder("<")
 _INDEX_LISTS = (1, 3)  # of a block's lists; all others are positions
 _LABEL_BIT = 32  # of the record id; any bit would do
 
@@ -150,7 +149,7 @@ def first_sentences(block: Block, num_tokens: int) -> Block:
     num_paragraphs = int(np.searchsorted(paragraph_starts, stop))
     token_size = len(block.token_ids) // block.num_tokens
     counts = (num_sentences, num_sentences, num_paragraphs, num_paragraphs)
-    lists = [raw[: n * _LIST_TYPE.itemsize] for raw, n in zip(block.lists, counts, strict=False)]
+    lists = [raw[: n * LIST_TYPE.itemsize] for raw, n in zip(block.lists, counts, strict=False)]
     for starts, ends in zip(spans[::2], spans[1::2], strict=True):
         lists += (_raw(positions[ends < stop]) for positions in (starts, ends))
     return block._replace(
@@ -172,11 +171,11 @@ def join_blocks(first: Block, second: Block) -> Block:
 
 
 def _numbers(raw: bytes) -> np.ndarray:
-    return np.frombuffer(raw, _LIST_TYPE).astype(np.int64)
+    return np.frombuffer(raw, LIST_TYPE).astype(np.int64)
 
 
 def _raw(numbers: np.ndarray) -> bytes:
-    return numbers.astype(_LIST_TYPE).tobytes()
+    return numbers.astype(LIST_TYPE).tobytes()
 
 
 def draw_second_segments(

@@ -12,7 +12,7 @@ import numpy as np
 
 from spanbert_tf.data.manifest import LIST_DTYPE, LIST_MAXIMUM
 
-_LIST_TYPE = np.dtype(LIST_DTYPE).newbyteorder("<")
+LIST_TYPE = np.dtype(LIST_DTYPE).newbyteorder("<")
 
 
 class Sentences(NamedTuple):
@@ -247,9 +247,9 @@ def _cut_spans(spans: tuple[np.ndarray, ...], token_bounds: np.ndarray) -> Itera
         yield from (_slices(positions[:, side], span_bounds) for side in (0, 1))
 
 
-def _slices(values: np.ndarray, bounds: Sequence[int], dtype: np.dtype = _LIST_TYPE) -> list[bytes]:
+def _slices(values: np.ndarray, bounds: Sequence[int], dtype: np.dtype = LIST_TYPE) -> list[bytes]:
     """Values between neighbouring bounds as bytes; list entries beyond the type are its maximum."""
-    if dtype is _LIST_TYPE:
+    if dtype is LIST_TYPE:
         values = np.minimum(values, LIST_MAXIMUM)
     raw = values.astype(dtype).tobytes()
     byte_bounds = (np.asarray(bounds) * dtype.itemsize).tolist()
