@@ -48,8 +48,8 @@ HUGGINGFACE_KIND = OutputKind(
     "config.json",
     ("model.safetensors", "tokenizer_config.json", "vocab.txt"),
 )
-_INDEX_NAMES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _WEIGHT_NAMES = ("model.safetensors", "pytorch_model.bin")
+_INDEX_ENDING = ".index.json"  # of the file beside them that names their shards
 _HEAD_PARTS = (
     *("encoder", "pooler", MASKED_LM_HEAD, "next_sentence_head"),
     *(SPAN_CLASSIFIERS, TEXT_CLASSIFIER, TOKEN_CLASSIFIER),
@@ -118,29 +118,36 @@ def _read_labels(config: dict, num_classes: int, where: str) -> tuple[str, ...]:
 
 
 def _read_weights(directory: str, path: str) -> dict[str, Array]:
-    for name in _INDEX_NAMES:
-        index = os.path.join(directory, name)
-        if os.path.isfile(index):
-            names = read_json(index).get("weight_map")
-            if not isinstance(names, dict) or not all(
-                isinstance(file, str) for file in names.values()
-            ):
-                raise BadInputError(f"{path}: {name}: weight_map: maps no names to files")
-            shards = sorted(set(names.values()))
-            break
-    else:
-        shards = [name for name in _WEIGHT_NAMES if os.path.isfile(os.path.join(directory, name))]
-        shards = shards[:1]
-    if not shards:
-        raise BadInputError(f"{path}: holds no {' or '.join(_WEIGHT_NAMES)}")
     arrays = {}
-    for shard in shards:
+    for shard in _find_shards(directory, path):
         file = os.path.join(directory, os.path.basename(shard))
         if not os.path.isfile(file):
             raise BadInputError(f"{path}: {shard} is missing")
         read = read_safetensors if shard.endswith(".safetensors") else read_pickled
         arrays |= read(file)
     return arrays
+
+
+def _find_shards(directory: str, path: str) -> list[str]:
+    """The files of the weights; where there are several kinds, those that `transformers` takes.
+
+    Its `save_pretrained` leaves older files of another kind beside the new ones.
+    """
+    for name in _WEIGHT_NAMES:
+        if os.path.isfile(os.path.join(directory, name)):
+            return [name]
+        index = os.path.join(directory, name + _INDEX_ENDING)
+        if os.path.isfile(index):
+            names = read_json(index).get("weight_map")
+            if (
+                not isinstance(names, dict)
+                or not names
+                or not all(isinstance(file, str) for file in names.values())
+            ):
+                where = f"{path}: {name}{_INDEX_ENDING}"
+                raise BadInputError(f"{where}: weight_map: maps no names to files")
+            return sorted(set(names.values()))
+    raise BadInputError(f"{path}: holds no {' or '.join(_WEIGHT_NAMES)}")
 
 
 def write_huggingface(

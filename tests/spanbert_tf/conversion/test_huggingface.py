@@ -25,8 +25,7 @@ from torch_models import (
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.conversion.huggingface import read_huggingface
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.models import SpanBertBackbone, SpanBertMaskedLM
-from spanbert_tf.presets.pretraining import load_pretrainer
+from spanbert_tf.models import SpanBertBackbone, SpanBertMaskedLM, SpanBertPretrainer
 from spanbert_tf.text.vocabulary import load_vocabulary
 
 TOLERANCE = 2e-5
@@ -103,7 +102,7 @@ def test_heads_compute_the_same(preset, model, rows):
     logits = masked_lm({**keras_inputs(rows), "mask_positions": positions}, training=False)
     expected = torch_outputs(model, rows)
     assert largest_difference(logits, expected.prediction_logits.numpy(), rows) < TOLERANCE
-    pretrainer, _ = load_pretrainer(preset)
+    pretrainer = SpanBertPretrainer.from_preset(preset)
     encoded = pretrainer.backbone(keras_inputs(rows), training=False)
     next_sentence = pretrainer.next_sentence_head(encoded["pooled_output"])
     np.testing.assert_allclose(
@@ -148,7 +147,17 @@ def sharded(directory):
     assert len(list(directory.glob("model-*.safetensors"))) > 1
 
 
-@pytest.mark.parametrize("write", [bare_encoder, old_bin, legacy_pickle, sharded])
+def beside_older_shards(directory):
+    """As where a model was sharded, and then saved again, or downloaded in part."""
+    save_torch_model(torch_model(), directory)
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        shards = {"bert.pooler.dense.bias": name.replace(".", "-00001-of-00002.")}
+        (directory / f"{name}.index.json").write_text(json.dumps({"weight_map": shards}))
+
+
+@pytest.mark.parametrize(
+    "write", [bare_encoder, old_bin, legacy_pickle, sharded, beside_older_shards]
+)
 def test_other_layouts_give_the_same_encoder(write, model, rows, tmp_path):
     (tmp_path / "source").mkdir()
     write(tmp_path / "source")
