@@ -20,7 +20,7 @@ from spanbert_tf.conversion.configuration import (
 )
 from spanbert_tf.conversion.keras_presets import encoder_of
 from spanbert_tf.conversion.model_garden import LOWERCASE, read_arrays, sizes_of
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.outputs import OutputKind
 from spanbert_tf.files.writing import os_errors, write_directory
 
@@ -70,6 +70,12 @@ def read_tfhub(
 def write_tfhub(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False) -> list[str]:
     """Writes the encoder and its vocabulary; its GELU is the exact one."""
     check_absolute(checkpoint, "TensorFlow Hub")
+    if checkpoint.casing.lowercase and not checkpoint.casing.strip_accents:
+        raise MismatchError(
+            f"{checkpoint.path}: accents of its text are kept, which an encoder for TensorFlow Hub "
+            "cannot say, so that its readers strip them; --to huggingface, keras or keras_bert "
+            "keeps them"
+        )
     backbone = encoder_of(checkpoint)
 
     def write(unfinished: str) -> None:
