@@ -103,7 +103,7 @@ class LazyArray:
         return math.prod(self.shape)
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return self.shape[0] if self.shape else 0  # a single number has no rows
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self._read(), "float32" if dtype is None else dtype)
@@ -248,7 +248,7 @@ def expected_shapes(
     for number in range(int(sizes["num_layers"])):
         encoder |= _encoder_layer(f"bert.encoder.layer.{number}", width, sizes["intermediate_dim"])
     predictions, boundary = "cls.predictions", "cls.pair_target_predictions"
-    table = arrays.get(SPAN_POSITIONS, np.empty((0, 0)))
+    num_positions, position_dim = _table_shape(arrays, SPAN_POSITIONS)
     return {
         ENCODER: encoder,
         POOLER: _dense("bert.pooler.dense", width, width),
@@ -258,8 +258,8 @@ def expected_shapes(
             f"{predictions}.bias": (vocabulary_size,),
         },
         SPAN_BOUNDARY_HEAD: {
-            SPAN_POSITIONS: table.shape,
-            **_dense(f"{boundary}.mlp_layer_norm.linear1", 2 * width + table.shape[1], width),
+            SPAN_POSITIONS: (num_positions, position_dim),
+            **_dense(f"{boundary}.mlp_layer_norm.linear1", 2 * width + position_dim, width),
             **_layer_norm(f"{boundary}.mlp_layer_norm.layer_norm1", width),
             **_dense(f"{boundary}.mlp_layer_norm.linear2", width, width),
             **_layer_norm(f"{boundary}.mlp_layer_norm.layer_norm2", width),
@@ -273,6 +273,12 @@ def expected_shapes(
         },
         COREFERENCE: _coreference_shapes(width, arrays),
     }
+
+
+def _table_shape(arrays: Mapping[str, Array], name: str) -> tuple[int, int]:
+    """Rows and columns of a table; none where it is missing, or has another number of axes."""
+    shape = arrays[name].shape if name in arrays else ()
+    return shape if len(shape) == 2 else (0, 0)
 
 
 def _encoder_layer(prefix: str, width: int, intermediate_dim: int) -> Shapes:
@@ -309,8 +315,8 @@ def variable_name(name: str) -> str | None:
 
 def _coreference_shapes(hidden_dim: int, arrays: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
     """Name → shape of what a checkpoint holds; the tables and one bias tell the sizes."""
-    head = {name: arrays.get(standard_name(name), np.empty((0, 0))) for name in VARIABLES}
-    max_span_width, feature_dim = head["span_width_embeddings"].shape
+    head = {name: arrays.get(standard_name(name), ()) for name in VARIABLES}
+    max_span_width, feature_dim = _table_shape(arrays, standard_name("span_width_embeddings"))
     ffnn_dim = len(head["mention_scores/hidden_bias_0"])
     num_genres, max_segments = (len(head[name]) for name in ("genre_embeddings", _SEGMENTS))
     span_dim = 3 * hidden_dim + feature_dim

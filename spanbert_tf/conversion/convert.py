@@ -81,7 +81,8 @@ _SHOWN_UNUSED = 8
 # all four does not tell whether it is a SegaBERT, a BERT with P.S. or their BERT.
 _POSITIONS = ("absolute", "segment_aware", "absolute_with_paragraph_and_sentence")
 _EMBEDDING = re.compile(r"^bert\.embeddings\.|position|distance_embedding")
-_WITH_SEGMENTS = "segment_aware_with_segments"
+_SEGMENTS_TOO = "_with_segments"
+_WITH_SEGMENTS = f"segment_aware{_SEGMENTS_TOO}"
 _POOLER_BIAS = "bert.pooler.dense.bias"
 
 
@@ -155,7 +156,7 @@ def with_positions(checkpoint: Checkpoint, positions: str | None) -> Checkpoint:
     """The checkpoint, told which positions its encoder reads, and how large their tables are."""
     sizes, arrays = dict(checkpoint.sizes), dict(checkpoint.arrays)
     stated = sizes.get("position_embeddings")
-    if stated and positions and not stated.startswith(positions):
+    if stated and positions not in (None, stated, stated.removesuffix(_SEGMENTS_TOO)):
         raise MismatchError(f"{checkpoint.path}: states {stated} positions, not {positions}")
     kind = stated or positions or _only_reader(checkpoint)
     if kind == "segment_aware" and np.any(np.asarray(arrays.get(SEGMENT_TABLE, 0))):

@@ -31,9 +31,10 @@ from spanbert_tf.conversion.checkpoint import (
     some_rows,
 )
 from spanbert_tf.conversion.configuration import (
+    config_names,
     find_casing,
     find_vocabulary,
-    read_json,
+    read_config,
     read_sizes,
 )
 from spanbert_tf.errors import BadInputError, reason
@@ -173,8 +174,8 @@ def with_standard_names(arrays: dict[str, Array]) -> dict[str, Array]:
         if _BUFFERS.search(name):
             continue
         name = re.sub(r"^(module\.|decoder\.(?=bert\.|cls\.))+", "", name)
-        stem, _, last = name.rpartition(".")
-        name = f"{stem}.{_OLD_NAMES.get(last, last)}"
+        stem, dot, last = name.rpartition(".")
+        name = f"{stem}{dot}{_OLD_NAMES.get(last, last)}"
         if name.split(".")[0] in ("embeddings", "encoder", "pooler"):
             name = f"bert.{name}"
         if _FUSED in name and len(array) % len(_SEPARATE) == 0:
@@ -226,8 +227,8 @@ def read_fairseq(
 ) -> Iterator[Checkpoint]:
     """Reads a .pt file, a directory with one, or an archive of a directory.
 
-    A `config.json` beside it is used; without one, sizes are read from the shapes, and heads are 64
-    wide.
+    A `config.json` or `bert_config.json` beside it is used; without one, sizes are read from the
+    shapes, and heads are 64 wide.
     """
     given = (vocabulary, lowercase, strip_accents)
     if path.endswith(".pt"):
@@ -253,10 +254,9 @@ def _read(
     arrays, architecture = _read_fairseq_file(os.path.join(directory, file))
     arrays = with_standard_names(arrays)
     epsilon = _epsilon(arrays, architecture)
-    config = os.path.join(directory, "config.json")
-    if os.path.isfile(config):
+    if config_names(directory):
         sizes = read_sizes(directory, path)
-        if "layer_norm_eps" not in read_json(config):
+        if "layer_norm_eps" not in read_config(directory, path)[0]:
             sizes["layer_norm_epsilon"] = epsilon
     else:
         sizes = {**_sizes_of_shapes(path, arrays), "layer_norm_epsilon": epsilon}
@@ -281,6 +281,11 @@ def _sizes_of_shapes(path: str, arrays: dict) -> dict[str, int | float]:
     def shape(name: str) -> tuple[int, int]:
         if name not in arrays:
             raise BadInputError(f"{path}: lacks {name}; it is no checkpoint of SpanBERT's code")
+        if len(arrays[name].shape) != 2:
+            raise BadInputError(
+                f"{path}: {name} has shape {list(arrays[name].shape)}, no rows and columns; it is "
+                "no checkpoint of SpanBERT's code"
+            )
         return arrays[name].shape
 
     vocabulary_size, width = shape(TOKEN_TABLE)

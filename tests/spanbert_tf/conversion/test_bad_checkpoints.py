@@ -11,6 +11,7 @@ import tarfile
 import keras_hub
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch_models import VOCABULARY, save_torch_model, torch_model
 
 from spanbert_tf.conversion.convert import convert_checkpoint
@@ -170,6 +171,25 @@ def test_one_line_names_the_file_and_the_key(spoil, words, source, tmp_path):
     spoil(source)
     refused(tmp_path, words, "huggingface", "keras", str(source))
     assert not os.path.exists("/tmp/spanbert_tf_intruder")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("bert.embeddings.position_embeddings.weight", []),
+        ("bert.embeddings.word_embeddings.weight", [18]),
+        ("cls.pair_target_predictions.position_embeddings.weight", [5]),
+        ("coreference.span_width_embeddings", [3]),
+        ("classifier.weight", []),
+    ],
+)
+def test_tensors_of_other_axes_are_refused(name, shape, source, tmp_path):
+    file = source / "model.safetensors"
+    tensors = load_file(file) | {"classifier.bias": torch.zeros(2), name: torch.zeros(shape)}
+    save_file(tensors, file, {"format": "pt"})
+    edit_json(source / "config.json", architectures=["BertForTokenClassification"])
+    words = rf"{name.removeprefix('classifier')} has shape \[{', '.join(map(str, shape))}\]"
+    refused(tmp_path, words, "huggingface", "keras", str(source))
 
 
 def test_stated_casing_is_not_overruled(source, tmp_path):

@@ -281,6 +281,14 @@ def test_formats_of_bert_hold_no_segabert(target, tables, tmp_path):
             MismatchError,
             "states segment_aware positions, not absolute",
         ),
+        (
+            {
+                "position_embedding_type": "absolute_with_paragraph_and_sentence",
+                "positions": "absolute",
+            },
+            MismatchError,
+            "states absolute_with_paragraph_and_sentence positions, not absolute",
+        ),
     ],
 )
 def test_tables_that_are_not_known_are_refused(change, error, words, tables, tmp_path):
