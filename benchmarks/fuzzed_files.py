@@ -190,9 +190,8 @@ def _containers(directory: pathlib.Path) -> Iterator[Kind]:
     from spanbert_tf.data.tfrecords import RecordFile, check_frames
     from spanbert_tf.files.contents import check_files
     from spanbert_tf.files.preset_files import HEADS_FILE
-    from spanbert_tf.models import SpanBertBackbone
+    from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
     from spanbert_tf.presets.loading import load_preset
-    from spanbert_tf.presets.pretraining import load_pretrainer
     from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo
 
     settings = directory / "settings.yaml"
@@ -215,7 +214,7 @@ def _containers(directory: pathlib.Path) -> Iterator[Kind]:
     for kind in (
         *_archives(directory),
         Kind("YAML", settings, lambda: read_settings(str(settings), 0)),
-        Kind(HEADS_FILE, heads, lambda: load_pretrainer(str(preset))),
+        Kind(HEADS_FILE, heads, lambda: SpanBertPretrainer.from_preset(str(preset))),
         Kind(weights.name, weights, lambda: load_preset(SpanBertBackbone, str(preset))),
         _classifier(directory),
         Kind("frames of a TFRecord file", rows, read_rows),

@@ -202,7 +202,7 @@ def _read_pretrained(path: str, name: str | None) -> _Read:
     heads = masked_lm_parameters(masked_lm_head, backbone.hidden_dim)
     if not isinstance(backbone, SpanBertBackbone):
         return backbone, heads, {}
-    heads += further_head_parameters(add_heads(path, backbone, masked_lm_head)[0])
+    heads += further_head_parameters(add_heads(path, backbone, masked_lm_head))
     return backbone, heads, {"is_head_trained": True}
 
 

@@ -25,6 +25,9 @@ from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 from spanbert_tf.presets.loading import load_checked, without_warning_of_new_heads
 from spanbert_tf.presets.writing import write_preset
 
+# Settings of an encoder that its weights need, beside its sizes.
+_FIXED = ("position_embeddings", "num_paragraphs", "num_sentences", "layer_norm_epsilon")
+
 
 def save_pretraining_preset(
     pretrainer: SpanBertPretrainer,
@@ -62,42 +65,25 @@ def save_pretraining_preset(
     )
 
 
-def load_pretrainer(preset: str) -> tuple[SpanBertPretrainer, dict[str, str]]:
-    """Loads a model with all pre-training heads that a preset holds.
-
-    Args:
-        preset: a `SpanBertBackbone`'s preset, as `from_preset` takes it.
-
-    Returns:
-        The model, and what became of each part, as `load_preset_into` says it.
-
-    Raises:
-        BadInputError: a file of the preset is missing or damaged.
-    """
-    return add_heads(preset, *load_encoder_and_head(preset))
-
-
 def add_heads(
     preset: str,
     backbone: SpanBertBackbone,
     masked_lm_head: keras_hub.layers.MaskedLMHead | None,
-) -> tuple[SpanBertPretrainer, dict[str, str]]:
-    """The heads of a preset on its encoder, which is loaded already.
+) -> SpanBertPretrainer:
+    """A model with all pre-training heads of a preset, whose encoder is loaded already.
 
     Args:
         preset: what `from_preset` takes.
         backbone: backbone of the preset.
         masked_lm_head: masked-language-model head of the preset, if it has one.
 
-    Returns:
-        As `load_pretrainer`.
-
     Raises:
         BadInputError: the file of the further heads is damaged.
     """
     saved = read_heads(preset)
     pretrainer = SpanBertPretrainer(backbone, **head_options(saved))
-    return pretrainer, load_heads(pretrainer, masked_lm_head, saved)
+    load_heads(pretrainer, masked_lm_head, saved)
+    return pretrainer
 
 
 def load_preset_into(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, str]:
@@ -112,7 +98,8 @@ def load_preset_into(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, s
 
     Raises:
         BadInputError: the preset has no `SpanBertBackbone`, or one of its files is damaged.
-        MismatchError: its encoder has another shape; the message names the first difference.
+        MismatchError: its encoder has another shape or epsilon; the message names the first
+            difference.
     """
     backbone, masked_lm_head = load_encoder_and_head(preset)
     if not isinstance(backbone, SpanBertBackbone):
@@ -120,20 +107,21 @@ def load_preset_into(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, s
             f"{preset}: no preset of a SpanBertBackbone but of a {type(backbone).__name__}; "
             "`spanbert-tf convert --from keras` makes one of it"
         )
-    _check_shapes(preset, backbone, pretrainer.backbone)
+    _check_settings(preset, backbone, pretrainer.backbone)
     assign_rows(pretrainer.backbone, backbone)
     # The heads were trained together, or none of them was.
     further = {} if masked_lm_head is None else read_heads(preset)
     return load_heads(pretrainer, masked_lm_head, further)
 
 
-def _check_shapes(preset: str, found: SpanBertBackbone, wanted: SpanBertBackbone) -> None:
+def _check_settings(preset: str, found: SpanBertBackbone, wanted: SpanBertBackbone) -> None:
+    """Refuses an encoder of other settings than those which the weights were trained with."""
     for name, value in wanted.get_config().items():
-        is_size = name.endswith(("_size", "_dim", "_layers", "_heads", "_length", "_segments"))
-        is_size = is_size or name in ("position_embeddings", "num_paragraphs", "num_sentences")
+        is_fixed = name.endswith(("_size", "_dim", "_layers", "_heads", "_length", "_segments"))
+        is_fixed = is_fixed or name in _FIXED
         if name == "vocabulary_size":
             _check_vocabulary_size(preset, found.vocabulary_size, value)
-        elif is_size and found.get_config()[name] != value:
+        elif is_fixed and found.get_config()[name] != value:
             raise MismatchError(
                 f"{preset}: model.{name} is {found.get_config()[name]} in the preset and {value} "
                 "in the configuration; set it to the preset's"

@@ -51,7 +51,6 @@ def write_preset(
     write_more: Callable[[str], None] | None = None,
     more_bytes: int = 0,
     facts: Mapping[str, str] | None = None,
-    max_shard_size: float = 10,
     of_run: bool = False,
     overwrite: bool = False,
 ) -> None:
@@ -64,7 +63,6 @@ def write_preset(
         write_more: is called with the unfinished directory.
         more_bytes: bytes that `write_more` writes at most.
         facts: lines of the model card: what → value.
-        max_shard_size: in GiB; larger encoders are saved in several files.
         of_run: whether the directory belongs to a run, which replaces the preset that lies there.
         overwrite: whether an earlier preset may be replaced.
 
@@ -74,7 +72,7 @@ def write_preset(
 
     def write(unfinished: str) -> None:
         check_space(unfinished, preset_bytes(model) + more_bytes)
-        model.save_to_preset(unfinished, max_shard_size=max_shard_size)
+        model.save_to_preset(unfinished)
         if tokenizer is not None:
             tokenizer.save_to_preset(unfinished)
         if write_more is not None:

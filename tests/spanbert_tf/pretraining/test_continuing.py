@@ -18,8 +18,7 @@ from record_files import VOCABULARY
 from spanbert_tf.config import load_config
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import MismatchError
-from spanbert_tf.models import SpanBertBackbone
-from spanbert_tf.presets.pretraining import load_pretrainer
+from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
 from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.model import (
     begin_at_frequencies,
@@ -64,14 +63,23 @@ def test_run_has_the_shape_of_the_preset(straight_run, preset):
     written = SpanBertBackbone.from_preset(str(straight_run / "preset"))
     for name, value in config.model.encoder_options().items():
         assert getattr(expected, name) == getattr(written, name) == value, name
-    model, report = load_pretrainer(str(straight_run / "preset"))
+    model = SpanBertPretrainer.from_preset(str(straight_run / "preset"))
     assert model.span_position_dim == config.objectives.span_position_dim
-    assert set(report.values()) == {"taken over"}
+    assert model.is_head_trained
 
 
-def test_key_that_contradicts_the_preset_is_refused(preset, tiny_records, tmp_path):
-    with pytest.raises(MismatchError, match=r"model.num_layers is 2 in the preset and 3 in the c"):
-        continue_run(preset, tiny_records, tmp_path / "run", model__num_layers=3)
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("num_layers", 3, "is 2 in the preset and 3 in the configuration"),
+        ("layer_norm_epsilon", 1e-5, "is 1e-12 in the preset and 1e-05 in the configuration"),
+    ],
+)
+def test_key_that_contradicts_the_preset_is_refused(
+    key, value, words, preset, tiny_records, tmp_path
+):
+    with pytest.raises(MismatchError, match=f"model.{key} {words}; set it to the preset's"):
+        continue_run(preset, tiny_records, tmp_path / "run", **{f"model__{key}": value})
     assert not (tmp_path / "run").exists()
 
 
@@ -82,7 +90,7 @@ def test_heads_alone_leave_the_encoder_as_it_is(preset, tiny_records, tmp_path):
     before, after = encoder_of(preset), encoder_of(run / "preset")
     for path, values in before.items():
         np.testing.assert_array_equal(after[path], values, path)
-    model, _ = load_pretrainer(str(run / "preset"))
+    model = SpanBertPretrainer.from_preset(str(run / "preset"))
     counts = np.array(PretrainingManifest.load(tiny_records).unigram_counts(tiny_records)) + 1
     moved = model.span_boundary_head.bias.numpy() - np.log(counts / counts.sum())
     assert np.abs(moved).max() > 0.01  # the rates of four steps add up to 0.03
@@ -317,6 +325,6 @@ def test_head_of_the_preset_keeps_its_bias(straight_run, tiny_records, tmp_path)
     earlier = str(straight_run / "preset")
     run = tmp_path / "run"
     continue_run(earlier, tiny_records, run, training__steps=4, training__head_steps=4)
-    (before, _), (after, _) = load_pretrainer(earlier), load_pretrainer(str(run / "preset"))
+    before, after = map(SpanBertPretrainer.from_preset, (earlier, str(run / "preset")))
     moved = after.span_boundary_head.bias.numpy() - before.span_boundary_head.bias.numpy()
     assert 0 < np.abs(moved).max() < 0.05  # four steps, not a new beginning

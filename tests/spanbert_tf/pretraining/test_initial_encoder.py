@@ -10,8 +10,7 @@ import pytest
 from continued_runs import configured, continue_run, save_encoder
 
 from spanbert_tf.errors import BadInputError, ConfigurationError
-from spanbert_tf.models import SpanBertBackbone
-from spanbert_tf.presets.pretraining import load_pretrainer
+from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
 from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.training.metrics_log import MetricsLog
@@ -57,7 +56,7 @@ def test_encoder_is_the_mean_and_heads_are_the_trained_ones(
         np.testing.assert_allclose(mixed, before / 4 + after * 3 / 4, rtol=1e-6, atol=1e-7)
         moved = max(moved, np.abs(after - before).max())
     assert moved > 1e-3
-    model, _ = load_pretrainer(str(straight_run / "preset"))
+    model = SpanBertPretrainer.from_preset(str(straight_run / "preset"))
     for head in ("masked_lm_head", "span_boundary_head"):
         own = {w.path: w.numpy() for w in getattr(trained, head).weights}
         for weight in getattr(model, head).weights:
@@ -75,7 +74,7 @@ def test_held_out_losses_are_those_of_the_preset(preset, tiny_records, tmp_path,
     (shown,) = re.findall(r"masked lm loss ([\d.]+)", line)
     config = configured(preset, run, training__initial_encoder_share=SHARE)
     held_out = configured_dataset(config, tiny_records, split="validation")
-    saved, _ = load_pretrainer(str(run / "preset"))
+    saved = SpanBertPretrainer.from_preset(str(run / "preset"))
     saved.compile()
     for model in (saved, returned):
         measured = model.evaluate(held_out, return_dict=True, verbose=0)
