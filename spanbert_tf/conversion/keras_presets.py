@@ -50,11 +50,12 @@ from spanbert_tf.models import (
     SpanBertRelationClassifier,
     SpanBertTextClassifier,
     SpanBertTextClassifierPreprocessor,
+    SpanBertTextEmbedder,
     SpanBertTokenClassifier,
     SpanBertTokenClassifierPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.models.keras_hub_presets import task_class
+from spanbert_tf.models.keras_hub_presets import is_task_preset, task_class
 from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.presets.loading import (
     load_checked,
@@ -83,6 +84,8 @@ _TASKS = {
     TOKEN_CLASSIFIER: SpanBertTokenClassifier,
     COREFERENCE: SpanBertCoreferenceResolver,
 }
+# Others whose settings a preset holds.
+_FURTHER_TASKS = (SpanBertMaskedLM, SpanBertRelationClassifier, SpanBertTextEmbedder)
 _PARTS = {kind.__name__: part for part, kind in _TASKS.items()}
 # Arguments of tasks and their preprocessors that a conversion keeps, or that arrays tell.
 _CONVERTED = {
@@ -208,9 +211,11 @@ def _read_pretrained(path: str, name: str | None) -> _Read:
 
 def refuse_copy(path: str) -> None:
     """Refuses to convert a task's preset to such a preset, which would reset its settings."""
-    name = task_class(path)
-    if name in {*_PARTS, SpanBertRelationClassifier.__name__}:
-        raise MismatchError(f"{path}: is such a preset already, of a {name}; copy the directory")
+    for kind in (*_TASKS.values(), *_FURTHER_TASKS):
+        if is_task_preset(path, kind):
+            raise MismatchError(
+                f"{path}: is such a preset already, of a {kind.__name__}; copy the directory"
+            )
 
 
 def _print_untrained(path: str) -> None:

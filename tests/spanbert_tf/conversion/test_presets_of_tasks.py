@@ -7,10 +7,14 @@ from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import (
     SpanBertCoreferenceResolver,
     SpanBertCoreferenceResolverPreprocessor,
+    SpanBertMaskedLM,
+    SpanBertMaskedLMPreprocessor,
     SpanBertQuestionAnswerer,
     SpanBertQuestionAnswererPreprocessor,
     SpanBertRelationClassifier,
     SpanBertRelationClassifierPreprocessor,
+    SpanBertTextEmbedder,
+    SpanBertTextEmbedderPreprocessor,
 )
 from spanbert_tf.presets.writing import write_preset
 
@@ -42,6 +46,24 @@ def test_a_task_is_not_converted_to_itself(answerer, tmp_path):
     words = "is such a preset already, of a SpanBertQuestionAnswerer; copy the directory"
     with pytest.raises(MismatchError, match=words):
         convert_checkpoint("keras", "keras", answerer, str(tmp_path / "copy"))
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "preprocessor_kind", "settings"),
+    [
+        (SpanBertMaskedLM, SpanBertMaskedLMPreprocessor, {}),
+        (SpanBertTextEmbedder, SpanBertTextEmbedderPreprocessor, {"pooling_mode": "cls"}),
+    ],
+)
+def test_nor_is_a_model_of_texts(
+    kind, preprocessor_kind, settings, tiny_backbone, tiny_tokenizer, tmp_path
+):
+    """Rows would have another length, and vectors would be pooled otherwise."""
+    task = kind(tiny_backbone, preprocessor_kind(tiny_tokenizer, 8), **settings)
+    preset = write(task, tmp_path / "preset")
+    with pytest.raises(MismatchError, match=f"is such a preset already, of a {kind.__name__}; "):
+        convert_checkpoint("keras", "keras", preset, str(tmp_path / "copy"))
     assert not (tmp_path / "copy").exists()
 
 
