@@ -1,5 +1,6 @@
 """A head that was never trained is no trained one after a conversion."""
 
+import keras
 import pytest
 import torch
 import transformers
@@ -46,8 +47,8 @@ def token_classifier(backbone, tokenizer):
 @pytest.mark.parametrize(
     ("make", "between", "is_trained"),
     [
-        (masked_lm, "keras", True),
-        (masked_lm, "keras", False),
+        (masked_lm, "keras_bert", True),
+        (masked_lm, "keras_bert", False),
         (question_answerer, "huggingface", False),
         (text_classifier, "huggingface", False),
         (token_classifier, "huggingface", False),
@@ -59,11 +60,13 @@ def test_there_and_back_a_head_is_as_trained_as_before(
     task = make(tiny_backbone, tiny_tokenizer)
     if is_trained:
         task.is_head_trained = True
+        for weight in task.masked_lm_head.weights:  # other formats tell it by biases alone
+            weight.assign_add(keras.ops.ones_like(weight))
     preset, middle, back = (str(tmp_path / name) for name in ("preset", "middle", "back"))
     write_preset(task, preset)
     convert_checkpoint("keras", between, preset, middle)
     assert ("its head was never trained: left out" in capfd.readouterr().out) != is_trained
-    convert_checkpoint(between, "keras", middle, back)
+    convert_checkpoint("keras" if between == "keras_bert" else between, "keras", middle, back)
     if is_trained:
         assert load_trained(type(task), back).is_head_trained
     else:
