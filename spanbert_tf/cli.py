@@ -257,7 +257,7 @@ def convert(
     show_default=True,
     help="All but saved_model take rows of ids.",
 )
-@click.option("--sequence-length", type=click.IntRange(min=2), help="Positions of litert's row.")
+@click.option("--sequence-length", type=click.IntRange(min=4), help="Positions of litert's row.")
 @click.option("--int8", is_flag=True, help="Weights of 8 bits, with litert.")
 @click.option("--embeddings", is_flag=True, help="Vectors of texts, from any encoder.")
 @click.option(

@@ -40,8 +40,7 @@ class LabelClassifier(SpanBertTask):
         dropout: float = 0.1,
         **kwargs,
     ) -> None:
-        if not labels or len(set(labels)) < len(labels):
-            raise ValueError(f"labels must be different names. Received: {list(labels)}")
+        labels = checked_labels(labels)
         if preprocessor is not None and backbone.position_embeddings != "absolute":
             raise ValueError(
                 "The rows of the preprocessor do not tell the positions of a backbone with "
@@ -61,7 +60,7 @@ class LabelClassifier(SpanBertTask):
         super().__init__(inputs=backbone.input, outputs=logits, **kwargs)
 
         # === Config ===
-        self.labels = list(labels)
+        self.labels = labels
         self.dropout = dropout
 
     def get_config(self) -> dict:
@@ -108,6 +107,11 @@ class LabelClassifier(SpanBertTask):
             weighted_metrics: further ones, the same way.
             **kwargs: as there.
         """
+        if isinstance(metrics, str) and metrics == "auto":  # KerasHub's default
+            metrics = None
+        for given in (metrics, weighted_metrics):
+            if isinstance(given, str | dict):
+                raise ValueError(f"metrics must be a list, of one output. Received: {given!r}")
         own = [*(metrics or ()), *(weighted_metrics or ())]
         super().compile(optimizer, loss, weighted_metrics=own or None, **kwargs)
 
@@ -121,6 +125,21 @@ class LabelClassifier(SpanBertTask):
     ) -> keras.KerasTensor:
         """Weights of the labels, float32 as `y`; 0 for negative ones."""
         return weights_of(y, sample_weight) * ops.cast(y >= 0, "float32")
+
+
+def checked_labels(labels: Sequence[str], num_classes: int | None = None) -> list[str]:
+    """The names of classes, a list of NumPy's or pandas' as well.
+
+    Raises:
+        ValueError: they are not `num_classes` different strings, or any number of them by default.
+    """
+    names = list(labels)
+    are_names = not isinstance(labels, str) and all(isinstance(name, str) for name in names)
+    wanted = len(names) if num_classes is None else num_classes
+    if not names or not are_names or not len(set(names)) == len(names) == wanted:
+        number = "" if num_classes is None else f"{num_classes} "
+        raise ValueError(f"labels must be {number}different names. Received: {labels!r}")
+    return list(map(str, names))
 
 
 def classifier_layers(

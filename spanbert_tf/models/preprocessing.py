@@ -124,7 +124,14 @@ class TextRowPreprocessor(RowPreprocessor):
 
     def _rows(self, x: tf.Tensor | tuple, y: tf.Tensor | None) -> tuple[dict, tf.Tensor | None]:
         texts = x if isinstance(x, tuple) else (x,)
-        features = self.pack_texts(*map(flat_texts, texts), pads_to_limit=True)
+        if len(texts) > 2:
+            raise ValueError(f"x must be texts, or a tuple of two. Received: {len(texts)}")
+        flat = list(map(flat_texts, texts))
+        sizes = {values.shape[0] for values in flat} - {None}
+        if len(set(map(is_one_text, texts))) > 1 or len(sizes) > 1:
+            shapes = " and ".join(str(tf.convert_to_tensor(values).shape) for values in texts)
+            raise ValueError(f"of pairs there must be as many second texts. Received: {shapes}")
+        features = self.pack_texts(*flat, pads_to_limit=True)
         return of_one_text(features) if is_one_text(texts[0]) else features, y
 
     def pack_texts(self, *texts: tf.Tensor, pads_to_limit: bool = False) -> dict[str, tf.Tensor]:

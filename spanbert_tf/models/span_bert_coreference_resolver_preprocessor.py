@@ -28,9 +28,9 @@ class SpanBertCoreferenceResolverPreprocessor(RowPreprocessor, keras_hub.models.
             of the preset's own, or of its encoder.
 
     Call arguments:
-        x: texts, string [B]; or a dict of `text` and `speakers`, string [B] each, the latter one
-            name for each line of the text that has words, with line ends between them. Of one text,
-            string [], the outputs have no dimension B.
+        x: texts, string [B]; or a dict of `text` and, if there are some, `speakers`, string [B]
+            each, the latter one name for each line of the text that has words, with line ends
+            between them. Of one text, string [], the outputs have no dimension B.
         y: clusters, to train: a ragged int tensor [B, clusters, mentions, 2] of first characters
             and characters after the last (`clusters_tensor` makes it of lists), or a dict, which
             is handed through.
@@ -76,11 +76,12 @@ class SpanBertCoreferenceResolverPreprocessor(RowPreprocessor, keras_hub.models.
     def _rows(
         self, x: tf.Tensor | dict, y: tf.RaggedTensor | dict | None
     ) -> tuple[dict, dict | None]:
-        is_unbatched = is_one_text(x["text"] if isinstance(x, dict) else x)
-        if isinstance(x, dict):
-            texts, speakers = (flat_texts(x[name]) for name in ("text", "speakers"))
-        else:
-            texts, speakers = flat_texts(x), None
+        x = x if isinstance(x, dict) else {"text": x}
+        if "text" not in x:
+            raise ValueError("x must be texts, or a dict of text and speakers")
+        is_unbatched = is_one_text(x["text"])
+        texts, speakers = flat_texts(x["text"]), x.get("speakers")
+        speakers = None if speakers is None else flat_texts(speakers)
         documents = self._reader(texts, speakers)
         found = documents.features.items()
         features = {name: values for name, values in found if name not in _NOT_READ}

@@ -15,6 +15,8 @@ from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 from spanbert_tf.text.vocabulary import EntityMode, make_markers
 
+_NEEDED = {"text", "subject", "object"}
+
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class SpanBertRelationClassifierPreprocessor(RowPreprocessor, keras_hub.models.Preprocessor):
@@ -32,8 +34,8 @@ class SpanBertRelationClassifierPreprocessor(RowPreprocessor, keras_hub.models.P
 
     Call arguments:
         x: dict of `text`, string [B]; `subject` and `object`, int [B, 2], the first character and
-            the one after the last; and `subject_type` and `object_type`, string [B]. Or of one
-            text, all without the dimension B, which the outputs lack then, too.
+            the one after the last; and `subject_type` and `object_type`, string [B], empty by
+            default. Or of one text, all without the dimension B, which the outputs lack then, too.
         y: classes, int [B]; handed through.
         sample_weight: handed through.
 
@@ -43,6 +45,7 @@ class SpanBertRelationClassifierPreprocessor(RowPreprocessor, keras_hub.models.P
 
     Raises:
         BadInputError: the vocabulary has too few entries `[unusedN]`.
+        ValueError: `x` is no dict, or lacks a text or an entity.
     """
 
     backbone_cls = SpanBertBackbone
@@ -73,6 +76,10 @@ class SpanBertRelationClassifierPreprocessor(RowPreprocessor, keras_hub.models.P
             )
 
     def _rows(self, x: dict, y: tf.Tensor | None) -> tuple[dict, tf.Tensor | None]:
+        if not isinstance(x, dict) or not x.keys() >= _NEEDED:
+            raise ValueError("x must be a dict of text, subject and object")
+        blank = tf.fill(tf.shape(x["text"]), "")
+        x = {name: x.get(name, blank) for name in (*_NEEDED, "subject_type", "object_type")}
         is_unbatched = is_one_text(x["text"])
         if is_unbatched:
             x = {name: tf.expand_dims(values, 0) for name, values in x.items()}

@@ -44,18 +44,19 @@ class SpanBertTask(Objectives, TrainStep, TaskPresets):
             inputs = {name: inputs[name] for name in self.input}
         return super().call(inputs, training=training, mask=mask)
 
-    def predict(self, x: object = None, **kwargs) -> object:
+    def predict(self, x: object = None, *args: object, **kwargs) -> object:
         """The outputs for inputs, as `keras.Model.predict`.
 
         Args:
             x: texts, or what else the preprocessor takes; or a data set.
-            **kwargs: as for `keras.Model.predict`.
+            *args: as for `keras.Model.predict`.
+            **kwargs: as well.
 
         Raises:
             BadInputError: the head was never trained.
         """
         self._check_head()
-        return super().predict(x, **kwargs)
+        return super().predict(x, *args, **kwargs)
 
     def predict_on_batch(self, x: object, **kwargs) -> object:
         """The outputs for a batch, as `keras.Model.predict_on_batch`; raises as `predict`."""

@@ -10,7 +10,7 @@ import keras_hub
 from keras import ops
 
 from spanbert_tf.models.keras_hub_presets import is_task_preset, task_config
-from spanbert_tf.models.label_classifier import classifier_layers
+from spanbert_tf.models.label_classifier import checked_labels, classifier_layers
 from spanbert_tf.models.objective import ObjectiveSums, crossentropy_sums
 from spanbert_tf.models.preprocessing import check_positions
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
@@ -88,7 +88,7 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
         self.num_classes = num_classes
         self.activation = keras.activations.get(activation)
         self.dropout = dropout
-        self.labels = list(labels)
+        self.labels = labels
 
     @classmethod
     def from_preset(
@@ -181,16 +181,12 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
 
 
 def _checked_labels(num_classes: int | None, labels: Sequence[str] | None) -> list[str]:
-    """The names of the classes; raises `ValueError` where they are not different, or too few."""
+    """The names of the classes; raises `ValueError` where neither of the two is given."""
     if num_classes is None and labels is None:
         raise ValueError("num_classes or labels must be given")
     if labels is None:
         return [f"LABEL_{number}" for number in range(num_classes)]
-    wanted = len(labels) if num_classes is None else num_classes
-    if not labels or len(set(labels)) != wanted or len(labels) != wanted:
-        number = "" if num_classes is None else f"{num_classes} "
-        raise ValueError(f"labels must be {number}different names. Received: {list(labels)}")
-    return list(labels)
+    return checked_labels(labels, num_classes)
 
 
 def _saved_num_classes(preset: str) -> int | None:

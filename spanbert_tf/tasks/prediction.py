@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import keras_hub
 
@@ -106,6 +106,13 @@ class Predictor:
         """Predicts; see the class."""
         if top_k not in self._functions:
             self._functions[top_k] = self._pipeline.predictor(self._model, top_k)
+        if hasattr(inputs, "to_dict") and hasattr(inputs, "columns"):  # whose items are its columns
+            raise BadInputError(
+                f"a {type(inputs).__name__} is no list of inputs; give df.to_dict('records'), or a "
+                "column of texts"
+            )
+        if isinstance(inputs, Mapping):
+            inputs = dict(inputs)
         is_single = isinstance(inputs, str | dict)
         if is_single or not isinstance(inputs, Iterable) or isinstance(inputs, bytes):
             inputs = [inputs]  # what is no input is refused
@@ -294,8 +301,10 @@ def export_preset(
 
 
 def _holds_predictions(path: str) -> bool:
-    """Whether the first line of a file is a prediction, or a list of such."""
+    """Whether the first line of a file is a prediction, or a list of such; of no inputs, none."""
     try:
+        if not os.path.getsize(path):
+            return True
         with open(path, encoding="utf-8") as file:
             found = parse_json(file.readline(), object, path)
     except (BadInputError, OSError, UnicodeDecodeError):

@@ -22,6 +22,7 @@ _REFUSED = {
     "training.accumulation_steps",
     "amsgrad": "is not here: the step has an epsilon for each variable, and may correct no bias",
     "clipvalue": "is not here; gradients are clipped by norms: global_clipnorm, or clipnorm",
+    "loss_scale_factor": "is not here; dynamic_loss_scale finds one",
 }
 
 
@@ -77,6 +78,8 @@ class AdamW(keras.optimizers.AdamW):
                 raise ValueError(f"{name} {reason}")
         super().__init__(*args, **kwargs)
         self.bias_correction = bias_correction
+        if isinstance(exclude_from_weight_decay, str):
+            exclude_from_weight_decay = (exclude_from_weight_decay,)
         self.not_decayed = tuple(exclude_from_weight_decay)
         self.dynamic_loss_scale = dynamic_loss_scale
         self.groups = tuple(groups)

@@ -104,9 +104,19 @@ def test_a_preprocessor_does_not_tell_positions_of_segabert():
 
 
 def test_labels_must_be_different_names():
-    for labels in ([], ["O", "O"]):
+    for labels in ([], ["O", "O"], "OB", [0, 1]):
         with pytest.raises(ValueError, match="labels must be different names"):
             SpanBertTokenClassifier(None, labels)
+    names = np.array(["O", "B-X"])
+    assert SpanBertTokenClassifier(SpanBertBackbone(9, 1, 2, 8, 8), names).labels == ["O", "B-X"]
+
+
+def test_metrics_are_a_list():
+    classifier = make_classifier(dropout=0.0)
+    classifier.compile(metrics="auto")
+    for metrics in ("accuracy", {"output_dense": ["accuracy"]}):
+        with pytest.raises(ValueError, match="metrics must be a list"):
+            classifier.compile(metrics=metrics)
 
 
 def test_metrics_count_what_has_a_label():

@@ -177,6 +177,36 @@ def test_texts_in_rows_are_not_flattened(name, in_data_set):
         assert first.shape == column.shape
 
 
+@pytest.mark.parametrize(
+    ("name", "x", "message"),
+    [
+        ("text_classifier", ("who", ["bob .", "ann"]), "there must be as many second texts"),
+        ("text_classifier", (["who"], ["bob .", "ann"]), "there must be as many second texts"),
+        ("text_classifier", (["a"], ["b"], ["c"]), "a tuple of two. Received: 3"),
+        ("relation_classifier", {"text": TEXTS}, "a dict of text, subject and object"),
+        ("relation_classifier", TEXTS, "a dict of text, subject and object"),
+        ("coreference_resolver", {"speakers": TEXTS}, "a dict of text and speakers"),
+    ],
+)
+def test_what_lacks_a_text_is_refused(name, x, message):
+    preprocessor = CLASSES[name](models.SpanBertTokenizer(VOCABULARY, lowercase=True), LENGTH)
+    with pytest.raises(ValueError, match=message):
+        preprocessor(x=x)
+
+
+def test_types_and_speakers_may_be_missing_and_further_columns_are_not_read():
+    tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True)
+    x = RELATIONS | {"subject_type": ["", ""]}
+    some = {name: x[name] for name in ("text", "subject", "object")} | {"id": [7, 8]}
+    for name, whole, part in (
+        ("relation_classifier", x, some),
+        ("coreference_resolver", TEXTS, {"text": TEXTS}),
+    ):
+        preprocessor = CLASSES[name](tokenizer, LENGTH)
+        expected, found = preprocessor(whole), preprocessor(part)
+        tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
+
+
 @pytest.mark.parametrize("in_data_set", [False, True])
 def test_words_in_rows_of_one_length_are_words_of_one_text_each(in_data_set):
     tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True)

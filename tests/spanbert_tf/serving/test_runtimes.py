@@ -137,7 +137,7 @@ def test_a_server_never_finds_a_version_for_another_runtime(preset_of, tmp_path,
         ("fill_mask", "--format openvino --sequence-length 9", "--format openvino: --sequence-le"),
         ("fill_mask", "--format onnx --precision bfloat16", "--format onnx: computes in float32"),
         ("fill_mask", "--format litert --sequence-length 17", "--sequence-length 17: the model r"),
-        ("fill_mask", "--format litert --sequence-length 2", "rows of 2 positions: the README's"),
+        ("fill_mask", "--format litert --sequence-length 3", "Invalid value for '--sequence-len"),
     ],
 )
 def test_what_does_not_go_together_is_refused(name, options, line, preset_of, tmp_path, capfd):

@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import types
 
 import click.testing
 import pytest
@@ -75,6 +76,17 @@ def test_what_is_neither_string_nor_dict_is_named_by_its_place(bad, predictor_of
     if not isinstance(bad, list):
         with pytest.raises(BadInputError, match=f"^input 1: {message}"):
             predict(bad)
+
+
+def test_mappings_are_inputs_and_tables_are_none(predictor_of):
+    """Whose items are their keys, which look like texts."""
+    pandas = pytest.importorskip("pandas")
+    predict = predictor_of("text_classification")
+    item = types.MappingProxyType({"text": SENTENCE, "id": 3})
+    assert rounded(predict(item)) == rounded(predict(SENTENCE))
+    with pytest.raises(BadInputError, match=r"a DataFrame is no list .* df\.to_dict\('records'\)"):
+        predict(pandas.DataFrame({"text": [SENTENCE]}))
+    assert rounded(predict(pandas.Series([SENTENCE]))) == rounded(predict([SENTENCE]))
 
 
 def test_a_dict_that_lacks_a_field_is_told_all_fields(predictor_of):
@@ -207,6 +219,14 @@ def test_data_with_a_key_of_predictions_is_not_replaced(line, tmp_path):
     with pytest.raises(BadInputError, match="holds other things than predictions"):
         predict_lines("p", str(source), str(kept), overwrite=True)
     assert kept.read_text() == f"{json.dumps(line)}\n"
+
+
+def test_predictions_of_nothing_are_replaced(predictor_of, tmp_path):
+    preset, output = predictor_of("text_classification").preset, tmp_path / "out.jsonl"
+    (tmp_path / "in.jsonl").write_text("")
+    for _ in range(2):
+        predict_lines(preset, str(tmp_path / "in.jsonl"), str(output), overwrite=True)
+        assert output.read_bytes() == b""
 
 
 def test_the_input_is_never_the_output(tmp_path):

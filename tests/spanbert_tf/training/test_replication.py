@@ -240,6 +240,7 @@ def test_gradients_are_reduced_in_packs_the_last_layers_first(
     [
         ({"gradient_accumulation_steps": 2}, r"use .*training\.accumulation_steps"),
         ({"amsgrad": True}, "amsgrad is not here"),
+        ({"loss_scale_factor": 8.0}, "loss_scale_factor is not here; dynamic_loss_scale"),
         ({"clipvalue": 1.0}, "clipped by norms: global_clipnorm"),
     ],
 )
