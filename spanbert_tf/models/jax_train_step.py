@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from jax import numpy as jnp
 
-from spanbert_tf.models.objective import num_parts
+from spanbert_tf.models.micro_batches import equal_parts
 
 
 class TrainStep:
@@ -70,7 +70,7 @@ class TrainStep:
         self, trainable: list, non_trainable: list, of_optimizer: list, batch: tuple
     ) -> tuple:
         """The sum of the gradients of the micro-batches, and what the metrics need."""
-        count = num_parts(batch, self._accumulation_steps)
+        count, _ = equal_parts(batch, self._accumulation_steps)
         num_targets = {
             name: jnp.where(number == 0.0, 1.0, number)
             for name, number in self.target_counts(*batch).items()

@@ -178,10 +178,13 @@ class Objectives:
         outputs: Any,
         sums: dict[str, ObjectiveSums],
         further_loss: keras.KerasTensor | None,
-        share: float | keras.KerasTensor = 1.0,
     ) -> None:
-        """Updates the metrics with a share of a batch; outputs are for those of `compile`."""
-        self._objective_metrics.update(sums, further_loss, share)
+        """Updates the metrics with a batch; outputs are for those that `compile` was given."""
+        if further_loss is not None and keras.backend.backend() == "tensorflow":
+            further_loss *= (
+                self.distribute_strategy.num_replicas_in_sync
+            )  # it was a replica's share
+        self._objective_metrics.update(sums, further_loss)
         if self._compile_metrics is not None:
             _, y, sample_weight = batch
             y, sample_weight = self._metric_targets(y, sample_weight)
@@ -213,18 +216,9 @@ class ObjectiveMetrics:
         return list(self._means.values())
 
     def update(
-        self,
-        sums: dict[str, ObjectiveSums],
-        further_loss: keras.KerasTensor | None = None,
-        share: float | keras.KerasTensor = 1.0,
+        self, sums: dict[str, ObjectiveSums], further_loss: keras.KerasTensor | None = None
     ) -> None:
-        """Updates the means with what `objective_sums` returned, and with further losses.
-
-        Args:
-            sums: of targets.
-            further_loss: of no target, but of each batch.
-            share: of the batch that this is.
-        """
+        """Updates the means with what `objective_sums` returned, and with further losses."""
         for objective, part in sums.items():
             count = part.num_targets
             for kind, total in (("loss", part.loss), ("accuracy", part.num_correct)):
@@ -232,21 +226,7 @@ class ObjectiveMetrics:
                     mean = self._means[f"{objective}_{kind}"]
                     mean.update_state(ops.divide_no_nan(total, count), sample_weight=count)
         if further_loss is not None:
-            self._means[_FURTHER].update_state(further_loss, sample_weight=share)
-
-
-def num_parts(batch: tuple, wanted: int) -> int | keras.KerasTensor:
-    """The least number of parts of one size that a batch can be cut into, from `wanted` on.
-
-    The last batch of an epoch may not have as many rows as the others.
-    """
-    rows = ops.shape(keras.tree.flatten(batch)[0])[0]
-    if isinstance(rows, int):
-        least = max(min(wanted, rows), 1)
-        return next(number for number in range(least, max(rows, 1) + 1) if rows % number == 0)
-    numbers = ops.arange(1, ops.maximum(rows, 1) + 1)
-    divides = (rows % numbers == 0) & (numbers >= ops.minimum(wanted, rows))
-    return ops.min(ops.where(divides, numbers, rows))
+            self._means[_FURTHER].update_state(further_loss)
 
 
 def are_targets(weights: keras.KerasTensor) -> keras.KerasTensor:

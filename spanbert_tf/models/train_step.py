@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import keras
 import tensorflow as tf
 
-from spanbert_tf.models.objective import ObjectiveSums, num_parts
+from spanbert_tf.models.micro_batches import add_up_on_tensorflow
 
 _SEED_STATE = "seed_generator_state"
 _REPLICA_STRIDE = 0x9E3779B9  # far apart in the first half of a seed
@@ -137,7 +137,12 @@ class TrainStep:
         if self._accumulation_steps == 1:
             gradients = self._gradients(batch, counts)
         else:
-            gradients = self._accumulated_gradients(batch, counts)
+            gradients = add_up_on_tensorflow(
+                lambda part, number: self._gradients(part, counts, number),
+                batch,
+                self._accumulation_steps,
+                self.trainable_variables,
+            )
         self.optimizer.apply(gradients, self.trainable_variables)
         return self.get_metrics_result()
 
@@ -158,18 +163,6 @@ class TrainStep:
         elif self._distribute_strategy is not None and self.optimizer is not None:
             with self.distribute_strategy.scope():
                 self.optimizer.build(self.trainable_variables)
-
-    def _update_metrics(
-        self,
-        batch: tuple,
-        outputs: object,
-        sums: dict[str, ObjectiveSums],
-        further_loss: tf.Tensor | None,
-        share: float | tf.Tensor = 1.0,
-    ) -> None:
-        if further_loss is not None:  # a replica's share
-            further_loss *= self.distribute_strategy.num_replicas_in_sync
-        super()._update_metrics(batch, outputs, sums, further_loss, share)
 
     def _global_target_counts(self, batch: tuple) -> dict[str, tf.Tensor]:
         """How many targets each objective has in the global batch; 1 in place of none."""
@@ -194,7 +187,7 @@ class TrainStep:
         gradients, seeds, *found = self._forward_and_backward(batch, num_targets, seeds, count)
         for state, seed in zip(states, seeds, strict=True):
             state.assign(seed - tf.cast(shift, seed.dtype))
-        self._update_metrics(batch, *found, share=1 / tf.cast(count, tf.float32))
+        self._update_metrics(batch, *found)
         return gradients
 
     def _seed_states(self) -> list[keras.Variable]:
@@ -224,40 +217,3 @@ class TrainStep:
         seeds = [scope.get_current_value(state) for state in states]
         # Outputs are large, and hardly ever needed.
         return gradients, seeds, outputs if self._compile_metrics else None, sums, further_loss
-
-    def _accumulated_gradients(
-        self, batch: tuple, num_targets: dict[str, tf.Tensor]
-    ) -> list[tf.Tensor]:
-        """The sum of the gradients of the micro-batches, one after the other."""
-        variables = self.trainable_variables
-        count = num_parts(batch, self._accumulation_steps)
-        parts = tf.nest.map_structure(
-            lambda values: None if values is None else _cut(values, count), batch
-        )  # [N, B / N, …]
-
-        def add_gradients(number: tf.Tensor, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            micro_batch = tf.nest.map_structure(
-                lambda values: None if values is None else values[number], parts
-            )
-            gradients = self._gradients(micro_batch, num_targets, count)
-            added = [
-                total if gradient is None else total + tf.cast(gradient, total.dtype)
-                for total, gradient in zip(sums, gradients, strict=True)
-            ]
-            return number + 1, *added
-
-        _, *sums = tf.while_loop(
-            lambda number, *sums: number < count,
-            add_gradients,
-            (tf.constant(0), *(tf.zeros(v.shape, tf.float32) for v in variables)),
-            parallel_iterations=1,  # as much memory as one micro-batch needs
-            maximum_iterations=count,
-        )
-        return [tf.cast(total, v.dtype) for total, v in zip(sums, variables, strict=True)]
-
-
-def _cut(values: tf.Tensor, count: int | tf.Tensor) -> tf.Tensor:
-    """Rows [B, …] as parts [N, B / N, …]."""
-    shape = tf.shape(values)
-    parts = tf.reshape(values, tf.concat([[count, shape[0] // count], shape[1:]], axis=0))
-    return tf.ensure_shape(parts, [None, None, *values.shape[1:]])

@@ -274,7 +274,7 @@ def adapter_results(directory):
 def accumulation_results(directory):
     """What `fit` in two parts, the last batch of odd size, and `evaluate` report."""
     task, (_, kind) = load(directory, "text_classifier"), TASKS["text_classifier"]
-    task.backbone.token_embedding.embeddings.regularizer = keras.regularizers.L2(0.25)
+    task.backbone.token_embedding.embeddings.regularizer = keras.regularizers.L2(1e-3)
     options = {"run_eagerly": True} if IS_ORACLE else {}
     batches = batches_of(directory, kind).unbatch().take(2 * BATCH_SIZE - 1).batch(BATCH_SIZE)
     optimizer = adamw(1e-3, warmup_steps=2, total_steps=20, epsilon=1e-6)

@@ -213,6 +213,7 @@ def without_padding(x, y, weights):
             yield values[number][is_gold[number]].tolist()
 
 
+@pytest.mark.slow  # graphs of both are traced
 @pytest.mark.parametrize("first", [0, 40])  # of 30 batches an epoch
 def test_documents_of_one_shape_are_those_of_all_shapes(first, many_documents):
     options = {"batch_size": 2, "training": True, "seed": 1, "first_batch": first}
