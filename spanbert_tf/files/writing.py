@@ -211,3 +211,12 @@ def check_space(directory: str | os.PathLike, num_bytes: int) -> None:
             return
         for start in range(0, num_bytes, len(_CHUNK)):
             file.write(_CHUNK[: num_bytes - start])
+
+
+def sync_below(directory: str) -> None:
+    """Returns when the disk has all files below a directory, and their names."""
+    for parent, _, names in os.walk(directory):
+        for path in (*(os.path.join(parent, name) for name in names), parent):
+            number = os.open(path, os.O_RDONLY)
+            os.fsync(number)
+            os.close(number)

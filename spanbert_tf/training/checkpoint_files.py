@@ -93,7 +93,7 @@ def find_damage(directory: str) -> str | None:
         return reason(error)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.EINVAL):  # missing, or a pipe in its place
-            return f"{os.path.basename(error.filename)}: {reason(error)}"
+            return f"{os.path.basename(error.filename or path)}: {reason(error)}"
         raise BadInputError(
             f"{directory}: cannot be read ({reason(error)}); mend that, or remove it to go on from "
             "the checkpoint before"

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from spanbert_tf.files.writing import sync_below
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models.keras_hub_presets import preset_bytes
 from spanbert_tf.terminal import print_line
@@ -101,6 +102,6 @@ def run(
             return None
         result = job.finish(model, checkpoints, output, is_chief=devices.is_chief)
         if devices.is_chief and not training.keep_checkpoints:
-            os.sync()  # the preset is all that is left of the run
+            sync_below(output)  # the preset is all that is left of the run
             checkpoints.remove()
         return result
