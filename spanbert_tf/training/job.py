@@ -233,8 +233,8 @@ class Job(abc.ABC):
                 ) from error
             if isinstance(error, BadInputError):
                 raise
-            if error.filename and not _is_below(error.filename, output):  # read, not written
-                raise BadInputError(f"{error.filename}: {reason(error)}") from error
+            if isinstance(error.filename, str) and not _is_below(error.filename, output):
+                raise BadInputError(f"{error.filename}: {reason(error)}") from error  # read, mostly
             raise BadInputError(
                 f"{output}: cannot be written ({reason(error)}); free some space and run the "
                 "same command again to go on"
@@ -259,5 +259,5 @@ def _kind(error: Exception) -> str:
     return name if isinstance(error, tf.errors.OpError) else f"{name}: {reason(error)}"
 
 
-def _is_below(path: object, directory: str) -> bool:
-    return os.path.abspath(os.fsdecode(path)).startswith(os.path.abspath(directory) + os.sep)
+def _is_below(path: str, directory: str) -> bool:
+    return (os.path.abspath(path) + os.sep).startswith(os.path.abspath(directory) + os.sep)

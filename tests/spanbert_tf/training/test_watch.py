@@ -1,4 +1,5 @@
 import concurrent.futures
+import errno
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from tensorflow.python.summary import summary_iterator
 
 import spanbert_tf.training
 from spanbert_tf.config.finetuning import FinetuningConfig, FinetuningTrainingConfig
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.models.train_step import TrainStep
 from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.devices import Devices
@@ -308,6 +310,24 @@ def test_a_signal_at_the_end_of_the_last_evaluation_is_not_lost(tmp_path, handle
     assert watch.is_interrupted
     assert checkpoints.steps() == [4]
     assert read_metrics(str(tmp_path / "metrics.jsonl"))[-1]["validation_loss"] == 101
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("/data/part-0", "^/data/part-0: Permission denied$"),
+        ("{run}/logs/train", "^{run}: cannot be written .Permission denied.; free some space"),
+        (None, "^{run}: cannot be written .Permission denied.; free some space"),
+    ],
+)
+def test_what_cannot_be_read_is_not_said_to_be_written(name, words, tmp_path):
+    job, run = Numbers(4), str(tmp_path)
+    path = name and name.format(run=run)
+    with (
+        pytest.raises(BadInputError, match=words.format(run=run)),
+        job.named_errors(run, Devices(job.config.training)),
+    ):
+        raise OSError(errno.EACCES, "Permission denied", path)
 
 
 def test_ignored_signal_stays_ignored(handlers):
