@@ -225,6 +225,18 @@ def test_words_in_rows_of_one_length_are_words_of_one_text_each(in_data_set):
         )
 
 
+def test_weights_of_words_are_where_their_labels_are():
+    tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True)
+    preprocessor = models.SpanBertTokenClassifierPreprocessor(tokenizer, 8)
+    words = tf.ragged.constant([["ann", "has.", "the"], ["bob"]])
+    labels, weights = tf.ragged.constant([[2, 1, 0], [3]]), tf.ragged.constant([[0.5, 2, 3], [1]])
+    _, y, found = preprocessor(words, labels, weights)
+    assert y.numpy().tolist() == [[-1, 2, 1, -1, 0, -1, -1, -1], [-1, 3] + [-1] * 6]
+    assert found.numpy().tolist() == [[0, 0.5, 2, 0, 3, 0, 0, 0], [0, 1] + [0] * 6]
+    for of_rows in (tf.constant([0.5, 1]), tf.constant([[0.5], [1]])):
+        assert preprocessor(words, labels, of_rows)[2] is of_rows
+
+
 def test_a_question_answerer_says_how_it_takes_texts():
     questions, passages = ["who has", "who"], TEXTS
     message = r"x must be a tuple of questions and passages"
