@@ -121,7 +121,14 @@ class RelationExtraction(Task):
         )
 
     def check(self, model: SpanBertRelationClassifier, item: dict) -> dict:
-        """Takes texts, or tokens as TACRED has them; see `marked_text_of`."""
+        """Takes texts, or tokens as TACRED has them; see `marked_text_of`.
+
+        From Python an entity may be a tuple, such as `re.Match.span()`, or of NumPy's numbers.
+        """
+        item = dict(item)
+        for role in ("subject", "object"):
+            if isinstance(item.get(role), tuple | list | np.ndarray):
+                item[role] = [n.item() if isinstance(n, np.integer) else n for n in item[role]]
         try:
             return marked_text_of(item, "input")
         except BadInputError as error:

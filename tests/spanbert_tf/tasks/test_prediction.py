@@ -6,6 +6,7 @@ import math
 import types
 
 import click.testing
+import numpy as np
 import pytest
 from tiny_models import ALL_INPUTS, SENTENCE, tiny_model
 
@@ -87,6 +88,16 @@ def test_mappings_are_inputs_and_tables_are_none(predictor_of):
     with pytest.raises(BadInputError, match=r"a DataFrame is no list .* df\.to_dict\('records'\)"):
         predict(pandas.DataFrame({"text": [SENTENCE]}))
     assert rounded(predict(pandas.Series([SENTENCE]))) == rounded(predict([SENTENCE]))
+
+
+def test_entities_may_be_tuples_and_numbers_of_numpy(predictor_of):
+    predict, item = predictor_of("relation_extraction"), ALL_INPUTS["relation_extraction"]
+    expected = rounded(predict(item))
+    for kind in (tuple, np.array):
+        changed = {role: kind(item[role]) for role in ("subject", "object")}
+        assert rounded(predict(item | changed)) == expected
+    numbers = [np.int64(number) for number in item["subject"]]
+    assert rounded(predict(item | {"subject": numbers})) == expected
 
 
 def test_a_dict_that_lacks_a_field_is_told_all_fields(predictor_of):
