@@ -277,8 +277,11 @@ class Watch(keras.callbacks.Callback):
 
     def _stop_if_patience_ends(self) -> None:
         patience, best = self._job.patience, self._job.best
+        if patience is None:
+            return
         values = [line[best.metric] for line in self._log.evaluations()]
-        if patience is not None and values and len(values) - 1 - best.place(values) >= patience:
+        is_over = bool(values) and len(values) - 1 - best.place(values) >= patience
+        if self._devices.any(is_over):  # workers whose scores differ by a rounding stop together
             line = f"no better for {patience} evaluations: stopped"
             raise StopTraining(line, is_interrupted=False)
 
