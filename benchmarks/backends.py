@@ -64,7 +64,7 @@ def main(coreference: str | None, rounds: int) -> None:
             vocabulary = f"{preset}/preset/assets/tokenizer/vocabulary.txt"
             documents = os.path.join(directory, "documents")
             prepare = ["prepare", "coreference", "--input", coreference, "--output", documents]
-            prepare += ["--vocabulary", vocabulary, "--lowercase", "--sequence-length", "128"]
+            prepare += ["--vocabulary", vocabulary, "--sequence-length", "128"]
             prepare += ["--max-training-segments", "2"]
             subprocess.run([*_PROGRAM, *prepare], check=True, stdout=subprocess.DEVNULL)
             commands["coreference, small"] = _finetune(documents, f"{preset}/preset")
