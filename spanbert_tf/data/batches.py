@@ -143,7 +143,8 @@ def packed_batches(
     parse: Callable[["PackedRows", tf.Tensor, tf.Tensor], tuple[dict, Any]],
     *,
     batch_size: int,
-    **options: bool | int | None,
+    training: bool,
+    **options: int | None,
 ) -> tf.data.Dataset:
     """Batches of a task's rows, rows of similar length together.
 
@@ -153,13 +154,14 @@ def packed_batches(
         records: the records, opened.
         parse: `(rows, serialized, width)` → `(x, y)`, by `rows.parse`.
         batch_size: B.
-        **options: as for `row_batches`.
+        training: as for `row_batches`.
+        **options: as well.
 
     Raises:
         BadInputError: the rows are damaged, or there is none (to train on).
     """
     info = records.info
-    lengths = records.lengths(training=options["training"])
+    lengths = records.lengths(training=training)
     if (longest := int(max(lengths))) > info.sequence_length:
         raise BadInputError(
             f"{records}: has rows of {longest} tokens, and {info.file_name()} says "
@@ -167,7 +169,8 @@ def packed_batches(
         )
     batches = LengthBatches(lengths, batch_size=batch_size, max_length=info.sequence_length)
     rows = PackedRows(info, SpecialTokenIds.from_vocabulary(records.vocabulary).pad)
-    return row_batches(records.rows, batches, functools.partial(parse, rows), **options)
+    parse_rows = functools.partial(parse, rows)
+    return row_batches(records.rows, batches, parse_rows, training=training, **options)
 
 
 class PackedRows:

@@ -112,7 +112,7 @@ class TextReader(tf.Module):
             end_id=self._special.end,
         )
         is_special = segmented.pieces.flat_values == NO_PIECE
-        longest = tf.reduce_max(segmented.segment_lengths.flat_values)
+        longest = tf.maximum(tf.reduce_max(segmented.segment_lengths.flat_values), 0)  # of no texts
         rounded = longest + -longest % _SEGMENT_MULTIPLE
         features = pack_documents(
             segmented.segment_lengths,

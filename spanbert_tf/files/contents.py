@@ -104,7 +104,11 @@ def check_files(directory: str, written: Mapping[str, Checksum]) -> None:
             directory.
     """
     for name, expected in written.items():
-        if fault := file_fault(directory, name, expected["sha256"], expected["bytes"]):
+        try:
+            fault = file_fault(directory, name, expected["sha256"], expected["bytes"])
+        except OSError as error:
+            fault = f"cannot be read ({error.strerror})"
+        if fault:
             place = (
                 os.path.join(directory, name) if is_file_name(name) else f"{directory}: {name!r}"
             )
@@ -119,6 +123,9 @@ def file_fault(directory: str, name: str, digest: str, num_bytes: int | None = N
         name: its name, from a description.
         digest: the SHA-256 of what was written.
         num_bytes: its size, where that is known.
+
+    Raises:
+        OSError: it cannot be read, which says nothing of its content.
     """
     if not is_file_name(name):
         return "is no file's name"
@@ -131,8 +138,6 @@ def file_fault(directory: str, name: str, digest: str, num_bytes: int | None = N
             return "is damaged or changed (not the SHA-256 of what was written)"
     except FileNotFoundError:
         return "is missing"
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
     return None
 
 

@@ -181,9 +181,7 @@ class Objectives:
     ) -> None:
         """Updates the metrics with a batch; outputs are for those that `compile` was given."""
         if further_loss is not None and keras.backend.backend() == "tensorflow":
-            further_loss *= (
-                self.distribute_strategy.num_replicas_in_sync
-            )  # it was a replica's share
+            further_loss *= self.distribute_strategy.num_replicas_in_sync  # of a replica's share
         self._objective_metrics.update(sums, further_loss)
         if self._compile_metrics is not None:
             _, y, sample_weight = batch

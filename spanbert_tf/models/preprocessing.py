@@ -35,6 +35,23 @@ def is_one_text(texts: tf.Tensor) -> bool:
     return tf.convert_to_tensor(texts).shape.rank == 0
 
 
+def one_or_two_texts(x: Any) -> tuple[list[tf.Tensor], bool]:
+    """Texts, or those of pairs, as string [B] each; and whether they are of one input, string [].
+
+    Raises:
+        ValueError: there are more than two, or not as many second texts as first ones.
+    """
+    texts = x if isinstance(x, tuple) else (x,)
+    if len(texts) > 2:
+        raise ValueError(f"x must be one text or two. Received: {len(texts)}")
+    flat, are_single = list(map(flat_texts, texts)), set(map(is_one_text, texts))
+    sizes = {values.shape[0] for values in flat} - {None}
+    if len(are_single) > 1 or len(sizes) > 1:
+        shapes = " and ".join(str(tf.convert_to_tensor(values).shape) for values in texts)
+        raise ValueError(f"of pairs there must be as many second texts. Received: {shapes}")
+    return flat, are_single == {True}
+
+
 def of_one_text(outputs: Outputs) -> Outputs:
     """A structure of tensors [1, …] without their first dimension."""
     return tf.nest.map_structure(lambda values: values[0], outputs)
@@ -123,16 +140,9 @@ class TextRowPreprocessor(RowPreprocessor):
         self.packer = TextRowPacker(special, self.sequence_length, self.truncate)
 
     def _rows(self, x: tf.Tensor | tuple, y: tf.Tensor | None) -> tuple[dict, tf.Tensor | None]:
-        texts = x if isinstance(x, tuple) else (x,)
-        if len(texts) > 2:
-            raise ValueError(f"x must be texts, or a tuple of two. Received: {len(texts)}")
-        flat = list(map(flat_texts, texts))
-        sizes = {values.shape[0] for values in flat} - {None}
-        if len(set(map(is_one_text, texts))) > 1 or len(sizes) > 1:
-            shapes = " and ".join(str(tf.convert_to_tensor(values).shape) for values in texts)
-            raise ValueError(f"of pairs there must be as many second texts. Received: {shapes}")
-        features = self.pack_texts(*flat, pads_to_limit=True)
-        return of_one_text(features) if is_one_text(texts[0]) else features, y
+        texts, is_unbatched = one_or_two_texts(x)
+        features = self.pack_texts(*texts, pads_to_limit=True)
+        return of_one_text(features) if is_unbatched else features, y
 
     def pack_texts(self, *texts: tf.Tensor, pads_to_limit: bool = False) -> dict[str, tf.Tensor]:
         """What the model reads, int32 [B, S].

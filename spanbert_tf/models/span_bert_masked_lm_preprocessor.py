@@ -12,9 +12,8 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 from spanbert_tf.masking import Blocks, MaskingOptions, SpanMasker
 from spanbert_tf.models.preprocessing import (
     LengthOfPreset,
-    flat_texts,
-    is_one_text,
     of_one_text,
+    one_or_two_texts,
     text_packer,
 )
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
@@ -120,11 +119,7 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
 
     @preprocessing_function
     def _call_tf(self, x: tf.Tensor | tuple) -> tuple[dict, tf.Tensor, tf.Tensor]:
-        segments = x if isinstance(x, tuple) else (x,)
-        if len(segments) > 2:
-            raise ValueError(f"x must be one text or two. Received: {len(segments)}")
-        is_unbatched = is_one_text(segments[0])
-        segments = tuple(map(flat_texts, segments))
+        segments, is_unbatched = one_or_two_texts(x)
         token_ids, segment_ids = self.packer(tuple(map(self.tokenizer, segments)))  # [B, S]
         is_text = token_ids != self.tokenizer.pad_token_id
         blocks = _blocks(token_ids, segment_ids, is_text, len(segments))

@@ -15,7 +15,7 @@ from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 from spanbert_tf.text.vocabulary import EntityMode, make_markers
 
-_NEEDED = {"text", "subject", "object"}
+_NEEDED = ("text", "subject", "object")
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -76,7 +76,7 @@ class SpanBertRelationClassifierPreprocessor(RowPreprocessor, keras_hub.models.P
             )
 
     def _rows(self, x: dict, y: tf.Tensor | None) -> tuple[dict, tf.Tensor | None]:
-        if not isinstance(x, dict) or not x.keys() >= _NEEDED:
+        if not isinstance(x, dict) or not set(_NEEDED) <= x.keys():
             raise ValueError("x must be a dict of text, subject and object")
         blank = tf.fill(tf.shape(x["text"]), "")
         x = {name: x.get(name, blank) for name in (*_NEEDED, "subject_type", "object_type")}

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.contents import regular_size, sha256
+from spanbert_tf.files.contents import file_fault, regular_size
 from spanbert_tf.files.text_files import parse_json
 
 DESCRIPTION_FILE, STATE_FILE = "checkpoint.json", "state.safetensors"
@@ -84,16 +84,15 @@ def find_damage(directory: str) -> str | None:
     Raises:
         BadInputError: they cannot be read, which says nothing of their content.
     """
-    path = os.path.join(directory, STATE_FILE)
     try:
-        regular_size(path)
-        is_whole = sha256(path) == read_description(directory)["sha256"]
-        return None if is_whole else f"{STATE_FILE} has other bytes than were written"
+        fault = file_fault(directory, STATE_FILE, read_description(directory)["sha256"])
+        return f"{STATE_FILE} {fault}" if fault else None
     except ValueError as error:
         return reason(error)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.EINVAL):  # missing, or a pipe in its place
-            return f"{os.path.basename(error.filename or path)}: {reason(error)}"
+            name = os.path.basename(error.filename or STATE_FILE)
+            return f"{name} cannot be read ({reason(error)})"
         raise BadInputError(
             f"{directory}: cannot be read ({reason(error)}); mend that, or remove it to go on from "
             "the checkpoint before"

@@ -217,10 +217,8 @@ class Checkpoints:
             BadInputError: there are checkpoints, and all of them are damaged, now or before; or
                 one cannot be read, which says nothing of its content.
         """
-        steps, had_damaged = (
-            self.steps(),
-            any(name.startswith(_DAMAGED) for name in names_in(self._directory)),
-        )
+        steps = self.steps()
+        had_damaged = any(name.startswith(_DAMAGED) for name in names_in(self._directory))
         for step in reversed(steps):
             path = self._path(STEP, step)
             damage = find_damage(path)

@@ -16,6 +16,7 @@ from spanbert_tf.errors import (
     TrainingError,
     reason,
 )
+from spanbert_tf.files.contents import is_inside
 from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.memory import is_exhaustion
@@ -233,7 +234,7 @@ class Job(abc.ABC):
                 ) from error
             if isinstance(error, BadInputError):
                 raise
-            if isinstance(error.filename, str) and not _is_below(error.filename, output):
+            if isinstance(error.filename, str) and not is_inside(error.filename, output):
                 raise BadInputError(f"{error.filename}: {reason(error)}") from error  # read, mostly
             raise BadInputError(
                 f"{output}: cannot be written ({reason(error)}); free some space and run the "
@@ -257,7 +258,3 @@ def _kind(error: Exception) -> str:
     """The name of an error; JAX has one for all, whose words tell what it is."""
     name = type(error).__name__
     return name if isinstance(error, tf.errors.OpError) else f"{name}: {reason(error)}"
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return (os.path.abspath(path) + os.sep).startswith(os.path.abspath(directory) + os.sep)

@@ -85,10 +85,9 @@ def names_exhaustion(run: Callable[..., Any]) -> Callable[..., Any]:
             found = _TENSOR.search(str(error))
             place = f"{found[3]} for {found[2]} {found[1]}" if found else "a device"
             here, anew = (_choices(changes) for changes in _smaller(job.config.training))
-            anew = anew and f"in another --output {anew}"
-            advice = "try " + ", or ".join(filter(None, [here, anew]))
-            if not (here or anew):
-                advice = "take a smaller encoder or another device"
+            choices = filter(None, [here, anew and f"in another --output {anew}"])
+            tried = ", or ".join(choices)
+            advice = f"try {tried}" if tried else "take a smaller encoder or another device"
             raise TrainingError(f"{output}: out of memory on {place}; {advice}") from error
 
     return named

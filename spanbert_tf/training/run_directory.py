@@ -151,13 +151,17 @@ class RunDirectory:
 
     def _num_bytes(self) -> int:
         """What a run takes already of what it will."""
+        paths = (
+            os.path.join(parent, name)
+            for part in (CHECKPOINTS, PRESET)
+            for parent, _, names in os.walk(os.path.join(self._path, part))
+            for name in names
+        )
         size = 0
-        for part in (CHECKPOINTS, PRESET):
-            for parent, _, names in os.walk(os.path.join(self._path, part)):
-                for name in names:
-                    # The chief may be removing what a killed process has left.
-                    with contextlib.suppress(FileNotFoundError):
-                        size += os.path.getsize(os.path.join(parent, name))
+        for path in paths:
+            # The chief may be removing what a killed process has left.
+            with contextlib.suppress(FileNotFoundError):
+                size += os.path.getsize(path)
         return size
 
     def write_inputs(self, inputs: Mapping[str, str | int | None]) -> None:

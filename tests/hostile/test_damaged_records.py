@@ -158,10 +158,10 @@ def test_pipes_and_devices_in_a_checkpoint_are_damage(tmp_path):
     state = tmp_path / "state.safetensors"
     (tmp_path / "checkpoint.json").write_text(json.dumps({"step": 1, "sha256": "x"}))
     os.mkfifo(state)
-    assert find_damage(str(tmp_path)) == f"{state.name}: no regular file"
+    assert find_damage(str(tmp_path)) == f"{state.name} cannot be read (no regular file)"
     state.unlink()
     state.symlink_to("/dev/zero")
-    assert find_damage(str(tmp_path)) == f"{state.name}: no regular file"
+    assert find_damage(str(tmp_path)) == f"{state.name} cannot be read (no regular file)"
 
 
 def test_a_description_must_tell_of_all_files(copy):

@@ -182,16 +182,25 @@ def test_texts_in_rows_are_not_flattened(name, in_data_set):
     [
         ("text_classifier", ("who", ["bob .", "ann"]), "there must be as many second texts"),
         ("text_classifier", (["who"], ["bob .", "ann"]), "there must be as many second texts"),
-        ("text_classifier", (["a"], ["b"], ["c"]), "a tuple of two. Received: 3"),
+        ("masked_lm", (["who"], ["bob .", "ann"]), "there must be as many second texts"),
+        ("text_classifier", (["a"], ["b"], ["c"]), "x must be one text or two. Received: 3"),
         ("relation_classifier", {"text": TEXTS}, "a dict of text, subject and object"),
         ("relation_classifier", TEXTS, "a dict of text, subject and object"),
         ("coreference_resolver", {"speakers": TEXTS}, "a dict of text and speakers"),
     ],
 )
 def test_what_lacks_a_text_is_refused(name, x, message):
-    preprocessor = CLASSES[name](models.SpanBertTokenizer(VOCABULARY, lowercase=True), LENGTH)
+    kind = CLASSES.get(name, models.SpanBertMaskedLMPreprocessor)
+    preprocessor = kind(models.SpanBertTokenizer(VOCABULARY, lowercase=True), LENGTH)
     with pytest.raises(ValueError, match=message):
         preprocessor(x=x)
+
+
+@pytest.mark.parametrize("name", ["text_classifier", "coreference_resolver"])
+def test_of_no_texts_there_are_no_rows(name):
+    preprocessor = CLASSES[name](models.SpanBertTokenizer(VOCABULARY, lowercase=True), LENGTH)
+    for values in preprocessor(tf.constant([], tf.string)).values():
+        assert values.shape[0] == 0
 
 
 def test_types_and_speakers_may_be_missing_and_further_columns_are_not_read():

@@ -140,7 +140,7 @@ def test_a_checkpoint_that_cannot_be_read_is_not_damaged(tmp_path, monkeypatch):
     def fails(path):
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
-    monkeypatch.setattr("spanbert_tf.training.checkpoint_files.sha256", fails)
+    monkeypatch.setattr("spanbert_tf.files.contents.sha256", fails)
     with pytest.raises(BadInputError, match=r"step-00000004: cannot be read \(Permission denied\)"):
         Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=3).restore()
     assert sorted(os.listdir(tmp_path)) == before
