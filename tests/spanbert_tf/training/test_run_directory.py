@@ -64,6 +64,17 @@ def test_a_pretraining_run_of_before_is_refused_by_name(
     assert contents(run) == before
 
 
+def test_layers_may_be_computed_again_from_some_step_on(tmp_path, tiny_overrides):
+    """As is advised where memory ends; other rows may not come. By hand, the run went on so."""
+    run, before = RunDirectory(str(tmp_path / "run")), load_config("spanbert_base", tiny_overrides)
+    run.write(before, {})
+    overrides = [*tiny_overrides, "training.recompute=layers"]
+    assert run.check(load_config("spanbert_base", overrides), load_config) == before
+    overrides += ["training.batch_size=2"]
+    with pytest.raises(MismatchError, match=r"training\.batch_size is 4 in this run and 2 now"):
+        run.check(load_config("spanbert_base", overrides), load_config)
+
+
 def test_a_finetuning_run_of_before_is_refused(tmp_path):
     run = tmp_path / "run"
     config = load_task_config("squad_v1")
