@@ -16,7 +16,6 @@ from spanbert_tf.command_line import (
     OUTPUT_PATH,
     RUN_PATH,
     WORK_PATH,
-    JaxCommand,
     ModelCommand,
     SeveralValues,
     WritingCommand,
@@ -31,6 +30,15 @@ from spanbert_tf.command_line import (
 from spanbert_tf.lazy import import_keras
 from spanbert_tf.task_cli import evaluate, finetune, glue, predict
 from spanbert_tf.terminal import print_line
+
+
+class _JaxCommand(SeveralValues):
+    """A command that runs on JAX, whatever Keras' settings name."""
+
+    def backend(self) -> str:
+        """JAX."""
+        os.environ["KERAS_BACKEND"] = "jax"
+        return super().backend()
 
 
 @click.group()
@@ -159,7 +167,7 @@ def compare(configs: Sequence[str], data: str, output: str, **options: object) -
     compare_systems(configs, data, output, **options)
 
 
-@cli.command(cls=JaxCommand)
+@cli.command(cls=_JaxCommand)
 @click.option("--config", required=True, metavar="NAME|FILE", help="Of pretrain or of finetune.")
 @click.option("--device", required=True, metavar="CHIPS", help="v5e:2x4, v5p:4x4x4, h100:8 …")
 @click.option("--rows", type=click.IntRange(min=1), help="Of a batch. [training.batch_size]")
@@ -274,7 +282,7 @@ def export(preset: str, output: str, **options: object) -> None:
     export_preset(preset, output, **options)
 
 
-@cli.command()
+@cli.command(cls=WritingCommand)
 @click.option("--show", metavar="NAME|FILE", help="Print all values of one, as YAML.")
 @set_option
 def configs(show: str | None, overrides: Sequence[str]) -> None:

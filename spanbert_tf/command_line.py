@@ -77,6 +77,15 @@ class WritingCommand(click.Command):
         settings = CONTEXT_SETTINGS | (context_settings or {})
         super().__init__(name, context_settings=settings, **others)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuses an option that takes one value and has two: click would drop the first."""
+        *_, given = self.make_parser(ctx).parse_args(list(args))
+        for option in given:
+            is_single = isinstance(option, click.Option) and not (option.multiple or option.is_flag)
+            if is_single and given.count(option) > 1:
+                raise click.UsageError(f"{option.opts[0]}: is given twice, and takes one value")
+        return super().parse_args(ctx, args)
+
     def backend(self) -> str:
         """The backend of Keras that the command runs on."""
         return "tensorflow"
@@ -160,15 +169,6 @@ class SeveralValues(ModelCommand):
         return super().parse_args(ctx, repeated)
 
 
-class JaxCommand(SeveralValues):
-    """A command that runs on JAX, whatever Keras' settings name."""
-
-    def backend(self) -> str:
-        """JAX."""
-        os.environ["KERAS_BACKEND"] = "jax"
-        return super().backend()
-
-
 set_option = click.option(
     "--set",
     "overrides",
@@ -176,21 +176,12 @@ set_option = click.option(
     metavar="KEY=VALUE",
     help="Override a key of the configuration, for example training.steps=1000.",
 )
-precision_option = click.option(
-    "--precision",
-    type=click.Choice(["auto", "float32", "bfloat16"]),
-    default="float32",
-    show_default=True,
-    help="auto: what this machine computes fastest in.",
-)
 backend_changed_option = click.option(
     "--backend-changed", is_flag=True, help="Go on with a run of another backend of Keras."
 )
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace an earlier output of the same kind."
 )
-
-
 follow_links_option = click.option(
     "--follow-links",
     is_flag=True,

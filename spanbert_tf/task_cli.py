@@ -13,10 +13,17 @@ from spanbert_tf.command_line import (
     WritingCommand,
     backend_changed_option,
     overwrite_option,
-    precision_option,
     set_option,
 )
 from spanbert_tf.lazy import import_keras
+
+precision_option = click.option(
+    "--precision",
+    type=click.Choice(["auto", "float32", "bfloat16"]),
+    default="float32",
+    show_default=True,
+    help="auto: what this machine computes fastest in.",
+)
 
 
 @click.command(cls=SeveralValues)

@@ -1,4 +1,5 @@
 import configparser
+import functools
 import os
 import pathlib
 import re
@@ -91,6 +92,24 @@ def test_wrong_command_lines_exit_with_status_2(arguments, capsys):
         main(arguments)
     assert stop.value.code == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def _single_options():
+    for words in _commands():
+        command = functools.reduce(lambda group, word: group.commands[word], words, cli)
+        for option in command.params:
+            if isinstance(option, click.Option) and not (option.multiple or option.is_flag):
+                yield (*words, option.opts[0])
+
+
+@pytest.mark.parametrize("words", _single_options(), ids=" ".join)
+def test_an_option_of_one_value_is_refused_where_it_is_given_twice(words, capfd):
+    """The second would hide the first: half of the files of `--input a --input b`."""
+    *command, flag = words
+    with pytest.raises(SystemExit) as stop:
+        main([*command, flag, "1", f"{flag}=2"])
+    assert stop.value.code == 2
+    assert capfd.readouterr().err == (f"spanbert-tf: {flag}: is given twice, and takes one value\n")
 
 
 def test_bad_configuration_is_one_line_and_status_2(tmp_path, capsys):
