@@ -169,7 +169,9 @@ def compare(configs: Sequence[str], data: str, output: str, **options: object) -
 
 @cli.command(cls=_JaxCommand)
 @click.option("--config", required=True, metavar="NAME|FILE", help="Of pretrain or of finetune.")
-@click.option("--device", required=True, metavar="CHIPS", help="v5e:2x4, v5p:4x4x4, h100:8 …")
+@click.option(
+    "--device", required=True, metavar="CHIPS", help="v5e:2x4, v5p:4x4x4, h100:8 …; cpu: this one."
+)
 @click.option("--rows", type=click.IntRange(min=1), help="Of a batch. [training.batch_size]")
 @click.option(
     "--encoder",

@@ -1,6 +1,7 @@
 """The accelerators that `plan` knows: what their makers publish, what compilers are told of them.
 
 None has to be here: TPUs' compiler is in `libtpu`, that of NVIDIA's cards in JAX' plugin for CUDA.
+What is here is this machine's processor, on which a step is measured.
 """
 
 import importlib.metadata
@@ -19,11 +20,11 @@ class Chip(NamedTuple):
     """What one chip does at best, and where that is published.
 
     Attributes:
-        operations: a second, in half precision, of dense matrices.
+        operations: a second, in half precision, of dense matrices; 0: to be measured.
         memory: bytes.
         bandwidth: bytes a second from and to its memory.
         link: bytes a second that it sends to others: of its pod, or cards of its host.
-        precision: dtype policy that it computes fastest in.
+        precision: dtype policy that it computes fastest in; `auto`: a run asks the processor.
         source: where the figures are from.
         network: bytes a second that a card sends to other hosts; 0: pods have one network.
         description: of a card, what XLA is told of it (its `GpuDeviceInfoProto`).
@@ -108,6 +109,7 @@ CHIPS = {
     ),
 }
 _EXAMPLES = "v5e:2x4, v5e:16x16, v6e:2x4, v6e:16x16, v5p:2x2x1, v5p:4x4x4, h100:8, v100:32"
+_PROCESSOR = "cpu"  # this machine's, with all of its cores
 _CARDS_OF_A_HOST = 8
 # A card's own limits, the same for all of them.
 _ALL_CARDS = """
@@ -140,7 +142,10 @@ class Machine(NamedTuple):
 def describe_to_compilers(name: str) -> None:
     """Sets what JAX and compilers read when they are loaded; call it before JAX is imported."""
     os.environ["JAX_PLATFORMS"] = "cpu"
-    if _parse(name)[0].description:
+    chip, kind, _ = _parse(name)
+    if kind == _PROCESSOR:
+        return
+    if chip.description:
         flags = os.environ.get("XLA_FLAGS", "")  # without a card, nothing can be tried out on it
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_autotune_level=0".strip()
         return
@@ -161,17 +166,25 @@ def machine_of(name: str) -> Machine:
         ConfigurationError: no such chips are known, or their compiler is not here.
     """
     chip, kind, shape = _parse(name)
+    if kind == _PROCESSOR:
+        import jax
+
+        return Machine(name, chip, tuple(jax.devices(_PROCESSOR)[:1]))
     if chip.description:
         return Machine(name, chip, _cards(name, kind, shape[0], chip))
     return Machine(name, chip, _tpus(name, shape))
 
 
 def _parse(name: str) -> tuple[Chip, str, tuple[int, ...]]:
+    if name == _PROCESSOR:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return Chip(0.0, memory, 0.0, 0.0, "auto", "this machine"), name, (1,)
     found = re.fullmatch(r"(\w+):([1-9]\d{0,4}(?:x[1-9]\d{0,3}){0,2})", name)
     chip = CHIPS.get(found[1]) if found else None
     if chip is None:
         raise ConfigurationError(
-            f"--device {name}: is not known; known are {', '.join(CHIPS)}, as {_EXAMPLES}"
+            f"--device {name}: is not known; known are {', '.join(CHIPS)}, as {_EXAMPLES}; and "
+            f"{_PROCESSOR}, this machine's own"
         )
     shape = tuple(map(int, found[2].split("x")))
     if chip.description and len(shape) > 1:

@@ -20,6 +20,7 @@ from spanbert_tf.studies.described_run import (
     positions_of_row,
 )
 from spanbert_tf.terminal import print_line
+from spanbert_tf.training.devices import choose_precision
 
 _SHARE = 0.4  # of the least time's speed that a run can be expected to reach
 _SHARE_OF_JAX = 0.75  # of a card's memory, unless it is told otherwise
@@ -49,7 +50,7 @@ def run_plan(
             share the rows, or the step does not fit on it.
     """
     machine = machine_of(device)
-    config = configured(config, machine, rows)
+    config = configured(config, machine, rows, encoder)
     distribute(machine)
 
     def compiled(config: AnyConfig) -> CompiledStep:
@@ -123,7 +124,9 @@ def largest_count(memory: Callable[[int], tuple[int, int] | None], first: int, l
     return fits
 
 
-def configured(config: AnyConfig, machine: Machine, rows: int | None) -> AnyConfig:
+def configured(
+    config: AnyConfig, machine: Machine, rows: int | None, encoder: PretrainingConfig
+) -> AnyConfig:
     """The configuration as a run on that machine resolves it."""
     training = config.training
     rows = rows or training.batch_size
@@ -134,7 +137,9 @@ def configured(config: AnyConfig, machine: Machine, rows: int | None) -> AnyConf
             f"{len(machine.devices)} chips in {training.accumulation_steps} micro-batches each; "
             f"try --rows {-(-rows // parts) * parts}"
         )
-    precision = machine.chip.precision if training.precision == "auto" else training.precision
+    model = (config if isinstance(config, PretrainingConfig) else encoder).model
+    wanted = machine.chip.precision if training.precision == "auto" else training.precision
+    precision = choose_precision(wanted, model.hidden_dim)
     return config.replace(training=training.replace(batch_size=rows, precision=precision))
 
 
@@ -154,10 +159,31 @@ def _advice(config: AnyConfig) -> str:
 
 
 def report(step: CompiledStep, config: AnyConfig, machine: Machine) -> list[str]:
-    """What a plan prints."""
+    """What a plan prints; a step of this machine's processor is measured for it."""
     training, chip, count = config.training, machine.chip, len(machine.devices)
     rows, length = training.batch_size, positions_of_row(config)
-    sent = step.sent(count)
+    found, seconds = (_bounds if chip.operations else _measurement)(step, machine)
+    parts = training.accumulation_steps
+    lines = [
+        f"{machine.name}: {rows:,} rows of {length:,}, {rows // count:,} a chip"
+        + f" in {parts} micro-batches" * (parts > 1)
+        + f"; {training.precision}, recompute {training.recompute}",
+        f"  memory: fits, {step.memory / _GIB:.2f} of {chip.memory / _GIB:.1f} GiB a chip "
+        f"({_shares(step)})",
+        *found[:-1],
+        f"{found[-1]}, {rows * length / seconds:,.0f} tokens/s; {_course(config, seconds)}",
+    ]
+    if chip.description and step.memory > _SHARE_OF_JAX * chip.memory:
+        lines.append(
+            f"  JAX takes {_SHARE_OF_JAX:.0%} of a card by itself: set "
+            "XLA_PYTHON_CLIENT_MEM_FRACTION=0.97"
+        )
+    return lines
+
+
+def _bounds(step: CompiledStep, machine: Machine) -> tuple[list[str], float]:
+    """The least times that a step can take, in lines, and the seconds to expect."""
+    chip, sent = machine.chip, step.sent(len(machine.devices))
     seconds = {
         "compute": step.operations / chip.operations,
         "memory": step.traffic / chip.bandwidth,
@@ -166,25 +192,22 @@ def report(step: CompiledStep, config: AnyConfig, machine: Machine) -> list[str]
     bound = max(seconds, key=seconds.get)
     expected = seconds[bound] / _SHARE
     least = ", ".join(f"{1000 * value:,.3g} ms of {name}" for name, value in seconds.items())
-    parts = training.accumulation_steps
-    lines = [
-        f"{machine.name}: {rows:,} rows of {length:,}, {rows // count:,} a chip"
-        + f" in {parts} micro-batches" * (parts > 1)
-        + f"; {training.precision}, recompute {training.recompute}",
-        f"  memory: fits, {step.memory / _GIB:.2f} of {chip.memory / _GIB:.1f} GiB a chip "
-        f"({_shares(step)})",
+    return [
         f"  a step of a chip: {step.operations / _TERA:.3g} T operations, "
         f"{step.traffic / 1e9:,.3g} GB from and to memory, {sent / 1e9:,.3g} GB sent",
         f"  at least {least}: bound by {bound}",
-        f"  at {_SHARE:.0%} of that {1000 * expected:,.3g} ms, "
-        f"{rows * length / expected:,.0f} tokens/s; {_course(config, expected)}",
-    ]
-    if chip.description and step.memory > _SHARE_OF_JAX * chip.memory:
-        lines.append(
-            f"  JAX takes {_SHARE_OF_JAX:.0%} of a card by itself: set "
-            "XLA_PYTHON_CLIENT_MEM_FRACTION=0.97"
-        )
-    return lines
+        f"  at {_SHARE:.0%} of that {1000 * expected:,.3g} ms",
+    ], expected
+
+
+def _measurement(step: CompiledStep, machine: Machine) -> tuple[list[str], float]:
+    """What a step takes on this machine, in lines, and its seconds."""
+    seconds = step.measured()
+    return [
+        f"  a step: {step.operations / _TERA:.3g} T operations, "
+        f"{step.operations / seconds / 1e9:,.3g} G a second",
+        f"  measured: {1000 * seconds:,.4g} ms",
+    ], seconds
 
 
 def _shares(step: CompiledStep) -> str:

@@ -135,6 +135,6 @@ machine = machine_of(MACHINE)
 find = planned if keras.backend.backend() == "jax" else of_tensorflow
 for name in NAMES:
     config, encoder = tiny(name)
-    config = plan.configured(config, machine, 2 * len(machine.devices))
+    config = plan.configured(config, machine, 2 * len(machine.devices), encoder)
     found = find(config, encoder, machine)
     print(json.dumps({"name": name, **found}), flush=True)

@@ -1,8 +1,11 @@
 """What `plan` makes of configurations and of code; the compilers are in `test_compiled_plans`."""
 
+import re
 import sys
+import time
 
 import jax
+import numpy as np
 import pytest
 from jax import numpy as jnp
 
@@ -159,12 +162,50 @@ def test_positions_of_a_document_are_those_of_all_its_segments(name, rows):
     assert f"{count * length:,} tokens/s" in lines[-1]
 
 
+def test_a_step_of_this_processor_is_measured():
+    """The middle one of three, after one that does not count; new weights, rows without padding."""
+    machine, seen = machine_of("cpu"), []
+    seconds = iter([0.5, 0.01, 0.4, 0.1])
+
+    def wait(*values):
+        seen.append([np.asarray(value) for value in values])
+        time.sleep(next(seconds))
+        return values[-1]
+
+    def step(state, batch):
+        weights, others, moments, metrics = state
+        like = jax.ShapeDtypeStruct(batch["token_ids"].shape, batch["token_ids"].dtype)
+        given = jax.pure_callback(wait, like, weights[0], moments[0], metrics[0], *batch.values())
+        return given, (weights, others, [moments[0] + given.sum()], metrics)
+
+    numbers = jax.ShapeDtypeStruct((40, 50), "float32"), jax.ShapeDtypeStruct((), "int32")
+    state = ([numbers[0]], [], [jax.ShapeDtypeStruct((), "int32")], [numbers[1]])
+    batch = {"token_ids": jax.ShapeDtypeStruct((32, 64), "int32")}
+    compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
+    sizes = dict.fromkeys(("memory", "weights", "optimizer", "activations", "traffic"), 0)
+    found = CompiledStep(**sizes, operations=1e10, collectives={}, compiled=compiled)
+    *_, work, line = report(found, load_config("spanbert_tiny"), machine)
+
+    assert len(seen) == 4
+    for number, (weights, moments, metrics, tokens) in enumerate(seen):
+        assert 0.015 < weights.std() < 0.025
+        assert (moments, metrics) == (number * 32 * 64, 0)  # each step goes on from the last one
+        assert (tokens == 1).all()
+    milliseconds = float(re.search(r"measured: ([\d.]+) ms", line)[1])
+    assert 100 <= milliseconds < 400
+    assert float(re.search(r"([\d.]+) G a second", work)[1]) == pytest.approx(
+        1e4 / milliseconds, rel=0.01
+    )
+    tokens_a_second = re.search(r"([\d,]+) tokens/s", line)[1].replace(",", "")
+    assert float(tokens_a_second) == pytest.approx(32 * 64 * 1000 / milliseconds, rel=0.01)
+
+
 def test_rows_that_chips_cannot_share_are_refused():
     machine = Machine("v5e:2x4", CHIPS["v5e"], tuple(range(8)))
     config = load_config("spanbert_base", ["training.accumulation_steps=2"])
     with pytest.raises(ConfigurationError, match=r"100 rows cannot .* 8 chips .* --rows 112"):
-        configured(config, machine, 100)
-    found = configured(config, machine, 112).training
+        configured(config, machine, 100, config)
+    found = configured(config, machine, 112, config).training
     assert (found.batch_size, found.precision) == (112, "mixed_bfloat16")
 
 
