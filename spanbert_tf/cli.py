@@ -180,7 +180,8 @@ def compare(configs: Sequence[str], data: str, output: str, **options: object) -
     metavar="NAME|FILE",
     help="To fine-tune: the configuration that it was pre-trained by.",
 )
-@click.option("--largest", is_flag=True, help="Find the most rows that fit; compiles several.")
+@click.option("--variants", is_flag=True, help="Other ways, too: recomputed, fused attention.")
+@click.option("--largest", is_flag=True, help="Find the most rows that fit, in each of these ways.")
 @set_option
 def plan(
     config: str, device: str, encoder: str, overrides: Sequence[str], **options: int | bool | None

@@ -19,6 +19,9 @@ from spanbert_tf.layers.training_operations import (
     training_gelu,
 )
 
+if keras.backend.backend() == "jax":
+    import jax
+
 _MASKED = -1e9  # added to the scores of padding; float16 has its own
 _MASKED_FLOAT16 = -3e4
 
@@ -177,4 +180,6 @@ def _attend_at_once(
     batch_size, length = ops.shape(by_head)[:2]
     mask = ops.cast(padding_mask, "bool")[:, None, None, :]
     mask = ops.broadcast_to(mask, (batch_size, 1, length, length))  # cuDNN's takes no other
-    return ops.dot_product_attention(query, key, value, mask=mask)
+    # Keras' kernel for TPUs reads the first row's mask for all rows, so there it is none.
+    fused = False if jax.default_backend() == "tpu" else None
+    return ops.dot_product_attention(query, key, value, mask=mask, flash_attention=fused)

@@ -39,6 +39,11 @@ class Chip(NamedTuple):
     network: float = 0.0
     description: dict[str, float] | None = None
 
+    @property
+    def fuses_attention(self) -> bool:
+        """Whether it takes cuDNN's attention, which drops no weights: Ampere and newer cards."""
+        return bool(self.description) and self.description["major"] >= 8
+
 
 def _card(
     capability: int, cores: int, units: int, clock: float, shared: int, per_block: int, cache: int
@@ -111,6 +116,7 @@ CHIPS = {
 _EXAMPLES = "v5e:2x4, v5e:16x16, v6e:2x4, v6e:16x16, v5p:2x2x1, v5p:4x4x4, h100:8, v100:32"
 _PROCESSOR = "cpu"  # this machine's, with all of its cores
 _CARDS_OF_A_HOST = 8
+_CUDNN = 91_000  # 9.10, as TensorFlow's and JAX' extras bring it
 # A card's own limits, the same for all of them.
 _ALL_CARDS = """
   threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
@@ -223,7 +229,7 @@ def _cards(name: str, kind: str, count: int, chip: Chip) -> tuple[Any, ...]:
     lines = "\n".join(f"  {key}: {value}" for key, value in figures.items())
     config = (
         f"gpu_device_info {{{_ALL_CARDS}\n{lines}\n  {capability}\n}}\n"
-        'platform_name: "CUDA"\ndnn_version_info { major: 9 minor: 10 }\n'
+        f'platform_name: "CUDA"\ndnn_version_info {{ major: 9 minor: {_CUDNN // 100 % 100} }}\n'
         f'device_description_str: "{kind}"\n'
     )
     try:
@@ -232,7 +238,16 @@ def _cards(name: str, kind: str, count: int, chip: Chip) -> tuple[Any, ...]:
         )
     except (RuntimeError, ValueError, NotImplementedError) as error:
         raise _unusable(name, "jax-cuda12-plugin", "plan", error) from error
+    _describe_to_attention(chip)
     return tuple(topology.devices)
+
+
+def _describe_to_attention(card: Chip) -> None:
+    """Has JAX answer for a described card what Keras asks before it takes cuDNN's attention."""
+    from jax._src.cudnn import fused_attention_stablehlo as fused
+
+    fused.check_cudnn_version = lambda: _CUDNN
+    fused.check_compute_capability = lambda least: card.fuses_attention
 
 
 def _require(name: str, module: str, what: str, extra: str) -> None:

@@ -24,6 +24,12 @@ _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 # What moves nothing; of what is done in the meantime its start counts.
 _FREE = ("parameter", "tuple", "get-tuple-element", "bitcast", "constant", "partition-id")
+_FUSED_CALL = "__cudnn$fmha"
+# Matrix products of cuDNN's attention; backwards it computes the scores again.
+_FUSED_PRODUCTS = {
+    "dot_product_attention_fwd_wrapper": 2,
+    "dot_product_attention_bwd_wrapper": 5,
+}
 # "Used 25.8G of 15.7G hbm", or "… HLO temporaries (74.5G) exceeds available HBM (15.7G)".
 _NUMBER = r"([\d.]{1,9})([KMGT])"
 _NEEDED = re.compile(rf"{_NUMBER}(?: of |\) exceeds available HBM \(){_NUMBER}")
@@ -46,6 +52,7 @@ class CompiledStep:
         operations: of its matrix products.
         traffic: bytes that go from and to its memory, about.
         collectives: kind → bytes of what chips do together.
+        attention: `fused`, where it is one operation of cuDNN, or `in parts`.
         compiled: what JAX has of it.
     """
 
@@ -56,6 +63,7 @@ class CompiledStep:
     operations: float
     traffic: float
     collectives: dict[str, float]
+    attention: str
     compiled: jax.stages.Compiled = dataclasses.field(repr=False)
 
     def measured(self, rounds: int = 3) -> float:
@@ -142,7 +150,8 @@ def compile_step(model: keras.Model, batch: Any, machine: Machine) -> CompiledSt
     found = compiled.memory_analysis()
     kept = found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
     activations = found.temp_size_in_bytes + found.generated_code_size_in_bytes
-    traffic, collectives = read_code(compiled.as_text())
+    code = compiled.as_text()
+    traffic, collectives = read_code(code)
     return CompiledStep(
         weights=sum(map(_num_bytes, (*state[0], *state[1]))),
         optimizer=sum(map(_num_bytes, state[2])),
@@ -151,6 +160,7 @@ def compile_step(model: keras.Model, batch: Any, machine: Machine) -> CompiledSt
         operations=count_operations(traced.jaxpr.jaxpr) / len(machine.devices),
         traffic=traffic,
         collectives=collectives,
+        attention="fused" if _FUSED_CALL in code else "in parts",
         compiled=compiled,
     )
 
@@ -184,6 +194,9 @@ def count_operations(jaxpr: Any) -> float:
             shape = equation.invars[0].aval.shape
             summed = math.prod(shape[axis] for axis in contracted)
             total += 2.0 * summed * math.prod(equation.outvars[0].aval.shape)
+        elif (products := _FUSED_PRODUCTS.get(equation.primitive.name)) is not None:
+            query, key = (variable.aval.shape for variable in equation.invars[:2])  # [B, S, N, D]
+            total += products * 2.0 * math.prod(query) * key[1]
         inner = sum(map(count_operations, _inner(equation.params)))
         total += inner * equation.params.get("length", 1)
     return total

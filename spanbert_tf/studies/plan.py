@@ -1,7 +1,7 @@
 """What a run would take on machines that are not here, by compiling its step for them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from spanbert_tf.config import PretrainingConfig
@@ -26,6 +26,8 @@ _SHARE = 0.4  # of the least time's speed that a run can be expected to reach
 _SHARE_OF_JAX = 0.75  # of a card's memory, unless it is told otherwise
 _ROWS = 100_000  # of a task's records, which a plan does not have
 _GIB, _TERA = 2**30, 1e12
+_Way = tuple[str, AnyConfig, PretrainingConfig]  # its name, the run's and its encoder's settings
+_Compile = Callable[[AnyConfig, PretrainingConfig], CompiledStep]
 
 
 def run_plan(
@@ -34,6 +36,7 @@ def run_plan(
     *,
     encoder: PretrainingConfig,
     rows: int | None = None,
+    variants: bool = False,
     largest: bool = False,
 ) -> CompiledStep:
     """Compiles a configuration's step for a machine, and prints what it takes there.
@@ -43,7 +46,8 @@ def run_plan(
         device: chips that `chips.machine_of` knows.
         encoder: of fine-tuning, the configuration that its encoder was pre-trained by.
         rows: of a global batch; those of the configuration by default.
-        largest: whether to look for the largest batch that fits, too, by compiling more.
+        variants: whether to compile the step in other ways, too: recomputed, with fused attention.
+        largest: whether to look for the largest batch that fits, too, in each of these ways.
 
     Raises:
         ConfigurationError: the machine is not known or its compiler not here, its chips cannot
@@ -53,15 +57,16 @@ def run_plan(
     config = configured(config, machine, rows, encoder)
     distribute(machine)
 
-    def compiled(config: AnyConfig) -> CompiledStep:
+    def compiled(config: AnyConfig, encoder: PretrainingConfig) -> CompiledStep:
         return fitting(compile_step(*described(config, encoder), machine), machine)
 
-    if largest:
-        for recompute in ("none", "layers"):
-            variant = config.replace(training=config.training.replace(recompute=recompute))
-            print_line(f"{device}, recompute {recompute}: {_largest(compiled, variant, machine)}")
+    for name, *way in ways(config, encoder, machine) if variants or largest else ():
+        if largest:
+            print_line(f"{device}, {name}: {_largest(compiled, *way, machine)}")
+        if variants:
+            print_line(f"{device}, {name}: {_in_short(compiled, *way, machine)}")
     try:
-        step = compiled(config)
+        step = compiled(config, encoder)
     except OutOfMemory as error:
         raise ConfigurationError(
             f"--device {device}: {config.training.batch_size:,} rows do not fit ({error}); "
@@ -80,8 +85,44 @@ def fitting(step: CompiledStep, machine: Machine) -> CompiledStep:
     return step
 
 
+def ways(config: AnyConfig, encoder: PretrainingConfig, machine: Machine) -> Iterator[_Way]:
+    """The ways in which a step can be done on a machine."""
+    pretraining = _pretraining_of(config, encoder)
+    model = pretraining.model
+    of_attention = model.dropout if model.attention_dropout is None else model.attention_dropout
+    fused = pretraining.replace(model=model.replace(attention_dropout=0.0))
+    for recompute in ("none", "layers"):
+        way = {"training": config.training.replace(recompute=recompute)}
+        name = f"recompute {recompute}"
+        yield name, config.replace(**way), encoder
+        if machine.chip.fuses_attention and of_attention:
+            is_own = config is pretraining
+            other = (fused if is_own else config).replace(**way), encoder if is_own else fused
+            yield f"{name}, no dropout of attention's weights", *other
+
+
+def _pretraining_of(config: AnyConfig, encoder: PretrainingConfig) -> PretrainingConfig:
+    """The configuration that says the encoder's shape and rates."""
+    return config if isinstance(config, PretrainingConfig) else encoder
+
+
+def _in_short(
+    compiled: _Compile, config: AnyConfig, encoder: PretrainingConfig, machine: Machine
+) -> str:
+    """What a step takes, in words."""
+    try:
+        step = compiled(config, encoder)
+    except OutOfMemory as error:
+        return f"{config.training.batch_size:,} rows do not fit ({error})"
+    found, _ = (_bounds if machine.chip.operations else _measurement)(step, machine)
+    return (
+        f"{step.memory / _GIB:.2f} GiB a chip, attention {step.attention}, {found[-2].strip()}, "
+        f"{found[-1].strip()}"
+    )
+
+
 def _largest(
-    compiled: Callable[[AnyConfig], CompiledStep], config: AnyConfig, machine: Machine
+    compiled: _Compile, config: AnyConfig, encoder: PretrainingConfig, machine: Machine
 ) -> str:
     """What is known of the largest batch, in words."""
     parts = len(machine.devices) * config.training.accumulation_steps
@@ -90,7 +131,7 @@ def _largest(
         """Bytes of a step of so many times `parts` rows, and those that grow with them."""
         training = config.training.replace(batch_size=count * parts)
         try:
-            step = compiled(config.replace(training=training))
+            step = compiled(config.replace(training=training), encoder)
         except OutOfMemory:
             return None
         return step.memory, step.activations
@@ -137,7 +178,7 @@ def configured(
             f"{len(machine.devices)} chips in {training.accumulation_steps} micro-batches each; "
             f"try --rows {-(-rows // parts) * parts}"
         )
-    model = (config if isinstance(config, PretrainingConfig) else encoder).model
+    model = _pretraining_of(config, encoder).model
     wanted = machine.chip.precision if training.precision == "auto" else training.precision
     precision = choose_precision(wanted, model.hidden_dim)
     return config.replace(training=training.replace(batch_size=rows, precision=precision))
@@ -167,7 +208,7 @@ def report(step: CompiledStep, config: AnyConfig, machine: Machine) -> list[str]
     lines = [
         f"{machine.name}: {rows:,} rows of {length:,}, {rows // count:,} a chip"
         + f" in {parts} micro-batches" * (parts > 1)
-        + f"; {training.precision}, recompute {training.recompute}",
+        + f"; {training.precision}, recompute {training.recompute}, attention {step.attention}",
         f"  memory: fits, {step.memory / _GIB:.2f} of {chip.memory / _GIB:.1f} GiB a chip "
         f"({_shares(step)})",
         *found[:-1],

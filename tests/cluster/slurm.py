@@ -12,12 +12,13 @@ import pytest
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "sinfo", "scancel")
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
-# It hands out four cores a host, whatever the machine has.
+# It hands out four cores a host, whatever the machine has. A job that is queued again waits until its
+# credentials have expired: 20 s in place of two minutes.
 CONFIGURATION = """
 ClusterName=tests
 SlurmctldHost={controller.name}({controller.address})
 SlurmUser=root
-AuthInfo=socket={directory}/munge.socket
+AuthInfo=socket={directory}/munge.socket,cred_expire=20
 StateSaveLocation={directory}/state
 SlurmdSpoolDir={directory}/spool-%n
 SlurmctldPidFile={directory}/slurmctld.pid
@@ -126,7 +127,7 @@ class Slurm:
         return dict(word.split("=", 1) for word in words if "=" in word)
 
     def await_end(self, job, seconds=500):
-        """The facts of a job that has ended for good; one is begun again after two minutes."""
+        """The facts of a job that has ended for good."""
         end = time.monotonic() + seconds
         while (facts := self.facts(job))["JobState"] not in ENDED:
             assert time.monotonic() < end and "held" not in facts["Reason"], facts

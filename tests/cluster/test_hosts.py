@@ -43,7 +43,7 @@ def test_two_hosts_train_what_two_devices_of_one_do(command, place, undisturbed,
 
 @pytest.mark.parametrize(
     ("command", "setting"),
-    [("pretrain", "training.head_steps=60"), ("finetune", "optimizer.lora_rank=2")],
+    [("pretrain", "training.head_steps=30"), ("finetune", "optimizer.lora_rank=2")],
 )
 def test_so_they_do_with_parts_that_stay_as_they_are(command, setting, hosts, place, tmp_path):
     devices = ["--devices", "2", "--set", "training.strategy=mirrored"]
@@ -93,7 +93,7 @@ def test_a_link_that_is_down_for_ten_seconds_changes_no_bit(
 
 @pytest.mark.parametrize("command", MODELS)
 def test_packets_that_come_late_or_not_at_all_change_no_bit(command, place, undisturbed, tmp_path):
-    run, steps = tmp_path / "run", 20  # of 3 s each
+    run, steps = tmp_path / "run", 10  # of 3 s each
     with network_of(2, delay=0.02, loss=0.01) as hosts:
         assert_succeed(start_workers(hosts, command_line(command, place, run, steps)), steps)
     assert_equal_weights(weights_of(command, run), undisturbed(command, steps))
