@@ -12,8 +12,8 @@ import pytest
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "sinfo", "scancel")
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
-# It hands out four cores a host, whatever the machine has. A job that is queued again waits until its
-# credentials have expired: 20 s in place of two minutes.
+# It hands out four cores a host, whatever the machine has. A job that is queued again waits until
+# its credentials have expired: 20 s in place of two minutes.
 CONFIGURATION = """
 ClusterName=tests
 SlurmctldHost={controller.name}({controller.address})
