@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from jax._src.cudnn import fused_attention_stablehlo
 
 from spanbert_tf.config import load_config
 from spanbert_tf.config.settings import kind_of
@@ -23,7 +24,7 @@ from spanbert_tf.studies.compiled_step import (
     shortage,
 )
 from spanbert_tf.studies.described_run import pretraining_batch
-from spanbert_tf.studies.plan import configured, fitting, largest_count, report
+from spanbert_tf.studies.plan import configured, fitting, largest_count, report, ways
 from spanbert_tf.tasks.table import load_task_config
 
 CODE = """HloModule jit_step
@@ -83,6 +84,40 @@ def test_operations_of_loops_and_of_recomputed_parts_are_all_counted():
     assert count_operations(gradient.jaxpr) == 4 * 5 * product
 
 
+def test_operations_of_fused_attention_are_those_of_its_products(monkeypatch):
+    """Two products forwards; backwards, where the scores are computed again, five."""
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91_000)
+    monkeypatch.setattr(fused_attention_stablehlo, "check_compute_capability", lambda _: True)
+
+    def attend(implementation):
+        def loss(query, key, value):
+            found = jax.nn.dot_product_attention(query, key, value, implementation=implementation)
+            return found.astype("float32").sum()
+
+        return jax.grad(loss, argnums=(0, 1, 2))
+
+    array = jax.ShapeDtypeStruct((2, 128, 3, 64), "bfloat16")
+    product = 2 * 2 * 3 * 128 * 128 * 64
+    for implementation, products in (("cudnn", 7), ("xla", 6)):
+        traced = jax.jit(attend(implementation)).trace(array, array, array)
+        assert count_operations(traced.jaxpr.jaxpr) == products * product
+
+
+@pytest.mark.parametrize(("chip", "num_fused"), [("h100", 2), ("v100", 0), ("v5e", 0)])
+@pytest.mark.parametrize("name", ["spanbert_base", "squad_v1"])
+def test_ways_of_a_step_are_recomputed_and_where_cards_fuse_it_without_dropout(
+    chip, num_fused, name
+):
+    encoder = load_config("spanbert_base")
+    config = encoder if kind_of(name) == "pretrain" else load_task_config(name)
+    found = list(ways(config, encoder, Machine(f"{chip}:1", CHIPS[chip], (0,))))
+    assert len({label for label, *_ in found}) == len(found) == 2 + num_fused
+    for label, way, of_encoder in found:
+        model = (way if name == "spanbert_base" else of_encoder).model
+        assert model.attention_dropout == (0 if "no dropout" in label else None)
+        assert f"recompute {way.training.recompute}" in label
+
+
 @pytest.mark.parametrize("name", ["spanbert_base", "bert_2seq_nsp", "segabert_base"])
 def test_a_planned_batch_is_that_of_the_data_set(
     name, tiny_records, tiny_pair_records, tiny_overrides
@@ -138,7 +173,9 @@ def test_what_a_compiler_lacks_is_said_in_gibibytes(message):
 def test_a_step_that_a_card_has_no_room_for_is_refused():
     chip = CHIPS["v100"]
     sizes = dict.fromkeys(("weights", "optimizer", "activations", "operations", "traffic"), 0)
-    step = CompiledStep(**sizes, memory=chip.memory + 1, collectives={}, compiled=None)
+    step = CompiledStep(
+        **sizes, memory=chip.memory + 1, collectives={}, attention="in parts", compiled=None
+    )
     with pytest.raises(OutOfMemory, match=r"needs 31\.7 of 31\.7 GiB"):
         fitting(step, Machine("v100:1", chip, (0,)))
 
@@ -154,7 +191,7 @@ def test_a_step_that_a_card_has_no_room_for_is_refused():
 def test_positions_of_a_document_are_those_of_all_its_segments(name, rows):
     sizes = dict.fromkeys(("memory", "weights", "optimizer", "activations"), 0)
     sizes |= {"operations": 0.4 * CHIPS["v5e"].operations, "traffic": 0}  # 0.4 s: 1 s is expected
-    step = CompiledStep(**sizes, collectives={}, compiled=None)
+    step = CompiledStep(**sizes, collectives={}, attention="in parts", compiled=None)
     machine = Machine("v5e:1x1", CHIPS["v5e"], (0,))
     lines = report(step, load_task_config(name), machine)
     assert lines[0].startswith(f"v5e:1x1: {rows},")
@@ -183,7 +220,8 @@ def test_a_step_of_this_processor_is_measured():
     batch = {"token_ids": jax.ShapeDtypeStruct((32, 64), "int32")}
     compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
     sizes = dict.fromkeys(("memory", "weights", "optimizer", "activations", "traffic"), 0)
-    found = CompiledStep(**sizes, operations=1e10, collectives={}, compiled=compiled)
+    rest = {"operations": 1e10, "collectives": {}, "attention": "in parts"}
+    found = CompiledStep(**sizes, **rest, compiled=compiled)
     *_, work, line = report(found, load_config("spanbert_tiny"), machine)
 
     assert len(seen) == 4
