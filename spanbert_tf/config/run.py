@@ -46,6 +46,8 @@ class AdamWConfig(Section):
             one; null: no limit.
         exclude_from_weight_decay: names of variables that are not decayed, of `bias` and
             LayerNorm's `gamma` and `beta`.
+        all_reduce_dtype: type in which several devices add up their gradients: `bfloat16` sends
+            half as much and rounds to three digits; null: float32, that of the weights.
     """
 
     learning_rate: Positive
@@ -57,6 +59,7 @@ class AdamWConfig(Section):
     global_clipnorm: Positive | None = 1.0
     clipnorm: Positive | None = None
     exclude_from_weight_decay: list[NotDecayed] = Field(default=["bias", "gamma", "beta"])
+    all_reduce_dtype: Literal["bfloat16"] | None = None
 
     @model_validator(mode="after")
     def _check_norms(self) -> Self:

@@ -81,7 +81,15 @@ def configured_adamw(
         backbone: the encoder, whose layers may have rates of their own.
         learning_rate: schedule of all variables that are in no group.
         groups: variables with values of their own.
+
+    Raises:
+        ConfigurationError: gradients are to be added up on JAX in another type than their own.
     """
+    if config.all_reduce_dtype and keras.backend.backend() == "jax":
+        raise ConfigurationError(
+            f"optimizer.all_reduce_dtype: {config.all_reduce_dtype}: is TensorFlow's alone, on JAX "
+            "XLA adds gradients up; set it to null"
+        )
     return AdamW(
         learning_rate=learning_rate,
         weight_decay=config.weight_decay,
@@ -93,6 +101,7 @@ def configured_adamw(
         clipnorm=config.clipnorm,
         exclude_from_weight_decay=config.exclude_from_weight_decay,
         dynamic_loss_scale=backbone.compute_dtype == "float16",
+        all_reduce_dtype=config.all_reduce_dtype,
         groups=groups,
         learning_rate_factors=layer_factors(backbone, config.layer_decay),
     )

@@ -50,6 +50,7 @@ class AdamW(keras.optimizers.AdamW):
         bias_correction: whether the moments are corrected for beginning at 0.
         exclude_from_weight_decay: last parts of the names of variables that are not decayed.
         dynamic_loss_scale: whether `scale_loss` scales.
+        all_reduce_dtype: type in which replicas add up their gradients; by default their own.
         groups: variables with values of their own; all others have the optimizer's. An optimizer
             with groups cannot be saved with its model.
         learning_rate_factors: path of a variable → what its learning rate is multiplied with.
@@ -69,6 +70,7 @@ class AdamW(keras.optimizers.AdamW):
         bias_correction: bool = True,
         exclude_from_weight_decay: Sequence[str] = _NOT_DECAYED,
         dynamic_loss_scale: bool = False,
+        all_reduce_dtype: str | None = None,
         groups: Sequence[VariableGroup] = (),
         learning_rate_factors: Mapping[str, float] | None = None,
         **kwargs: object,
@@ -76,12 +78,15 @@ class AdamW(keras.optimizers.AdamW):
         for name, reason in _REFUSED.items():
             if kwargs.get(name):
                 raise ValueError(f"{name} {reason}")
+        if all_reduce_dtype and not _IS_TENSORFLOW:
+            raise ValueError("all_reduce_dtype is TensorFlow's alone: on JAX XLA adds gradients up")
         super().__init__(*args, **kwargs)
         self.bias_correction = bias_correction
         if isinstance(exclude_from_weight_decay, str):
             exclude_from_weight_decay = (exclude_from_weight_decay,)
         self.not_decayed = tuple(exclude_from_weight_decay)
         self.dynamic_loss_scale = dynamic_loss_scale
+        self.all_reduce_dtype = all_reduce_dtype
         self.groups = tuple(groups)
         self.learning_rate_factors = dict(learning_rate_factors or {})
         self.exclude_from_weight_decay(
@@ -142,7 +147,9 @@ class AdamW(keras.optimizers.AdamW):
         sums = [tf.convert_to_tensor(grad) for grad in grads]
         context = tf.distribute.get_replica_context()
         if context.num_replicas_in_sync > 1:
-            sums = context.all_reduce(tf.distribute.ReduceOp.SUM, sums, _in_packs())
+            sent = [tf.cast(part, self.all_reduce_dtype or part.dtype) for part in sums]
+            reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, sent, _in_packs())
+            sums = [tf.cast(one, part.dtype) for one, part in zip(reduced, sums, strict=True)]
         norms = self._norms(sums, variables)  # [clips]
         if tf.__internal__.distribute.strategy_supports_no_merge_call():
             is_finite = tf.reduce_all(tf.math.is_finite(norms))
@@ -301,6 +308,7 @@ class AdamW(keras.optimizers.AdamW):
             "bias_correction": self.bias_correction,
             "exclude_from_weight_decay": list(self.not_decayed),
             "dynamic_loss_scale": self.dynamic_loss_scale,
+            "all_reduce_dtype": self.all_reduce_dtype,
             "learning_rate_factors": self.learning_rate_factors,
         }
 

@@ -43,6 +43,7 @@ def test_large_has_the_values_of_the_paper():
         "global_clipnorm": 1.0,
         "clipnorm": None,
         "exclude_from_weight_decay": ["bias", "gamma", "beta"],
+        "all_reduce_dtype": None,
     }
     assert config.training.schedule_steps == config.training.steps == 2_400_000
     assert config.masking == MaskingOptions(replacement_unit="span")

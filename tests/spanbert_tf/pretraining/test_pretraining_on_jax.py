@@ -114,10 +114,18 @@ def test_a_batch_that_the_devices_cannot_share_is_refused(command, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_strategy_of_tensorflow_is_refused(command, tmp_path):
-    child = run_on_jax(command("run", "training.strategy=tpu"))
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("training.strategy=tpu", "training.strategy: tpu is TensorFlow's; on JAX set mirrored"),
+        ("optimizer.all_reduce_dtype=bfloat16", "bfloat16: is TensorFlow's alone, on JAX XLA adds"),
+    ],
+)
+def test_what_is_tensorflows_alone_is_refused(setting, said, command, tmp_path):
+    child = run_on_jax(command("run", setting))
     (line,) = child.stderr.splitlines()
-    assert "training.strategy: tpu is TensorFlow's; on JAX set mirrored" in line
+    assert said in line
+    assert child.returncode == 2
     assert not (tmp_path / "run").exists()
 
 

@@ -235,6 +235,33 @@ def test_gradients_are_reduced_in_packs_the_last_layers_first(
     assert len(packs) > 2 and sorted(s for s in sizes if s > 8) == sorted(2 * packs)
 
 
+def test_gradients_may_be_added_up_in_bfloat16(two_devices):
+    """Sums have eight bits, of what has eight bits; what comes of them is float32 again."""
+    rng = np.random.default_rng(0)
+    gradients = rng.normal(size=(2, 2)).astype(np.float32) / 10  # not clipped
+    found = {}
+    for dtype in (None, "bfloat16"):
+        optimizer, variable = _optimizer_and_variable(two_devices, all_reduce_dtype=dtype)
+        _, found[dtype] = _apply(two_devices, optimizer, variable, gradients)
+    rounded = tf.cast(tf.cast(gradients, tf.bfloat16), tf.float32).numpy()
+    rounded = tf.cast(tf.cast(rounded.sum(axis=0), tf.bfloat16), tf.float32).numpy()
+    np.testing.assert_allclose(found[None], gradients.sum(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(found["bfloat16"], rounded, rtol=1e-5)
+    assert (found["bfloat16"] != found[None]).all()
+
+
+def test_in_bfloat16_all_but_numbers_are_sent_so(two_devices, tiny_overrides, tiny_records):
+    config = _without_dropout(tiny_overrides, "optimizer.all_reduce_dtype=bfloat16")
+    with two_devices.scope():
+        model = compiled_pretrainer(config, VOCABULARY_SIZE)
+    (batch,) = configured_dataset(config, tiny_records, split="train").take(1)
+    step = tf.function(lambda: two_devices.run(lambda: model.train_step(batch)))
+    operations = step.get_concrete_function().graph.get_operations()
+    sent = [op.outputs[0] for op in operations if op.type.startswith("CollectiveReduce")]
+    arrays = [one for one in sent if one.shape.num_elements() > 2]
+    assert arrays and {one.dtype for one in arrays} == {tf.bfloat16}
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [
