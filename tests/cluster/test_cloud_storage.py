@@ -53,10 +53,10 @@ def test_presets_of_a_bucket(start, place, tmp_path):
 
     ((status, _, errors),) = outcomes([start("-c", UPLOAD, place / "encoder", f"{bucket}/encoder")])
     assert status == 0, errors
-    words = command_line("finetune", place, tmp_path / "run")
-    run(*words, "--preset", f"{bucket}/encoder", "--set", "training.max_steps=4")
-    run(*words, "--output", tmp_path / "local", "--set", "training.max_steps=4")
-    expected, found = (weights_of("finetune", tmp_path / name) for name in ("local", "run"))
+    here, there = (command_line("finetune", place, tmp_path / name, 4) for name in ("1", "2"))
+    run(*here)
+    run(*(f"{bucket}/encoder" if word == str(place / "encoder") else word for word in there))
+    expected, found = (weights_of("finetune", tmp_path / name) for name in ("1", "2"))
     assert_equal_weights(found, expected)
     copies = tmp_path / "home" / ".keras" / "models"
     assert [path.name for path in copies.iterdir()] == ["gs_bucket_encoder"]

@@ -61,10 +61,10 @@ def assert_written(process, output, preparation):
     assert contents(output) == contents(preparation.expected)
 
 
-def assert_failed(process, output, status):
-    """Within a minute; gives its one line. Nothing is left."""
+def assert_failed(process, output, status, seconds=ENDS_WITHIN):
+    """In time; gives its one line. Nothing is left."""
     start = time.monotonic()
-    [(found, printed, errors)] = outcomes([process], ENDS_WITHIN)
+    [(found, printed, errors)] = outcomes([process], seconds)
     print(f"{time.monotonic() - start:.0f} s: {errors.splitlines()[-1]}")
     *progress, line = filter(None, errors.splitlines())  # one follows ^C
     assert (found, printed) == (status, "")
@@ -108,5 +108,6 @@ def test_a_host_without_the_files(preparation, hosts, tmp_path):
         tmp_path,
         ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {hidden}; exec "$@"', "sh"],
     )
-    line = assert_failed(prepare(preparation, output, hosts[0]), output, 2)
+    process = prepare(preparation, output, hosts[0])
+    line = assert_failed(process, output, 2, 2 * ENDS_WITHIN)  # it begins in this time, too
     assert f"not there on the host {hosts[1].name}" in line
