@@ -218,7 +218,9 @@ def cut_blocks(sentences: Sentences, bounds: Sequence[int], token_dtype: str) ->
     begins_paragraph = begins_run(sentences.paragraph_indices[:num_sentences])
     begins_paragraph[first] = True
     paragraph_bounds = np.append(0, np.cumsum(begins_paragraph))[bounds]  # [blocks + 1]
-    paragraph_indices = sentences.paragraph_indices[:num_sentences][begins_paragraph]
+    paragraph_indices = _storable(
+        sentences.paragraph_indices[:num_sentences][begins_paragraph], paragraph_bounds
+    )
     lists = (
         _slices(positions, bounds),
         _slices(sentences.sentence_indices, bounds),
@@ -234,6 +236,16 @@ def cut_blocks(sentences: Sentences, bounds: Sequence[int], token_dtype: str) ->
         zip(*lists, strict=True),
     )
     return [Block(*values) for values in zip(*columns, strict=True)]
+
+
+def _storable(indices: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """Paragraph indices of which no block's last one is larger than what is stored.
+
+    A block is lowered as a whole: models read differences, by `lowered_indices`.
+    """
+    first, last = indices[bounds[:-1]], indices[bounds[1:] - 1]  # [blocks]
+    excess = np.minimum(first, np.maximum(last - LIST_MAXIMUM, 0))
+    return indices - np.repeat(excess, np.diff(bounds))
 
 
 def _cut_spans(spans: tuple[np.ndarray, ...], token_bounds: np.ndarray) -> Iterator[list[bytes]]:

@@ -57,7 +57,7 @@ SPAN_LISTS = {**ANNOTATIONS, "sentences": (SENTENCE_STARTS,)}
 NO_SPEAKER, SPECIAL_SPEAKER = 0, 1
 
 LIST_DTYPE = "uint16"
-LIST_MAXIMUM = 2**16 - 1  # larger indices are stored as this; every index table is far smaller
+LIST_MAXIMUM = 2**16 - 1  # larger numbers are stored as this; every index table is far smaller
 
 NUM_BLOCKS = {"single": 1, "pair": 2}  # blocks of a packed row: [CLS], and a [SEP] after each
 SPLITS = ("train", "validation")

@@ -29,7 +29,7 @@ class SpanBoundaryHead(keras.layers.Layer):
         sequence_output: float [B, S, H], the encoder's output.
         left_positions: int [B, K], s - 1 for each slot.
         right_positions: int [B, K], e + 1 for each slot.
-        offsets: int [B, K], i - s for each slot, below `max_span_targets`.
+        offsets: int [B, K], i - s for each slot; larger ones are read as the table's last.
 
     Returns:
         Logits, float32 [B, K, V].
@@ -115,6 +115,7 @@ class SpanBoundaryHead(keras.layers.Layer):
         def boundary(positions: keras.KerasTensor) -> keras.KerasTensor:
             return ops.take_along_axis(sequence_output, positions[:, :, None], axis=1)
 
+        offsets = ops.minimum(offsets, self.max_span_targets - 1)
         x = ops.concatenate(
             [boundary(left_positions), boundary(right_positions), self.position_embedding(offsets)],
             axis=-1,

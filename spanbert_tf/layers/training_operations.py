@@ -79,7 +79,7 @@ def draw_kept(layer: keras.layers.Dropout, shape: Sequence) -> tuple[keras.Keras
 
 
 def _draw_bits(seed: keras.KerasTensor, shape: Sequence, num_kept: int) -> keras.KerasTensor:
-    size = tf.reduce_prod(tf.stack(shape))
+    size = tf.reduce_prod(tf.cast(tf.stack(shape), tf.int64))
     words = tf.random.stateless_uniform(
         [(size + 1) // 2],
         tf.cast(seed, tf.int64),

@@ -180,6 +180,8 @@ def _attend_at_once(
     batch_size, length = ops.shape(by_head)[:2]
     mask = ops.cast(padding_mask, "bool")[:, None, None, :]
     mask = ops.broadcast_to(mask, (batch_size, 1, length, length))  # cuDNN's takes no other
-    # Keras' kernel for TPUs reads the first row's mask for all rows, so there it is none.
-    fused = False if jax.default_backend() == "tpu" else None
+    # Keras' kernel for TPUs reads the first row's mask for all rows. cuDNN's takes no odd length in
+    # training, which Keras asks too late where layers are recomputed.
+    in_parts = jax.default_backend() == "tpu" or length % 2
+    fused = False if in_parts else None  # as the device can
     return ops.dot_product_attention(query, key, value, mask=mask, flash_attention=fused)

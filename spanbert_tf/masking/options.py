@@ -47,7 +47,8 @@ class MaskingOptions(Section):
             `"span"`; `None` takes the scheme's own.
         span_start: where spans of words and single words begin: `"anchor_token"` draws a token
             evenly and begins at its word, so that long words come more often (released code; so
-            `null`); `"word"` draws a word evenly (the paper's text). Refused for `"subwords"`.
+            `null`, but for a scheme that has its own); `"word"` draws a word evenly (the paper's
+            text). Refused for `"subwords"`.
         random_tokens: where random tokens come from: `"unigrams"`, the training text's own
             distribution (SpanBERT, 3.1), or `"uniform"`, every entry of the vocabulary alike,
             special tokens too (the code of BERT and of SegaBERT).
@@ -117,7 +118,7 @@ class MaskingOptions(Section):
         limit = 1 if self.other_draws == "whole_words" else self.max_span_length
         return scheme.replace(
             max_units=scheme.max_units or limit,
-            span_start=self.span_start or "anchor_token",
+            span_start=self.span_start or scheme.span_start or "anchor_token",
             replaced=self.replacement_unit or scheme.replaced,
         )
 

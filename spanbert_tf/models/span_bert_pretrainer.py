@@ -25,21 +25,6 @@ _TARGETS = {
 }
 
 
-def _targets(
-    batch: dict, objective: str, row_weights: keras.KerasTensor | None = None
-) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """Labels and float32 weights of an objective, both [B, K], or [B] for next sentences."""
-    labels_name, weights_name = _TARGETS[objective]
-    weights = ops.cast(batch[weights_name], "float32")
-    if objective == "next_sentence":
-        # Every text has a masked token; the empty rows that fill a held-out batch up have none.
-        weights = ops.cast(ops.any(weights > 0, axis=1), "float32")
-    if row_weights is not None:
-        row_weights = ops.cast(row_weights, "float32")
-        weights *= ops.reshape(row_weights, (-1, *[1] * (len(weights.shape) - 1)))
-    return batch[labels_name], weights
-
-
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class SpanBertPretrainer(PretrainerPresets, SpanBertTask, keras_hub.models.Task):
     """An encoder with the heads of SpanBERT's objectives (SpanBERT, sections 3.1 to 3.3).
@@ -150,7 +135,7 @@ class SpanBertPretrainer(PretrainerPresets, SpanBertTask, keras_hub.models.Task)
         sums = {}
         for objective, values in logits.items():
             # [B, K], for next sentences [B]
-            labels, weights = _targets(batch, objective, sample_weight)
+            labels, weights = self._targets(batch, objective, sample_weight)
             losses, is_correct = vocabulary_crossentropy(labels, ops.cast(values, "float32"))
             sums[objective] = ObjectiveSums.of(losses, is_correct, weights)
         return sums
@@ -159,8 +144,24 @@ class SpanBertPretrainer(PretrainerPresets, SpanBertTask, keras_hub.models.Task)
         self, batch: dict, y: None = None, sample_weight: keras.KerasTensor | None = None
     ) -> dict[str, keras.KerasTensor]:
         """How many targets each objective has in a batch, float32 []."""
-        weights = {name: _targets(batch, name, sample_weight)[1] for name in self.objectives}
+        weights = {name: self._targets(batch, name, sample_weight)[1] for name in self.objectives}
         return {name: ops.sum(are_targets(values)) for name, values in weights.items()}
+
+    def _targets(
+        self, batch: dict, objective: str, row_weights: keras.KerasTensor | None = None
+    ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+        """Labels and float32 weights of an objective, both [B, K], or [B] for next sentences."""
+        labels_name, weights_name = _TARGETS[objective]
+        weights = ops.cast(batch[weights_name], "float32")
+        if objective == "next_sentence":
+            # Every text has a masked token; the empty rows that fill a held-out batch up have none.
+            weights = ops.cast(ops.any(weights > 0, axis=1), "float32")
+        if objective == "span_boundary":  # a data set may allow a span more targets than this head
+            weights *= ops.cast(batch["span_offsets"] < self.max_span_targets, "float32")
+        if row_weights is not None:
+            row_weights = ops.cast(row_weights, "float32")
+            weights *= ops.reshape(row_weights, (-1, *[1] * (len(weights.shape) - 1)))
+        return batch[labels_name], weights
 
     def get_config(self) -> dict:
         return super().get_config() | {name: getattr(self, name) for name in HEAD_ARGUMENTS}

@@ -1,6 +1,7 @@
 import itertools
 
 import numpy as np
+import pytest
 import written_records
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -120,6 +121,24 @@ def test_indices_beyond_the_stored_type_are_its_maximum():
     (block,), _ = fill_blocks(sentences, LIMIT, "uint16", is_open=False)
     assert to_features(block)["paragraph_indices"] == [65_535]
     assert to_features(block)["sentence_indices"] == [65_535]
+
+
+@pytest.mark.parametrize("first", [0, 3, 65_530, 65_536, 200_000])
+def test_paragraphs_of_a_long_document_stay_apart(first):
+    """What models read, of a table of 50: as of the true indices."""
+    true = np.arange(first, first + 8)
+    ones = np.ones(8, np.int64)
+    sentences = Sentences(
+        np.arange(1, 9, dtype=np.int32), ones, 0 * ones, true, 0 * ones, 0 * ones
+    )  # fmt: skip
+    (block,), _ = fill_blocks(sentences, LIMIT, "uint16", is_open=False)
+    stored = np.array(to_features(block)["paragraph_indices"])
+
+    def read(indices):
+        return indices - min(max(indices.max() - 49, 0), indices[0])
+
+    assert read(stored).tolist() == read(true).tolist()
+    assert len(set(stored)) == 8
 
 
 def test_annotated_spans_stay_with_their_tokens():

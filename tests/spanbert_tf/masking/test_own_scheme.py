@@ -42,6 +42,7 @@ def install(site):
     points = tomllib.loads(PROJECT)["project"]["entry-points"][GROUP]
     broken = {name: value for name, (value, _) in SCHEMES_OF_OTHERS.items()}
     mine = {"trees": "my_trees:TREES", "mostly_entities": "my_entities:SCHEME"}
+    mine["even_words"] = "my_words:SCHEME"
     for package, schemes in (("my", points | mine), ("odd", broken)):
         directory = site / f"{package}_schemes-1.0.dist-info"
         directory.mkdir(parents=True)
@@ -56,6 +57,7 @@ def install(site):
         "odd_share": "share=2.0",
         "odd_alone": "spans='entities', share=1.0",
         "my_entities": "spans='entities', share=0.99",
+        "my_words": "span_start='word'",
     }
     for module, numbers in schemes.items():
         (site / f"{module}.py").write_text(
@@ -163,6 +165,12 @@ def test_configurations_know_the_name_without_tensorflow(site):
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (result.stdout, result.stderr) == ("sentences False\n", "")
+
+
+@pytest.mark.parametrize("chosen", [None, "word", "anchor_token"])
+def test_where_spans_begin_is_the_schemes_own_unless_an_option_says_so(chosen):
+    options = MaskingOptions(scheme="even_words", span_start=chosen)
+    assert options.numbers.span_start == (chosen or "word")
 
 
 def test_an_unknown_name_is_refused_with_all_that_there_are():

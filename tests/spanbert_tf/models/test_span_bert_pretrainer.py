@@ -166,6 +166,21 @@ def test_no_targets_give_no_loss_and_no_nan():
     assert all(np.isfinite(np.array(weight)).all() for weight in model.weights)
 
 
+def test_targets_beyond_the_heads_table_are_none():
+    """Of a data set that allows a span more targets than the preset's head has."""
+    model, batch = make_model(), make_batch()
+    beyond = batch | {"span_offsets": batch["span_offsets"].copy()}
+    beyond["span_offsets"][0, 2:] += MAX_SPAN_TARGETS
+    without = batch | {"span_weights": batch["span_weights"].copy()}
+    without["span_weights"][0, 2:] = 0
+    sums = [model.objective_sums(each, model(each))["span_boundary"] for each in (beyond, without)]
+    np.testing.assert_array_equal(*(np.array(found) for found in sums))
+    counts = [
+        float(model.target_counts(each)["span_boundary"]) for each in (beyond, without, batch)
+    ]
+    assert counts[0] == counts[1] < counts[2]
+
+
 def test_further_and_reordered_features_change_nothing():
     model, batch = make_model(), make_batch()
     shuffled = {name: batch[name] for name in reversed(batch)}
