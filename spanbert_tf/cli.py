@@ -175,16 +175,18 @@ def compare(configs: Sequence[str], data: str, output: str, **options: object) -
 @click.option("--rows", type=click.IntRange(min=1), help="Of a batch. [training.batch_size]")
 @click.option(
     "--encoder",
-    default="spanbert_base",
-    show_default=True,
     metavar="NAME|FILE",
-    help="To fine-tune: the configuration that it was pre-trained by.",
+    help="To fine-tune or continue: the configuration that it was pre-trained by.  [spanbert_base]",
 )
 @click.option("--variants", is_flag=True, help="Other ways, too: recomputed, fused attention.")
 @click.option("--largest", is_flag=True, help="Find the most rows that fit, in each of these ways.")
 @set_option
 def plan(
-    config: str, device: str, encoder: str, overrides: Sequence[str], **options: int | bool | None
+    config: str,
+    device: str,
+    encoder: str | None,
+    overrides: Sequence[str],
+    **options: int | bool | None,
 ) -> None:
     """What a run takes on chips that are not here: its step is compiled for them."""
     from spanbert_tf.config import load_config
@@ -194,7 +196,7 @@ def plan(
 
     # Before TensorFlow is imported.
     load = load_task_config if kind_of(config) == "finetune" else load_config
-    settings, pretraining = load(config, overrides), load_config(encoder)
+    settings, pretraining = load(config, overrides), load_config(encoder) if encoder else None
     describe_to_compilers(device)
     import_keras()
     from spanbert_tf.studies.plan import run_plan

@@ -137,12 +137,18 @@ class Machine(NamedTuple):
     chip: Chip
     devices: tuple[Any, ...]
 
-    def seconds_to_share(self, sent: float) -> float:
-        """Least time for bytes that each chip sends to others, reduced inside of hosts first."""
-        num_hosts = -(-len(self.devices) // _CARDS_OF_A_HOST)
-        if not self.chip.network or num_hosts == 1:
-            return sent / self.chip.link
-        return max(sent / self.chip.link, sent / _CARDS_OF_A_HOST / self.chip.network)
+    def sent(self, shared: float) -> float:
+        """Bytes that each chip sends to others, of those that go around the ring of all chips."""
+        return shared * (1 - 1 / len(self.devices))
+
+    def seconds_to_share(self, shared: float) -> float:
+        """Least time for bytes that go around; cards share inside of each host first."""
+        num_hosts = -(-len(self.devices) // _CARDS_OF_A_HOST) if self.chip.network else 1
+        if num_hosts == 1:
+            return self.sent(shared) / self.chip.link
+        inside = shared * (1 - 1 / _CARDS_OF_A_HOST) / self.chip.link
+        between = shared / _CARDS_OF_A_HOST * (1 - 1 / num_hosts) / self.chip.network
+        return max(inside, between)
 
 
 def describe_to_compilers(name: str) -> None:

@@ -91,13 +91,11 @@ class CompiledStep:
             seconds.append(time.perf_counter() - start)
         return statistics.median(seconds[1:])
 
-    def sent(self, num_devices: int) -> float:
-        """Bytes that a chip sends to others, in rings (Patarasuk and Yuan, 2009)."""
-        share = (num_devices - 1) / num_devices
-        return sum(
-            size * share * (2 if kind == "all-reduce" else 1)
-            for kind, size in self.collectives.items()
-        )
+    @property
+    def shared(self) -> float:
+        """Bytes that go around a ring (Patarasuk and Yuan, 2009), twice what is all-reduced."""
+        times = {"all-reduce": 2}
+        return sum(size * times.get(kind, 1) for kind, size in self.collectives.items())
 
 
 def distribute(machine: Machine) -> None:

@@ -70,12 +70,13 @@ def described_task(config: FinetuningConfig, encoder: PretrainingConfig) -> Desc
         encoder: configuration that the encoder was pre-trained by.
 
     Raises:
-        ConfigurationError: the task is another package's.
+        ConfigurationError: the task is another package's, or the encoder does not read its rows.
     """
     task, size = load_task(config.task), vocabulary_size(encoder)
     names = [*SPECIAL_TOKENS, *(f"[unused{number}]" for number in range(1, 100))]
     vocabulary = [*names, *(f"piece{number}" for number in range(len(names), size))]
     info = described_records(task, config, size)
+    _check_encoder(encoder, info)
 
     def build() -> keras.Model:
         backbone = SpanBertBackbone(
@@ -91,6 +92,23 @@ def described_task(config: FinetuningConfig, encoder: PretrainingConfig) -> Desc
         return model
 
     return undrawn(build), task_batch(info, task, config.training.batch_size)
+
+
+def _check_encoder(encoder: PretrainingConfig, info: TaskManifest) -> None:
+    """Checks that an encoder would read the positions of a task's rows, and so many of them."""
+    model, length = encoder.model, info.sequence_length
+    is_aware = model.position_embeddings != "absolute"
+    if info.segment_aware != is_aware:
+        kinds = ("SegaBERT's", "BERT's") if is_aware else ("BERT's", "SegaBERT's")
+        raise ConfigurationError(
+            f"--encoder: has {kinds[0]} positions, the rows of {info.task} have {kinds[1]}; name "
+            "one that reads them (of SegaBERT, segabert_base)"
+        )
+    if model.position_embeddings.startswith("absolute") and model.max_sequence_length < length:
+        raise ConfigurationError(
+            f"--encoder: has {model.max_sequence_length} positions, rows have {length}; try "
+            f"--set data.sequence_length={model.max_sequence_length}"
+        )
 
 
 def positions_of_row(config: AnyConfig) -> int:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from spanbert_tf.config import PretrainingConfig
+from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.studies.chips import Machine, machine_of
 from spanbert_tf.studies.compiled_step import (
@@ -34,7 +34,7 @@ def run_plan(
     config: AnyConfig,
     device: str,
     *,
-    encoder: PretrainingConfig,
+    encoder: PretrainingConfig | None = None,
     rows: int | None = None,
     variants: bool = False,
     largest: bool = False,
@@ -44,7 +44,8 @@ def run_plan(
     Args:
         config: configuration of the run.
         device: chips that `chips.machine_of` knows.
-        encoder: of fine-tuning, the configuration that its encoder was pre-trained by.
+        encoder: configuration that an encoder was pre-trained by, which is fine-tuned or continued;
+            the paper's base model by default.
         rows: of a global batch; those of the configuration by default.
         variants: whether to compile the step in other ways, too: recomputed, with fused attention.
         largest: whether to look for the largest batch that fits, too, in each of these ways.
@@ -54,6 +55,14 @@ def run_plan(
             share the rows, or the step does not fit on it.
     """
     machine = machine_of(device)
+    is_continued = isinstance(config, PretrainingConfig) and config.model.from_preset
+    if encoder and isinstance(config, PretrainingConfig) and not is_continued:
+        raise ConfigurationError(
+            "--encoder: the configuration begins with a new one; leave it away"
+        )
+    encoder = encoder or load_config("spanbert_base")
+    if is_continued:
+        config = config.replace(model=encoder.model)
     config = configured(config, machine, rows, encoder)
     distribute(machine)
 
@@ -214,6 +223,8 @@ def report(step: CompiledStep, config: AnyConfig, machine: Machine) -> list[str]
         *found[:-1],
         f"{found[-1]}, {rows * length / seconds:,.0f} tokens/s; {_course(config, seconds)}",
     ]
+    if chip.operations and training.precision == "float32":
+        lines.append("  compute is at the peak of half precision; in float32 it takes longer")
     if chip.description and step.memory > _SHARE_OF_JAX * chip.memory:
         lines.append(
             f"  JAX takes {_SHARE_OF_JAX:.0%} of a card by itself: set "
@@ -224,18 +235,19 @@ def report(step: CompiledStep, config: AnyConfig, machine: Machine) -> list[str]
 
 def _bounds(step: CompiledStep, machine: Machine) -> tuple[list[str], float]:
     """The least times that a step can take, in lines, and the seconds to expect."""
-    chip, sent = machine.chip, step.sent(len(machine.devices))
+    chip = machine.chip
     seconds = {
         "compute": step.operations / chip.operations,
         "memory": step.traffic / chip.bandwidth,
-        "network": machine.seconds_to_share(sent),
+        "network": machine.seconds_to_share(step.shared),
     }
     bound = max(seconds, key=seconds.get)
     expected = seconds[bound] / _SHARE
     least = ", ".join(f"{1000 * value:,.3g} ms of {name}" for name, value in seconds.items())
     return [
         f"  a step of a chip: {step.operations / _TERA:.3g} T operations, "
-        f"{step.traffic / 1e9:,.3g} GB from and to memory, {sent / 1e9:,.3g} GB sent",
+        f"{step.traffic / 1e9:,.3g} GB from and to memory, "
+        f"{machine.sent(step.shared) / 1e9:,.3g} GB sent",
         f"  at least {least}: bound by {bound}",
         f"  at {_SHARE:.0%} of that {1000 * expected:,.3g} ms",
     ], expected

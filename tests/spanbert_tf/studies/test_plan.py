@@ -5,6 +5,7 @@ import sys
 import time
 
 import jax
+import keras
 import numpy as np
 import pytest
 from jax import numpy as jnp
@@ -24,7 +25,7 @@ from spanbert_tf.studies.compiled_step import (
     shortage,
 )
 from spanbert_tf.studies.described_run import pretraining_batch
-from spanbert_tf.studies.plan import configured, fitting, largest_count, report, ways
+from spanbert_tf.studies.plan import configured, fitting, largest_count, report, run_plan, ways
 from spanbert_tf.tasks.table import load_task_config
 
 CODE = """HloModule jit_step
@@ -248,11 +249,38 @@ def test_rows_that_chips_cannot_share_are_refused():
 
 
 def test_cards_share_between_hosts_what_they_reduced_inside():
+    """Of 2 GB, a card of four hosts sends 7/8 inside, and 3/4 of an eighth outside."""
     chip = CHIPS["v100"]
-    inside = Machine("v100:8", chip, tuple(range(8))).seconds_to_share(1e9)
-    between = Machine("v100:32", chip, tuple(range(32))).seconds_to_share(1e9)
-    assert inside == 1e9 / chip.link
-    assert between == max(inside, 1e9 / 8 / chip.network)
+    inside, between = 2e9 * 7 / 8 / chip.link, 2e9 / 8 * 3 / 4 / chip.network
+    assert Machine("v100:8", chip, tuple(range(8))).seconds_to_share(2e9) == inside
+    assert Machine("v100:32", chip, tuple(range(32))).seconds_to_share(2e9) == between > inside
+    pod = Machine("v5e:4x4", CHIPS["v5e"], tuple(range(16)))
+    assert pod.seconds_to_share(2e9) == 2e9 * 15 / 16 / CHIPS["v5e"].link
+
+
+@pytest.mark.parametrize(
+    ("name", "encoder", "said"),
+    [
+        (
+            "segabert_squad_v1",
+            None,
+            "has BERT's positions, the rows of question_answering have Sega",
+        ),
+        (
+            "rte",
+            "segabert_base",
+            "has SegaBERT's positions, the rows of text_classification have BE",
+        ),
+        ("squad_v1", "spanbert_tiny", "has 64 positions, rows have 512; try --set data.sequence_l"),
+        ("spanbert_base", "spanbert_large", "the configuration begins with a new one; leave it"),
+    ],
+)
+def test_an_encoder_that_does_not_fit_is_one_line(name, encoder, said, monkeypatch):
+    monkeypatch.setattr(keras.distribution, "set_distribution", lambda _: None)
+    encoder = load_config(encoder) if encoder else None
+    config = load_config(name) if kind_of(name) == "pretrain" else load_task_config(name)
+    with pytest.raises(ConfigurationError, match=f"--encoder: {said}"):
+        run_plan(config, "cpu", encoder=encoder)
 
 
 def test_configurations_of_both_kinds_are_told_apart(tmp_path):
