@@ -355,6 +355,8 @@ def describe_surroundings(error: Exception) -> str | None:
         )
     if sys.flags.optimize > 1 and "tensorflow" not in sys.modules:  # its import failed
         return f"PYTHONOPTIMIZE or -OO: TensorFlow needs its docstrings ({error}); use 1, or -O"
+    if isinstance(error, PermissionError) and error.filename:
+        return f"{error.filename}: cannot be used ({reason(error)}); see who may read or write it"
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     is_full = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
     is_full = is_full or any(words in str(error).lower() for words in _NO_ROOM)

@@ -173,6 +173,7 @@ def _end_if_stuck(what: str, seconds: float) -> None:
 def end_process(line: str = "", status: int = 1) -> None:
     """Ends the process without regard to what its main thread does."""
     if line:
-        os.write(2, f"\nspanbert-tf: {line}\n".encode())
+        with contextlib.suppress(OSError):  # who read standard error may be gone
+            os.write(2, f"\nspanbert-tf: {line}\n".encode())
     release_all()
     os._exit(status)

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.outputs import LOCK, UNFINISHED, check_mounted, without_slash
+from spanbert_tf.files.outputs import LOCK, UNFINISHED, check_place, without_slash
 
 _Function = TypeVar("_Function", bound=Callable)
 _SECONDS_BETWEEN_SIGNS, _SECONDS_UNTIL_GONE = 10, 60
@@ -106,8 +106,8 @@ def writing(output: str | os.PathLike, command: str, *, inside: bool = False) ->
     Raises:
         BadInputError: another command holds it, or nothing can be written there.
     """
-    check_mounted(output)
     output = without_slash(output)
+    check_place(output, inside=inside)
     path = _lock_path(output, inside=inside)
     held = _held.get(path)
     is_refused = inside and os.path.exists(output) and not os.path.isdir(output)  # by the command
@@ -215,7 +215,8 @@ class _Lock:
         """Ends a process that was held up for so long that another one has taken its output."""
         taker = found.described(found.changed)
         text = f"\nspanbert-tf: {self._output}: this process showed no sign of life, and {taker} "
-        os.write(2, f"{text}has taken over; it ends\n".encode(errors="backslashreplace"))
+        with contextlib.suppress(OSError):  # it ends, whether or not anyone reads that
+            os.write(2, f"{text}has taken over; it ends\n".encode(errors="backslashreplace"))
         os._exit(1)
 
 

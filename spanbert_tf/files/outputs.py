@@ -4,6 +4,7 @@ While `OUT` is written, all that belongs to it lies in a directory `OUT.incomple
 user can enter and which has a mark. One without the mark is not ours, and is left alone.
 """
 
+import contextlib
 import dataclasses
 import fnmatch
 import os
@@ -206,6 +207,27 @@ def check_mounted(path: str | os.PathLike) -> None:
             f"{path}: is on another file system; mount that (a bucket of gs:// by gcsfuse), and "
             "name the path it has here"
         )
+
+
+def check_place(output: str | os.PathLike, *, inside: bool) -> None:
+    """Refuses a place before a command holds it.
+
+    Args:
+        output: what is to be written.
+        inside: whether files change in it; others appear whole, in place of what lies there.
+
+    Raises:
+        BadInputError: it is of another file system, would be made where a link leads to nothing,
+            or the command would take its own working directory away.
+    """
+    check_mounted(output)
+    if inside and os.path.islink(output) and not os.path.exists(output):
+        raise BadInputError(
+            f"{output}: is a link to {os.readlink(output)}, which is not there; make or mount it"
+        )
+    with contextlib.suppress(OSError):  # either may be gone
+        if not inside and os.path.samefile(output, os.curdir):
+            raise BadInputError(f"{output}: is the directory you are in; name another output")
 
 
 def without_slash(path: str | os.PathLike) -> str:

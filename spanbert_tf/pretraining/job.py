@@ -212,14 +212,17 @@ class PretrainingJob(Job):
     def read_result(self, model: SpanBertPretrainer, output: str) -> SpanBertPretrainer:
         """The model with the weights of the preset."""
         preset = os.path.join(output, PRESET)
-        steps = int(read_metrics(os.path.join(output, METRICS_FILE))[-1]["step"])
+        steps = max((int(line["step"]) for line in read_metrics(_metrics_of(output))), default=0)
         if steps != self.num_steps:
             raise MismatchError(
                 f"{output}: was finished after {steps:,} steps and kept no checkpoints to go on "
                 f"from; begin another --output with {_PRESET} {preset}"
             )
         load_preset_into(model, preset)
-        print_summary(output, steps, last_evaluation(output), show_next_steps=self._show_next_steps)
+        measured = last_evaluation(output)
+        if self.config.training.initial_encoder_share:  # the log has those of what was trained
+            measured = self.evaluate(model, lambda: None).metrics
+        print_summary(output, steps, measured, show_next_steps=self._show_next_steps)
         return model
 
     def damage(self) -> BadInputError | None:
@@ -292,8 +295,12 @@ def print_summary(
     print_line(shlex.join(["spanbert-tf", "export", "--preset", preset, "--output", "served"]))
 
 
+def _metrics_of(output: str) -> str:
+    return os.path.join(output, METRICS_FILE)
+
+
 def last_evaluation(output: str) -> dict[str, float]:
     """The metrics of a run's last evaluation, by their names in the model."""
-    lines = read_metrics(os.path.join(output, METRICS_FILE))
+    lines = read_metrics(_metrics_of(output))
     last = [line for line in lines if "validation_loss" in line][-1]
     return {name.removeprefix("validation_"): v for name, v in last.items() if name != "step"}

@@ -58,6 +58,12 @@ def run_grid(
     check_resumable(output, "runs of a grid", ("learning-rate-*-batch-*",))
     task = load_task(config.task)
     data, validation_data = task.open(data), task.open(validation_data)
+    parts = config.training.accumulation_steps
+    if odd := [size for size in config.grid.batch_sizes if size % parts]:
+        raise ConfigurationError(
+            f"grid.batch_sizes: {odd[0]} rows cannot be cut into training.accumulation_steps "
+            f"({parts}) equal parts; change one of them"
+        )
     results: dict[str, dict[str, float]] = {}
     points: dict[str, dict[str, str]] = {}
     grid = config.grid

@@ -11,7 +11,7 @@ import tensorflow as tf
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.config.run import CONFIG_FILE, PRESET, SCORES_FILE, VALIDATION_ROWS
 from spanbert_tf.data.records import Records, TaskManifest
-from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.errors import BadInputError, MismatchError, reason
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
@@ -241,8 +241,14 @@ class FinetuningJob(Job):
         if not (self._validation_data and self._devices.is_chief):
             return {}
         path = os.path.join(output, SCORES_FILE)
-        with open(path, encoding="utf-8") as file:
-            scores = parse_json(file.read(), dict[str, float], path)
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInputError(
+                f"{path}: cannot be read ({reason(error)}); remove {output}, or take its preset"
+            ) from error
+        scores = parse_json(text, dict[str, float], path)
         print_line(f"{self._validation_data}: {shown_scores(scores)}")
         return scores
 

@@ -64,6 +64,7 @@ def run(
         writes=devices.is_chief,
     )
     if is_new and directory.is_finished:
+        directory.check_result(job.config, before)
         return job.read_result(model, output)
     job.begin(model, output, is_new=is_new)
     directory.check_inputs(job.inputs)

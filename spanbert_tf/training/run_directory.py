@@ -49,6 +49,8 @@ _CHANGEABLE = frozenset(
         "prediction.batch_size",
     }
 )
+# Of these, what decides which weights are kept: of a finished run without checkpoints it is done.
+_OF_RESULT = ("training.keep_best", "training.initial_encoder_share")
 _FORMAT = 3
 _GRID = "grid."  # section of what other runs try: a grid may get further values later
 # The learning rate has followed them already; a longer run is another one that begins with its
@@ -120,6 +122,24 @@ class RunDirectory:
                     f"--output, or give what the run was begun with{further}"
                 )
 
+    def check_result(self, config: AnyConfig, before: AnyConfig | None) -> None:
+        """Checks that what a finished run has kept is what a configuration asks for.
+
+        Args:
+            config: configuration of the command.
+            before: that of the run.
+
+        Raises:
+            MismatchError: it would be other weights, of checkpoints that are not there any more.
+        """
+        old, new = flat_values(before) if before else {}, flat_values(config)
+        for key in _OF_RESULT:
+            if key in old and old[key] != new[key]:
+                raise MismatchError(
+                    f"{self._path}: was finished with {key} {old[key]} and kept no checkpoints to "
+                    f"make it {new[key]}; begin another --output"
+                )
+
     @property
     def is_finished(self) -> bool:
         """Whether there is what a run writes last."""
@@ -187,7 +207,9 @@ class RunDirectory:
             return
         names = os.listdir(self._path) if os.path.isdir(self._path) else ["a file"]
         others = [name for name in names if not (is_leftover(name) or is_lock(name))]
-        if others and CONFIG_FILE not in names:
+        # A run that ended while it began has its inputs alone.
+        is_begun = others == [INPUTS_FILE] and self._read_inputs().get(RUN_FORMAT) == _FORMAT
+        if others and CONFIG_FILE not in names and not is_begun:
             raise BadInputError(
                 f"{self._path}: exists and is no training run; name another --output"
             )

@@ -9,6 +9,7 @@ import pytest
 
 from spanbert_tf.cli import main
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.locks import writing
 from spanbert_tf.files.outputs import (
     EARLIER,
     OutputKind,
@@ -240,3 +241,24 @@ def test_a_file_that_is_a_link_to_nothing_is_refused(overwrite, tmp_path):
     with pytest.raises(BadInputError, match=r"link: is a link to nothing \(gone\)"):
         check_output_file(tmp_path / "link", KIND, os.path.getsize, overwrite=overwrite)
     assert os.readlink(tmp_path / "link") == "gone"
+
+
+@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
+def test_the_directory_that_one_is_in_is_no_output(overwrite, inputs, tmp_path, monkeypatch, capfd):
+    """It would be taken away: by the renaming, from the command and from the shell."""
+    monkeypatch.chdir(tmp_path)
+    words = ["--input", inputs / "squad.json", "--vocabulary", inputs / "vocab.txt", "--lowercase"]
+    assert run("prepare", "squad", *words, "--output", ".", *overwrite) == 2
+    assert capfd.readouterr().err == (
+        "spanbert-tf: .: is the directory you are in; name another output\n"
+    )
+    assert not [*tmp_path.iterdir(), *tmp_path.parent.glob(f"*{tmp_path.name}*.incomplete")]
+
+
+def test_a_run_is_not_made_where_a_link_leads_to_nothing(tmp_path):
+    """A disk that is not mounted: the run would fill what lies below its mount point."""
+    (tmp_path / "runs").symlink_to("disk/runs")
+    said = "runs: is a link to disk/runs, which is not there; make or mount it"
+    with pytest.raises(BadInputError, match=said), writing(tmp_path / "runs", "a", inside=True):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]

@@ -55,6 +55,22 @@ def test_the_second_signal_ends_a_command_that_hangs(sent):
     assert errors.strip() == "spanbert-tf: ended at once by the second signal"
 
 
+ENDING = """
+import os, sys
+from spanbert_tf.signals import end_process
+
+reader, writer = os.pipe()
+os.close(reader)
+os.dup2(writer, 2)
+end_process("the line that nobody reads", 7)
+"""
+
+
+def test_a_process_ends_also_where_nobody_reads_its_last_line():
+    """`command 2>&1 | tee log`, of which Ctrl-C ended `tee`."""
+    assert subprocess.run([sys.executable, "-c", ENDING]).returncode == 7
+
+
 WAITING = """
 import sys, tensorflow as tf
 from spanbert_tf.signals import signal_ends_a_wait, waiting_for

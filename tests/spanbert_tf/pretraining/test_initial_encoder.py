@@ -65,6 +65,19 @@ def test_encoder_is_the_mean_and_heads_are_the_trained_ones(
 
 
 @pytest.mark.slow
+def test_a_finished_run_without_checkpoints_says_the_losses_of_its_preset(
+    preset, tiny_records, tmp_path, capfd
+):
+    lines = []
+    for _ in range(2):
+        changed = {"training__steps": 8, "training__keep_checkpoints": False}
+        mixed_run(preset, tiny_records, tmp_path / "run", **changed)
+        printed = capfd.readouterr().out.splitlines()
+        lines.append([line for line in printed if line.startswith("Held-out records")])
+    assert lines[0] == lines[1] and len(lines[0]) == 1
+
+
+@pytest.mark.slow
 def test_held_out_losses_are_those_of_the_preset(preset, tiny_records, tmp_path, capfd):
     run = tmp_path / "run"
     returned = mixed_run(preset, tiny_records, run, training__steps=8)

@@ -391,6 +391,9 @@ def test_run_that_kept_no_checkpoints_is_finished(config, tiny_records, tmp_path
     longer = config.replace(training=config.training.replace(steps=20))
     with pytest.raises(MismatchError, match="finished after 12 steps and kept no checkpoints"):
         run_pretraining(longer, tiny_records, str(run))
+    best = config.replace(training=config.training.replace(keep_best=True))
+    with pytest.raises(MismatchError, match="keep_best False and kept no checkpoints to make it"):
+        run_pretraining(best, tiny_records, str(run))
 
 
 def test_no_weight_is_drawn_that_a_checkpoint_has(copied_run, config, tiny_records, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from spanbert_tf.cli import main
 from spanbert_tf.config import load_config
 from spanbert_tf.data.manifest import PretrainingManifest
-from spanbert_tf.errors import MismatchError
+from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.tasks.table import load_task_config
 from spanbert_tf.training.run_directory import RunDirectory
 
@@ -89,6 +89,9 @@ def test_runs_of_this_version_go_on(tmp_path):
     config, run = load_task_config("squad_v1"), RunDirectory(str(tmp_path / "run"))
     assert run.check(config, load_task_config) is None
     run.check_inputs({"--data": "1f"})
+    run.write_inputs({"--data": "1f"})  # and no more: it was killed then
+    assert run.check(config, load_task_config) is None
+    run.check_inputs({"--data": "1f"})
     run.write(config, {"--data": "1f", "--preset": "3d"})
     assert run.check(config, load_task_config) == config
     run.check_inputs({"--data": "1f"})
@@ -97,3 +100,10 @@ def test_runs_of_this_version_go_on(tmp_path):
     run.write(config, {"--data": "1f"})  # what it began with is not forgotten
     with pytest.raises(MismatchError, match="begun with another --preset"):
         run.check_inputs({"--preset": None})
+
+
+def test_inputs_of_something_else_are_no_run(tmp_path):
+    """A file of that name is not ours to replace."""
+    (tmp_path / "inputs.json").write_text('{"x": 1}')
+    with pytest.raises(BadInputError, match="exists and is no training run"):
+        RunDirectory(str(tmp_path)).check(load_task_config("squad_v1"), load_task_config)

@@ -17,7 +17,7 @@ import pytest
 from made_up_texts import LABELS, VOCABULARY, made_up_pairs, made_up_scores, write_texts
 from task_tests import TaskTests
 
-from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.lazy import UNUSED
 from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.studies.grid import run_grid
@@ -287,6 +287,15 @@ class TestTextClassification(TaskTests):
         )
         assert logs[0].read_text() == before
         assert len(logs[1].read_text().splitlines()) == len(before.splitlines()) > 0
+        rates = {"grid.learning_rates": "[0.001]"}
+        (tmp_path / "learning-rate-0.001-batch-64" / "scores.json").unlink()
+        for changed, error, said in (
+            ({"training.keep_best": "false"}, MismatchError, "keep_best True and kept no checkpo"),
+            ({"training.accumulation_steps": 3}, ConfigurationError, "64 rows cannot be cut into"),
+            ({}, BadInputError, "scores.json: cannot be read"),
+        ):
+            with pytest.raises(error, match=said):
+                run_grid(self.config(material, **options, **rates, **changed), *paths)
 
     def test_a_run_of_some_steps_says_what_it_learned_before_it_scores(
         self, material, tmp_path, capfd
