@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import rich.console
 from rich.segment import Segment
 
-from spanbert_tf.terminal import escape_controls, escape_lines
+from spanbert_tf.terminal import drop_output, escape_controls, escape_lines
 
 _FILE_WIDTH = 120  # of tables in a file or a pipe
 
@@ -24,6 +24,10 @@ class DataConsole(rich.console.Console):
 
     def __init__(self, **options: object) -> None:
         super().__init__(**{**options, "markup": False, "emoji": False})
+
+    def on_broken_pipe(self) -> None:
+        """Goes on, as `print_line` does, where rich would end the process."""
+        drop_output()
 
     def render_str(self, text: str, **options: object) -> rich.console.Text:
         """A string as text; called by rich for every string, wherever it stands."""

@@ -65,9 +65,14 @@ def print_line(line: str = "") -> None:
     try:
         print(escape_controls(line), flush=True)
     except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)  # whatever is printed later, and what is buffered, goes there, too
-        os.close(nowhere)
+        drop_output()
+
+
+def drop_output() -> None:
+    """From now on, what is printed or buffered goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
 
 
 def print_escaped_traceback(

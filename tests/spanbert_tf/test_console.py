@@ -34,3 +34,15 @@ def test_a_process_outlives_its_reader():
     process.stdin.close()
     errors = process.stderr.read()
     assert (process.wait(timeout=60), errors) == (0, "done\n")
+
+
+def test_a_table_whose_reader_has_ended_ends_nothing():
+    program = (
+        "import sys\nfrom spanbert_tf.console import table_console\nsys.stdin.read()\n"
+        "for _ in range(2):\n    table_console().print('a table')\nsys.exit(7)"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    child = subprocess.Popen([sys.executable, "-c", program], **pipes)
+    child.stdout.close()
+    child.stdin.close()
+    assert (child.wait(), child.stderr.read()) == (7, b"")
