@@ -242,9 +242,10 @@ def small_version(
 ) -> PretrainingConfig:
     """A configuration with the size and the optimizer of `spanbert_tiny`, which fits records."""
     tiny = load_config("spanbert_tiny")
-    sizes = ("num_layers", "num_heads", "hidden_dim", "intermediate_dim", "dropout")
+    sizes = ("num_layers", "num_heads", "hidden_dim", "intermediate_dim")
+    rates = ("dropout", "attention_dropout")  # the second may be a user's own
     values = {
-        **{f"model.{size}": getattr(tiny.model, size) for size in sizes},
+        **{f"model.{name}": getattr(tiny.model, name) for name in (*sizes, *rates)},
         "model.max_sequence_length": info.sequence_length,
         "objectives.span_position_dim": tiny.objectives.span_position_dim,
         "optimizer.learning_rate": tiny.optimizer.learning_rate,

@@ -7,9 +7,10 @@ import pytest
 
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
+from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.models import SpanBertMaskedLM
-from spanbert_tf.studies.comparison import compare_systems
+from spanbert_tf.studies.comparison import compare_systems, small_version
 from spanbert_tf.training.metrics_log import read_metrics
 
 pytestmark = pytest.mark.slow
@@ -70,6 +71,15 @@ def test_runs_of_one_name_are_refused_before_the_first(
     with pytest.raises(ConfigurationError, match=r"two runs would be spanbert-seed\d;"):
         compare_systems(configs, tiny_records, "compared", **options)
     assert not (tmp_path / "compared").exists()
+
+
+def test_small_versions_have_no_dropout_whatever_their_configuration_has(tiny_records, tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("base: spanbert\nmodel: {dropout: 0.2, attention_dropout: 0.1}\n")
+    info = PretrainingManifest.load(tiny_records)
+    assert small_version(str(mine), info, STEPS).model.attention_dropout is None
+    model = small_version(str(mine), info, STEPS, ["model.attention_dropout=0.3"]).model
+    assert (model.dropout, model.attention_dropout) == (0, 0.3)
 
 
 def test_all_are_measured_under_the_same_masks(compared, tiny_records):
