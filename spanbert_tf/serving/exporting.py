@@ -1,5 +1,6 @@
 """From what a model computes to a SavedModel with its files, whole or not at all."""
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from spanbert_tf.files.outputs import (
 )
 from spanbert_tf.files.writing import os_errors, write_directory
 from spanbert_tf.presets.loading import load_preset, load_trained
-from spanbert_tf.serving.runtimes import RUNTIMES, RowExport
+from spanbert_tf.serving.runtimes import RUNTIMES, RowExport, largest_difference
 from spanbert_tf.serving.server_files import (
     Manual,
     replace_server_files,
@@ -158,16 +159,20 @@ def export_model(
 
 def describe_difference(exact: Mapping[str, tf.Tensor], other: Mapping[str, tf.Tensor]) -> str:
     """How far the answers to one example differ, of a model in float32 and in another precision."""
-    is_same, difference = True, -1.0
+    is_same, differences = True, []
     for name, expected in exact.items():
         if expected.shape != other[name].shape:
             is_same = False
         elif not expected.dtype.is_floating:
             is_same = is_same and bool(tf.reduce_all(expected == other[name]))
         elif tf.size(expected):
-            difference = max(difference, float(tf.reduce_max(tf.abs(expected - other[name]))))
+            differences.append(largest_difference(expected.numpy(), other[name].numpy()))
     said = f"the README's example has {'the same answer' if is_same else 'another answer'}"
-    return said if difference < 0 else f"{said}, whose numbers differ by up to {difference:.1e}"
+    if not differences:
+        return said
+    if not np.all(np.isfinite(differences)):
+        return f"{said}, but not all of its numbers are finite: do not use it"
+    return f"{said}, whose numbers differ by up to {max(differences):.1e}"
 
 
 def check_new_version(output: str, version: int, *, overwrite: bool = False) -> str:
@@ -208,6 +213,7 @@ def _write_version(
     output, version = os.path.split(path)
     name = os.path.basename(os.path.abspath(output))
     aside = os.path.join(output, f".server-files-{version}")
+    is_new = not os.path.lexists(output)
     try:
         # Under a name that the next command finds, if this one is killed.
         server_files = make_unfinished(aside)
@@ -221,6 +227,9 @@ def _write_version(
         ) from error
     finally:
         discard_unfinished(aside)
+        if is_new:
+            with contextlib.suppress(OSError):  # it holds a version, unless that was refused
+                os.rmdir(output)
 
 
 def _write_saved_model(served: Served, path: str) -> None:

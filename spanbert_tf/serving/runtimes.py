@@ -100,6 +100,13 @@ def _write_litert(function: GraphFunction, path: str, int8: bool = False) -> Non
         file.write(converter.convert())
 
 
+def largest_difference(expected: np.ndarray, found: np.ndarray) -> float:
+    """How far numbers are from others at most; NaN where there is NaN. Equal infinities agree."""
+    expected, found = expected.astype("float64"), found.astype("float64")
+    differs = expected != found
+    return float(np.abs(expected[differs] - found[differs]).max(initial=0.0))
+
+
 class Runtime(NamedTuple):
     """How a format is written and run.
 
@@ -190,9 +197,8 @@ class RowExport:
         expected = graph(
             *(np.pad(row, [(0, 0), (0, widths[name] - row.shape[1])]) for name, row in rows.items())
         )
-        difference = max(
-            float(np.abs(values.numpy() - found[name].astype("float64")).max())
-            for name, values in expected.items()
+        difference = np.max(  # which, unlike `max`, does not pass over NaN
+            [largest_difference(values.numpy(), found[name]) for name, values in expected.items()]
         )
         names = self._runtime.file_names
         size = sum(os.path.getsize(os.path.join(directory, name)) for name in names)

@@ -9,12 +9,14 @@ import keras
 import pytest
 
 from spanbert_tf.cli import main
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertMaskedLM,
     SpanBertMaskedLMPreprocessor,
     SpanBertTokenizer,
 )
+from spanbert_tf.serving.exporting import _write_version
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "."]
 
@@ -67,6 +69,22 @@ def test_what_a_killed_export_left_is_removed_by_the_next(preset, tmp_path):
     names = {path.name for path in output.iterdir()}
     assert names == {"1", "README.md", "models.config", "batching_parameters.txt"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["served"]
+
+
+@pytest.mark.parametrize("has_directory", [False, True])
+def test_an_export_that_is_refused_as_it_is_written_leaves_no_new_directory(
+    has_directory, tmp_path
+):
+    output = tmp_path / "served"
+    if has_directory:
+        output.mkdir()
+
+    def refuse(directory):
+        raise BadInputError("give as many")
+
+    with pytest.raises(BadInputError, match="give as many"):
+        _write_version(refuse, lambda *names: None, str(output / "1"), overwrite=False)
+    assert list(tmp_path.rglob("*")) == [output] * has_directory
 
 
 @pytest.mark.slow
