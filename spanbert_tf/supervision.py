@@ -3,6 +3,8 @@
 TensorFlow and JAX abort a worker when another one is lost. TensorFlow keeps Python's lock and
 SIGTERM while it waits for the others to start.
 
+Also a command that another one runs as one of its steps.
+
 And what a process can know of its run before it imports TensorFlow: whether it is the one among
 the workers that writes.
 """
@@ -15,7 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 from spanbert_tf.files.locks import held_by, writing
@@ -79,6 +81,55 @@ def _run_supervised(arguments: Sequence[str]) -> int:
     if not worker.has_said_why:
         print(f"spanbert-tf: {ended}", file=sys.stderr)
     return _EXIT_FAILED
+
+
+def run_child(command: Sequence[str]) -> int:
+    """Runs a command to its end; SIGTERM and SIGINT are handed on, so it never outlives this one.
+
+    Returns:
+        Its status; -n of one that signal n ended.
+
+    Raises:
+        SystemExit: it failed after such a signal, and has said so; with its status.
+    """
+    child, received = None, []
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if child is not None:
+            child.send_signal(number)
+
+    with _handed_to(hand_on):
+        child = subprocess.Popen(command)
+        for number in tuple(received):  # while it was being started
+            child.send_signal(number)
+        status = child.wait()
+    if status and received:
+        sys.exit(status if status > 0 else 128 - status)
+    return status
+
+
+@contextlib.contextmanager
+def _handed_to(hand_on: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Signals go to a handler, and end this process by none of the ways of `signals`.
+
+    Those that are ignored stay so, as Ctrl-C of a shell's background. Outside of the main thread,
+    the only one that Python lets handle signals, it does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    former = {n: handler for n, handler in former.items() if handler is not signal.SIG_IGN}
+    wakeup = signal.set_wakeup_fd(-1)
+    for number in former:
+        signal.signal(number, hand_on)
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
 
 
 class _Worker:

@@ -11,7 +11,6 @@ import os
 import pathlib
 import re
 import shlex
-import subprocess
 import sysconfig
 import time
 from collections.abc import Iterator, Sequence
@@ -36,6 +35,7 @@ from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.pretraining.model import build_pretrainer
 from spanbert_tf.pretraining.span_lengths import count_span_lengths, plot_span_lengths
+from spanbert_tf.supervision import run_child
 from spanbert_tf.tasks.fill_mask import FillMaskGraph
 from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.terminal import print_line
@@ -110,7 +110,7 @@ def run_quickstart(
     before = _fill(_untrained_model(config, records), sentences)
     if trained_by:
         options = ["--config", CONFIG, "--data", records, "--output", run]
-        if status := subprocess.run([*trained_by, *options]).returncode:
+        if status := run_child([*trained_by, *options]):
             raise TrainingError(f"{run}: pre-training ended with status {status}")
     else:
         run_pretraining(config, records, run)
