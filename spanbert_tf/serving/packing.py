@@ -63,6 +63,8 @@ def describe_packing(
 def _shape(spec: tf.TensorSpec, example: Mapping[str, Any]) -> str:
     """The shape of an input in words: of N rows or documents, S positions, G segments."""
     rank, ids = spec.shape.rank, example["token_ids"]
+    if spec.shape.is_fully_defined():  # of a runtime that takes one row of one width
+        return str(spec.shape.as_list())
     if rank == 3:
         return "[N, G, S]"
     if rank == 1:

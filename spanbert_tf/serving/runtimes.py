@@ -45,16 +45,35 @@ def run_openvino(path: str, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray
 
 
 def run_litert(path: str, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What a model answers for one row: name → int32 [1, S], which is padded to its width."""
+    """What a model answers for one row: name → int32 [1, S], which is padded to its width.
+
+    It takes a fixed number of `mask_positions`; of more, each lot has a run of its own.
+    """
     import numpy as np
     from ai_edge_litert.interpreter import Interpreter
 
     run = Interpreter(path).get_signature_runner()
-    padded = {}
-    for name, detail in run.get_input_details().items():
-        missing = detail["shape"][1] - rows[name].shape[1]
-        padded[name] = np.pad(rows[name], [(0, 0), (0, missing)])
-    return run(**padded)
+    widths = {name: detail["shape"][1] for name, detail in run.get_input_details().items()}
+
+    def answer(some: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return run(
+            **{
+                name: np.pad(some[name], [(0, 0), (0, width - some[name].shape[1])])
+                for name, width in widths.items()
+            }
+        )
+
+    if "mask_positions" not in widths:
+        return answer(rows)
+    places, at_once = rows["mask_positions"], widths["mask_positions"]
+    lots = [
+        answer({**rows, "mask_positions": places[:, start : start + at_once]})
+        for start in range(0, max(places.shape[1], 1), at_once)
+    ]
+    return {
+        name: np.concatenate([lot[name] for lot in lots], axis=1)[:, : places.shape[1]]
+        for name in lots[0]
+    }
 
 
 def _write_onnx(function: GraphFunction, path: str) -> None:
@@ -188,7 +207,7 @@ class RowExport:
                     f"--sequence-length {self._sequence_length}: the README's example has {size} "
                     "positions; give as many"
                 )
-            specs = [self._fixed(spec, rows) for spec in specs]
+            specs = self.inputs(specs, example)
         graph = tf.function(function, input_signature=specs, autograph=False)
         path = os.path.join(directory, self._runtime.file_names[0])
         self._runtime.write(graph, path, **({"int8": True} if self._int8 else {}))
@@ -207,9 +226,22 @@ class RowExport:
             f"{difference:.1e} from TensorFlow's answer"
         )
 
-    def _fixed(self, spec: tf.TensorSpec, rows: Rows) -> tf.TensorSpec:
-        """An input of one row; what is not as wide as its ids, such as places, stays so."""
-        width = rows[spec.name].shape[1]
-        if width == rows["token_ids"].shape[1]:
-            width = self._sequence_length
-        return tf.TensorSpec([1, width], spec.dtype, name=spec.name)
+    def inputs(
+        self, specs: Sequence[tf.TensorSpec], example: Mapping[str, Any]
+    ) -> Sequence[tf.TensorSpec]:
+        """The inputs of the file: one row of one width, where the runtime has no other.
+
+        What is not as wide as the example's ids, such as places, stays as wide as it is there.
+
+        Args:
+            specs: the inputs of the function.
+            example: a row: name → ids.
+        """
+        if self._sequence_length is None:
+            return specs
+        widths = {spec.name: len(example[spec.name]) for spec in specs}
+        ids = len(example["token_ids"])
+        return [
+            tf.TensorSpec([1, self._sequence_length if width == ids else width], spec.dtype, name)
+            for spec, (name, width) in zip(specs, widths.items(), strict=True)
+        ]

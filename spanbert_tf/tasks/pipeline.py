@@ -14,6 +14,7 @@ import tensorflow as tf
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.serving.exporting import ROWS, Served, Signatures
 from spanbert_tf.serving.packing import describe_packing, packing_code
+from spanbert_tf.serving.runtimes import RowExport
 from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.terminal import show_progress
 
@@ -152,7 +153,12 @@ class Pipeline(abc.ABC):
         return from_rows, specs
 
     def served(
-        self, model: keras_hub.models.Task, top_k: int, *, with_texts: bool = True
+        self,
+        model: keras_hub.models.Task,
+        top_k: int,
+        *,
+        with_texts: bool = True,
+        runtime: RowExport | None = None,
     ) -> Served:
         """What an export holds.
 
@@ -161,6 +167,7 @@ class Pipeline(abc.ABC):
             top_k: as for `signatures`.
             with_texts: whether it takes texts, which needs the operations of TensorFlow Text; rows
                 of ids it takes in any case.
+            runtime: another runtime, whose README says what its file takes.
         """
         rows = self.row_signature(model, top_k)
         texts = self.signatures(model, top_k)  # which refuses what the pipeline cannot do
@@ -173,7 +180,7 @@ class Pipeline(abc.ABC):
             signatures=manual.signatures if with_texts else "",
             rows=describe_packing(
                 "Signature `token_ids` takes" if with_texts else "The model takes",
-                rows[1],
+                runtime.inputs(rows[1], found) if runtime else rows[1],
                 found,
                 self.describe_rows(model),
                 self.packing(model),

@@ -288,7 +288,7 @@ def export_preset(
                 )
             model.preprocessor.sequence_length = sequence_length  # the README's rows have it
         with_texts = runtime is None and not without_text_ops
-        return pipeline.served(model, top_k, with_texts=with_texts)
+        return pipeline.served(model, top_k, with_texts=with_texts, runtime=runtime)
 
     return export_model(
         pipeline.model_class,

@@ -116,6 +116,30 @@ def test_texts_longer_than_the_row_are_cut_by_the_readmes_program(preset_of, tmp
     assert child.returncode == 0, child.stderr[-2000:]
 
 
+def test_a_row_of_litert_has_as_many_masks_as_its_text(preset_of, tmp_path):
+    """The file takes one place, which the README says; its program runs it once for each."""
+    model, preset = preset_of("fill_mask")
+    assert export(preset, tmp_path / "m", "--format litert --sequence-length 12") == 0
+    readme = (tmp_path / "m" / "README.md").read_text()
+    assert "`token_ids` [1, 12], `padding_mask` [1, 12], `mask_positions` [1, 1]." in readme
+    packing, call = re.findall(r"```python\n(.*?)```", readme, re.S)
+    program = packing.replace("The [MASK] of the function.", "ann [MASK] the [MASK] .") + call
+    save = 'np.savez("found.npz", **outputs, **{n: np.array(rows) for n, rows in inputs.items()})'
+    child = subprocess.run(
+        [sys.executable, "-c", f"{program}\n{save}"],
+        cwd=tmp_path / "m" / "1",
+        capture_output=True,
+        text=True,
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    found = np.load(tmp_path / "m" / "1" / "found.npz")
+    assert found["mask_positions"].tolist() == [[2, 4]]
+    names = ("token_ids", "padding_mask", "mask_positions")
+    x = {name: tf.constant(found[name], tf.int32) for name in names}
+    for name, values in pipeline_of("fill_mask").of_rows(model, x, 5).items():
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-5, err_msg=name)
+
+
 def test_a_server_never_finds_a_version_for_another_runtime(preset_of, tmp_path, capfd):
     _, preset = preset_of("text_classification")
     for first, second in (("", "--format onnx"), ("--format onnx", "")):
