@@ -70,10 +70,10 @@ def quickstart(output: str, input_pattern: str | None) -> None:
     # On JAX a process of its own trains: this one exports, which TensorFlow does.
     backend, os.environ["KERAS_BACKEND"] = os.environ["KERAS_BACKEND"], "tensorflow"
     trained_by = ["env", f"KERAS_BACKEND={backend}", sys.executable, "-m", "spanbert_tf.cli"]
-    import_keras()
+    is_other = backend != "tensorflow"
+    import_keras(leaves_cards=is_other)
     from spanbert_tf.studies.quickstart import run_quickstart
 
-    is_other = backend != "tensorflow"
     run_quickstart(output, input_pattern, trained_by=[*trained_by, "pretrain"] if is_other else ())
 
 

@@ -57,11 +57,15 @@ def lazy_names(
     return get, lambda: sorted({*package, *places})
 
 
-def import_keras() -> None:
+def import_keras(*, leaves_cards: bool = False) -> None:
     """Imports what all commands with a model need; for the command line, not for its users' code.
 
     What is imported stays until the end, so the garbage collector, which would go through it again
     and again, never looks at it.
+
+    Args:
+        leaves_cards: whether another process needs the memory of the GPUs; with JAX as the backend
+            TensorFlow always leaves them alone.
     """
     on_jax = os.environ.get("KERAS_BACKEND") == "jax"
     is_collecting = gc.isenabled()
@@ -69,7 +73,7 @@ def import_keras() -> None:
     try:
         with _hidden([name for name in UNUSED if not (on_jax and name == "jax")]):
             import keras_hub  # noqa: F401
-        if on_jax:  # TensorFlow, which reads the data, would take the whole memory of a GPU
+        if on_jax or leaves_cards:  # TensorFlow would take, and keep, the whole memory of a GPU
             import tensorflow as tf
 
             tf.config.set_visible_devices([], "GPU")
