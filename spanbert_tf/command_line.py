@@ -29,6 +29,8 @@ from spanbert_tf.terminal import escape_controls, print_escaped_traceback
 _JAX_DEVICES = os.path.join("jax", "_src", "xla_bridge.py")  # where JAX looks for them
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+# What a group without a command raises, from click 8.2 on; earlier ones print its help themselves.
+_HELP_OF_GROUP = getattr(click.exceptions, "NoArgsIsHelpError", ())
 _KEY_AND_VALUE = re.compile(r"[\w.]+=")
 _OURS = ("spanbert_tf", "data_prep")  # a checkout in PYTHONPATH hides what is installed, as meant
 _NO_ROOM = ("failed to map segment", "cannot allocate memory", "can't start new thread")
@@ -271,6 +273,9 @@ def run_command(
         _refuse_undecodable_paths(arguments)
         with second_signal_ends():
             command.main(list(arguments), name, standalone_mode=False, **CONTEXT_SETTINGS)
+    except _HELP_OF_GROUP as error:
+        error.show()  # it has lines
+        sys.exit(EXIT_BAD_INPUT)
     except click.ClickException as error:
         _fail(" ".join(error.format_message().split()), EXIT_BAD_INPUT)
     except (click.Abort, KeyboardInterrupt):

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from spanbert_tf.cli import main
+
 PROGRAM = """
 import click, sys
 from spanbert_tf.command_line import run_command
@@ -33,3 +35,16 @@ def test_characters_that_the_terminal_lacks_are_escaped(encoding):
     assert result.stdout.strip() == text.encode(encoding, "backslashreplace")
     assert b"Traceback" not in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [[], ["prepare"]])
+def test_a_group_alone_shows_its_help_as_it_is(words, capsys):
+    """Its message is the help, which is no error to be put on one line."""
+    with pytest.raises(SystemExit) as stop:
+        main([*words, "--help"])
+    assert stop.value.code == 0
+    helped = capsys.readouterr().out
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == helped
