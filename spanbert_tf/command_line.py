@@ -7,6 +7,7 @@ import errno
 import functools
 import importlib.util
 import io
+import itertools
 import json
 import logging
 import os
@@ -157,6 +158,10 @@ class SeveralValues(ModelCommand):
         """Repeats the flag before each value, as click wants it: `--seeds 1 --seeds 2 …`."""
         options = [param for param in self.params if isinstance(param, click.Option)]
         repeatable = {flag for option in options if option.multiple for flag in option.opts}
+        for flag, following in itertools.pairwise([*args, "-"]):
+            # An empty `--seeds $SEEDS`: without a value to repeat it before, it would be dropped.
+            if flag in repeatable and following.startswith("-"):
+                raise click.UsageError(f"{flag}: needs a value")
         repeated, flag, is_first = [], None, False
         for argument in args:
             if argument.startswith("-"):

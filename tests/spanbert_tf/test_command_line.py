@@ -48,3 +48,20 @@ def test_a_group_alone_shows_its_help_as_it_is(words, capsys):
         main(words)
     assert stop.value.code == 2
     assert capsys.readouterr().err == helped
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (["compare", "--configs", "a", "--seeds", "--data", "."], "--seeds"),
+        (["compare", "--configs", "--data", "."], "--configs"),
+        (["pretrain", "--config", "spanbert_tiny", "--data", ".", "--set"], "--set"),
+        (["pretrain", "--set", "training.seed=1", "--set", "--", "--data", "."], "--set"),
+    ],
+)
+def test_a_flag_of_several_values_needs_one(words, flag, capsys):
+    """A shell's variable that is empty would leave the default in place, without a word."""
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"spanbert-tf: {flag}: needs a value\n"
