@@ -131,7 +131,8 @@ class _Reader:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise ConfigurationError(f"{place}: a key must be text, like `training`")
             key = f"{prefix}{key_node.value}"
-            if key in seen:  # PyYAML would silently take the last one
+            # PyYAML would silently take the last one; `settings` has what was written dotted.
+            if key in seen or key in self.settings:
                 raise ConfigurationError(f"{place}: {key} is set twice; remove one of them")
             seen.add(key)
             if not isinstance(value_node, yaml.MappingNode):

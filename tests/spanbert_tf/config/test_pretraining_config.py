@@ -133,6 +133,8 @@ def test_override_of_wrong_key_or_type(override, message):
         ("training:\n  seed: 3\n  stepz: 5\n", "line 3: unknown key training.stepz"),
         ("training:\n  steps: 5x\n", "line 2: training.steps: '5x' must be a valid integer"),
         ("model:\n  dropout: 0.1\n  dropout: 0.2\n", "line 3: model.dropout is set twice"),
+        ("training.steps: 9\ntraining: {steps: 5}\n", "line 2: training.steps is set twice"),
+        ("training: {steps: 5}\ntraining.steps: 9\n", "line 2: training.steps is set twice"),
         ("model:\n  dropout: [\n", "not YAML"),
         ("- 1\n", "holds no mapping"),
         ("", "holds no mapping"),
