@@ -12,6 +12,7 @@ from spanbert_tf.config.pretraining import load_config
 from spanbert_tf.config.settings import find_config, kind_of, shipped_names
 
 _KINDS = ("pretrain", "finetune")  # and the commands that take them
+_MIN_ROOM = 20  # for words beside a name; a narrower terminal breaks the line
 
 
 def shipped_table() -> str:
@@ -19,11 +20,12 @@ def shipped_table() -> str:
     width = shutil.get_terminal_size((100, 24)).columns
     names = {kind: shipped_names(kind) for kind in _KINDS}
     indent = max(len(name) for of_kind in names.values() for name in of_kind) + 4
+    room = max(width - indent, _MIN_ROOM)
     lines = []
     for kind in _KINDS:
         lines += [f"spanbert-tf {kind} --config NAME:"]
         for name in names[kind]:
-            text = textwrap.shorten(_first_sentence(kind, name), width - indent, placeholder=" …")
+            text = textwrap.shorten(_first_sentence(kind, name), room, placeholder=" …")
             lines.append(f"  {name:<{indent - 2}}{text}")
     return "\n".join(lines) + "\n"
 

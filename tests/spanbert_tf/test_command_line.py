@@ -65,3 +65,11 @@ def test_a_flag_of_several_values_needs_one(words, flag, capsys):
         main(words)
     assert stop.value.code == 2
     assert capsys.readouterr().err == f"spanbert-tf: {flag}: needs a value\n"
+
+
+def test_configs_are_listed_on_a_narrow_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "1")
+    with pytest.raises(SystemExit) as stop:
+        main(["configs"])
+    assert stop.value.code == 0
+    assert "  squad_v1 " in capsys.readouterr().out
