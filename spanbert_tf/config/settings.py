@@ -19,6 +19,7 @@ from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.files.contents import regular_size
 from spanbert_tf.validation import Section, validated
 
+KINDS = ("pretrain", "finetune")  # of configurations, and the commands that take them
 _FLOAT_WITHOUT_POINT = re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
 # A configuration has a few kilobytes and two or three levels; its numbers have a few digits.
 _MAX_BYTES, _MAX_DEPTH, _MAX_NUMBER = 1 << 20, 32, 100
@@ -182,9 +183,9 @@ def kind_of(name_or_path: str, option: str = "--config") -> str:
     """The kind of a configuration, `pretrain` or `finetune`: the latter names a task.
 
     Raises:
-        ConfigurationError: it is no shipped name, and no file.
+        ConfigurationError: it is no shipped name, and no file, or it or a base cannot be read.
     """
-    for kind in ("pretrain", "finetune"):
+    for kind in KINDS:
         if name_or_path in shipped_names(kind):
             return kind
     if not os.path.isfile(name_or_path):
@@ -192,20 +193,20 @@ def kind_of(name_or_path: str, option: str = "--config") -> str:
             f"{option}: {name_or_path} is neither a file nor a shipped configuration; "
             "`spanbert-tf configs` lists these"
         )
-    try:
-        is_of_task = "task" in load_settings("finetune", name_or_path, ())
-    except ConfigurationError:  # of pre-training, or who loads it says again what is wrong
-        is_of_task = False
-    return "finetune" if is_of_task else "pretrain"
+    # A base may be of either kind, until it is known which: one that is misspelt is none of both.
+    path = find_config(KINDS, name_or_path, os.getcwd(), option)
+    return "finetune" if "task" in _with_bases(KINDS, path, ()) else "pretrain"
 
 
 def load_settings(kind: str, name_or_path: str, overrides: Sequence[str]) -> dict[str, Setting]:
     """The settings of a file of a kind (see `shipped_directory`) over its bases', and overrides."""
-    path = find_config(kind, name_or_path, os.getcwd(), "--config")
-    return _with_bases(kind, path, ()) | dict(parse_override(text) for text in overrides)
+    path = find_config((kind,), name_or_path, os.getcwd(), "--config")
+    return _with_bases((kind,), path, ()) | dict(parse_override(text) for text in overrides)
 
 
-def _with_bases(kind: str, path: str, descendants: tuple[str, ...]) -> dict[str, Setting]:
+def _with_bases(
+    kinds: Sequence[str], path: str, descendants: tuple[str, ...]
+) -> dict[str, Setting]:
     if path in descendants:
         raise ConfigurationError(f"{path}: is its own base; change `base`")
     settings = read_settings(path, layer=-len(descendants))
@@ -214,14 +215,14 @@ def _with_bases(kind: str, path: str, descendants: tuple[str, ...]) -> dict[str,
         return settings
     if not isinstance(base.value, str):
         raise ConfigurationError(f"{base.place}: base must be a name or a path")
-    base_path = find_config(kind, base.value, os.path.dirname(path), base.place)
-    return _with_bases(kind, base_path, (*descendants, path)) | settings
+    base_path = find_config(kinds, base.value, os.path.dirname(path), base.place)
+    return _with_bases(kinds, base_path, (*descendants, path)) | settings
 
 
-def find_config(kind: str, name_or_path: str, directory: str, place: str) -> str:
-    """The path of a shipped configuration, or of a file seen from a directory."""
-    names = shipped_names(kind)
-    if name_or_path in names:
+def find_config(kinds: Sequence[str], name_or_path: str, directory: str, place: str) -> str:
+    """The path of a shipped configuration of some kinds, or of a file seen from a directory."""
+    names = {name: kind for kind in kinds for name in shipped_names(kind)}
+    if kind := names.get(name_or_path):
         return os.path.join(shipped_directory(kind), f"{name_or_path}.yaml")
     path = os.path.normpath(os.path.join(directory, name_or_path))
     if not os.path.isfile(path):

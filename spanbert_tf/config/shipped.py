@@ -9,20 +9,19 @@ from collections.abc import Callable, Sequence
 
 from spanbert_tf.config.finetuning import FinetuningConfig
 from spanbert_tf.config.pretraining import load_config
-from spanbert_tf.config.settings import find_config, kind_of, shipped_names
+from spanbert_tf.config.settings import KINDS, find_config, kind_of, shipped_names
 
-_KINDS = ("pretrain", "finetune")  # and the commands that take them
 _MIN_ROOM = 20  # for words beside a name; a narrower terminal breaks the line
 
 
 def shipped_table() -> str:
     """The shipped configurations, one a line, each with what its opening comment says first."""
     width = shutil.get_terminal_size((100, 24)).columns
-    names = {kind: shipped_names(kind) for kind in _KINDS}
+    names = {kind: shipped_names(kind) for kind in KINDS}
     indent = max(len(name) for of_kind in names.values() for name in of_kind) + 4
     room = max(width - indent, _MIN_ROOM)
     lines = []
-    for kind in _KINDS:
+    for kind in KINDS:
         lines += [f"spanbert-tf {kind} --config NAME:"]
         for name in names[kind]:
             text = textwrap.shorten(_first_sentence(kind, name), room, placeholder=" …")
@@ -52,7 +51,7 @@ def resolved_text(
 
 
 def _opening_comment(kind: str, name_or_path: str) -> list[str]:
-    with open(find_config(kind, name_or_path, os.getcwd(), "--show"), encoding="utf-8") as file:
+    with open(find_config((kind,), name_or_path, os.getcwd(), "--show"), encoding="utf-8") as file:
         return list(itertools.takewhile(lambda line: line.startswith("#"), file.read().split("\n")))
 
 

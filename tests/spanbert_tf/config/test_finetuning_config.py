@@ -278,3 +278,21 @@ def test_adapters_of_frozen_layers_are_refused():
     values = ["optimizer.frozen_layers=1", "optimizer.lora_rank=8"]
     with pytest.raises(ConfigurationError, match=r"--set optimizer\.frozen_layers=0"):
         load_task_config("squad_v1", values)
+
+
+def test_a_misspelt_base_of_either_kind_is_told_the_names_of_both(tmp_path):
+    """The kind of a file is its base's, which is not known."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("base: squad_v11\n")
+    with pytest.raises(ConfigurationError) as raised:
+        resolved_text(str(path), load_task_config)
+    line = f"{path}: line 1: squad_v11 is neither a file nor one of "
+    names = str(raised.value).removeprefix(line).split(", ")
+    assert names == [*shipped_names("pretrain"), *shipped_names("finetune")]
+
+
+def test_a_base_of_the_other_kind_is_refused(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("base: spanbert_base\ntask: question_answering\n")
+    with pytest.raises(ConfigurationError, match=r"neither a file nor one of .*squad_v1"):
+        resolved_text(str(path), load_task_config)
