@@ -207,7 +207,8 @@ def load_settings(kind: str, name_or_path: str, overrides: Sequence[str]) -> dic
 def _with_bases(
     kinds: Sequence[str], path: str, descendants: tuple[str, ...]
 ) -> dict[str, Setting]:
-    if path in descendants:
+    place = os.path.realpath(path)  # the same file is written in many ways
+    if place in descendants:
         raise ConfigurationError(f"{path}: is its own base; change `base`")
     settings = read_settings(path, layer=-len(descendants))
     base = settings.pop("base", None)
@@ -216,7 +217,7 @@ def _with_bases(
     if not isinstance(base.value, str):
         raise ConfigurationError(f"{base.place}: base must be a name or a path")
     base_path = find_config(kinds, base.value, os.path.dirname(path), base.place)
-    return _with_bases(kinds, base_path, (*descendants, path)) | settings
+    return _with_bases(kinds, base_path, (*descendants, place)) | settings
 
 
 def find_config(kinds: Sequence[str], name_or_path: str, directory: str, place: str) -> str:
@@ -224,7 +225,7 @@ def find_config(kinds: Sequence[str], name_or_path: str, directory: str, place: 
     names = {name: kind for kind in kinds for name in shipped_names(kind)}
     if kind := names.get(name_or_path):
         return os.path.join(shipped_directory(kind), f"{name_or_path}.yaml")
-    path = os.path.normpath(os.path.join(directory, name_or_path))
+    path = os.path.join(directory, name_or_path)  # a link before `..` leads elsewhere than it says
     if not os.path.isfile(path):
         raise ConfigurationError(
             f"{place}: {name_or_path} is neither a file nor one of {', '.join(names)}"

@@ -83,6 +83,22 @@ def test_base_chain_is_laid_over_from_the_far_end(tmp_path):
     assert (training.steps, training.batch_size, training.seed, training.log_every) == (30, 4, 1, 7)
 
 
+def test_a_base_above_a_linked_folder_is_the_one_that_the_system_opens(tmp_path):
+    (tmp_path / "real" / "exp").mkdir(parents=True)
+    _write(tmp_path, "training: {steps: 1}\n", "common.yaml")
+    _write(tmp_path / "real", "training: {steps: 2}\n", "common.yaml")
+    _write(tmp_path / "real" / "exp", "base: ../common.yaml\n")
+    (tmp_path / "link").symlink_to("real/exp")
+    assert load_config(str(tmp_path / "link" / "mine.yaml")).training.steps == 2
+
+
+def test_a_base_of_itself_is_seen_however_it_is_written(tmp_path):
+    (tmp_path / "exp").mkdir()
+    path = _write(tmp_path / "exp", "base: ../exp/mine.yaml\n")
+    with pytest.raises(ConfigurationError, match="is its own base"):
+        load_config(path)
+
+
 def test_overrides_are_read_as_yaml():
     config = load_config(
         "spanbert_tiny",
