@@ -194,13 +194,13 @@ def kind_of(name_or_path: str, option: str = "--config") -> str:
             "`spanbert-tf configs` lists these"
         )
     # A base may be of either kind, until it is known which: one that is misspelt is none of both.
-    path = find_config(KINDS, name_or_path, os.getcwd(), option)
+    path = find_config(KINDS, name_or_path, "", option)
     return "finetune" if "task" in _with_bases(KINDS, path, ()) else "pretrain"
 
 
 def load_settings(kind: str, name_or_path: str, overrides: Sequence[str]) -> dict[str, Setting]:
     """The settings of a file of a kind (see `shipped_directory`) over its bases', and overrides."""
-    path = find_config((kind,), name_or_path, os.getcwd(), "--config")
+    path = find_config((kind,), name_or_path, "", "--config")
     return _with_bases((kind,), path, ()) | dict(parse_override(text) for text in overrides)
 
 
@@ -221,7 +221,10 @@ def _with_bases(
 
 
 def find_config(kinds: Sequence[str], name_or_path: str, directory: str, place: str) -> str:
-    """The path of a shipped configuration of some kinds, or of a file seen from a directory."""
+    """The path of a shipped configuration of some kinds, or of a file seen from a directory.
+
+    `""` is the working directory, which is not asked for: it may have been removed.
+    """
     names = {name: kind for kind in kinds for name in shipped_names(kind)}
     if kind := names.get(name_or_path):
         return os.path.join(shipped_directory(kind), f"{name_or_path}.yaml")

@@ -1,7 +1,6 @@
 """The shipped configurations as the command `configs` shows them."""
 
 import itertools
-import os
 import re
 import shutil
 import textwrap
@@ -51,7 +50,7 @@ def resolved_text(
 
 
 def _opening_comment(kind: str, name_or_path: str) -> list[str]:
-    with open(find_config((kind,), name_or_path, os.getcwd(), "--show"), encoding="utf-8") as file:
+    with open(find_config((kind,), name_or_path, "", "--show"), encoding="utf-8") as file:
         return list(itertools.takewhile(lambda line: line.startswith("#"), file.read().split("\n")))
 
 

@@ -73,3 +73,20 @@ def test_configs_are_listed_on_a_narrow_terminal(monkeypatch, capsys):
         main(["configs"])
     assert stop.value.code == 0
     assert "  squad_v1 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "line"),
+    [("squad_v1", 0, ""), ("mine.yaml", 2, "spanbert-tf: --show: mine.yaml is neither a file")],
+)
+def test_configurations_are_found_from_a_removed_directory(name, status, line, tmp_path):
+    (tmp_path / "removed").mkdir()
+    program = (
+        "import os, sys\nfrom spanbert_tf.cli import main\n"
+        f"os.rmdir(os.getcwd())\nmain(['configs', '--show', {name!r}])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path / "removed", capture_output=True, text=True
+    )
+    assert (result.returncode, result.stderr[: len(line) or None]) == (status, line)
+    assert result.stderr.count("\n") == bool(line)
