@@ -3,7 +3,6 @@
 A key's type and range stand beside its field, in pydantic's words; so does what is wrong with it.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Self, TypeVar
 
@@ -20,6 +19,7 @@ BelowOne = Annotated[float, Field(ge=0, lt=1)]
 PositiveUpToOne = Annotated[float, Field(gt=0, le=1)]
 
 _CONFLICT = "conflict"
+_MAX_DIVISOR = 1 << 20
 
 
 class Section(BaseModel):
@@ -91,7 +91,9 @@ def conflict(problem: str, *keys: str, fix: str) -> PydanticCustomError:
 
 
 def largest_divisor(number: int, limit: int) -> int:
-    """The largest divisor of a number that is not above a limit: what would fit in its place."""
-    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
-    divisors = (*small, *(number // divisor for divisor in small))
-    return max(divisor for divisor in divisors if divisor <= limit)
+    """The largest divisor of a number that is not above a limit: what would fit in its place.
+
+    Nor above 2^20, so that a number with digits too many takes no hours.
+    """
+    start = min(number, limit, _MAX_DIVISOR)
+    return next(divisor for divisor in range(start, 0, -1) if number % divisor == 0)

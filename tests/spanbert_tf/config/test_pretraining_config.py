@@ -1,6 +1,7 @@
 import inspect
 import itertools
 import os
+import time
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from spanbert_tf.config import (
 )
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.masking import MaskingOptions
+from spanbert_tf.validation import largest_divisor
 
 NAMES = shipped_names("pretrain")
 
@@ -361,3 +363,18 @@ def test_steps_of_a_profile_are_two_in_order(tmp_path):
     for value, words in (("[20,10]", "ends before it begins"), ("[3]", "at least 2 items")):
         with pytest.raises(ConfigurationError, match=f"training.profile_steps.*{words}"):
             load_config(str(path), [f"training.profile_steps={value}"])
+
+
+@pytest.mark.parametrize(("number", "limit", "found"), [(768, 5, 4), (12, 50, 12), (7, 6, 1)])
+def test_the_largest_divisor_up_to_a_limit(number, limit, found):
+    assert largest_divisor(number, limit) == found
+
+
+@pytest.mark.parametrize("num_heads", [7, 10**98])
+def test_numbers_with_digits_too_many_are_refused_at_once(num_heads):
+    """Their divisors were searched for up to the root."""
+    overrides = [f"model.hidden_dim={10**99 - 1}", f"model.num_heads={num_heads}"]
+    began = time.process_time()
+    with pytest.raises(ConfigurationError, match=r"model.hidden_dim: .* is no multiple of model"):
+        load_config("spanbert_base", overrides)
+    assert time.process_time() - began < 5
