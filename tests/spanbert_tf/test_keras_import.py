@@ -33,3 +33,21 @@ def test_other_packages_are_neither_imported_nor_lost(before, loaded):
     )
     assert result.stderr == ""  # TensorFlow's lines about the machine are hidden for every importer
     assert result.stdout.splitlines() == [f"{loaded} True True", "3.0"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [("leaves_cards=True", True), pytest.param("", False, marks=pytest.mark.slow)],
+)
+def test_tensorflow_is_told_to_leave_the_gpus_to_another_process(options, told):
+    """By what TensorFlow keeps of it, which a machine without a card has, too."""
+    program = f"""
+from spanbert_tf.lazy import import_keras
+import_keras({options})
+from tensorflow.python.eager import context
+visible = context.context()._visible_device_list
+print(bool(visible) and all(device.device_type != "GPU" for device in visible))
+"""
+    environment = os.environ | {"KERAS_BACKEND": "tensorflow"}
+    found = subprocess.check_output([sys.executable, "-c", program], text=True, env=environment)
+    assert found == f"{told}\n"
