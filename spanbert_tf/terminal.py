@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TypeVar
 
+from spanbert_tf.errors import BadInputError, reason
+
 _Item = TypeVar("_Item")
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -61,11 +63,18 @@ def print_line(line: str = "") -> None:
 
     Args:
         line: without line ends; one of data is escaped.
+
+    Raises:
+        BadInputError: standard output cannot be written otherwise: its disk is full.
     """
     try:
         print(escape_controls(line), flush=True)
-    except BrokenPipeError:
+    except OSError as error:
         drop_output()
+        if not isinstance(error, BrokenPipeError):
+            raise BadInputError(
+                f"standard output: cannot be written ({reason(error)}); print to another place"
+            ) from error
 
 
 def drop_output() -> None:

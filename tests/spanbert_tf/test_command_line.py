@@ -90,3 +90,18 @@ def test_configurations_are_found_from_a_removed_directory(name, status, line, t
     )
     assert (result.returncode, result.stderr[: len(line) or None]) == (status, line)
     assert result.stderr.count("\n") == bool(line)
+
+
+def test_a_full_standard_output_is_one_line():
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "spanbert_tf.cli", "configs"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert result.returncode == 2
+    assert result.stderr == (
+        "spanbert-tf: standard output: cannot be written (No space left on device); print to "
+        "another place\n"
+    )
