@@ -115,11 +115,9 @@ class SpanBoundaryHead(keras.layers.Layer):
         def boundary(positions: keras.KerasTensor) -> keras.KerasTensor:
             return ops.take_along_axis(sequence_output, positions[:, :, None], axis=1)
 
-        offsets = ops.minimum(offsets, self.max_span_targets - 1)
-        x = ops.concatenate(
-            [boundary(left_positions), boundary(right_positions), self.position_embedding(offsets)],
-            axis=-1,
-        )  # [B, K, 2 H + P]
+        # [B, K, P], then [B, K, 2 H + P]
+        places = self.position_embedding(ops.minimum(offsets, self.max_span_targets - 1))
+        x = ops.concatenate([boundary(left_positions), boundary(right_positions), places], axis=-1)
         for dense, layer_norm in zip(self.dense_layers, self.layer_norms, strict=True):
             x = layer_norm(dense(x))  # [B, K, H]
         logits = self.token_embedding(x, reverse=True)  # [B, K, V]

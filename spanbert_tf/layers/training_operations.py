@@ -14,8 +14,7 @@ if keras.backend.backend() == "tensorflow":
 elif keras.backend.backend() == "jax":
     from spanbert_tf.layers import jax_operations
 
-_BITS = 16
-_RANGE = 2**_BITS
+_RANGE = 2**16  # of a random number
 _HALF = ("bfloat16", "float16")
 _OWN_BITS = ("tensorflow", "jax")  # backends with a generator of 16 bits a value
 

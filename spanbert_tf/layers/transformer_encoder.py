@@ -19,11 +19,7 @@ from spanbert_tf.layers.training_operations import (
     training_gelu,
 )
 
-if keras.backend.backend() == "jax":
-    import jax
-
-_MASKED = -1e9  # added to the scores of padding; float16 has its own
-_MASKED_FLOAT16 = -3e4
+_MASKED, _MASKED_FLOAT16 = -1e9, -3e4  # added to the scores of padding
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -172,16 +168,15 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         return ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), (-1, hidden_dim))
 
 
-def _attend_at_once(
-    by_head: keras.KerasTensor, padding_mask: keras.KerasTensor
-) -> keras.KerasTensor:
+def _attend_at_once(by_head: keras.KerasTensor, is_token: keras.KerasTensor) -> keras.KerasTensor:
     """Self-attention of queries, keys and values [B, S, 3, N, D] as one operation, [B, S, N, D]."""
+    import jax  # on which alone it is called
+
     query, key, value = ops.unstack(by_head, 3, axis=2)  # [B, S, N, D]
     batch_size, length = ops.shape(by_head)[:2]
-    mask = ops.cast(padding_mask, "bool")[:, None, None, :]
+    mask = ops.cast(is_token, "bool")[:, None, None, :]
     mask = ops.broadcast_to(mask, (batch_size, 1, length, length))  # cuDNN's takes no other
-    # Keras' kernel for TPUs reads the first row's mask for all rows. cuDNN's takes no odd length in
-    # training, which Keras asks too late where layers are recomputed.
-    in_parts = jax.default_backend() == "tpu" or length % 2
-    fused = False if in_parts else None  # as the device can
+    # Keras' kernel for TPUs reads the first row's mask for all rows; cuDNN's takes no odd length in
+    # training, which Keras asks too late where layers are recomputed. Else it is as the device can.
+    fused = False if length % 2 or jax.default_backend() == "tpu" else None
     return ops.dot_product_attention(query, key, value, mask=mask, flash_attention=fused)

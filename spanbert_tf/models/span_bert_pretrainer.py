@@ -134,7 +134,6 @@ class SpanBertPretrainer(PretrainerPresets, SpanBertTask, keras_hub.models.Task)
         """
         sums = {}
         for objective, values in logits.items():
-            # [B, K], for next sentences [B]
             labels, weights = self._targets(batch, objective, sample_weight)
             losses, is_correct = vocabulary_crossentropy(labels, ops.cast(values, "float32"))
             sums[objective] = ObjectiveSums.of(losses, is_correct, weights)

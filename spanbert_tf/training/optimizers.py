@@ -15,7 +15,7 @@ if _IS_TENSORFLOW := keras.backend.backend() == "tensorflow":
 # KerasHub's attention biases are 2-D, so the number of dimensions does not tell.
 _NOT_DECAYED = ("bias", "gamma", "beta")
 _FIRST_LOSS_SCALE, _UPDATES_AT_SCALE = 2.0**15, 2_000  # Keras' own
-_BYTES_PER_PACK = 2**25  # of gradients that are added up together; large has 1.35 GB
+_BYTES_PER_PACK = 2**25  # of 1.35 GB (large) are added up at once, the last layers' gradients first
 # Of Keras' options, those that do not work here, and why.
 _REFUSED = {
     "gradient_accumulation_steps": "fails under replication; use the configuration's "
@@ -147,8 +147,9 @@ class AdamW(keras.optimizers.AdamW):
         sums = [tf.convert_to_tensor(grad) for grad in grads]
         context = tf.distribute.get_replica_context()
         if context.num_replicas_in_sync > 1:
+            packs = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=_BYTES_PER_PACK)
             sent = [tf.cast(part, self.all_reduce_dtype or part.dtype) for part in sums]
-            reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, sent, _in_packs())
+            reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, sent, packs)
             sums = [tf.cast(one, part.dtype) for one, part in zip(reduced, sums, strict=True)]
         norms = self._norms(sums, variables)  # [clips]
         if tf.__internal__.distribute.strategy_supports_no_merge_call():
@@ -311,11 +312,6 @@ class AdamW(keras.optimizers.AdamW):
             "all_reduce_dtype": self.all_reduce_dtype,
             "learning_rate_factors": self.learning_rate_factors,
         }
-
-
-def _in_packs() -> "tf.distribute.experimental.CommunicationOptions":
-    """Has an all-reduce begin with the last layers' gradients, while those of the first come."""
-    return tf.distribute.experimental.CommunicationOptions(bytes_per_pack=_BYTES_PER_PACK)
 
 
 def _sum_of_squares(gradients: list[keras.KerasTensor]) -> keras.KerasTensor:
