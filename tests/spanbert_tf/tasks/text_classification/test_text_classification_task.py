@@ -279,6 +279,7 @@ class TestTextClassification(TaskTests):
     def test_a_grid_that_gets_further_values_trains_those_alone(self, material, tmp_path):
         paths = material["preset"], material["train"], str(tmp_path), material["dev"]
         options = {"training.epochs": 1, "grid.batch_sizes": "[64]"}
+        options |= {"training.evaluations_per_epoch": 1}
         logs = [tmp_path / f"learning-rate-{r}-batch-64" / METRICS_FILE for r in ("0.001", "0.002")]
         run_grid(self.config(material, **options, **{"grid.learning_rates": "[0.001]"}), *paths)
         before = logs[0].read_text()  # times, too
@@ -290,12 +291,16 @@ class TestTextClassification(TaskTests):
         rates = {"grid.learning_rates": "[0.001]"}
         (tmp_path / "learning-rate-0.001-batch-64" / "scores.json").unlink()
         for changed, error, said in (
-            ({"training.keep_best": "false"}, MismatchError, "keep_best True and kept no checkpo"),
-            ({"training.accumulation_steps": 3}, ConfigurationError, "64 rows cannot be cut into"),
+            ({"training.keep_best": "true"}, MismatchError, "keep_best False and kept no check"),
+            (
+                {"training.accumulation_steps": 8, "grid.batch_sizes": "[64, 12]"},
+                ConfigurationError,
+                "12 rows cannot be cut into",
+            ),
             ({}, BadInputError, "scores.json: cannot be read"),
         ):
             with pytest.raises(error, match=said):
-                run_grid(self.config(material, **options, **rates, **changed), *paths)
+                run_grid(self.config(material, **{**options, **rates, **changed}), *paths)
 
     def test_a_run_of_some_steps_says_what_it_learned_before_it_scores(
         self, material, tmp_path, capfd
