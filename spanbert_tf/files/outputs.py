@@ -75,8 +75,8 @@ def check_output(directory: str | os.PathLike, kind: OutputKind, *, overwrite: b
         The directory without a slash at its end.
 
     Raises:
-        BadInputError: it is a file, a link to nothing or a mount point, or holds something else,
-            or `overwrite` is not given, or it cannot be made.
+        BadInputError: it is a file, a link to nothing, a mount point or the working directory, or
+            holds something else, or `overwrite` is not given, or it cannot be made.
     """
     directory = without_slash(directory)
     _undo_replacement(directory)
@@ -89,6 +89,9 @@ def check_output(directory: str | os.PathLike, kind: OutputKind, *, overwrite: b
             f"{directory}: is a mount point, to which nothing can be renamed; name a directory "
             f"below it, such as {os.path.join(directory, 'output')}"
         )
+    with contextlib.suppress(OSError):  # the working directory may be gone
+        if os.path.samefile(directory, os.curdir):  # a renaming would take it away
+            raise BadInputError(f"{directory}: is the directory you are in; name another output")
     if os.path.isdir(directory) and not os.listdir(directory):
         return directory
     _refuse_output(directory, kind, is_earlier=kind.describes(directory), overwrite=overwrite)
@@ -210,24 +213,18 @@ def check_mounted(path: str | os.PathLike) -> None:
 
 
 def check_place(output: str | os.PathLike, *, inside: bool) -> None:
-    """Refuses a place before a command holds it.
+    """Refuses a place before a command holds it, and with that makes it.
 
     Args:
         output: what is to be written.
-        inside: whether files change in it; others appear whole, in place of what lies there.
+        inside: whether it is a directory in which files change, which then is made.
 
     Raises:
-        BadInputError: it is of another file system, would be made where a link leads to nothing,
-            or the command would take its own working directory away.
+        BadInputError: it is of another file system, or would be made where a link leads to nothing.
     """
     check_mounted(output)
-    if inside and os.path.islink(output) and not os.path.exists(output):
-        raise BadInputError(
-            f"{output}: is a link to {os.readlink(output)}, which is not there; make or mount it"
-        )
-    with contextlib.suppress(OSError):  # either may be gone
-        if not inside and os.path.samefile(output, os.curdir):
-            raise BadInputError(f"{output}: is the directory you are in; name another output")
+    if inside:
+        _refuse_dangling_link(os.fspath(output))
 
 
 def without_slash(path: str | os.PathLike) -> str:

@@ -258,7 +258,7 @@ def test_the_directory_that_one_is_in_is_no_output(overwrite, inputs, tmp_path, 
 def test_a_run_is_not_made_where_a_link_leads_to_nothing(tmp_path):
     """A disk that is not mounted: the run would fill what lies below its mount point."""
     (tmp_path / "runs").symlink_to("disk/runs")
-    said = "runs: is a link to disk/runs, which is not there; make or mount it"
+    said = r"runs: is a link to nothing \(disk/runs\); remove it or name another output"
     with pytest.raises(BadInputError, match=said), writing(tmp_path / "runs", "a", inside=True):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]

@@ -71,6 +71,14 @@ def test_what_a_killed_export_left_is_removed_by_the_next(preset, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["served"]
 
 
+def test_an_export_into_the_directory_that_one_is_in(preset, tmp_path, monkeypatch):
+    """Its versions appear in it; it is not replaced itself."""
+    (tmp_path / "served").mkdir()
+    monkeypatch.chdir(tmp_path / "served")
+    assert export(preset, ".") == 0
+    assert (tmp_path / "served" / "1" / "saved_model.pb").exists()
+
+
 @pytest.mark.parametrize("has_directory", [False, True])
 def test_an_export_that_is_refused_as_it_is_written_leaves_no_new_directory(
     has_directory, tmp_path
