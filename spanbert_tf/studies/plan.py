@@ -66,8 +66,17 @@ def run_plan(
     config = configured(config, machine, rows, encoder)
     distribute(machine)
 
+    steps: dict[str, CompiledStep] = {}  # of so many rows, by their settings
+    num_rows = config.training.batch_size
+
     def compiled(config: AnyConfig, encoder: PretrainingConfig) -> CompiledStep:
-        return fitting(compile_step(*described(config, encoder), machine), machine)
+        key = f"{config.to_yaml()}{encoder.to_yaml()}"
+        if key in steps:  # compiling takes minutes
+            return steps[key]
+        step = fitting(compile_step(*described(config, encoder), machine), machine)
+        if config.training.batch_size == num_rows:
+            steps[key] = step
+        return step
 
     for name, *way in ways(config, encoder, machine) if variants or largest else ():
         if largest:

@@ -1,5 +1,6 @@
 """How commands run, whatever they do."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 
 from spanbert_tf.cli import main
+from spanbert_tf.command_line import describe_surroundings
 
 PROGRAM = """
 import click, sys
@@ -35,6 +37,13 @@ def test_characters_that_the_terminal_lacks_are_escaped(encoding):
     assert result.stdout.strip() == text.encode(encoding, "backslashreplace")
     assert b"Traceback" not in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_file_that_one_may_not_read_is_one_line():
+    error = PermissionError(errno.EACCES, "Permission denied", "preset/config.json")
+    line = describe_surroundings(error)
+    assert line.startswith("preset/config.json: cannot be used (Permission denied); ")
+    assert describe_surroundings(PermissionError("of no file")) is None
 
 
 @pytest.mark.parametrize("words", [[], ["prepare"]])

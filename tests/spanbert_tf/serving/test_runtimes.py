@@ -48,6 +48,14 @@ def some_are_quick(names):
     return [pytest.param(n, marks=() if n in quick else pytest.mark.slow) for n in names]
 
 
+def run_in(version, program):
+    """Runs a README's program beside its model, in a process of its own."""
+    child = subprocess.run(
+        [sys.executable, "-c", program], cwd=version, capture_output=True, text=True
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+
+
 @pytest.mark.parametrize("file_format", OPTIONS)
 @pytest.mark.parametrize("name", some_are_quick(TASKS))
 def test_each_runtime_answers_the_readmes_rows_as_tensorflow_does(
@@ -62,13 +70,7 @@ def test_each_runtime_answers_the_readmes_rows_as_tensorflow_does(
     programs = re.findall(r"```python\n(.*?)```", (tmp_path / "m" / "README.md").read_text(), re.S)
     save = 'np.savez("outputs.npz", **{name: np.array(values) for name, values in outputs.items()})'
     keep = 'np.savez("inputs.npz", **{name: np.array(rows) for name, rows in inputs.items()})'
-    child = subprocess.run(
-        [sys.executable, "-c", "\n".join((*programs, save, keep))],
-        cwd=tmp_path / "m" / "1",
-        capture_output=True,
-        text=True,
-    )
-    assert child.returncode == 0, child.stderr[-2000:]
+    run_in(tmp_path / "m" / "1", "\n".join((*programs, save, keep)))
     inputs, outputs = (
         np.load(tmp_path / "m" / "1" / f"{kind}.npz") for kind in ("inputs", "outputs")
     )
@@ -107,13 +109,7 @@ def test_texts_longer_than_the_row_are_cut_by_the_readmes_program(preset_of, tmp
     packing, call = re.findall(r"```python\n(.*?)```", readme, re.S)
     program = packing.replace("It rains.", "ann has the cat . " * 9) + call
     check = "assert outputs['probabilities'].shape == (1, 2)"
-    child = subprocess.run(
-        [sys.executable, "-c", f"{program}\n{check}"],
-        cwd=tmp_path / "m" / "1",
-        capture_output=True,
-        text=True,
-    )
-    assert child.returncode == 0, child.stderr[-2000:]
+    run_in(tmp_path / "m" / "1", f"{program}\n{check}")
 
 
 def test_a_row_of_litert_has_as_many_masks_as_its_text(preset_of, tmp_path):
@@ -125,13 +121,7 @@ def test_a_row_of_litert_has_as_many_masks_as_its_text(preset_of, tmp_path):
     packing, call = re.findall(r"```python\n(.*?)```", readme, re.S)
     program = packing.replace("The [MASK] of the function.", "ann [MASK] the [MASK] .") + call
     save = 'np.savez("found.npz", **outputs, **{n: np.array(rows) for n, rows in inputs.items()})'
-    child = subprocess.run(
-        [sys.executable, "-c", f"{program}\n{save}"],
-        cwd=tmp_path / "m" / "1",
-        capture_output=True,
-        text=True,
-    )
-    assert child.returncode == 0, child.stderr[-2000:]
+    run_in(tmp_path / "m" / "1", f"{program}\n{save}")
     found = np.load(tmp_path / "m" / "1" / "found.npz")
     assert found["mask_positions"].tolist() == [[2, 4]]
     names = ("token_ids", "padding_mask", "mask_positions")

@@ -198,6 +198,8 @@ def test_positions_of_a_document_are_those_of_all_its_segments(name, rows):
     assert lines[0].startswith(f"v5e:1x1: {rows},")
     count, length = (int(part.replace(",", "")) for part in rows.split(" rows of "))
     assert f"{count * length:,} tokens/s" in lines[-1]
+    in_float32 = load_task_config(name, ["training.precision=float32"])
+    assert report(step, in_float32, machine)[-1].endswith("in float32 it takes longer")
 
 
 def test_a_step_of_this_processor_is_measured():

@@ -248,6 +248,7 @@ def test_gradients_may_be_added_up_in_bfloat16(two_devices):
     np.testing.assert_allclose(found[None], gradients.sum(axis=0), rtol=1e-5)
     np.testing.assert_allclose(found["bfloat16"], rounded, rtol=1e-5)
     assert (found["bfloat16"] != found[None]).all()
+    assert AdamW.from_config(optimizer.get_config()).all_reduce_dtype == "bfloat16"
 
 
 def test_in_bfloat16_all_but_numbers_are_sent_so(two_devices, tiny_overrides, tiny_records):
