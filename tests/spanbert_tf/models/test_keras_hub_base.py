@@ -163,7 +163,7 @@ TASKS = {
     "QuestionAnswerer": ({}, (QUESTIONS, tf.constant(["the cat", "bob"]))),
     "CoreferenceResolver": ({"feature_dim": 2, "ffnn_dim": 4}, (tf.constant(TEXTS), CLUSTERS)),
     "MaskedLM": ({}, (tf.constant(TEXTS),)),
-    "TextEmbedder": ({"pooling_mode": "cls"}, (tf.constant(TEXTS),)),
+    "TextEmbedder": ({"pooling_mode": "cls"}, (tf.constant(TEXTS), floats(2, 8))),
 }
 DEPART = {
     "MaskedLM": "each call draws new masks, and the base wants the same three times",
@@ -203,13 +203,16 @@ def test_tasks(name, case, monkeypatch):
     if name == "MaskedLM":
         pytest.skip(DEPART[name])
     kind = getattr(models, f"SpanBert{name}")
-    monkeypatch.setattr(kind, "is_head_trained", True)  # `predict` refuses a new head
+    # `predict` refuses a new head; an embedder has none.
+    monkeypatch.setattr(kind, "is_head_trained", True, raising=False)
     options = {
         "backbone": models.SpanBertBackbone(**backbone_options()),
         "preprocessor": preprocessor(name),
         **TASKS[name][0],
     }
-    case.run_task_test(kind, options, TASKS[name][1])
+    # The one class that has no loss of its own.
+    compiled = {"compile_kwargs": {"loss": "mse"}} if name == "TextEmbedder" else {}
+    case.run_task_test(kind, options, TASKS[name][1], **compiled)
 
 
 @pytest.mark.parametrize("name", few_are_quick([*TASKS, "Pretrainer"], "TextClassifier"))

@@ -141,7 +141,7 @@ import os, signal, sys
 import tensorflow as tf
 from spanbert_tf.config import load_config
 from spanbert_tf.models.train_step import TrainStep
-from spanbert_tf.training import checkpoints
+from spanbert_tf.training import checkpoint_files
 from spanbert_tf.pretraining.job import run_pretraining
 
 def die(*arguments):
@@ -155,8 +155,8 @@ if kind == "in a loop":  # of steps 7 and 8
         return train(self, data)
     TrainStep.train_step = train_step
 else:
-    write = checkpoints._sha256_of  # of a file that is complete
-    checkpoints._sha256_of = lambda path, arrays: (
+    write = checkpoint_files._sha256_of  # of a file that is complete
+    checkpoint_files._sha256_of = lambda path, arrays: (
         die() if "step-00000008" in path else write(path, arrays)
     )
 run_pretraining(load_config(config), data, run)
