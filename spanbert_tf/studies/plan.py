@@ -74,6 +74,7 @@ def run_plan(
         if key in steps:  # compiling takes minutes
             return steps[key]
         step = fitting(compile_step(*described(config, encoder), machine), machine)
+        # A step holds its compiled code; those of a search for the most rows are asked for once.
         if config.training.batch_size == num_rows:
             steps[key] = step
         return step
