@@ -319,5 +319,7 @@ def _sum_of_squares(gradients: list[keras.KerasTensor]) -> keras.KerasTensor:
     if not gradients:
         return ops.zeros((), "float32")
     if _IS_TENSORFLOW:
-        return 2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])
+        # Not `tf.add_n`: TensorFlow's rewriter of graphs orders its summands otherwise for each
+        # replica, and replicas whose norms differ in the last bit drift apart.
+        return 2.0 * tf.reduce_sum(tf.stack([tf.nn.l2_loss(gradient) for gradient in gradients]))
     return sum(ops.sum(ops.square(gradient)) for gradient in gradients)

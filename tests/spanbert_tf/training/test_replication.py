@@ -41,6 +41,20 @@ def _train(config, data, strategy, num_steps):
     return np.array(losses), [np.array(weight) for weight in model.get_weights()]
 
 
+def test_replicas_stay_equal_to_the_bit(two_devices, tiny_overrides, tiny_records):
+    """A checkpoint holds the first one's variables: a run that goes on gives them to all."""
+    keras.utils.set_random_seed(7)
+    config = load_config("spanbert_base", [*tiny_overrides, "model.num_layers=1"])
+    with two_devices.scope():
+        model = compiled_pretrainer(config, VOCABULARY_SIZE)
+    batches = configured_dataset(config, tiny_records, split="train", seed=0)
+    model.fit(batches, steps_per_epoch=8, shuffle=False, verbose=0)
+    assert float(model.optimizer.gradient_norm.numpy()) > config.optimizer.global_clipnorm
+    for variable in [*model.variables, *model.optimizer.variables]:
+        first, second = two_devices.experimental_local_results(variable.value)
+        assert np.array_equal(first, second), variable.path
+
+
 def _without_dropout(tiny_overrides, *overrides):
     # With BERT's epsilon, Adam would blow rounding errors of gradients near 0 up to whole steps.
     more = ["model.dropout=0.0", "optimizer.epsilon=1e-4", "training.batch_size=16"]
