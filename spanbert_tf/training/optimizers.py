@@ -151,7 +151,7 @@ class AdamW(keras.optimizers.AdamW):
             sent = [tf.cast(part, self.all_reduce_dtype or part.dtype) for part in sums]
             reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, sent, packs)
             sums = [tf.cast(one, part.dtype) for one, part in zip(reduced, sums, strict=True)]
-        norms = self._norms(sums, variables)  # [clips]
+        norms = _of_first_replica(context, self._norms(sums, variables))  # [clips]
         if tf.__internal__.distribute.strategy_supports_no_merge_call():
             is_finite = tf.reduce_all(tf.math.is_finite(norms))
             tf.cond(is_finite, lambda: self._update(sums, norms, variables), self._skip)
@@ -202,12 +202,7 @@ class AdamW(keras.optimizers.AdamW):
         self, sums: list, norms: keras.KerasTensor, variables: list[keras.Variable]
     ) -> None:
         """Updates the variables with the global batch's gradients, whose norms are [clips]."""
-        scale = 1.0
-        if self.dynamic_loss_scale:
-            scale = self.loss_scale.value
-            grows = ops.equal(self.updates_at_scale.value, _UPDATES_AT_SCALE - 1)
-            self.assign(self.loss_scale, scale * ops.where(grows, 2.0, 1.0))
-            self.assign(self.updates_at_scale, ops.where(grows, 0, self.updates_at_scale.value + 1))
+        scale = self.loss_scale.value if self.dynamic_loss_scale else 1.0
         self.assign(self.skipped_in_a_row, 0)
         self.assign(self.gradient_norm, ops.norm(norms) / scale)
         limits = self._limits
@@ -218,6 +213,10 @@ class AdamW(keras.optimizers.AdamW):
             ]
             clips = [self._values_for(variable).clip for variable in variables]
             sums = [g * (factors[clip] / scale) for g, clip in zip(sums, clips, strict=True)]
+        if self.dynamic_loss_scale:  # last: what it multiplied is divided by the former one
+            grows = ops.equal(self.updates_at_scale.value, _UPDATES_AT_SCALE - 1)
+            self.assign(self.loss_scale, scale * ops.where(grows, 2.0, 1.0))
+            self.assign(self.updates_at_scale, ops.where(grows, 0, self.updates_at_scale.value + 1))
         # What many variables share is computed once: each would add a dozen operations.
         self._shared: dict[tuple, tuple] = {}
         super().apply(sums, variables)  # which calls `update_step` for each variable
@@ -314,12 +313,24 @@ class AdamW(keras.optimizers.AdamW):
         }
 
 
+def _of_first_replica(context: "tf.distribute.ReplicaContext", values: "tf.Tensor") -> "tf.Tensor":
+    """The first replica's values, for all of them, in a replica's context.
+
+    What each adds up by itself differs in the last bit, by the number of its processor's threads
+    for one, and weights that are divided by it drift apart.
+    """
+    if context.num_replicas_in_sync == 1:
+        return values
+    is_first = context.replica_id_in_sync_group == 0
+    sent = tf.where(is_first, values, tf.zeros_like(values))  # x + 0 has the bits of x
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, sent)
+
+
 def _sum_of_squares(gradients: list[keras.KerasTensor]) -> keras.KerasTensor:
     """Of all elements, float32 []; on TensorFlow by a kernel that stores no squares."""
     if not gradients:
         return ops.zeros((), "float32")
     if _IS_TENSORFLOW:
-        # Not `tf.add_n`: TensorFlow's rewriter of graphs orders its summands otherwise for each
-        # replica, and replicas whose norms differ in the last bit drift apart.
+        # Not `tf.add_n`: TensorFlow's rewriter of graphs orders its summands by their names.
         return 2.0 * tf.reduce_sum(tf.stack([tf.nn.l2_loss(gradient) for gradient in gradients]))
     return sum(ops.sum(ops.square(gradient)) for gradient in gradients)

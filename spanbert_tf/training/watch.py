@@ -281,7 +281,8 @@ class Watch(keras.callbacks.Callback):
             return
         values = [line[best.metric] for line in self._log.evaluations()]
         is_over = bool(values) and len(values) - 1 - best.place(values) >= patience
-        if self._devices.any(is_over):  # workers whose scores differ by a rounding stop together
+        # The chief's, whose lines a run that goes on reads: scores of others differ by a rounding.
+        if self._devices.any(is_over and self._devices.is_chief):
             line = f"no better for {patience} evaluations: stopped"
             raise StopTraining(line, is_interrupted=False)
 

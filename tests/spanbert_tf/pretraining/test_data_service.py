@@ -40,7 +40,9 @@ def service_address():
     process = subprocess.Popen(
         [sys.executable, "-c", SERVICE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    yield process.stdout.readline().strip()
+    address = process.stdout.readline().strip()
+    assert address, "the service has ended"  # without one the batches are made here
+    yield address
     process.kill()
     process.wait()
 

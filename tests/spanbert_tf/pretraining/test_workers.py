@@ -116,6 +116,43 @@ def test_two_workers_train_what_one_does_also_after_a_preemption(
         assert line == pytest.approx(other, abs=1e-4)
 
 
+_UPDATE = """
+import hashlib, sys
+import keras, numpy as np, tensorflow as tf
+from spanbert_tf.training.optimizers import AdamW
+tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+gradient = np.random.default_rng(1).normal(size=3_000_000).astype("float32")
+with strategy.scope():
+    variable = keras.Variable(np.zeros_like(gradient), name="kernel")
+    optimizer = AdamW(learning_rate=0.1, weight_decay=0.0, epsilon=1.0, global_clipnorm=1.0)
+    optimizer.build([variable])
+step = tf.function(lambda: strategy.run(lambda: optimizer.apply([gradient], [variable])))
+step()
+norm = optimizer.gradient_norm.numpy().item().hex()
+print("updated:", norm, hashlib.sha256(variable.numpy()).hexdigest())
+"""
+
+
+def test_workers_of_other_numbers_of_threads_have_the_same_bits():
+    """TensorFlow adds up a long array in as many parts as it has threads."""
+    addresses = [f"localhost:{port}" for port in _free_ports(2)]
+    workers = []
+    for number, num_threads in enumerate((1, 4)):
+        task = {"type": "worker", "index": number}
+        cluster = json.dumps({"cluster": {"worker": addresses}, "task": task})
+        command = [sys.executable, "-c", _UPDATE, str(num_threads)]
+        environment = {**os.environ, "TF_CONFIG": cluster}
+        workers.append(
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        )
+    outputs = [worker.communicate(timeout=300)[0] for worker in workers]
+    first, second = (
+        [line for line in output.splitlines() if line.startswith("updated:")] for output in outputs
+    )
+    assert first == second != []
+
+
 def test_a_chief_and_a_worker_mix_the_first_weights_in(tiny_records, tmp_path):
     preset = save_encoder(tmp_path / "encoder", dropout=0.0)
     alone, shared = tmp_path / "alone", tmp_path / "shared"

@@ -182,6 +182,16 @@ def test_loss_scale_is_halved_by_an_overflow_on_any_replica_and_grows_again(two_
         assert float(optimizer.loss_scale.numpy()) == expected
 
 
+def test_the_update_after_which_the_loss_scale_grows_is_a_whole_one(two_devices):
+    optimizer, variable = _optimizer_and_variable(two_devices, dynamic_loss_scale=True)
+    scale = float(optimizer.loss_scale.numpy())
+    optimizer.updates_at_scale.assign(1999)
+    _, momentum = _apply(two_devices, optimizer, variable, [[3 * scale, 0], [scale, 0]])
+    np.testing.assert_allclose(momentum, [4, 0], rtol=1e-5)
+    np.testing.assert_allclose(optimizer.gradient_norm.numpy(), 4, rtol=1e-5)
+    assert float(optimizer.loss_scale.numpy()) == 2 * scale
+
+
 @pytest.mark.slow
 def test_float16_trains_on_two_devices(two_devices, tiny_overrides, tiny_records):
     overrides = ["training.precision=mixed_float16", "optimizer.warmup_steps=0"]

@@ -150,6 +150,22 @@ def test_several_workers_ask_each_other_at_the_steps_that_they_agree_on(tmp_path
     assert asked == [1, 21, 41, 50]  # at the end, too
 
 
+@pytest.mark.parametrize("is_chief, last_step", [(True, 2), (False, 4)])
+def test_patience_is_that_of_the_chief(is_chief, last_step, tmp_path, monkeypatch):
+    """A run that goes on knows the chief's evaluations alone."""
+
+    class Worker(Devices):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.is_chief = is_chief
+
+    job = Numbers(4, evaluate_every=1)  # all with the same loss
+    job.patience = 1
+    monkeypatch.setitem(globals(), "Devices", Worker)
+    watch, _ = _train(tmp_path, job)
+    assert watch.step == last_step
+
+
 def test_log_has_the_means_since_the_line_before(tmp_path):
     _train(tmp_path, Numbers(8, evaluate_every=4))
     lines = read_metrics(str(tmp_path / "metrics.jsonl"))
