@@ -3,6 +3,7 @@
 B rows of the global batch, N micro-batches that they are cut into.
 """
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,9 +45,10 @@ class TrainStep:
             ValueError: the optimizer is not this project's `AdamW`, which alone can.
         """
         # Keras' step wants gradients of all; the optimizer leaves some variables alone.
-        if variables and not hasattr(self.optimizer, "held"):
+        if hasattr(type(self.optimizer), "held"):
+            self.optimizer.held = frozenset(map(id, variables))
+        elif variables:
             raise ValueError(f"on JAX {type(self.optimizer).__name__} cannot leave variables alone")
-        self.optimizer.held = frozenset(map(id, variables))
         self.train_function = None
 
     def train_step(self, state: tuple, data: object) -> tuple[dict, tuple]:
@@ -112,28 +114,43 @@ class TrainStep:
         return gradients, non_trainable, outputs, *sums
 
 
-def jitted(model: keras.Model, function: Callable[..., Any]) -> Callable[..., Any]:
+# Model → function → what XLA has compiled, which lasts as long as the model does.
+_COMPILED: weakref.WeakKeyDictionary[keras.Model, dict] = weakref.WeakKeyDictionary()
+
+
+def jitted(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
     """A function that computes with a model, compiled by XLA; of structures of NumPy's arrays.
 
     Args:
+        function: one of a module, which is compiled once for the model and the shapes that it is
+            given. It is given the model first, and changes no variable. What it is given besides
+            may be anything that NumPy makes arrays of, such as TensorFlow's tensors.
         model: the model; its variables are arguments of what is compiled, not constants in it.
-        function: it may call the model, and changes no variable. What it is given may be anything
-            that NumPy makes arrays of, such as TensorFlow's tensors.
     """
-
-    @jax.jit
-    def run(values: list, *arguments: Any) -> Any:
-        with keras.StatelessScope(state_mapping=list(zip(model.variables, values, strict=True))):
-            return function(*arguments)
+    of_model = _COMPILED.setdefault(model, {})
+    if function not in of_model:
+        of_model[function] = _compiled(function, weakref.ref(model))
 
     def call(*arguments: Any) -> Any:
         arrays = jax.tree.map(np.asarray, arguments)
-        found = run([_here(variable.value) for variable in model.variables], *arrays)
-        return jax.tree.map(np.asarray, found)
+        values = [_here(variable.value) for variable in model.variables]
+        return jax.tree.map(np.asarray, of_model[function](values, *arrays))
 
     return call
 
 
+def _compiled(
+    function: Callable[..., Any], reference: weakref.ref[keras.Model]
+) -> Callable[..., Any]:
+    @jax.jit
+    def run(values: list, *arguments: Any) -> Any:
+        model = reference()
+        with keras.StatelessScope(state_mapping=list(zip(model.variables, values, strict=True))):
+            return function(model, *arguments)
+
+    return run
+
+
 def _here(value: jax.Array) -> jax.Array:
-    """A variable's value; where several processes have it, that of this one alone."""
-    return value if value.is_fully_addressable else value.addressable_data(0)
+    """A variable's value; where several devices have it, that of this process's first one alone."""
+    return value.addressable_data(0) if value.is_fully_replicated else value

@@ -80,6 +80,8 @@ class Objectives:
         accumulation_steps = kwargs.get("accumulation_steps", 1)
         if not isinstance(accumulation_steps, int) or accumulation_steps < 1:
             raise ValueError(f"accumulation_steps must be 1 or more: {accumulation_steps!r}")
+        if getattr(optimizer, "dynamic_loss_scale", False):
+            kwargs["auto_scale_loss"] = False  # Keras' own beside it would divide a second time
         # Keras 3.15 would keep those of a former call, such as that of KerasHub's constructor.
         self._compile_loss = self._compile_metrics = self._objective_metrics = None
         super().compile(optimizer=optimizer, loss=None if is_own else loss, **kwargs)

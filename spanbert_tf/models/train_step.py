@@ -66,6 +66,10 @@ class TrainStep:
         Args:
             variables: those to hold; none: all that can be trained are.
         """
+        self._held = frozenset()
+        if self.built and getattr(self, "optimizer", None) is not None:
+            with self.distribute_strategy.scope():  # for all, so that it knows what is held now
+                self.optimizer.build(self.trainable_variables)
         self._held = frozenset(map(id, variables))
         # Graphs that are there already train the former variables.
         self._make_forward_and_backward()

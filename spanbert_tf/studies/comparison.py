@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from rich.table import Table
 
 from spanbert_tf.config import PretrainingConfig, load_config, shape_values
@@ -182,8 +183,9 @@ def _train(
     )
     num_records = PretrainingManifest.load(data).num_records("validation")
     num_batches = -(-num_records // config.training.batch_size)
-    # Repeated, so that Keras does not warn of the end of the data.
-    measured = model.evaluate(held_out.repeat(), steps=num_batches, return_dict=True, verbose=0)
+    # The number is stated: given as `steps`, `steps_per_execution` would run past it.
+    held_out = held_out.apply(tf.data.experimental.assert_cardinality(num_batches))
+    measured = model.evaluate(held_out, return_dict=True, verbose=0)
     if encoder:
         measured["encoder_change"] = encoder.change(model.backbone)
     return Result(name, config.training.seed, *(measured.get(key) for key in _MEASURES))

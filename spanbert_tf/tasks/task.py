@@ -5,6 +5,7 @@
 
 import abc
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -234,27 +235,18 @@ class Task(Pipeline):
         """
         dataset = self.dataset(records, batch_size=batch_size, training=False)
         dataset = dataset.map(lambda x, y: (x, self.targets(model, records, y)))
-        num_labelled = records.info.num_training_rows
-
-        def compute(x: dict, y: Any) -> tuple[Any, dict[str, tuple]]:
-            outputs, losses = model(x, training=False), {}
-            if with_loss:
-                weights = keras.ops.cast(x["row_index"] < num_labelled, "float32")
-                sums = model.objective_sums(x, outputs, y, weights)
-                losses = {name: (one.loss, one.num_targets) for name, one in sums.items()}
-            return outputs, losses
-
-        if keras.backend.backend() == "jax":
-            compute = jitted(model, compute)
+        num_labelled = records.info.num_training_rows if with_loss else None
+        with_model = jitted if keras.backend.backend() == "jax" else functools.partial
+        compute = with_model(_outputs_and_losses, model)
 
         def predict_batch(x: dict, y: Any) -> tuple[Any, dict[str, tuple[tf.Tensor, tf.Tensor]]]:
-            outputs, losses = tf.nest.map_structure(tf.convert_to_tensor, compute(x, y))
+            found = compute(x, y, num_labelled)
+            outputs, losses = tf.nest.map_structure(tf.convert_to_tensor, found)
             return self.predict_batch(model, x, outputs), losses
 
+        function = predict_batch
         if keras.backend.backend() == "tensorflow":  # one trace, whatever the batches' shapes
             function = tf.function(predict_batch, input_signature=dataset.element_spec)
-        else:
-            function = predict_batch
         rows: dict[int, Any] = {}
         totals: dict[str, np.ndarray] = {}  # loss and targets of each objective
         for x, y in show_progress(
@@ -268,6 +260,18 @@ class Task(Pipeline):
             after_batch()
         loss = sum(float(total) / float(max(count, 1)) for total, count in totals.values())
         return self.collect(model, records, [rows[number] for number in range(len(rows))]), loss
+
+
+def _outputs_and_losses(
+    model: Model, x: dict, y: Any, num_labelled: int | None
+) -> tuple[Any, dict[str, tuple]]:
+    """Outputs for a batch; loss and targets of each objective, of the first rows of the records."""
+    outputs = model(x, training=False)
+    if num_labelled is None:
+        return outputs, {}
+    weights = keras.ops.cast(x["row_index"] < num_labelled, "float32")
+    sums = model.objective_sums(x, outputs, y, weights)
+    return outputs, {name: (one.loss, one.num_targets) for name, one in sums.items()}
 
 
 def renumbered(numbers: tf.Tensor, labels: Sequence[str], known: Sequence[str]) -> tf.Tensor:

@@ -218,9 +218,10 @@ def _distribute_on_jax(
     devices = keras.distribution.list_devices()
     if name == "mirrored":
         devices = devices[:num_devices]
-    # The batches are cut already.
-    shared = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
-    keras.distribution.set_distribution(shared)
+    if len(devices) > 1:  # one has faster random numbers without, and batches that wait for it
+        # The batches are cut already.
+        shared = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
+        keras.distribution.set_distribution(shared)
     return tf.distribute.get_strategy()
 
 

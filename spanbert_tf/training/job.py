@@ -214,16 +214,10 @@ class Job(abc.ABC):
     def named_errors(self, output: str, devices: Devices) -> Iterator[None]:
         """Says which file is meant where TensorFlow or the operating system would not."""
         try:
-            yield
+            with lost_workers_named(output, devices):
+                yield
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
             raise self.damage() or error from error
-        except _LOST_WORKER_ERRORS as error:
-            if not devices.are_several or is_exhaustion(error):
-                raise
-            raise TrainingError(
-                f"{output}: another worker was lost ({_kind(error)}); start all workers again to "
-                "go on from the last checkpoint"
-            ) from error
         except TrainingDiverged as error:
             raise TrainingError(self._describe_divergence(output, error)) from error
         except (OSError, BadInputError) as error:
@@ -252,6 +246,20 @@ class Job(abc.ABC):
             f"step {first_step + 1} on{where}; lower optimizer.learning_rate{advice}; the last "
             "good checkpoint is kept"
         )
+
+
+@contextlib.contextmanager
+def lost_workers_named(output: str, devices: Devices) -> Iterator[None]:
+    """Raises a `TrainingError` where another worker cannot be reached any more."""
+    try:
+        yield
+    except _LOST_WORKER_ERRORS as error:
+        if not devices.are_several or is_exhaustion(error):
+            raise
+        raise TrainingError(
+            f"{output}: another worker was lost ({_kind(error)}); start all workers again to "
+            "go on from the last checkpoint"
+        ) from error
 
 
 def _kind(error: Exception) -> str:

@@ -43,8 +43,8 @@ class AdamW(keras.optimizers.AdamW):
     - gradients whose global norm is not finite, on whichever replica, change nothing. How many
       updates were left out since the last one is in `skipped_in_a_row`;
     - the gradients' global norm before clipping, of the last update, is in `gradient_norm`;
-    - with `dynamic_loss_scale`, for float16, the scale is halved then, and doubled after 2,000
-      finite updates. (`keras.optimizers.LossScaleOptimizer` looks at the first replica only.)
+    - with `dynamic_loss_scale`, for float16, the scale is halved then, to 1 at least, and
+      doubled after 2,000 finite updates. (`keras.optimizers.LossScaleOptimizer` looks at the first replica only.)
 
     Args:
         bias_correction: whether the moments are corrected for beginning at 0.
@@ -225,7 +225,8 @@ class AdamW(keras.optimizers.AdamW):
         """Leaves an update out."""
         self.assign_add(self.skipped_in_a_row, 1)
         if self.dynamic_loss_scale:
-            self.assign(self.loss_scale, self.loss_scale.value / 2.0)
+            # By 0 nothing can be divided.
+            self.assign(self.loss_scale, ops.maximum(self.loss_scale.value / 2.0, 1.0))
             self.assign(self.updates_at_scale, 0)
 
     # What `apply` of Keras does before it calls `update_step`, and is done already, or there.

@@ -12,7 +12,7 @@ from spanbert_tf.terminal import print_line
 from spanbert_tf.training.checkpoint_files import saved_steps
 from spanbert_tf.training.checkpoints import Checkpoints
 from spanbert_tf.training.devices import NVIDIA_CARD, Devices, decide_precision, unused_card
-from spanbert_tf.training.job import Job
+from spanbert_tf.training.job import Job, lost_workers_named
 from spanbert_tf.training.memory import describe_step, names_exhaustion
 from spanbert_tf.training.run_directory import BACKEND, CHECKPOINTS, RunDirectory
 from spanbert_tf.training.watch import Watch
@@ -51,9 +51,13 @@ def run(
     job.config = decide_precision(job.config, before, job.hidden_dim)
     training = job.config.training
     place = os.path.join(output, CHECKPOINTS)
-    is_new = not saved_steps(place)
-    with devices.scope(), weights_are_loaded(not is_new or directory.is_finished):
-        model = job.build(devices)
+    steps = saved_steps(place)
+    is_new = not steps
+    with lost_workers_named(output, devices):
+        # Before anything is built, which takes all workers on JAX.
+        devices.check_same_step(max(steps, default=0), output)
+        with devices.scope(), weights_are_loaded(not is_new or directory.is_finished):
+            model = job.build(devices)
     checkpoints = Checkpoints(
         place,
         model,
@@ -66,7 +70,8 @@ def run(
     if is_new and directory.is_finished:
         directory.check_result(job.config, before)
         return job.read_result(model, output)
-    job.begin(model, output, is_new=is_new)
+    with lost_workers_named(output, devices):
+        job.begin(model, output, is_new=is_new)
     directory.check_inputs(job.inputs)
     room = directory.check_room(
         {**checkpoints.room(keep_best=training.keep_best), "preset": preset_bytes(model)}

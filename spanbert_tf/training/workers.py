@@ -87,6 +87,8 @@ def join_processes() -> None:
         "training.strategy: JAX listens on ports of all networks; whoever reaches them can disturb "
         "the run (docs/devices.md, Security)"
     )
+    # JAX's preemption service would take SIGTERM from Python, until training takes it back.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
         with waiting_for_others():
             jax.distributed.initialize(

@@ -180,6 +180,53 @@ def test_parts_of_a_batch_report_what_they_do_on_tensorflow(on_jax, material):
     check_equal(on_jax["accumulation"], expected, rtol=1e-4, atol=1e-5)
 
 
+STEP_ON_JAX = """
+import gc, weakref
+import keras, numpy as np
+from spanbert_tf.models import jax_train_step
+
+class Line(jax_train_step.TrainStep, keras.Sequential):
+    _objective_metrics = None
+
+def doubled(model, x):
+    traced.append(x.shape)
+    return 2 * model(x)
+
+traced, rows = [], {number: np.ones((number, 3), "float32") for number in (4, 5)}
+devices = keras.distribution.list_devices()
+assert len(devices) == 2
+keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+model = Line([keras.layers.Input((3,)), keras.layers.Dense(2)])
+kernel = model.weights[0]
+assert len(jax_train_step._here(kernel.value).sharding.device_set) == 1
+for number in (4, 5, 4):
+    kernel.assign(np.full((3, 2), number))
+    found = jax_train_step.jitted(doubled, model)(rows[number])
+    np.testing.assert_allclose(found, np.full((number, 2), 6 * number))
+assert traced == [(4, 3), (5, 3)]
+
+model.compile(keras.optimizers.Adam(), "mse")
+model.hold([])
+try:
+    model.hold([kernel])
+except ValueError as error:
+    assert "Adam cannot leave variables alone" in str(error)
+else:
+    raise AssertionError("held by an optimizer that does not know of it")
+reference = weakref.ref(model)
+del model, kernel
+gc.collect()
+assert reference() is None
+"""
+
+
+@pytest.mark.slow
+def test_what_is_computed_with_a_model_is_compiled_once_for_one_device_and_goes_with_it():
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, **flags, "KERAS_BACKEND": "jax"}
+    subprocess.run([sys.executable, "-c", STEP_ON_JAX], env=environment, check=True)
+
+
 def num_outputs(found):
     return sum(name.startswith("before") for name in found)
 

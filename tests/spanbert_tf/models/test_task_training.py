@@ -255,6 +255,30 @@ def test_replicas_compute_their_layers_again_with_masks_of_their_own(two_devices
     check_equal(*results)
 
 
+def test_what_is_held_before_the_first_fit_is_trained_later():
+    data = dataset(random_rows("text_classifier", BATCH), BATCH)
+    task = make_task("text_classifier")
+    layer = task.backbone.transformer_layers[0]
+    task.compile(OPTIMIZERS["ours"]())
+    begun = layer.get_weights()
+    task.hold(layer.variables)
+    task.fit(data, verbose=0)
+    held = layer.get_weights()
+    task.hold(())
+    task.fit(data, verbose=0)
+    for before, between, after in zip(begun, held, layer.get_weights(), strict=True):
+        assert np.all(before == between) and np.any(between != after)
+
+
+def test_an_optimizer_that_scales_the_loss_is_the_only_one_that_does():
+    backbone = SpanBertBackbone(VOCABULARY, 1, 4, 32, 37, dtype="mixed_float16")
+    task = TASKS["text_classifier"](backbone)
+    for scales in (True, False):
+        optimizer = adamw(1e-2, 0, 10, dynamic_loss_scale=scales)
+        task.compile(optimizer)
+        assert (task.optimizer is optimizer) == scales
+
+
 def test_recompute_is_refused_where_there_is_nothing_to_compute_again():
     other = keras_hub.models.BertBackbone(VOCABULARY, 1, 4, 32, 37)
     set_recompute(other, "none")

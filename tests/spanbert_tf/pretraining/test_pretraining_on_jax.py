@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -147,23 +148,30 @@ def test_processes_that_cannot_find_each_other_are_one_line(
     assert not (tmp_path / "run").exists()
 
 
+def run_two_processes(*commands):
+    """The status of each, and what it has printed, to both streams."""
+    with socket.create_server(("", 0)) as free:
+        addresses = [f"localhost:{free.getsockname()[1]}", "localhost:1"]
+    children = []
+    for number, words in enumerate(commands):
+        task = {"type": "worker", "index": number}
+        cluster = json.dumps({"cluster": {"worker": addresses}, "task": task})
+        environment = {**os.environ, "KERAS_BACKEND": "jax", "TF_CONFIG": cluster}
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        children.append(subprocess.Popen(words, env=environment, **streams))
+    outputs = [child.communicate(timeout=300) for child in children]
+    return [child.returncode for child in children], outputs
+
+
 def test_two_processes_train_what_two_devices_do(command, tmp_path):
     """With dropout, whose numbers are drawn for the whole batch."""
     settings = ["training.log_every=3", "training.steps_per_execution=3"]
     alone = run_on_jax(command("alone", *settings, "training.strategy=mirrored", devices=2))
     assert alone.returncode == 0, alone.stderr
-    with socket.create_server(("", 0)) as free:
-        addresses = [f"localhost:{free.getsockname()[1]}", "localhost:1"]
-    children = []
-    for number in range(2):
-        task = {"type": "worker", "index": number}
-        cluster = json.dumps({"cluster": {"worker": addresses}, "task": task})
-        environment = {**os.environ, "KERAS_BACKEND": "jax", "TF_CONFIG": cluster}
-        words = command("run", *settings, "training.strategy=multi_worker")
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        children.append(subprocess.Popen(words, env=environment, **streams))
-    outputs = [child.communicate(timeout=300) for child in children]
-    assert [child.returncode for child in children] == [0, 0], outputs
+    settings.append("training.strategy=multi_worker")
+    words = command("run", *settings)
+    statuses, outputs = run_two_processes(words, words)
+    assert statuses == [0, 0], outputs
     assert [errors for _, errors in outputs] == ["", ""]
     first, second = (printed.splitlines() for printed, _ in outputs)
     assert len(second) == 1 and "JAX listens" in second[0]
@@ -172,3 +180,41 @@ def test_two_processes_train_what_two_devices_do(command, tmp_path):
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values)
+    # Where they share no file system, one of them finds no checkpoint.
+    longer = [*settings, "training.steps=16", "training.schedule_steps=20"]
+    statuses, outputs = run_two_processes(command("run", *longer), command("other", *longer))
+    assert statuses == [2, 2], outputs
+    steps = (12, 0)
+    for step, (_, errors) in zip(steps, outputs, strict=True):
+        assert f"this worker found step {step}, others another one" in errors.splitlines()[-1]
+
+
+def test_one_device_of_mirrored_computes_what_one_device_does(command, tmp_path):
+    """The shipped configurations say mirrored, and most machines have one card."""
+    for strategy in ("mirrored", "one_device"):
+        words = command(strategy, "model.dropout=0.1", f"training.strategy={strategy}")
+        child = run_on_jax(words)
+        assert child.returncode == 0, child.stderr
+    one, other = (checkpoint(tmp_path / run, 12).read_bytes() for run in ("mirrored", "one_device"))
+    assert one == other
+
+
+JOINED = """
+import os, signal, time
+from spanbert_tf.signals import second_signal_ends
+from spanbert_tf.training.workers import join_processes
+
+with second_signal_ends():
+    join_processes()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+"""
+
+
+def test_sigterm_ends_a_process_that_has_joined_and_does_not_train_yet():
+    with socket.create_server(("", 0)) as free:
+        addresses = [f"localhost:{free.getsockname()[1]}"]
+    cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": 0}}
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "TF_CONFIG": json.dumps(cluster)}
+    child = subprocess.run([sys.executable, "-c", JOINED], env=environment, timeout=50)
+    assert child.returncode == 128 + signal.SIGTERM

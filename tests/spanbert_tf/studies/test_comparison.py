@@ -52,6 +52,22 @@ def test_each_system_is_trained_with_each_seed(compared):
         assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4]
 
 
+def test_several_steps_in_one_execution_measure_the_same_rows(
+    compared, settings, tiny_records, tmp_path
+):
+    """Of 10 held-out records in three batches."""
+    found = compare_systems(
+        ["spanbert"],
+        tiny_records,
+        str(tmp_path / "compared"),
+        seeds=[1],
+        steps=STEPS,
+        overrides=[*settings, "training.steps_per_execution=8"],
+        console=DataConsole(record=True),
+    )
+    assert found == compared[1][:1]
+
+
 @pytest.mark.parametrize(
     ("configs", "seeds", "overrides"),
     [

@@ -182,6 +182,14 @@ def test_loss_scale_is_halved_by_an_overflow_on_any_replica_and_grows_again(two_
         assert float(optimizer.loss_scale.numpy()) == expected
 
 
+def test_the_loss_scale_has_an_end(two_devices):
+    optimizer, variable = _optimizer_and_variable(two_devices, dynamic_loss_scale=True)
+    optimizer.loss_scale.assign(4.0)
+    for expected in (2, 1, 1):
+        _apply(two_devices, optimizer, variable, [[1, 0], [np.inf, 0]])
+        assert float(optimizer.loss_scale.numpy()) == expected
+
+
 def test_the_update_after_which_the_loss_scale_grows_is_a_whole_one(two_devices):
     optimizer, variable = _optimizer_and_variable(two_devices, dynamic_loss_scale=True)
     scale = float(optimizer.loss_scale.numpy())
