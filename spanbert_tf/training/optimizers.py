@@ -44,7 +44,8 @@ class AdamW(keras.optimizers.AdamW):
       updates were left out since the last one is in `skipped_in_a_row`;
     - the gradients' global norm before clipping, of the last update, is in `gradient_norm`;
     - with `dynamic_loss_scale`, for float16, the scale is halved then, to 1 at least, and
-      doubled after 2,000 finite updates. (`keras.optimizers.LossScaleOptimizer` looks at the first replica only.)
+      doubled after 2,000 finite updates. (`keras.optimizers.LossScaleOptimizer` looks at the
+      first replica only.)
 
     Args:
         bias_correction: whether the moments are corrected for beginning at 0.
