@@ -44,7 +44,8 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
         truncate: string. How texts are cut to fit, as for `keras_hub.layers.MultiSegmentPacker`.
         masking: a scheme's name, a dict of the fields of `MaskingOptions`, or `MaskingOptions`.
         seed: int or `None`. Seed of the random numbers; by default `keras.utils.set_random_seed`
-            tells them.
+            tells them. Batches take the next ones as they come: `fit` on strings makes several at
+            once, and which of them has which masks is not the same in the next run.
 
     Raises:
         ValueError: a scheme that needs annotations, random tokens by `"unigrams"`, or one of
