@@ -288,11 +288,12 @@ def run_command(
     except Exception as error:
         is_ours = isinstance(error, SpanBertError)
         line = str(error) if is_ours else describe_surroundings(error)
-        if line is None:
+        if line is None and not is_worker():
             raise
-        if debug:
+        if debug or line is None:
             print_escaped_traceback(type(error), error, error.__traceback__)
-        _fail(line, EXIT_FAILED if isinstance(error, TrainingError) else EXIT_BAD_INPUT)
+        is_failure = line is None or isinstance(error, TrainingError)
+        _fail(line or "ended by this error", EXIT_FAILED if is_failure else EXIT_BAD_INPUT)
     sys.exit(EXIT_DONE)
 
 

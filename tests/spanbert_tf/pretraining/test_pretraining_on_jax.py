@@ -189,6 +189,31 @@ def test_two_processes_train_what_two_devices_do(command, tmp_path):
         assert f"this worker found step {step}, others another one" in errors.splitlines()[-1]
 
 
+BROKEN = """
+import os, sys
+from spanbert_tf import supervision
+from spanbert_tf.cli import main
+from spanbert_tf.pretraining.job import PretrainingJob
+
+def build(*arguments):
+    raise KeyError("a fault of the program")
+
+PretrainingJob.build = build
+os.environ[supervision._SUPERVISED] = str(os.open(os.devnull, os.O_WRONLY))  # watched by nobody
+main(sys.argv[1:])
+"""
+
+
+def test_a_worker_that_fails_while_models_are_built_ends_all(command, tmp_path):
+    """JAX' own end waits for all the others."""
+    words = command("run", "training.strategy=multi_worker")
+    broken = [sys.executable, "-c", BROKEN, *words[3:]]
+    statuses, ((_, lost), (_, failed)) = run_two_processes(words, broken)
+    assert statuses == [1, 1], (lost, failed)
+    assert "another worker was lost" in lost.splitlines()[-1]
+    assert "KeyError: 'a fault of the program'" in failed
+
+
 def test_one_device_of_mirrored_computes_what_one_device_does(command, tmp_path):
     """The shipped configurations say mirrored, and most machines have one card."""
     for strategy in ("mirrored", "one_device"):
