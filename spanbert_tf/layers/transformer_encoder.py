@@ -10,11 +10,10 @@ import keras_hub
 from keras import ops
 
 from spanbert_tf.layers.adapted_projection import AdaptedProjection, is_plain
+from spanbert_tf.layers.recompute import DrawnDropout, recomputed
 from spanbert_tf.layers.training_operations import (
-    DrawnDropout,
     apply_dropout,
     apply_layer_norm,
-    recomputed,
     training_attention,
     training_gelu,
 )

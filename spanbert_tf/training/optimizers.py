@@ -152,7 +152,13 @@ class AdamW(keras.optimizers.AdamW):
             sent = [tf.cast(part, self.all_reduce_dtype or part.dtype) for part in sums]
             reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, sent, packs)
             sums = [tf.cast(one, part.dtype) for one, part in zip(reduced, sums, strict=True)]
-        norms = _of_first_replica(context, self._norms(sums, variables))  # [clips]
+        norms = self._norms(sums, variables)  # [clips]
+        if context.num_replicas_in_sync > 1:
+            # The first replica's: what each adds up differs in the last bit, by the number of its
+            # processor's threads for one, and weights that are clipped by it would drift apart.
+            is_first = context.replica_id_in_sync_group == 0
+            ours = tf.where(is_first, norms, tf.zeros_like(norms))  # x + 0 has the bits of x
+            norms = context.all_reduce(tf.distribute.ReduceOp.SUM, ours)
         if tf.__internal__.distribute.strategy_supports_no_merge_call():
             is_finite = tf.reduce_all(tf.math.is_finite(norms))
             tf.cond(is_finite, lambda: self._update(sums, norms, variables), self._skip)
@@ -313,19 +319,6 @@ class AdamW(keras.optimizers.AdamW):
             "all_reduce_dtype": self.all_reduce_dtype,
             "learning_rate_factors": self.learning_rate_factors,
         }
-
-
-def _of_first_replica(context: "tf.distribute.ReplicaContext", values: "tf.Tensor") -> "tf.Tensor":
-    """The first replica's values, for all of them, in a replica's context.
-
-    What each adds up by itself differs in the last bit, by the number of its processor's threads
-    for one, and weights that are divided by it drift apart.
-    """
-    if context.num_replicas_in_sync == 1:
-        return values
-    is_first = context.replica_id_in_sync_group == 0
-    sent = tf.where(is_first, values, tf.zeros_like(values))  # x + 0 has the bits of x
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, sent)
 
 
 def _sum_of_squares(gradients: list[keras.KerasTensor]) -> keras.KerasTensor:
