@@ -1,11 +1,16 @@
 """What a training step on JAX computes in place of TensorFlow's operations."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
 
 import jax
 import keras
 from jax import numpy as jnp
+from keras.src.backend.jax import nn as keras_nn
+
+# In XLA_FLAGS before JAX sees a card: the same bits from one run to the next.
+DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 
 
 def draw_bits(seed: jax.Array, shape: Sequence[int], num_kept: int) -> jax.Array:
@@ -75,3 +80,51 @@ def normalize(x: jax.Array, scale: jax.Array, shift: jax.Array, epsilon: float) 
 
     compute.defvjp(forward, backward)
     return compute(x, scale, shift)
+
+
+def can_drop_at_once(by_head: jax.Array) -> bool:
+    """Whether `attend_at_once` can drop weights of queries, keys and values [B, S, 3, N, D].
+
+    That is cuDNN's attention alone. It counts its random numbers itself, in each process from 0 on:
+    a run that goes on draws others than one that was not stopped, so a run that is to have the same
+    bits does without. Of several devices each would drop the same.
+    """
+    if by_head.shape[1] % 2 or keras.distribution.distribution():
+        return False
+    if jax.devices()[0].platform == "tpu" or DETERMINISTIC in os.environ.get("XLA_FLAGS", ""):
+        return False
+    part = jax.ShapeDtypeStruct((*by_head.shape[:2], *by_head.shape[3:]), by_head.dtype)
+    return keras_nn._can_use_flash_attention(part, part, part, None)
+
+
+def first_seed(dropout: keras.layers.Dropout) -> int:
+    """That of a new layer, another one for each layer and run; 0 where `plan` only describes it."""
+    seed = dropout.seed_generator.state.value[0]
+    return 0 if isinstance(seed, jax.core.Tracer) else int(seed)
+
+
+def attend_at_once(by_head: jax.Array, is_token: jax.Array, rate: float, seed: int) -> jax.Array:
+    """Self-attention as one operation, with dropout of its weights or without.
+
+    Args:
+        by_head: queries, keys and values, float [B, S, 3, N, D].
+        is_token: int or bool [B, S], 0 for padding.
+        rate: of dropout; above 0 only where `can_drop_at_once` says so.
+        seed: of the random numbers, in the compiled code.
+
+    Returns:
+        A float array [B, S, N, D].
+    """
+    query, key, value = keras.ops.unstack(by_head, 3, axis=2)  # [B, S, N, D]
+    batch_size, length, _, head_dim = query.shape
+    mask = is_token.astype("bool")[:, None, None, :]
+    mask = jnp.broadcast_to(mask, (batch_size, 1, length, length))  # cuDNN's takes no other
+    if rate:
+        from jax._src.cudnn.fused_attention_stablehlo import dot_product_attention
+
+        options = {"scale": head_dim**-0.5, "dropout_rate": rate, "seed": seed}
+        return dot_product_attention(query, key, value, mask=mask, **options)
+    # Keras' kernel for TPUs reads the first row's mask for all rows; cuDNN's takes no odd length in
+    # training, which Keras asks too late where layers are recomputed. Else it is as the device can.
+    fused = False if length % 2 or jax.default_backend() == "tpu" else None
+    return keras.ops.dot_product_attention(query, key, value, mask=mask, flash_attention=fused)

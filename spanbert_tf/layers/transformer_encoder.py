@@ -18,6 +18,9 @@ from spanbert_tf.layers.training_operations import (
     training_gelu,
 )
 
+if _ON_JAX := keras.backend.backend() == "jax":
+    from spanbert_tf.layers import jax_operations
+
 _MASKED, _MASKED_FLOAT16 = -1e9, -3e4  # added to the scores of padding
 
 
@@ -37,7 +40,8 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
     The class keeps KerasHub's name, which is part of the paths in files of weights.
 
     `attention_dropout` is the rate of attention's weights; by default it is `dropout`, as in BERT.
-    On JAX, attention without it is Keras' one operation, which takes a fused kernel if it can.
+    On JAX, attention without it is Keras' one operation, which takes a fused kernel if it can; with
+    it, in half precision on one card of NVIDIA's, it is that kernel's, which drops as well.
 
     It supports BERT's variant alone: normalisation after the residual. Where one of its layers is
     quantized, adapted by Keras or watched (GPTQ, AWQ), or without a mask, it is KerasHub's.
@@ -71,6 +75,8 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         self._self_attention_layer._dropout = of_attention
         self._self_attention_layer._dropout_layer.rate = of_attention
         self._self_attention_dropout.rate = self._feedforward_dropout.rate = own
+        if _ON_JAX and of_attention:
+            self._seed_on_jax = jax_operations.first_seed(self._self_attention_layer._dropout_layer)
 
     def get_config(self) -> dict:
         """As in Keras."""
@@ -148,9 +154,11 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
             changes = [part.adapt(x) for part in parts]
             projected = ops.add(projected, ops.concatenate(changes, axis=1))
         by_head = ops.reshape(projected, (batch_size, length, 3, self.num_heads, head_dim))
-        rate = dropout.rate
-        if keras.backend.backend() == "jax" and not (training and rate):
-            return ops.reshape(_attend_at_once(by_head, padding_mask), (-1, hidden_dim))
+        rate = dropout.rate if training else 0.0
+        if _ON_JAX and (not rate or jax_operations.can_drop_at_once(by_head)):
+            seed = self._seed_on_jax if rate else 0
+            heads = jax_operations.attend_at_once(by_head, padding_mask, rate, seed)
+            return ops.reshape(heads, (-1, hidden_dim))
         by_part = ops.transpose(by_head, (2, 0, 3, 1, 4))  # [3, B, N, S, D]
         query, key, value = ops.unstack(by_part, 3, axis=0)
         query = ops.multiply(query, ops.cast(head_dim**-0.5, query.dtype))
@@ -165,17 +173,3 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
             weights = apply_dropout(dropout, weights, training)
             heads = ops.matmul(weights, value)  # [B, N, S, D]
         return ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), (-1, hidden_dim))
-
-
-def _attend_at_once(by_head: keras.KerasTensor, is_token: keras.KerasTensor) -> keras.KerasTensor:
-    """Self-attention of queries, keys and values [B, S, 3, N, D] as one operation, [B, S, N, D]."""
-    import jax  # on which alone it is called
-
-    query, key, value = ops.unstack(by_head, 3, axis=2)  # [B, S, N, D]
-    batch_size, length = ops.shape(by_head)[:2]
-    mask = ops.cast(is_token, "bool")[:, None, None, :]
-    mask = ops.broadcast_to(mask, (batch_size, 1, length, length))  # cuDNN's takes no other
-    # Keras' kernel for TPUs reads the first row's mask for all rows; cuDNN's takes no odd length in
-    # training, which Keras asks too late where layers are recomputed. Else it is as the device can.
-    fused = False if length % 2 or jax.default_backend() == "tpu" else None
-    return ops.dot_product_attention(query, key, value, mask=mask, flash_attention=fused)

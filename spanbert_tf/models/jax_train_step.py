@@ -35,6 +35,13 @@ class TrainStep:
         self._accumulation_steps = accumulation_steps
         super().compile(*args, jit_compile="auto", **kwargs)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """As in Keras, which after each step would search the step's arrays for layers."""
+        if name == "_jax_state":
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
     def hold(self, variables: Sequence[keras.Variable]) -> None:
         """Leaves variables as they are from the next `fit` on, and trains all others again.
 

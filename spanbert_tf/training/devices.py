@@ -13,6 +13,7 @@ import tensorflow as tf
 from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
 from spanbert_tf.errors import ConfigurationError, MismatchError
 from spanbert_tf.terminal import print_line
+from spanbert_tf.training.ordered_sums import keep_order_of_sums
 from spanbert_tf.training.run_directory import AnyConfig
 from spanbert_tf.training.tpu import join_tpu
 from spanbert_tf.training.workers import join_processes, join_workers, worker_number
@@ -20,6 +21,8 @@ from spanbert_tf.training.workers import join_processes, join_workers, worker_nu
 if _ON_JAX := keras.backend.backend() == "jax":
     import jax
     from jax.experimental import multihost_utils
+
+    from spanbert_tf.layers.jax_operations import DETERMINISTIC
 
 NVIDIA_CARD = "/dev/nvidia0"  # of the driver; a container that is given the card has it
 # Below this width a step is many small operations, which half precision makes no faster.
@@ -34,7 +37,7 @@ _BFLOAT16_LEVELS = ("BF16", "FP16", "AMX", "AVX10", "DEFAULT", "ALL")
 class Devices:
     """The devices and processes of a run; make it before any other TensorFlow operation.
 
-    It also sets what TensorFlow keeps for the whole process: determinism, and Keras' seed.
+    It also sets what holds for the whole process: the order of sums, determinism, and Keras' seed.
 
     Args:
         training: section of the configuration.
@@ -55,11 +58,16 @@ class Devices:
     def __init__(
         self, training: TrainingConfig | FinetuningTrainingConfig, num_devices: int | None = None
     ) -> None:
+        if _ON_JAX and training.deterministic:  # before JAX sees the devices
+            flags = os.environ.get("XLA_FLAGS", "")
+            os.environ["XLA_FLAGS"] = f"{flags} {DETERMINISTIC}".strip()
         self.strategy = make_strategy(training, num_devices)
         self.num_replicas = _num_replicas(self.strategy)
         self.are_several = training.strategy == "multi_worker"
         self.are_tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
         self.is_chief = not self.are_several or _process_number(self.strategy) == 0
+        if not _ON_JAX:
+            keep_order_of_sums()
         if training.deterministic:
             tf.config.experimental.enable_op_determinism()
         keras.utils.set_random_seed(training.library_seed)

@@ -138,10 +138,10 @@ class Watch(keras.callbacks.Callback):
             self._evaluate()
         self._stop_if_patience_ends()
 
-    def until(self, step: int) -> "Watch":
-        """The same callback for a `fit` that is to end after a step."""
+    def until(self, step: int) -> "_Unread":
+        """The callbacks of a `fit` that is to end after a step."""
         self._last_step = step
-        return self
+        return _Unread([self], add_history=True, model=self._trained)
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Keras sets the metrics back here."""
@@ -285,6 +285,15 @@ class Watch(keras.callbacks.Callback):
         if self._devices.any(is_over and self._devices.is_chief):
             line = f"no better for {patience} evaluations: stopped"
             raise StopTraining(line, is_interrupted=False)
+
+
+class _Unread(keras.callbacks.CallbackList):
+    """Keras' list, which would fetch the results of every step: to wait for them is to leave the
+    device idle until the next step is there.
+    """
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        super().on_train_batch_end(batch)
 
 
 class StopSignals:

@@ -1,0 +1,52 @@
+"""Sums that rounding tells apart by their order."""
+
+import pytest
+import tensorflow as tf
+
+from spanbert_tf.training.ordered_sums import keep_order_of_sums
+
+SUMMANDS = (-1e8, 1e8, 1.0)  # from the left 1, from the right 0
+
+
+@tf.custom_gradient
+def _with_gradient(x, gradient):
+    return x, lambda upstream: (gradient, None)
+
+
+@pytest.fixture(autouse=True)
+def ordered():
+    keep_order_of_sums()
+
+
+@pytest.mark.parametrize("fresh", range(3))
+def test_gradients_are_added_in_one_order_whichever_memory_is_free(fresh):
+    """`AddN` begins with a summand that nothing else holds, as it does the arguments."""
+
+    @tf.function
+    def gradient(*summands):
+        summands = list(summands)
+        summands[fresh] *= 2.0  # memory of its own
+        x = tf.zeros([])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.stack([_with_gradient(x, summand) for summand in summands])
+        return tape.gradient(y, x)
+
+    summands = [tf.constant(value) for value in SUMMANDS]
+    summands[fresh] /= 2.0
+    assert float(gradient(*summands)) == 1.0
+
+
+@pytest.mark.parametrize("names", ["abc", "cba"])
+def test_sums_keep_their_order_whatever_their_parts_are_called(names):
+    """The rewriter of arithmetic sorts by names."""
+
+    @tf.function
+    def total(*summands):
+        first, second, third = (
+            tf.multiply(summand, summands[-1], name=name)  # by 1
+            for name, summand in zip(names, summands, strict=True)
+        )
+        return first + second + third
+
+    assert float(total(*map(tf.constant, SUMMANDS))) == 1.0
