@@ -9,8 +9,11 @@ import keras
 from jax import numpy as jnp
 from keras.src.backend.jax import nn as keras_nn
 
-# In XLA_FLAGS before JAX sees a card: the same bits from one run to the next.
-DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
+# In XLA_FLAGS before JAX sees a card: the same bits from one run to the next. XLA's own products in
+# Triton have no settings then, which JAX 0.11 fails of.
+DETERMINISTIC = "--xla_gpu_deterministic_ops=true --xla_gpu_enable_triton_gemm=false"
+# XLA ends the process when it records an attention that drops (JAX 0.11: `local_device_ordinal`).
+_UNRECORDED = "--xla_gpu_enable_command_buffer="
 
 
 def draw_bits(seed: jax.Array, shape: Sequence[int], num_kept: int) -> jax.Array:
@@ -85,16 +88,18 @@ def normalize(x: jax.Array, scale: jax.Array, shift: jax.Array, epsilon: float) 
 def can_drop_at_once(by_head: jax.Array) -> bool:
     """Whether `attend_at_once` can drop weights of queries, keys and values [B, S, 3, N, D].
 
-    That is cuDNN's attention alone. It counts its random numbers itself, in each process from 0 on:
-    a run that goes on draws others than one that was not stopped, so a run that is to have the same
-    bits does without. Of several devices each would drop the same.
+    That is cuDNN's attention alone, and where XLA_FLAGS has XLA record no commands. cuDNN counts
+    its random numbers itself, in each process from 0 on: a run that goes on draws others than one
+    that was not stopped, so a run that is to have the same bits does without. Of several devices
+    each would drop the same.
     """
-    if by_head.shape[1] % 2 or keras.distribution.distribution():
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    if _UNRECORDED not in flags or DETERMINISTIC.split()[0] in flags:
         return False
-    if jax.devices()[0].platform == "tpu" or DETERMINISTIC in os.environ.get("XLA_FLAGS", ""):
+    if jax.default_backend() == "tpu" or keras.distribution.distribution():
         return False
     part = jax.ShapeDtypeStruct((*by_head.shape[:2], *by_head.shape[3:]), by_head.dtype)
-    return keras_nn._can_use_flash_attention(part, part, part, None)
+    return part.shape[1] % 2 == 0 and keras_nn._can_use_flash_attention(part, part, part, None)
 
 
 def first_seed(dropout: keras.layers.Dropout) -> int:

@@ -40,8 +40,8 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
     The class keeps KerasHub's name, which is part of the paths in files of weights.
 
     `attention_dropout` is the rate of attention's weights; by default it is `dropout`, as in BERT.
-    On JAX, attention without it is Keras' one operation, which takes a fused kernel if it can; with
-    it, in half precision on one card of NVIDIA's, it is that kernel's, which drops as well.
+    On JAX, attention without it is Keras' one operation, which takes a fused kernel if it can;
+    with it, `jax_operations.can_drop_at_once` says where that kernel drops as well.
 
     It supports BERT's variant alone: normalisation after the residual. Where one of its layers is
     quantized, adapted by Keras or watched (GPTQ, AWQ), or without a mask, it is KerasHub's.
@@ -59,7 +59,7 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         A float tensor [B, S, H].
     """
 
-    recompute = False
+    recompute, _seed_on_jax = False, 0
 
     def __init__(self, *args: object, attention_dropout: float | None = None, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -119,9 +119,10 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
 
     def _products(self, attention: keras.layers.MultiHeadAttention) -> list[keras.layers.Layer]:
         """The layers whose kernels `call` reads."""
-        names = ("query", "key", "value", "output")
-        projections = [getattr(attention, f"{name}_dense") for name in names]
-        return [*projections, self._feedforward_intermediate_dense, self._feedforward_output_dense]
+        parts = [
+            getattr(attention, f"{name}_dense") for name in ("query", "key", "value", "output")
+        ]
+        return [*parts, self._feedforward_intermediate_dense, self._feedforward_output_dense]
 
     def _widen(self, x: keras.KerasTensor, training: bool | None) -> keras.KerasTensor:
         """The first layer of the feed-forward network, [B · S, intermediate_dim]."""
@@ -156,8 +157,7 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         by_head = ops.reshape(projected, (batch_size, length, 3, self.num_heads, head_dim))
         rate = dropout.rate if training else 0.0
         if _ON_JAX and (not rate or jax_operations.can_drop_at_once(by_head)):
-            seed = self._seed_on_jax if rate else 0
-            heads = jax_operations.attend_at_once(by_head, padding_mask, rate, seed)
+            heads = jax_operations.attend_at_once(by_head, padding_mask, rate, self._seed_on_jax)
             return ops.reshape(heads, (-1, hidden_dim))
         by_part = ops.transpose(by_head, (2, 0, 3, 1, 4))  # [3, B, N, S, D]
         query, key, value = ops.unstack(by_part, 3, axis=0)

@@ -3,10 +3,12 @@
 B rows of a replica, N micro-batches that they are cut into.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import tensorflow as tf
+from tensorflow.python.eager import backprop
 
 from spanbert_tf.models.micro_batches import add_up_on_tensorflow
 
@@ -221,3 +223,10 @@ class TrainStep:
         seeds = [scope.get_current_value(state) for state in states]
         # Outputs are large, and hardly ever needed.
         return gradients, seeds, outputs if self._compile_metrics else None, sums, further_loss
+
+
+def add_in_order(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor:
+    """The sum of gradients of one value; TensorFlow's of rows of tables, and of lists."""
+    if all(isinstance(one, tf.Tensor) and one.dtype != tf.variant for one in gradients):
+        return functools.reduce(tf.add, gradients)
+    return backprop._aggregate_grads(gradients)

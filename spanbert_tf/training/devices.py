@@ -9,11 +9,12 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.eager import backprop
 
 from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
 from spanbert_tf.errors import ConfigurationError, MismatchError
 from spanbert_tf.terminal import print_line
-from spanbert_tf.training.ordered_sums import keep_order_of_sums
 from spanbert_tf.training.run_directory import AnyConfig
 from spanbert_tf.training.tpu import join_tpu
 from spanbert_tf.training.workers import join_processes, join_workers, worker_number
@@ -23,6 +24,8 @@ if _ON_JAX := keras.backend.backend() == "jax":
     from jax.experimental import multihost_utils
 
     from spanbert_tf.layers.jax_operations import DETERMINISTIC
+else:
+    from spanbert_tf.models.train_step import add_in_order
 
 NVIDIA_CARD = "/dev/nvidia0"  # of the driver; a container that is given the card has it
 # Below this width a step is many small operations, which half precision makes no faster.
@@ -154,6 +157,19 @@ class Devices:
 
         sums = self.strategy.run(sum_over_replicas, args=(value,))
         return self.strategy.experimental_local_results(sums)[0]
+
+
+def keep_order_of_sums() -> None:
+    """From now on TensorFlow adds in the order in which the code does, whatever runs beside it.
+
+    `tf.GradientTape` adds up the gradients of what is used several times by `AddN`, which begins
+    with the first summand whose memory it may overwrite. Which one depends on what other threads
+    have finished, and so do the last bits. TensorFlow has no switch for that, so a function takes
+    its own's place; and its rewriter, which makes an `AddN` of any additions by name, is off.
+    """
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+    ordered = backprop._default_vspace._replace(aggregate_fn=add_in_order)
+    pywrap_tfe.TFE_Py_RegisterVSpace(ordered)
 
 
 def _process_number(strategy: tf.distribute.Strategy) -> int:

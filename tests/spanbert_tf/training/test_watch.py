@@ -177,6 +177,27 @@ def test_log_has_the_means_since_the_line_before(tmp_path):
     assert all(line["tokens_per_second"] > 0 for line in lines if "loss" in line)
 
 
+def test_results_of_a_step_are_not_read_before_they_are_due(tmp_path):
+    """To read them is to wait for the device, which has nothing to do until the next step."""
+
+    class Unreadable:
+        def __array__(self, *arguments, **options):
+            raise AssertionError("read")
+
+        __float__ = __array__
+
+    job, model = Numbers(9, log_every=9), _make_model()
+    checkpoints = Checkpoints(str(tmp_path / "checkpoints"), model, best=job.best, max_to_keep=1)
+    with Watch(job, model, checkpoints, str(tmp_path), Devices(job.config.training), 0) as watch:
+        callbacks = watch.until(9)
+        callbacks.on_train_begin()
+        callbacks.on_epoch_begin(0)
+        for step in range(1, 4):
+            callbacks.on_train_batch_begin(step)
+            callbacks.on_train_batch_end(step, {"loss": Unreadable()})
+            assert watch.step == step
+
+
 def test_a_loop_of_steps_ends_where_something_is_due(tmp_path):
     """Lines, checkpoints and evaluations are those of a run whose executions have one step."""
     ends, due, runs = [], {"log_every": 6, "evaluate_every": 10, "save_every": 7}, []

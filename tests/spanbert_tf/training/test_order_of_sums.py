@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from spanbert_tf.training.ordered_sums import keep_order_of_sums
+from spanbert_tf.training.devices import keep_order_of_sums
 
 SUMMANDS = (-1e8, 1e8, 1.0)  # from the left 1, from the right 0
 
