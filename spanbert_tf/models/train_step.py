@@ -226,7 +226,8 @@ class TrainStep:
 
 
 def add_in_order(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor:
-    """The sum of gradients of one value; TensorFlow's of rows of tables, and of lists."""
-    if all(isinstance(one, tf.Tensor) and one.dtype != tf.variant for one in gradients):
-        return functools.reduce(tf.add, gradients)
-    return backprop._aggregate_grads(gradients)
+    """The sum of gradients of one value; TensorFlow's of rows of tables alone, and of lists."""
+    are_rows = all(isinstance(one, tf.IndexedSlices) for one in gradients)
+    if are_rows or gradients[0].dtype == tf.variant:
+        return backprop._aggregate_grads(gradients)
+    return functools.reduce(tf.add, map(tf.convert_to_tensor, gradients))

@@ -37,6 +37,21 @@ def test_gradients_are_added_in_one_order_whichever_memory_is_free(fresh):
     assert float(gradient(*summands)) == 1.0
 
 
+def test_rows_of_a_table_are_added_in_their_order_to_what_the_whole_table_gets():
+    """As of an encoder's tokens, which the heads multiply with, too."""
+
+    @tf.function
+    def gradient(first, second, third):
+        table = tf.zeros([1])
+        with tf.GradientTape() as tape:
+            tape.watch(table)
+            y = [_with_gradient(table, first), _with_gradient(table, second)]
+            y = tf.stack([*y, third * tf.gather(table, [0])])
+        return tape.gradient(y, table)
+
+    assert gradient(*(tf.constant([value]) for value in SUMMANDS)).numpy().tolist() == [1.0]
+
+
 @pytest.mark.parametrize("names", ["abc", "cba"])
 def test_sums_keep_their_order_whatever_their_parts_are_called(names):
     """The rewriter of arithmetic sorts by names."""
