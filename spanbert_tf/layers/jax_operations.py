@@ -2,6 +2,7 @@
 
 import math
 import os
+import zlib
 from collections.abc import Callable, Sequence
 
 import jax
@@ -13,7 +14,7 @@ from keras.src.backend.jax import nn as keras_nn
 # Triton have no settings then, which JAX 0.11 fails of.
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true --xla_gpu_enable_triton_gemm=false"
 # XLA ends the process when it records an attention that drops (JAX 0.11: `local_device_ordinal`).
-_UNRECORDED = "--xla_gpu_enable_command_buffer="
+_RECORDED = "--xla_gpu_enable_command_buffer"
 
 
 def draw_bits(seed: jax.Array, shape: Sequence[int], num_kept: int) -> jax.Array:
@@ -93,8 +94,9 @@ def can_drop_at_once(by_head: jax.Array) -> bool:
     that was not stopped, so a run that is to have the same bits does without. Of several devices
     each would drop the same.
     """
-    flags = os.environ.get("XLA_FLAGS", "").split()
-    if _UNRECORDED not in flags or DETERMINISTIC.split()[0] in flags:
+    flags = dict(flag.partition("=")[::2] for flag in os.environ.get("XLA_FLAGS", "").split())
+    is_recorded = flags.get(_RECORDED, "all") != ""
+    if is_recorded or flags.get(DETERMINISTIC.partition("=")[0], "false") != "false":
         return False
     if jax.default_backend() == "tpu" or keras.distribution.distribution():
         return False
@@ -103,9 +105,9 @@ def can_drop_at_once(by_head: jax.Array) -> bool:
 
 
 def first_seed(dropout: keras.layers.Dropout) -> int:
-    """That of a new layer, another one for each layer and run; 0 where `plan` only describes it."""
+    """That of a new layer: another one for each layer and run, or layer where a graph makes it."""
     seed = dropout.seed_generator.state.value[0]
-    return 0 if isinstance(seed, jax.core.Tracer) else int(seed)
+    return zlib.crc32(dropout.path.encode()) if isinstance(seed, jax.core.Tracer) else int(seed)
 
 
 def attend_at_once(by_head: jax.Array, is_token: jax.Array, rate: float, seed: int) -> jax.Array:
@@ -122,7 +124,7 @@ def attend_at_once(by_head: jax.Array, is_token: jax.Array, rate: float, seed: i
     """
     query, key, value = keras.ops.unstack(by_head, 3, axis=2)  # [B, S, N, D]
     batch_size, length, _, head_dim = query.shape
-    mask = is_token.astype("bool")[:, None, None, :]
+    mask = keras.ops.cast(is_token, "bool")[:, None, None, :]
     mask = jnp.broadcast_to(mask, (batch_size, 1, length, length))  # cuDNN's takes no other
     if rate:
         from jax._src.cudnn.fused_attention_stablehlo import dot_product_attention

@@ -19,6 +19,9 @@ from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import Job, TrainingDiverged, check_best
 from spanbert_tf.training.metrics_log import MetricsLog, Profile
 
+if keras.backend.backend() == "jax":
+    import jax
+
 _MILLISECONDS_BETWEEN_QUESTIONS = 2_000  # much less than the notice of a machine's end
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -191,6 +194,7 @@ class Watch(keras.callbacks.Callback):
             or self.step % self._training.max_skipped_steps < self._executed
             or self._is_log_due(self.step)
             or self._is_save_due()
+            or self.step in self._profile.ends
         )
 
     def stop_on_signal(self) -> None:
@@ -288,11 +292,15 @@ class Watch(keras.callbacks.Callback):
 
 
 class _Unread(keras.callbacks.CallbackList):
-    """Keras' list, which would fetch the results of every step: to wait for them is to leave the
-    device idle until the next step is there.
-    """
+    """Keras' list; it would fetch each step's results, and leave the device idle meanwhile."""
+
+    _before: dict | None = None
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        if keras.backend.backend() == "jax":
+            # One more than runs: of many, signals wait for all, and processors for each other.
+            jax.block_until_ready(self._before)
+            self._before = logs
         super().on_train_batch_end(batch)
 
 
