@@ -73,9 +73,11 @@ def import_keras(*, leaves_cards: bool = False) -> None:
     try:
         with _hidden([name for name in UNUSED if not (on_jax and name == "jax")]):
             import keras_hub  # noqa: F401
-        if on_jax or leaves_cards:  # TensorFlow would take, and keep, the whole memory of a GPU
-            import tensorflow as tf
+        import tensorflow as tf
 
+        # As a run has it (`keep_order_of_sums`), whose scores are `evaluate`'s to the bit.
+        tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+        if on_jax or leaves_cards:  # TensorFlow would take, and keep, the whole memory of a GPU
             tf.config.set_visible_devices([], "GPU")
         gc.freeze()
     finally:
