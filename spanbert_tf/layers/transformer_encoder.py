@@ -119,10 +119,9 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
 
     def _products(self, attention: keras.layers.MultiHeadAttention) -> list[keras.layers.Layer]:
         """The layers whose kernels `call` reads."""
-        parts = [
-            getattr(attention, f"{name}_dense") for name in ("query", "key", "value", "output")
-        ]
-        return [*parts, self._feedforward_intermediate_dense, self._feedforward_output_dense]
+        names = ("query", "key", "value", "output")
+        projections = [getattr(attention, f"{name}_dense") for name in names]
+        return [*projections, self._feedforward_intermediate_dense, self._feedforward_output_dense]
 
     def _widen(self, x: keras.KerasTensor, training: bool | None) -> keras.KerasTensor:
         """The first layer of the feed-forward network, [B · S, intermediate_dim]."""

@@ -61,9 +61,9 @@ class Devices:
     def __init__(
         self, training: TrainingConfig | FinetuningTrainingConfig, num_devices: int | None = None
     ) -> None:
-        if _ON_JAX and training.deterministic:  # before JAX sees the devices
-            flags = os.environ.get("XLA_FLAGS", "")
-            os.environ["XLA_FLAGS"] = f"{flags} {DETERMINISTIC}".strip()
+        flags = os.environ.get("XLA_FLAGS", "")
+        if _ON_JAX and training.deterministic and DETERMINISTIC not in flags:
+            os.environ["XLA_FLAGS"] = f"{flags} {DETERMINISTIC}".strip()  # before JAX sees devices
         self.strategy = make_strategy(training, num_devices)
         self.num_replicas = _num_replicas(self.strategy)
         self.are_several = training.strategy == "multi_worker"
