@@ -73,16 +73,22 @@ def import_keras(*, leaves_cards: bool = False) -> None:
     try:
         with _hidden([name for name in UNUSED if not (on_jax and name == "jax")]):
             import keras_hub  # noqa: F401
-        import tensorflow as tf
-
-        # As a run has it (`keep_order_of_sums`), whose scores are `evaluate`'s to the bit.
-        tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+        keep_arithmetic()  # as a run has it, whose scores are `evaluate`'s to the bit
         if on_jax or leaves_cards:  # TensorFlow would take, and keep, the whole memory of a GPU
+            import tensorflow as tf
+
             tf.config.set_visible_devices([], "GPU")
         gc.freeze()
     finally:
         if is_collecting:
             gc.enable()
+
+
+def keep_arithmetic() -> None:
+    """From now on TensorFlow leaves additions as they are; it makes one, by name, of any chain."""
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
 
 
 def import_figure() -> type:

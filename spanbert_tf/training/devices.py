@@ -14,6 +14,7 @@ from tensorflow.python.eager import backprop
 
 from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
 from spanbert_tf.errors import ConfigurationError, MismatchError
+from spanbert_tf.lazy import keep_arithmetic
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.run_directory import AnyConfig
 from spanbert_tf.training.tpu import join_tpu
@@ -165,9 +166,9 @@ def keep_order_of_sums() -> None:
     `tf.GradientTape` adds up the gradients of what is used several times by `AddN`, which begins
     with the first summand whose memory it may overwrite. Which one depends on what other threads
     have finished, and so do the last bits. TensorFlow has no switch for that, so a function takes
-    its own's place; and its rewriter, which makes an `AddN` of any additions by name, is off.
+    its own's place.
     """
-    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+    keep_arithmetic()
     ordered = backprop._default_vspace._replace(aggregate_fn=add_in_order)
     pywrap_tfe.TFE_Py_RegisterVSpace(ordered)
 

@@ -1,9 +1,13 @@
 """Sums that rounding tells apart by their order."""
 
+import subprocess
+import sys
+
 import pytest
 import tensorflow as tf
 
-from spanbert_tf.training.devices import keep_order_of_sums
+from spanbert_tf.config import load_config
+from spanbert_tf.training.devices import Devices
 
 SUMMANDS = (-1e8, 1e8, 1.0)  # from the left 1, from the right 0
 
@@ -15,7 +19,7 @@ def _with_gradient(x, gradient):
 
 @pytest.fixture(autouse=True)
 def ordered():
-    keep_order_of_sums()
+    Devices(load_config("spanbert_tiny", ["training.strategy=one_device"]).training)
 
 
 @pytest.mark.parametrize("fresh", range(3))
@@ -50,6 +54,30 @@ def test_rows_of_a_table_are_added_in_their_order_to_what_the_whole_table_gets()
         return tape.gradient(y, table)
 
     assert gradient(*(tf.constant([value]) for value in SUMMANDS)).numpy().tolist() == [1.0]
+
+
+COMMAND = """
+from spanbert_tf.lazy import import_keras
+
+import_keras()
+import tensorflow as tf
+
+@tf.function
+def total(*summands):
+    first, second, third = (
+        tf.multiply(summand, summands[-1], name=name)
+        for name, summand in zip("cba", summands, strict=True)
+    )
+    return first + second + third
+
+print(float(total(*map(tf.constant, (-1e8, 1e8, 1.0)))))
+"""
+
+
+def test_a_command_that_trains_nothing_adds_as_a_run_does():
+    """Else the scores that a run writes would be others than those of `evaluate`."""
+    child = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True)
+    assert child.stdout == "1.0\n", child.stderr[-2000:]
 
 
 @pytest.mark.parametrize("names", ["abc", "cba"])

@@ -3,6 +3,8 @@ import errno
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -180,11 +182,15 @@ def test_log_has_the_means_since_the_line_before(tmp_path):
 def test_results_of_a_step_are_not_read_before_they_are_due(tmp_path):
     """To read them is to wait for the device, which has nothing to do until the next step."""
 
-    class Unreadable:
-        def __array__(self, *arguments, **options):
-            raise AssertionError("read")
+    read = []
 
-        __float__ = __array__
+    class Result:
+        def __float__(self):
+            read.append(self)  # Keras catches what is raised here
+            return 0.0
+
+        def __array__(self, *arguments, **options):
+            return np.array(float(self))
 
     job, model = Numbers(9, log_every=9), _make_model()
     checkpoints = Checkpoints(str(tmp_path / "checkpoints"), model, best=job.best, max_to_keep=1)
@@ -194,8 +200,50 @@ def test_results_of_a_step_are_not_read_before_they_are_due(tmp_path):
         callbacks.on_epoch_begin(0)
         for step in range(1, 4):
             callbacks.on_train_batch_begin(step)
-            callbacks.on_train_batch_end(step, {"loss": Unreadable()})
+            callbacks.on_train_batch_end(step, {"loss": Result()})
             assert watch.step == step
+    assert not read
+
+
+WAITING = """
+import keras
+
+from spanbert_tf.training.watch import _Unread
+
+class Result:
+    def __init__(self, step):
+        self.step = step
+
+    def block_until_ready(self):
+        print("waits for", self.step)
+
+end = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: print("ends", step))
+callbacks = _Unread([end])
+for step in (1, 2, 3):
+    callbacks.on_train_batch_end(step, {"loss": Result(step)})
+"""
+
+
+def test_on_jax_one_step_waits_at_the_device():
+    """Signals would wait for all that do, and processors that share many stand still."""
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", WAITING]
+    child = subprocess.run(command, env=environment, capture_output=True, text=True)
+    said = ["ends 1", "waits for 1", "ends 2", "waits for 2", "ends 3"]
+    assert child.stdout.splitlines() == said, child.stderr[-2000:]
+
+
+def test_a_profile_begins_and_ends_when_the_steps_before_are_done(tmp_path, monkeypatch):
+    """To read how many updates were left out is to wait for the device."""
+    read, read_skipped = [], Watch._stop_on_divergence
+
+    def note(self):
+        read.append(self.step)
+        read_skipped(self)
+
+    monkeypatch.setattr(Watch, "_stop_on_divergence", note)
+    _train(tmp_path, Numbers(6, log_every=99, profile_steps=[3, 4]))
+    assert read == [2, 4, 6]
 
 
 def test_a_loop_of_steps_ends_where_something_is_due(tmp_path):
