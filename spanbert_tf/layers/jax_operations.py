@@ -104,10 +104,10 @@ def can_drop_at_once(by_head: jax.Array) -> bool:
     return part.shape[1] % 2 == 0 and keras_nn._can_use_flash_attention(part, part, part, None)
 
 
-def first_seed(dropout: keras.layers.Dropout) -> int:
-    """That of a new layer: another one for each layer and run, or layer where a graph makes it."""
+def first_seed(dropout: keras.layers.Dropout, path: str) -> int:
+    """That of the layer at `path`: another one for each layer and run, or layer in a graph."""
     seed = dropout.seed_generator.state.value[0]
-    return zlib.crc32(dropout.path.encode()) if isinstance(seed, jax.core.Tracer) else int(seed)
+    return zlib.crc32(path.encode()) if isinstance(seed, jax.core.Tracer) else int(seed)
 
 
 def attend_at_once(by_head: jax.Array, is_token: jax.Array, rate: float, seed: int) -> jax.Array:

@@ -76,7 +76,8 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         self._self_attention_layer._dropout_layer.rate = of_attention
         self._self_attention_dropout.rate = self._feedforward_dropout.rate = own
         if _ON_JAX and of_attention:
-            self._seed_on_jax = jax_operations.first_seed(self._self_attention_layer._dropout_layer)
+            dropout = self._self_attention_layer._dropout_layer  # not built: it has no path itself
+            self._seed_on_jax = jax_operations.first_seed(dropout, self.path)
 
     def get_config(self) -> dict:
         """As in Keras."""

@@ -63,6 +63,26 @@ is_late = xla_bridge.backends_are_initialized()
 Devices(config.training)
 print(json.dumps([is_late, os.environ["XLA_FLAGS"]]))
 """
+SEEDS_IN_A_GRAPH = """
+import json
+
+from spanbert_tf.layers.transformer_encoder import TransformerEncoder
+from spanbert_tf.studies.compiled_step import undrawn
+
+
+def build():
+    import keras
+
+    x, is_token = keras.Input((8, 64)), keras.Input((8,), dtype="int32")
+    layers = [TransformerEncoder(128, 2, dropout=0.1) for _ in range(2)]
+    outputs = x
+    for layer in layers:
+        outputs = layer(outputs, padding_mask=is_token)
+    return layers
+
+
+print(json.dumps([layer._seed_on_jax for layer in undrawn(build)]))
+"""
 UNRECORDED = "--xla_gpu_enable_command_buffer="
 
 
@@ -90,6 +110,11 @@ def test_attention_drops_by_the_same_numbers_forward_and_backward_and_others_in_
     )
     assert forward == backward
     assert len(forward) == 2
+
+
+def test_each_layer_of_a_model_that_has_no_values_has_numbers_of_its_own():
+    first, second = _run(SEEDS_IN_A_GRAPH, "")
+    assert first != second
 
 
 @pytest.mark.parametrize("flags", ["", f"{UNRECORDED} --xla_gpu_deterministic_ops=true"])
