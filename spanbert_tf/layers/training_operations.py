@@ -15,7 +15,6 @@ elif keras.backend.backend() == "jax":
     from spanbert_tf.layers import jax_operations
 
 _RANGE = 2**16  # of a random number
-_HALF = ("bfloat16", "float16")
 _OWN_BITS = ("tensorflow", "jax")  # backends with a generator of 16 bits a value
 
 
@@ -44,8 +43,7 @@ def draw_kept(layer: keras.layers.Dropout, shape: Sequence) -> tuple[keras.Keras
     """Which values a layer keeps, bool in the given shape, and what those are multiplied with."""
     # Of the numbers that 16 bits can be, neither none nor all.
     num_kept = min(max(round((1 - layer.rate) * _RANGE), 1), _RANGE - 1)
-    on_jax = keras.backend.backend() == "jax"
-    draw = jax_operations.draw_bits if on_jax else _draw_bits
+    draw = jax_operations.draw_bits if keras.backend.backend() == "jax" else _draw_bits
     return draw(layer.seed_generator.next(), shape, num_kept), _RANGE / num_kept
 
 
@@ -60,6 +58,24 @@ def _draw_bits(seed: keras.KerasTensor, shape: Sequence, num_kept: int) -> keras
     )
     halves = tf.reshape(tf.bitcast(words, tf.int16), [-1])[:size]
     return tf.reshape(halves < num_kept - _RANGE // 2, shape)
+
+
+def project_at_once(x: Any, kernels: Sequence[Any]) -> Any:
+    """`x` [R, H] times K kernels [H, H] beside each other, [R, K · H]; the joined are not kept."""
+    if keras.backend.backend() != "tensorflow":
+        return keras.ops.matmul(x, keras.ops.concatenate(kernels, axis=1))
+
+    @tf.custom_gradient
+    def project(x: tf.Tensor, *kernels: tf.Tensor) -> tuple[tf.Tensor, object]:
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            with tf.control_dependencies([upstream]):  # or it would be the first one, held so long
+                joined = tf.concat(kernels, axis=1)
+            of_kernels = tf.split(tf.matmul(x, upstream, transpose_a=True), len(kernels), axis=1)
+            return tf.matmul(upstream, joined, transpose_b=True), *of_kernels
+
+        return tf.matmul(x, tf.concat(kernels, axis=1)), gradient
+
+    return project(x, *kernels)
 
 
 def training_attention(
@@ -124,14 +140,11 @@ def training_gelu(x: keras.KerasTensor) -> keras.KerasTensor:
     times as slow as `erf`, eight times in bfloat16, and keeps every piece; this one keeps the
     derivative. Inference keeps the backends', which TensorFlow makes part of the matrix product.
     """
-    if keras.backend.backend() == "tensorflow":
-        return _gelu_on_tensorflow(x)
     if keras.backend.backend() == "jax":
         return jax_operations.gelu(x, _gaussian)
-    return keras.activations.gelu(x)
+    if keras.backend.backend() != "tensorflow":
+        return keras.activations.gelu(x)
 
-
-def _gelu_on_tensorflow(x: Any) -> Any:
     @tf.custom_gradient
     def gelu(x: tf.Tensor) -> tuple[tf.Tensor, object]:
         values, shares, densities = _gaussian(x, tf.math.erf)
@@ -150,14 +163,12 @@ def _gaussian(x: Any, erf: Callable[[Any], Any]) -> tuple[Any, Any, Any]:
     return values, shares, densities
 
 
-def apply_layer_norm(
-    layer: keras.layers.LayerNormalization, x: keras.KerasTensor
-) -> keras.KerasTensor:
+def apply_layer_norm(layer: keras.layers.LayerNormalization, x: Any) -> Any:
     """What the layer computes of [..., H], over the last axis.
 
     Values in half precision on JAX go through the memory once; everything else is left to Keras.
     """
-    is_half = keras.backend.standardize_dtype(x.dtype) in _HALF
+    is_half = keras.backend.standardize_dtype(x.dtype) in ("bfloat16", "float16")
     if keras.backend.backend() != "jax" or not is_half:
         return layer(x)
     return jax_operations.normalize(x, layer.gamma.value, layer.beta.value, layer.epsilon)

@@ -55,10 +55,13 @@ def add_up_on_tensorflow(
         ]
         return number + 1, *added
 
+    # Zeros that are known when the graph is optimised become constants, which are never freed, and
+    # to which nothing can be added in place.
+    zeros = [tf.raw_ops.Empty(shape=v.shape, dtype=tf.float32, init=True) for v in variables]
     _, *sums = tf.while_loop(
         lambda number, *sums: number < count,
         add_gradients,
-        (tf.constant(0), *(tf.zeros(v.shape, tf.float32) for v in variables)),
+        (tf.constant(0), *zeros),
         parallel_iterations=1,  # as much memory as one micro-batch needs
         maximum_iterations=count,
     )

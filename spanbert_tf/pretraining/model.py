@@ -57,7 +57,6 @@ def compiled_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> Span
     model.compile(
         optimizer=pretraining_optimizer(model, config),
         accumulation_steps=config.training.accumulation_steps,
-        auto_scale_loss=False,  # the optimizer's own scale looks at all replicas
         jit_compile=config.training.jit_compile,
         steps_per_execution=config.training.steps_per_execution,
     )

@@ -161,7 +161,6 @@ def compile_task(model: keras_hub.models.Task, config: FinetuningConfig, num_ste
         optimizer=finetuning_optimizer(model, config.optimizer, num_steps=num_steps),
         metrics=None,  # beside those of the objective
         accumulation_steps=config.training.accumulation_steps,
-        auto_scale_loss=False,  # the optimizer's own scale looks at all replicas
         jit_compile=config.training.jit_compile,
         steps_per_execution=config.training.steps_per_execution,
     )
