@@ -176,6 +176,7 @@ class _Runs:
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "CUDA_VISIBLE_DEVICES": "-1",
         }
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # ours and the peers' as installed
         start = time.monotonic()
         with tempfile.TemporaryFile("w+") as said:
             child = subprocess.Popen(

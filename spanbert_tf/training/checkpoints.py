@@ -20,6 +20,7 @@ import tensorflow as tf
 from safetensors import SafetensorError, safe_open
 
 from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.contents import regular_size
 from spanbert_tf.training.checkpoint_files import (
     BEST,
     STATE_FILE,
@@ -221,9 +222,14 @@ class Checkpoints:
         had_damaged = any(name.startswith(_DAMAGED) for name in names_in(self._directory))
         for step in reversed(steps):
             path = self._path(STEP, step)
-            damage = find_damage(path)
-            if not damage:
+            # Beside the reading, which takes as long; what is read of a damaged one is overwritten.
+            checked = self._thread.submit(find_damage, path)
+            try:
                 self._read(path, self._state)
+            except (BadInputError, OSError, ValueError):
+                if not checked.result():
+                    raise
+            if not (damage := checked.result()):
                 self._held = step
                 break
             if self._writes:
@@ -288,8 +294,10 @@ class Checkpoints:
 
     def _read(self, path: str, variables: Mapping[str, keras.Variable]) -> None:
         base = read_description(path).get("base")
+        state = os.path.join(path, STATE_FILE)
+        regular_size(state)  # a pipe would be waited for
         try:
-            with safe_open(os.path.join(path, STATE_FILE), "numpy") as file:
+            with safe_open(state, "numpy") as file:
                 names = file.keys()
                 shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
                 if shapes != {name: tuple(v.shape) for name, v in variables.items()}:

@@ -68,6 +68,11 @@ def _flip_a_bit(path):
     path.write_bytes(content)
 
 
+def _put_a_pipe_at(path):
+    os.remove(path)
+    os.mkfifo(path)
+
+
 @pytest.mark.parametrize("scale_loss", [False, True])
 def test_training_goes_on_as_if_it_had_not_stopped(scale_loss, tmp_path):
     _saved(tmp_path, [3], scale_loss=scale_loss)
@@ -101,11 +106,20 @@ def test_nothing_to_restore(tmp_path):
         lambda path: _flip_a_bit(path / "state.safetensors"),
         lambda path: os.truncate(path / "state.safetensors", 10),
         lambda path: os.remove(path / "state.safetensors"),
+        lambda path: _put_a_pipe_at(path / "state.safetensors"),
         lambda path: os.remove(path / "checkpoint.json"),
         lambda path: (path / "checkpoint.json").write_text("{}"),
         lambda path: (path / "checkpoint.json").write_bytes(b""),
     ],
-    ids=["flipped bit", "truncated", "no state", "no description", "other json", "empty json"],
+    ids=[
+        "flipped bit",
+        "truncated",
+        "no state",
+        "pipe",
+        "no description",
+        "other json",
+        "empty json",
+    ],
 )
 def test_damaged_checkpoint_is_reported_and_the_one_before_used(damage, tmp_path):
     _saved(tmp_path, [2, 4])
@@ -116,6 +130,9 @@ def test_damaged_checkpoint_is_reported_and_the_one_before_used(damage, tmp_path
     assert checkpoints.restore() == 2
     (report,) = reports
     assert "step-00000004 is damaged" in report
+    expected = _weights(_saved(tmp_path / "other", [2]))
+    for value, actual in zip(expected, _weights(model), strict=True):
+        np.testing.assert_array_equal(actual, value)  # nothing of what is damaged
     _train(model, 2)
     checkpoints.save(4)  # the place is free again
     checkpoints.wait()
