@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import ml_dtypes
 import numpy as np
 import pytest
 from continued_runs import configured, save_encoder
@@ -117,40 +118,59 @@ def test_two_workers_train_what_one_does_also_after_a_preemption(
 
 
 _UPDATE = """
-import hashlib, sys
+import json, os, sys
 import keras, numpy as np, tensorflow as tf
 from spanbert_tf.training.optimizers import AdamW
 tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
-gradient = np.random.default_rng(1).normal(size=3_000_000).astype("float32")
+number = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+gradient = np.random.default_rng(number).normal(size=3_000_000).astype("float32")
 with strategy.scope():
     variable = keras.Variable(np.zeros_like(gradient), name="kernel")
-    optimizer = AdamW(learning_rate=0.1, weight_decay=0.0, epsilon=1.0, global_clipnorm=1.0)
+    optimizer = AdamW(
+        **{"learning_rate": 0.1, "weight_decay": 0.0, "epsilon": 1.0, "global_clipnorm": 1.0},
+        all_reduce_dtype=sys.argv[2] or None,
+    )
     optimizer.build([variable])
 step = tf.function(lambda: strategy.run(lambda: optimizer.apply([gradient], [variable])))
 step()
-norm = optimizer.gradient_norm.numpy().item().hex()
-print("updated:", norm, hashlib.sha256(variable.numpy()).hexdigest())
+np.savez(sys.argv[3].format(number), norm=optimizer.gradient_norm, updated=variable)
 """
 
 
-def test_workers_of_other_numbers_of_threads_have_the_same_bits():
-    """TensorFlow adds up a long array in as many parts as it has threads."""
+def _updates(tmp_path, nums_threads, dtype=""):
+    """Norm and variable of each of two workers after a step of their own gradients."""
     addresses = [f"localhost:{port}" for port in _free_ports(2)]
+    results = str(tmp_path / "{}.npz")
     workers = []
-    for number, num_threads in enumerate((1, 4)):
+    for number, num_threads in enumerate(nums_threads):
         task = {"type": "worker", "index": number}
         cluster = json.dumps({"cluster": {"worker": addresses}, "task": task})
-        command = [sys.executable, "-c", _UPDATE, str(num_threads)]
-        environment = {**os.environ, "TF_CONFIG": cluster}
-        workers.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        )
-    outputs = [worker.communicate(timeout=300)[0] for worker in workers]
-    first, second = (
-        [line for line in output.splitlines() if line.startswith("updated:")] for output in outputs
-    )
-    assert first == second != []
+        command = [sys.executable, "-c", _UPDATE, str(num_threads), dtype, results]
+        workers.append(subprocess.Popen(command, env={**os.environ, "TF_CONFIG": cluster}))
+    assert [worker.wait(timeout=300) for worker in workers] == [0, 0]
+    return [dict(np.load(results.format(number))) for number in range(2)]
+
+
+def test_workers_of_other_numbers_of_threads_have_the_same_bits(tmp_path):
+    """TensorFlow adds up a long array in as many parts as it has threads."""
+    first, second = _updates(tmp_path, (1, 4))
+    for name, value in first.items():
+        np.testing.assert_array_equal(second[name], value)
+
+
+def test_workers_may_add_up_in_bfloat16(tmp_path):
+    """Each sends eight bits of each value; the sum has eight as well."""
+    first, second = _updates(tmp_path, (1, 1), "bfloat16")
+    drawn = [np.random.default_rng(number).normal(size=3_000_000) for number in range(2)]
+    sent = [one.astype("float32").astype(ml_dtypes.bfloat16).astype("float32") for one in drawn]
+    total = sum(sent).astype(ml_dtypes.bfloat16).astype("float32")
+    np.testing.assert_allclose(first["norm"], np.linalg.norm(total), rtol=1e-4)
+    clipped = np.sqrt(1e-3) * total / np.linalg.norm(total)  # v is (1 - 0.999) of its square
+    expected = -0.1 * clipped / (1 + np.abs(clipped))
+    np.testing.assert_allclose(first["updated"], expected, rtol=1e-4, atol=1e-12)
+    for name, value in first.items():
+        np.testing.assert_array_equal(second[name], value)
 
 
 def test_a_chief_and_a_worker_mix_the_first_weights_in(tiny_records, tmp_path):
