@@ -52,6 +52,7 @@ _DAMAGE = (
 # (convert_segatron_to_huggingface.py).
 _PADDED = f"{_PREDICTIONS}.decoder_weight"
 _FUSED, _SEPARATE = ".attention.self.query_key_value.", ("query", "key", "value")
+_MOST_READ = 2**28  # bytes of a mapped file
 _HEAD_WIDTH = 64  # of all published BERT models; the weights do not tell
 _DROPOUT = 0.1  # of the original code
 _BERT_HF_EPSILON = 1e-5  # pretraining/fairseq/models/hf_bert.py of the original code
@@ -104,26 +105,51 @@ def write_safetensors(arrays: Mapping[str, Array], path: str) -> None:
 
 
 def read_pickled(path: str) -> dict[str, LazyArray]:
-    """All tensors of a .bin or .pt file as float32; as `_read_fairseq_file`."""
-    return _read_fairseq_file(path)[0]
+    """All tensors of a .bin or .pt file as float32; as `_PickledTensors`."""
+    return _PickledTensors(path).arrays
 
 
-def _read_fairseq_file(path: str) -> tuple[dict[str, LazyArray], str | None]:
-    """All tensors as float32 (a training checkpoint's are those of its model), and `args.arch`.
+class _PickledTensors:
+    """The tensors of a file as float32; of a training checkpoint those of its model.
 
     Only tensors and plain containers are read (`weights_only`), and the `argparse.Namespace` in
     which fairseq keeps its arguments.
+
+    Attributes:
+        arrays: by their names.
+        architecture: `args.arch`, if it is there.
     """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._is_mapped = zipfile.is_zipfile(path)  # otherwise of before PyTorch 1.6
+        self._load()
+        self.arrays = {
+            name: LazyArray(tensor.shape, functools.partial(self._read, name))
+            for name, tensor in self._tensors.items()
+        }
+
+    def _load(self) -> None:
+        content, self.architecture = _unpickled(self._path, self._is_mapped), None
+        if isinstance(content, dict) and isinstance(content.get("model"), dict):
+            self.architecture = getattr(content.get("args"), "arch", None)
+            content = content["model"]
+        self._tensors, self._num_read = _checked_tensors(self._path, content), 0
+
+    def _read(self, name: str) -> np.ndarray:
+        if self._is_mapped and self._num_read > _MOST_READ:
+            self._load()  # what is read of a mapping stays in memory as long as it
+        tensor = self._tensors[name]
+        self._num_read += tensor.numel() * tensor.element_size()
+        return tensor.clone().float().numpy()  # a mapping is kept by what is part of it
+
+
+def _unpickled(path: str, is_mapped: bool) -> object:
     import torch
 
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
-            content = torch.load(
-                path,
-                map_location="cpu",
-                weights_only=True,
-                mmap=zipfile.is_zipfile(path),  # otherwise of before PyTorch 1.6
-            )
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
     except pickle.UnpicklingError as error:
         raise BadInputError(
             f"{path}: holds more than tensors ({_refused(error)}), and loading it could run code; "
@@ -131,10 +157,12 @@ def _read_fairseq_file(path: str) -> tuple[dict[str, LazyArray], str | None]:
         ) from error
     except _DAMAGE as error:
         raise BadInputError(f"{path}: is damaged ({reason(error)[:200]}); copy it again") from error
-    architecture = None
-    if isinstance(content, dict) and isinstance(content.get("model"), dict):
-        architecture = getattr(content.get("args"), "arch", None)
-        content = content["model"]
+
+
+def _checked_tensors(path: str, content: object) -> dict[str, "torch.Tensor"]:  # noqa: F821
+    """The tensors of a dict, each of which has the values that it says."""
+    import torch
+
     if not isinstance(content, dict):
         raise BadInputError(f"{path}: holds no dict of tensors but {type(content).__name__}")
     tensors = {
@@ -153,11 +181,7 @@ def _read_fairseq_file(path: str) -> tuple[dict[str, LazyArray], str | None]:
                 f"{path}: {name[:200]!a} says {tensor.numel():,} values and holds fewer; save a "
                 "contiguous copy (`tensor.contiguous()`)"
             )
-    arrays = {
-        name: LazyArray(tensor.shape, lambda tensor=tensor: tensor.float().numpy())
-        for name, tensor in tensors.items()
-    }
-    return arrays, architecture
+    return tensors
 
 
 def with_standard_names(arrays: dict[str, Array]) -> dict[str, Array]:
@@ -251,9 +275,9 @@ def _read(
 ) -> Checkpoint:
     pieces = find_vocabulary(directory, path, vocabulary)
     casing = find_casing(directory, path, lowercase, strip_accents)
-    arrays, architecture = _read_fairseq_file(os.path.join(directory, file))
-    arrays = with_standard_names(arrays)
-    epsilon = _epsilon(arrays, architecture)
+    tensors = _PickledTensors(os.path.join(directory, file))
+    arrays = with_standard_names(tensors.arrays)
+    epsilon = _epsilon(arrays, tensors.architecture)
     if config_names(directory):
         sizes = read_sizes(directory, path)
         if "layer_norm_eps" not in read_config(directory, path)[0]:

@@ -1,18 +1,22 @@
 """A checkpoint's arrays are read one by one, and few are in memory at once."""
 
 import functools
+import pathlib
+import re
 import weakref
 
 import keras
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
 
+from spanbert_tf.conversion import torch_files
 from spanbert_tf.conversion.checkpoint import Checkpoint, LazyArray, expected_shapes
 from spanbert_tf.conversion.huggingface import write_huggingface
 from spanbert_tf.conversion.keras_presets import write_keras, write_keras_bert
 from spanbert_tf.conversion.tf1 import write_tf1
-from spanbert_tf.conversion.torch_files import read_safetensors, write_safetensors
+from spanbert_tf.conversion.torch_files import read_pickled, read_safetensors, write_safetensors
 from spanbert_tf.text.vocabulary import Casing
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "span", "a", "."]
@@ -88,3 +92,27 @@ def test_the_bytes_are_those_that_the_library_writes(tmp_path):
     for name, array in read_safetensors(str(tmp_path / "ours")).items():
         assert array.shape == arrays[name].shape
         np.testing.assert_array_equal(array, arrays[name])
+
+
+def _mapped_bytes(path):
+    """How much of a file this process has in memory by its mappings (proc(5), smaps)."""
+    text = pathlib.Path("/proc/self/smaps").read_text()
+    blocks = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", text, flags=re.M)
+    sizes = [re.search(r"^Rss: +(\d+) kB", block, re.M) for block in blocks if str(path) in block]
+    return sum(1024 * int(size[1]) for size in sizes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_file_of_pytorch_leaves_the_memory_while_it_is_read(dtype, tmp_path, monkeypatch):
+    most, size = 2**22, 2**18
+    monkeypatch.setattr(torch_files, "_MOST_READ", most)
+    tensors = {str(number): torch.randn(size).to(dtype) for number in range(32)}
+    path = tmp_path / "model.pt"
+    torch.save(tensors, path)
+    found = []
+    for name, array in read_pickled(str(path)).items():
+        values = np.asarray(array)
+        np.testing.assert_array_equal(values, tensors[name].float())
+        found.append((values, _mapped_bytes(path)))
+    mapped = [bytes_ for _, bytes_ in found]
+    assert 0 < max(mapped) < most + 2 * size * 4 < path.stat().st_size
