@@ -3,7 +3,8 @@
 import contextlib
 import gc
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import keras
 import keras_hub
@@ -326,13 +327,14 @@ def write_keras_bert(
     check_epsilon(checkpoint, "KerasHub's BERT")
     check_absolute(checkpoint, "KerasHub's BERT")
     found = checkpoint.found_parts()
-    backbone = _stock_backbone(checkpoint)
+    backbone = _stock_encoder_of(checkpoint)
     tokenizer = keras_hub.models.BertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
     facts = {"Converted from": published_name(checkpoint.path)}
     if MASKED_LM_HEAD in found:
         length = backbone.max_sequence_length
         preprocessor = keras_hub.models.BertMaskedLMPreprocessor(tokenizer, sequence_length=length)
-        masked_lm = keras_hub.models.BertMaskedLM(backbone, preprocessor)
+        with weights_are_loaded():
+            masked_lm = keras_hub.models.BertMaskedLM(backbone, preprocessor)
         parameters = masked_lm_parameters(masked_lm.masked_lm_head, backbone.hidden_dim)
         assign_parameters(parameters, checkpoint.arrays)
         write_preset(masked_lm, directory, facts=facts, overwrite=overwrite)
@@ -343,22 +345,23 @@ def write_keras_bert(
 
 def encoder_of(checkpoint: Checkpoint) -> SpanBertBackbone:
     """The encoder; where the checkpoint has no pooler, a new one."""
-    has_pooler = POOLER in checkpoint.found_parts()
-    with weights_are_loaded() if has_pooler else contextlib.nullcontext():
-        return _assigned(SpanBertBackbone(**checkpoint.sizes), checkpoint)
+    return _encoder(SpanBertBackbone, checkpoint, checkpoint.sizes)
 
 
-def _stock_backbone(checkpoint: Checkpoint) -> keras_hub.models.BertBackbone:
+def _stock_encoder_of(checkpoint: Checkpoint) -> keras_hub.models.BertBackbone:
     """The same as KerasHub's."""
     sizes = {name: checkpoint.sizes[name] for name in SIZES}
-    return _assigned(keras_hub.models.BertBackbone(**sizes), checkpoint)
+    return _encoder(keras_hub.models.BertBackbone, checkpoint, sizes)
 
 
-def _assigned(
-    backbone: keras_hub.models.Backbone, checkpoint: Checkpoint
+def _encoder(
+    kind: type[keras_hub.models.Backbone], checkpoint: Checkpoint, sizes: Mapping[str, Any]
 ) -> keras_hub.models.Backbone:
+    has_pooler = POOLER in checkpoint.found_parts()
+    with weights_are_loaded(has_pooler):
+        backbone = kind(**sizes)
     parameters = encoder_parameters(backbone)
-    if POOLER in checkpoint.found_parts():
+    if has_pooler:
         parameters += pooler_parameters(backbone)
     assign_parameters(parameters, checkpoint.arrays)
     return backbone
@@ -373,7 +376,7 @@ def print_gelu_difference(checkpoint: Checkpoint, whose: str) -> None:
     """
     tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
     rows, outputs = golden_rows(tokenizer), []
-    for make in (encoder_of, _stock_backbone):
+    for make in (encoder_of, _stock_encoder_of):
         gc.collect()  # one at a time: models hold themselves in circles
         outputs.append(encode_rows(make(checkpoint), rows))
     pairs = zip(*outputs, strict=True)

@@ -1,11 +1,7 @@
 """Layers that KerasHub does not have."""
 
 from spanbert_tf.layers.antecedent_scorer import AntecedentScorer
-from spanbert_tf.layers.bert_initializer import (
-    BertInitializer,
-    bert_initializer,
-    weights_are_loaded,
-)
+from spanbert_tf.layers.bert_initializer import bert_initializer, weights_are_loaded
 from spanbert_tf.layers.coreference_head import CoreferenceHead
 from spanbert_tf.layers.masked_lm_head import TiedEmbedding, masked_lm_head
 from spanbert_tf.layers.mention_scorer import MentionScorer
@@ -16,7 +12,6 @@ from spanbert_tf.layers.transformer_encoder import TransformerEncoder
 
 __all__ = [
     "AntecedentScorer",
-    "BertInitializer",
     "CoreferenceHead",
     "MentionScorer",
     "ScoringNetwork",

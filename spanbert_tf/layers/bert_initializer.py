@@ -12,21 +12,45 @@ import numpy as np
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
 
+_drawn = keras.initializers.TruncatedNormal.__call__
 _are_loaded = contextvars.ContextVar("_are_loaded", default=False)
 
 
-@keras.saving.register_keras_serializable(package="spanbert_tf")
-class BertInitializer(keras.initializers.TruncatedNormal):
-    """A truncated normal distribution; inside `weights_are_loaded` zeros, which cost nothing.
+def bert_initializer() -> keras.initializers.Initializer:
+    """BERT's initializer of kernels and embeddings: a normal cut at two deviations of 0.02."""
+    return keras.initializers.TruncatedNormal(stddev=0.02)
 
-    Each initializer takes its seed when it is made, so what others draw stays the same.
+
+@contextlib.contextmanager
+def weights_are_loaded(are_loaded: bool = True) -> Iterator[None]:
+    """For building a model all of whose weights are loaded before anything reads them.
+
+    BERT's first values, ours and KerasHub's, are zeros meanwhile, which cost nothing. (KerasHub has
+    no way to say so: its `from_preset` draws what it then overwrites.) Each initializer takes its
+    seed when it is made, so what others draw stays the same.
+
+    Args:
+        are_loaded: whether they are; if not, they are drawn as ever.
     """
+    token = _are_loaded.set(are_loaded)
+    keras.initializers.TruncatedNormal.__call__ = _zeros_or_drawn
+    try:
+        yield
+    finally:
+        _are_loaded.reset(token)
+        if not _are_loaded.get():
+            keras.initializers.TruncatedNormal.__call__ = _drawn
 
-    def __call__(self, shape: tuple[int, ...], dtype: str | None = None) -> keras.KerasTensor:
-        """First values of a variable."""
-        if _are_loaded.get():
-            return _zeros(shape, keras.backend.standardize_dtype(dtype))
-        return super().__call__(shape, dtype)
+
+def _zeros_or_drawn(
+    initializer: keras.initializers.TruncatedNormal,
+    shape: tuple[int, ...],
+    dtype: str | None = None,
+) -> keras.KerasTensor:
+    """First values of a variable; zeros for who is inside `weights_are_loaded`, in any thread."""
+    if _are_loaded.get():
+        return _zeros(shape, keras.backend.standardize_dtype(dtype))
+    return _drawn(initializer, shape, dtype)
 
 
 def _zeros(shape: tuple[int, ...], dtype: str) -> keras.KerasTensor:
@@ -39,22 +63,3 @@ def _zeros(shape: tuple[int, ...], dtype: str) -> keras.KerasTensor:
     memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     values = np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape)
     return tf.experimental.dlpack.from_dlpack(values.__dlpack__())
-
-
-def bert_initializer() -> BertInitializer:
-    """BERT's initializer of kernels and embeddings: a normal cut at two deviations of 0.02."""
-    return BertInitializer(stddev=0.02)
-
-
-@contextlib.contextmanager
-def weights_are_loaded(are_loaded: bool = True) -> Iterator[None]:
-    """For building a model all of whose weights are loaded before anything reads them.
-
-    Args:
-        are_loaded: whether they are; if not, they are drawn as ever.
-    """
-    token = _are_loaded.set(are_loaded)
-    try:
-        yield
-    finally:
-        _are_loaded.reset(token)
