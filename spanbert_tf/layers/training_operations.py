@@ -60,9 +60,9 @@ def _draw_bits(seed: keras.KerasTensor, shape: Sequence, num_kept: int) -> keras
     return tf.reshape(halves < num_kept - _RANGE // 2, shape)
 
 
-def project_at_once(x: Any, kernels: Sequence[Any]) -> Any:
+def project_at_once(x: Any, kernels: Sequence[Any], training: bool | None) -> Any:
     """`x` [R, H] times K kernels [H, H] beside each other, [R, K · H]; the joined are not kept."""
-    if keras.backend.backend() != "tensorflow":
+    if not training or keras.backend.backend() != "tensorflow":
         return keras.ops.matmul(x, keras.ops.concatenate(kernels, axis=1))
 
     @tf.custom_gradient

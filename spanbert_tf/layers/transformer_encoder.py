@@ -148,7 +148,7 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         parts = (attention.query_dense, attention.key_dense, attention.value_dense)
         kernels = [ops.reshape(part._kernel, (hidden_dim, hidden_dim)) for part in parts]
         biases = [ops.reshape(part.bias, (hidden_dim,)) for part in parts]
-        projected = project_at_once(x, kernels)  # [B · S, 3 H]
+        projected = project_at_once(x, kernels, training)  # [B · S, 3 H]
         projected = ops.add(projected, ops.concatenate(biases, axis=0))
         if any(part.lora_enabled for part in parts):
             # Beside the kernels: no gradient of these is computed, and in half precision a small

@@ -57,7 +57,7 @@ def test_joined_kernels_are_joined_again_for_the_gradient():
     def compute(upstream, x, *kernels):
         with tf.GradientTape() as tape:
             tape.watch([x, *kernels])
-            joined = project_at_once(x, kernels)
+            joined = project_at_once(x, kernels, training=True)
         return joined, *tape.gradient(joined, [x, *kernels], output_gradients=upstream)
 
     found, nodes = optimised_nodes(compute, *map(tf.constant, (upstream, x, *kernels)))
