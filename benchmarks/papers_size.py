@@ -162,6 +162,8 @@ class _Runs:
     def _begin(self, name: str, ending: str = "") -> None:
         """Removes what an earlier run wrote; a row that goes on gets links to what it begins with."""
         output = self._directory / (name + ending)
+        if output.is_file():  # predictions
+            output.unlink()
         shutil.rmtree(output, ignore_errors=True)
         if name in _GOES_ON:
             begun = self._directory / (_GOES_ON[name] + ending)

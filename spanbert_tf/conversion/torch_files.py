@@ -106,7 +106,7 @@ def write_safetensors(arrays: Mapping[str, Array], path: str) -> None:
 
 def read_pickled(path: str) -> dict[str, LazyArray]:
     """All tensors of a .bin or .pt file as float32; as `_PickledTensors`."""
-    return _PickledTensors(path).arrays
+    return _PickledTensors(path).arrays()
 
 
 class _PickledTensors:
@@ -116,7 +116,6 @@ class _PickledTensors:
     which fairseq keeps its arguments.
 
     Attributes:
-        arrays: by their names.
         architecture: `args.arch`, if it is there.
     """
 
@@ -124,7 +123,10 @@ class _PickledTensors:
         self._path = path
         self._is_mapped = zipfile.is_zipfile(path)  # otherwise of before PyTorch 1.6
         self._load()
-        self.arrays = {
+
+    def arrays(self) -> dict[str, LazyArray]:
+        """By their names."""
+        return {
             name: LazyArray(tensor.shape, functools.partial(self._read, name))
             for name, tensor in self._tensors.items()
         }
@@ -276,7 +278,7 @@ def _read(
     pieces = find_vocabulary(directory, path, vocabulary)
     casing = find_casing(directory, path, lowercase, strip_accents)
     tensors = _PickledTensors(os.path.join(directory, file))
-    arrays = with_standard_names(tensors.arrays)
+    arrays = with_standard_names(tensors.arrays())
     epsilon = _epsilon(arrays, tensors.architecture)
     if config_names(directory):
         sizes = read_sizes(directory, path)

@@ -33,13 +33,10 @@ def weights_are_loaded(are_loaded: bool = True) -> Iterator[None]:
         are_loaded: whether they are; if not, they are drawn as ever.
     """
     token = _are_loaded.set(are_loaded)
-    keras.initializers.TruncatedNormal.__call__ = _zeros_or_drawn
     try:
         yield
     finally:
         _are_loaded.reset(token)
-        if not _are_loaded.get():
-            keras.initializers.TruncatedNormal.__call__ = _drawn
 
 
 def _zeros_or_drawn(
@@ -47,10 +44,13 @@ def _zeros_or_drawn(
     shape: tuple[int, ...],
     dtype: str | None = None,
 ) -> keras.KerasTensor:
-    """First values of a variable; zeros for who is inside `weights_are_loaded`, in any thread."""
+    """First values of a variable; zeros inside `weights_are_loaded`."""
     if _are_loaded.get():
         return _zeros(shape, keras.backend.standardize_dtype(dtype))
     return _drawn(initializer, shape, dtype)
+
+
+keras.initializers.TruncatedNormal.__call__ = _zeros_or_drawn
 
 
 def _zeros(shape: tuple[int, ...], dtype: str) -> keras.KerasTensor:

@@ -11,7 +11,7 @@ import keras_hub
 
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.preset_files import head_options, read_heads
-from spanbert_tf.models.keras_hub_presets import is_task_preset
+from spanbert_tf.models.keras_hub_presets import task_class
 from spanbert_tf.models.pretraining_heads import (
     assign_rows,
     head_arrays,
@@ -153,7 +153,7 @@ def load_encoder_and_head(
         BadInputError: as `load_checked`.
     """
     for kind in (SpanBertMaskedLM, keras_hub.models.BertMaskedLM):
-        if is_task_preset(preset, kind):
+        if task_class(preset) == kind.__name__:
             with without_warning_of_new_heads():
                 masked_lm = load_checked(kind, preset, preprocessor=None)
             is_trained = getattr(masked_lm, "is_head_trained", True)  # KerasHub's does not say

@@ -57,7 +57,9 @@ def test_so_they_do_with_parts_that_stay_as_they_are(command, setting, hosts, pl
         np.testing.assert_allclose(values, others, atol=1e-5)
 
 
-def test_hosts_share_a_grid(hosts, place, tmp_path):
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_hosts_share_a_grid(backend, hosts, place, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", backend)
     words = [
         "--grid",
         "--set",

@@ -9,6 +9,7 @@ import keras_hub
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src.backend import random
 
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.outputs import OutputKind
@@ -197,14 +198,13 @@ def test_segabert_of_before_is_refused(positions, tmp_path):
 @pytest.fixture
 def drawn(monkeypatch):
     """The shapes of all first values that are drawn."""
-    shapes = []
-    draw = keras.initializers.TruncatedNormal.__call__
+    shapes, draw = [], random.truncated_normal
 
-    def draw_and_note(self, shape, dtype=None):
+    def draw_and_note(shape, *arguments, **options):
         shapes.append(tuple(shape))
-        return draw(self, shape, dtype)
+        return draw(shape, *arguments, **options)
 
-    monkeypatch.setattr(keras.initializers.TruncatedNormal, "__call__", draw_and_note)
+    monkeypatch.setattr(random, "truncated_normal", draw_and_note)
     return shapes
 
 

@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src.backend import random
 from record_files import random_records, write_records
 
 from spanbert_tf.config import load_config
@@ -398,11 +398,11 @@ def test_run_that_kept_no_checkpoints_is_finished(config, tiny_records, tmp_path
 
 def test_no_weight_is_drawn_that_a_checkpoint_has(copied_run, config, tiny_records, monkeypatch):
     longer = config.replace(training=config.training.replace(steps=13))
-    draw, drawn = keras.initializers.TruncatedNormal.__call__, []
+    draw, drawn = random.truncated_normal, []
     monkeypatch.setattr(
-        keras.initializers.TruncatedNormal,
-        "__call__",
-        lambda self, *shape, **options: drawn.append(shape) or draw(self, *shape, **options),
+        random,
+        "truncated_normal",
+        lambda shape, *more, **options: drawn.append(shape) or draw(shape, *more, **options),
     )
     run_pretraining(longer, tiny_records, copied_run)
     assert drawn == []
