@@ -48,9 +48,9 @@ def test_every_row_runs_with_its_peer(table):
 @pytest.mark.slow
 def test_what_a_row_reads_is_made_before_it_and_once(table):
     _, directory = table
-    for expected in (["from_fairseq", "to_tf1"], ["to_tf1"]):
+    for expected in (["from_fairseq", "to_tf1"], ["to_tf1"], ["fill_masks"]):  # the last: a file
         shutil.rmtree(directory / expected[0], ignore_errors=True)
-        result = run(directory, "--only", "to_tf1")
+        result = run(directory, "--only", expected[-1])
         assert re.findall(r"^(\w+) +\d", result.output, re.M) == expected
 
 

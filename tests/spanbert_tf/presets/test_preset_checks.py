@@ -226,6 +226,20 @@ def test_weights_that_are_loaded_are_not_drawn_first(backbone, drawn, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+def test_a_masked_lm_of_keras_hub_without_its_heads_weights_is_an_encoder(tmp_path):
+    backbone = keras_hub.models.BertBackbone(len(VOCABULARY), 1, 2, 8, 16, max_sequence_length=8)
+    preset = str(tmp_path / "preset")
+    tokenizer = keras_hub.models.BertTokenizer(VOCABULARY, lowercase=True)
+    preprocessor = keras_hub.models.BertMaskedLMPreprocessor(tokenizer, sequence_length=8)
+    keras_hub.models.BertMaskedLM(backbone, preprocessor).save_to_preset(preset)
+    assert load_encoder_and_head(preset)[1] is not None
+    os.remove(tmp_path / "preset" / "task.weights.h5")
+    encoder, head = load_encoder_and_head(preset)
+    assert head is None
+    for expected, actual in zip(backbone.get_weights(), encoder.get_weights(), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
 def test_weights_that_are_not_loaded_are_drawn(backbone, drawn, tmp_path):
     encoder = write(backbone, tmp_path / "encoder")
     with pytest.warns(UserWarning, match="no trained head"):
