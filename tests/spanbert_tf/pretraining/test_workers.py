@@ -124,7 +124,7 @@ from spanbert_tf.training.optimizers import AdamW
 tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 number = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-gradient = np.random.default_rng(number).normal(size=3_000_000).astype("float32")
+gradient = np.random.default_rng(int(sys.argv[4])).normal(size=3_000_000).astype("float32")
 with strategy.scope():
     variable = keras.Variable(np.zeros_like(gradient), name="kernel")
     optimizer = AdamW(
@@ -138,8 +138,8 @@ np.savez(sys.argv[3].format(number), norm=optimizer.gradient_norm, updated=varia
 """
 
 
-def _updates(tmp_path, nums_threads, dtype=""):
-    """Norm and variable of each of two workers after a step of their own gradients."""
+def _updates(tmp_path, nums_threads, seeds, dtype=""):
+    """Norm and variable of each of two workers after a step of gradients that are drawn."""
     addresses = [f"localhost:{port}" for port in _free_ports(2)]
     results = str(tmp_path / "{}.npz")
     workers = []
@@ -147,6 +147,7 @@ def _updates(tmp_path, nums_threads, dtype=""):
         task = {"type": "worker", "index": number}
         cluster = json.dumps({"cluster": {"worker": addresses}, "task": task})
         command = [sys.executable, "-c", _UPDATE, str(num_threads), dtype, results]
+        command.append(str(seeds[number]))
         workers.append(subprocess.Popen(command, env={**os.environ, "TF_CONFIG": cluster}))
     assert [worker.wait(timeout=300) for worker in workers] == [0, 0]
     return [dict(np.load(results.format(number))) for number in range(2)]
@@ -154,14 +155,14 @@ def _updates(tmp_path, nums_threads, dtype=""):
 
 def test_workers_of_other_numbers_of_threads_have_the_same_bits(tmp_path):
     """TensorFlow adds up a long array in as many parts as it has threads."""
-    first, second = _updates(tmp_path, (1, 4))
+    first, second = _updates(tmp_path, (1, 4), seeds=(1, 1))
     for name, value in first.items():
         np.testing.assert_array_equal(second[name], value)
 
 
 def test_workers_may_add_up_in_bfloat16(tmp_path):
     """Each sends eight bits of each value; the sum has eight as well."""
-    first, second = _updates(tmp_path, (1, 1), "bfloat16")
+    first, second = _updates(tmp_path, (1, 1), (0, 1), "bfloat16")
     drawn = [np.random.default_rng(number).normal(size=3_000_000) for number in range(2)]
     sent = [one.astype("float32").astype(ml_dtypes.bfloat16).astype("float32") for one in drawn]
     total = sum(sent).astype(ml_dtypes.bfloat16).astype("float32")
