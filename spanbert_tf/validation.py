@@ -3,13 +3,14 @@
 A key's type and range stand beside its field, in pydantic's words; so does what is wrong with it.
 """
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.errors import BadInputError, ConfigurationError
 
 NotNegativeInt = Annotated[int, Field(ge=0)]
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -97,3 +98,18 @@ def largest_divisor(number: int, limit: int) -> int:
     """
     start = min(number, limit, _MAX_DIVISOR)
     return next(divisor for divisor in range(start, 0, -1) if number % divisor == 0)
+
+
+def whole_number(name: str, value: Any, least: int | None = None) -> int:
+    """An argument of a function as Python's integer; NumPy's are such, too.
+
+    Raises:
+        BadInputError: it is none, or less than `least`.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise BadInputError(f"{name}: must be a whole number, not {value!r}") from error
+    if least is not None and number < least:
+        raise BadInputError(f"{name}: {number} is less than {least}")
+    return number

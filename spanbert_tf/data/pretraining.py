@@ -3,7 +3,6 @@
 B rows, S positions, K prediction slots, W records of a chunk.
 """
 
-import operator
 import os
 
 import tensorflow as tf
@@ -28,6 +27,7 @@ from spanbert_tf.data.tfrecords import serialize_features
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.masking import MaskingOptions, SpanMasker
 from spanbert_tf.text.vocabulary import SpecialTokenIds
+from spanbert_tf.validation import whole_number
 
 
 def pretraining_dataset(
@@ -71,9 +71,9 @@ def pretraining_dataset(
         MismatchError: the records lack what `masking` or `segment_aware` needs.
     """
     options = MaskingOptions.of(masking)
-    batch_size = _whole_number("batch_size", batch_size, least=1)
-    seed = _whole_number("seed", seed)
-    first_batch = _whole_number("first_batch", first_batch, least=0)
+    batch_size = whole_number("batch_size", batch_size, least=1)
+    seed = whole_number("seed", seed)
+    first_batch = whole_number("first_batch", first_batch, least=0)
     directory = os.fspath(directory)
     info = PretrainingManifest.load(directory)
     info.check_fit(directory, split, segment_aware=segment_aware)
@@ -141,14 +141,3 @@ def _empty_record(info: PretrainingManifest) -> bytes:
     for annotation in info.annotations:
         lists += ANNOTATIONS[annotation]
     return serialize_features(dict.fromkeys(scalar_names(info), 0), dict.fromkeys(lists, b""))
-
-
-def _whole_number(name: str, value: int, least: int | None = None) -> int:
-    """An argument as Python's integer; NumPy's are such, too."""
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        raise BadInputError(f"{name}: must be a whole number, not {value!r}") from error
-    if least is not None and number < least:
-        raise BadInputError(f"{name}: {number} is less than {least}")
-    return number

@@ -98,7 +98,7 @@ class LabelClassifier(SpanBertTask):
         weighted_metrics: Sequence | None = None,
         **kwargs,
     ) -> None:
-        """Configures the model for training, see `Objectives.compile`.
+        """Configures the model for training, see `SpanBertTask.compile`.
 
         Args:
             optimizer: as there.

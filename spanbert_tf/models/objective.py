@@ -37,7 +37,7 @@ class ObjectiveSums(NamedTuple):
 
 
 class Objectives:
-    """The part of a task that training asks: `compile()` needs no loss, and `fit` no metrics.
+    """The part of a task that a batch passes: its loss and metrics are those of its objectives.
 
     A class has `objective_sums`; with one objective `_objective`, its name, and `_target_weights`,
     with several `objectives` and `target_counts`. Reported as metrics, each as a mean over the
@@ -46,52 +46,20 @@ class Objectives:
     """
 
     has_accuracy = True  # whether targets are right or wrong
-    accepts_loss = False  # whether outputs and labels are such as a Keras loss takes
     _objective: str
-    _learning_rate = 3e-5
     _objective_metrics: "ObjectiveMetrics | None" = None  # of a model that is compiled
-
-    def compile(
-        self,
-        optimizer: str | keras.Optimizer = "auto",
-        loss: str | keras.losses.Loss | None = "auto",
-        **kwargs,
-    ) -> None:
-        """Configures the model for training.
-
-        Args:
-            optimizer: `"auto"` (Adam), a name, or a `keras.Optimizer`.
-            loss: `"auto"` or `None`: the model's own, a mean over the targets of the global batch.
-                With another one, where the class takes it, Keras' own step trains.
-            **kwargs: as for `keras.Model.compile`, and `accumulation_steps`, see `TrainStep`.
-
-        Raises:
-            ValueError: another loss, and the model is trained by its own alone; or fewer than one
-                micro-batch.
-        """
-        is_own = loss is None or (isinstance(loss, str) and loss == "auto")
-        if not (is_own or self.accepts_loss):
-            raise ValueError(
-                f"loss must be 'auto' or None: {type(self).__name__} is trained by its own "
-                f"objective. Received: {loss!r}"
-            )
-        if isinstance(optimizer, str) and optimizer == "auto":
-            optimizer = keras.optimizers.Adam(self._learning_rate)
-        accumulation_steps = kwargs.get("accumulation_steps", 1)
-        if not isinstance(accumulation_steps, int) or accumulation_steps < 1:
-            raise ValueError(f"accumulation_steps must be 1 or more: {accumulation_steps!r}")
-        if getattr(optimizer, "dynamic_loss_scale", False):
-            kwargs["auto_scale_loss"] = False  # Keras' own beside it would divide a second time
-        # Keras 3.15 would keep those of a former call, such as that of KerasHub's constructor.
-        self._compile_loss = self._compile_metrics = self._objective_metrics = None
-        super().compile(optimizer=optimizer, loss=None if is_own else loss, **kwargs)
-        if is_own:
-            self._objective_metrics = ObjectiveMetrics(self.objectives, self.has_accuracy)
 
     @property
     def objectives(self) -> tuple[str, ...]:
         """Names of the objectives."""
         return (self._objective,)
+
+    def call(self, inputs: dict, training: bool | None = None, mask: None = None) -> Any:
+        """The model's outputs; features that it does not know are ignored."""
+        # A functional model would bind a dict with further keys to its inputs in their order.
+        if isinstance(inputs, dict) and isinstance(self.input, dict):
+            inputs = {name: inputs[name] for name in self.input}
+        return super().call(inputs, training=training, mask=mask)
 
     def objective_sums(
         self,

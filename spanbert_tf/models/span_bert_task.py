@@ -1,10 +1,10 @@
-"""What all task classes share: objectives, the step, the state of the head, and presets."""
+"""What all task classes share: objectives, how they are compiled, the step, the head, presets."""
 
 import keras
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models.keras_hub_presets import TaskPresets
-from spanbert_tf.models.objective import Objectives
+from spanbert_tf.models.objective import ObjectiveMetrics, Objectives
 
 if keras.backend.backend() == "tensorflow":
     from spanbert_tf.models.train_step import TrainStep
@@ -29,6 +29,8 @@ class SpanBertTask(Objectives, TrainStep, TaskPresets):
     """
 
     loaded_from: str | None = None
+    accepts_loss = False  # whether outputs and labels are such as a Keras loss takes
+    _learning_rate = 3e-5
     _reads_pooler = False
     _held: frozenset[int] = frozenset()  # variables that `hold` was given, on TensorFlow
 
@@ -37,12 +39,42 @@ class SpanBertTask(Objectives, TrainStep, TaskPresets):
         """Whether the task reads the encoder's pooled output."""
         return self._reads_pooler
 
-    def call(self, inputs: dict, training: bool | None = None, mask: None = None) -> object:
-        """The model's outputs; features that it does not know are ignored."""
-        # A functional model would bind a dict with further keys to its inputs in their order.
-        if isinstance(inputs, dict) and isinstance(self.input, dict):
-            inputs = {name: inputs[name] for name in self.input}
-        return super().call(inputs, training=training, mask=mask)
+    def compile(
+        self,
+        optimizer: str | keras.Optimizer = "auto",
+        loss: str | keras.losses.Loss | None = "auto",
+        **kwargs,
+    ) -> None:
+        """Configures the model for training.
+
+        Args:
+            optimizer: `"auto"` (Adam), a name, or a `keras.Optimizer`.
+            loss: `"auto"` or `None`: the model's own, a mean over the targets of the global batch.
+                With another one, where the class takes it, Keras' own step trains.
+            **kwargs: as for `keras.Model.compile`, and `accumulation_steps`, see `TrainStep`.
+
+        Raises:
+            ValueError: another loss, and the model is trained by its own alone; or fewer than one
+                micro-batch.
+        """
+        is_own = loss is None or (isinstance(loss, str) and loss == "auto")
+        if not (is_own or self.accepts_loss):
+            raise ValueError(
+                f"loss must be 'auto' or None: {type(self).__name__} is trained by its own "
+                f"objective. Received: {loss!r}"
+            )
+        if isinstance(optimizer, str) and optimizer == "auto":
+            optimizer = keras.optimizers.Adam(self._learning_rate)
+        accumulation_steps = kwargs.get("accumulation_steps", 1)
+        if not isinstance(accumulation_steps, int) or accumulation_steps < 1:
+            raise ValueError(f"accumulation_steps must be 1 or more: {accumulation_steps!r}")
+        if getattr(optimizer, "dynamic_loss_scale", False):
+            kwargs["auto_scale_loss"] = False  # Keras' own beside it would divide a second time
+        # Keras 3.15 would keep those of a former call, such as that of KerasHub's constructor.
+        self._compile_loss = self._compile_metrics = self._objective_metrics = None
+        super().compile(optimizer=optimizer, loss=None if is_own else loss, **kwargs)
+        if is_own:
+            self._objective_metrics = ObjectiveMetrics(self.objectives, self.has_accuracy)
 
     def predict(self, x: object = None, *args: object, **kwargs) -> object:
         """The outputs for inputs, as `keras.Model.predict`.

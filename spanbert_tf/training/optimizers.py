@@ -10,6 +10,8 @@ from spanbert_tf.training.schedule import VariableGroup, VariableValues, values_
 
 if _IS_TENSORFLOW := keras.backend.backend() == "tensorflow":
     import tensorflow as tf
+else:
+    from spanbert_tf.training.array_updates import adam_step, apply_to_arrays
 
 # Biases and LayerNorm's scales and shifts (BERT, `optimization.py`). The rule goes by name:
 # KerasHub's attention biases are 2-D, so the number of dimensions does not tell.
@@ -140,8 +142,11 @@ class AdamW(keras.optimizers.AdamW):
             for gradient, variable in zip(grads, variables, strict=True)
             if gradient is not None and id(variable) not in self.held
         ]
-        apply = self._apply_on_replicas if _IS_TENSORFLOW else self._apply_to_arrays
-        apply([grad for grad, _ in kept], [variable for _, variable in kept])
+        sums, variables = [grad for grad, _ in kept], [variable for _, variable in kept]
+        if _IS_TENSORFLOW:
+            self._apply_on_replicas(sums, variables)
+        else:
+            apply_to_arrays(self, sums, variables)
 
     def _apply_on_replicas(self, grads: list, variables: list[keras.Variable]) -> None:
         """Adds up over the replicas of any strategy, and decides for all of them."""
@@ -175,22 +180,6 @@ class AdamW(keras.optimizers.AdamW):
             lambda: update(self._update, args=(sums, norms, variables)),
             lambda: update(self._skip),
         )
-
-    def _apply_to_arrays(self, sums: list, variables: list[keras.Variable]) -> None:
-        """On JAX, where the global batch is one array, on however many devices."""
-        norms = self._norms(sums, variables)  # [clips]
-        # A branch may not assign to variables, so both ways are computed, and one is taken; their
-        # arrays never change, so that those from before an assignment are still there after it.
-        state = [*variables, *self.variables]
-        before = [variable.value for variable in state]
-        self._update(sums, norms, variables)
-        updated = [variable.value for variable in state]
-        for variable, value in zip(state, before, strict=True):
-            variable.assign(value)
-        self._skip()
-        is_finite = ops.all(ops.isfinite(norms))
-        for variable, value in zip(state, updated, strict=True):
-            variable.assign(ops.where(is_finite, value, variable.value))
 
     def _norms(self, sums: list, variables: list[keras.Variable]) -> keras.KerasTensor:
         """The norm of the gradients of each clip, float32 [clips]; 0 for a clip without gradients.
@@ -263,26 +252,21 @@ class AdamW(keras.optimizers.AdamW):
             variable.assign_sub(variable * (rate * values.weight_decay))
         gradient = ops.cast(gradient, variable.dtype)
         first, second = self._momentums[number], self._velocities[number]
-        if _IS_TENSORFLOW:  # one operation, which goes through the memory once
-            tf.raw_ops.ResourceApplyAdam(
-                var=variable.handle,
-                m=first.value.handle,
-                v=second.value.handle,
-                beta1_power=powers[0],
-                beta2_power=powers[1],
-                lr=rate,
-                beta1=self.beta_1,
-                beta2=self.beta_2,
-                epsilon=values.epsilon,
-                grad=gradient,
-            )
+        if not _IS_TENSORFLOW:
+            adam_step(self, gradient, variable, (first, second), rate, powers, values.epsilon)
             return
-        beta_1, beta_2 = (ops.cast(beta, variable.dtype) for beta in (self.beta_1, self.beta_2))
-        # 1 - 0.999 in float32, as in TensorFlow's operation, is 1.3e-5 less than 0.001.
-        first.assign_add((gradient - first.value) * (1 - beta_1))
-        second.assign_add((ops.square(gradient) - second.value) * (1 - beta_2))
-        rate = rate * ops.sqrt(1 - powers[1]) / (1 - powers[0])
-        variable.assign_sub(rate * first.value / (ops.sqrt(second.value) + values.epsilon))
+        tf.raw_ops.ResourceApplyAdam(  # one operation, which goes through the memory once
+            var=variable.handle,
+            m=first.value.handle,
+            v=second.value.handle,
+            beta1_power=powers[0],
+            beta2_power=powers[1],
+            lr=rate,
+            beta1=self.beta_1,
+            beta2=self.beta_2,
+            epsilon=values.epsilon,
+            grad=gradient,
+        )
 
     def _rate_and_powers(
         self, values: VariableValues, dtype: str, learning_rate: keras.KerasTensor

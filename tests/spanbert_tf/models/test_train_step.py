@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from spanbert_tf.models.objective import Objectives, ObjectiveSums
-from spanbert_tf.models.train_step import TrainStep
+from spanbert_tf.models.objective import ObjectiveSums
+from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.training import adamw
 
 
-class Line(Objectives, TrainStep, keras.Model):
+class Line(SpanBertTask, keras.Model):
     """A least-squares fit with dropout."""
 
-    _objective, has_accuracy = "line", False
+    backbone, _objective, has_accuracy = None, "line", False
 
     def __init__(self):
         super().__init__()

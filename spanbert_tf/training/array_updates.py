@@ -1,0 +1,59 @@
+"""An update of `AdamW` on JAX, where the global batch is one array, on however many devices."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+
+def apply_to_arrays(optimizer: Any, sums: list, variables: list[keras.Variable]) -> None:
+    """Updates variables with gradients, or leaves the update out where these are not finite.
+
+    A branch may not assign to variables, so both ways are computed, and one is taken; their arrays
+    never change, so that those from before an assignment are still there after it.
+
+    Args:
+        optimizer: an `AdamW`.
+        sums: gradients of the variables.
+        variables: in the same order.
+    """
+    norms = optimizer._norms(sums, variables)  # [clips]
+    state = [*variables, *optimizer.variables]
+    before = [variable.value for variable in state]
+    optimizer._update(sums, norms, variables)
+    updated = [variable.value for variable in state]
+    for variable, value in zip(state, before, strict=True):
+        variable.assign(value)
+    optimizer._skip()
+    is_finite = ops.all(ops.isfinite(norms))
+    for variable, value in zip(state, updated, strict=True):
+        variable.assign(ops.where(is_finite, value, variable.value))
+
+
+def adam_step(
+    optimizer: Any,
+    gradient: keras.KerasTensor,
+    variable: keras.Variable,
+    moments: tuple[keras.Variable, keras.Variable],
+    rate: keras.KerasTensor,
+    powers: tuple[keras.KerasTensor, keras.KerasTensor],
+    epsilon: float,
+) -> None:
+    """Adam's step (Kingma and Ba, 2015), as TensorFlow's `ResourceApplyAdam` takes it.
+
+    Args:
+        optimizer: has the betas.
+        gradient: of the variable.
+        variable: what to update.
+        moments: the first and the second, which are updated, too.
+        rate: learning rate, [].
+        powers: both betas to the power of the step, [].
+        epsilon: added to the square root.
+    """
+    beta_1, beta_2 = (ops.cast(b, variable.dtype) for b in (optimizer.beta_1, optimizer.beta_2))
+    first, second = moments
+    # 1 - 0.999 in float32, as in TensorFlow's operation, is 1.3e-5 less than 0.001.
+    first.assign_add((gradient - first.value) * (1 - beta_1))
+    second.assign_add((ops.square(gradient) - second.value) * (1 - beta_2))
+    rate = rate * ops.sqrt(1 - powers[1]) / (1 - powers[0])
+    variable.assign_sub(rate * first.value / (ops.sqrt(second.value) + epsilon))
