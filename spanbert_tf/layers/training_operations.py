@@ -133,25 +133,101 @@ def training_attention(
     return attend(query, key, value)
 
 
-def training_gelu(x: keras.KerasTensor) -> keras.KerasTensor:
-    """`x · Φ(x)`, with a derivative of its own: `Φ(x) + x · φ(x)`, in float32.
+def widen(dense: keras.layers.Dense, x: Any) -> Any:
+    """GELU of a projection of `x` [R, H] to [R, I]: `y · Φ(y)`, whose slope is `Φ(y) + y · φ(y)`.
 
-    The backends' own take `erfc` and compute it in pieces. On a processor TensorFlow's is three
-    times as slow as `erf`, eight times in bfloat16, and keeps every piece; this one keeps the
-    derivative. Inference keeps the backends', which TensorFlow makes part of the matrix product.
+    The backends' own GELU takes `erfc` and computes it in pieces. On a processor TensorFlow's is
+    three times as slow as `erf`, eight times in bfloat16, and keeps every piece; beside `x` this
+    one keeps the derivative. Inference keeps the backends', which TensorFlow makes part of the
+    matrix product.
     """
     if keras.backend.backend() == "jax":
-        return jax_operations.gelu(x, _gaussian)
+        return jax_operations.gelu(keras.ops.matmul(x, dense.kernel) + dense.bias, _gaussian)
     if keras.backend.backend() != "tensorflow":
-        return keras.activations.gelu(x)
+        return dense(x)
 
     @tf.custom_gradient
-    def gelu(x: tf.Tensor) -> tuple[tf.Tensor, object]:
-        values, shares, densities = _gaussian(x, tf.math.erf)
-        slopes = tf.cast(shares + values * densities, x.dtype)
-        return tf.cast(values * shares, x.dtype), lambda gradient: gradient * slopes
+    def compute(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+        projected = tf.nn.bias_add(tf.matmul(x, kernel), bias)
+        values, shares, densities = _gaussian(projected, tf.math.erf)
+        slopes = tf.cast(shares + values * densities, x.dtype)  # [R, I]
+        return tf.cast(values * shares, x.dtype), lambda g: _of_product(x, kernel, g * slopes)
 
-    return gelu(x)
+    return compute(x, *map(tf.convert_to_tensor, (dense.kernel, dense.bias)))
+
+
+def _of_product(x: Any, kernel: Any, upstream: Any) -> tuple[Any, Any, Any]:
+    """Gradients of `x`, kernel and bias, of a projection's."""
+    of_kernel = tf.matmul(x, upstream, transpose_a=True)
+    of_bias = tf.raw_ops.BiasAddGrad(out_backprop=upstream)
+    return tf.matmul(upstream, kernel, transpose_b=True), of_kernel, of_bias
+
+
+def project_and_normalize(
+    dense: keras.layers.Layer,
+    x: Any,
+    residual: Any,
+    dropout: keras.layers.Dropout,
+    norm: keras.layers.LayerNormalization,
+    training: bool | None,
+) -> Any:
+    """`norm(residual + dropout(dense(x)))` of `x` [R, I] and `residual` [R, H], as that.
+
+    In training on TensorFlow it keeps `x`, what it normalises and the dropout's bits, of eight
+    tensors that Keras' operations keep. Values in half precision on JAX are read once.
+    """
+    kernel = keras.ops.reshape(dense.kernel, (-1, residual.shape[-1]))
+    if training and keras.backend.backend() == "tensorflow":
+        return _project_and_normalize(kernel, dense.bias, x, residual, dropout, norm)
+    projected = keras.ops.add(keras.ops.matmul(x, kernel), dense.bias)
+    total = apply_dropout(dropout, projected, training) + residual
+    is_half = keras.backend.standardize_dtype(total.dtype) in ("bfloat16", "float16")
+    if keras.backend.backend() != "jax" or not is_half:
+        return norm(total)
+    return jax_operations.normalize(total, norm.gamma.value, norm.beta.value, norm.epsilon)
+
+
+def _project_and_normalize(
+    kernel: Any, bias: Any, x: Any, residual: Any, dropout: Any, norm: Any
+) -> Any:
+    is_kept, scale = None, 1.0
+    if dropout.rate:
+        is_kept, scale = draw_kept(dropout, tf.shape(residual))
+
+    def drop(values: tf.Tensor) -> tf.Tensor:
+        scaled = values * tf.cast(scale, values.dtype)
+        return values if is_kept is None else tf.where(is_kept, scaled, tf.zeros([], values.dtype))
+
+    wide = keras.backend.result_type(residual.dtype, "float32")
+
+    @tf.custom_gradient
+    def compute(
+        x: tf.Tensor, residual: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, *of_norm: tf.Tensor
+    ) -> tuple[tf.Tensor, Callable]:
+        total = drop(tf.nn.bias_add(tf.matmul(x, kernel), bias)) + residual  # [R, H]
+        mean, variance = tf.nn.moments(tf.cast(total, wide), [-1], keepdims=True)  # [R, 1]
+        inverse = tf.math.rsqrt(variance + norm.epsilon)
+        gamma, beta = (tf.cast(part, wide) for part in of_norm)  # [H]
+        outputs = (tf.cast(total, wide) - mean) * inverse * gamma + beta
+
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            with tf.control_dependencies([upstream]):  # or it would be computed at once, and kept
+                normalized = (tf.cast(total, wide) - mean) * inverse
+            upstream = tf.cast(upstream, wide)
+            scaled = upstream * gamma
+            first = tf.reduce_mean(scaled, axis=-1, keepdims=True)  # [R, 1]
+            second = tf.reduce_mean(scaled * normalized, axis=-1, keepdims=True)
+            of_total = tf.cast(inverse * (scaled - first - normalized * second), x.dtype)
+            of_gamma, of_beta = (
+                tf.cast(tf.reduce_sum(part, axis=0), of_norm[0].dtype)
+                for part in (upstream * normalized, upstream)
+            )
+            of_x, of_kernel, of_bias = _of_product(x, kernel, drop(of_total))
+            return of_x, of_total, of_kernel, of_bias, of_gamma, of_beta
+
+        return tf.cast(outputs, x.dtype), gradient
+
+    return compute(x, residual, *map(tf.convert_to_tensor, (kernel, bias, norm.gamma, norm.beta)))
 
 
 def _gaussian(x: Any, erf: Callable[[Any], Any]) -> tuple[Any, Any, Any]:
@@ -161,14 +237,3 @@ def _gaussian(x: Any, erf: Callable[[Any], Any]) -> tuple[Any, Any, Any]:
     shares = 0.5 + 0.5 * erf(scaled)
     densities = keras.ops.exp(-keras.ops.square(scaled)) * (1 / math.sqrt(2 * math.pi))
     return values, shares, densities
-
-
-def apply_layer_norm(layer: keras.layers.LayerNormalization, x: Any) -> Any:
-    """What the layer computes of [..., H], over the last axis.
-
-    Values in half precision on JAX go through the memory once; everything else is left to Keras.
-    """
-    is_half = keras.backend.standardize_dtype(x.dtype) in ("bfloat16", "float16")
-    if keras.backend.backend() != "jax" or not is_half:
-        return layer(x)
-    return jax_operations.normalize(x, layer.gamma.value, layer.beta.value, layer.epsilon)

@@ -10,13 +10,13 @@ import keras_hub
 from keras import ops
 
 from spanbert_tf.layers.adapted_projection import AdaptedProjection, is_plain
-from spanbert_tf.layers.recompute import DrawnDropout, recomputed
+from spanbert_tf.layers.shared_graph import call_in_training, is_shared
 from spanbert_tf.layers.training_operations import (
     apply_dropout,
-    apply_layer_norm,
+    project_and_normalize,
     project_at_once,
     training_attention,
-    training_gelu,
+    widen,
 )
 
 if _ON_JAX := keras.backend.backend() == "jax":
@@ -35,8 +35,7 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
     - all products with weights are of matrices [B · S, H], with which TensorFlow puts bias and
       GELU into the product at inference;
     - padding is added to the attention's scores in place of a selection over [B, N, S, S];
-    - in training, dropout and GELU are `apply_dropout`'s and `training_gelu`'s, and on TensorFlow
-      attention is `training_attention`.
+    - in training, all is as `training_operations` says, and `shared_graph`.
 
     The class keeps KerasHub's name, which is part of the paths in files of weights.
 
@@ -101,22 +100,18 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
         if padding_mask is None or not all(map(is_plain, self._products(attention))):
             return super().call(inputs, padding_mask=padding_mask, training=training)
         own = attention._dropout_layer, self._self_attention_dropout, self._feedforward_dropout
-        if self.recompute and training and dropouts is None:
-            drawn = {"dropouts": tuple(map(DrawnDropout, own)), "padding_mask": padding_mask}
-            # `__call__`: its casts are to be there the second time, too.
-            return recomputed(lambda x: self(x, training=True, **drawn), inputs)
+        if training and dropouts is None and (self.recompute or is_shared(self)):
+            return call_in_training(self, inputs, padding_mask, own)
         dropouts = dropouts or own
         batch_size, length = ops.shape(inputs)[:2]
         hidden_dim = inputs.shape[-1]
         x = ops.reshape(inputs, (-1, hidden_dim))  # [B · S, H]
         heads = self._attend(attention, x, padding_mask, batch_size, length, dropouts[0], training)
-        kernel = ops.reshape(attention.output_dense.kernel, (hidden_dim, hidden_dim))
-        attended = ops.add(ops.matmul(heads, kernel), attention.output_dense.bias)
-        attended = apply_dropout(dropouts[1], attended, training)
-        x = apply_layer_norm(self._self_attention_layer_norm, attended + x)
-        fed_forward = self._feedforward_output_dense(self._widen(x, training))
-        fed_forward = apply_dropout(dropouts[2], fed_forward, training)
-        x = apply_layer_norm(self._feedforward_layer_norm, fed_forward + x)
+        norms = self._self_attention_layer_norm, self._feedforward_layer_norm
+        dense = attention.output_dense
+        x = project_and_normalize(dense, heads, x, dropouts[1], norms[0], training)
+        wide, dense = self._widen(x, training), self._feedforward_output_dense
+        x = project_and_normalize(dense, wide, x, dropouts[2], norms[1], training)
         return ops.reshape(x, (batch_size, length, hidden_dim))
 
     def _products(self, attention: keras.layers.MultiHeadAttention) -> list[keras.layers.Layer]:
@@ -128,9 +123,8 @@ class TransformerEncoder(keras_hub.layers.TransformerEncoder):
     def _widen(self, x: keras.KerasTensor, training: bool | None) -> keras.KerasTensor:
         """The first layer of the feed-forward network, [B · S, intermediate_dim]."""
         dense = self._feedforward_intermediate_dense
-        if not training or dense.activation is not keras.activations.gelu:
-            return dense(x)
-        return training_gelu(ops.add(ops.matmul(x, dense.kernel), dense.bias))
+        is_exact = dense.activation is keras.activations.gelu
+        return widen(dense, x) if training and is_exact else dense(x)
 
     def _attend(
         self,

@@ -15,9 +15,9 @@ from spanbert_tf.errors import TrainingError
 from spanbert_tf.training.checkpoints import num_bytes
 from spanbert_tf.training.run_directory import AnyConfig
 
-# What a layer keeps for its gradients, in its inputs, [S, H]: itself, queries, keys, values, heads
-# (twice), the feed-forward network (4 + 4), dropouts (2), inputs and outputs of both norms (8) …
-_KEPT_INPUTS = 22
+# What a layer keeps for its gradients, in its inputs, [S, H]: itself, keys, values, queries and
+# heads twice, the feed-forward network (4 + 4), both norms' inputs, an output, dropout's bits …
+_KEPT_INPUTS = 19
 _KEPT_WEIGHTS = 1.3  # … and in its attention's weights, [N, S, S]: themselves, dropout's bits
 _KEPT_LOGITS = 3  # of each slot: logits, their softmax, and the gradient
 # TensorFlow's allocators; XLA, whose error is a `RuntimeError`.

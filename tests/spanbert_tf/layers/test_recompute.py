@@ -1,9 +1,12 @@
 """Layers that are computed again for their gradients, beside those that are kept."""
 
+import functools
+import gc
 import importlib.util
 import os
 import subprocess
 import sys
+import weakref
 
 import keras
 import numpy as np
@@ -109,21 +112,34 @@ def test_in_a_graph_which_fuses_what_is_not_kept_they_are_equal_to_rounding(drop
 
 
 def test_each_layer_is_computed_twice_and_once_all_gradients_above_are_there():
-    """In the graph: a second softmax of each layer, which waits for the layer above."""
+    """In the graph: one function of a layer, called for each, and one that computes it again."""
 
-    def graph(*, recompute):
-        stack = layers("float32", 0.3, recompute=recompute)
-        taken = {}
-        steps_on_tensorflow(stack, lambda step: taken.setdefault("step", tf.function(step)))
-        return taken["step"].get_concrete_function().graph
+    def calls(*, recompute):
+        graph = step_of(layers("float32", 0.3, recompute=recompute)).graph
+        return [op for op in graph.get_operations() if op.type == "PartitionedCall"]
 
-    softmaxes = [
-        [op for op in graph(recompute=way).get_operations() if op.type == "Softmax"]
-        for way in (False, True)
+    assert functions_with_softmax(calls(recompute=False)) == NUM_LAYERS * [1] + NUM_LAYERS * [0]
+    found = calls(recompute=True)
+    assert functions_with_softmax(found) == 2 * NUM_LAYERS * [1]
+    forward, again = found[:NUM_LAYERS], found[NUM_LAYERS:]  # `again` from the last layer on
+    assert {op.get_attr("f").name for op in forward} != {op.get_attr("f").name for op in again}
+    assert not depends_on(again[0], again[1]) and depends_on(again[1], again[0])
+    assert depends_on(again[0], forward[-1])
+
+
+def step_of(stack):
+    taken = {}
+    steps_on_tensorflow(stack, lambda step: taken.setdefault("step", tf.function(step)))
+    return taken["step"].get_concrete_function()
+
+
+def functions_with_softmax(calls):
+    """How many softmaxes are in the function of each call."""
+    functions = {f.signature.name: f for f in calls[0].graph.as_graph_def().library.function}
+    return [
+        sum(node.op == "Softmax" for node in functions[call.get_attr("f").name].node_def)
+        for call in calls
     ]
-    assert [len(each) for each in softmaxes] == [NUM_LAYERS, 2 * NUM_LAYERS]
-    first, last = softmaxes[1][1], softmaxes[1][2]  # forward and again, of the last layer
-    assert not depends_on(first, last) and depends_on(last, first)
 
 
 def depends_on(op, other):
@@ -136,6 +152,120 @@ def depends_on(op, other):
         left += [found for found in before if found not in seen]
         seen.update(before)
     return False
+
+
+@pytest.mark.parametrize("change", ["heads", "rate", "frozen", "lora", "activation", "class"])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_layers_that_differ_share_no_graph(change, recompute):
+    """Beside eager execution, which has none: what one layer is, the other is not."""
+
+    def stack():
+        one, other = layers("float32", 0.3, recompute=recompute)
+        if change == "heads":
+            other.num_heads, other._self_attention_layer._num_heads = 8, 8
+        elif change == "rate":
+            other._feedforward_dropout.rate = 0.7
+        elif change == "frozen":
+            one._feedforward_output_dense.bias.trainable = False
+        elif change == "activation":  # of one name, and one that has no name
+            one._feedforward_intermediate_dense.activation = activation(2)
+            other._feedforward_intermediate_dense.activation = activation(3)
+        elif change == "class":
+            one.__class__ = WithoutFeedForward
+        else:
+            other.adapt_whole_matrices()
+            other._self_attention_layer.query_dense.enable_lora(2)
+            trained = other._self_attention_layer.query_dense.lora_kernel_b
+            trained.assign(np.random.default_rng(4).normal(size=trained.shape))
+        return [one, other]
+
+    eager, graph = (
+        [np.asarray(each) for each in keras.tree.flatten(steps_on_tensorflow(stack(), run))]
+        for run in (lambda step: step, tf.function)
+    )
+    for one, other in zip(eager, graph, strict=True):
+        scale = max(np.abs(one).max(), 0.3)
+        np.testing.assert_allclose(other, one, rtol=0, atol=1e-4 * scale)
+
+
+def activation(factor):
+    def gelu(x):
+        return factor * keras.activations.gelu(x)
+
+    return gelu
+
+
+class WithoutFeedForward(TransformerEncoder):
+    def _widen(self, x, training):
+        return 0 * super()._widen(x, training)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_an_activation_that_has_no_configuration_is_trained(recompute):
+    stack = layers("float32", 0.0, recompute=recompute)
+    for layer in stack:
+        dense = layer._feedforward_intermediate_dense
+        dense.activation = functools.partial(keras.activations.gelu, approximate=True)
+    assert np.isfinite(steps_on_tensorflow(stack, tf.function)[0])
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_graphs_that_tensorflow_keeps_do_not_keep_layers(recompute):
+    stack = layers("float32", 0.3, recompute=recompute)
+    steps_on_tensorflow(stack, tf.function)
+    references = [weakref.ref(layer) for layer in stack]
+    del stack
+    gc.collect()
+    assert [reference() for reference in references] == NUM_LAYERS * [None]
+
+
+def test_xla_computes_them_twice_and_takes_no_weights_for_constants():
+    def products(*, recompute):
+        stack = layers("float32", 0.0, recompute=recompute)
+        x, mask = (tf.constant(values) for values in rows())
+
+        @tf.function(jit_compile=True)
+        def gradient(x, mask):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = loss_of(stack, x, mask)
+            return tape.gradient(loss, x)
+
+        return gradient.experimental_get_compiler_ir(x, mask)(stage="optimized_hlo").count(" dot(")
+
+    forward = 6  # with weights four, of attention two
+    kept = products(recompute=False)
+    assert kept >= NUM_LAYERS * 2 * forward
+    assert products(recompute=True) == kept + NUM_LAYERS * forward
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_no_gradient_is_computed_of_what_is_frozen(recompute):
+    def products(*, trainable):
+        stack = layers("float32", 0.3, recompute=recompute)
+        for layer in stack:
+            layer._feedforward_output_dense.trainable = trainable
+        step = step_of(stack)
+        functions = [step.function_def, *step.graph.as_graph_def().library.function]
+        return sum(node.op == "MatMul" for function in functions for node in executed(function))
+
+    # Of a function without gradients, of one with them, the gradients', and what is computed again.
+    # Layers with frozen weights share no function, unless they are computed again.
+    again = 4 if recompute else 0
+    assert products(trainable=True) == 4 + 4 + 8 + again
+    assert products(trainable=False) == (4 + 4 + 7 + 4 if recompute else NUM_LAYERS * (4 + 7))
+
+
+def executed(function):
+    """The nodes that a function's results depend on."""
+    nodes = {node.name: node for node in function.node_def}
+    left, found = [*function.ret.values(), *function.control_ret.values()], {}
+    while left:
+        name = left.pop().removeprefix("^").partition(":")[0]
+        if name in nodes and name not in found:  # else an argument
+            found[name] = nodes[name]
+            left += nodes[name].input
+    return found.values()
 
 
 @pytest.mark.slow
