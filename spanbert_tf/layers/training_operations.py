@@ -39,8 +39,10 @@ def draws_own_bits() -> bool:
     return keras.backend.backend() in _OWN_BITS and not keras.distribution.distribution()
 
 
-def draw_kept(layer: keras.layers.Dropout, shape: Sequence) -> tuple[keras.KerasTensor, float]:
-    """Which values a layer keeps, bool in the given shape, and what those are multiplied with."""
+def draw_kept(layer: keras.layers.Dropout, shape: Sequence) -> tuple[Any, float]:
+    """Which values a layer keeps, bool in the given shape (`None`: all), and their factor."""
+    if not layer.rate:
+        return None, 1.0
     # Of the numbers that 16 bits can be, neither none nor all.
     num_kept = min(max(round((1 - layer.rate) * _RANGE), 1), _RANGE - 1)
     draw = jax_operations.draw_bits if keras.backend.backend() == "jax" else _draw_bits
@@ -100,9 +102,7 @@ def training_attention(
         A tensor of the shape and type of `value`.
     """
     batch_size, num_heads, length, _ = keras.ops.shape(query)
-    is_kept, scale = None, 1.0
-    if dropout.rate:
-        is_kept, scale = draw_kept(dropout, (batch_size, num_heads, length, length))
+    is_kept, scale = draw_kept(dropout, (batch_size, num_heads, length, length))
     zero, scale = tf.zeros([], query.dtype), tf.cast(scale, query.dtype)
 
     def drop(weights: tf.Tensor) -> tf.Tensor:
@@ -190,9 +190,7 @@ def project_and_normalize(
 def _project_and_normalize(
     kernel: Any, bias: Any, x: Any, residual: Any, dropout: Any, norm: Any
 ) -> Any:
-    is_kept, scale = None, 1.0
-    if dropout.rate:
-        is_kept, scale = draw_kept(dropout, tf.shape(residual))
+    is_kept, scale = draw_kept(dropout, tf.shape(residual))
 
     def drop(values: tf.Tensor) -> tf.Tensor:
         scaled = values * tf.cast(scale, values.dtype)
