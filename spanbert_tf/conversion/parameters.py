@@ -59,6 +59,12 @@ class Parameter(NamedTuple):
 
     def assign(self, array: Array) -> None:
         """Gives the variable an array's values."""
+        if isinstance(array, _Held) and array.parameter.is_matrix == self.is_matrix:
+            # Of another model in Keras' layout. Both variables then hold one piece of memory, until
+            # either is assigned anew.
+            values = keras.ops.convert_to_tensor(array.parameter.variable)
+            self.variable.assign(keras.ops.reshape(values, self.variable.shape))
+            return
         values = np.asarray(array).T if self.is_matrix else np.asarray(array)
         self.variable.assign(values.reshape(self.variable.shape))
 
@@ -69,14 +75,22 @@ class Parameter(NamedTuple):
             return np.ascontiguousarray(values.reshape(self.num_inputs, -1).T)
         return values.reshape(-1) if values.ndim == 2 and self.name.endswith("bias") else values
 
-    def lazy(self) -> LazyArray:
+    def lazy(self) -> "_Held":
         """What `to_array` returns, when it is asked for."""
         shape = tuple(self.variable.shape)
         if self.is_matrix:
             shape = (math.prod(shape) // self.num_inputs, self.num_inputs)
         elif len(shape) == 2 and self.name.endswith("bias"):
             shape = (math.prod(shape),)
-        return LazyArray(shape, self.to_array)
+        return _Held(shape, self)
+
+
+class _Held(LazyArray):
+    """An array that a variable holds."""
+
+    def __init__(self, shape: tuple[int, ...], parameter: Parameter) -> None:
+        super().__init__(shape, parameter.to_array)
+        self.parameter = parameter
 
 
 def assign_parameters(parameters: list[Parameter], arrays: Mapping[str, Array]) -> None:

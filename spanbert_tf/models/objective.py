@@ -96,29 +96,6 @@ class Objectives:
         """Labels and weights for metrics that `compile` was given."""
         return y, sample_weight
 
-    def compute_loss(
-        self,
-        x: dict | None = None,
-        y: Any = None,
-        y_pred: Any = None,
-        sample_weight: keras.KerasTensor | None = None,
-        training: bool = True,
-    ) -> keras.KerasTensor:
-        """The sum of each objective's mean over the targets of a batch, by their weights.
-
-        With the losses of regularisers and of `add_loss`; an objective without targets counts as 0.
-        """
-        if self._compile_loss is not None:
-            return super().compute_loss(x, y, y_pred, sample_weight, training)
-        parts = self.objective_sums(x, y_pred, y, sample_weight).values()
-        means = sum(ops.divide_no_nan(part.loss, part.num_targets) for part in parts)
-        further = self._further_loss()
-        if further is None:
-            return means
-        if self._objective_metrics is not None:  # Keras' step asks for no other part of `loss`
-            self._objective_metrics.update({}, further)
-        return means + further
-
     def _further_loss(self, *added: keras.KerasTensor) -> keras.KerasTensor | None:
         """The losses of regularisers and of `add_loss`; `None` where there are none.
 
@@ -132,15 +109,6 @@ class Objectives:
         """Keras' metrics, and those of the objectives."""
         own = self._objective_metrics
         return super().metrics + ([] if own is None else own.metrics)
-
-    def compute_metrics(
-        self, x: dict, y: Any, y_pred: Any, sample_weight: keras.KerasTensor | None = None
-    ) -> dict[str, keras.KerasTensor]:
-        """Updates the metrics with a batch and returns all of them."""
-        if self._objective_metrics is not None:
-            self._objective_metrics.update(self.objective_sums(x, y_pred, y, sample_weight))
-        y, sample_weight = self._metric_targets(y, sample_weight)
-        return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def _update_metrics(
         self,

@@ -275,21 +275,17 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
                     f"{name!r} is no axis of the device_mesh. Received: {device_mesh.axis_names}"
                 )
         shared, layout = model_parallel_dim_name, keras.distribution.LayoutMap(device_mesh)
-        layout["token_embedding/embeddings"] = (None, shared)
-        layout["transformer_layer_.*/self_attention_layer/(query|key|value)/kernel"] = (
-            None,
-            shared,
-            None,
-        )
-        layout["transformer_layer_.*/self_attention_layer/(query|key|value)/bias"] = (shared, None)
-        layout["transformer_layer_.*/self_attention_layer/attention_output/kernel"] = (
-            shared,
-            None,
-            None,
-        )
-        layout["transformer_layer_.*/feedforward_intermediate_dense/kernel"] = (None, shared)
-        layout["transformer_layer_.*/feedforward_intermediate_dense/bias"] = (shared,)
-        layout["transformer_layer_.*/feedforward_output_dense/kernel"] = (shared, None)
+        layer, attention = "transformer_layer_.*", "transformer_layer_.*/self_attention_layer"
+        layouts = {
+            "token_embedding/embeddings": (None, shared),
+            f"{attention}/(query|key|value)/kernel": (None, shared, None),
+            f"{attention}/(query|key|value)/bias": (shared, None),
+            f"{attention}/attention_output/kernel": (shared, None, None),
+            f"{layer}/feedforward_intermediate_dense/kernel": (None, shared),
+            f"{layer}/feedforward_intermediate_dense/bias": (shared,),
+            f"{layer}/feedforward_output_dense/kernel": (shared, None),
+        }
+        layout.update(layouts)
         return layout
 
     def load_weights(self, filepath: str, *args: object, **kwargs) -> None:

@@ -1,6 +1,9 @@
 """What all task classes share: objectives, how they are compiled, the step, the head, presets."""
 
+from typing import Any
+
 import keras
+from keras import ops
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models.keras_hub_presets import TaskPresets
@@ -75,6 +78,39 @@ class SpanBertTask(Objectives, TrainStep, TaskPresets):
         super().compile(optimizer=optimizer, loss=None if is_own else loss, **kwargs)
         if is_own:
             self._objective_metrics = ObjectiveMetrics(self.objectives, self.has_accuracy)
+
+    # What Keras' own step asks for, which trains by another loss, and on JAX.
+    def compute_loss(
+        self,
+        x: dict | None = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: keras.KerasTensor | None = None,
+        training: bool = True,
+    ) -> keras.KerasTensor:
+        """The sum of each objective's mean over the targets of a batch, by their weights.
+
+        With the losses of regularisers and of `add_loss`; an objective without targets counts as 0.
+        """
+        if self._compile_loss is not None:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        parts = self.objective_sums(x, y_pred, y, sample_weight).values()
+        means = sum(ops.divide_no_nan(part.loss, part.num_targets) for part in parts)
+        further = self._further_loss()
+        if further is None:
+            return means
+        if self._objective_metrics is not None:  # Keras' step asks for no other part of `loss`
+            self._objective_metrics.update({}, further)
+        return means + further
+
+    def compute_metrics(
+        self, x: dict, y: Any, y_pred: Any, sample_weight: keras.KerasTensor | None = None
+    ) -> dict[str, keras.KerasTensor]:
+        """Updates the metrics with a batch and returns all of them."""
+        if self._objective_metrics is not None:
+            self._objective_metrics.update(self.objective_sums(x, y_pred, y, sample_weight))
+        y, sample_weight = self._metric_targets(y, sample_weight)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def predict(self, x: object = None, *args: object, **kwargs) -> object:
         """The outputs for inputs, as `keras.Model.predict`.

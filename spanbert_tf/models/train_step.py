@@ -4,6 +4,7 @@ B rows of a replica, N micro-batches that they are cut into.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import keras
@@ -88,43 +89,54 @@ class TrainStep:
         """As in Keras, whose own loop of steps fails under a strategy (keras #19246).
 
         The loop is on the device, of as many steps as `steps_per_execution` says when it is called;
-        the results are those of the global batches.
+        the results are those of the global batches. Without a loop a step is part of the graph that
+        takes its batch: each function around it would be one more graph of all its variables.
         """
 
         @tf.autograph.experimental.do_not_convert
-        def without_results(data: object) -> dict:
+        def without_results(data: object) -> None:
             step_function(data)  # what it returns are means of one replica's rows
-            return {}
-
-        keras_step = super()._make_function(without_results)  # takes a batch of an iterator
-        with tf.init_scope():
-            num_done = tf.Variable(0, trainable=False)
 
         def run_step(batch: object) -> None:
-            keras_step([batch])
+            self.distribute_strategy.run(without_results, args=(batch,))
+
+        def take_next(iterator: Iterator, run: Callable[[object], None], number: object) -> None:
+            batch = iterator.get_next()
+            with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+                num_done.assign(number)
+                run(batch)
+
+        def run_next(iterator: Iterator) -> dict[str, tf.Tensor]:
+            take_next(iterator, run_batch if self.jit_compile else run_step, 1)
+            return self.get_metrics_result()
 
         def run_steps(iterator: Iterator, num_steps: tf.Tensor) -> dict[str, tf.Tensor]:
-            def run_next(number: tf.Tensor) -> tuple[tf.Tensor]:
-                batch = iterator.get_next()
-                with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
-                    num_done.assign(number + 1)
-                    run_step(batch)
+            def run_one(number: tf.Tensor) -> tuple[tf.Tensor]:
+                take_next(iterator, run_batch, number + 1)
                 return (number + 1,)
 
             num_done.assign(0)
-            tf.while_loop(lambda number: number < num_steps, run_next, (0,), parallel_iterations=1)
+            tf.while_loop(lambda number: number < num_steps, run_one, (0,), parallel_iterations=1)
             return self.get_metrics_result()
 
+        run_step = run_batch = self._autoconvert_optionals(run_step)
+        loops = self.steps_per_execution > 1
+        with tf.init_scope():
+            num_done = tf.Variable(0, trainable=False)
         if not self.run_eagerly:
-            # Inlined, a step would do what reads no data once more where they end.
-            options = {"experimental_attributes": {"_noinline": True}, "autograph": False}
-            run_step = tf.function(run_step, **options)
-            run_steps = tf.function(run_steps, reduce_retracing=True, autograph=False)
+            function_of = functools.partial(tf.function, autograph=False, reduce_retracing=True)
+            # Inlined in a loop, a step would do what reads no data once more where they end.
+            options = {"experimental_attributes": {"_noinline": True}}
+            run_batch = function_of(run_step, jit_compile=self.jit_compile, **options)
+            run_next, run_steps = map(function_of, (run_next, run_steps))
 
         def function(iterator: Iterator) -> dict[str, tf.Tensor]:
             if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
-                keras_step(iterator)
+                for batch in itertools.islice(iterator, self.steps_per_execution):
+                    run_batch(batch)
                 return self.get_metrics_result()
+            if not loops and self.steps_per_execution == 1:
+                return run_next(iterator)
             try:
                 return run_steps(iterator, tf.constant(self.steps_per_execution))
             except tf.errors.OutOfRangeError:

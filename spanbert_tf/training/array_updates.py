@@ -1,9 +1,25 @@
 """An update of `AdamW` on JAX, where the global batch is one array, on however many devices."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
+
+
+class StepValues(NamedTuple):
+    """The numbers of one step of Adam, all [].
+
+    Attributes:
+        rate: learning rate.
+        powers: both betas to the power of the step.
+        betas: the decays of the moments.
+        epsilon: added to the root of the second moment.
+    """
+
+    rate: keras.KerasTensor
+    powers: tuple[keras.KerasTensor, keras.KerasTensor]
+    betas: tuple[keras.KerasTensor, keras.KerasTensor]
+    epsilon: keras.KerasTensor
 
 
 def apply_to_arrays(optimizer: Any, sums: list, variables: list[keras.Variable]) -> None:
@@ -20,7 +36,8 @@ def apply_to_arrays(optimizer: Any, sums: list, variables: list[keras.Variable])
     norms = optimizer._norms(sums, variables)  # [clips]
     state = [*variables, *optimizer.variables]
     before = [variable.value for variable in state]
-    optimizer._update(sums, norms, variables)
+    optimizer._take_step(sums, norms, variables)
+    optimizer._finish(sums, norms, variables)
     updated = [variable.value for variable in state]
     for variable, value in zip(state, before, strict=True):
         variable.assign(value)
@@ -31,29 +48,23 @@ def apply_to_arrays(optimizer: Any, sums: list, variables: list[keras.Variable])
 
 
 def adam_step(
-    optimizer: Any,
     gradient: keras.KerasTensor,
     variable: keras.Variable,
     moments: tuple[keras.Variable, keras.Variable],
-    rate: keras.KerasTensor,
-    powers: tuple[keras.KerasTensor, keras.KerasTensor],
-    epsilon: float,
+    step: StepValues,
 ) -> None:
     """Adam's step (Kingma and Ba, 2015), as TensorFlow's `ResourceApplyAdam` takes it.
 
     Args:
-        optimizer: has the betas.
         gradient: of the variable.
         variable: what to update.
         moments: the first and the second, which are updated, too.
-        rate: learning rate, [].
-        powers: both betas to the power of the step, [].
-        epsilon: added to the square root.
+        step: the numbers of the step.
     """
-    beta_1, beta_2 = (ops.cast(b, variable.dtype) for b in (optimizer.beta_1, optimizer.beta_2))
+    beta_1, beta_2 = step.betas
     first, second = moments
     # 1 - 0.999 in float32, as in TensorFlow's operation, is 1.3e-5 less than 0.001.
     first.assign_add((gradient - first.value) * (1 - beta_1))
     second.assign_add((ops.square(gradient) - second.value) * (1 - beta_2))
-    rate = rate * ops.sqrt(1 - powers[1]) / (1 - powers[0])
-    variable.assign_sub(rate * first.value / (ops.sqrt(second.value) + epsilon))
+    rate = step.rate * ops.sqrt(1 - step.powers[1]) / (1 - step.powers[0])
+    variable.assign_sub(rate * first.value / (ops.sqrt(second.value) + step.epsilon))

@@ -2,16 +2,16 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
+from spanbert_tf.training.array_updates import StepValues, adam_step, apply_to_arrays
 from spanbert_tf.training.schedule import VariableGroup, VariableValues, values_of_variables
 
 if _IS_TENSORFLOW := keras.backend.backend() == "tensorflow":
     import tensorflow as tf
-else:
-    from spanbert_tf.training.array_updates import adam_step, apply_to_arrays
 
 # Biases and LayerNorm's scales and shifts (BERT, `optimization.py`). The rule goes by name:
 # KerasHub's attention biases are 2-D, so the number of dimensions does not tell.
@@ -164,21 +164,22 @@ class AdamW(keras.optimizers.AdamW):
             is_first = context.replica_id_in_sync_group == 0
             ours = tf.where(is_first, norms, tf.zeros_like(norms))  # x + 0 has the bits of x
             norms = context.all_reduce(tf.distribute.ReduceOp.SUM, ours)
+        self._is_finite = is_finite = tf.reduce_all(tf.math.is_finite(norms))
+        self._take_step(sums, norms, variables)
         if tf.__internal__.distribute.strategy_supports_no_merge_call():
-            is_finite = tf.reduce_all(tf.math.is_finite(norms))
-            tf.cond(is_finite, lambda: self._update(sums, norms, variables), self._skip)
+            tf.cond(is_finite, lambda: self._finish(sums, norms, variables), self._skip)
         else:
-            context.merge_call(self._update_all_or_skip, args=(sums, norms, variables))
+            context.merge_call(self._finish_all_or_skip, args=(is_finite, sums, norms, variables))
 
-    def _update_all_or_skip(
-        self, strategy: object, sums: list, norms: keras.KerasTensor, variables: list
+    def _finish_all_or_skip(
+        self, strategy: object, is_finite: keras.KerasTensor, *of_replicas: object
     ) -> None:
-        """One decision for all replicas: updates may not stand in a replica's own `tf.cond`."""
-        update = strategy.extended.call_for_each_replica
+        """One decision for all replicas: they may not assign in a `tf.cond` of their own."""
+        for_each_replica = strategy.extended.call_for_each_replica
         tf.cond(
-            tf.reduce_all(tf.math.is_finite(strategy.experimental_local_results(norms)[0])),
-            lambda: update(self._update, args=(sums, norms, variables)),
-            lambda: update(self._skip),
+            strategy.experimental_local_results(is_finite)[0],
+            lambda: for_each_replica(self._finish, args=of_replicas),
+            lambda: for_each_replica(self._skip),
         )
 
     def _norms(self, sums: list, variables: list[keras.Variable]) -> keras.KerasTensor:
@@ -194,28 +195,41 @@ class AdamW(keras.optimizers.AdamW):
     def _values_for(self, variable: keras.Variable) -> VariableValues:
         return self._values[self._get_variable_index(variable)]
 
-    def _update(
+    def _take_step(
         self, sums: list, norms: keras.KerasTensor, variables: list[keras.Variable]
     ) -> None:
-        """Updates the variables with the global batch's gradients, whose norms are [clips]."""
+        """Adam's step with the global batch's gradients, whose norms are [clips].
+
+        Where they are not finite, TensorFlow takes a step of size 0 with gradients of 0, from which
+        the moments learn nothing: a branch would be one more graph of all variables.
+        """
+        scale = self.loss_scale.value if self.dynamic_loss_scale else 1.0
+        limits = zip(self._limits, ops.unstack(norms, len(self._limits)), strict=True)
+        factors = [top / ops.maximum(norm / scale, top) if top else 1.0 for top, norm in limits]
+        factors = [self._unless_skipped(factor / scale, 0.0) for factor in factors]
+        multiply = tf.math.multiply_no_nan if _IS_TENSORFLOW else ops.multiply
+        of_sums = [factors[self._values_for(variable).clip] for variable in variables]
+        sums = [multiply(g, ops.cast(f, g.dtype)) for g, f in zip(sums, of_sums, strict=True)]
+        # What many variables share is computed once: each would add a dozen operations.
+        self._shared: dict[tuple, StepValues] = {}
+        super()._backend_update_step(sums, variables, self.learning_rate)
+
+    def _unless_skipped(self, value: keras.KerasTensor | float, other: float) -> Any:
+        """A number of a step, and on TensorFlow another one in a step that changes nothing."""
+        return tf.where(self._is_finite, value, other) if _IS_TENSORFLOW else value
+
+    def _finish(
+        self, sums: list, norms: keras.KerasTensor, variables: list[keras.Variable]
+    ) -> None:
+        """What Keras does after a step, and what is told of it."""
         scale = self.loss_scale.value if self.dynamic_loss_scale else 1.0
         self.assign(self.skipped_in_a_row, 0)
         self.assign(self.gradient_norm, ops.norm(norms) / scale)
-        limits = self._limits
-        if any(limits) or self.dynamic_loss_scale:
-            factors = [
-                limit / ops.maximum(norm / scale, limit) if limit else 1.0
-                for limit, norm in zip(limits, ops.unstack(norms, len(limits)), strict=True)
-            ]
-            clips = [self._values_for(variable).clip for variable in variables]
-            sums = [g * (factors[clip] / scale) for g, clip in zip(sums, clips, strict=True)]
         if self.dynamic_loss_scale:  # last: what it multiplied is divided by the former one
             grows = ops.equal(self.updates_at_scale.value, _UPDATES_AT_SCALE - 1)
             self.assign(self.loss_scale, scale * ops.where(grows, 2.0, 1.0))
             self.assign(self.updates_at_scale, ops.where(grows, 0, self.updates_at_scale.value + 1))
-        # What many variables share is computed once: each would add a dozen operations.
-        self._shared: dict[tuple, tuple] = {}
-        super().apply(sums, variables)  # which calls `update_step` for each variable
+        super().apply(sums, variables)
 
     def _skip(self) -> None:
         """Leaves an update out."""
@@ -225,7 +239,7 @@ class AdamW(keras.optimizers.AdamW):
             self.assign(self.loss_scale, ops.maximum(self.loss_scale.value / 2.0, 1.0))
             self.assign(self.updates_at_scale, 0)
 
-    # What `apply` of Keras does before it calls `update_step`, and is done already, or there.
+    # What `apply` of Keras does before that, and is done by then.
     def _clip_gradients(self, grads: list) -> list:
         return grads
 
@@ -233,6 +247,9 @@ class AdamW(keras.optimizers.AdamW):
         return grads_and_vars
 
     def _apply_weight_decay(self, variables: list[keras.Variable]) -> None:
+        pass
+
+    def _backend_update_step(self, grads: list, trainable_variables: list, rate: object) -> None:
         pass
 
     def update_step(
@@ -243,49 +260,51 @@ class AdamW(keras.optimizers.AdamW):
     ) -> None:
         """The decay, then Adam's step, with the epsilon of the variable."""
         values, number = self._values_for(variable), self._get_variable_index(variable)
-        key = (id(values.schedule), values.factor, variable.dtype)
+        key = (id(values.schedule), values.factor, values.epsilon, variable.dtype)
         if key not in self._shared:
-            self._shared[key] = self._rate_and_powers(values, variable.dtype, learning_rate)
-        rate, powers = self._shared[key]
+            self._shared[key] = self._step_values(values, variable.dtype, learning_rate)
+        step = self._shared[key]
         if values.weight_decay:
             # Not `variable * (1 - …)`: float32 would round the decay's share of a step away.
-            variable.assign_sub(variable * (rate * values.weight_decay))
+            variable.assign_sub(variable * (step.rate * values.weight_decay))
         gradient = ops.cast(gradient, variable.dtype)
         first, second = self._momentums[number], self._velocities[number]
         if not _IS_TENSORFLOW:
-            adam_step(self, gradient, variable, (first, second), rate, powers, values.epsilon)
+            adam_step(gradient, variable, (first, second), step)
             return
         tf.raw_ops.ResourceApplyAdam(  # one operation, which goes through the memory once
             var=variable.handle,
             m=first.value.handle,
             v=second.value.handle,
-            beta1_power=powers[0],
-            beta2_power=powers[1],
-            lr=rate,
-            beta1=self.beta_1,
-            beta2=self.beta_2,
-            epsilon=values.epsilon,
+            beta1_power=step.powers[0],
+            beta2_power=step.powers[1],
+            lr=step.rate,
+            beta1=step.betas[0],
+            beta2=step.betas[1],
+            epsilon=step.epsilon,
             grad=gradient,
         )
 
-    def _rate_and_powers(
+    def _step_values(
         self, values: VariableValues, dtype: str, learning_rate: keras.KerasTensor
-    ) -> tuple[keras.KerasTensor, tuple[keras.KerasTensor, keras.KerasTensor]]:
-        """The learning rate of a variable, and both betas to the power of the step.
-
-        Of powers of 0 the step corrects no bias.
-        """
+    ) -> StepValues:
+        """The numbers of a variable's step; of powers of 0 it corrects no bias."""
         first_step = 0
         if values.schedule is not None:
             learning_rate = values.schedule(self.iterations.value)
             first_step = values.schedule.first_step
-        learning_rate = ops.cast(learning_rate, dtype) * values.factor
-        if not self.bias_correction:
-            return learning_rate, (ops.zeros((), dtype), ops.zeros((), dtype))
-        step = ops.cast(self.iterations.value + 1, dtype)
-        if first_step:  # moments begin then; updates that were left out let `iterations` lag
-            step = ops.maximum(step - first_step, 1.0)
-        return learning_rate, (self.beta_1**step, self.beta_2**step)
+        rate = ops.cast(learning_rate, dtype) * values.factor
+        powers = (ops.zeros((), dtype), ops.zeros((), dtype))
+        if self.bias_correction:
+            step = ops.cast(self.iterations.value + 1, dtype)
+            if first_step:  # moments begin then; updates that were left out let `iterations` lag
+                step = ops.maximum(step - first_step, 1.0)
+            powers = (self.beta_1**step, self.beta_2**step)
+        beta_1, beta_2, epsilon = (
+            self._unless_skipped(ops.cast(value, dtype), 1.0)  # an epsilon of 0 would divide 0 by 0
+            for value in (self.beta_1, self.beta_2, values.epsilon)
+        )
+        return StepValues(self._unless_skipped(rate, 0.0), powers, (beta_1, beta_2), epsilon)
 
     def get_config(self) -> dict:
         """The arguments of the constructor.
