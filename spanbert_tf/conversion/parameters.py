@@ -59,9 +59,10 @@ class Parameter(NamedTuple):
 
     def assign(self, array: Array) -> None:
         """Gives the variable an array's values."""
-        if isinstance(array, _Held) and array.parameter.is_matrix == self.is_matrix:
-            # Of another model in Keras' layout. Both variables then hold one piece of memory, until
-            # either is assigned anew.
+        is_alike = isinstance(array, _Held) and array.parameter.is_matrix == self.is_matrix
+        if is_alike and keras.backend.backend() == "tensorflow":
+            # Of another model in Keras' layout. Variables of one type hold one piece of memory,
+            # until either is changed. (JAX lets a step overwrite what it is given.)
             values = keras.ops.convert_to_tensor(array.parameter.variable)
             self.variable.assign(keras.ops.reshape(values, self.variable.shape))
             return

@@ -79,7 +79,7 @@ class SpanBertTask(Objectives, TrainStep, TaskPresets):
         if is_own:
             self._objective_metrics = ObjectiveMetrics(self.objectives, self.has_accuracy)
 
-    # What Keras' own step asks for, which trains by another loss, and on JAX.
+    # What Keras' own steps ask for, which train by another loss, and on other backends.
     def compute_loss(
         self,
         x: dict | None = None,

@@ -89,9 +89,12 @@ class TrainStep:
         """As in Keras, whose own loop of steps fails under a strategy (keras #19246).
 
         The loop is on the device, of as many steps as `steps_per_execution` says when it is called;
-        the results are those of the global batches. Without a loop a step is part of the graph that
-        takes its batch: each function around it would be one more graph of all its variables.
+        the results are those of the global batches. A single step on a single device is part of the
+        graph that takes its batch: a function around it is one more graph of all its variables.
+        Threads of replicas would not wait for the batch, and XLA compiles what it is given.
         """
+        is_single = isinstance(self._distribute_strategy, tf.distribute.OneDeviceStrategy | None)
+        runs_inline = is_single and not self.jit_compile
 
         @tf.autograph.experimental.do_not_convert
         def without_results(data: object) -> None:
@@ -107,7 +110,7 @@ class TrainStep:
                 run(batch)
 
         def run_next(iterator: Iterator) -> dict[str, tf.Tensor]:
-            take_next(iterator, run_batch if self.jit_compile else run_step, 1)
+            take_next(iterator, run_step if runs_inline else run_batch, 1)
             return self.get_metrics_result()
 
         def run_steps(iterator: Iterator, num_steps: tf.Tensor) -> dict[str, tf.Tensor]:

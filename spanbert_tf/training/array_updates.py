@@ -1,4 +1,4 @@
-"""An update of `AdamW` on JAX, where the global batch is one array, on however many devices."""
+"""The numbers of Adam's step, and the update on JAX, where the global batch is one array."""
 
 from typing import Any, NamedTuple
 

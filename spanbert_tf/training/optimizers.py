@@ -171,9 +171,7 @@ class AdamW(keras.optimizers.AdamW):
         else:
             context.merge_call(self._finish_all_or_skip, args=(is_finite, sums, norms, variables))
 
-    def _finish_all_or_skip(
-        self, strategy: object, is_finite: keras.KerasTensor, *of_replicas: object
-    ) -> None:
+    def _finish_all_or_skip(self, strategy: object, is_finite: Any, *of_replicas: object) -> None:
         """One decision for all replicas: they may not assign in a `tf.cond` of their own."""
         for_each_replica = strategy.extended.call_for_each_replica
         tf.cond(
@@ -195,9 +193,7 @@ class AdamW(keras.optimizers.AdamW):
     def _values_for(self, variable: keras.Variable) -> VariableValues:
         return self._values[self._get_variable_index(variable)]
 
-    def _take_step(
-        self, sums: list, norms: keras.KerasTensor, variables: list[keras.Variable]
-    ) -> None:
+    def _take_step(self, sums: list, norms: keras.KerasTensor, variables: list) -> None:
         """Adam's step with the global batch's gradients, whose norms are [clips].
 
         Where they are not finite, TensorFlow takes a step of size 0 with gradients of 0, from which
@@ -208,19 +204,22 @@ class AdamW(keras.optimizers.AdamW):
         factors = [top / ops.maximum(norm / scale, top) if top else 1.0 for top, norm in limits]
         factors = [self._unless_skipped(factor / scale, 0.0) for factor in factors]
         multiply = tf.math.multiply_no_nan if _IS_TENSORFLOW else ops.multiply
-        of_sums = [factors[self._values_for(variable).clip] for variable in variables]
-        sums = [multiply(g, ops.cast(f, g.dtype)) for g, f in zip(sums, of_sums, strict=True)]
+        clipped, stepped = [], []
+        for gradient, variable in zip(sums, variables, strict=True):
+            if not self._overwrite_variable_with_gradient(variable):  # `apply` does, of float8
+                wide = keras.backend.result_type(gradient.dtype, "float32")
+                factor = ops.cast(factors[self._values_for(variable).clip], wide)
+                clipped.append(multiply(ops.cast(gradient, wide), factor))
+                stepped.append(variable)
         # What many variables share is computed once: each would add a dozen operations.
         self._shared: dict[tuple, StepValues] = {}
-        super()._backend_update_step(sums, variables, self.learning_rate)
+        super()._backend_update_step(clipped, stepped, self.learning_rate)
 
     def _unless_skipped(self, value: keras.KerasTensor | float, other: float) -> Any:
         """A number of a step, and on TensorFlow another one in a step that changes nothing."""
         return tf.where(self._is_finite, value, other) if _IS_TENSORFLOW else value
 
-    def _finish(
-        self, sums: list, norms: keras.KerasTensor, variables: list[keras.Variable]
-    ) -> None:
+    def _finish(self, sums: list, norms: keras.KerasTensor, variables: list) -> None:
         """What Keras does after a step, and what is told of it."""
         scale = self.loss_scale.value if self.dynamic_loss_scale else 1.0
         self.assign(self.skipped_in_a_row, 0)
@@ -239,7 +238,7 @@ class AdamW(keras.optimizers.AdamW):
             self.assign(self.loss_scale, ops.maximum(self.loss_scale.value / 2.0, 1.0))
             self.assign(self.updates_at_scale, 0)
 
-    # What `apply` of Keras does before that, and is done by then.
+    # What Keras' `apply` would do, and `_take_step` has done.
     def _clip_gradients(self, grads: list) -> list:
         return grads
 

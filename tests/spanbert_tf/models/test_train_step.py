@@ -37,7 +37,7 @@ def _rows(batch_size):
 
 
 def _fit(strategy, num_steps, data, **options):
-    """The batches after which Keras called back, means of 20 steps, held-out means, weights."""
+    """The batches after which Keras called back, means of 20 steps, held-out means, the state."""
     keras.utils.set_random_seed(7)
     with strategy.scope():
         model = Line()
@@ -48,7 +48,8 @@ def _fit(strategy, num_steps, data, **options):
     options |= {"shuffle": False, "verbose": 0, "callbacks": [note]}
     history = model.fit(data, **options).history
     held_out = model.evaluate(_rows(12), verbose=0, return_dict=True)
-    return ends, history, held_out, [np.array(weight) for weight in model.get_weights()]
+    seeds = [np.array(state) for state in model._seed_states()]
+    return ends, history, held_out, [*seeds, *map(np.array, model.get_weights())]
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # of a number not stated
@@ -59,6 +60,8 @@ def test_steps_in_a_loop_are_the_same_steps(num_devices, two_devices):
     data = _rows(8).repeat(4)
     expected_ends, *expected = _fit(strategy, 1, data)
     ends, *found = _fit(strategy, 8, data)
+    num_draws = expected[2][0][1]  # of the seed's state: none where there is no batch
+    assert num_draws == 20
     assert expected_ends == list(range(20)) and ends == [7, 15, 23]
     for one, other in zip(expected[:2], found[:2], strict=True):
         assert one == other

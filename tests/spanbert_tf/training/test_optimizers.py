@@ -171,6 +171,17 @@ def test_gradients_without_a_finite_norm_change_nothing(bad, options):
             assert (weight != old).all()
 
 
+def test_what_float8_keeps_of_values_is_no_gradient_to_clip():
+    """Keras hands on the range of a layer's inputs as a gradient that replaces a variable."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.quantize("float8")
+    model.compile(AdamW(0.1, global_clipnorm=1e-3), "mse")
+    inputs = np.array([[0.5, -3.0, 1.0]], "float32")
+    model.fit(inputs, np.ones((1, 2)), verbose=0)
+    (history,) = (v for v in model.variables if v.path.endswith("inputs_amax_history"))
+    assert history.numpy()[0] == 3.0
+
+
 def test_loss_scale_does_not_change_the_step():
     """Scaled gradients are clipped by the norm of the unscaled ones."""
     steps, norms = [], []
