@@ -155,10 +155,12 @@ def test_batches_resume_and_go_on_across_epochs(single):
 def test_rows_keep_their_masks_at_another_batch_size(single):
     small = pretraining_dataset(single, batch_size=4, seed=3).take(9)
     large = pretraining_dataset(single, batch_size=12, seed=3).take(3)
+    batches, others = (list(data.as_numpy_iterator()) for data in (small, large))
     for name in small.element_spec:
-        rows = np.concatenate([batch[name] for batch in small.as_numpy_iterator()])
-        others = np.concatenate([batch[name] for batch in large.as_numpy_iterator()])
-        np.testing.assert_array_equal(rows, others, err_msg=name)
+        rows, expected = (
+            np.concatenate([batch[name] for batch in part]) for part in (batches, others)
+        )
+        np.testing.assert_array_equal(rows, expected, err_msg=name)
 
 
 def test_the_same_record_is_masked_anew_in_the_next_epoch(single):
