@@ -207,9 +207,8 @@ class AdamW(keras.optimizers.AdamW):
         clipped, stepped = [], []
         for gradient, variable in zip(sums, variables, strict=True):
             if not self._overwrite_variable_with_gradient(variable):  # `apply` does, of float8
-                wide = keras.backend.result_type(gradient.dtype, "float32")
-                factor = ops.cast(factors[self._values_for(variable).clip], wide)
-                clipped.append(multiply(ops.cast(gradient, wide), factor))
+                factor = ops.cast(factors[self._values_for(variable).clip], gradient.dtype)
+                clipped.append(multiply(gradient, factor))
                 stepped.append(variable)
         # What many variables share is computed once: each would add a dozen operations.
         self._shared: dict[tuple, StepValues] = {}

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
 
 from spanbert_tf.models.objective import ObjectiveSums
 from spanbert_tf.models.span_bert_task import SpanBertTask
@@ -20,8 +21,13 @@ class Line(SpanBertTask, keras.Model):
         self.dropout, self.dense = keras.layers.Dropout(0.5), keras.layers.Dense(1)
         self.dense.build((None, 5))
         self.built = True
+        self.depths = set()
 
     def call(self, x, training=None):
+        graph, depth = tf.compat.v1.get_default_graph(), 0
+        while isinstance(graph, FuncGraph):
+            graph, depth = graph.outer_graph, depth + 1
+        self.depths.add(depth)
         return self.dense(self.dropout(x, training=training))[:, 0]
 
     def objective_sums(self, x, outputs, y=None, sample_weight=None):
@@ -67,6 +73,18 @@ def test_steps_in_a_loop_are_the_same_steps(num_devices, two_devices):
         assert one == other
     for one, other in zip(expected[2], found[2], strict=True):
         np.testing.assert_array_equal(other, one)
+
+
+@pytest.mark.parametrize("num_devices, num_steps, expected", [(1, 1, 1), (2, 1, 2), (1, 8, 3)])
+def test_a_step_is_in_no_more_graphs_than_it_must(num_devices, num_steps, expected, two_devices):
+    """Each is one more graph of all variables: of a batch, a loop's body, a step of its own."""
+    strategy = two_devices if num_devices == 2 else tf.distribute.get_strategy()
+    with strategy.scope():
+        model = Line()
+        model.compile(adamw(0.1, 2, 100), jit_compile=False, steps_per_execution=num_steps)
+        model.optimizer.build(model.trainable_variables)  # or the first graph would create them
+    model.fit(_rows(8).repeat(2), steps_per_epoch=8, shuffle=False, verbose=0)
+    assert max(model.depths) == expected
 
 
 def test_keras_own_loop_fails_under_a_strategy(two_devices):

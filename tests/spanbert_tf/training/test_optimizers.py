@@ -146,16 +146,29 @@ def test_optimizer_survives_its_configuration():
     np.testing.assert_array_equal(layer.bias.numpy(), [1.0, 1.0])
 
 
-@pytest.mark.parametrize("options", [{}, {"epsilon": 0.0}, {"use_ema": True, "ema_momentum": 0.5}])
+@pytest.mark.parametrize("is_graph", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"global_clipnorm": 1.0},
+        {"global_clipnorm": None},
+        {"global_clipnorm": 1.0, "epsilon": 0.0},
+        {"global_clipnorm": 1.0, "use_ema": True, "ema_momentum": 0.5},
+    ],
+)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
-def test_gradients_without_a_finite_norm_change_nothing(bad, options):
+def test_gradients_without_a_finite_norm_change_nothing(bad, options, is_graph):
     layer = keras.layers.Dense(2)
     layer.build((None, 3))
-    optimizer = AdamW(0.1, weight_decay=0.3, global_clipnorm=1.0, **options)
+    optimizer = AdamW(WarmupLinearDecay(0.1, 0, 9), weight_decay=0.3, **options)
     optimizer.build(layer.trainable_variables)
     state = [*layer.trainable_variables, *optimizer.variables]
     others = [variable for variable in state if variable is not optimizer.skipped_in_a_row]
-    apply = tf.function(lambda sums: optimizer.apply(sums, layer.trainable_variables))
+
+    def apply(sums):
+        optimizer.apply(sums, layer.trainable_variables)
+
+    apply = tf.function(apply) if is_graph else apply
     bad_gradients = [tf.fill((3, 2), np.float32(bad)), tf.ones((2,))]
     for num_updates in (0, 1, 2):
         before = [variable.numpy() for variable in others]
