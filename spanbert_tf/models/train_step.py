@@ -89,9 +89,11 @@ class TrainStep:
         """As in Keras, whose own loop of steps fails under a strategy (keras #19246).
 
         The loop is on the device, of as many steps as `steps_per_execution` says when it is called;
-        the results are those of the global batches. A single step on a single device is part of the
-        graph that takes its batch: a function around it is one more graph of all its variables.
-        Threads of replicas would not wait for the batch, and XLA compiles what it is given.
+        the results are those of the global batches. A step on a single device is part of the graph
+        that takes its batch: a function around it is one more graph of all its variables. Threads
+        of replicas would not wait for the batch, and XLA compiles what it is given. Single steps
+        and loops have it alike: TensorFlow, which merges factors where it knows their shapes,
+        rounds otherwise in a function.
         """
         is_single = isinstance(self._distribute_strategy, tf.distribute.OneDeviceStrategy | None)
         runs_inline = is_single and not self.jit_compile
@@ -103,19 +105,19 @@ class TrainStep:
         def run_step(batch: object) -> None:
             self.distribute_strategy.run(without_results, args=(batch,))
 
-        def take_next(iterator: Iterator, run: Callable[[object], None], number: object) -> None:
+        def take_next(iterator: Iterator, number: object) -> None:
             batch = iterator.get_next()
             with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
                 num_done.assign(number)
-                run(batch)
+                (run_step if runs_inline else run_batch)(batch)
 
         def run_next(iterator: Iterator) -> dict[str, tf.Tensor]:
-            take_next(iterator, run_step if runs_inline else run_batch, 1)
+            take_next(iterator, 1)
             return self.get_metrics_result()
 
         def run_steps(iterator: Iterator, num_steps: tf.Tensor) -> dict[str, tf.Tensor]:
             def run_one(number: tf.Tensor) -> tuple[tf.Tensor]:
-                take_next(iterator, run_batch, number + 1)
+                take_next(iterator, number + 1)
                 return (number + 1,)
 
             num_done.assign(0)
@@ -128,7 +130,7 @@ class TrainStep:
             num_done = tf.Variable(0, trainable=False)
         if not self.run_eagerly:
             function_of = functools.partial(tf.function, autograph=False, reduce_retracing=True)
-            # Inlined in a loop, a step would do what reads no data once more where they end.
+            # Inlined by TensorFlow, it would do what reads no data once more where they end.
             options = {"experimental_attributes": {"_noinline": True}}
             run_batch = function_of(run_step, jit_compile=self.jit_compile, **options)
             run_next, run_steps = map(function_of, (run_next, run_steps))

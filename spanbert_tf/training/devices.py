@@ -257,7 +257,9 @@ def _build_strategy(
     if name == "one_device":
         return tf.distribute.get_strategy()
     if name == "mirrored":
-        return tf.distribute.MirroredStrategy(_devices(num_devices))
+        strategy = tf.distribute.MirroredStrategy(_devices(num_devices))
+        # Of one device, it would only stand between a step and its batch.
+        return strategy if strategy.num_replicas_in_sync > 1 else tf.distribute.get_strategy()
     if name == "multi_worker":
         if num_devices:
             _devices(num_devices)

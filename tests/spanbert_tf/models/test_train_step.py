@@ -75,7 +75,7 @@ def test_steps_in_a_loop_are_the_same_steps(num_devices, two_devices):
         np.testing.assert_array_equal(other, one)
 
 
-@pytest.mark.parametrize("num_devices, num_steps, expected", [(1, 1, 1), (2, 1, 2), (1, 8, 3)])
+@pytest.mark.parametrize("num_devices, num_steps, expected", [(1, 1, 1), (2, 1, 2), (1, 8, 2)])
 def test_a_step_is_in_no_more_graphs_than_it_must(num_devices, num_steps, expected, two_devices):
     """Each is one more graph of all variables: of a batch, a loop's body, a step of its own."""
     strategy = two_devices if num_devices == 2 else tf.distribute.get_strategy()

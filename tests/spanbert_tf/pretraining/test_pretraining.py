@@ -1,4 +1,5 @@
 import contextlib
+import hashlib
 import io
 import os
 import pathlib
@@ -60,7 +61,8 @@ def _without_speed(run):
 
 
 def _last_checkpoint(run):
-    return (run / "checkpoints" / "step-00000012" / "state.safetensors").read_bytes()
+    content = (run / "checkpoints" / "step-00000012" / "state.safetensors").read_bytes()
+    return hashlib.sha256(content).hexdigest()  # pytest would compare the bytes for an hour
 
 
 def _assert_same_run(run, straight_run):

@@ -1,6 +1,7 @@
 """What is true of every fine-tuning task; its tests derive a class from `TaskTests`."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -441,7 +442,7 @@ def _weights(preset):
 
 def _contents(directory):
     return {
-        str(path.relative_to(directory)): path.read_bytes()
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in directory.rglob("*")
         if path.is_file()
     }

@@ -14,6 +14,7 @@ from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.pretraining.model import compiled_pretrainer
 from spanbert_tf.training import optimizers
+from spanbert_tf.training.devices import make_strategy
 from spanbert_tf.training.metrics_log import MetricsLog
 from spanbert_tf.training.optimizers import AdamW
 
@@ -59,6 +60,13 @@ def _without_dropout(tiny_overrides, *overrides):
     # With BERT's epsilon, Adam would blow rounding errors of gradients near 0 up to whole steps.
     more = ["model.dropout=0.0", "optimizer.epsilon=1e-4", "training.batch_size=16"]
     return load_config("spanbert_base", [*tiny_overrides, *more, *overrides])
+
+
+def test_mirrored_on_one_device_is_that_device():
+    """The shipped configurations say mirrored, and most machines have one device."""
+    training = load_config("spanbert_base").training
+    assert training.strategy == "mirrored"
+    assert make_strategy(training, 1) is tf.distribute.get_strategy()
 
 
 @pytest.fixture(scope="module")
