@@ -1,5 +1,6 @@
 """What several hosts share: runs and records, which take a machine seconds."""
 
+import hashlib
 import random
 import time
 
