@@ -11,15 +11,17 @@ from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.training import adamw
 
 
-class Line(SpanBertTask, keras.Model):
-    """A least-squares fit with dropout."""
+class Curve(SpanBertTask, keras.Model):
+    """A least-squares fit with dropout, and with GELU, whose gradient has constants to merge."""
 
-    backbone, _objective, has_accuracy = None, "line", False
+    backbone, _objective, has_accuracy = None, "curve", False
 
     def __init__(self):
         super().__init__()
-        self.dropout, self.dense = keras.layers.Dropout(0.5), keras.layers.Dense(1)
-        self.dense.build((None, 5))
+        self.dropout, self.hidden = keras.layers.Dropout(0.5), keras.layers.Dense(7)
+        self.hidden.build((None, 5))
+        self.dense = keras.layers.Dense(1)
+        self.dense.build((None, 7))
         self.built = True
         self.depths = set()
 
@@ -28,11 +30,12 @@ class Line(SpanBertTask, keras.Model):
         while isinstance(graph, FuncGraph):
             graph, depth = graph.outer_graph, depth + 1
         self.depths.add(depth)
-        return self.dense(self.dropout(x, training=training))[:, 0]
+        hidden = self.hidden(self.dropout(x, training=training))  # [rows, 7]
+        return self.dense(keras.ops.gelu(hidden, approximate=False))[:, 0]
 
     def objective_sums(self, x, outputs, y=None, sample_weight=None):
         weights = self._target_weights(y, sample_weight)
-        return {"line": ObjectiveSums.of((outputs - y) ** 2, None, weights)}
+        return {"curve": ObjectiveSums.of((outputs - y) ** 2, None, weights)}
 
 
 def _rows(batch_size):
@@ -46,7 +49,7 @@ def _fit(strategy, num_steps, data, **options):
     """The batches after which Keras called back, means of 20 steps, held-out means, the state."""
     keras.utils.set_random_seed(7)
     with strategy.scope():
-        model = Line()
+        model = Curve()
         optimizer = adamw(0.1, 2, 100)
         model.compile(optimizer, auto_scale_loss=False, steps_per_execution=num_steps)
     ends = []
@@ -80,7 +83,7 @@ def test_a_step_is_in_no_more_graphs_than_it_must(num_devices, num_steps, expect
     """Each is one more graph of all variables: of a batch, a loop's body, a step of its own."""
     strategy = two_devices if num_devices == 2 else tf.distribute.get_strategy()
     with strategy.scope():
-        model = Line()
+        model = Curve()
         model.compile(adamw(0.1, 2, 100), jit_compile=False, steps_per_execution=num_steps)
         model.optimizer.build(model.trainable_variables)  # or the first graph would create them
     model.fit(_rows(8).repeat(2), steps_per_epoch=8, shuffle=False, verbose=0)
