@@ -53,10 +53,8 @@ class TrainStep:
             jit_compile = False  # it compiles what it runs; once more inside fails (keras #19448)
         elif jit_compile == "auto" and self.distribute_strategy.num_replicas_in_sync > 1:
             jit_compile = False
-        is_own = kwargs.get("loss") is None
-        self._compiles_replicas = (
-            bool(jit_compile) and is_own and isinstance(self.distribute_strategy, _MIRRORED)
-        )
+        compiles = bool(jit_compile) and kwargs.get("loss") is None
+        self._compiles_replicas = compiles and isinstance(self.distribute_strategy, _MIRRORED)
         self._accumulation_steps = accumulation_steps
         self._make_forward_and_backward()
         super().compile(
@@ -79,21 +77,19 @@ class TrainStep:
         self.train_function = None
 
     def _make_forward_and_backward(self) -> None:
-        self._forward_and_backward = self._compute_gradients
+        compute = self._compute_gradients
         if self._compiles_replicas:
-            self._forward_and_backward = tf.function(
-                self._compute_gradients, jit_compile=True, reduce_retracing=True
-            )
+            compute = tf.function(compute, jit_compile=True, reduce_retracing=True)
+        self._forward_and_backward = compute
 
     def _make_function(self, step_function: Callable[[object], dict]) -> Callable[..., dict]:
         """As in Keras, whose own loop of steps fails under a strategy (keras #19246).
 
         The loop is on the device, of as many steps as `steps_per_execution` says when it is called;
-        the results are those of the global batches. A step on a single device is part of the graph
-        that takes its batch: a function around it is one more graph of all its variables. Threads
-        of replicas would not wait for the batch, and XLA compiles what it is given. Single steps
-        and loops have it alike: TensorFlow, which merges factors where it knows their shapes,
-        rounds otherwise in a function.
+        the results are those of the global batches. A step on a single device, looped or not, is
+        in the graph that takes its batch: a function around it is one more graph of all variables,
+        in which TensorFlow merges other factors and so rounds otherwise. Threads of replicas would
+        not wait for the batch, and XLA compiles what it is given.
         """
         is_single = isinstance(self._distribute_strategy, tf.distribute.OneDeviceStrategy | None)
         runs_inline = is_single and not self.jit_compile
@@ -183,9 +179,13 @@ class TrainStep:
         """As in Keras, where something is not built; Keras 3.15 fails with several workers."""
         if self._objective_metrics is None or self._compile_metrics is not None:
             super()._maybe_symbolic_build(iterator, data_batch)
-        elif self._distribute_strategy is not None and self.optimizer is not None:
+
+    def make_train_function(self, force: bool = False) -> Callable[..., dict]:
+        """As in Keras; a step that found no variables of the optimizer would be traced twice."""
+        if self.built and self.optimizer is not None:
             with self.distribute_strategy.scope():
                 self.optimizer.build(self.trainable_variables)
+        return super().make_train_function(force)
 
     def _global_target_counts(self, batch: tuple) -> dict[str, tf.Tensor]:
         """How many targets each objective has in the global batch; 1 in place of none."""
