@@ -57,9 +57,8 @@ class TrainStep:
         self._compiles_replicas = compiles and isinstance(self.distribute_strategy, _MIRRORED)
         self._accumulation_steps = accumulation_steps
         self._make_forward_and_backward()
-        super().compile(
-            *args, jit_compile=False if self._compiles_replicas else jit_compile, **kwargs
-        )
+        jit_compile = False if self._compiles_replicas else jit_compile
+        super().compile(*args, jit_compile=jit_compile, **kwargs)
 
     def hold(self, variables: Sequence[keras.Variable]) -> None:
         """Leaves variables as they are from the next `fit` on, and trains all others again.
@@ -68,7 +67,7 @@ class TrainStep:
             variables: those to hold; none: all that can be trained are.
         """
         self._held = frozenset()
-        if self.built and getattr(self, "optimizer", None) is not None:
+        if self.built and not getattr(getattr(self, "optimizer", None), "built", True):
             with self.distribute_strategy.scope():  # for all, so that it knows what is held now
                 self.optimizer.build(self.trainable_variables)
         self._held = frozenset(map(id, variables))
@@ -182,7 +181,8 @@ class TrainStep:
 
     def make_train_function(self, force: bool = False) -> Callable[..., dict]:
         """As in Keras; a step that found no variables of the optimizer would be traced twice."""
-        if self.built and self.optimizer is not None:
+        is_built = all(layer.built for layer in self._flatten_layers())  # or variables are to come
+        if is_built and self.optimizer is not None and not self.optimizer.built:
             with self.distribute_strategy.scope():
                 self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)

@@ -89,6 +89,19 @@ def test_a_step_is_in_no_more_graphs_than_it_must(num_devices, num_steps, expect
     assert model.depths == [expected] * num_devices  # each replica's part is traced once
 
 
+def test_an_optimizer_keeps_its_variables():
+    """`build` of Keras' `LossScaleOptimizer` would make them anew each time that it is called."""
+    model = Curve()
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
+    model.compile(optimizer, auto_scale_loss=False)
+    kept = []
+    for held in ((), (), model.hidden.variables):
+        model.fit(_rows(8), steps_per_epoch=2, shuffle=False, verbose=0)
+        model.hold(held)
+        kept.append([id(variable) for variable in optimizer.variables])
+    assert kept[0] == kept[1] == kept[2]
+
+
 def test_keras_own_loop_fails_under_a_strategy(two_devices):
     """What the code works round (keras #19246); where this fails, Keras has mended it."""
     with two_devices.scope():
