@@ -283,11 +283,12 @@ def run_command(
         sys.exit(EXIT_BAD_INPUT)
     except click.ClickException as error:
         _fail(" ".join(error.format_message().split()), EXIT_BAD_INPUT)
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as error:
+        if isinstance(error.__cause__, EOFError):  # of a broken file; Click takes it for Ctrl-D
+            raise error.__cause__ from None
         _fail("interrupted", EXIT_FAILED)
     except Exception as error:
-        is_ours = isinstance(error, SpanBertError)
-        line = str(error) if is_ours else describe_surroundings(error)
+        line = str(error) if isinstance(error, SpanBertError) else describe_surroundings(error)
         if line is None and not is_worker():
             raise
         if debug or line is None:

@@ -4,6 +4,7 @@ import os
 import pathlib
 import resource
 import signal
+import sys
 import time
 import zlib
 
@@ -86,12 +87,14 @@ def shared_data():
 
 
 @pytest.fixture
-def full_disk():
+def full_disk(monkeypatch):
     """A context in which no file can grow beyond so many bytes."""
 
     @contextlib.contextmanager
     def limited(num_bytes):
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        # Python leaves what it could write of a module's bytecode, for all that import it later.
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
         resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
         try:
             yield

@@ -88,6 +88,8 @@ def test_a_full_disk_leaves_nothing(num_processes, corpus, letters_vocabulary, t
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, ",".join(map(str, limits)), *arguments,
          f"--num-processes={num_processes}"],
+        # Python leaves what it could write of a module's bytecode, for all that import it later.
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout.splitlines() == [f"{limit} status 2" for limit in limits]

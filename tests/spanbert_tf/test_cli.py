@@ -204,6 +204,16 @@ def test_interrupt_exits_with_status_1(monkeypatch, capsys):
     assert capsys.readouterr().err == "spanbert-tf: interrupted\n"
 
 
+def test_a_file_that_ends_early_is_no_interrupt(monkeypatch, capsys):
+    def read(*arguments, **options):
+        raise EOFError("marshal data too short")
+
+    monkeypatch.setattr(cli, "invoke", read)
+    with pytest.raises(EOFError, match="too short"):
+        main(["quickstart"])
+    assert "interrupted" not in capsys.readouterr().err
+
+
 def test_set_takes_several_values_and_leaves_arguments_alone(monkeypatch, tmp_path):
     calls = []
     module = types.ModuleType("spanbert_tf.tasks.task")
