@@ -33,7 +33,18 @@ hypothesis.settings.load_profile("seeded")
 END_BY = float(os.environ.get("SPANBERT_TF_TESTS_END_BY", "inf"))
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items):
+    cases = {}
+    for item in items:
+        if item.get_closest_marker("quick_cases") and not item.get_closest_marker("slow"):
+            cases.setdefault((item.path, item.originalname), []).append(item)
+    for same in cases.values():  # those that stay quick are spread over all
+        num_quick = same[0].get_closest_marker("quick_cases").args[0]
+        quick = {len(same) * number // num_quick for number in range(num_quick)}
+        for number, item in enumerate(same):
+            if number not in quick:
+                item.add_marker(pytest.mark.slow)
     # The longest first, so that neither process ends long before the other.
     items.sort(key=lambda item: item.path.parent.name not in ("pretraining", "training"))
     if math.isfinite(END_BY):  # each day others are the last: files, and of hosts, tests

@@ -78,7 +78,8 @@ def test_a_vocabulary_without_mask_is_refused(corpus, tmp_path, capfd):
     assert errors.splitlines() == [f"spanbert-tf: {vocabulary}: lacks [MASK]; add a line for each"]
 
 
-@pytest.mark.parametrize("num_processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_processes", [1, 2])
 def test_a_full_disk_leaves_nothing(num_processes, corpus, letters_vocabulary, tmp_path):
     # The largest file of the text becomes 60 KB of records, a shard 200 KB.
     limits = {1: [1_000, 20_000, 150_000], 2: [20_000]}[num_processes]
@@ -100,9 +101,8 @@ def test_a_full_disk_leaves_nothing(num_processes, corpus, letters_vocabulary, t
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "sent", [pytest.param(signal.SIGKILL, marks=pytest.mark.slow), signal.SIGINT]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_that_is_stopped_leaves_no_output(sent, letters_vocabulary, tmp_path):
     text, output = tmp_path / "text", tmp_path / "records"
     text.write_text("Some words, again and again. " * 2_000_000)

@@ -68,6 +68,7 @@ def alarm():
 @pytest.mark.parametrize(
     "pattern, methods", [pytest.param(*found, id=place) for place, *found in expressions()]
 )
+@pytest.mark.slow
 def test_it_takes_a_megabyte(pattern, methods, alarm):
     if isinstance(pattern, tuple):
         path, target = pattern

@@ -158,6 +158,7 @@ def beside_older_shards(directory):
 @pytest.mark.parametrize(
     "write", [bare_encoder, old_bin, legacy_pickle, sharded, beside_older_shards]
 )
+@pytest.mark.quick_cases(3)
 def test_other_layouts_give_the_same_encoder(write, model, rows, tmp_path):
     (tmp_path / "source").mkdir()
     write(tmp_path / "source")
@@ -259,6 +260,7 @@ def real_sentences(data, count):
     return list(itertools.islice(lines, count))
 
 
+@pytest.mark.slow
 def test_base_shape_agrees_on_real_sentences(shared_data, tmp_path):
     sentences = real_sentences(shared_data, 3)
     vocabulary = load_vocabulary(shared_data / "vocab" / "bert-base-cased-vocab.txt")

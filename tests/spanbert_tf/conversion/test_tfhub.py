@@ -93,6 +93,7 @@ def test_their_layer_trains_it_with_dropout(written):
 
 
 @pytest.mark.parametrize("with_mlm", [False, True])
+@pytest.mark.quick_cases(1)
 def test_the_model_gardens_export_is_read_with_its_vocabulary_and_casing(with_mlm, tmp_path):
     config = encoders.EncoderConfig(
         type="bert",
@@ -137,6 +138,7 @@ def test_another_saved_model_is_refused(written, tmp_path):
         convert_checkpoint("tfhub", "keras", path, str(tmp_path / "preset"))
 
 
+@pytest.mark.slow
 def test_an_encoder_for_the_hub_replaces_an_earlier_one_alone(written, tmp_path):
     backbone, _ = written
     preset, target = str(tmp_path / "preset"), tmp_path / "hub"

@@ -54,6 +54,7 @@ def token_classifier(backbone, tokenizer):
         (token_classifier, "huggingface", False),
     ],
 )
+@pytest.mark.quick_cases(3)
 def test_there_and_back_a_head_is_as_trained_as_before(
     make, between, is_trained, tiny_backbone, tiny_tokenizer, tmp_path, capfd
 ):

@@ -199,6 +199,7 @@ def test_rows_are_packed_as_bert_packs_them(kind, request):
         ("pair", "noun_phrases"),
     ],
 )
+@pytest.mark.quick_cases(4)
 def test_batches_keep_the_contract(kind, scheme, request):
     data = pretraining_dataset(request.getfixturevalue(kind), batch_size=6, masking=scheme)
     slots = 6 if kind == "single" else 7  # ceil(0.15 · 35); ceil(0.15 · 34) + 1

@@ -156,6 +156,7 @@ def depends_on(op, other):
 
 @pytest.mark.parametrize("change", ["heads", "rate", "frozen", "lora", "activation", "class"])
 @pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.quick_cases(4)
 def test_layers_that_differ_share_no_graph(change, recompute):
     """Beside eager execution, which has none: what one layer is, the other is not."""
 

@@ -154,6 +154,7 @@ SCHEMES = {
         ),
     ],
 )
+@pytest.mark.quick_cases(6)
 def test_equals_the_definition_bit_for_bit(name, num_segments):
     options = SCHEMES[name]
     random = masking_oracle.random.Random(name)

@@ -108,10 +108,12 @@ def assert_learns(model, *arguments, **options):
 slow = pytest.mark.slow
 
 
+@pytest.mark.quick_cases(1)
 def test_fit_arrays(model):
     assert_learns(model)
 
 
+@pytest.mark.quick_cases(1)
 def test_fit_lists(model):
     before = loss(model)
     model.fit(TEXTS, list(map(int, LABELS)), epochs=6, verbose=0)

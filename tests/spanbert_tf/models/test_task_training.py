@@ -200,6 +200,7 @@ def test_a_loss_beside_the_own_objective_is_refused(name, loss):
         ("text_classifier", 7, None, False),  # where no shape tells how many rows there are
     ],
 )
+@pytest.mark.quick_cases(4)
 def test_a_batch_in_parts_trains_as_a_whole(name, num_rows, weights, run_eagerly):
     """Two micro-batches with other numbers of targets, and a regulariser, which counts once."""
     x, y, own = random_rows(name, num_rows)
@@ -216,15 +217,9 @@ def test_a_batch_in_parts_trains_as_a_whole(name, num_rows, weights, run_eagerly
     check_equal(results[1], results[0])
 
 
-@pytest.mark.parametrize(
-    ("name", "accumulation_steps"),
-    [
-        ("question_answerer", 1),
-        pytest.param("question_answerer", 2, marks=pytest.mark.slow),
-        pytest.param("pretrainer", 1, marks=pytest.mark.slow),
-        pytest.param("pretrainer", 2, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+@pytest.mark.parametrize("name", ["question_answerer", "pretrainer"])
 def test_layers_that_are_computed_again_train_as_those_that_are_kept(name, accumulation_steps):
     """With dropout; what is held gets no gradient in either way."""
     data, results = dataset(random_rows(name, BATCH), BATCH), []

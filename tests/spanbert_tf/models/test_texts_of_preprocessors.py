@@ -53,6 +53,7 @@ def element(values, number):
 
 @pytest.mark.parametrize("with_labels", [True, False])
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.quick_cases(4)
 def test_one_input_gives_what_it_gives_in_a_batch_without_its_dimension(name, with_labels):
     tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True)
     preprocessor = CLASSES[name.partition(",")[0]](tokenizer, LENGTH)
@@ -130,6 +131,7 @@ LABELLED = {
 
 @pytest.mark.parametrize("dtype", ["U", "S", object])
 @pytest.mark.parametrize("name", LABELLED)
+@pytest.mark.quick_cases(4)
 def test_batches_of_numpy_s_strings_are_trained_scored_and_predicted(name, dtype):
     make, y = LABELLED[name]
     texts = np.array(TEXTS, dtype)
@@ -157,6 +159,7 @@ PAIRS = [["ann has", "the cat"], ["bob .", "who has"], ["who", "ann"]]
 
 @pytest.mark.parametrize("in_data_set", [False, True])
 @pytest.mark.parametrize("name", ["text_classifier", "coreference_resolver", "masked_lm"])
+@pytest.mark.quick_cases(3)
 def test_texts_in_rows_are_not_flattened(name, in_data_set):
     tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True)
     kind = CLASSES.get(name, models.SpanBertMaskedLMPreprocessor)

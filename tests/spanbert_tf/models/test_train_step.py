@@ -102,6 +102,7 @@ def test_an_optimizer_keeps_its_variables():
     assert kept[0] == kept[1] == kept[2]
 
 
+@pytest.mark.slow
 def test_keras_own_loop_fails_under_a_strategy(two_devices):
     """What the code works round (keras #19246); where this fails, Keras has mended it."""
     with two_devices.scope():

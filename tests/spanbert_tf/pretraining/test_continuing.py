@@ -127,6 +127,7 @@ def plain(preset, tmp_path, **changed):
     )
 
 
+@pytest.mark.slow
 def test_held_encoder_is_no_part_of_the_heads_training(preset, tiny_records, tmp_path):
     """The same heads as of a model whose encoder Keras itself does not train."""
     config, strategy = plain(preset, tmp_path), tf.distribute.get_strategy()
@@ -153,7 +154,8 @@ def test_held_encoder_is_no_part_of_the_heads_training(preset, tiny_records, tmp
     assert int(model.optimizer.iterations.numpy()) == HEAD_STEPS
 
 
-@pytest.mark.parametrize("layer_decay", [pytest.param(1.0, marks=pytest.mark.slow), 0.5])
+@pytest.mark.slow
+@pytest.mark.parametrize("layer_decay", [1.0, 0.5])
 def test_first_step_of_the_encoder_by_hand(layer_decay, preset, tiny_records, tmp_path):
     """Adam's first step is as long as the rate, if it is counted from the encoder's own start."""
     config = configured(
@@ -299,6 +301,7 @@ def test_biases_by_hand(preset, tmp_path):
             np.testing.assert_array_equal(variable.numpy(), before[variable.path], variable.path)
 
 
+@pytest.mark.slow
 def test_heads_that_know_nothing_else_reach_the_unigrams_cross_entropy(
     preset, tiny_records, tmp_path
 ):

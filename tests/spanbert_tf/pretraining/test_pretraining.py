@@ -379,6 +379,7 @@ def test_records_without_held_out_ones_are_refused(config, tmp_path):
         run_pretraining(config, str(records), str(tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_run_that_kept_no_checkpoints_is_finished(config, tiny_records, tmp_path, capfd):
     """Its preset is what it returns again; it cannot be trained on."""
     config = config.replace(training=config.training.replace(keep_checkpoints=False))
@@ -398,6 +399,7 @@ def test_run_that_kept_no_checkpoints_is_finished(config, tiny_records, tmp_path
         run_pretraining(best, tiny_records, str(run))
 
 
+@pytest.mark.slow
 def test_no_weight_is_drawn_that_a_checkpoint_has(copied_run, config, tiny_records, monkeypatch):
     longer = config.replace(training=config.training.replace(steps=13))
     draw, drawn = random.truncated_normal, []

@@ -345,6 +345,7 @@ class TestKerasDefects:
             _update(two_devices, optimizer, variable, [[1.0], [1.0]])
 
 
+@pytest.mark.slow
 def test_gradients_that_stay_infinite_end_the_run_with_their_files_named(
     tiny_overrides, tiny_records, tmp_path, monkeypatch
 ):

@@ -224,6 +224,7 @@ for step in (1, 2, 3):
 """
 
 
+@pytest.mark.slow
 def test_on_jax_one_step_waits_at_the_device():
     """Signals would wait for all that do, and processors that share many stand still."""
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
@@ -233,6 +234,7 @@ def test_on_jax_one_step_waits_at_the_device():
     assert child.stdout.splitlines() == said, child.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_a_profile_begins_and_ends_when_the_steps_before_are_done(tmp_path, monkeypatch):
     """To read how many updates were left out is to wait for the device."""
     read, read_skipped = [], Watch._stop_on_divergence
