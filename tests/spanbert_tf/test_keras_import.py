@@ -21,9 +21,10 @@ print(keras.ops.sum(keras.ops.ones(3)).numpy())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "loaded"),
-    [("", []), pytest.param("import pandas", ["pandas"], marks=pytest.mark.slow)],
+    [("", []), ("import pandas", ["pandas"])],
 )
 def test_other_packages_are_neither_imported_nor_lost(before, loaded):
     program = IMPORT.format(before=before)

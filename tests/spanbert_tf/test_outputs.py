@@ -157,6 +157,7 @@ def test_what_is_no_earlier_output_is_never_replaced(name, more, inputs, tmp_pat
     refused(words, output, capfd, *command)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("name", [*DIRECTORIES, *FILES])
 def test_an_earlier_output_is_replaced_when_asked_for(name, inputs, tmp_path, capfd):
     output = tmp_path / "output"

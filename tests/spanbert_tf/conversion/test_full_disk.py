@@ -22,7 +22,7 @@ def _contents(directory):
 
 @pytest.mark.parametrize("limit", [0, 300, 3_000])
 @pytest.mark.parametrize("target", ["keras_bert", "huggingface", "tf1", "model_garden", "tfhub"])
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(2)
 def test_full_disk_leaves_what_was_there(target, limit, preset, tmp_path, full_disk):
     output = tmp_path / "output"
     message = f"^{output}: cannot be written .*free some space"

@@ -53,7 +53,7 @@ def clear(source):
 
 @pytest.mark.parametrize("state", [stated_in_the_configuration, stated_in_the_tokenizer])
 @pytest.mark.parametrize("strip_accents", [False, True, None])
-@pytest.mark.quick_cases(3)
+@pytest.mark.quick_cases(1)
 def test_tokens_are_those_of_the_source_and_of_what_is_written_back(
     state, strip_accents, source, tmp_path
 ):

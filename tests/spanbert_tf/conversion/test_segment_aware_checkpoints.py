@@ -115,6 +115,7 @@ def converted(source, directory, kind=SpanBertBackbone, target="keras", **option
     return kind.from_preset(str(directory)) if kind else str(directory)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("is_fused", [True, False])
 @pytest.mark.parametrize("positions, used", [SEGABERT, BERT_WITH_PS, ("absolute", ())])
 def test_encoder_computes_the_same(positions, used, is_fused, tables, rows, tmp_path):
@@ -169,6 +170,7 @@ def test_the_padded_output_matrix_is_cut(tables, rows, tmp_path):
     assert largest_difference(logits, expected, rows) < TOLERANCE
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("positions, used", [SEGABERT, BERT_WITH_PS])
 def test_a_preset_goes_back_into_their_layout(positions, used, tables, tmp_path):
     model = torch_model()

@@ -54,7 +54,7 @@ def token_classifier(backbone, tokenizer):
         (token_classifier, "huggingface", False),
     ],
 )
-@pytest.mark.quick_cases(3)
+@pytest.mark.quick_cases(1)
 def test_there_and_back_a_head_is_as_trained_as_before(
     make, between, is_trained, tiny_backbone, tiny_tokenizer, tmp_path, capfd
 ):
@@ -98,6 +98,7 @@ def pooler_row(output):
     return next(line for line in output.splitlines() if "pooler" in line)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("between", ["huggingface", "tf1", "keras_bert"])
 def test_a_pooler_that_nothing_trained_is_told_there_and_back(
     between, tiny_backbone, tiny_tokenizer, tmp_path, capfd

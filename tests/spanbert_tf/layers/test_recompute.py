@@ -106,6 +106,7 @@ def test_losses_gradients_and_states_are_equal_to_the_bit(dtype, dropout):
     check_equal(lambda stack: steps_on_tensorflow(stack, lambda step: step), dtype, dropout, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_in_a_graph_which_fuses_what_is_not_kept_they_are_equal_to_rounding(dropout):
     check_equal(lambda stack: steps_on_tensorflow(stack, tf.function), "float32", dropout, 1e-5)
@@ -156,7 +157,7 @@ def depends_on(op, other):
 
 @pytest.mark.parametrize("change", ["heads", "rate", "frozen", "lora", "activation", "class"])
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(2)
 def test_layers_that_differ_share_no_graph(change, recompute):
     """Beside eager execution, which has none: what one layer is, the other is not."""
 
@@ -220,6 +221,7 @@ def test_graphs_that_tensorflow_keeps_do_not_keep_layers(recompute):
     assert [reference() for reference in references] == NUM_LAYERS * [None]
 
 
+@pytest.mark.slow
 def test_xla_computes_them_twice_and_takes_no_weights_for_constants():
     def products(*, recompute):
         stack = layers("float32", 0.0, recompute=recompute)

@@ -136,6 +136,7 @@ def test_what_the_page_shows_masks_a_record(tmp_path, monkeypatch):
     assert positions.tolist() == list(range(positions[0], positions[0] + len(positions)))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "scheme, said",
     [

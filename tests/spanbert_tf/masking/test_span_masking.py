@@ -154,7 +154,7 @@ SCHEMES = {
         ),
     ],
 )
-@pytest.mark.quick_cases(6)
+@pytest.mark.quick_cases(4)
 def test_equals_the_definition_bit_for_bit(name, num_segments):
     options = SCHEMES[name]
     random = masking_oracle.random.Random(name)
@@ -197,6 +197,7 @@ ANNOTATED_SCHEMES = {
 }
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "name, num_segments",
     [
@@ -324,6 +325,7 @@ def test_invariants_hold_for_any_text(segments, scheme, rate, record_id):
                 assert position in starts or starts_word(row[position]), "a span cuts a word's head"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("scheme", ["geometric_spans", "whole_words"])
 def test_masks_do_not_depend_on_the_batch(scheme):
     options = MaskingOptions(scheme=scheme)
@@ -368,6 +370,7 @@ def test_budget_is_exact_where_float32_rounds_up(rate, lengths):
         assert batch["mask_weights"].sum() == exact
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("rate", [0.20000000000000007, 1e-20, 1 - 1e-16])
 def test_budget_is_exact_for_rates_of_many_digits(rate):
     """Products with their denominators have more than 63 bits."""

@@ -33,6 +33,7 @@ def classifier(request):
     return model
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "kind", [SpanBertTextClassifier, keras_hub.models.TextClassifier, keras_hub.models.Backbone]
 )

@@ -72,6 +72,7 @@ def expected_metrics(model, batch):
     return result
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("next_sentence", [False, True])
 @pytest.mark.parametrize("span_boundary", [False, True])
 def test_losses_and_accuracies_are_means_over_targets(span_boundary, next_sentence):

@@ -82,6 +82,7 @@ def test_kerashubs_base_class_finds_it_in_presets_of_both_kinds(encoder, model, 
         )
 
 
+@pytest.mark.slow
 def test_it_is_trained_on_pairs_by_any_loss(model):
     """The cosine of two texts, towards 1: gradients reach the encoder, and the pooler is left."""
     keras.utils.set_random_seed(2)
@@ -108,6 +109,7 @@ def test_positions_of_segabert_must_be_those_of_the_preprocessor(model):
     assert found.shape == (3, 8)
 
 
+@pytest.mark.slow
 def test_any_encoder_is_exported_and_tells_its_pooler_only_where_it_was_trained(
     encoder, model, tmp_path
 ):

@@ -138,6 +138,7 @@ def test_made_up_strings_have_the_ids_of_huggingface(pair, data):
     assert ours == theirs
 
 
+@pytest.mark.quick_cases(1)
 def test_all_plain_characters_have_the_ids_of_huggingface(pair):
     letters = [chr(code) for code in range(1, 0x20000) if not 0xD800 <= code < 0xE000]
     letters = [letter for letter in letters if is_read_alike(letter, pair.is_folded)]

@@ -112,6 +112,7 @@ def test_two_replicas_train_as_one(name, optimizer, two_devices):
     check_equal(trained(name, optimizer, data, two_devices), trained(name, optimizer, data))
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", TASKS)
 def test_a_row_counts_once_whatever_its_weight_and_one_of_weight_0_not_at_all(name):
     """As in Keras a weight scales a row's loss."""
@@ -200,7 +201,7 @@ def test_a_loss_beside_the_own_objective_is_refused(name, loss):
         ("text_classifier", 7, None, False),  # where no shape tells how many rows there are
     ],
 )
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(2)
 def test_a_batch_in_parts_trains_as_a_whole(name, num_rows, weights, run_eagerly):
     """Two micro-batches with other numbers of targets, and a regulariser, which counts once."""
     x, y, own = random_rows(name, num_rows)

@@ -53,7 +53,7 @@ def element(values, number):
 
 @pytest.mark.parametrize("with_labels", [True, False])
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(2)
 def test_one_input_gives_what_it_gives_in_a_batch_without_its_dimension(name, with_labels):
     tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True)
     preprocessor = CLASSES[name.partition(",")[0]](tokenizer, LENGTH)
@@ -70,6 +70,7 @@ def test_one_input_gives_what_it_gives_in_a_batch_without_its_dimension(name, wi
             )
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", CASES)
 def test_another_length_counts_from_the_next_call_on(name):
     tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=True)
@@ -131,7 +132,7 @@ LABELLED = {
 
 @pytest.mark.parametrize("dtype", ["U", "S", object])
 @pytest.mark.parametrize("name", LABELLED)
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(2)
 def test_batches_of_numpy_s_strings_are_trained_scored_and_predicted(name, dtype):
     make, y = LABELLED[name]
     texts = np.array(TEXTS, dtype)

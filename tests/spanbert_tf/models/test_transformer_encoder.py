@@ -131,7 +131,8 @@ def test_one_changed_layer_changes_what_it_changes_in_keras_hubs(change, small_h
         np.testing.assert_array_equal(*outputs, err_msg=place)
 
 
-@pytest.mark.parametrize("kind", ["gptq", pytest.param("awq", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gptq", "awq"])
 def test_kernels_are_calibrated_as_keras_hubs(kind, small_heap):
     """Keras watches the calls of the layers that it quantizes, without a padding mask."""
     kernels = []

@@ -180,6 +180,7 @@ def test_directories_that_are_no_preset_are_refused(tmp_path, text):
     assert str(tmp_path) in str(caught.value)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("limit", [0, 10_000, 100_000])
 def test_full_disk_leaves_the_earlier_preset(source, tmp_path, limit, full_disk):
     preset = save(source, tmp_path / "preset")

@@ -83,6 +83,7 @@ def test_resumed_run_does_not_read_the_preset_again(
     assert "going on after step 2 of 3" in capfd.readouterr().out
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("vocabulary", "lowercase", "message"),
     [

@@ -44,6 +44,7 @@ def test_fill_rate_and_rows_of_the_papers_batch(directory, records):
     assert rows_for_tokens(info) == round(131_072 / (tokens / 100 + 2))
 
 
+@pytest.mark.slow
 def test_merged_lengths_are_counted_in_words(directory):
     batches = pretraining_dataset(directory, batch_size=30, split="validation")
     (batch,) = batches.as_numpy_iterator()
@@ -64,6 +65,7 @@ def test_merged_lengths_are_counted_in_words(directory):
     assert lengths.merged.tolist() == expected.tolist()
 
 
+@pytest.mark.slow
 def test_drawn_lengths_agree_with_the_exact_shares(tmp_path):
     texts = record_files.random_records(900, 100, seed=3)
     texts = [text for text in texts if len(text["token_ids"]) > 90]
@@ -197,16 +199,13 @@ def test_indices_of_segabert_are_shown(directory, tmp_path):
     assert "¶" in text and "paragraph indices from 50: 0 (0.0%)" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
         ((), "Steps: 2,000, the heads alone in the first 400 (training.head_steps)"),
-        pytest.param(
-            ["training.steps=300"],
-            "Steps: 300, the heads alone in the first 300 ",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(["training.head_steps=0"], None, marks=pytest.mark.slow),
+        (["training.steps=300"], "Steps: 300, the heads alone in the first 300 "),
+        (["training.head_steps=0"], None),
     ],
 )
 def test_steps_of_the_heads_alone_are_shown(overrides, expected, directory, tmp_path):
@@ -216,6 +215,7 @@ def test_steps_of_the_heads_alone_are_shown(overrides, expected, directory, tmp_
     assert expected in text if expected else "heads alone" not in text
 
 
+@pytest.mark.slow
 def test_brackets_of_paths_are_printed(directory, tmp_path):
     """Rich would take them for styles, and end with an error at a slash in them."""
     records, config = tmp_path / "[bold]" / "[/x]:cat:", tmp_path / "[red].yaml"

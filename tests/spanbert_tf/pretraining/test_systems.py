@@ -100,7 +100,7 @@ def _block_lengths(batch):
 
 
 @pytest.mark.parametrize("name", [slow_if(name in SLOW_TWINS, name) for name in NAMES])
-@pytest.mark.quick_cases(5)
+@pytest.mark.quick_cases(3)
 def test_batch_keeps_its_contract(name, small, one_batch):
     config = small(name)
     dataset = one_batch(name)

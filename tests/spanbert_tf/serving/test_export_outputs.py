@@ -58,6 +58,7 @@ def digests(directory):
     }
 
 
+@pytest.mark.slow
 def test_what_a_killed_export_left_is_removed_by_the_next(preset, tmp_path):
     output = tmp_path / "served"
     arguments = ("export", "--preset", preset, "--output", str(output))
@@ -71,6 +72,7 @@ def test_what_a_killed_export_left_is_removed_by_the_next(preset, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["served"]
 
 
+@pytest.mark.slow
 def test_an_export_into_the_directory_that_one_is_in(preset, tmp_path, monkeypatch):
     """Its versions appear in it; it is not replaced itself."""
     (tmp_path / "served").mkdir()

@@ -244,6 +244,7 @@ def test_models_that_need_more_than_text_are_refused(tmp_path):
     refused(str(tmp_path / "preset"), tmp_path / "out", "sentences and paragraphs")
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("limit", [100, 50_000])
 def test_full_disk_leaves_nothing(preset, tmp_path, limit, full_disk):
     with full_disk(limit):

@@ -34,6 +34,7 @@ def answer(served, name, inputs):
     return tf.function(function, input_signature=specs)(*values)
 
 
+@pytest.mark.quick_cases(5)
 @pytest.mark.parametrize("name", ALL_INPUTS)
 @pytest.mark.parametrize("is_lowercase", [True, False])
 def test_the_readmes_program_packs_what_the_preprocessor_packs(
@@ -55,6 +56,7 @@ def test_the_readmes_program_packs_what_the_preprocessor_packs(
         np.testing.assert_array_equal(np.array(inputs[key], "int32")[0], values, key)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     "name",
     [
@@ -100,6 +102,7 @@ def mentions(found):
     return clusters[clusters >= 0]
 
 
+@pytest.mark.slow
 def test_an_export_without_operations_of_tensorflow_text_runs_without_it(tmp_path):
     model = tiny_model("text_classification")
     model.is_head_trained = True

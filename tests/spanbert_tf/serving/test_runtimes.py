@@ -56,6 +56,7 @@ def run_in(version, program):
     assert child.returncode == 0, child.stderr[-2000:]
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("file_format", OPTIONS)
 @pytest.mark.parametrize("name", some_are_quick(TASKS))
 def test_each_runtime_answers_the_readmes_rows_as_tensorflow_does(
@@ -84,6 +85,7 @@ def test_each_runtime_answers_the_readmes_rows_as_tensorflow_does(
         np.testing.assert_allclose(found, values, rtol=0, atol=1e-5, err_msg=key)
 
 
+@pytest.mark.slow
 def test_weights_of_8_bits_are_smaller_and_their_difference_is_told(tmp_path, capfd):
     """(LiteRT leaves tensors of less than 1,024 numbers as they are.)"""
     small = tiny_model("text_classification")
@@ -168,6 +170,7 @@ def test_a_runtime_that_is_not_installed_is_named(preset_of, tmp_path, capfd, mo
     assert "pip install 'spanbert_tf[onnx]'" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_openvinos_converter_has_nothing_to_tell_its_makers(preset_of, tmp_path):
     """The package that would is installed, and stays for whoever else imports it."""
     program = """
@@ -189,6 +192,7 @@ assert importlib.util.find_spec("openvino_telemetry") is not None
     assert child.returncode == 0, child.stderr[-2000:]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("part", ["backbone", *some_are_quick(TASKS)])
 def test_keras_own_export_to_onnx_loads_and_is_equal(part, preset_of, tmp_path):
     """Exact GELU is an operation that tf2onnx leaves in the file as TensorFlow's."""

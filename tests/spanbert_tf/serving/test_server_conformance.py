@@ -100,6 +100,7 @@ print(json.dumps(seen))
     assert collections.Counter(seen) == expected | {("token_ids", 1): 1, ("token_ids", 8): 1}
 
 
+@pytest.mark.slow
 def test_only_operations_that_servers_have(export):
     assert operations_beyond_tensorflow(export) == set(TEXT_OPERATIONS)
 

@@ -116,6 +116,7 @@ def test_a_short_text_is_told_in_the_quickstart_s_own_words(tmp_path):
     assert "--set" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_texts_of_python_are_prose_without_repetitions(tmp_path):
     num_files = write_python_texts(str(tmp_path / "text"))
     files = sorted(pathlib.Path(tmp_path, "text").iterdir())

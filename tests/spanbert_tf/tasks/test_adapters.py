@@ -72,6 +72,7 @@ def answerer(tmp_path):
     return write_adapted(tmp_path, "question_answering")[1]
 
 
+@pytest.mark.quick_cases(2)
 def test_it_is_the_preset_with_the_products_in_its_kernels(adapted):
     _, directory, model = adapted
     adapter, preset = str(directory / "adapter"), str(directory / "preset")

@@ -37,6 +37,7 @@ def row_counts(monkeypatch):
     return counts
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", INPUTS)
 def test_a_batch_has_no_more_inputs_than_asked_for(name, row_counts):
     predict_raw, inputs = raw_function(name), [INPUTS[name]] * 5

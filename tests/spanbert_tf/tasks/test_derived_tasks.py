@@ -133,6 +133,7 @@ def test_a_preset_that_may_be_of_two_tasks_is_refused_by_their_names(preset_of):
     assert task_of_preset(preset, "twin_b").name == "twin_b"
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_by_the_loss_after_a_wrong_name(material, tmp_path, monkeypatch):
     """A name that no evaluation has is said in a line, and the run goes on when it is mended."""
     (tmp_path / "config.yaml").write_text("task: by_loss\n")

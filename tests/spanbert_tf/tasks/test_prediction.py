@@ -43,6 +43,7 @@ def rounded(found):
     return json.loads(json.dumps(found), parse_float=lambda text: round(float(text), 4))
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", OF_ONE_TEXT)
 def test_a_string_is_a_dict_of_a_text(name, predictor_of):
     predict = predictor_of(name)
@@ -205,6 +206,7 @@ def test_standard_output_is_refused_where_records_are_read(tmp_path):
     assert result.exit_code == 2 and "--output - is for --input alone; name a" in result.output
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", PREDICTORS)
 def test_predictions_of_each_task_are_known_as_such(name, predictor_of, tmp_path):
     predict, item = predictor_of(name), ALL_INPUTS[name]

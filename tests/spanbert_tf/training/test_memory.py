@@ -82,7 +82,8 @@ def test_parts_of_the_estimate_are_counted_by_hand(tiny_overrides):
     assert activations(model, config, 3) == round(2 * row)
 
 
-@pytest.mark.parametrize("limit", [5_000_000, pytest.param(80_000_000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [5_000_000, 80_000_000])
 def test_too_little_memory_is_one_line_with_what_to_change(
     limit, tiny_overrides, tiny_records, tmp_path
 ):

@@ -222,7 +222,8 @@ def test_float16_trains_on_two_devices(two_devices, tiny_overrides, tiny_records
             np.testing.assert_allclose(found, expected, atol=0.02)
 
 
-@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("jit_compile", [False, True])
 def test_replicas_draw_different_dropout_masks(
     jit_compile, two_devices, tiny_overrides, tiny_records
 ):
@@ -291,6 +292,7 @@ def test_gradients_may_be_added_up_in_bfloat16(two_devices):
     assert AdamW.from_config(optimizer.get_config()).all_reduce_dtype == "bfloat16"
 
 
+@pytest.mark.slow
 def test_in_bfloat16_all_but_numbers_are_sent_so(two_devices, tiny_overrides, tiny_records):
     config = _without_dropout(tiny_overrides, "optimizer.all_reduce_dtype=bfloat16")
     with two_devices.scope():

@@ -77,6 +77,7 @@ def test_keys_of_documents_come_back_with_their_texts(resolve):
     assert {document["doc_key"]: document["text"] for document in found} == texts
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "text",
     [

@@ -241,6 +241,7 @@ def test_adapters_and_the_head_alone_are_trained(adapted, directory):
         assert np.any(values), path  # B begins at 0
 
 
+@pytest.mark.slow
 def test_the_preset_of_a_run_with_adapters_holds_their_product(adapted, directory):
     output, seen = adapted
     saved = SpanBertQuestionAnswerer.from_preset(str(output / "preset"))
@@ -269,6 +270,7 @@ def go_on_from_adapter(adapted, directory, output, rank):
     run_finetuning(config, adapter, str(directory / "train"), str(output))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_an_adapter_over_the_same_encoder(adapted, directory, tmp_path):
     go_on_from_adapter(adapted, directory, tmp_path, 3)
     before, after = (read_adapter(str(place / "adapter")) for place in (adapted[0], tmp_path))
@@ -280,6 +282,7 @@ def test_a_run_goes_on_from_an_adapter_over_the_same_encoder(adapted, directory,
         np.testing.assert_array_equal(values, before.arrays[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_run_of_the_whole_encoder_begins_with_the_products_in_it(adapted, directory, tmp_path):
     go_on_from_adapter(adapted, directory, tmp_path, "null")
     assert not (tmp_path / "adapter").exists()
@@ -342,6 +345,7 @@ def test_replicas_train_the_same_adapter(directory, tmp_path, two_devices, monke
         np.testing.assert_allclose(two[name], values, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_run_knows_its_preset_whether_it_has_adapters_or_not(adapted, directory, tmp_path):
     """The digest is of the preset's weights, not of the adapters' random ones."""
     run(directory, tmp_path / "run", options(**{"optimizer.learning_rate": 1e-9}))

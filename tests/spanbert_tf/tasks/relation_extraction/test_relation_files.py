@@ -193,6 +193,7 @@ def test_what_training_does_not_have_is_counted(tmp_path, vocabulary):
     assert labels == {0: 0, 1: -1, 2: 1}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("sequence_length", "count"), [(7, 1), (8, 1), (9, 0)])
 def test_rows_without_room_for_more_are_full(sequence_length, count, tmp_path, vocabulary):
     """The example has 8 tokens: a row of as many may have been cut, for all that the row tells."""

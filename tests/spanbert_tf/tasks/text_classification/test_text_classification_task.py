@@ -128,6 +128,7 @@ class TestTextClassification(TaskTests):
         inputs = json.loads(pathlib.Path(finished[0], "..", "inputs.json").read_text())
         assert inputs["validation_rows"] == 24
 
+    @pytest.mark.slow
     def test_paths_may_be_pathlibs(self, finished, material, tmp_path):
         preset, data = pathlib.Path(finished[0]), pathlib.Path(material["dev"])
         run_prediction(preset, data, tmp_path / "dev")
@@ -247,6 +248,7 @@ class TestTextClassification(TaskTests):
         lines = read_metrics(str(tmp_path / "run" / METRICS_FILE))
         assert max(line["step"] for line in lines) == 3
 
+    @pytest.mark.slow
     def test_the_best_one_can_be_chosen_by_the_loss(self, material, tmp_path, monkeypatch):
         """One attribute says so, of checkpoints and of a grid; Keras computes the same loss."""
         monkeypatch.setattr(TextClassification, "best", Best("loss", "min"))
@@ -302,6 +304,7 @@ class TestTextClassification(TaskTests):
             with pytest.raises(error, match=said):
                 run_grid(self.config(material, **{**options, **rates, **changed}), *paths)
 
+    @pytest.mark.slow
     def test_a_run_of_some_steps_says_what_it_learned_before_it_scores(
         self, material, tmp_path, capfd
     ):
@@ -340,6 +343,7 @@ class TestTextClassification(TaskTests):
         ):
             self.finetune(material, run, **{**options, "training.max_steps": 7})
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("why", ["it has no --validation-data", "it has no steps"])
     def test_without_an_evaluation_the_last_step_is_the_one_kept(
         self, why, material, tmp_path, capfd
