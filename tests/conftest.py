@@ -33,6 +33,11 @@ hypothesis.settings.load_profile("seeded")
 END_BY = float(os.environ.get("SPANBERT_TF_TESTS_END_BY", "inf"))
 
 
+def pytest_configure(config):
+    marker = "quick_cases(n): of its cases, spread over all, n are quick and the others slow"
+    config.addinivalue_line("markers", marker)
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items):
     cases = {}

@@ -198,7 +198,7 @@ def test_each_format_names_the_other(tmp_path):
         converted(tmp_path / "tf1", tmp_path / "out")
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["BertEncoder", "BertEncoderV2"])
 @pytest.mark.parametrize("item", ["encoder", "model"])
 def test_encoders_restore_what_is_written_for_them(kind, item, tmp_path, capsys):

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each starts a process
+
 PROGRAM = """
 import json, re
 
@@ -101,12 +103,10 @@ def test_attention_drops_by_the_same_numbers_forward_and_backward_and_others_in_
 
 
 @pytest.mark.parametrize("flags", ["", f"{UNRECORDED} --xla_gpu_deterministic_ops=true"])
-@pytest.mark.slow
 def test_attention_drops_in_parts_where_xla_records_it_or_bits_are_to_be_the_same(flags):
     assert _run(PROGRAM, flags)[0] == []
 
 
-@pytest.mark.slow
 def test_a_deterministic_run_says_so_to_xla_before_jax_sees_a_card():
     is_late, flags = _run(DETERMINISTIC, "--xla_gpu_autotune_level=0")
     assert not is_late

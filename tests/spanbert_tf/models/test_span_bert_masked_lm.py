@@ -196,7 +196,7 @@ def test_keras_file_holds_model_and_tokenizer(tmp_path):
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 def test_each_epoch_of_a_data_set_has_new_masks_which_the_seed_tells(seed):
     def epochs(global_seed):
         keras.utils.set_random_seed(global_seed)

@@ -140,7 +140,7 @@ def test_predict_refuses_a_new_head(kind, encoder_preset):
     "kind",
     [*TASKS, pytest.param(SpanBertCoreferenceResolver, marks=pytest.mark.slow)],
 )
-@pytest.mark.quick_cases(3)
+@pytest.mark.quick_cases(1)
 def test_a_head_predicts_after_fit_and_from_weights_that_were_saved_then(
     kind, encoder_preset, tmp_path
 ):

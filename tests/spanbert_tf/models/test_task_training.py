@@ -96,13 +96,8 @@ def check_equal(found, expected):
 @pytest.mark.parametrize(
     ("name", "optimizer"),
     [
-        ("text_classifier", "keras"),
         ("question_answerer", "ours"),
-        *(
-            pytest.param(name, "keras", marks=pytest.mark.slow)
-            for name in TASKS
-            if name != "text_classifier"
-        ),
+        *(pytest.param(name, "keras", marks=pytest.mark.slow) for name in TASKS),
     ],
 )
 def test_two_replicas_train_as_one(name, optimizer, two_devices):

@@ -60,6 +60,7 @@ def encoder_of(preset):
     return {variable.path: variable.numpy() for variable in backbone.weights}
 
 
+@pytest.mark.slow
 def test_run_has_the_shape_of_the_preset(straight_run, preset):
     config = load_config(str(straight_run / "config.yaml"))
     expected = SpanBertBackbone.from_preset(preset)
@@ -271,6 +272,7 @@ def test_a_loop_of_steps_ends_at_the_switch(straight_run, preset, tiny_records, 
     assert checkpoint(tmp_path / "run", 12) == checkpoint(straight_run, 12)
 
 
+@pytest.mark.slow
 def test_run_says_how_long_the_heads_are_alone(straight_run_and_output, preset):
     lines = straight_run_and_output[1].splitlines()
     assert lines[:7] == [
@@ -318,6 +320,7 @@ def test_heads_that_know_nothing_else_reach_the_unigrams_cross_entropy(
     assert measured["masked_lm_loss"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_finished_run_refuses_another_encoder(straight_run, tiny_records, tmp_path):
     """It would print the first encoder's losses as those of the other one."""
     other = save_encoder(tmp_path / "other", seed=8)

@@ -79,6 +79,7 @@ def finished(directory, tmp_path_factory):
     return output, scores
 
 
+@pytest.mark.slow
 def test_questions_with_their_accents_are_no_questions_for_a_model_without(
     finished, directory, tmp_path
 ):
