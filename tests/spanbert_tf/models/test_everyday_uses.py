@@ -332,6 +332,7 @@ def test_a_keras_file_in_a_fresh_process(model, kind, tmp_path):
 
 
 @slow
+@pytest.mark.usefixtures("shipped_classes_alone")
 def test_a_preset_and_kerashubs_base_class(model, tmp_path):
     fit(model, epochs=1)
     model.save_to_preset(str(tmp_path / "preset"))
