@@ -148,7 +148,7 @@ def test_another_hosts_lock_counts_by_its_sign_of_life(tmp_path):
     output = tmp_path / "output"
     leave_lock(output, age=40, machine="other", host="node7", process=12)
     with (
-        pytest.raises(BadInputError, match=r"process 12 on node7, .* 4\d s ago"),
+        pytest.raises(BadInputError, match=r"process 12 on node7, .* 40 s ago"),
         writing(output, "x"),
     ):
         pass

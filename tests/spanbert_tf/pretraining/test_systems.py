@@ -148,9 +148,8 @@ def test_twenty_steps_lower_the_loss_on_one_batch(name, new_model, one_batch):
     assert after["masked_lm_loss"] < before["masked_lm_loss"] - 0.5
 
 
-@pytest.mark.parametrize(
-    "name", [slow_if(number > 0, name) for number, name in enumerate(KINDS_OF_MODEL)]
-)
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("name", KINDS_OF_MODEL)
 def test_preset_gives_identical_outputs(name, small, new_model, one_batch, tiny_records, tmp_path):
     model, (batch,) = new_model(name), one_batch(name)
     model.train_on_batch(batch)

@@ -193,7 +193,7 @@ assert importlib.util.find_spec("openvino_telemetry") is not None
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("part", ["backbone", *some_are_quick(TASKS)])
+@pytest.mark.parametrize("part", ["backbone", *TASKS])
 def test_keras_own_export_to_onnx_loads_and_is_equal(part, preset_of, tmp_path):
     """Exact GELU is an operation that tf2onnx leaves in the file as TensorFlow's."""
     import onnxruntime
