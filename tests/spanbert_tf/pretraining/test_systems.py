@@ -31,10 +31,6 @@ SLOW_TWINS = {
 }
 
 
-def slow_if(is_slow, name):
-    return pytest.param(name, marks=pytest.mark.slow) if is_slow else name
-
-
 @pytest.fixture(scope="module")
 def small(tiny_overrides):
     overrides = [*tiny_overrides, "model.dropout=0.1", "optimizer.warmup_steps=0"]
@@ -99,8 +95,11 @@ def _block_lengths(batch):
     return [text - second - 2, second - 1]
 
 
-@pytest.mark.parametrize("name", [slow_if(name in SLOW_TWINS, name) for name in NAMES])
 @pytest.mark.quick_cases(3)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW_TWINS else ()) for name in NAMES],
+)
 def test_batch_keeps_its_contract(name, small, one_batch):
     config = small(name)
     dataset = one_batch(name)
