@@ -129,8 +129,9 @@ def _masking_run(records: str, options: MaskingOptions, threads: int) -> Callabl
 
 def _dataset_run(batches: tf.data.Dataset, threads: int) -> Callable[[], int]:
     settings = tf.data.Options()
+    settings.autotune.enabled = False
     settings.threading.private_threadpool_size = threads
-    iterator = iter(batches.prefetch(tf.data.AUTOTUNE).with_options(settings))  # as in training
+    iterator = iter(batches.prefetch(2).with_options(settings))  # as in training
 
     def run() -> int:
         next(iterator)

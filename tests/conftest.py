@@ -1,4 +1,5 @@
 import contextlib
+import gc
 import math
 import os
 import pathlib
@@ -31,6 +32,12 @@ hypothesis.settings.register_profile("seeded", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("seeded")
 # Seconds since the epoch after which no test begins; `.ci/run` sets it, for slow tests alone.
 END_BY = float(os.environ.get("SPANBERT_TF_TESTS_END_BY", "inf"))
+
+
+def pytest_collection_finish():
+    """What was imported stays; the garbage collector would go through it again and again."""
+    gc.freeze()
+    gc.set_threshold(700, 10, 30)  # all the rest less often, too: a second of a test's time
 
 
 def pytest_configure(config):
@@ -80,6 +87,25 @@ def shipped_classes_alone(monkeypatch):
     for name, found in list(registered.items()):
         if not found.__module__.startswith(shipped):
             monkeypatch.delitem(registered, name)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def iterators_end_at_once():
+    """Those of tests and Keras' own, too; `spanbert_tf.data.ahead` says why ours do.
+
+    The garbage collector deletes some, in a later test, which would wait for them.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+
+    def untuned(dataset):
+        is_untold = dataset.options().autotune.enabled is None
+        return dataset.with_options(options) if is_untold else dataset
+
+    with pytest.MonkeyPatch.context() as patch:
+        # All kinds of iterators take their data set from it.
+        patch.setattr(tf.data.Dataset, "_apply_debug_options", untuned)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from spanbert_tf.data.ahead import computed_ahead
 from spanbert_tf.data.manifest import token_id_dtype
 from spanbert_tf.data.records import (
     POSITION_DTYPE,
@@ -289,16 +290,12 @@ def row_batches(
 
     if not training:
         plan = tf.data.Dataset.from_tensor_slices(tuple(batches.longest_first(max_positions)))
-        taken = plan.map(take_once, num_parallel_calls=tf.data.AUTOTUNE)
-    elif last_batch is None:
-        plan = _endless_plan(batches, seed, first_batch)
-        taken = plan.map(take, num_parallel_calls=tf.data.AUTOTUNE)
-    else:
-        plan = _static_plan(batches, seed, first_batch, last_batch)
-        shapes = [values.shape for values in tf.nest.flatten(take(*next(iter(plan))))]
-        taken = plan.map(take, num_parallel_calls=tf.data.AUTOTUNE)
-        taken = taken.map(functools.partial(_with_shapes, shapes))
-    return taken.prefetch(tf.data.AUTOTUNE)
+        return computed_ahead(plan, take_once)
+    if last_batch is None:
+        return computed_ahead(_endless_plan(batches, seed, first_batch), take)
+    plan = _static_plan(batches, seed, first_batch, last_batch)
+    shapes = [values.shape for values in tf.nest.flatten(take(*next(iter(plan))))]
+    return computed_ahead(plan, take).map(functools.partial(_with_shapes, shapes))
 
 
 def _endless_plan(batches: LengthBatches, seed: int, first_batch: int) -> tf.data.Dataset:

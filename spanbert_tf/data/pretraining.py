@@ -7,6 +7,7 @@ import os
 
 import tensorflow as tf
 
+from spanbert_tf.data.ahead import computed_ahead
 from spanbert_tf.data.manifest import (
     ANNOTATIONS,
     POSITION_LISTS,
@@ -89,8 +90,7 @@ def pretraining_dataset(
         chunks = evaluation_chunks(files, fill)
     pipeline = PretrainingPipeline(directory, info, options, seed=seed, segment_aware=segment_aware)
     batches = chunks.map(pipeline.parse).prefetch(1).rebatch(batch_size, drop_remainder=True)
-    batches = batches.map(pipeline.mask, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    return batches.prefetch(tf.data.AUTOTUNE)
+    return computed_ahead(batches, pipeline.mask)
 
 
 class PretrainingPipeline:

@@ -171,7 +171,8 @@ def served_batches(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
     try:
         with waiting_for(address, _CONNECTION_PATIENCE):
             _check_service(address)
-            return batches.apply(distribute)  # registers them with the service
+            # Registers them with the service.
+            return batches.apply(distribute).with_options(batches.options())
     except ConnectionError as error:
         raise ConfigurationError(f"{error}; start the service first") from error
 
