@@ -28,6 +28,7 @@ import tensorflow_text as tf_text
 
 from benchmarks.machine import describe_machine
 from benchmarks.python_text import write_records_of_python_text
+from spanbert_tf.data.ahead import computed_ahead
 from spanbert_tf.data.manifest import ANNOTATIONS, RECORD_ID, PretrainingManifest
 from spanbert_tf.data.pretraining import pretraining_dataset
 from spanbert_tf.data.rows import pack_rows, pack_spans, parse_records
@@ -124,14 +125,13 @@ def _masking_run(records: str, options: MaskingOptions, threads: int) -> Callabl
     def mask(epoch: tf.Tensor) -> dict[str, tf.Tensor]:
         return masker(blocks, tf.fill([BATCH_SIZE], epoch), record_ids, num_slots, annotated)
 
-    return _dataset_run(tf.data.Dataset.counter().map(mask, num_parallel_calls=threads), threads)
+    return _dataset_run(computed_ahead(tf.data.Dataset.counter(), mask), threads)
 
 
 def _dataset_run(batches: tf.data.Dataset, threads: int) -> Callable[[], int]:
     settings = tf.data.Options()
-    settings.autotune.enabled = False
     settings.threading.private_threadpool_size = threads
-    iterator = iter(batches.prefetch(2).with_options(settings))  # as in training
+    iterator = iter(batches.with_options(settings))
 
     def run() -> int:
         next(iterator)

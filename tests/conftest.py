@@ -35,7 +35,10 @@ END_BY = float(os.environ.get("SPANBERT_TF_TESTS_END_BY", "inf"))
 
 
 def pytest_collection_finish():
-    """What was imported stays; the garbage collector would go through it again and again."""
+    """What was imported stays; the garbage collector would go through it again and again.
+
+    Keras collects whenever a variable is deleted. No test may unfreeze: that would be for all.
+    """
     gc.freeze()
     gc.set_threshold(700, 10, 30)  # all the rest less often, too: a second of a test's time
 

@@ -295,7 +295,7 @@ def row_batches(
         return computed_ahead(_endless_plan(batches, seed, first_batch), take)
     plan = _static_plan(batches, seed, first_batch, last_batch)
     shapes = [values.shape for values in tf.nest.flatten(take(*next(iter(plan))))]
-    return computed_ahead(plan, take).map(functools.partial(_with_shapes, shapes))
+    return computed_ahead(plan, lambda *part: _with_shapes(shapes, *take(*part)))
 
 
 def _endless_plan(batches: LengthBatches, seed: int, first_batch: int) -> tf.data.Dataset:

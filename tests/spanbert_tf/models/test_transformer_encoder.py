@@ -1,6 +1,5 @@
 """The transformer layer, against KerasHub's with the same weights."""
 
-import gc
 import operator
 
 import keras
@@ -19,14 +18,6 @@ OPTIONS = {
 }
 WIDTH = 32
 LENGTHS = [9, 4, 1, 0]  # the last row is padding alone
-
-
-@pytest.fixture
-def small_heap():
-    """Keras collects garbage whenever a variable is deleted: here not in what was imported."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def pair_of_layers(dtype="float32", dropout=0.0):
@@ -91,7 +82,7 @@ def test_attention_has_a_rate_of_its_own(rate, of_attention, is_random):
 
 
 @pytest.mark.parametrize("is_quantized", [False, True])
-def test_padding_does_not_reach_tokens(is_quantized, small_heap):
+def test_padding_does_not_reach_tokens(is_quantized):
     layer = pair_of_layers()[0]
     if is_quantized:
         for part in layer._flatten_layers(include_self=False):
@@ -115,7 +106,7 @@ PRODUCTS = (
 
 
 @pytest.mark.parametrize("change", ["int8", pytest.param("int4", marks=pytest.mark.slow), "lora"])
-def test_one_changed_layer_changes_what_it_changes_in_keras_hubs(change, small_heap):
+def test_one_changed_layer_changes_what_it_changes_in_keras_hubs(change):
     inputs, mask = rows()
     for place in PRODUCTS:
         outputs = []
@@ -133,7 +124,7 @@ def test_one_changed_layer_changes_what_it_changes_in_keras_hubs(change, small_h
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gptq", "awq"])
-def test_kernels_are_calibrated_as_keras_hubs(kind, small_heap):
+def test_kernels_are_calibrated_as_keras_hubs(kind):
     """Keras watches the calls of the layers that it quantizes, without a padding mask."""
     kernels = []
     for layer in pair_of_layers():
