@@ -1,4 +1,4 @@
-"""Signals that end a process at once: the second, or the first while it waits for another host.
+"""Signals that end a process at once: the second one.
 
 Python runs its handlers of signals between two instructions of the main thread, so never while
 TensorFlow waits for data that does not come. The interpreter itself notes each signal at once in a
@@ -8,7 +8,6 @@ TensorFlow waits for data that does not come. The interpreter itself notes each 
 import contextlib
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,43 +30,6 @@ def second_signal_ends() -> Iterator[None]:
     the same status, and lets go of its outputs. Outside of the main thread it does nothing.
     """
     with _handled(signal.SIGTERM, _end), _read_by(_EndAtSecond()):
-        yield
-
-
-@contextlib.contextmanager
-def waiting_for(what: str, seconds: float) -> Iterator[None]:
-    """Lets the first signal end the process, and time, while the context lasts.
-
-    For what TensorFlow waits for without end, where nothing can be lost: other hosts.
-
-    Args:
-        what: what is waited for, in the line that is printed then.
-        seconds: after so many it ends by itself, with status 1, as after a signal.
-    """
-    patience = threading.Timer(
-        seconds, end_process, (f"waited {seconds:g} s for {what}; start the same command again",)
-    )
-    patience.daemon = True
-    with (
-        _handled(signal.SIGTERM, lambda number, frame: None),
-        _read_by(lambda number, now: end_process(f"interrupted while waiting for {what}")),
-    ):
-        patience.start()
-        try:
-            yield
-        finally:
-            patience.cancel()
-
-
-@contextlib.contextmanager
-def signal_ends_a_wait(what: str, seconds: float) -> Iterator[None]:
-    """Lets the first signal end the process where TensorFlow does not return to Python after it.
-
-    Args:
-        what: what is waited for then, in the line that is printed.
-        seconds: how long after the signal; longer than a step.
-    """
-    with _read_by(_EndAtSecond(lambda: _end_if_stuck(what, seconds))):
         yield
 
 
@@ -139,8 +101,7 @@ def _watch(reader: int, reaction: Callable[[int, float], None]) -> None:
 class _EndAtSecond:
     """Ends the process at the second signal that is a request of its own."""
 
-    def __init__(self, at_first: Callable[[], None] | None = None) -> None:
-        self._at_first = at_first
+    def __init__(self) -> None:
         self._first: float | None = None
 
     def __call__(self, number: int, now: float) -> None:
@@ -148,26 +109,8 @@ class _EndAtSecond:
             _end(number)
         if self._first is None:
             self._first = now
-            if self._at_first:
-                threading.Thread(target=self._at_first, daemon=True).start()
         elif now - self._first >= _ONE_REQUEST_SECONDS:
             end_process("ended at once by the second signal", 128 + number)
-
-
-def _end_if_stuck(what: str, seconds: float) -> None:
-    """Ends the process if its main thread stands at one place of Python's for so long."""
-    main_thread = threading.main_thread().ident
-
-    def place() -> tuple[int, int]:
-        frame = sys._current_frames()[main_thread]
-        return id(frame), frame.f_lasti
-
-    before, deadline = place(), time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        time.sleep(min(seconds, 1))
-        if place() != before:
-            return
-    end_process(f"interrupted while waiting for {what}")
 
 
 def end_process(line: str = "", status: int = 1) -> None:

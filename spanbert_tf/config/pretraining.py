@@ -145,14 +145,11 @@ class DataConfig(Section):
         sequences: one block a row, or two with [SEP] between.
         vocabulary_size: entries of the records' vocabulary; null: any. The model takes its size
             from the records.
-        service_address: `grpc://HOST:PORT` of a tf.data service of one worker that reads and masks
-            instead of this machine; it sees the records under the same path. null: no service.
     """
 
     sequence_length: Annotated[int, Field(ge=_SHORTEST_ROW)] = 512
     sequences: Literal["single", "pair"] = "single"
     vocabulary_size: PositiveInt | None = None
-    service_address: str | None = None
 
 
 class PretrainingConfig(Configuration):

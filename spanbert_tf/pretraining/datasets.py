@@ -1,12 +1,8 @@
-"""The batches of a run, as its configuration asks for, here or by a tf.data service."""
+"""The batches of a run, as its configuration asks for."""
 
-import contextlib
 import dataclasses
 import functools
 import os
-import re
-import threading
-from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
@@ -15,17 +11,8 @@ from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.manifest import DATASET_INFO_FILE, RECORD_ID, PretrainingManifest
 from spanbert_tf.data.rows import parse_records
 from spanbert_tf.data.stream import training_chunks
-from spanbert_tf.errors import BadInputError, ConfigurationError, TrainingError
-from spanbert_tf.signals import end_process, signal_ends_a_wait, waiting_for
-from spanbert_tf.terminal import print_line
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.training.devices import Devices
-
-_SERVICE_KEY = "data.service_address"
-# TensorFlow itself would try again for ever. Seconds:
-_CONNECTION_PATIENCE = 30.0  # for a connection
-_BATCH_PATIENCE = 600.0  # for the first batch, before which a run that resumes skips records
-_STEP_PATIENCE = 60.0  # for TensorFlow's return after a signal
-_LOOK_EVERY = 20.0  # whether the service is still there; it is given up after three looks in vain
 
 
 def configured_dataset(config: PretrainingConfig, data: str, **options: object) -> tf.data.Dataset:
@@ -102,8 +89,6 @@ class RunDatasets:
         batches = configured_dataset(
             self.config, self.data, split="train", seed=seed, first_batch=first_batch
         )
-        if self.config.data.service_address:
-            batches = served_batches(batches, self.config.data.service_address)
         return self.devices.for_workers(batches)
 
     def held_out(self) -> tf.data.Dataset:
@@ -156,99 +141,3 @@ def find_damage(data: str, info: PretrainingManifest) -> BadInputError | None:
                 f"{shard.num_records}; copy the file again or write the records again"
             )
     return None
-
-
-def served_batches(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
-    """The same batches in the same order, computed by a service of one worker.
-
-    Raises:
-        ConfigurationError: nothing answers, what answers is no service, or it has several workers.
-    """
-    if not re.fullmatch(r"grpc://([^/]+):(\d{1,5})", address):
-        raise ConfigurationError(f"{_SERVICE_KEY}: {address!r} is not grpc://HOST:PORT")
-    everything = tf.data.experimental.service.ShardingPolicy.OFF
-    distribute = tf.data.experimental.service.distribute(everything, service=address)
-    try:
-        with waiting_for(address, _CONNECTION_PATIENCE):
-            _check_service(address)
-            # Registers them with the service.
-            return batches.apply(distribute).with_options(batches.options())
-    except ConnectionError as error:
-        raise ConfigurationError(f"{error}; start the service first") from error
-
-
-@contextlib.contextmanager
-def watched_service(address: str | None, batches: Callable[[], tf.data.Dataset]) -> Iterator[None]:
-    """Ends a run whose service is gone or gets a second worker; a signal ends its waits.
-
-    Raises:
-        TrainingError: the service was started again, and knows nothing of the run.
-    """
-    if not address:
-        yield
-        return
-    print_line(
-        f"{_SERVICE_KEY}: {address} reads and masks; whoever reaches it can read and write files "
-        "there (docs/devices.md, Security)"
-    )
-    with waiting_for(f"the first batch of {address}", _BATCH_PATIENCE):
-        next(iter(batches()))
-    is_done = threading.Event()
-    threading.Thread(target=_watch, args=(address, is_done), daemon=True).start()
-    try:
-        with signal_ends_a_wait(f"a batch of {address}", _STEP_PATIENCE):
-            yield
-    except tf.errors.NotFoundError as error:
-        if "dispatcher restart" not in str(error):
-            raise
-        raise TrainingError(
-            f"{_SERVICE_KEY}: {address} was started again meanwhile; start the same command again "
-            "to go on from the last checkpoint"
-        ) from error
-    finally:
-        is_done.set()
-
-
-def _watch(address: str, is_done: threading.Event) -> None:
-    in_vain = 0
-    while not is_done.wait(_LOOK_EVERY):
-        try:
-            _check_service(address)
-            in_vain = 0
-        except ConnectionError as error:
-            in_vain += 1
-            if in_vain == 3:
-                end_process(f"{error}; start the service again, and then the same command")
-        except ConfigurationError as error:
-            end_process(f"{error}, and then the same command")
-
-
-def _check_service(address: str) -> None:
-    """Checks that an address is that of a service of one worker.
-
-    Raises:
-        ConnectionError: nothing answers.
-        ConfigurationError: what answers is no service, or it has several workers.
-    """
-    import grpc  # here, since few runs have a service
-
-    try:
-        with grpc.insecure_channel(address.removeprefix("grpc://")) as channel:
-            get_workers = channel.unary_unary("/tensorflow.data.DispatcherService/GetWorkers")
-            answer = get_workers(b"", timeout=_CONNECTION_PATIENCE)
-    except grpc.RpcError as error:
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            raise ConfigurationError(
-                f"{_SERVICE_KEY}: what answers at {address} is no service of tf.data; name the "
-                "dispatcher's address"
-            ) from error
-        raise ConnectionError(
-            f"{_SERVICE_KEY}: nothing answers at {address} ({error.details()})"
-        ) from error
-    # TensorFlow brings no Python for this answer. Its first field lists the workers, also those
-    # that have ended, and so a message whose first field is a list counts them.
-    num_workers = len(tf.train.BytesList.FromString(answer).value)
-    if num_workers > 1:  # each gives all batches: every batch would come several times
-        raise ConfigurationError(
-            f"{_SERVICE_KEY}: {address} has {num_workers} workers; start a service with one worker"
-        )

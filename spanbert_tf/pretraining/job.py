@@ -1,6 +1,5 @@
 """Pre-training as a job: records, the pretrainer, and the preset at the end."""
 
-import contextlib
 import os
 import shlex
 from collections.abc import Iterable, Mapping
@@ -21,7 +20,6 @@ from spanbert_tf.pretraining.datasets import (
     check_records,
     find_damage,
     tokens_per_row,
-    watched_service,
 )
 from spanbert_tf.pretraining.model import (
     begin_at_frequencies,
@@ -159,11 +157,6 @@ class PretrainingJob(Job):
             f"{training.steps:,} steps of {training.batch_size:,} rows of "
             f"{self._info.sequence_length}, {passes:,.1f} epochs of {num_records:,} records{heads}"
         )
-
-    def around(self, first_step: int) -> contextlib.AbstractContextManager:
-        """Watches over the tf.data service, if the batches come from one."""
-        address = self.config.data.service_address
-        return watched_service(address, lambda: self.batches(first_step))
 
     def phases(self, first_step: int) -> Iterable[Phase]:
         """Where heads begin alone, two phases; each begins at its step."""

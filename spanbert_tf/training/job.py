@@ -157,10 +157,6 @@ class Job(abc.ABC):
     def describe(self, model: keras.Model) -> str:
         """What the run does, in a line that goes on after the devices."""
 
-    def around(self, first_step: int) -> contextlib.AbstractContextManager:
-        """What lasts while the model is trained from a step on."""
-        return contextlib.nullcontext()
-
     def phases(self, first_step: int) -> Iterable[Phase]:
         """The steps that are left."""
         return [Phase(first_step, self.num_steps)] if first_step < self.num_steps else []

@@ -90,7 +90,7 @@ def run(
             devices.say(advice)
 
         # Train.
-        with Watch(job, model, checkpoints, output, devices, step) as watch, job.around(step):
+        with Watch(job, model, checkpoints, output, devices, step) as watch:
             watch.catch_up()
             for phase in job.phases(step):
                 model.hold(phase.held)

@@ -45,7 +45,6 @@ _CHANGEABLE = frozenset(
         "training.steps_per_execution",
         "training.deterministic",
         "training.initial_encoder_share",
-        "data.service_address",
         "prediction.batch_size",
     }
 )

@@ -1,9 +1,6 @@
 """Runs of two hosts: they train what two devices do, and what one that is lost does to them."""
 
-import pathlib
-import re
 import signal
-import sys
 import time
 
 import numpy as np
@@ -158,35 +155,3 @@ def test_so_it_is_on_jax_where_both_hosts_train_what_two_devices_do(
     hosts[1].set_link("up")
     assert_succeed(start_workers(hosts, arguments))
     assert_equal_weights(weights_of(command, run), weights_of(command, alone))
-
-
-def start_service(host):
-    """The program of docs/devices.md, when it answers."""
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "devices.md").read_text("utf-8")
-    (program,) = re.findall(r"^```python\n([^`]*DispatchServer[^`]*)```", page, re.M)
-    program = [sys.executable, "-c", program.replace("OTHER_HOST", host.address)]
-    service = host.start(program, TF_CPP_MIN_LOG_LEVEL="0")
-    assert any("WorkerServer running" in line for line in service.stderr)
-    return service
-
-
-def test_batches_of_another_host_are_the_same_also_when_its_service_starts_again(
-    hosts, place, tmp_path
-):
-    alone, run = tmp_path / "alone", tmp_path / "run"
-    spanbert_tf(*command_line("pretrain", place, alone))
-    arguments = command_line("pretrain", place, run)
-    address = ["--set", f"data.service_address=grpc://{hosts[1].address}:5000"]
-    command = [sys.executable, "-m", "spanbert_tf.cli", *arguments, *address]
-    service = start_service(hosts[1])
-    process = hosts[0].start(command)
-    await_step(run, FAULT_AT, [process])
-    signal_all(service, signal.SIGKILL)
-    start_service(hosts[1])
-    start = time.monotonic()
-    ((status, _, errors),) = outcomes([process], ENDS_WITHIN)
-    print(f"the service is killed: {time.monotonic() - start:.0f} s, step {last_step(run)}")
-    assert status == 1
-    assert f"grpc://{hosts[1].address}:5000 was started again meanwhile; start the" in errors
-    assert outcomes([hosts[0].start(command)])[0][0] == 0
-    assert_equal_weights(weights_of("pretrain", run), weights_of("pretrain", alone))

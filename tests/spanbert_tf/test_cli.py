@@ -221,14 +221,14 @@ def test_set_takes_several_values_and_leaves_arguments_alone(monkeypatch, tmp_pa
     monkeypatch.setitem(sys.modules, "spanbert_tf.tasks.task", module)
     data = str(tmp_path)
     for arguments in (
-        ["--set", "training.seed=1", "data.service_address=x y", data],
-        [data, "--set", "training.seed=1", "--set", "data.service_address=x y"],
-        ["--set", "training.seed=1", data, "--set=data.service_address=x y"],
+        ["--set", "training.seed=1", "training.tpu=x y", data],
+        [data, "--set", "training.seed=1", "--set", "training.tpu=x y"],
+        ["--set", "training.seed=1", data, "--set=training.tpu=x y"],
     ):
         with pytest.raises(SystemExit) as stop:
             main(["inspect", "--config", "spanbert_tiny", *arguments])
         assert stop.value.code == 0
-    overrides = ("training.seed=1", "data.service_address=x y")
+    overrides = ("training.seed=1", "training.tpu=x y")
     assert calls == [(data, "spanbert_tiny", overrides)] * 3
 
 

@@ -73,46 +73,6 @@ def test_a_process_ends_also_where_nobody_reads_its_last_line():
     assert subprocess.run([sys.executable, "-c", ENDING]).returncode == 7
 
 
-WAITING = """
-import sys, tensorflow as tf
-from spanbert_tf.signals import signal_ends_a_wait, waiting_for
-import signal
-
-signal.signal(signal.SIGTERM, lambda *arguments: None)
-context = {
-    "wait": lambda: waiting_for("a batch", 600),
-    "time": lambda: waiting_for("a batch", 2),
-    "stuck": lambda: signal_ends_a_wait("a batch", 1),
-}[sys.argv[1]]
-with context():
-    print("hangs", flush=True)
-    tf.queue.FIFOQueue(1, tf.int32).dequeue()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "line"),
-    [
-        ("wait", "interrupted while waiting for a batch"),
-        ("stuck", "interrupted while waiting for a batch"),
-        ("time", "waited 2 s for a batch; start the same command again"),
-    ],
-)
-def test_a_wait_for_another_host_ends_by_the_first_signal_or_by_time(how, line):
-    process = subprocess.Popen(
-        [sys.executable, "-c", WAITING, how],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert any(printed == "hangs\n" for printed in process.stdout)
-    if how != "time":
-        time.sleep(1)  # until it does
-        process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert errors.splitlines()[-1] == f"spanbert-tf: {line}"
-
-
 def test_the_first_sigterm_ends_a_command_that_does_not_handle_it():
     process = hanging_command("plain")
     process.terminate()
