@@ -87,7 +87,8 @@ class RunConfig(Section):
             elsewhere; decided when a run begins.
         strategy: `one_device`; `mirrored` over the devices of this machine; `multi_worker` over
             the machines that TF_CONFIG or Slurm names; `tpu`.
-        tpu: which TPU: `local`, that of this machine; a name; or `grpc://HOST:PORT`.
+        tpu: which TPU: `local`, that of this machine; by `--set` alone, a name or
+            `grpc://HOST:PORT`.
         jit_compile: compile the step with XLA.
         steps_per_execution: steps that run on the device without returning to Python, which sees
             signals and the clock only then; an execution ends earlier where a line of the log, a

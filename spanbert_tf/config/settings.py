@@ -21,6 +21,9 @@ from spanbert_tf.validation import Section, validated
 
 KINDS = ("pretrain", "finetune")  # of configurations, and the commands that take them
 _FLOAT_WITHOUT_POINT = re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
+# Keys that name another machine → the value that names this one. A file may come from anyone, so
+# only `--set` gives them another value.
+_ADDRESSES = {"training.tpu": "local"}
 # A configuration has a few kilobytes and two or three levels; its numbers have a few digits.
 _MAX_BYTES, _MAX_DEPTH, _MAX_NUMBER = 1 << 20, 32, 100
 # PyYAML's own constructors raise ValueError for a date of month 13 and the like, AttributeError for
@@ -240,8 +243,12 @@ class Configuration(Section):
     """A whole configuration, as a file holds it."""
 
     def to_yaml(self) -> str:
-        """The text of a file that is read as the same configuration."""
-        return yaml.dump(self.model_dump(), Dumper=_Dumper, sort_keys=False)
+        """The text of a file that is read as the same configuration, without other machines."""
+        values = self.model_dump()
+        for key, this_machine in _ADDRESSES.items():
+            section, _, name = key.partition(".")
+            values[section][name] = this_machine
+        return yaml.dump(values, Dumper=_Dumper, sort_keys=False)
 
 
 _Config = TypeVar("_Config", bound=Configuration)
@@ -249,6 +256,7 @@ _Config = TypeVar("_Config", bound=Configuration)
 
 def build_config(kind: type[_Config], settings: dict[str, Setting], source: str) -> _Config:
     """Makes a configuration of flat settings; `source` is named where a default is wrong."""
+    _check_addresses(settings)
     known = list(known_keys(kind))
     values: dict[str, Any] = {}
     for key, setting in settings.items():
@@ -266,6 +274,18 @@ def build_config(kind: type[_Config], settings: dict[str, Setting], source: str)
         return max(written, key=lambda setting: setting.layer).place if written else source
 
     return validated(kind, values, place=lambda keys: f"{place(keys)}: ")
+
+
+def _check_addresses(settings: dict[str, Setting]) -> None:
+    """Raises `ConfigurationError` where a file names another machine."""
+    for key, this_machine in _ADDRESSES.items():
+        setting = settings.get(key)
+        is_in_file = setting is not None and setting.layer <= 0
+        if is_in_file and isinstance(setting.value, str) and setting.value != this_machine:
+            raise ConfigurationError(
+                f"{setting.place}: {key} names another machine, which no file may; remove the "
+                f"line, and where you trust that machine, give it as --set {key}=NAME"
+            )
 
 
 def known_keys(kind: type[Section], prefix: str = "") -> Iterator[str]:

@@ -5,7 +5,9 @@ import socket
 import tensorflow as tf
 
 from spanbert_tf.errors import ConfigurationError, reason
+from spanbert_tf.terminal import print_line
 
+_THIS_MACHINE = "local"
 _PATIENCE = 30.0  # seconds for a connection
 _FAULTS = (  # words of a failure → what it is
     (
@@ -44,12 +46,18 @@ def join_tpu(name: str) -> tf.distribute.Strategy:
     Raises:
         ConfigurationError: it cannot be used.
     """
+    if name != _THIS_MACHINE:
+        print_line(
+            f"training.tpu: {name} is called, and gets the records; TensorFlow opens a port on all "
+            "networks for it, and whoever reaches that can read and write files here "
+            "(docs/devices.md, Security)"
+        )
     if name.startswith("grpc://"):
         _check_answers(name)
     try:
         # Without a name, the resolver looks for a cluster of its own making, which no VM has.
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
-        if name != "local":
+        if name != _THIS_MACHINE:
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except Exception as error:  # TensorFlow's, urllib's, and those of three of Google's packages

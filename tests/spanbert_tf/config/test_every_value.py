@@ -108,6 +108,11 @@ def _made_to_fit(draw, values):
     }
 
 
+def _of_this_machine(config):
+    """No file names another machine."""
+    return config.replace(training=config.training.replace(tpu="local"))
+
+
 @contextlib.contextmanager
 def _file(text):
     with tempfile.TemporaryDirectory() as directory:
@@ -121,14 +126,14 @@ def _file(text):
 @given(config=sections(PretrainingConfig))
 def test_pretraining_configuration_is_read_as_it_was_written(config):
     with _file(config.to_yaml()) as path:
-        assert load_config(path) == config
+        assert load_config(path) == _of_this_machine(config)
 
 
 @settings(max_examples=50, deadline=None)
 @given(config=sections(QuestionAnsweringConfig))
 def test_finetuning_configuration_is_read_as_it_was_written(config):
     with _file(config.to_yaml()) as path:
-        assert load_task_config(path) == config
+        assert load_task_config(path) == _of_this_machine(config)
 
 
 small = st.integers(1, 40)

@@ -16,6 +16,7 @@ from spanbert_tf.config import (
 )
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.masking import MaskingOptions
+from spanbert_tf.tasks.table import load_task_config
 from spanbert_tf.validation import largest_divisor
 
 NAMES = shipped_names("pretrain")
@@ -99,6 +100,27 @@ def test_a_base_of_itself_is_seen_however_it_is_written(tmp_path):
     path = _write(tmp_path / "exp", "base: ../exp/mine.yaml\n")
     with pytest.raises(ConfigurationError, match="is its own base"):
         load_config(path)
+
+
+@pytest.mark.parametrize("load", [load_config, load_task_config])
+@pytest.mark.parametrize("is_base", [False, True])
+def test_another_machine_is_named_on_the_command_line_alone(is_base, load, tmp_path):
+    """A file of somebody else's sent the records there, and opened a port."""
+    task = "task: named_entities\n" if load is load_task_config else ""
+    text = f"{task}training:\n  strategy: tpu\n  tpu: grpc://10.0.0.9:8470\n"
+    path = _write(tmp_path, text, "theirs.yaml")
+    given = _write(tmp_path, "base: theirs.yaml\n", "mine.yaml") if is_base else path
+    with pytest.raises(ConfigurationError) as raised:
+        load(given)
+    line = text.splitlines().index("  tpu: grpc://10.0.0.9:8470") + 1
+    assert str(raised.value) == (
+        f"{path}: line {line}: training.tpu names another machine, which no file may; remove the "
+        "line, and where you trust that machine, give it as --set training.tpu=NAME"
+    )
+    config = load(given, ["training.tpu=grpc://10.0.0.7:8470"])
+    assert config.training.tpu == "grpc://10.0.0.7:8470"
+    # The `config.yaml` of that run is such a file: to go on, the address is given again.
+    assert load(_write(tmp_path, config.to_yaml(), "config.yaml")).training.tpu == "local"
 
 
 def test_overrides_are_read_as_yaml():

@@ -1,5 +1,6 @@
 """What a TPU needs, as far as a machine without one can tell; tasks: `task_tests`."""
 
+import socket
 import urllib.error
 
 import pytest
@@ -51,6 +52,22 @@ def test_what_this_machine_lacks_is_one_line(name, words):
     with pytest.raises(ConfigurationError, match=words) as raised:
         join_tpu(name)
     assert "\n" not in str(raised.value)
+
+
+def test_what_is_called_is_said_before(monkeypatch, capsys):
+    """TensorFlow opens a server for another machine's TPU, and sends it the records."""
+
+    def connect(address, timeout):
+        assert capsys.readouterr().out.startswith(f"training.tpu: {name} is called, and gets the")
+        raise OSError("refused")
+
+    name = "grpc://localhost:1"
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(ConfigurationError, match="nothing answers there"):
+        join_tpu(name)
+    with pytest.raises(ConfigurationError, match="no TPU was found"):
+        join_tpu("local")
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.slow
