@@ -7,10 +7,13 @@ import os
 from typing import TYPE_CHECKING
 
 from spanbert_tf.lazy import lazy_names
+from spanbert_tf.temporary import use_private_directory
 
 # As the commands have it: else TensorFlow and XLA log what they find on the machine when they are
 # first used. TF_CPP_MIN_LOG_LEVEL=0 in the environment brings their lines back.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Before TensorFlow imports code from the temporary directory that all users share.
+use_private_directory()
 
 __version__ = "0.2.0"
 

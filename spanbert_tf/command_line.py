@@ -25,6 +25,7 @@ from spanbert_tf.errors import ConfigurationError, SpanBertError, TrainingError,
 from spanbert_tf.files.outputs import check_mounted, without_slash
 from spanbert_tf.signals import end_process, second_signal_ends
 from spanbert_tf.supervision import is_worker
+from spanbert_tf.temporary import protected_children
 from spanbert_tf.terminal import escape_controls, print_escaped_traceback
 
 _JAX_DEVICES = os.path.join("jax", "_src", "xla_bridge.py")  # where JAX looks for them
@@ -98,9 +99,8 @@ class WritingCommand(click.Command):
         from spanbert_tf.files.locks import writing  # `--help` needs none of it
 
         _refuse_umask_against_oneself()
-        # TensorFlow imports Keras in passing, which fails with a backend that is not there. Keras
-        # would read /tmp/.keras, which anyone may have made, where it cannot write to the home.
-        os.environ.update(KERAS_BACKEND=self.backend(), KERAS_HOME=_keras_home())
+        # TensorFlow imports Keras in passing, which fails with a backend that is not there.
+        os.environ["KERAS_BACKEND"] = self.backend()
         for parameter in self.params:
             value, kind = ctx.params.get(parameter.name), parameter.type
             is_written = value not in (None, "-")  # `-` is standard output
@@ -131,7 +131,8 @@ def _keras_backend() -> tuple[str, str]:
     """The backend that Keras will take, and what says so; Keras itself takes seconds to import."""
     if backend := os.environ.get("KERAS_BACKEND"):
         return backend, "KERAS_BACKEND"
-    path = os.path.join(_keras_home(), "keras.json")
+    home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
+    path = os.path.join(home, "keras.json")
     try:
         with open(path, encoding="utf-8") as file:
             settings = json.load(file)
@@ -142,13 +143,6 @@ def _keras_backend() -> tuple[str, str]:
     if not isinstance(settings, dict):
         raise ConfigurationError(f"{path}: is no object of JSON; mend or remove it")
     return settings.get("backend", "tensorflow"), path
-
-
-def _keras_home() -> str:
-    """The directory of Keras' settings: the user's own, or none."""
-    home = os.path.expanduser("~")
-    home = home if os.path.isabs(home) else os.devnull  # a user without a name and a home
-    return os.environ.get("KERAS_HOME", os.path.join(home, ".keras"))
 
 
 class SeveralValues(ModelCommand):
@@ -276,7 +270,7 @@ def run_command(
     sys.excepthook = print_escaped_traceback
     try:
         _refuse_undecodable_paths(arguments)
-        with second_signal_ends():
+        with second_signal_ends(), protected_children():
             command.main(list(arguments), name, standalone_mode=False, **CONTEXT_SETTINGS)
     except _HELP_OF_GROUP as error:
         error.show()  # it has lines

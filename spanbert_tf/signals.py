@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from spanbert_tf.files.locks import release_all
+from spanbert_tf.temporary import remove_private_directory
 
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM})
 # One request can come as several signals: `timeout` sends SIGTERM to its child and to the group.
@@ -49,8 +50,7 @@ def _handled(number: int, handler: _Handler) -> Iterator[None]:
 
 
 def _end(number: int, frame: FrameType | None = None) -> None:
-    release_all()
-    os._exit(128 + number)
+    _leave(128 + number)
 
 
 def _forget_in_child() -> None:
@@ -118,5 +118,11 @@ def end_process(line: str = "", status: int = 1) -> None:
     if line:
         with contextlib.suppress(OSError):  # who read standard error may be gone
             os.write(2, f"\nspanbert-tf: {line}\n".encode())
+    _leave(status)
+
+
+def _leave(status: int) -> None:
+    """Ends the process at once, and leaves nothing behind."""
     release_all()
+    remove_private_directory()
     os._exit(status)

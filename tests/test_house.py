@@ -43,6 +43,7 @@ ORDER = (
     "spanbert_tf.console",
     "spanbert_tf.terminal",
     "spanbert_tf.validation",
+    "spanbert_tf.temporary",
     "spanbert_tf.lazy",
     "spanbert_tf.errors",
 )

@@ -24,6 +24,7 @@ from apache_beam.runners.runner import PipelineResult, create_runner
 
 from data_prep.beam.worker import Job, Worker
 from spanbert_tf.errors import BadInputError, ConfigurationError, SpanBertError
+from spanbert_tf.temporary import protected_children
 
 _LOCAL_RUNNER = "DirectRunner"  # Beam's name for "on this machine"
 _DASK_RUNNER = "apache_beam.runners.dask.dask_runner.DaskRunner"  # not among Beam's short names
@@ -100,17 +101,23 @@ def run_locally(job: Job, files: Sequence[InputFile], num_processes: int) -> Non
     """Writes all spill files, then all shards; results lie in the job's directory."""
     # The largest first, so that no process is left alone with one at the end.
     numbered = sorted(enumerate(files), key=lambda entry: -entry[1].size)
-    file_numbers = range(len(files))
     if num_processes == 1:
         worker = Worker(job)
         try:
             for number, file in numbered:
                 worker.write_spill(number, file)
             for shard in range(job.num_shards):
-                worker.write_shard(shard, file_numbers)
+                worker.write_shard(shard, range(len(files)))
         finally:
             gc.unfreeze()
         return
+    with protected_children():
+        _run_in_processes(job, numbered, num_processes)
+
+
+def _run_in_processes(
+    job: Job, numbered: Sequence[tuple[int, InputFile]], num_processes: int
+) -> None:
     executor = loky.ProcessPoolExecutor(
         num_processes,
         initializer=_start_worker,
@@ -121,7 +128,7 @@ def run_locally(job: Job, files: Sequence[InputFile], num_processes: int) -> Non
     try:
         for spill in [executor.submit(_write_spill, *entry) for entry in numbered]:
             spill.result()
-        shards = range(job.num_shards)
+        shards, file_numbers = range(job.num_shards), range(len(numbered))
         for written in [executor.submit(_write_shard, shard, file_numbers) for shard in shards]:
             written.result()
     except loky.BrokenProcessPool as error:

@@ -216,17 +216,3 @@ def test_locales_streams_limits_and_modules_of_the_user(text, tmp_path):
     status, out, err = child(["inspect", tmp_path / "closed0"], text, shell="ulimit -v 1500000; {}")
     assert (status, out) == (2, "") and len(err.splitlines()) == 1
     assert err.startswith("spanbert-tf: ulimit -v: 1,464 MiB of address space are too little")
-
-
-@pytest.mark.slow  # imports Keras in a process
-def test_keras_reads_no_folder_that_anyone_may_make():
-    """Where it cannot write to the home, Keras takes /tmp/.keras; the backend comes from there."""
-    code = """import spanbert_tf.command_line
-spanbert_tf.command_line.ModelCommand("x", callback=list).main([], standalone_mode=False)
-from keras.src.backend import config
-print(config.keras_home())"""
-    environment = {**os.environ, "HOME": "/dev/null/x", "PYTHONPATH": os.pathsep.join(sys.path)}
-    environment.pop("KERAS_HOME", None)
-    command = [sys.executable, "-c", code]
-    printed = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    assert printed.stdout == "/dev/null/x/.keras\n"
