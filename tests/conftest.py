@@ -6,8 +6,15 @@ import pathlib
 import resource
 import signal
 import sys
+import tempfile
 import time
 import zlib
+
+# PyTorch and transformers import Triton where it is installed. Its LLVM and TensorFlow's cannot
+# live in one process: "LLVM ERROR: inconsistency in registered CommandLine options".
+sys.modules["triton"] = None
+# Where pytest keeps the files of its last runs; importing the package sets another directory.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
 
 import hypothesis
 import pytest
