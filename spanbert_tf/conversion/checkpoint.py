@@ -81,6 +81,7 @@ VARIABLES = frozenset(
         *(f"{scope}/{name}" for scope in _NETWORK_SCOPES for name in NETWORK),
     )
 )
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -121,6 +122,40 @@ def some_rows(array: Array, start: int, stop: int) -> LazyArray:
     """Some rows of an array."""
     shape = (len(range(len(array))[start:stop]), *array.shape[1:])
     return LazyArray(shape, lambda: np.asarray(array)[start:stop])
+
+
+def check_floats(kind: object, name: str, path: str) -> None:
+    """Refuses an array of other numbers than weights are, such as those of quantized models.
+
+    Args:
+        kind: type of its values, NumPy's, TensorFlow's or PyTorch's.
+        name: of the array, for the error.
+        path: of its file, for the error.
+
+    Raises:
+        BadInputError: they are no floating-point numbers of 16 bits or more.
+    """
+    shown = getattr(kind, "name", None) or str(kind).removeprefix("torch.")
+    if shown not in _FLOATS:
+        raise BadInputError(
+            f"{path}: {name[:200]!a} has the type {shown}, and one of {', '.join(_FLOATS)} is "
+            "converted; save the model in float32 first"
+        )
+
+
+def _finite(path: str, name: str, array: Array) -> LazyArray:
+    """An array that is checked whenever it is read: nothing can be computed with NaN weights."""
+
+    def read() -> np.ndarray:
+        values = np.asarray(array)
+        if not np.isfinite(values).all():
+            raise BadInputError(
+                f"{path}: {name[:200]!a} holds NaN or infinity; copy it again, or take a "
+                "checkpoint of before its training diverged"
+            )
+        return values
+
+    return LazyArray(array.shape, read)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,8 +228,12 @@ def check_epsilon(checkpoint: Checkpoint, reader: str) -> None:
 
 
 def checked_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint without copies of tied weights, if all fits together."""
-    path, arrays = checkpoint.path, dict(checkpoint.arrays)
+    """The checkpoint without copies of tied weights, if all fits together.
+
+    What its arrays hold is checked as they are read, each by itself.
+    """
+    path = checkpoint.path
+    arrays = {name: _finite(path, name, array) for name, array in checkpoint.arrays.items()}
     if checkpoint.sizes["num_layers"] > len(arrays):  # a name is made for each weight of each layer
         raise BadInputError(
             f"{path}: the configuration says {checkpoint.sizes['num_layers']:,} layers, and the "

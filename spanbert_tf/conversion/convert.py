@@ -41,7 +41,7 @@ from spanbert_tf.conversion.tf1 import TF1_KIND, read_tf1, write_tf1
 from spanbert_tf.conversion.tfhub import TFHUB_KIND, read_tfhub, write_tfhub
 from spanbert_tf.conversion.torch_files import read_fairseq
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
-from spanbert_tf.files.contents import refuse_special_files
+from spanbert_tf.files.contents import check_own_files
 from spanbert_tf.files.outputs import check_output
 from spanbert_tf.files.preset_files import PRESET_KIND
 from spanbert_tf.lazy import load
@@ -125,7 +125,7 @@ def convert_checkpoint(
     if os.path.realpath(source) == os.path.realpath(destination):
         raise BadInputError(f"{destination}: is SRC and DST at once; name another directory")
     if os.path.isdir(source):
-        refuse_special_files(source)
+        check_own_files(source)
     if source_format == target_format == "keras":
         refuse_copy(source)
     keras.utils.set_random_seed(0)  # of a pooler that the source lacks

@@ -40,6 +40,7 @@ from spanbert_tf.conversion.torch_files import (
 )
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.outputs import OutputKind
+from spanbert_tf.files.text_files import is_unicode
 from spanbert_tf.files.writing import write_directory
 from spanbert_tf.text.vocabulary import PAD_TOKEN
 
@@ -110,7 +111,7 @@ def _read_labels(config: dict, num_classes: int, where: str) -> tuple[str, ...]:
     if (
         not isinstance(named, dict)
         or set(named) != set(keys)
-        or not all(isinstance(label, str) for label in named.values())
+        or not all(isinstance(label, str) and is_unicode(label) for label in named.values())
         or len(set(named.values())) < num_classes
     ):
         raise BadInputError(f"{where}: id2label does not name {num_classes} different classes")

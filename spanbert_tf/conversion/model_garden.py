@@ -30,6 +30,7 @@ from spanbert_tf.conversion.checkpoint import (
     LazyArray,
     check_absolute,
     check_epsilon,
+    check_floats,
     transposed,
 )
 from spanbert_tf.conversion.configuration import (
@@ -165,6 +166,8 @@ def read_arrays(directory: str, path: str) -> tuple[dict[str, Array], int]:
         raise BadInputError(f"{where}: its object graph is damaged; copy it again") from error
 
     def read(key: str, shape: tuple[int, ...]) -> np.ndarray:
+        if LOWERCASE not in key:  # which is no weight
+            check_floats(dtypes[key], key, where)
         with named_damage(where):
             return reader.get_tensor(key).reshape(shape)
 

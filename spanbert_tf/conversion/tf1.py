@@ -25,6 +25,7 @@ from spanbert_tf.conversion.checkpoint import (
     LazyArray,
     check_absolute,
     check_epsilon,
+    check_floats,
     standard_name,
     transposed,
     variable_name,
@@ -91,6 +92,7 @@ def _read_arrays(directory: str, path: str) -> dict[str, Array]:
         raise BadInputError(f"{where}: is a checkpoint of TensorFlow 2; give --from model_garden")
 
     def read(name: str) -> np.ndarray:
+        check_floats(dtypes[name], name, where)
         with named_damage(where):
             return reader.get_tensor(name)
 

@@ -28,6 +28,7 @@ from spanbert_tf.conversion.checkpoint import (
     Array,
     Checkpoint,
     LazyArray,
+    check_floats,
     some_rows,
 )
 from spanbert_tf.conversion.configuration import (
@@ -84,7 +85,9 @@ def _opened_safetensors(path: str) -> Iterator["safetensors.safe_open"]:  # noqa
 def _read_tensor(path: str, name: str) -> np.ndarray:
     """One tensor. The file is mapped for it alone: what is read of a mapping stays in memory."""
     with _opened_safetensors(path) as file:
-        return file.get_tensor(name).float().numpy()
+        tensor = file.get_tensor(name)
+        check_floats(tensor.dtype, name, path)
+        return tensor.float().numpy()
 
 
 def write_safetensors(arrays: Mapping[str, Array], path: str) -> None:
@@ -142,6 +145,7 @@ class _PickledTensors:
         if self._is_mapped and self._num_read > _MOST_READ:
             self._load()  # what is read of a mapping stays in memory as long as it
         tensor = self._tensors[name]
+        check_floats(tensor.dtype, name, self._path)
         self._num_read += tensor.numel() * tensor.element_size()
         return tensor.clone().float().numpy()  # a mapping is kept by what is part of it
 

@@ -17,6 +17,7 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 from spanbert_tf.errors import BadInputError
 
 _MOST_SHOWN = 20
+_READ_FOLDERS = ("assets", "variables")  # of presets and SavedModels
 _PART = 2**24  # bytes
 
 
@@ -47,22 +48,50 @@ def regular_size(path: str | os.PathLike) -> int:
     return found.st_size
 
 
-def refuse_special_files(directory: str) -> None:
-    """Refuses a directory in which a pipe, a device or the like stands where files are expected.
+def check_own_files(directory: str) -> None:
+    """Refuses a directory with files that cannot be opened safely: pipes, and links out of it.
 
-    Whoever opens a pipe waits for a writer, perhaps for ever; `/dev/zero` has no end.
+    Whoever opens a pipe waits for a writer, perhaps for ever; `/dev/zero` has no end. What a link
+    leads to may be private, and would become part of what is written from this directory. Links
+    of the Hugging Face Hub's cache (`snapshots/COMMIT/FILE` → `blobs/DIGEST`) are its layout.
 
     Args:
-        directory: of a preset or a checkpoint; its own files and those below `assets` are looked
-            at, through links.
+        directory: of a preset or a checkpoint; its own files and those below `assets` and
+            `variables` are looked at, through links.
 
     Raises:
         BadInputError: there is one.
     """
-    assets = os.walk(os.path.join(directory, "assets"))
-    for place, names in [(directory, os.listdir(directory)), *((top, n) for top, _, n in assets)]:
-        for path in (os.path.join(place, name) for name in sorted(names)):
-            refuse_special_file(path)
+    place, out = os.path.realpath(directory), []
+
+    def stays(path: str) -> bool:
+        refuse_special_file(path)
+        target = os.path.realpath(path)
+        if _lies_in(target, place) or _is_blob_of_hub(target, place):
+            return True
+        out.append(path)
+        return False
+
+    for name in sorted(os.listdir(directory)):
+        path = os.path.join(directory, name)
+        if not os.path.isdir(path):
+            stays(path)
+        elif name in _READ_FOLDERS and stays(path):
+            for file in files_below(path, stays):
+                stays(file)
+    copy = "copy the files themselves (`cp -rL`) if what they lead to is meant"
+    refuse_links(out, directory, f"remove them, or {copy}")
+
+
+def _lies_in(path: str, place: str) -> bool:
+    """Whether a real path is a directory's real path or below it."""
+    return os.path.commonpath([place, path]) == place
+
+
+def _is_blob_of_hub(path: str, place: str) -> bool:
+    """Whether a real path is a file of the repository whose snapshot lies at a real path."""
+    repository, snapshots, _ = place.rpartition(f"{os.sep}snapshots{os.sep}")
+    return bool(snapshots) and os.path.dirname(path) == os.path.join(repository, "blobs")
 
 
 def refuse_special_file(path: str) -> None:
@@ -211,19 +240,19 @@ def files_inside(
 
 def is_inside(path: str, folder: str) -> bool:
     """Whether a path is inside a folder, wherever links lead."""
-    place = os.path.realpath(folder)
-    return os.path.commonpath([place, os.path.realpath(path)]) == place
+    return _lies_in(os.path.realpath(path), os.path.realpath(folder))
 
 
-def refuse_links(paths: list[str], folder: str) -> None:
+def refuse_links(
+    paths: list[str],
+    folder: str,
+    advice: str = "remove them, or give --follow-links if what they lead to is to be read",
+) -> None:
     """Raises `BadInputError` if there are such paths, which lead out of the folder."""
     if paths:
         shown = [f"{path} -> {os.path.realpath(path)}" for path in paths[:_MOST_SHOWN]]
         shown += [f"{len(paths) - _MOST_SHOWN} more"] * (len(paths) > _MOST_SHOWN)
-        raise BadInputError(
-            f"{folder}: links lead out of it ({', '.join(shown)}); remove them, or give "
-            "--follow-links if what they lead to is to be read"
-        )
+        raise BadInputError(f"{folder}: links lead out of it ({', '.join(shown)}); {advice}")
 
 
 def each_once(paths: Iterable[str]) -> list[str]:

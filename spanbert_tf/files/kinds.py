@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.contents import refuse_special_files
+from spanbert_tf.files.contents import check_own_files
 
 HEAD_SIZE = 2**16  # bytes that tell every kind; of TFRecords, features of the first ones
 _TAR_MAGIC, _TAR_PLACE = b"ustar", 257
@@ -186,7 +186,7 @@ def refuse_no_preset(path: str) -> None:
             and what to do.
     """
     if os.path.isdir(path):
-        refuse_special_files(path)
+        check_own_files(path)
         if _class_of_preset(path):
             return
         found = look_into(path)

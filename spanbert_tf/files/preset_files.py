@@ -1,6 +1,5 @@
 """Files of a preset that are read before a model is built, without TensorFlow if they lie here."""
 
-import json
 import lzma
 import math
 import os
@@ -12,11 +11,10 @@ import numpy as np
 
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.contents import sha256
+from spanbert_tf.files.hdf5 import FREE_BYTES, MAX_RATIO
 from spanbert_tf.files.kinds import PRESET_CONFIG
 from spanbert_tf.files.outputs import OutputKind, is_remote
 
-# Arrays are written as they are; a copy may be compressed, which weights hardly are.
-_FREE_BYTES, _MAX_RATIO = 16 << 20, 32
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -27,14 +25,6 @@ ARRAYS_DAMAGE = (
     *(SyntaxError, tokenize.TokenError),  # of heads, which NumPy reads as Python's literals
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
 )
-_SIZES = ("num_layers", "hidden_dim", "intermediate_dim")
-_TABLES = (  # sizes that count rows, each of the model's width
-    *("vocabulary_size", "max_sequence_length", "num_segments", "num_classes"),
-    *("num_paragraphs", "num_sentences", "max_sentence_length"),
-)
-_WEIGHT_ENDINGS = (".h5", ".npz")
-# Weights of four bits; and a layer's sixteen variables with what HDF5 says of each.
-_LEAST_BYTES_OF_WEIGHT, _LEAST_BYTES_OF_LAYER = 0.5, 16 * 128
 HEADS_FILE = "pretraining_heads.npz"
 GOLDEN_FILE = "golden.json"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -114,91 +104,33 @@ def golden_digest(preset: str) -> str | None:
     return sha256(path) if os.path.isfile(path) else None
 
 
-def check_sizes(preset: str, place: str | None = None) -> None:
-    """Compares the sizes that a preset's descriptions state with the files of its weights.
-
-    A model is built, with all its memory, before its weights are read; and Keras reads an array of
-    up to 4 GiB as HDF5 tells of it, even where nothing of it lies in the file.
-
-    Args:
-        preset: directory, or another name, which is passed over.
-        place: where its weights lie; by default there, too.
-
-    Raises:
-        BadInputError: the weights are far too few for them, or a file's arrays larger than it.
-    """
-    place = place or preset
-    if not (os.path.isdir(preset) and os.path.isdir(place)):
-        return
-    names = [name for name in sorted(os.listdir(place)) if name.endswith(_WEIGHT_ENDINGS)]
-    num_bytes = sum(os.path.getsize(os.path.join(place, name)) for name in names)
-    sizes = {**_stated_sizes(preset, "task.json"), **_stated_sizes(preset, "config.json")}
-    width, inner, layers = (
-        sizes.get(name, 0) for name in ("hidden_dim", "intermediate_dim", "num_layers")
-    )
-    rows = sum(sizes.get(name, 0) for name in _TABLES)
-    num_weights = rows * width + layers * (4 * width**2 + 2 * width * inner)
-    least = max(num_weights * _LEAST_BYTES_OF_WEIGHT - _FREE_BYTES, layers * _LEAST_BYTES_OF_LAYER)
-    if least > num_bytes:
-        raise BadInputError(
-            f"{preset}: its sizes ({', '.join(f'{name} {sizes[name]:,}' for name in sizes)}) are "
-            f"those of another model: its files of weights have {num_bytes:,} bytes; copy the "
-            "preset again"
-        )
-    for name in names:
-        if name.endswith(".h5"):
-            _check_arrays(place, name)
-
-
-def _check_arrays(preset: str, name: str) -> None:
-    """Adds up the arrays of an HDF5 file; what is no such file, loading tells."""
-    import h5py
-
-    path, stated = os.path.join(preset, name), 0
-
-    def add(_: str, item: object) -> None:
-        nonlocal stated
-        if isinstance(item, h5py.Dataset):
-            stated += math.prod(item.shape or ()) * item.dtype.itemsize
-
-    try:
-        with h5py.File(path) as file:
-            file.visititems(add)
-    except (OSError, ValueError, LookupError, TypeError, RuntimeError):
-        return
-    if stated > _FREE_BYTES + _MAX_RATIO * os.path.getsize(path):
-        raise BadInputError(
-            f"{preset}: {name} tells of {stated:,} bytes and has {os.path.getsize(path):,}; copy "
-            "the preset again"
-        )
-
-
-def _stated_sizes(preset: str, name: str) -> dict[str, int]:
-    """The sizes in a description; none where it is missing or damaged, which loading tells."""
-    try:
-        with open(os.path.join(preset, name), encoding="utf-8") as file:
-            config = json.load(file)["config"]
-        found = {size: config[size] for size in (*_SIZES, *_TABLES) if size in config}
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return {}
-    return {size: value for size, value in found.items() if isinstance(value, int) and value > 0}
-
-
 def read_heads(preset: str) -> dict[str, np.ndarray]:
     """The further heads of a preset, by the paths of their variables; empty if it has none.
 
     Raises:
-        BadInputError: the file is damaged.
+        BadInputError: the file is damaged, or an array is no weight's.
     """
     path = find_preset_file(preset, HEADS_FILE)
     if path is None:
         return {}
     try:
-        return read_arrays(path)
+        heads = read_arrays(path)
+        _check_heads(heads)
     except ARRAYS_DAMAGE as error:
         raise BadInputError(
             f"{preset}: {HEADS_FILE} is damaged ({reason(error)}); copy the preset again"
         ) from error
+    return heads
+
+
+def _check_heads(heads: dict[str, np.ndarray]) -> None:
+    """Raises `ValueError` where an array is no weight's."""
+    for name, array in heads.items():
+        if array.dtype.kind != "f" or not np.isfinite(array).all():
+            raise ValueError(f"{name[:200]!a} is not of finite floating-point numbers")
+    table = heads.get(_SPAN_POSITIONS)
+    if table is not None and (table.ndim != 2 or 0 in table.shape):
+        raise ValueError(f"{_SPAN_POSITIONS} has shape {list(table.shape)}, not [rows, columns]")
 
 
 def read_arrays(path: str) -> dict[str, np.ndarray]:
@@ -211,7 +143,7 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
         ValueError: it is damaged, or an array is larger than its bytes in the file; or another of
             `ARRAYS_DAMAGE`.
     """
-    limit = _FREE_BYTES + _MAX_RATIO * os.path.getsize(path)
+    limit = FREE_BYTES + MAX_RATIO * os.path.getsize(path)
     with zipfile.ZipFile(path) as archive:
         unpacked = sum(member.file_size for member in archive.infolist())
         if unpacked > limit:

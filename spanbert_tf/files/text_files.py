@@ -62,6 +62,15 @@ def _unpacked(path: str, file: BinaryIO) -> bytes:
     return content
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8: JSON may hold halves of surrogate pairs."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def read_json_objects(path: str, kind: type[T]) -> list[T]:
     """The objects of a file of JSON lines, empty lines left out; see `parse_json`.
 

@@ -25,21 +25,23 @@ from safetensors.numpy import save
 
 from spanbert_tf.errors import BadInputError, MismatchError, reason
 from spanbert_tf.files.contents import sha256
-from spanbert_tf.files.outputs import is_remote
+from spanbert_tf.files.kinds import PRESET_CONFIG
+from spanbert_tf.files.preset import Preset
 from spanbert_tf.files.preset_files import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     GOLDEN_FILE,
     PRESET_KIND,
-    check_sizes,
+    find_preset_file,
 )
-from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import write_directory
 from spanbert_tf.layers import weights_are_loaded
-from spanbert_tf.models.keras_hub_presets import weights_digest
+from spanbert_tf.models.keras_hub_presets import check_preset, weights_digest
 
 _INDEX = preset_utils.SHARDED_MODEL_WEIGHTS_CONFIG_FILE
 _PREFIX, _BERT, _DIGEST = "base_model.model.", "bert.", "encoder_sha256"
+_ADVICE = "copy the adapter again"
+_FLOATS = ("F16", "F32", "F64")  # of safetensors; NumPy has no other kind of them
 _POOLER, _PROJECTIONS = "pooler.dense", ("query", "key", "value")
 # Class → `peft`'s type of its task, and the head's name in `transformers` and here.
 _HEADS = {
@@ -47,16 +49,6 @@ _HEADS = {
     "SpanBertTextClassifier": ("SEQ_CLS", "classifier", "output_dense"),
     "SpanBertTokenClassifier": ("TOKEN_CLS", "classifier", "output_dense"),
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class _Config:
-    """What is read of `adapter_config.json`."""
-
-    base_model_name_or_path: str
-    r: int
-    lora_alpha: float
-    target_modules: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +94,11 @@ class Adapter:
         """Adds the products to the kernels of an encoder, and gives it the pooler."""
         for (factor_a, factor_b), dense in self._adapted(backbone):
             product = (factor_b @ factor_a).T * (self.alpha / self.rank)  # [H, H]
+            if not np.isfinite(product).all():
+                raise BadInputError(
+                    f"{self.directory}: {ADAPTER_CONFIG}: lora_alpha is {self.alpha:g}, with which "
+                    f"its products are infinite; {_ADVICE}"
+                )
             dense.kernel.assign_add(product.reshape(dense.kernel.shape))
         self._assign_pooler(backbone)
 
@@ -125,7 +122,7 @@ class Adapter:
                 yield factors, dense
 
     def _assign_pooler(self, backbone: keras_hub.models.Backbone) -> None:
-        if f"{_POOLER}.weight" in self.arrays:
+        if any(name.startswith(_POOLER) for name in self.arrays):
             width, dense = backbone.hidden_dim, backbone.pooled_dense
             dense.kernel.assign(self._array(f"{_POOLER}.weight", (width, width)).T)
             dense.bias.assign(self._array(f"{_POOLER}.bias", (width,)))
@@ -136,7 +133,7 @@ class Adapter:
             found = "is missing" if array is None else f"has shape {list(array.shape)}"
             raise BadInputError(
                 f"{self.directory}: {ADAPTER_WEIGHTS}: {name} {found}, and needs {list(shape)}; "
-                "copy the adapter again"
+                f"{_ADVICE}"
             )
         return array
 
@@ -154,35 +151,56 @@ def read_adapter(directory: str) -> Adapter:
 
     Raises:
         BadInputError: a file is damaged, it adapts more than queries, keys and values, or its
-            encoder is not there.
+            encoder is not on this machine.
     """
-    advice = "copy the adapter again"
-    with open(os.path.join(directory, ADAPTER_CONFIG), "rb") as file:
-        config = parse_json(file.read(), _Config, f"{directory}: {ADAPTER_CONFIG}", advice)
+    files = Preset(directory)
+    config, encoder = files.adapter, files.encoder.name
     if not {*config.target_modules} <= {*_PROJECTIONS}:
         raise BadInputError(
             f"{directory}: {ADAPTER_CONFIG}: target_modules has others than "
             f"{', '.join(_PROJECTIONS)}; merge it where it is from, and convert the whole model"
         )
-    encoder = config.base_model_name_or_path
-    if not is_remote(encoder) and (not os.path.isdir(encoder) or is_adapter(encoder)):
+    digest, arrays = _read_arrays(os.path.join(directory, ADAPTER_WEIGHTS))
+    if "pooler" in (config.modules_to_save or ()) and f"{_POOLER}.weight" not in arrays:
         raise BadInputError(
-            f"{directory}: its encoder {encoder} is no preset that is there; name in "
-            f"{ADAPTER_CONFIG} (base_model_name_or_path) where it lies now"
+            f"{directory}: {ADAPTER_WEIGHTS} lacks the pooler that {ADAPTER_CONFIG} says was "
+            f"trained beside it (modules_to_save); {_ADVICE}"
         )
-    path = os.path.join(directory, ADAPTER_WEIGHTS)
-    try:
-        with safetensors.safe_open(path, "np") as file:
-            digest = (file.metadata() or {})[_DIGEST]
-            arrays = {
-                name.removeprefix(_PREFIX).removeprefix(_BERT): file.get_tensor(name)
-                for name in file.keys()  # noqa: SIM118
-            }
-    except (safetensors.SafetensorError, OSError, KeyError, TypeError) as error:
-        raise BadInputError(f"{path}: is damaged ({reason(error)[:200]}); {advice}") from error
+    for name in arrays:
+        module = name.partition(".lora_")[0].rpartition(".")[2]
+        if ".lora_" in name and module not in config.target_modules:
+            raise BadInputError(
+                f"{directory}: {ADAPTER_WEIGHTS} holds {name[:200]!a}, and target_modules in "
+                f"{ADAPTER_CONFIG} does not name it; {_ADVICE}"
+            )
     return Adapter(
         directory, encoder, digest, config.r, config.lora_alpha, config.target_modules, arrays
     )
+
+
+def _read_arrays(path: str) -> tuple[str, dict[str, np.ndarray]]:
+    """The encoder's digest, and the arrays by their names in `BertModel`, all finite."""
+    arrays = {}
+    try:
+        with safetensors.safe_open(path, "np") as file:
+            digest = (file.metadata() or {})[_DIGEST]
+            for name in file.keys():  # noqa: SIM118
+                kind = file.get_slice(name).get_dtype()
+                if kind not in _FLOATS:
+                    raise BadInputError(
+                        f"{path}: {name[:200]!a} has the type {kind}, and one of "
+                        f"{', '.join(_FLOATS)} is meant; save the adapter in float32"
+                    )
+                array = file.get_tensor(name)
+                if not np.isfinite(array).all():
+                    raise BadInputError(
+                        f"{path}: {name[:200]!a} holds NaN or infinity; take an adapter of before "
+                        "its training diverged"
+                    )
+                arrays[name.removeprefix(_PREFIX).removeprefix(_BERT)] = array
+    except (safetensors.SafetensorError, OSError, KeyError, TypeError) as error:
+        raise BadInputError(f"{path}: is damaged ({reason(error)[:200]}); {_ADVICE}") from error
+    return digest, arrays
 
 
 def load_adapted(backbone: keras_hub.models.Backbone, directory: str) -> None:
@@ -193,7 +211,7 @@ def load_adapted(backbone: keras_hub.models.Backbone, directory: str) -> None:
         MismatchError: it is another encoder.
     """
     adapter = read_adapter(directory)
-    check_sizes(adapter.encoder)
+    check_preset(adapter.encoder).check_weights()
     encoder = backbone
     if backbone.variable_dtype != "float32":  # of which the digest is, and the products
         with weights_are_loaded():
@@ -228,10 +246,11 @@ def write_adapter(
     def write(unfinished: str) -> None:
         ignored = shutil.ignore_patterns("model.weights.*", "model_*.weights.h5")
         shutil.copytree(preset, unfinished, ignore=ignored, dirs_exist_ok=True)
-        place = os.path.abspath(encoder) if os.path.isdir(encoder) else encoder
+        # A reader fetches nothing that an adapter names: of a hub's encoder, the copy that is here.
+        folder = os.path.dirname(find_preset_file(encoder, PRESET_CONFIG))
         settings, arrays = _as_peft(model)
         files = {
-            ADAPTER_CONFIG: {"base_model_name_or_path": place, **settings},
+            ADAPTER_CONFIG: {"base_model_name_or_path": os.path.abspath(folder), **settings},
             _INDEX: {"weight_map": {"adapter": [ADAPTER_CONFIG, ADAPTER_WEIGHTS]}},
         }
         with open(os.path.join(unfinished, ADAPTER_WEIGHTS), "wb") as file:

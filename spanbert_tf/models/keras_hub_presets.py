@@ -7,10 +7,8 @@ dtype, and Keras 3.15 raises an error for names that are no dtype.
 
 import contextlib
 import hashlib
-import json
 import math
 import os
-import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -21,80 +19,155 @@ import numpy as np
 from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.contents import refuse_special_files
-from spanbert_tf.files.kinds import refuse_no_preset
+from spanbert_tf.files.contents import check_own_files
+from spanbert_tf.files.kinds import PRESET_CONFIG, refuse_no_preset
+from spanbert_tf.files.preset import (
+    PREPROCESSOR_CONFIG,
+    TASK_CONFIG,
+    TOKENIZER_CONFIG,
+    Preset,
+)
 from spanbert_tf.files.preset_files import describe_missing, find_preset_file
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.models.onnx_operations import register_onnx_operations
 
-_DESCRIPTIONS = (
-    preset_utils.CONFIG_FILE,
-    preset_utils.TOKENIZER_CONFIG_FILE,
-    preset_utils.TASK_CONFIG_FILE,
-    preset_utils.PREPROCESSOR_CONFIG_FILE,
-)
 # Bytes besides the numbers: for each variable in HDF5 (2,500 to 5,000 measured), and for the
 # vocabulary and the configurations.
 _HDF5_ENTRY, _TEXT_FILES = 8192, 4 << 20
 _HEAD_STATE = "is_head_trained"  # in the file of weights, beside the head's
-_PACKAGES = ("builtins", "keras", "keras_hub", "keras_nlp", "spanbert_tf")
+# What the descriptions may name. A registered class is this project's, of a package that the user
+# has imported, or KerasHub's, whose hundreds of classes open paths that a description names.
+_KERAS_HUB = ("keras_hub", "keras_nlp")
+_STOCK_CLASSES = (
+    *("BertBackbone", "BertTokenizer", "BertMaskedLM", "BertMaskedLMPreprocessor"),
+    *("BertTextClassifier", "BertTextClassifierPreprocessor"),
+    *("BertTextEmbedder", "BertTextEmbedderPreprocessor"),
+)
+# Keras' own that are made of numbers: none opens files or makes layers.
+_MODULES_OF_NUMBERS = {
+    "keras": keras.dtype_policies,  # as Keras names these
+    "keras.dtype_policies": keras.dtype_policies,
+    "keras.initializers": keras.initializers,
+    "keras.regularizers": keras.regularizers,
+    "keras.constraints": keras.constraints,
+}
+_PLAIN = ("__tuple__", "__numpy__", "__ellipsis__", "__slice__")
+# What stands at the root of a file, or under a key of a task or preprocessor.
+_KINDS = {
+    PRESET_CONFIG: keras_hub.models.Backbone,
+    TASK_CONFIG: keras_hub.models.Task,
+    TOKENIZER_CONFIG: keras_hub.models.Tokenizer,
+    PREPROCESSOR_CONFIG: keras_hub.models.Preprocessor,
+    "backbone": keras_hub.models.Backbone,
+    "tokenizer": keras_hub.models.Tokenizer,
+    "preprocessor": keras_hub.models.Preprocessor,
+}
+_MODELS = (keras_hub.models.Backbone, keras_hub.models.Task)
 
 
-def refuse_other_modules(preset: str) -> None:
-    """Refuses a preset whose descriptions name a module that loading it might import.
+def check_preset(preset: str) -> Preset:
+    """Refuses what is no preset of KerasHub's, and one that it is not safe to load.
 
-    Keras imports what a description names as a part of `keras_cv`, which `python -c`, `python -m`
-    and notebooks look for in the working directory first.
-
-    Args:
-        preset: what `from_preset` takes.
-
-    Raises:
-        BadInputError: a module is named that is none of Keras', KerasHub's or this project's, and
-            that the user has not imported.
-    """
-    for name in _DESCRIPTIONS:
-        try:
-            if not preset_utils.check_file_exists(preset, name):
-                continue
-            with open(preset_utils.get_file(preset, name), "rb") as file:
-                description = json.load(file)
-        except (ValueError, OSError, RecursionError):  # which loading it reports
-            continue
-        for module in _modules(description):
-            if module.partition(".")[0] not in _PACKAGES and module not in sys.modules:
-                raise BadInputError(
-                    f"{preset}: {name} names the module {module!r}, which is not one of "
-                    f"{', '.join(_PACKAGES[1:])}; import it yourself first if you trust it"
-                )
-
-
-def _modules(description: object) -> Iterator[str]:
-    """The modules that a description names, at any depth."""
-    left = [description]
-    while left:
-        value = left.pop()
-        if isinstance(value, dict):
-            module = value.get("module")
-            if isinstance(module, str) and module:
-                yield module
-            left += value.values()
-        elif isinstance(value, list):
-            left += value
-
-
-def check_preset(preset: str) -> None:
-    """Refuses what is no preset of KerasHub's, and one that names foreign modules.
+    Everything that loads a preset calls this first, and `check_weight_files` if it reads weights.
 
     Args:
         preset: what `from_preset` takes.
 
+    Returns:
+        The preset, for `check_weight_files`.
+
     Raises:
-        BadInputError: what lies there is something else, such as a model of Hugging Face, or names
-            a module that loading it might import, see `refuse_other_modules`.
+        BadInputError: what lies there is something else, such as a model of Hugging Face; a file
+            is a pipe or a link that leads out; or a description has numbers that no model has, or
+            names classes of others.
     """
     refuse_no_preset(preset)
-    refuse_other_modules(preset)
+    files = Preset(preset)
+    files.check_descriptions()
+    for name, description in files.descriptions.items():
+        for key, value in _objects(name, description):
+            if fault := _class_fault(key, value):
+                raise BadInputError(f"{preset}: {name} {fault}")
+    return files
+
+
+def check_weight_files(files: Preset) -> None:
+    """Refuses weights that do not fit what a preset says of itself, or that lead elsewhere.
+
+    The encoder of an adapter goes through the same door as the adapter.
+
+    Args:
+        files: what `check_preset` returned.
+
+    Raises:
+        BadInputError: as `Preset.check_weights`; or as `check_preset`, of an adapter's encoder.
+    """
+    files.check_weights()
+    if files.encoder is not files:
+        check_preset(files.encoder.name).check_weights()
+
+
+def _objects(name: str, description: object) -> Iterator[tuple[str, dict]]:
+    """What Keras makes objects of, at any depth, and the key that it stands under."""
+    left = [(name, description)]
+    while left:
+        key, value = left.pop()
+        if isinstance(value, dict):
+            if "class_name" in value or key == name:
+                yield key, value
+            left += value.items()
+        elif isinstance(value, list):
+            left += [(key, inner) for inner in value]
+
+
+def _class_fault(key: str, value: dict) -> str | None:
+    """Why Keras is not to make an object of what stands under a key, as a predicate of the file."""
+    if key == PRESET_CONFIG and "class_name" not in value and value.get("model_type") == "bert":
+        return None  # of Hugging Face, in another place: KerasHub makes its own BERT of it
+    module, name = value.get("module"), value.get("class_name")
+    shown = f"{module}.{name}"[:200]
+    found, wanted = _registered(value), _KINDS.get(key)
+    if found is None:
+        is_allowed = wanted is None and _is_of_keras(module, name, value.get("config"))
+    else:
+        package = _registered_name(value).partition(">")[0]
+        is_allowed = package not in _KERAS_HUB or found.__name__ in _STOCK_CLASSES
+    if not is_allowed:
+        return (
+            f"names {shown!a}, which is no class of this project, of KerasHub's BERT, or of a "
+            "package that you have imported; import the one that registers it first if you trust it"
+        )
+    is_model = isinstance(found, type) and issubclass(found, _MODELS)
+    if wanted is None and is_model:
+        return f"names {shown!a} where no model is meant; copy the preset again"
+    if wanted is not None and not (isinstance(found, type) and issubclass(found, wanted)):
+        return f"names {shown!a} where a {wanted.__name__} is meant; copy the preset again"
+    return None
+
+
+def _registered_name(value: dict) -> object:
+    """The name by which Keras looks for a registered class or function."""
+    if value.get("class_name") == "function":
+        return value.get("config")
+    return value.get("registered_name", value.get("class_name"))
+
+
+def _registered(value: dict) -> Any:
+    """The class or function that is registered by the name in a description, if one is."""
+    name = _registered_name(value)
+    return keras.saving.get_registered_object(name) if isinstance(name, str) else None
+
+
+def _is_of_keras(module: object, name: object, config: object) -> bool:
+    """Whether an unregistered name is Keras' own, of what is made of numbers alone."""
+    if not isinstance(name, str) or not isinstance(module, str | None):
+        return False
+    if name == "function":
+        return (
+            module == "builtins" and isinstance(config, str) and hasattr(keras.activations, config)
+        )
+    place = _MODULES_OF_NUMBERS.get(module)
+    return name in _PLAIN or isinstance(getattr(place, name, None), type)
 
 
 class LoadsPresets:
@@ -110,9 +183,12 @@ class LoadsPresets:
             **kwargs: as well.
 
         Raises:
-            BadInputError: see `check_preset`.
+            BadInputError: see `check_preset` and `check_weight_files`.
         """
-        check_preset(preset)
+        files = check_preset(preset)
+        load_weights = args[0] if args else kwargs.get("load_weights", True)
+        if issubclass(cls, _MODELS) and load_weights:
+            check_weight_files(files)
         return super().from_preset(preset, *args, **kwargs)
 
 
@@ -324,7 +400,7 @@ def _config(preset: str, name: str) -> dict[str, Any]:
 def _read(preset: str, name: str) -> dict[str, Any] | None:
     """A description in a preset: of its task, of its encoder; `None` where there is none."""
     if os.path.isdir(preset):
-        refuse_special_files(preset)
+        check_own_files(preset)
     try:
         if (path := find_preset_file(preset, name)) is None:
             refuse_no_preset(preset)

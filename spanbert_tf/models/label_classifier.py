@@ -11,7 +11,7 @@ from keras import ops
 from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.layers import bert_initializer
-from spanbert_tf.models.keras_hub_presets import check_preset
+from spanbert_tf.models.keras_hub_presets import check_preset, check_weight_files
 from spanbert_tf.models.objective import weights_of
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
@@ -84,7 +84,9 @@ class LabelClassifier(SpanBertTask):
             raise ValueError(f"{cls.__name__} has a class for each of `labels`; give their names")
         if "labels" not in kwargs:
             return super().from_preset(preset, load_weights=load_weights, **kwargs)
-        check_preset(preset)
+        files = check_preset(preset)
+        if load_weights:
+            check_weight_files(files)
         # KerasHub itself leaves a saved head out where `num_classes` is given, and only there.
         loader = preset_utils.get_preset_loader(preset)
         return loader.load_task(cls, load_weights, load_task_weights=False, **kwargs)

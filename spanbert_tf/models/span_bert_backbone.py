@@ -107,7 +107,7 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         dtype: str | keras.DTypePolicy | None = None,
         **kwargs,
     ) -> None:
-        if hidden_dim % num_heads:
+        if num_heads < 1 or hidden_dim % num_heads:
             raise ValueError(
                 f"num_heads must divide hidden_dim. Received: num_heads={num_heads}, "
                 f"hidden_dim={hidden_dim}"

@@ -11,14 +11,15 @@ from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.data.manifest import VOCABULARY_FILE, vocabulary_hash
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.files.preset_files import check_sizes, describe_missing
+from spanbert_tf.files.preset_files import describe_missing
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-from spanbert_tf.models.adapters import is_adapter, read_adapter
 from spanbert_tf.models.keras_hub_presets import (
+    LoadsPresets,
     NewHeadWarning,
     TaskPresets,
     check_preset,
+    check_weight_files,
     encoder_width,
     is_task_preset,
     task_config,
@@ -27,6 +28,11 @@ from spanbert_tf.presets.writing import check_token_ids, check_weights
 from spanbert_tf.text.vocabulary import Casing
 from spanbert_tf.training.devices import choose_precision
 
+# What Keras, KerasHub and h5py raise of descriptions and weights that are damaged.
+_DAMAGE = (
+    *(ValueError, OSError, LookupError, TypeError, ImportError, RuntimeError),
+    *(ArithmeticError, AttributeError),
+)
 _KEEP_WEIGHTS = {"dtype", "load_weights", "preprocessor"}  # other options can mean a new head
 
 
@@ -52,12 +58,13 @@ def load_preset(
             or it names modules of others.
         MismatchError: it has SegaBERT's positions of before 0.2.0.
     """
-    check_preset(preset)
     try:
+        files = check_preset(preset)
         if not issubclass(kind, keras_hub.models.Tokenizer):  # it reads none
             check_weights(preset)
-            if options.get("load_weights", True):
-                check_sizes(preset, read_adapter(preset).encoder if is_adapter(preset) else preset)
+            is_stock = not issubclass(kind, LoadsPresets)  # ours look at them themselves
+            if is_stock and options.get("load_weights", True):
+                check_weight_files(files)
         with (
             weights_are_loaded() if _holds_all(kind, preset, options) else contextlib.nullcontext()
         ):
@@ -66,8 +73,7 @@ def load_preset(
         raise MismatchError(f"{preset}: {error}") from error
     except BadInputError:
         raise
-    except (ValueError, OSError, KeyError, TypeError, ImportError, RuntimeError) as error:
-        # (h5py's of damaged files, and that JSON is nested too deep.)
+    except _DAMAGE as error:
         if not os.path.isdir(preset):
             raise BadInputError(describe_missing(preset, error)) from error
         raise BadInputError(

@@ -70,14 +70,86 @@ def test_pipes_and_devices_are_named_and_not_opened(kind, make, whole, tmp_path)
     assert not (tmp_path / "out").exists()
 
 
-def test_links_to_regular_files_are_read(whole, tmp_path):
-    """As Hugging Face's cache has them."""
-    linked = tmp_path / "linked"
-    for path in regular_files(whole / "huggingface"):
-        target = linked / path.relative_to(whole / "huggingface")
+def linked(source, folder, outside):
+    """A copy of a folder whose files are links to copies of them in another one."""
+    for path in regular_files(source):
+        file = outside / path.relative_to(source)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, file)
+        target = folder / path.relative_to(source)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.symlink_to(path)
-    convert_checkpoint("huggingface", "keras", str(linked), str(tmp_path / "out"))
+        target.symlink_to(os.path.relpath(file, target.parent))
+    return folder
+
+
+def blobs_of(source, repository):
+    """The layout of the Hub's cache: a snapshot's files are links to the repository's blobs."""
+    snapshot = repository / "snapshots" / "0123abc"
+    (repository / "blobs").mkdir(parents=True)
+    for number, path in enumerate(regular_files(source)):
+        blob = repository / "blobs" / f"{number:040x}"
+        shutil.copy(path, blob)
+        target = snapshot / path.relative_to(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(os.path.relpath(blob, target.parent))
+    return snapshot
+
+
+@pytest.mark.parametrize("kind", ["huggingface", "keras"])
+def test_links_that_stay_inside_and_the_hubs_are_read(kind, whole, tmp_path):
+    source = pathlib.Path(shutil.copytree(whole / kind, tmp_path / "source"))
+    inside = linked(whole / kind, tmp_path / "inside", tmp_path / "inside" / "more")
+    if kind == "keras":
+        shutil.move(source / "assets", source / "more")
+        (source / "assets").symlink_to("more")
+    for number, folder in enumerate([source, inside, blobs_of(whole / kind, tmp_path / "hub")]):
+        if kind == "keras":
+            load_preset(SpanBertTokenizer, str(folder))
+            assert load_preset(SpanBertBackbone, str(folder)).num_layers == 2
+        else:
+            convert_checkpoint(kind, "keras", str(folder), str(tmp_path / f"out{number}"))
+
+
+@pytest.mark.parametrize("kind", ["huggingface", "keras", "tf1"])
+def test_links_that_lead_out_are_named_and_not_followed(kind, whole, tmp_path):
+    """Among them one to the other side of the Hub's cache, and a folder."""
+    source = pathlib.Path(shutil.copytree(whole / kind, tmp_path / "snapshots" / kind))
+    outside = pathlib.Path(shutil.copytree(whole / kind, tmp_path / "outside"))
+    links = [(path, outside / path.relative_to(source)) for path in regular_files(source)]
+    if kind == "keras":
+        links += [(source / "assets", outside / "assets")]
+        links += [(source / "assets" / "tokenizer", outside / "assets" / "tokenizer")]
+    for path, target in links:
+        aside = path.rename(tmp_path / "aside")
+        path.symlink_to(target)
+        doors = [lambda: convert_checkpoint(kind, "huggingface", str(source), str(tmp_path / "x"))]
+        if kind == "keras":
+            doors += [
+                lambda: SpanBertTokenizer.from_preset(str(source)),
+                lambda: SpanBertBackbone.from_preset(str(source), load_weights=False),
+                lambda: load_preset(SpanBertBackbone, str(source)),
+                lambda: Predictor(str(source)),
+            ]
+        for door in doors:
+            with pytest.raises(BadInputError, match="links lead out of it") as caught:
+                door()
+            assert f"{path} -> {target}" in str(caught.value) and "\n" not in str(caught.value)
+        path.unlink()
+        aside.rename(path)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "variables.index", "variables.data-00000-of-00001"])
+def test_pipes_below_variables_are_named_and_not_opened(name, tmp_path):
+    """Of an encoder for TensorFlow Hub."""
+    variables = tmp_path / "encoder" / "variables"
+    variables.mkdir(parents=True)
+    (variables / "variables.index").touch()
+    (variables / name).unlink(missing_ok=True)
+    os.mkfifo(variables / name)
+    signal.setitimer(signal.ITIMER_REAL, 20)
+    with pytest.raises(BadInputError, match=f"variables/{name}': is no regular file"):
+        convert_checkpoint("tfhub", "keras", str(tmp_path / "encoder"), str(tmp_path / "out"))
 
 
 @pytest.mark.parametrize("rows", [19, 2**36, 2**59])

@@ -362,7 +362,7 @@ def test_presets_import_nothing_of_the_working_directory(name, load, preset):
         {"module": "keras_cv.models", "class_name": "X", "config": {}, "registered_name": "X"}
     ]
     path.write_text(json.dumps(content))
-    with pytest.raises(BadInputError, match=rf"{name}\.json names the module 'keras_cv\.models'"):
+    with pytest.raises(BadInputError, match=rf"{name}\.json names 'keras_cv\.models\.X'"):
         load("preset")
 
 

@@ -1,6 +1,7 @@
 """Files of weights that lead elsewhere or tell of more than they hold: named, and nothing read."""
 
 import json
+import os
 import pathlib
 import pickle
 import shutil
@@ -105,9 +106,86 @@ def test_what_hdf5_says_of_damage_is_one_line(preset):
     """Its heaps of names are spoilt: of that h5py makes a `RuntimeError`."""
     path = preset / "model.weights.h5"
     path.write_bytes(path.read_bytes().replace(b"HEAP\0", b"HEAP\1"))
-    with pytest.raises(SpanBertError, match="no preset of a SpanBertBackbone") as caught:
+    with pytest.raises(SpanBertError, match=r"model\.weights\.h5 is damaged") as caught:
         load_checked(SpanBertBackbone, str(preset))
     assert "\n" not in str(caught.value)
+
+
+def huge_chunk(file):
+    """One value of it would need 4 GiB; on the disk it is empty."""
+    file.create_dataset("more", TABLE, "f4", maxshape=(None, None), chunks=(32_768, 32_768))
+
+
+def nested_groups(file):
+    group = file
+    for _ in range(6_000):
+        group = group.create_group("g")
+
+
+def group_in_itself(file):
+    file["layers/itself"] = file["layers"]
+
+
+def many_groups(file):
+    for number in range(10_001):
+        file.create_group(f"g{number}")
+
+
+def soft_link(file):
+    file["more"] = h5py.SoftLink("/layers")
+
+
+def link_to_a_pipe(file):
+    pipe = pathlib.Path(file.filename).with_name("pipe")
+    os.mkfifo(pipe.parent.parent / "pipe")
+    file["more"] = h5py.ExternalLink("../pipe", "/")
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "words"),
+    [
+        (huge_chunk, "model", "'/more' of 256 bytes is packed in chunks of 4,294,967,296;"),
+        (huge_chunk, "task", "'/more' of 256 bytes is packed in chunks of 4,294,967,296;"),
+        (nested_groups, "model", "or groups in more than 32 others"),
+        (group_in_itself, "model", "or groups in more than 32 others"),
+        (many_groups, "model", "has more than 10,000 groups and arrays"),
+        (soft_link, "model", "'more' is a link to another place"),
+        (link_to_a_pipe, "task", "'more' is a link to another place"),
+    ],
+)
+def test_the_layout_of_hdf5_is_looked_at_before_keras_reads(change, name, words, preset):
+    """In no more steps than there are groups, and before anything is opened or made room for."""
+    name = f"{name}.weights.h5"
+    with h5py.File(preset / name, "a") as file:
+        file.require_group("layers")
+        change(file)
+    for load in (load_checked, lambda kind, preset: kind.from_preset(preset)):
+        with pytest.raises(SpanBertError) as caught:
+            load(SpanBertBackbone, str(preset))
+        message = str(caught.value)
+        assert message.startswith(f"{preset}: {name}") and words in message
+        assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("index", "words"),
+    [
+        ({"weight_map": 5}, "weight_map: should be an object"),
+        ({"weight_map": {"a": 5}}, "weight_map.a"),
+        ({}, "weight_map: is missing"),
+        ({"weight_map": {"a": ["../secret.h5"]}}, "'../secret.h5' is no file's name"),
+        ({"weight_map": {"a": "/dev/zero"}}, "'/dev/zero' is no file's name"),
+    ],
+)
+def test_an_index_names_files_of_its_preset(index, words, preset):
+    (preset / "model.weights.h5").rename(preset / "model_00000.weights.h5")
+    (preset / "model.weights.json").write_text(json.dumps(index))
+    for load in (load_checked, lambda kind, preset: kind.from_preset(preset)):
+        with pytest.raises(SpanBertError) as caught:
+            load(SpanBertBackbone, str(preset))
+        message = str(caught.value)
+        assert message.startswith(f"{preset}: model.weights.json: ") and words in message
+        assert "\n" not in message
 
 
 class Gadget:

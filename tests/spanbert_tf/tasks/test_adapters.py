@@ -1,13 +1,16 @@
 """Adapters as directories of their own: this project's commands read them, and so does `peft`."""
 
 import json
+import math
 import os
 import pathlib
 import shutil
+import socket
 
 import numpy as np
 import peft
 import pytest
+import safetensors.torch
 import torch
 import transformers
 from tiny_models import INPUTS, LENGTH, VOCABULARY, tiny_model
@@ -15,7 +18,7 @@ from tiny_models import INPUTS, LENGTH, VOCABULARY, tiny_model
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertBackbone
-from spanbert_tf.models.adapters import write_adapter
+from spanbert_tf.models.adapters import read_adapter, write_adapter
 from spanbert_tf.models.keras_hub_presets import weights_digest
 from spanbert_tf.presets.loading import load_checked, load_trained
 from spanbert_tf.presets.writing import write_preset
@@ -66,10 +69,20 @@ def adapted(request, tmp_path_factory):
     return request.param, directory, model
 
 
+@pytest.fixture(scope="module")
+def whole_answerer(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("answerer")
+    write_adapted(directory, "question_answering")
+    return directory
+
+
 @pytest.fixture
-def answerer(tmp_path):
+def answerer(whole_answerer, tmp_path):
     """A question answerer's adapter, which a test may damage."""
-    return write_adapted(tmp_path, "question_answering")[1]
+    shutil.copytree(whole_answerer, tmp_path, dirs_exist_ok=True)
+    adapter = str(tmp_path / "adapter")
+    edit_config(adapter, base_model_name_or_path=str(tmp_path / "encoder"))
+    return adapter
 
 
 @pytest.mark.quick_cases(2)
@@ -185,11 +198,133 @@ def test_a_damaged_file_is_named(answerer, has_checksums):
     [
         ({"r": 4}, r"adapter_model.safetensors: encoder.layer.0.* has shape \[3, 8\].*\[4, 8\]"),
         ({"r": "3"}, r"adapter_config.json: r: "),
-        ({"target_modules": ["query", "key"]}, r"layer.0.attention.self.key.lora_A.* is missing"),
+        ({"r": 0}, r"adapter_config.json: r: should be greater than or equal to 1"),
+        ({"lora_alpha": math.nan}, r"adapter_config.json: lora_alpha: should be a finite number"),
+        ({"lora_alpha": -math.inf}, r"adapter_config.json: lora_alpha: should be a finite number"),
+        ({"lora_alpha": 10**400}, r"adapter_config.json: lora_alpha: "),
+        ({"lora_alpha": 1e300}, r"adapter_config.json: lora_alpha is 1e\+300, with which its"),
+        ({"target_modules": []}, r"adapter_config.json: target_modules: "),
+        ({"target_modules": ["query"]}, r"value.lora_A.weight', and target_modules in .* not name"),
+        (
+            {"target_modules": ["query", "key", "value"]},
+            r"layer.0.attention.self.key.lora_A.* is missing",
+        ),
         ({"target_modules": ["dense"]}, r"target_modules has others than query, key, value"),
+        ({"modules_to_save": ["pooler"]}, r"adapter_model.safetensors lacks the pooler"),
     ],
 )
 def test_what_does_not_fit_its_arrays_is_named(answerer, values, message):
     edit_config(answerer, **values)
     with pytest.raises(BadInputError, match=message):
         load_checked(tiny_class(), answerer)
+
+
+def change_array(answerer, change):
+    """Has another value, or none, for the matrices of queries."""
+    path = pathlib.Path(answerer) / "adapter_model.safetensors"
+    with safetensors.safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    arrays = safetensors.torch.load_file(path)
+    for name in [name for name in arrays if "query.lora_A" in name]:
+        arrays[name] = change(arrays[name])
+    safetensors.torch.save_file(arrays, path, metadata)
+    golden = pathlib.Path(answerer) / "golden.json"
+    golden.unlink()  # as a stranger would, who knows of its checksums
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda array: array.to(torch.int8), "has the type I8, and one of F16, F32, F64"),
+        (lambda array: array > 0, "has the type BOOL, and one of"),
+        (lambda array: array.to(torch.float8_e4m3fn), "has the type F8_E4M3, and one of"),
+        (lambda array: array * math.nan, "holds NaN or infinity"),
+        (lambda array: array / 0, "holds NaN or infinity"),
+    ],
+)
+def test_matrices_of_other_numbers_are_named(answerer, change, message):
+    change_array(answerer, change)
+    with pytest.raises(BadInputError, match=message) as error:
+        load_checked(tiny_class(), answerer)
+    text = str(error.value)
+    assert (
+        text.startswith(f"{answerer}/adapter_model.safetensors: 'base_model.") and "\n" not in text
+    )
+
+
+def test_a_pooler_without_its_bias_is_named(tmp_path):
+    _, adapter = write_adapted(tmp_path, "text_classification")
+    path = pathlib.Path(adapter) / "adapter_model.safetensors"
+    with safetensors.safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    whole = safetensors.torch.load_file(path)
+    (pathlib.Path(adapter) / "golden.json").unlink()
+    for parts, message in (
+        (["pooler.dense.bias"], "pooler.dense.bias is missing"),
+        (["pooler.dense.weight"], "lacks the pooler"),
+        (["pooler.dense.weight", "pooler.dense.bias"], "lacks the pooler"),
+    ):
+        left = {name: a for name, a in whole.items() if not name.endswith(tuple(parts))}
+        safetensors.torch.save_file(left, path, metadata)
+        with pytest.raises(BadInputError, match=message):
+            load_checked(type(tiny_model("text_classification")), adapter)
+
+
+@pytest.mark.parametrize(
+    "name", ["hf://us/encoder", "gs://bucket/encoder", "file:///etc", "kaggle://a/b/keras/c"]
+)
+def test_nothing_is_fetched_that_an_adapter_names(name, answerer, monkeypatch):
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("asks the network"))
+    edit_config(answerer, base_model_name_or_path=f"{name}\x1b]0;title\x07")
+    for load in (load_checked, lambda kind, preset: kind.from_preset(preset)):
+        with pytest.raises(
+            BadInputError, match="nothing is fetched that an adapter names"
+        ) as error:
+            load(tiny_class(), answerer)
+        assert "download it if you trust it, and name in adapter_config.json" in str(error.value)
+
+
+def test_an_encoder_is_named_from_where_its_adapter_lies(answerer, tmp_path, monkeypatch):
+    edit_config(answerer, base_model_name_or_path="../encoder")
+    monkeypatch.chdir("/")
+    load_checked(tiny_class(), answerer)
+    shutil.move(tmp_path / "encoder", tmp_path / "adapter" / "inside")
+    edit_config(answerer, base_model_name_or_path="inside")
+    load_checked(tiny_class(), answerer)
+
+
+@pytest.mark.parametrize("name", ["config.json", "task.json", "model.weights.h5"])
+def test_the_encoder_goes_through_the_door_of_presets(name, answerer, tmp_path):
+    path = tmp_path / "encoder" / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)  # whoever opens it waits for ever
+    for load in (load_checked, lambda kind, preset: kind.from_preset(preset)):
+        with pytest.raises(BadInputError, match="is no regular file") as error:
+            load(tiny_class(), answerer)
+        assert str(path) in str(error.value)
+
+
+def test_classes_and_sizes_of_the_encoder_are_looked_at(answerer, tmp_path):
+    path = tmp_path / "encoder" / "config.json"
+    whole = json.loads(path.read_text())
+    for change, message in (
+        ({"module": "keras_cv.x", "registered_name": "X"}, "config.json names 'keras_cv.x."),
+        ({"config": whole["config"] | {"num_layers": 10**8}}, "are those of another model"),
+    ):
+        path.write_text(json.dumps(whole | change))
+        with pytest.raises(BadInputError, match=message) as error:
+            load_checked(tiny_class(), answerer)
+        assert str(tmp_path / "encoder") in str(error.value)
+
+
+def test_one_that_is_trained_further_computes_the_same_at_first(answerer):
+    """Its alpha is not its rank, which a new adapter's is."""
+    assert ALPHA != RANK
+    merged = load_trained(tiny_class(), answerer)
+    backbone = SpanBertBackbone.from_preset(answerer.replace("adapter", "encoder"))
+    backbone.enable_lora(RANK)
+    read_adapter(answerer).assign_to(backbone)
+    inputs = {"token_ids": ROWS, "segment_ids": 0 * ROWS, "padding_mask": 0 * ROWS + 1}
+    expected, found = (model(inputs, training=False) for model in (merged.backbone, backbone))
+    for name in expected:
+        np.testing.assert_allclose(found[name], expected[name], atol=1e-5)
