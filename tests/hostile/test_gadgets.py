@@ -13,6 +13,7 @@ import sys
 
 import keras
 import keras_hub
+import numpy as np
 import pytest
 from keras.src.saving import serialization_lib
 
@@ -30,11 +31,14 @@ from spanbert_tf.tasks.prediction import Predictor
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "."]
 SHELL = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen")
 _seen = None  # the events of interest while a test looks, else `None`
+_opened = None  # likewise, the files that are opened
 
 
 def _note(event, arguments):
     if _seen is not None and event in (*SHELL, "pickle.find_class"):
         _seen.append(event)
+    if _opened is not None and event == "open":
+        _opened.append(arguments[0])
 
 
 sys.addaudithook(_note)  # of Python itself; it stays for the process, and is idle
@@ -119,6 +123,36 @@ GADGETS = {
     ),
     "pickle": lambda marker: instance("pickle", "loads", {"data": "x"}),
     "numpy": lambda marker: instance("numpy", "fromfile", {"file": "/etc/passwd"}),
+}
+
+
+# Classes that are registered or of this project, and that are not meant where they stand.
+MISPLACED = {
+    "a tokenizer of KerasHub's that opens paths": lambda path: instance(
+        "keras_hub.src.models.parseq.parseq_tokenizer",
+        "PARSeqTokenizer",
+        {"vocabulary": path},
+        "keras_hub>PARSeqTokenizer",
+    ),
+    "the same by its old name": lambda path: instance(
+        "keras_nlp.tokenizers", "PARSeqTokenizer", {"vocabulary": path}, "keras_nlp>PARSeqTokenizer"
+    ),
+    "the same by the class's name alone": lambda path: {
+        "class_name": "keras_hub>PARSeqTokenizer",
+        "config": {"vocabulary": path},
+    },
+    "the same by its module": lambda path: instance(
+        "keras_hub.tokenizers", "PARSeqTokenizer", {"vocabulary": path}
+    ),
+    "another encoder of KerasHub's": lambda path: instance(
+        "keras_hub.models", "RobertaBackbone", {}, "keras_hub>RobertaBackbone"
+    ),
+    "a layer of this project": lambda path: instance(
+        "spanbert_tf.layers", "TransformerEncoder", {}, "spanbert_tf>TransformerEncoder"
+    ),
+    "a layer of Keras": lambda path: instance("keras.layers", "Dense", {"units": 10**12}),
+    "a policy of Keras": lambda path: instance("keras", "DTypePolicy", {"name": "float32"}),
+    "a function": lambda path: function("builtins", "relu"),
 }
 
 
@@ -227,7 +261,116 @@ def test_what_is_no_part_of_a_model_is_refused(place, door, preset, tmp_path):
         assert not check_that_nothing_runs(door, preset, tmp_path)
 
 
-@pytest.mark.slow  # most of these are taken: a model is built and run each time
+@pytest.fixture
+def opened(tmp_path):
+    """The path of a private vocabulary, and the paths that were opened while a test looks."""
+    global _opened
+    path = tmp_path / "private.txt"
+    path.write_text("\n".join(VOCABULARY))
+    _opened = []
+    yield str(path), _opened
+    _opened = None
+
+
+@pytest.mark.parametrize("gadget", MISPLACED)
+def test_classes_are_allowed_by_name_before_anything_is_made(gadget, preset, opened):
+    path, opens = opened
+    gadget = MISPLACED[gadget](path)
+    for place, name, use in (
+        ("tokenizer", "tokenizer.json", SpanBertTokenizer.from_preset),
+        ("tokenizer", "tokenizer.json", lambda preset: load_preset(SpanBertTokenizer, preset)),
+        ("preprocessor", "task.json", SpanBertTextClassifier.from_preset),
+        ("preprocessor", "task.json", Predictor),
+        ("backbone", "task.json", Predictor),
+        ("root", "config.json", SpanBertBackbone.from_preset),
+    ):
+        before = {file: file.read_text() for file in preset.glob("*.json")}
+        PLACES[place](preset, gadget)
+        with pytest.raises(SpanBertError, match=f"{name} names '.*") as caught:
+            use(str(preset))
+        assert str(preset) in str(caught.value) and "\n" not in str(caught.value)
+        for file, text in before.items():
+            file.write_text(text)
+    assert path not in opens
+
+
+@pytest.mark.parametrize("place", ["dtype", "labels", "tokenizer"])
+def test_a_model_stands_where_one_is_meant(place, preset):
+    """Elsewhere nothing compares its sizes with the weights before it is built."""
+    encoder = json.loads((preset / "config.json").read_text())
+    encoder["config"] |= {"vocabulary_size": 10**9}
+    PLACES[place](preset, encoder)
+    use = SpanBertTokenizer.from_preset if place == "tokenizer" else Predictor
+    with pytest.raises(SpanBertError, match=r"names '.*SpanBertBackbone' where"):
+        use(str(preset))
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "preprocessor"])
+def test_what_is_saved_again_is_written_into_its_directory(name, preset, tmp_path):
+    """KerasHub writes to the path that a description names as its own."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for file in (f"{name}.json", "task.json"):
+        description = json.loads((preset / file).read_text())
+        part = description
+        if file == "task.json":
+            part = description["config"]["preprocessor"]
+            part = part if name == "preprocessor" else part["config"]["tokenizer"]
+        part["config"]["config_file"] = str(victim)
+        (preset / file).write_text(json.dumps(description))
+        with pytest.raises(SpanBertError, match=rf"{name}\.json|task\.json: .*config_file is '"):
+            SpanBertTextClassifier.from_preset(str(preset)).save_to_preset(str(tmp_path / "copy"))
+    assert victim.read_text() == "mine"
+
+
+@keras.saving.register_keras_serializable(package="gadgets")
+class OwnClassifier(SpanBertTextClassifier):
+    """A user's, with Keras' objects of numbers among its arguments."""
+
+    def __init__(self, *args, initializer="zeros", squash="tanh", **kwargs):
+        super().__init__(*args, **kwargs)
+        self.initializer = keras.initializers.get(initializer)
+        self.squash = keras.activations.get(squash)
+
+    def get_config(self):
+        return super().get_config() | {
+            "initializer": keras.initializers.serialize(self.initializer),
+            "squash": keras.saving.serialize_keras_object(self.squash),
+            "pair": keras.saving.serialize_keras_object((1, 2)),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        return super().from_config({k: v for k, v in config.items() if k != "pair"})
+
+
+def test_classes_that_a_user_registers_are_loaded(tmp_path):
+    backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=16)
+    preprocessor = SpanBertTextClassifierPreprocessor(SpanBertTokenizer(VOCABULARY), 16)
+    initializer = keras.initializers.RandomNormal(stddev=0.5)
+    model = OwnClassifier(backbone, 2, preprocessor, initializer=initializer)
+    model.is_head_trained = True
+    write_preset(model, str(tmp_path / "preset"))
+    loaded = load_checked(OwnClassifier, str(tmp_path / "preset"))
+    assert loaded.initializer.stddev == 0.5 and loaded.squash is keras.activations.tanh
+
+
+def test_keras_hubs_own_bert_is_loaded(tmp_path):
+    backbone = keras_hub.models.BertBackbone(len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=16)
+    tokenizer = keras_hub.models.BertTokenizer(VOCABULARY, lowercase=True)
+    preprocessor = keras_hub.models.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+    model = keras_hub.models.BertTextClassifier(backbone, 2, preprocessor)
+    preset = str(tmp_path / "preset")
+    model.save_to_preset(preset)
+    for old, new in (("", ""), ("keras_hub>Bert", "keras_nlp>Bert")):
+        for file in (tmp_path / "preset").glob("*.json"):
+            file.write_text(file.read_text().replace(old, new) if old else file.read_text())
+        loaded = load_preset(keras_hub.models.BertTextClassifier, preset)
+        np.testing.assert_array_equal(loaded.get_weights()[0], model.get_weights()[0])
+        assert load_preset(keras_hub.models.Tokenizer, preset).get_vocabulary() == VOCABULARY
+
+
+@pytest.mark.slow  # a model is built and run each time for those that are taken
 @pytest.mark.parametrize("place", PLACES)
 def test_nothing_that_a_description_names_is_run(place, preset, tmp_path):
     for gadget in GADGETS.values():

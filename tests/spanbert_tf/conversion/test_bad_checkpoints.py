@@ -10,7 +10,9 @@ import tarfile
 
 import keras_hub
 import pytest
+import tensorflow as tf
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch_models import VOCABULARY, save_torch_model, torch_model
 
@@ -279,3 +281,61 @@ def test_a_source_is_not_written_over(whole, tmp_path):
     convert_checkpoint("huggingface", "keras", str(whole), preset)
     with pytest.raises(SpanBertError, match="SRC and DST at once"):
         convert_checkpoint("keras", "keras", preset, f"{preset}/", overwrite=True)
+
+
+def change_weight(source, change, name="bert.encoder.layer.0.output.dense.weight"):
+    arrays = load_file(source / "model.safetensors")
+    arrays[name] = change(arrays[name]).contiguous()
+    save_file(arrays, source / "model.safetensors")
+
+
+@pytest.mark.parametrize("target", ["keras", "keras_bert", "tf1", "model_garden", "tfhub"])
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_weights_that_are_not_finite_are_named(target, value, source, tmp_path):
+    change_weight(source, lambda array: array * float(value))
+    words = "'bert.encoder.layer.0.output.dense.weight' holds NaN or infinity"
+    refused(tmp_path, words, "huggingface", target, str(source))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (torch.int8, "int8"),
+        (torch.bool, "bool"),
+        (torch.int64, "int64"),
+        (torch.float8_e4m3fn, "float8_e4m3fn"),
+    ],
+)
+@pytest.mark.parametrize("is_pickled", [False, True])
+def test_weights_of_other_numbers_are_named(kind, name, is_pickled, source, tmp_path):
+    change_weight(source, lambda array: array.to(kind))
+    if is_pickled:
+        torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
+        (source / "model.safetensors").unlink()
+    words = f"'bert.encoder.layer.0.output.dense.weight' has the type {name}, and one of float16"
+    refused(tmp_path, words, "huggingface", "keras", str(source))
+
+
+def test_variables_of_other_numbers_are_named(whole, tmp_path):
+    convert_checkpoint("huggingface", "tf1", str(whole), str(tmp_path / "tf1"))
+    prefix, name = str(tmp_path / "tf1" / "bert_model.ckpt"), "bert/pooler/dense/kernel"
+    reader = tf.train.load_checkpoint(prefix)
+    arrays = {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()}
+    for kind in ("int8", "bool"):
+        changed = {**arrays, name: arrays[name].astype(kind)}
+        tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=list(changed),
+            shape_and_slices=[""] * len(changed),
+            tensors=list(changed.values()),
+        )
+        words = f"bert_model.ckpt.index: '{name}' has the type {kind}"
+        refused(tmp_path, words, "tf1", "keras", str(tmp_path / "tf1"), lowercase=True)
+
+
+def test_labels_that_are_no_text_are_named(tmp_path):
+    model = torch_model(transformers.BertForSequenceClassification, num_labels=2)
+    source = save_torch_model(model, tmp_path / "classifier")
+    edit_json(source / "config.json", id2label={"0": "a", "1": "b\ud800"})
+    words = "id2label does not name 2 different classes"
+    refused(tmp_path, words, "huggingface", "keras", str(source))

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import shutil
 
 import keras
 import keras_hub
@@ -11,6 +12,7 @@ import pytest
 import tensorflow as tf
 from keras.src.backend import random
 
+from spanbert_tf.config.continuing import shape_values
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.outputs import OutputKind
 from spanbert_tf.files.writing import write_directory
@@ -339,6 +341,96 @@ def test_weights_of_another_shape_are_named(backbone, tmp_path):
     with pytest.raises(BadInputError, match="preset: no preset of a Backbone") as caught:
         load_checked(keras_hub.models.Backbone, preset)
     assert "\n" not in str(caught.value)
+
+
+def edit(preset, name, place, value):
+    """Puts a value into a description, at keys that are separated by dots."""
+    path = os.path.join(preset, name)
+    with open(path, encoding="utf-8") as file:
+        description = inner = json.load(file)
+    *above, key = place.split(".")
+    for step in above:
+        inner = inner[step]
+    inner[key] = value
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(description, file)
+
+
+@pytest.fixture(scope="module")
+def whole_classifier(backbone, tmp_path_factory):
+    preprocessor = SpanBertTextClassifierPreprocessor(SpanBertTokenizer(VOCABULARY), 16)
+    classifier = SpanBertTextClassifier(backbone, 2, preprocessor)
+    classifier.is_head_trained = True
+    write_preset(classifier, str(path := tmp_path_factory.mktemp("classifier") / "preset"))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("vocabulary_size", 10**400, "config.vocabulary_size is a number of 1,329 bits"),
+        ("num_layers", -(10**400), "config.num_layers is a number of 1,329 bits"),
+        ("layer_norm_epsilon", float("nan"), "config.layer_norm_epsilon is nan, no finite number"),
+        ("dropout", float("inf"), "config.dropout is inf, no finite number"),
+        ("num_heads", 0, "no preset of a SpanBertBackbone (num_heads must divide hidden_dim"),
+        ("name", "a\ud800", "config.name has half of a surrogate pair"),
+        ("intermediate_dim", [37], "no preset of a SpanBertBackbone ("),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_numbers_that_no_encoder_has_are_one_line(
+    place, value, message, whole_classifier, tmp_path
+):
+    preset = shutil.copytree(whole_classifier, tmp_path / "preset")
+    edit(preset, "config.json", f"config.{place}", value)
+    with pytest.raises(BadInputError) as caught:
+        load_checked(SpanBertBackbone, str(preset))
+    assert message in str(caught.value) and str(preset) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("config.labels", ["a", "b\udfff"], "task.json: config.labels has half of a surrogate"),
+        ("config.dropout", float("nan"), "task.json: config.dropout is nan"),
+        ("config.num_classes", 10**400, "task.json: config.num_classes is a number of"),
+        ("config.backbone.config.num_heads", 0, "(num_heads must divide hidden_dim"),
+        ("config.backbone.config.vocabulary_size", 10**9, "are those of another model"),
+        ("config.backbone.config.num_layers", 10**8, "are those of another model"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_numbers_that_no_task_has_are_one_line(place, value, message, whole_classifier, tmp_path):
+    """Its description has the encoder's sizes once more, by which it is built."""
+    preset = shutil.copytree(whole_classifier, tmp_path / "preset")
+    edit(preset, "task.json", place, value)
+    for use in (Predictor, functools.partial(load_checked, SpanBertTextClassifier)):
+        with pytest.raises(BadInputError) as caught:
+            use(str(preset))
+        assert message in str(caught.value) and str(preset) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (np.zeros(4, "f4"), r"embeddings has shape \[4\], not \[rows, columns\]"),
+        (np.zeros((4, 8, 2), "f4"), r"embeddings has shape \[4, 8, 2\]"),
+        (np.zeros((0, 8), "f4"), r"embeddings has shape \[0, 8\]"),
+        (np.full((4, 8), np.nan, "f4"), "is not of finite floating-point numbers"),
+        (np.zeros((4, 8), "i1"), "is not of finite floating-point numbers"),
+        (np.full((4, 8), "x"), "is not of finite floating-point numbers"),
+    ],
+)
+def test_heads_of_other_axes_and_numbers_are_named(table, message, whole_classifier, tmp_path):
+    preset = str(shutil.copytree(whole_classifier, tmp_path / "preset"))
+    name = "span_boundary_head/position_embedding/embeddings"
+    np.savez(os.path.join(preset, "pretraining_heads.npz"), **{name: table})
+    for use in (SpanBertPretrainer.from_preset, shape_values):
+        with pytest.raises(BadInputError, match=message) as caught:
+            use(preset)
+        assert "pretraining_heads.npz is damaged (" in str(caught.value)
 
 
 @pytest.mark.parametrize("is_run", [True, False])
