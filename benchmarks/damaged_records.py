@@ -3,9 +3,10 @@
     python -m benchmarks.damaged_records
 
 Each value of each description is left out or replaced by others; each file is removed, emptied,
-cut, loses, doubles or swaps lines, or becomes a directory, a pipe or a link to `/dev/zero`. A
-command may refuse with one line that is meant for the user, or end well. It may not end in another
-exception, or take longer than a minute.
+cut, loses, doubles or swaps lines, or becomes a directory, a pipe or a link to `/dev/zero`; and of
+one record each feature is damaged inside of right checksums. A command may refuse with one line
+that is meant for the user, or end well. It may not end in another exception, or take longer than a
+minute.
 """
 
 import collections
@@ -18,12 +19,17 @@ import random
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import click
+import numpy as np
 
 from benchmarks.fuzzed_files import Reader
 from benchmarks.fuzzing import outcome_of, raise_too_slow
+from spanbert_tf.data.examples import Stored, named_damage
+from spanbert_tf.data.manifest import DATASET_INFO_FILE, PretrainingManifest
+from spanbert_tf.data.tfrecords import read_records, record_writer
+from spanbert_tf.files.contents import sha256
 
 _WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "[unused2]", "[unused3]")
 _WORDS += tuple(f"[unused{number}]" for number in range(4, 11))
@@ -186,8 +192,9 @@ def commands(
     data, run = str(directory), str(output / "run")
 
     def train() -> None:  # all that `pretrain` reads of records, without a model
-        next(iter(pretraining_dataset(data, batch_size=2)))
-        next(iter(pretraining_dataset(data, batch_size=2, split="validation")))
+        with named_damage(lambda: PretrainingManifest.load(data).damage(data)):
+            next(iter(pretraining_dataset(data, batch_size=2)))
+            next(iter(pretraining_dataset(data, batch_size=2, split="validation")))
 
     def inspect() -> None:
         inspect_records(data, "spanbert_base", num_examples=2)
@@ -278,8 +285,109 @@ def damaged_files(directory: pathlib.Path) -> Iterator[tuple[str, Damage]]:
             yield f"{name}: {kind}", lambda copy, name=name, damage=damage: damage(copy / name)
 
 
+def change_record(
+    directory: pathlib.Path, change: Callable[[bytes], bytes], number: int = 1
+) -> pathlib.Path:
+    """Changes a record, and has all checksums and the description say what is there then.
+
+    Args:
+        directory: records of any kind.
+        change: makes another record of one.
+        number: which record of the first file.
+
+    Returns:
+        The file.
+    """
+    path = min(directory.glob("*.tfrecord"))
+    records = [record for record, _ in read_records(str(path))]
+    records[number] = change(records[number])
+    with record_writer(str(path)) as write:
+        for record in records:
+            write(record)
+    (description,) = directory.glob("*_info.json")
+    info = json.loads(description.read_text())
+    written = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+    if "files" in info:
+        info["files"][path.name] = written
+    for shard in info.get("shards", []):
+        if shard["file"] == path.name:
+            shard |= {"num_bytes": written["bytes"], "sha256": written["sha256"]}
+    description.write_text(json.dumps(info))
+    return path
+
+
+def damaged_examples(
+    serialized: bytes, features: Mapping[str, Stored]
+) -> Iterator[tuple[str, bytes]]:
+    """A record with each feature in turn damaged in each way: what was done, the record.
+
+    Args:
+        serialized: a whole record.
+        features: what it holds.
+    """
+    import tensorflow as tf
+
+    yield "no Example", b"\xff\xfe no Example"
+    yield "cut off", serialized[: len(serialized) // 2]
+    yield "empty", b""
+
+    def changed(name: str, **lists: list) -> bytes:
+        example = tf.train.Example.FromString(serialized)
+        feature = example.features.feature[name]
+        feature.Clear()
+        for kind, values in lists.items():
+            getattr(feature, kind).value.extend(values)
+        return example.SerializeToString()
+
+    for name, stored in features.items():
+        example = tf.train.Example.FromString(serialized)
+        del example.features.feature[name]
+        yield f"{name} missing", example.SerializeToString()
+        feature = tf.train.Example.FromString(serialized).features.feature[name]
+        kind = feature.WhichOneof("kind")
+        (value,) = getattr(feature, kind).value
+        yield f"{name} without a value", changed(name)
+        yield f"{name} twice", changed(name, **{kind: [value, value]})
+        for other, odd in {"int64_list": 1, "float_list": 1.0, "bytes_list": b"1"}.items():
+            if other != kind:
+                yield f"{name} as {other}", changed(name, **{other: [odd]})
+        if stored.is_list:
+            size = np.dtype(stored.dtype).itemsize
+            yield f"{name} longer", changed(name, bytes_list=[value * 99 + b"\1" * size * 99])
+            yield f"{name} shorter", changed(name, bytes_list=[value[:-size]])
+            yield f"{name} of large numbers", changed(name, bytes_list=[b"\xff" * len(value)])
+        elif stored.dtype == "int64":
+            for odd in (-1, 2**15, 2**62):
+                yield f"{name} is {odd}", changed(name, int64_list=[odd])
+        else:
+            for odd in (float("nan"), float("inf")):
+                yield f"{name} is {odd}", changed(name, float_list=[odd])
+
+
+def damages_inside(directory: pathlib.Path) -> Iterator[tuple[str, Damage]]:
+    """Each damage of one record, inside of right checksums."""
+    path = min(directory.glob("*.tfrecord"))
+    record = list(read_records(str(path)))[1][0]
+    for done, damaged in damaged_examples(record, stored_features(directory)):
+        yield (
+            f"record: {done}",
+            lambda copy, damaged=damaged: change_record(copy, lambda _: damaged) and None,
+        )
+
+
+def stored_features(directory: pathlib.Path) -> Mapping[str, Stored]:
+    """What the records of a directory hold."""
+    from spanbert_tf.tasks.task import task_of_records
+
+    if (directory / DATASET_INFO_FILE).exists():
+        return PretrainingManifest.load(str(directory)).stored()
+    task = task_of_records(str(directory))
+    return task.stored(task.open(str(directory)).info)
+
+
 def all_damages(directory: pathlib.Path) -> Iterator[tuple[str, Damage]]:
     """Every damage of a directory of records."""
+    yield from damages_inside(directory)
     yield from damaged_files(directory)
     (info,) = [name for name in os.listdir(directory) if name.endswith("_info.json")]
     for done, text in damaged_descriptions((directory / info).read_text()):
@@ -291,14 +399,20 @@ def all_damages(directory: pathlib.Path) -> Iterator[tuple[str, Damage]]:
 @click.option("--share", default=1.0, show_default=True, help="Share of the damages, at random.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--without", multiple=True, help="Commands to leave out, such as finetune.")
+@click.option("--inside", is_flag=True, help="Damage records inside of right checksums alone.")
 @click.option("--show-taken", is_flag=True, help="Print what was done and taken, too.")
 def main(
-    only: tuple[str, ...], share: float, seed: int, without: tuple[str, ...], show_taken: bool
+    only: tuple[str, ...],
+    share: float,
+    seed: int,
+    without: tuple[str, ...],
+    inside: bool,
+    show_taken: bool,
 ) -> None:
     """Runs all kinds and prints a table."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     signal.signal(signal.SIGALRM, raise_too_slow)
-    source = random.Random(seed)
+    source, damages = random.Random(seed), damages_inside if inside else all_damages
     with tempfile.TemporaryDirectory() as name:
         directory = pathlib.Path(name)
         records = write_all_records(directory)
@@ -306,7 +420,7 @@ def main(
             presets = write_presets(directory, records)
         for kind in only or records:
             readers = commands(kind, records[kind], presets, directory)
-            _fuzz(kind, records[kind], readers, share, source, set(without), show_taken)
+            _fuzz(kind, records[kind], readers, share, source, set(without), damages, show_taken)
 
 
 def _fuzz(
@@ -316,12 +430,13 @@ def _fuzz(
     share: float,
     source: random.Random,
     without: set[str],
+    damages: Callable[[pathlib.Path], Iterator[tuple[str, Damage]]],
     show_taken: bool,
 ) -> None:
     whole = directory.with_name(f"{directory.name}-whole")
     shutil.copytree(directory, whole)
     outcomes = {name: collections.Counter() for name in readers if name not in without}
-    for done, damage in [("nothing", lambda copy: None), *all_damages(whole)]:
+    for done, damage in [("nothing", lambda copy: None), *damages(whole)]:
         if done != "nothing" and source.random() > share:
             continue
         shutil.rmtree(directory)

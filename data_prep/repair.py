@@ -7,21 +7,19 @@ length itself is, the rest of the file is lost.
 import dataclasses
 import os
 import shutil
-from collections.abc import Iterator
 
-import tensorflow as tf
-
+from spanbert_tf.data.examples import example_fault, read_example
 from spanbert_tf.data.manifest import (
     DATASET_INFO_FILE,
     RECORDS,
     SPLITS,
+    TOKEN_IDS,
     UNIGRAM_COUNTS_FILE,
     VOCABULARY_FILE,
     PretrainingManifest,
     Shard,
 )
-from spanbert_tf.data.rows import parse_records
-from spanbert_tf.data.tfrecords import frame_fault, record_writer, whole_records
+from spanbert_tf.data.tfrecords import read_records, record_writer
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import sha256
 from spanbert_tf.files.locks import one_writer
@@ -34,8 +32,8 @@ from spanbert_tf.terminal import print_line
 def repair_records(directory: str, output: str, *, overwrite: bool = False) -> PretrainingManifest:
     """Writes the whole records of a directory to another one; says how many of which file are lost.
 
-    Every file is read once to compare its checksum. Files that are whole are hard links, where the
-    file system has them.
+    Every record is read, since a stranger's checksums may be right over damaged ones. Files that
+    are whole are hard links, where the file system has them.
     """
     output = check_output(output, RECORDS, overwrite=overwrite)
     if os.path.realpath(output) == os.path.realpath(directory):
@@ -48,7 +46,7 @@ def repair_records(directory: str, output: str, *, overwrite: bool = False) -> P
         shards = tuple(_repaired(directory, shard, info, unfinished) for shard in info.shards)
         repaired = dataclasses.replace(repaired, shards=shards)
         for split in SPLITS:
-            if not repaired.num_records(split):
+            if info.num_records(split) and not repaired.num_records(split):
                 raise BadInputError(f"{directory}: no whole record is left in the {split} split")
         for name in (VOCABULARY_FILE, UNIGRAM_COUNTS_FILE):
             shutil.copyfile(os.path.join(directory, name), os.path.join(unfinished, name))
@@ -64,8 +62,8 @@ def repair_records(directory: str, output: str, *, overwrite: bool = False) -> P
 def _repaired(directory: str, shard: Shard, info: PretrainingManifest, output: str) -> Shard:
     """Writes the whole records of a file, and describes them."""
     source, target = (os.path.join(place, shard.file) for place in (directory, output))
-    # A stranger's checksums may be right over a length that is not.
-    if sha256(source) == shard.sha256 and not frame_fault(source):
+    stored = info.stored()
+    if sha256(source) == shard.sha256 and not info.damage_of(directory, shard):
         try:
             os.link(os.path.realpath(source), target)  # of a link a second name would be a link
         except OSError:  # another file system, or one without links
@@ -73,10 +71,12 @@ def _repaired(directory: str, shard: Shard, info: PretrainingManifest, output: s
         return shard
     num_records = num_tokens = 0
     with record_writer(target) as write:
-        for serialized, length in _whole_records(source, info):
+        for serialized, fault in read_records(source):
+            if fault or example_fault(serialized, stored):
+                continue
             write(serialized)
             num_records += 1
-            num_tokens += length
+            num_tokens += len(read_example(serialized, stored)[TOKEN_IDS])
     lost = shard.num_records - num_records
     print_line(f"{source}: {lost} damaged records are left out, {num_records} are whole")
     return dataclasses.replace(
@@ -86,13 +86,3 @@ def _repaired(directory: str, shard: Shard, info: PretrainingManifest, output: s
         sha256=sha256(target),
         num_bytes=os.path.getsize(target),
     )
-
-
-def _whole_records(path: str, info: PretrainingManifest) -> Iterator[tuple[bytes, int]]:
-    """The records of a file that training can read, and how many tokens each has."""
-    for serialized in whole_records(path):
-        try:
-            (length,) = parse_records(tf.constant([serialized]), info).lengths.numpy()
-        except tf.errors.InvalidArgumentError:  # its checksum was written over the damage
-            continue
-        yield serialized, int(length)

@@ -29,16 +29,15 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data.ahead import computed_ahead
-from spanbert_tf.data.manifest import token_id_dtype
 from spanbert_tf.data.records import (
-    POSITION_DTYPE,
     ROW_TOKEN_IDS,
     SECOND_START,
     SEGMENT_POSITIONS,
     Records,
     TaskManifest,
+    row_features,
 )
-from spanbert_tf.data.rows import LIST, NUMBER, decode_unsigned
+from spanbert_tf.data.rows import parse_examples
 from spanbert_tf.data.tfrecords import RecordFile
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.masking.random_bits import row_keys
@@ -49,7 +48,6 @@ MAX_WIDTHS = 16  # shapes that XLA compiles a step for
 WIDTH_MULTIPLE = 8  # matrix products of 16-bit numbers are fastest so
 FILLER = -1  # in place of a row's number
 _ROWS, _BATCHES = 0, 1  # what is permuted
-_NUMBERS = {"int64": NUMBER, "float32": tf.io.FixedLenFeature([], tf.float32)}
 
 
 class Plan(NamedTuple):
@@ -187,12 +185,14 @@ class PackedRows:
 
     def __init__(self, info: TaskManifest, pad_id: int) -> None:
         self.info = info
-        self._id_dtype = token_id_dtype(info.vocabulary_size)
-        self._positions = SEGMENT_POSITIONS if info.segment_aware else ()
         self._pad_id = pad_id
 
     def parse(
-        self, serialized: tf.Tensor, width: tf.Tensor, features: Mapping[str, str]
+        self,
+        serialized: tf.Tensor,
+        width: tf.Tensor,
+        features: Mapping[str, str],
+        below: Mapping[str, int | str] | None = None,
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
         """The encoder's features, and what else the task has stored.
 
@@ -201,36 +201,36 @@ class PackedRows:
             width: int32 [], S.
             features: how the task's own features are stored: `"int64"` or `"float32"`, a number;
                 `"uint8"`, `"uint16"` or `"uint32"`, a list with one for each position.
+            below: what numbers of them are below, as for `row_features`; an error names one that
+                is not.
 
         Returns:
             `token_ids`, `segment_ids`, `padding_mask` and, if the records have them,
             `paragraph_indices`, `sentence_indices` and `token_indices`, int32 [B, S]; and the
             task's own features, numbers as int32 or float32 [B], lists as int32 [B, S].
         """
-        dtypes = {ROW_TOKEN_IDS: self._id_dtype, SECOND_START: "int64"}
-        dtypes |= dict.fromkeys(self._positions, POSITION_DTYPE) | features
-        kinds = {name: _NUMBERS.get(dtype, LIST) for name, dtype in dtypes.items()}
-        raw = tf.io.parse_example(serialized, kinds)
-        found = {name: _decode(raw[name], dtype, width) for name, dtype in dtypes.items()}
-        num_tokens = tf.strings.length(raw[ROW_TOKEN_IDS]) // np.dtype(self._id_dtype).itemsize
-        positions = tf.range(width)[tf.newaxis]  # [1, S]
+        stored = row_features(self.info, features, below or {})
+        found = parse_examples(serialized, stored, width)
+        _, num_tokens = found[ROW_TOKEN_IDS]
+        static = [serialized.shape[0], None]
+
+        def as_feature(name: str) -> tf.Tensor:
+            if stored[name].is_list:
+                return tf.ensure_shape(tf.cast(found[name][0], tf.int32), static)
+            is_float = stored[name].dtype == "float32"
+            return found[name] if is_float else tf.cast(found[name], tf.int32)
+
+        positions = tf.range(width, dtype=tf.int64)[tf.newaxis]  # [1, S]
         is_token = positions < num_tokens[:, tf.newaxis]  # [B, S]
         is_second = positions >= found[SECOND_START][:, tf.newaxis]
         x = {
-            "token_ids": tf.where(is_token, found[ROW_TOKEN_IDS], self._pad_id),
+            "token_ids": tf.where(is_token, as_feature(ROW_TOKEN_IDS), self._pad_id),
             "segment_ids": tf.cast(is_token & is_second, tf.int32),
             "padding_mask": tf.cast(is_token, tf.int32),
-            **{name: found[name] for name in self._positions},
         }
-        return x, {name: found[name] for name in features}
-
-
-def _decode(raw: tf.Tensor, dtype: str, width: tf.Tensor) -> tf.Tensor:
-    """Numbers, int32 or float32 [B]; lists, one number a position, int32 [B, S], padded with 0."""
-    if dtype in _NUMBERS:
-        return tf.cast(raw, tf.int32) if dtype == "int64" else raw
-    values = decode_unsigned(raw, dtype, fixed_length=width * np.dtype(dtype).itemsize)
-    return tf.ensure_shape(tf.cast(values, tf.int32), [raw.shape[0], None])
+        if self.info.segment_aware:
+            x |= {name: as_feature(name) for name in SEGMENT_POSITIONS}
+        return x, {name: as_feature(name) for name in features}
 
 
 def row_batches(

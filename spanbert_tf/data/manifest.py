@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import Ge, Gt, Lt
 
+from spanbert_tf.data.examples import Stored, find_damaged_record
 from spanbert_tf.data.tfrecords import check_frames
 from spanbert_tf.errors import BadInputError, MismatchError, reason
 from spanbert_tf.files.contents import is_file_name, regular_size
@@ -268,6 +269,28 @@ class PretrainingManifest(Manifest):
         return NUM_BLOCKS[self.sequences]
 
     @property
+    def num_places(self) -> int:
+        """Word pieces of a record at most."""
+        return self.sequence_length - 1 - self.num_blocks
+
+    def stored(self) -> dict[str, Stored]:
+        """What each record holds."""
+        numbers = {RECORD_ID: Stored("int64"), FIRST_TOKEN_INDEX: Stored("int64")}
+        if self.num_blocks > 1:
+            numbers[SECOND_SEGMENT_START] = Stored("int64", below=self.num_places + 1)
+            numbers[NEXT_SENTENCE_LABEL] = Stored("int64", below=2)
+        dtype = token_id_dtype(self.vocabulary_size)
+        tokens = Stored(dtype, most=self.num_places, below=self.vocabulary_size)
+        starts = Stored(LIST_DTYPE, most=self.num_places, below=TOKEN_IDS)
+        lists = {TOKEN_IDS: tokens, SENTENCE_STARTS: starts, PARAGRAPH_STARTS: starts}
+        lists[SENTENCE_INDICES] = Stored(LIST_DTYPE, like=SENTENCE_STARTS)
+        lists[PARAGRAPH_INDICES] = Stored(LIST_DTYPE, like=PARAGRAPH_STARTS)
+        for annotation in self.annotations:
+            first, last = ANNOTATIONS[annotation]
+            lists |= {first: starts, last: starts._replace(like=first)}
+        return numbers | lists
+
+    @property
     def digest(self) -> str:
         """The same for records of the same content, and for what is left of them when repaired."""
         return self.repaired_from or hashlib.sha256(self.to_json().encode()).hexdigest()
@@ -285,6 +308,18 @@ class PretrainingManifest(Manifest):
         return [
             os.path.join(directory, shard.file) for shard in self.shards if shard.split == split
         ]
+
+    def damage(self, directory: str) -> BadInputError | None:
+        """Which record of which file is damaged, as an error to raise; each record is read."""
+        found = (self.damage_of(directory, shard) for shard in self.shards)
+        return next(filter(None, found), None)
+
+    def damage_of(self, directory: str, shard: Shard) -> BadInputError | None:
+        """As `damage`, of one file."""
+        path = os.path.join(directory, shard.file)
+        return find_damaged_record(
+            path, self.stored(), num_records=shard.num_records, info_file=DATASET_INFO_FILE
+        )
 
     def to_json(self) -> str:
         """The text of the file, a line for each key and each shard."""

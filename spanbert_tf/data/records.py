@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
-from spanbert_tf.data.manifest import VOCABULARY_FILE, Count, Manifest
+from spanbert_tf.data.examples import Stored, find_damaged_record
+from spanbert_tf.data.manifest import VOCABULARY_FILE, Count, Manifest, token_id_dtype
 from spanbert_tf.data.tfrecords import RecordFile, lengths_path, load_lengths
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.contents import Checksums, check_files, sha256
@@ -102,6 +103,30 @@ class TaskManifest(Manifest):
 
 
 Info = TypeVar("Info", bound=TaskManifest)
+
+
+def row_features(
+    info: TaskManifest, features: Mapping[str, str], below: Mapping[str, int | str]
+) -> dict[str, Stored]:
+    """What each packed row of a task holds.
+
+    Args:
+        info: description of the records.
+        features: the task's own features, and how they are stored.
+        below: of some features what their numbers are below; a name stands for as many numbers as
+            that feature has.
+    """
+    tokens = Stored(
+        token_id_dtype(info.vocabulary_size), most=info.sequence_length, below=info.vocabulary_size
+    )
+    row = {ROW_TOKEN_IDS: tokens, SECOND_START: Stored("int64")}
+    if info.segment_aware:
+        positions = Stored(POSITION_DTYPE, like=ROW_TOKEN_IDS, below=2**31)  # they become int32
+        row |= dict.fromkeys(SEGMENT_POSITIONS, positions)
+    for name, dtype in features.items():
+        one = Stored(dtype, below=below.get(name))
+        row[name] = one._replace(most=ROW_TOKEN_IDS) if one.is_list else one
+    return row
 
 
 class Records(os.PathLike, Generic[Info]):
@@ -222,6 +247,20 @@ class Records(os.PathLike, Generic[Info]):
                 self._check_count(name, len(lines), self.info.counts.get(count, -1), "lines")
             self._lines[name] = lines
         return self._lines[name]
+
+    def damage(self, features: Mapping[str, Stored]) -> BadInputError | None:
+        """Which row is damaged, as an error to raise; each row is read for it.
+
+        Args:
+            features: what each row must hold.
+        """
+        return find_damaged_record(
+            self._path(self.info.rows_file),
+            features,
+            num_records=self.info.num_rows,
+            info_file=self.info.file_name(),
+            lengths=(ROW_TOKEN_IDS, self._all_lengths),
+        )
 
     def _path(self, name: str) -> str:
         return os.path.join(self.directory, name)

@@ -9,19 +9,24 @@ entries of a list.
 import functools
 import itertools
 import operator
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data import manifest
+from spanbert_tf.data.examples import Stored
 from spanbert_tf.masking import AnnotatedSpans, Blocks
 from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 _SCALARS = (manifest.RECORD_ID, manifest.FIRST_TOKEN_INDEX)
 _PAIR_SCALARS = (manifest.SECOND_SEGMENT_START, manifest.NEXT_SENTENCE_LABEL)
-NUMBER = tf.io.FixedLenFeature([], tf.int64)
-LIST = tf.io.FixedLenFeature([], tf.string)
+_NUMBERS = {
+    "int64": tf.io.FixedLenFeature([], tf.int64),
+    "float32": tf.io.FixedLenFeature([], tf.float32),
+}
+_LIST = tf.io.FixedLenFeature([], tf.string)
 _DECODED_AS = {"uint32": "int32"}  # TensorFlow decodes no uint32; ids and offsets are far below
 
 
@@ -56,30 +61,85 @@ def parse_records(
         list_names: the lists to parse besides the token ids.
     """
     names = scalar_names(info)
-    spec = dict.fromkeys(names, NUMBER)
-    spec |= dict.fromkeys((manifest.TOKEN_IDS, *list_names), LIST)
-    parsed = tf.io.parse_example(serialized, spec)
-    width = info.sequence_length - 1 - info.num_blocks  # N
-    dtype = manifest.token_id_dtype(info.vocabulary_size)
-    token_ids, lengths = _decode_list(parsed[manifest.TOKEN_IDS], dtype, width)
+    stored = info.stored()
+    wanted = {name: stored[name] for name in (*names, manifest.TOKEN_IDS, *list_names)}
+    parsed = parse_examples(serialized, wanted, info.num_places)
+    token_ids, lengths = parsed.pop(manifest.TOKEN_IDS)
     return ParsedRecords(
         token_ids,
         lengths,
         {name: parsed[name] for name in names},
-        {name: _decode_list(parsed[name], manifest.LIST_DTYPE, width) for name in list_names},
+        {name: parsed[name] for name in list_names},
     )
 
 
-def _decode_list(raw: tf.Tensor, dtype: str, width: int) -> tuple[tf.Tensor, tf.Tensor]:
+def parse_examples(
+    serialized: tf.Tensor, features: Mapping[str, Stored], width: int | tf.Tensor | None
+) -> dict[str, Any]:
+    """Numbers of B records; an error where they are not as stored.
+
+    Ranges are checked here, since lookups beyond a table raise on some devices alone and return 0
+    on others. What was read is checked only; `example_fault` says which record is wrong.
+
+    Args:
+        serialized: string [B], `tf.train.Example`s.
+        features: how they are stored.
+        width: places of each list, S, for a longer one is an error; `None`: those of the longest.
+
+    Returns:
+        Of a number int64 or float32 [B]; of a list its numbers, [B, S], padded with 0, and how many
+        there are, int64 [B].
+    """
+    kinds = {name: _NUMBERS.get(one.dtype, _LIST) for name, one in features.items()}
+    raw = tf.io.parse_example(serialized, kinds)
+    found = {
+        name: _decode_list(raw[name], name, one.dtype, width) if one.is_list else raw[name]
+        for name, one in features.items()
+    }
+    counts = {name: found[name][1] for name, one in features.items() if one.is_list}
+    checks = []
+    for name, one in features.items():
+        values = found[name][0] if one.is_list else found[name]
+        if one.dtype == "float32":
+            checks.append(tf.debugging.assert_all_finite(values, f"{name} is not finite"))
+        if one.like in counts:
+            checks.append(tf.debugging.assert_equal(counts[name], counts[one.like], name))
+        if one.adds_up_to is not None:
+            total = tf.reduce_sum(tf.cast(values, tf.int64), axis=1)
+            checks.append(tf.debugging.assert_equal(total, counts[one.adds_up_to], name))
+        if isinstance(one.below, str):  # the padding of an empty list is 0
+            checks += _range_checks(values, name, tf.maximum(counts[one.below], 1))
+        elif one.below is not None:
+            checks += _range_checks(values, name, one.below)
+    with tf.control_dependencies(checks):
+        return tf.nest.map_structure(tf.identity, found)
+
+
+def _decode_list(
+    raw: tf.Tensor, name: str, dtype: str, width: int | tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor]:
     item_size = np.dtype(dtype).itemsize
     lengths = tf.strings.length(raw) // item_size  # [B]
+    if width is None:
+        width = tf.maximum(tf.reduce_max(lengths), 1)
     # decode_raw cuts and pads to its fixed length without a word.
-    check = tf.debugging.assert_less_equal(
-        lengths, width, message="a record is longer than dataset_info.json says"
-    )
+    message = f"{name} of a record is longer than the description of the records says"
+    check = tf.debugging.assert_less_equal(lengths, width, message=message)
     with tf.control_dependencies([check]):
         values = decode_unsigned(raw, dtype, fixed_length=width * item_size)
     return values, tf.cast(lengths, tf.int64)  # [B, width], [B]
+
+
+def _range_checks(values: tf.Tensor, name: str, below: int | tf.Tensor) -> list[tf.Operation]:
+    """Checks that numbers, [B] or [B, S], are not negative and below one number, or [B] of them."""
+    message = f"{name} of a record is out of its range"
+    lists = values.shape.rank > 1
+    largest = tf.cast(tf.reduce_max(values, axis=-1) if lists else values, tf.int64)
+    checks = [tf.debugging.assert_less(largest, tf.cast(below, tf.int64), message=message)]
+    if not values.dtype.is_unsigned:
+        smallest = tf.reduce_min(values, axis=-1) if lists else values
+        checks.append(tf.debugging.assert_non_negative(smallest, message=message))
+    return checks
 
 
 def pack_rows(

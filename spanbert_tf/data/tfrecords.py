@@ -8,7 +8,6 @@ file. Nothing but writing needs TensorFlow, which is imported then.
 
 import contextlib
 import functools
-import mmap
 import os
 import struct
 import tokenize
@@ -89,25 +88,52 @@ def serialize_features(numbers: Mapping[str, int | float], lists: Mapping[str, b
     return example.SerializeToString(deterministic=True)
 
 
-def whole_records(path: str) -> Iterator[bytes]:
-    """The records whose checksums are right, up to the first wrong length."""
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
-        while len(header := file.read(_HEADER_BYTES)) == _HEADER_BYTES:
-            (length,), checksum = _LENGTH.unpack_from(header), header[_LENGTH.size :]
-            is_right = masked_checksum(header[: _LENGTH.size]) == checksum
-            if not is_right or length > size - file.tell():
-                return
-            record = file.read(length)
-            if file.read(_FOOTER_BYTES) == masked_checksum(record):
-                yield record
+def read_records(path: str) -> Iterator[tuple[bytes, str | None]]:
+    """The records of a file, and what is wrong with the bytes of each, in words.
+
+    A record behind a wrong length cannot be found: such a one is the last.
+    """
+    with open(path, "rb", buffering=0) as file:
+        descriptor = file.fileno()
+        for offset, size, fault in _frames(descriptor):
+            if fault:
+                yield b"", fault
+                continue
+            record = os.pread(descriptor, size, offset)
+            footer = os.pread(descriptor, _FOOTER_BYTES, offset + size)
+            is_whole = footer == masked_checksum(record)
+            yield record, None if is_whole else "its bytes are not those of its checksum"
+
+
+def _frames(descriptor: int) -> Iterator[tuple[int, int, str | None]]:
+    """Where the bytes of each record begin, how many they are, and what is wrong with that.
+
+    Nothing but lengths is read. A wrong one is the last.
+    """
+    size, position = os.fstat(descriptor).st_size, 0
+    while position < size:
+        header = os.pread(descriptor, _HEADER_BYTES, position)
+        position += _HEADER_BYTES
+        if len(header) < _HEADER_BYTES:
+            yield position, 0, "it is cut off"
+            return
+        (length,) = _LENGTH.unpack_from(header)
+        end = position + length + _FOOTER_BYTES
+        if masked_checksum(header[: _LENGTH.size]) != header[_LENGTH.size :]:
+            yield position, 0, "its length is not that of its checksum"
+            return
+        if end > size:
+            yield position, 0, f"it is said to have {length:,} bytes, and the file has {size:,}"
+            return
+        yield position, length, None
+        position = end
 
 
 def check_frames(paths: Iterable[str]) -> None:
-    """Compares the lengths in TFRecord files with the files' sizes.
+    """Compares the lengths in TFRecord files with their checksums and with the files' sizes.
 
-    Other damage is left to TensorFlow, which refuses it; and so are files of more than 4 GiB
-    together.
+    Damage inside of records is left to TensorFlow, which refuses it; and so are files of more than
+    4 GiB together.
     """
     paths = list(paths)
     if sum(map(os.path.getsize, paths)) > _MAX_BYTES:
@@ -118,30 +144,17 @@ def check_frames(paths: Iterable[str]) -> None:
 
 
 def frame_fault(path: str) -> str | None:
-    """Which record is said to be longer than its file, in words; `None` where none is."""
+    """Which record has a wrong length, in words; `None` where none has."""
     state = os.stat(path)
     return _frame_fault(path, state.st_size, state.st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=2**14)  # a command may open its records several times
-def _frame_fault(path: str, size: int, _changed: int) -> str | None:
-    number = position = 0
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        while len(header := os.pread(descriptor, _HEADER_BYTES, position)) == _HEADER_BYTES:
-            (length,) = _LENGTH.unpack_from(header)
-            position += _HEADER_BYTES + length + _FOOTER_BYTES
-            if position > size:
-                stated = header[: _LENGTH.size]
-                if masked_checksum(stated) != header[_LENGTH.size :]:
-                    return None  # TensorFlow compares that first
-                return (
-                    f"record {number} (from 0) is said to have {length:,} bytes, and the file has "
-                    f"{size:,}"
-                )
-            number += 1
-    finally:
-        os.close(descriptor)
+def _frame_fault(path: str, _size: int, _changed: int) -> str | None:
+    with open(path, "rb", buffering=0) as file:
+        for number, (_, _, fault) in enumerate(_frames(file.fileno())):
+            if fault:
+                return f"record {number} (from 0) is damaged ({fault})"
     return None
 
 
@@ -193,22 +206,15 @@ class RecordFile:
 
     def _walk(self) -> tuple[np.ndarray, np.ndarray]:
         """Where the bytes of each record begin, and how many they are; int64 [records] each."""
-        num_bytes = os.fstat(self._file.fileno()).st_size
         offsets, sizes = [], []
-        if num_bytes:  # of nothing there is no map
-            with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                place = 0
-                while place < num_bytes:
-                    first = place + _HEADER_BYTES
-                    size = _LENGTH.unpack_from(content, place)[0] if first <= num_bytes else 0
-                    place = first + size + _FOOTER_BYTES
-                    if place > num_bytes:
-                        raise BadInputError(
-                            f"{self.path}: record {len(offsets)} (from 0) is cut off or damaged; "
-                            "copy the file again or write the records again"
-                        )
-                    offsets.append(first)
-                    sizes.append(size)
+        for offset, size, fault in _frames(self._file.fileno()):
+            if fault:
+                raise BadInputError(
+                    f"{self.path}: record {len(offsets)} (from 0) is damaged ({fault}); copy the "
+                    "file again or write the records again"
+                )
+            offsets.append(offset)
+            sizes.append(size)
         return np.array(offsets, "int64"), np.array(sizes, "int64")
 
 

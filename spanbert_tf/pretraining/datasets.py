@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.data.manifest import DATASET_INFO_FILE, RECORD_ID, PretrainingManifest
+from spanbert_tf.data.manifest import RECORD_ID, PretrainingManifest
 from spanbert_tf.data.rows import parse_records
 from spanbert_tf.data.stream import training_chunks
 from spanbert_tf.errors import BadInputError
@@ -118,26 +118,3 @@ class RunDatasets:
 def _record_ids(path: str) -> set[int]:
     examples = map(tf.train.Example.FromString, tf.data.TFRecordDataset(path).as_numpy_iterator())
     return {example.features.feature[RECORD_ID].int64_list.value[0] for example in examples}
-
-
-def find_damage(data: str, info: PretrainingManifest) -> BadInputError | None:
-    """Which record of which file is damaged, or which file has not as many as stated, if any."""
-    for shard in info.shards:
-        path, records_read = os.path.join(data, shard.file), 0
-        try:
-            for serialized in tf.data.TFRecordDataset(path):
-                tf.train.Example.FromString(serialized.numpy())
-                records_read += 1
-        except (tf.errors.OpError, ValueError) as error:
-            # TensorFlow puts the name of a graph node before it, and that of an operation after it.
-            reason = str(error).splitlines()[0].split("}} ")[-1].split(" [Op:")[0]
-            return BadInputError(
-                f"{path}: record {records_read} (from 0) is damaged ({reason}); copy the file "
-                "again or write the records again"
-            )
-        if records_read != shard.num_records:
-            return BadInputError(
-                f"{path}: has {records_read} records, and {DATASET_INFO_FILE} states "
-                f"{shard.num_records}; copy the file again or write the records again"
-            )
-    return None

@@ -1,8 +1,7 @@
 """`spanbert-tf inspect` of records for pre-training: counts, masked examples, span lengths."""
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import keras
@@ -14,15 +13,15 @@ from rich.text import Text
 from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.data.manifest import DATASET_INFO_FILE, POSITION_LISTS, SPLITS, PretrainingManifest
+from spanbert_tf.data.examples import named_damage
+from spanbert_tf.data.manifest import POSITION_LISTS, SPLITS, PretrainingManifest
 from spanbert_tf.data.rows import parse_records, segment_aware_indices
-from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.outputs import OutputKind, check_output_file
 from spanbert_tf.files.writing import output_file
 from spanbert_tf.layers.segment_aware_embedding import lowered_indices
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS, TABLE_SIZES
-from spanbert_tf.pretraining.datasets import find_damage, tokens_per_row
+from spanbert_tf.pretraining.datasets import tokens_per_row
 from spanbert_tf.pretraining.span_lengths import SpanLengths, count_span_lengths, plot_span_lengths
 from spanbert_tf.terminal import escape_controls
 from spanbert_tf.text.vocabulary import MASK_TOKEN, is_continuation
@@ -72,7 +71,7 @@ def inspect_records(
     settings = load_config(config, overrides)
     info = PretrainingManifest.load(data)
     _print_counts(console, data, info)
-    with _named_damage(data, info):
+    with named_damage(lambda: info.damage(data)):
         _print_examples(console, data, info, settings, num_examples)
         _print_head_steps(console, settings)
         if index_names := POSITION_EMBEDDINGS[settings.model.position_embeddings]:
@@ -87,17 +86,6 @@ def inspect_records(
         console.print(f"wrote {png}", highlight=False)
 
 
-@contextlib.contextmanager
-def _named_damage(directory: str, info: PretrainingManifest) -> Iterator[None]:
-    """Says, in a `BadInputError`, which record is meant where TensorFlow would not."""
-    try:
-        yield
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-        raise find_damage(directory, info) or BadInputError(
-            f"{directory}: its records are not what {DATASET_INFO_FILE} says; write them again"
-        ) from error
-
-
 def _is_picture(path: str) -> bool:
     """Whether a file is a PNG that Matplotlib wrote."""
     with open(path, "rb") as file:
@@ -107,8 +95,7 @@ def _is_picture(path: str) -> bool:
 
 def fill_rate(info: PretrainingManifest, split: str = "train") -> float:
     """The share of a packed row's places for text that hold text."""
-    places = info.sequence_length - info.num_blocks - 1
-    return info.num_tokens(split) / (places * info.num_records(split))
+    return info.num_tokens(split) / (info.num_places * info.num_records(split))
 
 
 def rows_for_tokens(info: PretrainingManifest, num_tokens: int = PAPER_BATCH_TOKENS) -> int:

@@ -18,7 +18,6 @@ from spanbert_tf.presets.pretraining import load_preset_into, save_pretraining_p
 from spanbert_tf.pretraining.datasets import (
     RunDatasets,
     check_records,
-    find_damage,
     tokens_per_row,
 )
 from spanbert_tf.pretraining.model import (
@@ -220,7 +219,7 @@ class PretrainingJob(Job):
 
     def damage(self) -> BadInputError | None:
         """The record that cannot be read."""
-        return find_damage(self._data, self._info)
+        return self._info.damage(self._data)
 
     def files_of_step(self, step: int) -> str:
         """The files that hold the records of a batch."""

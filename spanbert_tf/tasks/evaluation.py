@@ -94,7 +94,8 @@ def print_scores(
     """Scores predictions for sets of records, of a model or a baseline; `name` is the report's."""
     scores = []
     for records in data:
-        outcome = task.outcome(model, records, predict(records))
+        with task.named_damage(records):
+            outcome = task.outcome(model, records, predict(records))
         scores.append(task.score(outcome))
         print_line(f"{records}: {shown_scores(scores[-1])}")
         task.details(outcome, table_console())

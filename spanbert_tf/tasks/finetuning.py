@@ -252,6 +252,13 @@ class FinetuningJob(Job):
         print_line(f"{self._validation_data}: {shown_scores(scores)}")
         return scores
 
+    def damage(self) -> BadInputError | None:
+        """The row that cannot be read, of the records or of the validation data."""
+        for records in filter(None, (self._data, self._validation_data)):
+            if found := records.damage(self._task.stored(records.info)):
+                return found
+        return None
+
     def _why_none_is_best(self) -> str:
         """Why a finished run has no best checkpoint."""
         if not self._validation_data:

@@ -162,8 +162,9 @@ def run_prediction(
     output = check_output(output, kind, overwrite=overwrite)
     records = task.open(data)
     task, model = load_task_model(preset, [records], precision)
-    predictions = task.predict(model, records, batch_size=batch_size)
-    outcome = task.outcome(model, records, predictions)
+    with task.named_damage(records):
+        predictions = task.predict(model, records, batch_size=batch_size)
+        outcome = task.outcome(model, records, predictions)
     write_directory(
         output, lambda directory: task.write(outcome, directory), kind, overwrite=overwrite
     )

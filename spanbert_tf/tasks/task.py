@@ -4,6 +4,7 @@
 """
 
 import abc
+import contextlib
 import dataclasses
 import functools
 import os
@@ -18,7 +19,8 @@ import tensorflow as tf
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data.batches import PackedRows, packed_batches
-from spanbert_tf.data.records import Records, TaskManifest
+from spanbert_tf.data.examples import Stored, named_damage
+from spanbert_tf.data.records import Records, TaskManifest, row_features
 from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.files.kinds import ANY_TASK, info_file, refuse_other_records
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
@@ -143,9 +145,21 @@ class Task(Pipeline):
             serialized: string [B].
             width: int32 [], S.
         """
-        x, found = rows.parse(serialized, width, self.features)
+        x, found = rows.parse(serialized, width, self.features, self.bounds(rows.info))
         (y,) = found.values()
         return x, y - self.first_label if self.first_label else y
+
+    def bounds(self, info: TaskManifest) -> Mapping[str, int | str]:
+        """What the numbers of some of `features` are below, as `row_features` takes it."""
+        return {}
+
+    def stored(self, info: TaskManifest) -> Mapping[str, Stored]:
+        """What each row holds, by which a damaged one is found."""
+        return row_features(info, self.features, self.bounds(info))
+
+    def named_damage(self, records: Records) -> contextlib.AbstractContextManager:
+        """Names the damaged row where TensorFlow, which meets it inside, would not."""
+        return named_damage(lambda: records.damage(self.stored(records.info)))
 
     def targets(self, model: Model, records: Records, y: Any) -> Any:
         """`y` of `parse` as the model numbers its labels; by default as the records do."""
@@ -343,7 +357,9 @@ def inspect_records(
         )
     else:
         task = task_of_records(data)
-        task.inspect(task.open(data), console, num_examples)
+        records = task.open(data)
+        with task.named_damage(records):
+            task.inspect(records, console, num_examples)
 
 
 def task_dataset(directory: str | os.PathLike | Records, **options: bool | int) -> tf.data.Dataset:

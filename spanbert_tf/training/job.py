@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from spanbert_tf.data.examples import named_damage
 from spanbert_tf.errors import (
     BadInputError,
     ConfigurationError,
@@ -210,10 +211,8 @@ class Job(abc.ABC):
     def named_errors(self, output: str, devices: Devices) -> Iterator[None]:
         """Says which file is meant where TensorFlow or the operating system would not."""
         try:
-            with lost_workers_named(output, devices):
+            with lost_workers_named(output, devices), named_damage(self.damage):
                 yield
-        except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-            raise self.damage() or error from error
         except TrainingDiverged as error:
             raise TrainingError(self._describe_divergence(output, error)) from error
         except (OSError, BadInputError) as error:

@@ -22,7 +22,7 @@ from spanbert_tf.config.settings import parse_override, read_settings
 from spanbert_tf.conversion.checkpoint import SIZE_NAMES, Checkpoint, checked_checkpoint
 from spanbert_tf.conversion.torch_files import read_pickled
 from spanbert_tf.data.manifest import PretrainingManifest
-from spanbert_tf.data.tfrecords import check_frames, masked_checksum, whole_records
+from spanbert_tf.data.tfrecords import check_frames, masked_checksum, read_records
 from spanbert_tf.data.windows import WindowPacker
 from spanbert_tf.errors import SpanBertError
 from spanbert_tf.files.contents import sha256
@@ -190,7 +190,9 @@ def test_whole_frames_pass(tiny_records):
     files = [str(path) for path in pathlib.Path(tiny_records).glob("*.tfrecord")]
     check_frames(files)
     expected = [record.numpy() for record in tf.data.TFRecordDataset(files)]
-    assert [record for path in files for record in whole_records(path)] == expected
+    assert [record for path in files for record in read_records(path)] == [
+        (record, None) for record in expected
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -7,23 +7,37 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import torch
 
-from benchmarks.damaged_records import CONFIGURATIONS, DAMAGES, write_all_records
+from benchmarks.damaged_records import (
+    CONFIGURATIONS,
+    DAMAGES,
+    change_record,
+    commands,
+    damaged_examples,
+    stored_features,
+    write_all_records,
+    write_presets,
+)
 from spanbert_tf.cli import main
 from spanbert_tf.config.settings import parse_override, read_settings
 from spanbert_tf.conversion.torch_files import read_pickled
+from spanbert_tf.data.batches import PackedRows
+from spanbert_tf.data.examples import example_fault
 from spanbert_tf.data.manifest import PretrainingManifest
-from spanbert_tf.data.tfrecords import load_lengths, save_lengths
+from spanbert_tf.data.rows import parse_records
+from spanbert_tf.data.tfrecords import load_lengths, read_records, save_lengths
 from spanbert_tf.errors import SpanBertError
 from spanbert_tf.files.contents import checksums
+from spanbert_tf.tasks.coreference.dataset import parse_documents
 from spanbert_tf.tasks.evaluation import run_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.prediction import run_prediction
 from spanbert_tf.tasks.question_answering.answers import answer_questions
 from spanbert_tf.tasks.question_answering.graph import WindowSpans
 from spanbert_tf.tasks.table import load_task_config
-from spanbert_tf.tasks.task import inspect_records, open_records
+from spanbert_tf.tasks.task import inspect_records, open_records, task_of_records
 from spanbert_tf.training.checkpoint_files import find_damage
 
 LINES = {  # of a task, what its rows were made of
@@ -33,6 +47,7 @@ LINES = {  # of a task, what its rows were made of
     "relation_extraction": "examples.jsonl",
     "coreference": "documents.jsonl",
 }
+LENGTH = 32  # of the rows that `write_all_records` writes
 WITH_BASELINE = ("question_answering", "text_classification", "regression", "coreference")
 
 
@@ -128,6 +143,105 @@ def test_a_damaged_shard_of_the_right_size_is_named_by_inspect(copy):
     content[20] ^= 1
     shard.write_bytes(content)
     assert refusal(inspect_records, str(data), "spanbert_base").startswith(f"{shard}: record 0 ")
+
+
+def graph_of(kind, directory):
+    """What reads one record of a kind in a graph, as all commands do."""
+    spec = tf.TensorSpec([1], tf.string)
+    if kind == "pretraining":
+        info = PretrainingManifest.load(directory)
+        names = [name for name, one in info.stored().items() if one.is_list and name != "token_ids"]
+        read = lambda serialized: parse_records(serialized, info, tuple(names))  # noqa: E731
+    elif kind == "coreference":
+        info = open_records(str(directory)).info
+        width = tf.constant(LENGTH * 8)
+        read = lambda serialized: parse_documents(info, 0, None, serialized, width)  # noqa: E731
+    else:
+        info = open_records(str(directory)).info
+        task, rows = task_of_records(str(directory)), PackedRows(info, 0)
+        read = lambda serialized: task.parse(rows, serialized, tf.constant(LENGTH))  # noqa: E731
+    return tf.function(read, input_signature=[spec], autograph=False)
+
+
+@pytest.mark.parametrize("kind", [*CONFIGURATIONS, "pretraining"])
+def test_what_graphs_refuse_of_a_record_is_what_the_rule_names(kind, whole):
+    """Both are to find the same; and nothing in whole records."""
+    read, stored = graph_of(kind, whole[kind]), stored_features(whole[kind])
+    path = str(min(whole[kind].glob("*.tfrecord")))
+    records = [record for record, _ in read_records(path)]
+    for record in records:
+        assert example_fault(record, stored) is None
+        read(tf.constant([record]))
+    for done, damaged in damaged_examples(records[1], stored):
+        try:
+            read(tf.constant([damaged]))
+        except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
+            assert example_fault(damaged, stored), done
+        else:
+            harmless = example_fault(damaged, stored) is None
+            # Lists that are too short are read as if they were padded; their lengths lie beside.
+            assert harmless or done.endswith(("shorter", "longer")), done
+
+
+def with_last_id(values, last_id):
+    values[0] = values[0][:-2] + last_id
+
+
+DAMAGED_RECORDS = {  # what is done to record 1, and how the rule says it
+    "no Example": (lambda example: b"\xff\xfe no Example", "it is no tf.train.Example"),
+    "a feature lost": (lambda example: example.pop("token_ids"), "it lacks token_ids"),
+    "another type": (
+        lambda example: example["token_ids"].float_list.value.append(1.0),
+        "token_ids is stored as float_list, not as bytes_list",
+    ),
+    "beyond the vocabulary": (
+        lambda example: with_last_id(example["token_ids"].bytes_list.value, b"\xff\xff"),
+        "token_ids holds 65,535, not a number from 0 to 21",
+    ),
+}
+
+
+def damage_inside(directory, damage):
+    """Damages record 1 of a file, and has every checksum say so; returns the message to expect."""
+    change, fault = DAMAGED_RECORDS[damage]
+
+    def changed(record):
+        example = tf.train.Example.FromString(record)
+        done = change(example.features.feature)
+        return done if isinstance(done, bytes) else example.SerializeToString()
+
+    path = change_record(directory, changed)
+    return f"{path}: record 1 (from 0) is damaged ({fault}); "
+
+
+@pytest.mark.parametrize("kind", [*LINES, "pretraining"])
+def test_inspect_names_a_record_that_is_damaged_inside_right_checksums(kind, copy):
+    if kind == "coreference":
+        pytest.skip("shows documents from their lines alone")
+    data = copy(kind)
+    said = damage_inside(data, "beyond the vocabulary")
+    message = refusal(lambda: inspect_records(str(data), "spanbert_base", num_examples=8))
+    assert message.startswith(said)
+
+
+@pytest.fixture(scope="module")
+def presets(whole, tmp_path_factory):
+    return write_presets(tmp_path_factory.mktemp("presets"), whole)
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("damage", DAMAGED_RECORDS)
+@pytest.mark.parametrize("kind", LINES)
+def test_no_command_ends_in_an_error_of_tensorflow(kind, damage, copy, presets, tmp_path):
+    """But in one line that names the record."""
+    data = copy(kind)
+    said = damage_inside(data, damage)
+    readers = commands(kind, data, presets, tmp_path)
+    for name in ("evaluate", "predict", "finetune"):
+        message = refusal(readers[name])
+        assert message.startswith(said), name
+    assert not (tmp_path / f"{kind}-predictions").exists()
+    assert not (tmp_path / "run" / "preset").exists()
 
 
 @pytest.mark.parametrize("key", ["bytes", "sha256"])

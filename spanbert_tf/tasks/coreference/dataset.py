@@ -11,14 +11,15 @@ import tensorflow as tf
 
 from spanbert_tf.data.batches import LengthBatches, row_batches
 from spanbert_tf.data.documents import pack_documents
+from spanbert_tf.data.examples import Stored, read_example
 from spanbert_tf.data.manifest import token_id_dtype
 from spanbert_tf.data.records import ROW_TOKEN_IDS, Records
-from spanbert_tf.data.rows import LIST, NUMBER, decode_unsigned
-from spanbert_tf.data.tfrecords import RecordFile
+from spanbert_tf.data.rows import parse_examples
 from spanbert_tf.masking.random_bits import Stream, high_fraction, random_bits, scale
 from spanbert_tf.tasks.coreference.records import (
     FLAG_DTYPE,
     GENRE,
+    GENRES,
     IS_SPECIAL,
     MENTION_CLUSTERS,
     MENTION_ENDS,
@@ -33,15 +34,6 @@ from spanbert_tf.tasks.coreference.records import (
 from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 MAX_BATCH_POSITIONS = 4096  # of a batch to predict, so that short documents go together
-_NUMBERS = (
-    SENTENCES,
-    WORDS,
-    SPEAKERS,
-    SEGMENT_LENGTHS,
-    MENTION_STARTS,
-    MENTION_ENDS,
-    MENTION_CLUSTERS,
-)
 _NO_POSITION = -1
 
 
@@ -76,16 +68,35 @@ def coreference_dataset(
     pad_id = SpecialTokenIds.from_vocabulary(records.vocabulary).pad
     parse = functools.partial(parse_documents, info, pad_id, max_segments)
     if last_batch is not None:
-        parse = functools.partial(parse, most_mentions=_most_mentions(records.rows))
+        parse = functools.partial(parse, most_mentions=_most_mentions(records))
     options |= {"training": training, "last_batch": last_batch, "with_keys": training}
     return row_batches(records.rows, batches, parse, max_positions=MAX_BATCH_POSITIONS, **options)
 
 
-def _most_mentions(rows: RecordFile) -> int:
+def _most_mentions(records: Records) -> int:
     """The mentions of the document that has the most."""
-    examples = map(tf.train.Example.FromString, rows.read(range(len(rows))))
-    lists = (example.features.feature[MENTION_STARTS].bytes_list.value[0] for example in examples)
-    return max(map(len, lists)) // np.dtype(NUMBER_DTYPE).itemsize
+    starts = {MENTION_STARTS: Stored(NUMBER_DTYPE)}
+    rows = records.rows
+    examples = (read_example(row, starts) for row in rows.read(range(len(rows))))
+    return max(len(example[MENTION_STARTS]) for example in examples)
+
+
+def document_features(info: CoreferenceInfo) -> dict[str, Stored]:
+    """What the record of a document holds."""
+    tokens = Stored(token_id_dtype(info.vocabulary_size), below=info.vocabulary_size)
+    flags = Stored(FLAG_DTYPE, like=ROW_TOKEN_IDS)
+    numbers = Stored(NUMBER_DTYPE, like=ROW_TOKEN_IDS, below=2**31)  # they become int32
+    segments = Stored(NUMBER_DTYPE, below=info.sequence_length + 1, adds_up_to=ROW_TOKEN_IDS)
+    mentions = Stored(NUMBER_DTYPE, like=MENTION_STARTS, below=ROW_TOKEN_IDS)
+    return {
+        ROW_TOKEN_IDS: tokens,
+        GENRE: Stored("int64", below=len(GENRES)),
+        IS_SPECIAL: flags,
+        SEGMENT_LENGTHS: segments,
+        **dict.fromkeys((SENTENCES, WORDS, SPEAKERS), numbers),
+        **dict.fromkeys((MENTION_STARTS, MENTION_ENDS), mentions),
+        MENTION_CLUSTERS: mentions._replace(below=2**31),
+    }
 
 
 def parse_documents(
@@ -98,12 +109,12 @@ def parse_documents(
     most_mentions: int | None = None,
 ) -> tuple[dict, dict]:
     """Tensors of B documents, padded to a width; with `most_mentions`, of the most in all sizes."""
-    names = (*_NUMBERS, IS_SPECIAL, ROW_TOKEN_IDS)
-    features = dict.fromkeys(names, LIST) | {GENRE: NUMBER}
-    record = tf.io.parse_example(serialized, features)
-    dtypes = {IS_SPECIAL: FLAG_DTYPE}
-    dtypes[ROW_TOKEN_IDS] = token_id_dtype(info.vocabulary_size)
-    lists = {name: _ragged(record[name], dtypes.get(name, NUMBER_DTYPE)) for name in names}
+    record = parse_examples(serialized, document_features(info), None)
+    genres = tf.cast(record.pop(GENRE), tf.int32)
+    lists = {
+        name: tf.RaggedTensor.from_tensor(tf.cast(values, tf.int32), lengths=counts)
+        for name, (values, counts) in record.items()
+    }
     if max_segments is not None:
         lists = _run_of_segments(lists, keys, max_segments)
     x = pack_documents(
@@ -113,7 +124,7 @@ def parse_documents(
         lists[SENTENCES],
         lists[WORDS],
         lists[SPEAKERS],
-        tf.cast(record[GENRE], tf.int32),
+        genres,
         pad_id=pad_id,
         # A document no longer than a segment is one.
         segment_length=tf.minimum(width, info.sequence_length),
@@ -133,14 +144,6 @@ def parse_documents(
     return tf.nest.map_structure(
         lambda values: tf.ensure_shape(values, [static, *values.shape[1:]]), (x, y)
     )
-
-
-def _ragged(raw: tf.Tensor, dtype: str) -> tf.RaggedTensor:
-    """Lists of unsigned numbers, string [B], as ragged int32 [B, numbers]."""
-    size = np.dtype(dtype).itemsize
-    lengths = tf.strings.length(raw) // size
-    dense = decode_unsigned(raw, dtype, fixed_length=tf.maximum(tf.reduce_max(lengths), 1) * size)
-    return tf.RaggedTensor.from_tensor(tf.cast(dense, tf.int32), lengths=tf.cast(lengths, tf.int64))
 
 
 def _run_of_segments(

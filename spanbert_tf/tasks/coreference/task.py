@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.console import DataConsole
+from spanbert_tf.data.examples import Stored
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import (
@@ -18,7 +19,7 @@ from spanbert_tf.models import (
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.packing import tokenizer_code
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.tasks.coreference.dataset import coreference_dataset
+from spanbert_tf.tasks.coreference.dataset import coreference_dataset, document_features
 from spanbert_tf.tasks.coreference.files import WRITTEN_FILES, as_text, write_predictions
 from spanbert_tf.tasks.coreference.graph import (
     NO_CLUSTER,
@@ -182,6 +183,10 @@ class Coreference(Task):
     def dataset(self, records: Records, **options: bool | int) -> tf.data.Dataset:
         """Batches of whole documents; for training, of random runs of their segments."""
         return coreference_dataset(records, **options)
+
+    def stored(self, info: CoreferenceInfo) -> Mapping[str, Stored]:
+        """Of a document."""
+        return document_features(info)
 
     def predict_batch(
         self, model: SpanBertCoreferenceResolver, x: dict, outputs: dict[str, tf.Tensor]

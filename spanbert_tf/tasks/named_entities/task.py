@@ -79,6 +79,10 @@ class NamedEntities(Task):
     first_label = 1
     example: Mapping[str, Any] = {"text": "Ann lives in New York."}
 
+    def bounds(self, info: NamedEntitiesInfo) -> Mapping[str, int | str]:
+        """0 is none of the labels that have a name."""
+        return {LABELS: len(info.labels) + 1}
+
     def signatures(self, model: SpanBertTokenClassifier, top_k: int) -> Signatures:
         """One, which returns all entities."""
         return {"serving_default": (FindEntities(model).find, text_specs("text"))}

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data.batches import PackedRows
-from spanbert_tf.data.records import Records
+from spanbert_tf.data.records import ROW_TOKEN_IDS, Records
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import (
@@ -184,7 +184,7 @@ class QuestionAnswering(Task):
         `has_most_context`, int32 [B, S]. `y` has `start_positions` and `end_positions`, int32 [B],
         0 where there is no answer.
         """
-        x, found = rows.parse(serialized, width, self.features)
+        x, found = rows.parse(serialized, width, self.features, self.bounds(rows.info))
         x["question_index"] = found[QUESTION_INDEX]
         x["passage_start"] = found[PASSAGE_START]
         in_passage = tf.range(width)[tf.newaxis] - x["passage_start"][:, tf.newaxis]  # [B, S]
@@ -193,6 +193,11 @@ class QuestionAnswering(Task):
             x[name] = tf.where(in_passage >= 0, shifted, 0)
         starts, ends = found[START_POSITION], found[END_POSITION]
         return x, {"start_positions": starts, "end_positions": ends}
+
+    def bounds(self, info: QuestionAnsweringInfo) -> Mapping[str, int | str]:
+        """Questions are numbered, and answers lie in the row."""
+        positions = dict.fromkeys((PASSAGE_START, START_POSITION, END_POSITION), ROW_TOKEN_IDS)
+        return {QUESTION_INDEX: info.counts["questions"], **positions}
 
     def predict_batch(
         self, model: SpanBertQuestionAnswerer, x: dict, outputs: dict[str, tf.Tensor]

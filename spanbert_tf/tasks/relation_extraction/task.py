@@ -78,6 +78,10 @@ class RelationExtraction(Task):
         "object_type": "CITY",
     }
 
+    def bounds(self, info: RelationExtractionInfo) -> Mapping[str, int | str]:
+        """0 is none of the relations that have a name."""
+        return {LABEL: len(info.labels) + 1}
+
     def signatures(self, model: SpanBertRelationClassifier, top_k: int) -> Signatures:
         """One, which takes the places of both entities, and their types."""
         text, *types = text_specs("text", "subject_type", "object_type")

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data.batches import PackedRows
-from spanbert_tf.data.records import Records
+from spanbert_tf.data.examples import Stored
+from spanbert_tf.data.records import Records, row_features
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.preset_files import golden_digest
 from spanbert_tf.files.text_files import write_json_lines
@@ -185,9 +186,17 @@ class TextClassification(Task):
         self, rows: PackedRows, serialized: tf.Tensor, width: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Labels are numbers of the classes, int32 [B], or numbers, float32 [B]; 0 without one."""
-        kind = "float32" if rows.info.is_regression else "int64"
-        x, found = rows.parse(serialized, width, {LABEL: kind})
+        stored = _stored_label(rows.info)
+        x, found = rows.parse(serialized, width, stored, self.bounds(rows.info))
         return x, found[LABEL]
+
+    def bounds(self, info: TextClassificationInfo) -> Mapping[str, int | str]:
+        """A class is one of those that have a name."""
+        return {} if info.is_regression else {LABEL: len(info.labels)}
+
+    def stored(self, info: TextClassificationInfo) -> Mapping[str, Stored]:
+        """As of all tasks, with a class or a number."""
+        return row_features(info, _stored_label(info), self.bounds(info))
 
     def targets(self, model: SpanBertTextClassifier, records: Records, y: tf.Tensor) -> tf.Tensor:
         """Classes by name: the order of the records' may be another."""
@@ -302,6 +311,10 @@ class TextClassification(Task):
         elif info.dataset is not None:
             text = submission_text(info.dataset, outcome.predicted)
             write_text(os.path.join(output, submission_file(info.dataset)), text)
+
+
+def _stored_label(info: TextClassificationInfo) -> dict[str, str]:
+    return {LABEL: "float32" if info.is_regression else "int64"}
 
 
 def _labels(model: SpanBertTextClassifier | None, records: Records) -> Sequence[str]:

@@ -14,7 +14,6 @@ from spanbert_tf.data.manifest import ANNOTATIONS, PretrainingManifest
 from spanbert_tf.data.rows import pack_spans, parse_records
 from spanbert_tf.errors import BadInputError, MismatchError, SpanBertError
 from spanbert_tf.masking import MaskingOptions
-from spanbert_tf.pretraining.datasets import find_damage
 
 CLS, SEP, PAD = 2, 3, 0
 LENGTH = 37  # positions of a row; 7 slots
@@ -389,9 +388,7 @@ def test_damaged_shard_is_found_with_its_record(single_records, tmp_path, damage
     shard.write_bytes(content)
     with pytest.raises(tf.errors.DataLossError):
         list(tf.data.TFRecordDataset(files))
-    assert "train-00000-of-00002.tfrecord: record 2 (from 0)" in str(
-        find_damage(str(directory), info)
-    )
+    assert "train-00000-of-00002.tfrecord: record 2 (from 0)" in str(info.damage(str(directory)))
 
 
 def record_bounds(content):
@@ -429,12 +426,12 @@ def test_an_epoch_that_lacks_records_ends_the_stream(single_records, tmp_path, k
     with pytest.raises(tf.errors.InvalidArgumentError, match="not the 6 that the description"):
         for _ in range(4):
             next(stream)
-    damage = find_damage(str(directory), info)
+    damage = info.damage(str(directory))
     assert f"tfrecord: has {kept} records, and dataset_info.json states 6" in str(damage)
 
 
 def test_no_damage_is_found_in_whole_files(single):
-    assert find_damage(str(single), PretrainingManifest.load(single)) is None
+    assert PretrainingManifest.load(single).damage(str(single)) is None
 
 
 @pytest.mark.parametrize("key", ["num_bytes", "strip_accents", "unigram_counts_hash"])

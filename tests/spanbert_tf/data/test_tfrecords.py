@@ -46,7 +46,7 @@ def test_file_that_ends_inside_a_record(tmp_path):
         number = sum(size > end for end in whole_records) - 1
         with pytest.raises(BadInputError) as caught:
             RecordFile(path)
-        assert str(caught.value).startswith(f"{path}: record {number} (from 0) is cut off")
+        assert str(caught.value).startswith(f"{path}: record {number} (from 0) is damaged (")
         assert "\n" not in str(caught.value)
 
 
@@ -55,7 +55,7 @@ def test_length_that_is_damaged(tmp_path):
     content = bytearray(path.read_bytes())
     content[7] = 255  # the highest byte of the first length
     path.write_bytes(content)
-    with pytest.raises(BadInputError, match=r"record 0 \(from 0\) is cut off or damaged"):
+    with pytest.raises(BadInputError, match=r"record 0 \(from 0\) is damaged \(its length"):
         RecordFile(path)
 
 

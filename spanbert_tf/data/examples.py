@@ -1,0 +1,196 @@
+"""What a record holds, and the one rule by which a damaged record is found and named.
+
+Checksums tell that a file is what was written, not that what was written is right. Graphs read
+records in batches, and where one is wrong they raise an error of TensorFlow's that names neither
+the file nor the record. Then the files are read once more, record by record, by this rule. A whole
+file costs nothing.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from spanbert_tf.data.tfrecords import read_records
+from spanbert_tf.errors import BadInputError
+
+_KINDS = {"int64": "int64_list", "float32": "float_list"}
+_ADVICE = "copy the file again or write the records again"
+
+
+class NoExampleError(ValueError):
+    """A record is none; says why, and not which one it is."""
+
+
+class Stored(NamedTuple):
+    """How a feature is stored in a record, which is a `tf.train.Example`.
+
+    Attributes:
+        dtype: `"int64"` or `"float32"`: one number; an unsigned type: a list of little-endian
+            numbers in one bytes value.
+        most: numbers of a list at most; a name stands for as many as that feature has.
+        like: the feature that has exactly as many numbers.
+        below: what the numbers are below, and not negative; a name stands for as many numbers as
+            that feature has, so that these are positions in it.
+        adds_up_to: the feature that has as many numbers as these add up to.
+    """
+
+    dtype: str
+    most: int | str | None = None
+    like: str | None = None
+    below: int | str | None = None
+    adds_up_to: str | None = None
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it is a list in one bytes value."""
+        return self.dtype not in _KINDS
+
+
+def read_example(serialized: bytes, features: Mapping[str, Stored]) -> dict[str, np.ndarray]:
+    """The numbers of each feature of a record.
+
+    Raises:
+        NoExampleError: it is no such record.
+    """
+    import tensorflow as tf
+    from google.protobuf.message import DecodeError
+
+    try:
+        example = tf.train.Example.FromString(serialized)
+    except DecodeError as error:
+        raise NoExampleError("it is no tf.train.Example") from error
+    return {name: _numbers(example, name, stored.dtype) for name, stored in features.items()}
+
+
+def example_fault(
+    serialized: bytes, features: Mapping[str, Stored], lengths: Mapping[str, int] | None = None
+) -> str | None:
+    """What is wrong with a record, in words; `None` where nothing is.
+
+    Args:
+        serialized: the record.
+        features: what it must hold.
+        lengths: how many numbers some features have, as is said elsewhere.
+    """
+    try:
+        found = read_example(serialized, features)
+    except NoExampleError as error:
+        return str(error)
+    counts = {name: len(numbers) for name, numbers in found.items()}
+    for name, stored in features.items():
+        if fault := _number_fault(name, counts, stored, lengths or {}):
+            return fault
+        if fault := _value_fault(name, found[name], counts, stored):
+            return fault
+    return None
+
+
+def _numbers(example: "tf.train.Example", name: str, dtype: str) -> np.ndarray:  # noqa: F821
+    """The numbers of a feature; a `NoExampleError` says what is wrong with it."""
+    if name not in example.features.feature:
+        raise NoExampleError(f"it lacks {name}")
+    feature, wanted = example.features.feature[name], _KINDS.get(dtype, "bytes_list")
+    kind = feature.WhichOneof("kind")
+    if kind != wanted:
+        raise NoExampleError(f"{name} is stored as {kind or 'nothing'}, not as {wanted}")
+    values = getattr(feature, kind).value
+    if len(values) != 1:
+        raise NoExampleError(f"{name} holds {len(values):,} values, not 1")
+    if dtype in _KINDS:
+        return np.array(values, dtype)
+    stored_as = np.dtype(dtype).newbyteorder("<")
+    if len(values[0]) % stored_as.itemsize:
+        raise NoExampleError(
+            f"{name} holds {len(values[0]):,} bytes, which are no numbers of {dtype}"
+        )
+    return np.frombuffer(values[0], stored_as)
+
+
+def _number_fault(
+    name: str, counts: Mapping[str, int], stored: Stored, lengths: Mapping[str, int]
+) -> str | None:
+    count = counts[name]
+    most = counts[stored.most] if isinstance(stored.most, str) else stored.most
+    if most is not None and count > most:
+        return f"{name} holds {count:,} numbers, more than {most:,}"
+    if stored.like is not None and count != counts[stored.like]:
+        return f"{name} holds {count:,} numbers, and {stored.like} {counts[stored.like]:,}"
+    if name in lengths and count != lengths[name]:
+        return f"{name} holds {count:,} numbers, not the {lengths[name]:,} that were counted"
+    return None
+
+
+def _value_fault(
+    name: str, numbers: np.ndarray, counts: Mapping[str, int], stored: Stored
+) -> str | None:
+    if stored.dtype == "float32":
+        return None if np.isfinite(numbers).all() else f"{name} is {numbers[0]}"
+    below = counts[stored.below] if isinstance(stored.below, str) else stored.below
+    if stored.adds_up_to and numbers.sum() != counts[stored.adds_up_to]:
+        return (
+            f"{name} add up to {numbers.sum():,}, and {stored.adds_up_to} holds "
+            f"{counts[stored.adds_up_to]:,} numbers"
+        )
+    if below is None:
+        return None
+    wrong = numbers[(numbers < 0) | (numbers >= below)]
+    return (
+        f"{name} holds {wrong[0]:,}, not a number from 0 to {below - 1:,}" if len(wrong) else None
+    )
+
+
+def find_damaged_record(
+    path: str,
+    features: Mapping[str, Stored],
+    *,
+    num_records: int,
+    info_file: str,
+    lengths: tuple[str, Sequence[int]] | None = None,
+) -> BadInputError | None:
+    """The first damaged record of a file, as an error that names it; `None` where all are whole.
+
+    Args:
+        path: a TFRecord file.
+        features: what each record must hold.
+        num_records: how many there are.
+        info_file: name of the description that says so.
+        lengths: a feature, and how many numbers each record has of it, as another file says.
+    """
+    count = 0
+    for record, fault in read_records(path):
+        stated = {}
+        if lengths is not None and count < len(lengths[1]):
+            stated = {lengths[0]: int(lengths[1][count])}
+        if fault := fault or example_fault(record, features, stated):
+            return BadInputError(f"{path}: record {count} (from 0) is damaged ({fault}); {_ADVICE}")
+        count += 1
+    if count != num_records:
+        return BadInputError(
+            f"{path}: has {count} records, and {info_file} states {num_records}; {_ADVICE}"
+        )
+    return None
+
+
+@contextlib.contextmanager
+def named_damage(find: Callable[[], BadInputError | None]) -> Iterator[None]:
+    """Names the damaged record where TensorFlow, which met it, does not.
+
+    Args:
+        find: looks for it; where it finds none, TensorFlow's error stands.
+    """
+    import tensorflow as tf
+
+    damage = (
+        tf.errors.DataLossError,
+        tf.errors.InvalidArgumentError,
+        UnicodeDecodeError,  # TensorFlow's message has the record's bytes, which are no text
+        NoExampleError,
+    )
+    try:
+        yield
+    except damage as error:
+        if found := find():
+            raise found from error
+        raise
