@@ -45,10 +45,15 @@ def escape_controls(text: str) -> str:
     return "".join(map(_escape, text))
 
 
+def is_control(character: str) -> bool:
+    """Whether a character could do more than be read, see `escape_controls`."""
+    return unicodedata.category(character) in _ESCAPED_CATEGORIES and character not in _KEPT
+
+
 def _escape(character: str) -> str:
-    if unicodedata.category(character) not in _ESCAPED_CATEGORIES or character in _KEPT:
-        return character
-    return character.encode("unicode_escape").decode("ascii")
+    return (
+        character.encode("unicode_escape").decode("ascii") if is_control(character) else character
+    )
 
 
 def escape_lines(text: str) -> str:

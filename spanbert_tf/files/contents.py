@@ -107,6 +107,22 @@ def refuse_special_file(path: str) -> None:
         )
 
 
+def refuse_device(path: str | os.PathLike) -> None:
+    """Refuses a device where a user names a file to be read whole: `/dev/zero` has no end.
+
+    Pipes are read, as of `<(zcat FILE)`.
+
+    Raises:
+        BadInputError: it is one.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:  # whoever reads it says so
+        return
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        raise BadInputError(f"{path}: is a device, which may have no end; name a file")
+
+
 def sha256(path: str | os.PathLike) -> str:
     """The hexadecimal digest of a file's bytes."""
     digest = hashlib.sha256()

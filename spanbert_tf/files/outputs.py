@@ -170,12 +170,22 @@ def check_output_file(
     path = without_slash(path)
     if os.path.isdir(path):
         raise BadInputError(f"{path}: is a directory; name a file")
+    _refuse_special(path)
     _refuse_dangling_link(path)
     if os.path.exists(path):
         _refuse_output(path, kind, is_earlier=is_earlier(path), overwrite=overwrite)
     else:
         _check_writable(path)
     return path
+
+
+def _refuse_special(path: str) -> None:
+    """Refuses a pipe or a device: whoever opens a pipe waits, and an output takes its place."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise BadInputError(
+            f"{path}: is a pipe, a device or the like, in whose place nothing is written; name "
+            "another output"
+        )
 
 
 def _refuse_dangling_link(path: str) -> None:
@@ -220,9 +230,11 @@ def check_place(output: str | os.PathLike, *, inside: bool) -> None:
         inside: whether it is a directory in which files change, which then is made.
 
     Raises:
-        BadInputError: it is of another file system, or would be made where a link leads to nothing.
+        BadInputError: it is of another file system, a pipe or a device, or would be made where a
+            link leads to nothing.
     """
     check_mounted(output)
+    _refuse_special(os.fspath(output))
     if inside:
         _refuse_dangling_link(os.fspath(output))
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, BinaryIO, TypeVar
 
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.contents import refuse_device
 from spanbert_tf.files.kinds import HEAD_SIZE, refuse_known_binary
 
 T = TypeVar("T")
@@ -30,6 +31,7 @@ def read_text_file(path: str) -> str:
     Raises:
         BadInputError: the file cannot be read.
     """
+    refuse_device(path)
     try:
         with open(path, "rb") as file:
             is_compressed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC

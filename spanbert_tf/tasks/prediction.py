@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import keras_hub
 
 from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.contents import refuse_device
 from spanbert_tf.files.outputs import OutputKind, check_output, check_output_file
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import write_directory, write_output
@@ -20,7 +21,7 @@ from spanbert_tf.tasks.fill_mask import FillMask
 from spanbert_tf.tasks.pipeline import BATCH_SIZE, TEXT_ALONE, Pipeline, RawInputError
 from spanbert_tf.tasks.task import task_of_preset, task_of_records
 from spanbert_tf.tasks.text_embedding import TextEmbedding
-from spanbert_tf.terminal import print_line
+from spanbert_tf.terminal import is_control, print_line
 
 _ADVICE = (
     "a line is an object of the task's fields; for plain texts, a line each, give --format text"
@@ -217,7 +218,7 @@ def predict_lines(
     except RawInputError as error:
         line = list(lines)[error.number - 1]
         raise BadInputError(f"{_name(source)}: line {line}: {error.problem}") from error
-    text = "".join(json.dumps(found, ensure_ascii=False) + "\n" for found in predictions)
+    text = "".join(_as_json(found) + "\n" for found in predictions)
     if output == "-":
         sys.stdout.flush()
         sys.stdout.buffer.write(text.encode("utf-8", "replace"))  # halves of surrogate pairs
@@ -301,6 +302,22 @@ def export_preset(
     )
 
 
+def _as_json(found: list | dict) -> str:
+    """A line of JSON; what could act on a terminal is escaped in JSON's way."""
+    text = json.dumps(found, ensure_ascii=False)
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_escaped(one) if is_control(one) else one for one in text)
+
+
+def _escaped(character: str) -> str:
+    if character == "\x7f":  # ASCII, which JSON need not escape
+        return r"\u007f"
+    if "\ud800" <= character <= "\udfff":  # half of a pair, in whose place `?` is written
+        return character
+    return json.dumps(character)[1:-1]
+
+
 def _holds_predictions(path: str) -> bool:
     """Whether the first line of a file is a prediction, or a list of such; of no inputs, none."""
     try:
@@ -322,6 +339,8 @@ def _name(source: str) -> str:
 def _read_lines(source: str, source_format: str) -> Iterator[tuple[int, str | dict]]:
     """Line number and raw input of each line; of JSON lines, of each that is not blank."""
     name = _name(source)
+    if source != "-":
+        refuse_device(source)
     try:
         # Standard input, 0, is not this function's to close.
         is_file = source != "-"

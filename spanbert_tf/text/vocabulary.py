@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.files.contents import refuse_device
 
 PAD_TOKEN, UNKNOWN_TOKEN = "[PAD]", "[UNK]"
 START_TOKEN, END_TOKEN, MASK_TOKEN = "[CLS]", "[SEP]", "[MASK]"
@@ -74,6 +75,7 @@ def load_vocabulary(path: str | os.PathLike) -> list[str]:
         BadInputError: the file is missing, empty, not UTF-8, has an entry twice or an empty line,
             or lacks one of the special tokens.
     """
+    refuse_device(path)
     try:
         with open(path, encoding="utf-8-sig", newline="\n") as file:
             vocabulary = file.read().replace("\r\n", "\n").removesuffix("\n").split("\n")

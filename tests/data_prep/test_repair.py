@@ -1,14 +1,16 @@
 """Damaged records are left out, whole ones all stay; damage is put in byte by byte."""
 
 import dataclasses
+import json
 import pathlib
 import shutil
 
 import pytest
 import tensorflow as tf
 
+from benchmarks.damaged_records import change_record
 from data_prep.repair import repair_records
-from spanbert_tf.data.manifest import PretrainingManifest
+from spanbert_tf.data.manifest import TOKEN_IDS, PretrainingManifest
 from spanbert_tf.errors import BadInputError
 
 NUM_RECORDS = 40
@@ -133,6 +135,34 @@ def test_a_split_without_whole_records_is_refused(directory, tmp_path):
             _flip(directory / shard.file, 0)
     with pytest.raises(BadInputError, match="no whole record is left in the validation split"):
         repair_records(str(directory), str(tmp_path / "new"))
+
+
+def test_records_that_never_had_a_validation_split_are_repaired(directory, tmp_path):
+    """As `--validation-fraction 0` writes them."""
+    path = directory / "dataset_info.json"
+    info = json.loads(path.read_text())
+    info["shards"] = [shard for shard in info["shards"] if shard["split"] == "train"]
+    path.write_text(json.dumps(info))
+    repaired = repair_records(str(directory), str(tmp_path / "new"))
+    assert (repaired.num_records("train"), repaired.num_records("validation")) == (NUM_RECORDS, 0)
+
+
+@pytest.mark.parametrize("damage", ["no Example", "longer", "beyond the vocabulary"])
+def test_what_is_damaged_inside_right_checksums_is_left_out(directory, tmp_path, damage):
+    def change(record):
+        example = tf.train.Example.FromString(record)
+        values = example.features.feature[TOKEN_IDS].bytes_list.value
+        values[0] = values[0][:-2] + b"\xff\xff" if damage != "longer" else values[0] * 99
+        return b"\xff" if damage == "no Example" else example.SerializeToString()
+
+    path = change_record(directory, change, number=3)
+    expected = _records(path)
+    del expected[3]
+    info = PretrainingManifest.load(directory)
+    assert f"{path}: record 3 (from 0) is damaged (" in str(info.damage(str(directory)))
+    repaired = repair_records(str(directory), str(tmp_path / "new"))
+    assert _records(tmp_path / "new" / path.name) == expected
+    assert repaired.damage(str(tmp_path / "new")) is None
 
 
 def test_records_are_not_repaired_onto_themselves(directory):

@@ -1,6 +1,7 @@
 """Pipes and devices where files are expected, and checkpoints that tell of more than they hold."""
 
 import json
+import multiprocessing.pool
 import os
 import pathlib
 import shutil
@@ -10,11 +11,14 @@ import pytest
 import tensorflow as tf
 from torch_models import save_torch_model, torch_model
 
+from spanbert_tf.cli import cli
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.text_files import read_text_file
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.loading import load_preset
-from spanbert_tf.tasks.prediction import Predictor
+from spanbert_tf.tasks.prediction import Predictor, predict_lines
+from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, load_vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -175,3 +179,47 @@ def test_a_file_of_the_index_alone_is_no_checkpoint(whole, tmp_path):
     assert json.loads((source / "bert_config.json").read_text())
     with pytest.raises(BadInputError, match="hold 0; copy all of them again"):
         convert_checkpoint("tf1", "keras", str(source), str(tmp_path / "out"), lowercase=False)
+
+
+# Each command that writes: what it is given; the rest of it is read only after the output is.
+_RECORDS = ["--input", "missing", "--vocabulary", "missing", "--output", "OUT"]
+_WRITING = [
+    ["prepare", "vocabulary", "--vocabulary-size", "999", "--input", "missing", "--output", "OUT"],
+    ["prepare", "pretraining", *_RECORDS],
+    ["prepare", "squad", *_RECORDS],
+    ["prepare", "repair", ".", "OUT"],
+    ["convert", "--from", "tf1", "--to", "keras", "missing", "OUT"],
+    ["export", "--preset", "missing", "--output", "OUT"],
+    ["predict", "--preset", "missing", "--input", "missing", "--output", "OUT"],
+    ["evaluate", "--preset", "missing", "--data", ".", "--report", "OUT"],
+    ["inspect", ".", "--png", "OUT"],
+    ["glue", ".", "--submission", "OUT"],
+]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/null", path)])
+@pytest.mark.parametrize("command", _WRITING, ids=" ".join)
+def test_no_command_writes_to_a_pipe_or_a_device(command, make, tmp_path, monkeypatch):
+    """It would wait for a reader, or put a file in the device's place; nothing is left beside."""
+    monkeypatch.chdir(tmp_path)
+    make("OUT")
+    with pytest.raises(BadInputError, match=r"^OUT: is a pipe, a device or the like"):
+        cli(command, standalone_mode=False)
+    assert os.listdir(tmp_path) == ["OUT"]
+
+
+def test_devices_without_end_are_not_read():
+    for read in (load_vocabulary, read_text_file, lambda path: predict_lines("none", path, "-")):
+        with pytest.raises(BadInputError, match=r"^/dev/zero: is a device, which may have no end"):
+            read("/dev/zero")
+
+
+def test_pipes_that_a_user_names_are_read(tmp_path):
+    """As of `<(zcat vocab.txt.gz)`."""
+    path = tmp_path / "vocabulary"
+    os.mkfifo(path)
+    text = "".join(f"{piece}\n" for piece in (*SPECIAL_TOKENS, "a"))
+    with multiprocessing.pool.ThreadPool(1) as threads:
+        written = threads.apply_async(path.write_text, [text])
+        assert load_vocabulary(path) == [*SPECIAL_TOKENS, "a"]
+        written.get(timeout=60)

@@ -26,6 +26,7 @@ from spanbert_tf.presets.writing import published_name, write_preset
 from spanbert_tf.serving.server_files import write_server_files
 from spanbert_tf.tasks.coreference.files import as_conll, as_resolved, as_text
 from spanbert_tf.tasks.coreference.metrics import read_clusters
+from spanbert_tf.tasks.prediction import predict_lines
 from spanbert_tf.tasks.relation_extraction.rows import RelationSet, check_relations
 from spanbert_tf.tasks.text_classification.task import TextClassification
 from spanbert_tf.terminal import escape_controls, print_line
@@ -318,6 +319,24 @@ def test_readme_of_an_export(tmp_path):
     readme = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert_inert(readme)
     assert readme.startswith(f"# {SHOWN}\n") and f"`{SHOWN}`" in readme
+
+
+def test_predictions_are_json_that_acts_on_no_terminal(tmp_path, monkeypatch, capfd):
+    """With escapes of JSON's own, so that a program reads the label itself."""
+    monkeypatch.chdir(tmp_path)
+    classifier = tiny_model("text_classification")
+    label, other = f"{NASTY}\x7f\U000e0041", "".join(ORDINARY.values())
+    classifier = SpanBertTextClassifier(
+        classifier.backbone, preprocessor=classifier.preprocessor, labels=[label, other]
+    )
+    classifier.is_head_trained = True
+    write_preset(classifier, "preset")
+    (tmp_path / "in.txt").write_text("the cat\n")
+    predict_lines("preset", "in.txt", "-", source_format="text", top_k=2)
+    text = capfd.readouterr().out.removesuffix("\n")
+    assert_inert(text)
+    assert {found["label"] for found in json.loads(text)} == {label, other}
+    assert other.replace("\\", "\\\\").replace('"', '\\"') in text  # as it is
 
 
 def test_published_names_tell_no_folders(tmp_path, monkeypatch):
