@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from spanbert_tf.files.locks import release_all
+from spanbert_tf.files.locks import remove_all
 from spanbert_tf.temporary import remove_private_directory
 
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM})
@@ -123,6 +123,6 @@ def end_process(line: str = "", status: int = 1) -> None:
 
 def _leave(status: int) -> None:
     """Ends the process at once, and leaves nothing behind."""
-    release_all()
+    remove_all()
     remove_private_directory()
     os._exit(status)

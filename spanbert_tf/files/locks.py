@@ -1,95 +1,39 @@
-"""One writer an output: who comes second is told at once who writes.
+"""One writer an output: a second one is told at once who writes.
 
-A lock is a small file that names its holder and whose time of change is the holder's sign of life.
-It is made by `link`, which either makes a name or fails, on NFS as on a disk. Readers know nothing
-of locks: they see whole files without.
-
-On the holder's own machine its process tells whether it lives; from elsewhere (another host, or a
-container that does not see its processes) its sign of life does, by the file server's clock. A lock
-whose holder is gone is taken over by the one process that holds the lock's own lock, named after
-what the lock says: of several that find the same holder gone, one takes its place. What a process
-leaves of these when it is killed, the next holder removes.
+A lock is a small file beside an output, or inside of a directory in which files change. The kernel
+holds it for a process (`filelock`), and frees it when the process ends, however it ends: what a
+killed process leaves is a file that nothing holds. The file's text names the holder for others'
+messages, and nothing else depends on it. Readers know nothing of locks: they see whole files
+without.
 """
 
 import contextlib
-import dataclasses
 import datetime
 import errno
 import functools
-import glob
 import hashlib
 import inspect
 import json
 import os
-import re
-import secrets
 import socket
 import stat
 import threading
-import uuid
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+import filelock
+
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.outputs import LOCK, UNFINISHED, check_place, without_slash
+from spanbert_tf.files.outputs import LOCK, check_place, without_slash
 
 _Function = TypeVar("_Function", bound=Callable)
-_SECONDS_BETWEEN_SIGNS, _SECONDS_UNTIL_GONE = 10, 60
-_TRIES = 20
+_TRIES, _SECONDS_BETWEEN = 5, 0.05  # for moments in which a lock or its folder comes or goes
 _MOST_BYTES = 4096  # what lies there may be a stranger's
+_MOST_SHOWN = 300  # characters of a holder
 _LONGEST_NAME = 150  # bytes, of 255: what is added to it needs room, too
-_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
-_NO_PROCESS, _UNKNOWN = None, ""
-# Behind a lock's name: a lock's lock, and that one's, and any of them before it has its name.
-_BESIDE = re.compile(rf"(\.[0-9a-f]{{16}})+({re.escape(UNFINISHED)})?")
-# Of this process: path → lock, and what its locks say, those it holds and those it tries to.
-_held: dict[str, "_Lock"] = {}
-_own: set[str] = set()
-# A signal's handler and the thread that watches over signals end the process at the same time:
-# whoever comes first lets go of everything before either ends it.
-_releasing = threading.RLock()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Holder:
-    """Who writes: what it runs, where, and since when; `token` is this holding's own."""
-
-    command: str
-    process: int
-    started: str
-    host: str
-    machine: str
-    since: str
-    token: str
-
-
-@dataclasses.dataclass(frozen=True)
-class _Found:
-    """A lock that lies there: `holder` is `None` where it says nothing that can be read."""
-
-    identity: str
-    changed: float
-    holder: _Holder | None
-
-    def lives(self, now: float) -> bool:
-        """Whether its holder still writes; `now` by the clock that `changed` is from."""
-        is_fresh = now - self.changed < _SECONDS_UNTIL_GONE
-        if self.holder is None or self.holder.machine != _machine():
-            return is_fresh
-        if self.holder.process == os.getpid():  # its run may have been moved
-            return self.identity in _own
-        found, told = _started(self.holder.process), self.holder.started
-        return is_fresh if _UNKNOWN in (found, told) else found == told
-
-    def described(self, now: float) -> str:
-        """The holder, as a message names it."""
-        if self.holder is None:
-            since = datetime.datetime.fromtimestamp(self.changed, datetime.UTC)
-            return f"another command (since {since:%Y-%m-%d %H:%M:%S} UTC)"
-        holder, seconds = self.holder, max(0, round(now - self.changed))
-        sign = "" if holder.machine == _machine() else f", last sign of life {seconds} s ago"
-        text = f"{holder.command} (process {holder.process} on {holder.host}, since {holder.since}"
-        return "".join(one if one.isprintable() else "?" for one in text[:300]) + f"{sign})"
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+_held: dict[str, "_Lock"] = {}  # path → the lock that this process holds
 
 
 @contextlib.contextmanager
@@ -150,74 +94,65 @@ def held_by(
     return decorate
 
 
-def release_all() -> None:
-    """Gives all locks of this process free, for one that ends without unwinding its stack."""
-    with _releasing:
-        for held in list(_held.values()):
-            held.release()
+def remove_all() -> None:
+    """Removes the locks' files of a process that ends now, without unwinding its stack."""
+    for held in list(_held.values()):
+        held.remove()
 
 
 class _Lock:
-    """A lock that this process holds, and the thread that shows its signs of life."""
+    """A lock that a thread of this process holds."""
 
     def __init__(self, output: str, path: str, command: str) -> None:
         self.thread, self._process = threading.get_ident(), os.getpid()
-        self._output, self._path = output, path
-        self._content = _content(command)
-        self._made: list[str] = []
+        self._path, self._made = path, []
         try:
-            self._take()
+            self._lock = self._taken(output, _text(command))
+            self._file = _identity(path)
         except BaseException:
-            _own.discard(_identity(self._content))
             self._remove_directories()
             raise
         _held[path] = self
-        _remove_void(path, self._content)
-        self._ended = threading.Event()
-        threading.Thread(target=self._show_signs_of_life, daemon=True).start()
 
-    def _take(self) -> None:
+    def _taken(self, output: str, text: bytes) -> filelock.BaseFileLock:
+        """The lock, held; whoever else holds it is named in an error."""
         for is_last in (*[False] * _TRIES, True):
             self._made += _make_directories(os.path.dirname(self._path))
             try:
-                return _hold(self._path, self._output, self._content)
+                return _acquired(self._path, text)
             except FileNotFoundError:  # who had made the directories has removed them
                 if is_last:
                     raise
+            except filelock.Timeout as error:
+                holder = _holder(self._path)
+                if holder or is_last:
+                    raise BadInputError(
+                        f"{output}: is being written by {holder or 'another command'}; wait until "
+                        "it has ended, or name another output"
+                    ) from error
+            time.sleep(_SECONDS_BETWEEN)
+        raise AssertionError("the last try returns or raises")
 
     def release(self) -> None:
-        """Removes the lock, and the directories made for it in which nothing was written."""
+        """Removes the lock's file, and the directories made for it in which nothing was written."""
         if self._process != os.getpid():  # a forked process is no holder of its own
             return
-        self._ended.set()
-        with _releasing:
-            _let_go(self._path, self._content)
-            self._remove_directories()
-            _held.pop(self._path, None)
+        # In this order: whoever has opened the file sees, once it is free, that it has no name.
+        self.remove()
+        self._lock.release()
+        _held.pop(self._path, None)
+
+    def remove(self) -> None:
+        """Removes what is seen of the lock, which the process still holds."""
+        with contextlib.suppress(OSError):  # it may be gone, with its directory
+            if _identity(self._path) == self._file:
+                os.remove(self._path)
+        self._remove_directories()
 
     def _remove_directories(self) -> None:
         with contextlib.suppress(OSError):
             for directory in reversed(self._made):
                 os.rmdir(directory)
-
-    def _show_signs_of_life(self) -> None:
-        while not self._ended.wait(_SECONDS_BETWEEN_SIGNS):
-            try:
-                found = _read(self._path)
-                if found is not None and found.identity == _identity(self._content):
-                    os.utime(self._path, follow_symlinks=False)  # the file server's time
-                elif found is not None and not self._ended.is_set():
-                    self._end(found)
-            except (OSError, BadInputError):
-                continue  # a file server that does not answer may do so later
-
-    def _end(self, found: _Found) -> None:
-        """Ends a process that was held up for so long that another one has taken its output."""
-        taker = found.described(found.changed)
-        text = f"\nspanbert-tf: {self._output}: this process showed no sign of life, and {taker} "
-        with contextlib.suppress(OSError):  # it ends, whether or not anyone reads that
-            os.write(2, f"{text}has taken over; it ends\n".encode(errors="backslashreplace"))
-        os._exit(1)
 
 
 def _lock_path(output: str, *, inside: bool) -> str:
@@ -231,159 +166,77 @@ def _lock_path(output: str, *, inside: bool) -> str:
     return os.path.join(parent, f".{name}{LOCK}")
 
 
-def _hold(path: str, output: str, content: bytes) -> None:
-    """Makes a lock, or takes the place of a holder that is gone; one that lives is named."""
-    while True:
-        with _written_aside(path, content) as own:
-            now = os.stat(own).st_mtime  # by the file server's clock
-            if _make(path, own, content):
-                return
-            found = _read(path)
-            if found is None:  # let go of in this moment
-                continue
-            if found.lives(now):
-                raise BadInputError(
-                    f"{output}: is being written by {found.described(now)}; wait until it has "
-                    "ended, or name another output"
-                )
-            taking = f"{path}.{found.identity}"
-            ticket = _content("a command that takes over")
-            try:
-                _hold(taking, output, ticket)
-                again = _read(path)
-                if again is not None and again.identity == found.identity:
-                    os.replace(own, path)
-                    return
-            finally:
-                _let_go(taking, ticket)
+def _acquired(path: str, text: bytes) -> filelock.BaseFileLock:
+    """The lock of a file, held by this process, which the file's text says.
 
-
-def _remove_void(path: str, content: bytes) -> None:
-    """Removes what lies beside a lock that is held: locks of earlier ones, which nobody reads now.
-
-    Whoever still has one of them finds another lock than the one that it is for, or tries again.
+    Raises:
+        Timeout: another process or thread holds it.
+        BadInputError: what has the name is no lock, or the file system has none and it may be held.
+        OSError: the file cannot be made.
     """
-    for one in glob.glob(f"{glob.escape(path)}.*"):
-        if _BESIDE.fullmatch(one, len(path)) and f".{_identity(content)}" not in one:
-            with contextlib.suppress(OSError):
-                os.remove(one)
+    _refuse_other_things(path)
 
+    def write(descriptor: int) -> None:
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, text, 0)
 
-@contextlib.contextmanager
-def _written_aside(path: str, content: bytes) -> Iterator[str]:
-    own = f"{path}.{secrets.token_hex(8)}{UNFINISHED}"
     try:
-        _write_new(own, content)
-        yield own
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(own)
-
-
-def _make(path: str, own: str, content: bytes) -> bool:
-    """Gives a file the lock's name; returns whether there was none."""
-    try:
-        os.link(own, path)
-    except FileExistsError:
-        return os.stat(own).st_nlink == 2  # NFS may do it and say that it has not
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
+        lock = filelock.FileLock(path, mode=0o644, thread_local=False, on_acquired=write)
+        lock.acquire(timeout=0)
+    except PermissionError as error:
+        if not os.path.exists(path):
             raise
-        try:
-            _write_new(path, content)
-        except FileExistsError:
-            return False
-    return True
-
-
-def _write_new(path: str, content: bytes) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-    with open(file, "wb") as opened:
-        opened.write(content)
-
-
-def _let_go(path: str, content: bytes) -> None:
-    """Removes a lock of this content, if it is there."""
-    _own.discard(_identity(content))
-    with contextlib.suppress(OSError, BadInputError):
-        found = _read(path)
-        if found is not None and found.identity == _identity(content):
-            os.remove(path)
-
-
-def _read(path: str) -> _Found | None:
-    """What a lock says; `None` where there is none; refuses what else has its name."""
-    try:
-        # Opened before its time is asked for: NFS keeps its answers for a while otherwise.
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return None
+        raise BadInputError(f"{path}: is another user's lock, left or held; remove it") from error
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EMLINK):
-            raise BadInputError(f"{path}: is a link and no lock; remove it") from error
-        raise
-    with open(file, "rb", buffering=0) as opened:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
-            raise BadInputError(f"{path}: is no file that a command made as its lock; remove it")
-        content = opened.read(_MOST_BYTES)
-    return _Found(_identity(content), found.st_mtime, _parsed(content))
+        if error.errno not in _NO_LOCKS:
+            raise
+        lock = filelock.SoftFileLock(path, thread_local=False)
+        try:
+            if not os.path.getsize(path):  # what the first try has made; others' files have text
+                os.remove(path)
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise BadInputError(
+                f"{path}: another command writes, or was killed, and this file system has no locks "
+                "that would tell; remove this file if no command runs"
+            ) from error
+    return lock
 
 
-def _parsed(content: bytes) -> _Holder | None:
+def _refuse_other_things(path: str) -> None:
+    """Refuses a link and what is no file where a lock will be made."""
     try:
-        holder = _Holder(**json.loads(content))
-    except (ValueError, TypeError, RecursionError):
-        return None
-    fields = dataclasses.asdict(holder)
-    is_process = type(fields.pop("process")) is int and 0 < holder.process < 2**31
-    return holder if is_process and all(type(one) is str for one in fields.values()) else None
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(mode):
+        raise BadInputError(f"{path}: is a link and no lock; remove it")
+    if not stat.S_ISREG(mode):
+        raise BadInputError(f"{path}: is no file that a command made as its lock; remove it")
 
 
-def _content(command: str) -> bytes:
-    """What a new lock of this process says."""
-    holder = _Holder(
-        command=command,
-        process=os.getpid(),
-        started=_started(os.getpid()) or _UNKNOWN,
-        host=socket.gethostname(),
-        machine=_machine(),
-        since=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC",
-        token=secrets.token_hex(8),
-    )
-    content = json.dumps(dataclasses.asdict(holder)).encode()
-    _own.add(_identity(content))
-    return content
+def _text(command: str) -> bytes:
+    """What a lock says of its holder, this process."""
+    since = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
+    holder = {"command": command, "process": os.getpid(), "host": socket.gethostname()}
+    return json.dumps({**holder, "since": since}).encode()
 
 
-def _identity(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
-def _machine() -> str:
-    """The same for two processes if they can see each other: one kernel, one table of processes."""
+def _holder(path: str) -> str:
+    """The holder of a lock as a message names it; empty where the file does not say it."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:  # not Linux
-        return f"{socket.gethostname()} {uuid.getnode():x}"
+        with open(path, "rb") as file:
+            holder = json.loads(file.read(_MOST_BYTES))
+        text = "{command} (process {process} on {host}, since {since}".format(**holder)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return ""
+    shown = "".join(one if one.isprintable() else "?" for one in text[:_MOST_SHOWN])
+    return f"{shown}; its lock is {path})"
 
 
-def _started(process: int) -> str | None:
-    """When a process began, which a later one of the same number did not; `None` if it is gone."""
-    try:
-        with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
-            state, *fields = file.read().rpartition(")")[2].split()  # the name may hold anything
-        return _NO_PROCESS if state in "ZX" else fields[18]  # field 22, in ticks since the boot
-    except (OSError, ValueError, IndexError):
-        pass  # not Linux, or other users' processes are hidden
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return _NO_PROCESS
-    except OSError:
-        pass
-    return _UNKNOWN
+def _identity(path: str) -> tuple[int, int]:
+    found = os.lstat(path)
+    return found.st_dev, found.st_ino
 
 
 def _make_directories(directory: str) -> list[str]:

@@ -22,7 +22,6 @@ _MARK = "unfinished-output-of-spanbert_tf"
 # In an unfinished directory: what will be the output, and what it replaces, between two renames.
 NEW, EARLIER = "output", "earlier"
 _LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.incomplete$")
-_LOCK_INSIDE = re.compile(rf"{re.escape(LOCK)}(\.[0-9a-f]{{16}})*$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,8 +267,8 @@ def is_leftover(name: str) -> bool:
 
 
 def is_lock(name: str) -> bool:
-    """Whether a file's name is that of a lock inside of a directory, or of such a lock's own."""
-    return _LOCK_INSIDE.match(name) is not None
+    """Whether a file's name is that of a lock inside of a directory."""
+    return name == LOCK
 
 
 def unfinished_path(directory: str) -> str:
