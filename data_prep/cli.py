@@ -14,6 +14,7 @@ from spanbert_tf.command_line import (
     follow_links_option,
     options,
     overwrite_option,
+    vocabulary_options,
 )
 from spanbert_tf.lazy import load
 
@@ -47,7 +48,7 @@ _separator_option = click.option(
     metavar="LINE",
     help="In plain text, a line equal to this begins a new document (default: one file, one).",
 )
-_corpus_options = options(_input_option, follow_links_option, _separator_option, case_options)
+_corpus_options = options(_input_option, follow_links_option, _separator_option)
 
 
 class _Commands(Mapping):
@@ -115,6 +116,7 @@ class _QuotedInput(WritingCommand):
 
 @click.command("vocabulary", cls=_QuotedInput)
 @_corpus_options
+@case_options
 @click.option("--output", default="vocab.txt", show_default=True, type=OUTPUT_PATH, metavar="FILE")
 @overwrite_option
 @click.option("--vocabulary-size", type=click.IntRange(min=100), required=True)
@@ -127,7 +129,7 @@ def prepare_vocabulary(input_pattern: Sequence[str], output: str, **others: obje
 
 @click.command("pretraining", cls=_QuotedInput, context_settings=_BEAM_CONTEXT)
 @_corpus_options
-@click.option("--vocabulary", required=True, metavar="FILE")
+@vocabulary_options
 @click.option("--output", required=True, type=OUTPUT_PATH, metavar="DIR")
 @overwrite_option
 @click.option("--sequence-length", type=click.IntRange(8, 65535), default=512, show_default=True)

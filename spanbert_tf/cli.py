@@ -12,8 +12,8 @@ import click
 
 from data_prep.cli import prepare
 from spanbert_tf.command_line import (
-    EXISTING_DIRECTORY,
     OUTPUT_PATH,
+    RECORDS_PATH,
     RUN_PATH,
     WORK_PATH,
     ModelCommand,
@@ -78,7 +78,7 @@ def quickstart(output: str, input_pattern: str | None) -> None:
 
 
 @cli.command(cls=SeveralValues)
-@click.argument("data", type=EXISTING_DIRECTORY)
+@click.argument("data", type=RECORDS_PATH)
 @click.option("--config", default="spanbert_base", show_default=True, metavar="NAME|FILE")
 @set_option
 @click.option(
@@ -107,7 +107,7 @@ def inspect(
 
 @cli.command(cls=SeveralValues)
 @click.option("--config", required=True, metavar="NAME|FILE")
-@click.option("--data", required=True, type=EXISTING_DIRECTORY)
+@click.option("--data", required=True, type=RECORDS_PATH)
 @click.option("--output", required=True, type=RUN_PATH, metavar="RUN")
 @click.option("--initial-preset", metavar="PRESET", help="Continue from an existing encoder.")
 @click.option("--devices", type=click.IntRange(min=1), help="Devices of this machine. [all]")
@@ -146,7 +146,7 @@ def pretrain(
 
 @cli.command(cls=SeveralValues)
 @click.option("--configs", required=True, multiple=True, metavar="NAME|FILE ...")
-@click.option("--data", required=True, type=EXISTING_DIRECTORY)
+@click.option("--data", required=True, type=RECORDS_PATH)
 @click.option("--output", default="comparison", show_default=True, type=WORK_PATH, metavar="DIR")
 @click.option("--steps", required=True, type=click.IntRange(min=1))
 @click.option("--seeds", multiple=True, type=click.IntRange(min=0), default=[1], metavar="N ...")

@@ -16,7 +16,7 @@ import resource
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import PathFinder
 
 import click
@@ -65,6 +65,7 @@ class _OutputPath(click.ParamType):
 
 
 EXISTING_DIRECTORY = _ExistingDirectory(exists=True, file_okay=False)
+RECORDS_PATH = _ExistingDirectory(exists=True)  # of a file, its reader says how to write records
 OUTPUT_PATH = _OutputPath()
 WORK_PATH = _OutputPath(inside=True)
 RUN_PATH = _OutputPath(inside=None)
@@ -204,10 +205,56 @@ def case_options_with(default: bool | None, lowercase: str, accents: str) -> Cal
     )
 
 
-case_options = case_options_with(
-    default=False,
-    lowercase="Lower-case the text and strip accents.  [default: cased]",
-    accents="With --lowercase: strip no accents (German uncased models).",
+_LOWERCASE_HELP = "Lower-case the text and strip accents.  [default: cased]"
+_ACCENTS_HELP = "With --lowercase: strip no accents (German uncased models)."
+case_options = case_options_with(default=False, lowercase=_LOWERCASE_HELP, accents=_ACCENTS_HELP)
+
+
+def check_vocabulary_options(
+    preset: str | None,
+    vocabulary: str | None,
+    lowercase: bool | None,
+    strip_accents: bool | None,
+) -> None:
+    """Refuses two sources of a vocabulary and its casing, and none.
+
+    Raises:
+        ConfigurationError: there are two, or none; the message says what to leave out or to give.
+    """
+    if preset is None and vocabulary is None:
+        raise ConfigurationError(
+            "give --preset (the one to train, which tells vocabulary and casing), or --vocabulary"
+        )
+    if preset is not None and vocabulary is not None:
+        raise ConfigurationError("give either --preset or --vocabulary: a preset has its own")
+    if preset is not None and (lowercase is not None or strip_accents is not None):
+        raise ConfigurationError(
+            "--preset tells the casing; leave out --lowercase, --cased and --keep-accents"
+        )
+
+
+class _PresetOption(click.Option):
+    """`--preset` beside `--vocabulary`; looked at before the input is read and before imports."""
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, object], args: list[str]
+    ) -> tuple[object, list[str]]:
+        """Checks what was given of both and of the casing."""
+        if not ctx.resilient_parsing:
+            names = ("preset", "vocabulary", "lowercase", "strip_accents")
+            check_vocabulary_options(*(opts.get(name) for name in names))
+        return super().handle_parse_result(ctx, opts, args)
+
+
+vocabulary_options = options(
+    click.option(
+        "--preset",
+        cls=_PresetOption,
+        metavar="PRESET",
+        help="The preset to train, for its vocabulary and casing.",
+    ),
+    click.option("--vocabulary", metavar="FILE", help="In place of --preset."),
+    case_options_with(default=None, lowercase=_LOWERCASE_HELP, accents=_ACCENTS_HELP),
 )
 
 
@@ -219,10 +266,9 @@ def record_options_with(sequence_length: int) -> Callable[[Callable], Callable]:
     """
     return options(
         click.option("--input", "input_path", required=True, metavar="FILE"),
-        click.option("--vocabulary", required=True, metavar="FILE"),
+        vocabulary_options,
         click.option("--output", required=True, type=OUTPUT_PATH, metavar="DIR"),
         overwrite_option,
-        case_options,
         click.option(
             "--sequence-length",
             type=click.IntRange(32, 65535),

@@ -7,6 +7,7 @@ import click
 from spanbert_tf.command_line import (
     EXISTING_DIRECTORY,
     OUTPUT_PATH,
+    RECORDS_PATH,
     RUN_PATH,
     ModelCommand,
     SeveralValues,
@@ -29,8 +30,8 @@ precision_option = click.option(
 @click.command(cls=SeveralValues)
 @click.option("--config", required=True, metavar="NAME|FILE")
 @click.option("--preset", required=True, metavar="PRESET")
-@click.option("--data", required=True, type=EXISTING_DIRECTORY)
-@click.option("--validation-data", type=EXISTING_DIRECTORY, help="Scored as configured.")
+@click.option("--data", required=True, type=RECORDS_PATH)
+@click.option("--validation-data", type=RECORDS_PATH, help="Scored as configured.")
 @click.option("--output", required=True, type=RUN_PATH, metavar="RUN")
 @click.option("--grid", is_flag=True, help="Try the configuration's grid; show the best.")
 @click.option(
@@ -88,7 +89,7 @@ def finetune(
     "--data",
     required=True,
     multiple=True,
-    type=EXISTING_DIRECTORY,
+    type=RECORDS_PATH,
     help="Give it again for more sets; then their mean is printed, too.",
 )
 @click.option(
@@ -120,7 +121,7 @@ def evaluate(
 
 @click.command(cls=WritingCommand)
 @click.option("--preset", required=True, metavar="PRESET")
-@click.option("--data", type=EXISTING_DIRECTORY, help="Records: the task's official files.")
+@click.option("--data", type=RECORDS_PATH, help="Records: the task's official files.")
 @click.option("--input", "source", metavar="FILE|-", help="Raw inputs, a line each.")
 @click.option(
     "--format",

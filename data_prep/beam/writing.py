@@ -41,7 +41,7 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.locks import one_writer
 from spanbert_tf.files.outputs import NEW
 from spanbert_tf.terminal import print_line
-from spanbert_tf.text.vocabulary import Casing, check_case, load_vocabulary
+from spanbert_tf.text.chosen_vocabulary import chosen_vocabulary
 
 _TEXT_BYTES_PER_SHARD = 32 * 2**20
 _GZIP_RATIO = 3  # bytes of English text in a byte of gzip, about
@@ -51,11 +51,12 @@ _GZIP_RATIO = 3  # bytes of English text in a byte of gzip, about
 def write_pretraining_records(
     input_pattern: str | os.PathLike | Sequence[str | os.PathLike],
     *,
-    vocabulary: str | os.PathLike,
+    preset: str | None = None,
+    vocabulary: str | os.PathLike | None = None,
     output: str | os.PathLike,
     document_separator: str | None = None,
     follow_links: bool = False,
-    lowercase: bool = False,
+    lowercase: bool | None = None,
     strip_accents: bool | None = None,
     sequence_length: int = 512,
     sequences: str = "single",
@@ -71,12 +72,13 @@ def write_pretraining_records(
 
     Args:
         input_pattern: glob of text files, or several (formats: `data_prep.text.corpus`).
-        vocabulary: path of a WordPiece vocabulary.
+        preset: as for `chosen_vocabulary`; the preset that is to be trained further.
+        vocabulary: as for `chosen_vocabulary`.
         output: the directory; it appears whole or not at all.
         document_separator: in plain text, a line equal to this begins a new document.
         follow_links: as for `find_files`.
-        lowercase: lower-case the text; must suit the vocabulary.
-        strip_accents: and strip accents; `None`: where it is lower-cased.
+        lowercase: as for `chosen_vocabulary`.
+        strip_accents: as for `chosen_vocabulary`.
         sequence_length: positions of a packed row, special tokens included.
         sequences: `"single"` or `"pair"`, see `data_prep.blocks.pairs`.
         annotate: names of `ANNOTATIONS`, see `data_prep.blocks.annotations`.
@@ -105,9 +107,9 @@ def write_pretraining_records(
     directory = WorkDirectory(output, RECORDS, overwrite=overwrite)
     directory.check()
     files = find_files(input_pattern, follow_links=follow_links)
-    pieces = load_vocabulary(vocabulary)
-    casing = Casing.of(lowercase, strip_accents)
-    check_case(pieces, vocabulary, casing)
+    pieces, casing = chosen_vocabulary(
+        preset=preset, vocabulary=vocabulary, lowercase=lowercase, strip_accents=strip_accents
+    )
     input_bytes = sum(file.size for file in files)
     text_bytes = sum(file.size * (_GZIP_RATIO if _is_gzip(file) else 1) for file in files)
     job = Job(

@@ -8,7 +8,7 @@ import dataclasses
 import difflib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import yaml
@@ -193,8 +193,9 @@ def kind_of(name_or_path: str, option: str = "--config") -> str:
             return kind
     if not os.path.isfile(name_or_path):
         raise ConfigurationError(
-            f"{option}: {name_or_path} is neither a file nor a shipped configuration; "
-            "`spanbert-tf configs` lists these"
+            f"{option}: {name_or_path} is neither a file nor a shipped configuration"
+            f"{_nearest(name_or_path, [name for kind in KINDS for name in shipped_names(kind)])}; "
+            "`spanbert-tf configs` lists them"
         )
     # A base may be of either kind, until it is known which: one that is misspelt is none of both.
     path = find_config(KINDS, name_or_path, "", option)
@@ -235,8 +236,16 @@ def find_config(kinds: Sequence[str], name_or_path: str, directory: str, place: 
     if not os.path.isfile(path):
         raise ConfigurationError(
             f"{place}: {name_or_path} is neither a file nor one of {', '.join(names)}"
+            f"{_nearest(name_or_path, names)}"
         )
     return path
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    """A clause with the nearest of some names; empty if none is near."""
+    plain = os.path.splitext(os.path.basename(name))[0]
+    nearest = difflib.get_close_matches(plain.lower(), names, n=1)
+    return f"; the nearest is {nearest[0]}" if nearest else ""
 
 
 class Configuration(Section):

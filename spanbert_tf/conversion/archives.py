@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.kinds import download_commands
 
 # Endings of files that people give in place of the directory.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".index", ".ckpt", ".json")
@@ -49,7 +50,13 @@ def opened_source(path: str) -> Iterator[str]:
         yield path
         return
     if not os.path.isfile(path):
-        raise BadInputError(f"{path}: no such directory or archive; download the model first")
+        download = download_commands(path)
+        advice = (
+            f"for a model of the Hugging Face Hub, {download}"
+            if download
+            else ("download the model first")
+        )
+        raise BadInputError(f"{path}: no such directory or archive; {advice}")
     if path.endswith(_WEIGHTS):
         directory = os.path.dirname(path) or "."
         raise BadInputError(

@@ -4,9 +4,12 @@ Of files the first bytes tell, of directories the names, and a small `config.jso
 read. Nothing here needs TensorFlow.
 """
 
+import codecs
 import json
 import os
 import re
+import shlex
+import zlib
 from typing import NamedTuple
 
 from spanbert_tf.errors import BadInputError
@@ -160,6 +163,14 @@ _PREPARE = {
 }
 _HUGGING_FACE_KEYS = {"model_type", "architectures", "transformers_version", "hidden_size"}
 _OBJECT_BASED = re.compile(r"ckpt-\d+\.index")  # as `tf.train.CheckpointManager` names files
+_HUB_NAME = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")  # MODEL or OWNER/MODEL
+_GZIP_BITS = 31  # zlib's largest window, in a file of gzip
+# With one of these among them, files of text are those of a preset or another model.
+_MODEL_FILES = {
+    *("metadata.json", "task.json", "tokenizer.json", "preprocessor.json", "golden.json"),
+    *(PRESET_CONFIG, RUN_CONFIG, "vocab.txt"),
+}
+_MODEL_ENDINGS = (".h5", ".npz", ".safetensors", ".bin", ".pt")
 _HUGGING_FACE_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -169,6 +180,7 @@ class Found(NamedTuple):
     what: str  # in words, with an article: `"a checkpoint of TensorFlow 1"`
     advice: str  # what to do to get a preset of it
     records_of: str = ""  # task of the records that lie there, or `PRETRAINING_RECORDS`
+    is_text: bool = False  # of which records can be written
 
     def __str__(self) -> str:
         """What it is, as a predicate."""
@@ -209,6 +221,16 @@ def prepare_command(task: str) -> str:
     return f"`spanbert-tf prepare {_PREPARE.get(task, task)}`"
 
 
+def _prepare_of(source: str, task: str) -> str:
+    """How records are written of a file of text, or of a pattern of such."""
+    command = "TASK" if task == ANY_TASK else _PREPARE.get(task, task).partition("`")[0]
+    read_by = "--vocabulary FILE" if task == PRETRAINING_RECORDS else "--preset PRESET"
+    return (
+        f"write such with `spanbert-tf prepare {command} {read_by} --input {shlex.quote(source)} "
+        "--output RECORDS` (--help shows its other options)"
+    )
+
+
 def refuse_other_records(directory: str, task: str) -> None:
     """Refuses a directory that holds something else than the records of a task.
 
@@ -219,18 +241,24 @@ def refuse_other_records(directory: str, task: str) -> None:
     Raises:
         BadInputError: it does; the message says what it holds and what to do.
     """
-    if not os.path.isdir(directory):
+    if not os.path.exists(directory):
         return
+    wanted = _records_name(task)
+    if os.path.isfile(directory):
+        raise BadInputError(f"{directory}: is a file, not {wanted}; {_prepare_of(directory, task)}")
     names = os.listdir(directory)
     if info_file(task) in names and RUN_CONFIG not in names:
         return
-    wanted = _records_name(task)
     advice = f"write such with {prepare_command(task)}"
     if _class_of_preset(directory):
         raise BadInputError(f"{directory}: is a preset, not {wanted}; {advice}")
     found = look_into(directory)
     if task == ANY_TASK and (found is None or found.records_of not in ("", PRETRAINING_RECORDS)):
         return  # the caller knows the tasks
+    if found is not None and found.is_text:
+        is_read_whole = task == PRETRAINING_RECORDS
+        source = _in(directory, "*" if is_read_whole else _visible_files(directory, names)[0])
+        advice = _prepare_of(source, task)
     if found is None:
         raise BadInputError(
             f"{directory}: holds no {wanted} ({info_file(task)} is missing); {advice}"
@@ -265,6 +293,26 @@ def _convert(source_format: str, path: str) -> str:
     return f"`spanbert-tf convert --from {source_format} --to keras {path} PRESET` makes one of it"
 
 
+def convert_keras_command(preset: str) -> str:
+    """What to do with a preset of KerasHub's own classes."""
+    return _convert("keras", preset)
+
+
+def download_commands(name: str) -> str | None:
+    """How a model of the Hugging Face Hub becomes a preset; `None`: no model has such a name.
+
+    Args:
+        name: `MODEL` or `OWNER/MODEL`, also after `hf://`.
+    """
+    name = name.removeprefix("hf://")
+    if not _HUB_NAME.fullmatch(name):
+        return None
+    directory = name.rpartition("/")[2]
+    return (
+        f"`hf download {name} --local-dir {directory}`, then {_convert('huggingface', directory)}"
+    )
+
+
 def _in(path: str, *names: str) -> str:
     return os.path.join(path, *names)
 
@@ -288,7 +336,10 @@ def _class_of_preset(directory: str) -> str | None:
 def look_into(path: str) -> Found | None:
     """What a directory holds that is no preset; the first that fits, from sure to unsure."""
     names = os.listdir(path)
-    looks = _run, _hugging_face, _checkpoint, _saved_model, _data_set, _records, _above, _masked
+    looks = (
+        *(_run, _hugging_face, _checkpoint, _saved_model, _data_set, _records, _above, _masked),
+        _texts,
+    )
     for look in looks:
         if found := look(path, names):
             return found
@@ -373,6 +424,43 @@ def _masked(path: str, names: list[str]) -> Found | None:
             if masked := _masked_records(file.read(HEAD_SIZE)):
                 return Found(f"a directory with {masked}", "name the directory of a preset")
     return None
+
+
+def _texts(path: str, names: list[str]) -> Found | None:
+    """A folder of text, by its first files; hidden ones are not looked at."""
+    files = _visible_files(path, names)
+    is_of_model = any(name in _MODEL_FILES or name.endswith(_MODEL_ENDINGS) for name in files)
+    if not files or is_of_model or not all(_is_text(_in(path, name)) for name in files[:3]):
+        return None
+    advice = (
+        "name the directory of a preset; to train one on this text, begin with `spanbert-tf "
+        f"prepare vocabulary --input '{_in(path, '*')}' --vocabulary-size 30000`"
+    )
+    return Found("a folder of text", advice, is_text=True)
+
+
+def _visible_files(path: str, names: list[str]) -> list[str]:
+    """The names of the files in a directory, but for hidden ones."""
+    return [
+        name
+        for name in sorted(names)
+        if not name.startswith(".") and os.path.isfile(_in(path, name))
+    ]
+
+
+def _is_text(path: str) -> bool:
+    """Whether a file begins with text, in UTF-8 and perhaps inside gzip."""
+    with open(path, "rb") as file:
+        head = file.read(HEAD_SIZE)
+    try:
+        if head.startswith(_GZIP_MAGIC):
+            head = zlib.decompressobj(wbits=_GZIP_BITS).decompress(head, HEAD_SIZE)
+        if not head or _known_binary(head):
+            return False
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
+    except (zlib.error, UnicodeDecodeError):
+        return False
+    return True
 
 
 def _file(path: str) -> Found | None:

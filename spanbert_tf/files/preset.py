@@ -21,11 +21,16 @@ from spanbert_tf.files.contents import check_own_files, is_file_name
 from spanbert_tf.files.hdf5 import FREE_BYTES, check_layout
 from spanbert_tf.files.kinds import PRESET_CONFIG
 from spanbert_tf.files.outputs import is_remote
-from spanbert_tf.files.preset_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, find_preset_file
+from spanbert_tf.files.preset_files import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    TOKENIZER_CONFIG,
+    find_preset_file,
+)
 from spanbert_tf.files.text_files import is_unicode, parse_json
 
 TASK_CONFIG = "task.json"
-TOKENIZER_CONFIG, PREPROCESSOR_CONFIG = "tokenizer.json", "preprocessor.json"
+PREPROCESSOR_CONFIG = "preprocessor.json"
 DESCRIPTIONS = (PRESET_CONFIG, TOKENIZER_CONFIG, TASK_CONFIG, PREPROCESSOR_CONFIG)
 _ENCODER_WEIGHTS, _TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
 _INDEX = "model.weights.json"  # of the files of an encoder that is saved in several

@@ -12,7 +12,7 @@ import numpy as np
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.contents import sha256
 from spanbert_tf.files.hdf5 import FREE_BYTES, MAX_RATIO
-from spanbert_tf.files.kinds import PRESET_CONFIG
+from spanbert_tf.files.kinds import PRESET_CONFIG, download_commands
 from spanbert_tf.files.outputs import OutputKind, is_remote
 
 _HEADERS = {
@@ -29,18 +29,20 @@ HEADS_FILE = "pretraining_heads.npz"
 GOLDEN_FILE = "golden.json"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 CARD_FILE = "README.md"
+TOKENIZER_CONFIG, TOKENIZER_VOCABULARY = "tokenizer.json", "assets/tokenizer/vocabulary.txt"
 PRESET_KIND = OutputKind(
     "a preset",
     GOLDEN_FILE,
     (
         CARD_FILE,
-        *(f"{name}.json" for name in ("config", "metadata", "task", "tokenizer", "preprocessor")),
+        TOKENIZER_CONFIG,
+        *(f"{name}.json" for name in ("config", "metadata", "task", "preprocessor")),
         HEADS_FILE,
         ADAPTER_CONFIG,
         ADAPTER_WEIGHTS,
         "*.weights.h5",
         "*.weights.json",
-        "assets/tokenizer/vocabulary.txt",
+        TOKENIZER_VOCABULARY,
     ),
 )
 _SPAN_POSITIONS = "span_boundary_head/position_embedding/embeddings"
@@ -85,11 +87,10 @@ def describe_missing(preset: str, error: Exception) -> str:
     """What to tell the user about a preset that is not there."""
     if is_remote(preset):
         return f"{preset}: no preset ({reason(error)}); check the name and the network"
-    return (
-        f"{preset}: no preset: no such directory, and no name that KerasHub can load; download a "
-        "model of the HuggingFace Hub, and `spanbert-tf convert --from huggingface --to keras` it "
-        "first"
-    )
+    advice = "name the directory of a preset"
+    if download := download_commands(preset):
+        advice = f"for a model of the Hugging Face Hub, {download}"
+    return f"{preset}: no preset: no such directory, and no name that KerasHub can load; {advice}"
 
 
 def golden_digest(preset: str) -> str | None:

@@ -9,7 +9,7 @@ from typing import Protocol
 import keras_hub
 from keras_hub.src.utils import preset_utils
 
-from spanbert_tf.data.manifest import VOCABULARY_FILE, vocabulary_hash
+from spanbert_tf.data.manifest import vocabulary_hash
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.preset_files import describe_missing
 from spanbert_tf.layers import weights_are_loaded
@@ -200,13 +200,11 @@ def checked_tokenizer(
         raise MismatchError(
             f"{preset}: its text is {tokenizer.casing.describe()}, that of the records in {data} "
             f"{info.casing.describe()} (lowercase, strip_accents); write the records again with "
-            f"{tokenizer.casing.options()}"
+            f"--preset {preset}"
         )
     if vocabulary_hash(tokenizer.get_vocabulary()) != info.vocabulary_hash:
         raise MismatchError(
             f"{preset}: its vocabulary is not that of the records in {data} (vocabulary_hash); "
-            "write the records again with --vocabulary "
-            f"{os.path.join(preset, 'assets', 'tokenizer', 'vocabulary.txt')}, not "
-            f"{os.path.join(data, VOCABULARY_FILE)}"
+            f"write the records again with --preset {preset}"
         )
     return tokenizer

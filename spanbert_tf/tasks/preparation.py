@@ -17,7 +17,8 @@ from spanbert_tf.files.outputs import OutputKind, check_output
 from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.files.writing import write_directory, write_text
 from spanbert_tf.terminal import print_line
-from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds, check_case, load_vocabulary
+from spanbert_tf.text.chosen_vocabulary import chosen_vocabulary
+from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds
 
 
 class Row(NamedTuple):
@@ -103,8 +104,9 @@ def write_task_records(
     maker: RowMaker,
     output: str,
     *,
-    vocabulary: str,
-    lowercase: bool,
+    preset: str | None = None,
+    vocabulary: str | None = None,
+    lowercase: bool | None = None,
     strip_accents: bool | None = None,
     sequence_length: int,
     overwrite: bool = False,
@@ -114,9 +116,10 @@ def write_task_records(
     Args:
         maker: makes the rows.
         output: directory, new or empty.
-        vocabulary: path of a WordPiece vocabulary.
-        lowercase: lower-case the text; must suit the vocabulary.
-        strip_accents: and strip accents; `None`: where it is lower-cased.
+        preset: as for `chosen_vocabulary`; the preset that is to be fine-tuned.
+        vocabulary: as for `chosen_vocabulary`.
+        lowercase: as for `chosen_vocabulary`.
+        strip_accents: as for `chosen_vocabulary`.
         sequence_length: positions of a row at most.
         overwrite: whether earlier records of the kind may be replaced.
 
@@ -124,17 +127,18 @@ def write_task_records(
         The manifest that was written.
 
     Raises:
-        BadInputError: the input or the vocabulary cannot be used, or the output exists or cannot
-            be written.
+        BadInputError: the input, the preset or the vocabulary cannot be used, or the output exists
+            or cannot be written.
+        ConfigurationError: neither a preset nor a vocabulary is given, or both are.
         MismatchError: the vocabulary is not of the stated case.
     """
     started = time.monotonic()
     info_class = maker.info_class
     kind = OutputKind(maker.title, info_class.file_name(), info_class.needed_files())
     output = check_output(output, kind, overwrite=overwrite)
-    pieces = load_vocabulary(vocabulary)
-    casing = Casing.of(lowercase, strip_accents)
-    check_case(pieces, vocabulary, casing)
+    pieces, casing = chosen_vocabulary(
+        preset=preset, vocabulary=vocabulary, lowercase=lowercase, strip_accents=strip_accents
+    )
     written: list[TaskManifest] = []
 
     def write(unfinished: str) -> None:

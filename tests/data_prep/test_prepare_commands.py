@@ -1,5 +1,6 @@
 """The commands as a user runs them: one-line errors, and outputs whole or not at all."""
 
+import json
 import os
 import runpy
 import signal
@@ -12,6 +13,7 @@ import pytest
 
 from data_prep.cli import prepare
 from spanbert_tf.cli import main
+from spanbert_tf.files.kinds import info_file
 
 # Runs a command under limits of the size of a file, one after the other.
 FULL_DISK = textwrap.dedent(
@@ -163,3 +165,144 @@ def test_the_package_shows_nothing_of_tensorflow():
         env=environment,
     )
     assert (result.returncode, result.stderr) == (0, "")
+
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+MARKERS = [f"[unused{number}]" for number in range(1, 20)]
+PIECES = [*SPECIAL, *MARKERS, "ann", "café", "has", "the", "cat", ".", "who", "?"]
+CROSSRE = {"doc_key": "a", "sentence": ["ann", "has"], "ner": [[0, 0, "PER"]]}
+TACRED = [
+    {"id": "a", "token": ["ann", "has", "cat"], "relation": "owns", "subj_type": "PER",
+     "obj_type": "CAT", "subj_start": 0, "subj_end": 0, "obj_start": 2, "obj_end": 2},
+]  # fmt: skip
+SQUAD = {"data": [{"title": "", "paragraphs": [{"context": "ann has the cat", "qas": [
+    {"id": "a", "question": "who ?", "answers": [{"text": "ann", "answer_start": 0}]}]}]}],
+    "version": "1.1"}  # fmt: skip
+MRQA = {"id": "", "context": "ann has the cat", "context_tokens": [["ann", 0]], "qas": [
+    {"qid": "a", "question": "who ?", "question_tokens": [["who", 0]], "answers": ["ann"],
+     "detected_answers": [{"text": "ann", "char_spans": [[0, 2]], "token_spans": [[0, 0]]}]},
+]}  # fmt: skip
+COREFERENCE = {"doc_key": "nw/a_0", "sentences": [["ann", "has", "ann"]], "speakers": [["-"] * 3],
+               "clusters": [[[0, 0], [2, 2]]]}  # fmt: skip
+# Command → its further options, the content of its file, and the task of its records.
+COMMANDS = {
+    "squad": ("", json.dumps(SQUAD), "question_answering"),
+    "mrqa": ("--allow-missing-header", json.dumps(MRQA), "question_answering"),
+    "glue": ("--task sst2", "sentence\tlabel\nthe cat\t1\nann\t0\n", "text_classification"),
+    "classification": (
+        *("--text-column text --label-column label --format csv", "text,label\nthe cat,a\nann,b\n"),
+        "text_classification",
+    ),
+    "coreference": ("", json.dumps(COREFERENCE), "coreference"),
+    "tacred": ("", json.dumps(TACRED), "relation_extraction"),
+    "semeval2010": (
+        *("", '1\t"<e1>ann</e1> has the <e2>cat</e2>."\nOther\nComment:\n\n'),
+        "relation_extraction",
+    ),
+    "named_entities": ("--format conll", "ann B-PER\nhas O\n", "named_entities"),
+    "pretraining": ("", "ann has the cat. " * 40, "pretraining"),
+}
+
+
+def write_preset_to_read(directory, vocabulary=PIECES, **config):
+    """What `prepare` reads of a preset, as `save_to_preset` writes it."""
+    (directory / "assets" / "tokenizer").mkdir(parents=True)
+    pieces = "".join(f"{piece}\n" for piece in vocabulary)
+    (directory / "assets" / "tokenizer" / "vocabulary.txt").write_text(pieces)
+    encoder = {"class_name": "SpanBertBackbone", "config": {}}
+    (directory / "config.json").write_text(json.dumps(encoder))
+    tokenizer = {"class_name": "SpanBertTokenizer", "config": config}
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return directory
+
+
+def prepare_arguments(command, directory):
+    options, content, task = COMMANDS[command]
+    # The layouts of MRQA and coreference are told by their endings.
+    source = directory / {"mrqa": "in.jsonl", "coreference": "in.jsonl"}.get(command, "in.txt")
+    source.write_text(content)
+    return ["prepare", command, "--input", str(source), *options.split()], info_file(task)
+
+
+def test_all_commands_that_write_records_are_tried():
+    assert {*COMMANDS} == {*prepare.commands} - {"vocabulary", "repair", "toy"}
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_preset_tells_vocabulary_and_casing(command, tmp_path, capfd):
+    """The same records, byte for byte, as with the options that say the same."""
+    preset = write_preset_to_read(tmp_path / "preset", lowercase=True, strip_accents=False)
+    arguments, info = prepare_arguments(command, tmp_path)
+    vocabulary = str(preset / "assets" / "tokenizer" / "vocabulary.txt")
+    same = ["--vocabulary", vocabulary, "--lowercase", "--keep-accents"]
+    for name, options in {"one": ["--preset", str(preset)], "other": same}.items():
+        status, errors = run([*arguments, *options, "--output", str(tmp_path / name)], capfd)
+        assert status == 0, errors
+    found, expected = ((tmp_path / name / info).read_bytes() for name in ("one", "other"))
+    assert found == expected
+    described = json.loads(found)
+    assert (described["lowercase"], described["strip_accents"]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("", "give --preset (the one to train, which tells vocabulary and casing), or --vocab"),
+        ("--preset {preset} --vocabulary v.txt", "give either --preset or --vocabulary: a preset"),
+        ("--preset {preset} --lowercase", "--preset tells the casing; leave out --lowercase, --"),
+        ("--cased --preset {preset}", "--preset tells the casing; leave out --lowercase, --cased"),
+        ("--preset {preset} --keep-accents", "--preset tells the casing; leave out --lowercase"),
+        ("--preset no-preset", "no-preset: no preset: no such directory, and no name that KerasH"),
+        ("--preset {vocabulary}", "{vocabulary}: is a file of a preset"),
+    ],
+)
+@pytest.mark.parametrize("command", ["named_entities", "coreference", "pretraining"])
+def test_a_preset_or_a_vocabulary_is_given(command, options, message, tmp_path, capfd):
+    preset = write_preset_to_read(tmp_path / "preset", lowercase=True)
+    names = {"preset": preset, "vocabulary": preset / "tokenizer.json"}
+    arguments, _ = prepare_arguments(command, tmp_path)
+    words = [word.format(**names) for word in options.split()]
+    status, errors = run([*arguments, *words, "--output", str(tmp_path / "out")], capfd)
+    assert status == 2
+    (line,) = errors.splitlines()
+    assert line.startswith(f"spanbert-tf: {message.format(**names)}")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", None, "tokenizer.json is missing; copy the preset again"),
+        ("tokenizer.json", "{", "not JSON"),
+        ("tokenizer.json", '{"class_name": "SpanBertTokenizer", "config": {}}', "lowercase: is mi"),
+        (
+            "tokenizer.json",
+            '{"class_name": "BertTokenizer", "config": {"lowercase": true}}',
+            "`spanbert-tf convert --from keras --to keras {preset} PRESET` makes one of it",
+        ),
+        ("assets/tokenizer/vocabulary.txt", "a\n", "lacks [PAD]"),
+    ],
+)
+def test_a_preset_that_tells_no_vocabulary_is_named(name, content, message, tmp_path, capfd):
+    preset = write_preset_to_read(tmp_path / "preset", lowercase=True)
+    (preset / name).unlink()
+    if content is not None:
+        (preset / name).write_text(content)
+    arguments, _ = prepare_arguments("named_entities", tmp_path)
+    output = str(tmp_path / "out")
+    status, errors = run([*arguments, "--preset", str(preset), "--output", output], capfd)
+    assert status == 2
+    (line,) = errors.splitlines()
+    assert line.startswith(f"spanbert-tf: {preset}")
+    assert message.format(preset=preset) in line
+
+
+def test_the_casing_of_a_preset_counts_whatever_its_vocabulary_looks_like(tmp_path, capfd):
+    """That of a Chinese encoder: cased, and without an upper-case letter."""
+    preset = write_preset_to_read(tmp_path / "preset", lowercase=False)
+    arguments, info = prepare_arguments("named_entities", tmp_path)
+    output = tmp_path / "out"
+    status, errors = run([*arguments, "--preset", str(preset), "--output", str(output)], capfd)
+    assert status == 0, errors
+    assert json.loads((output / info).read_text())["lowercase"] is False

@@ -40,6 +40,7 @@ def _commands(group=cli, prefix=()):
         "import spanbert_tf",
         "import data_prep",
         "import spanbert_tf.cli",
+        "import spanbert_tf.text.chosen_vocabulary",
         *(
             f"import spanbert_tf.cli; spanbert_tf.cli.main({[*command, '--help']!r})"
             for command in [(), *_commands()]
@@ -299,6 +300,8 @@ def test_so_is_one_of_ones_own_with_what_is_set(name, load, key, tmp_path, capsy
     ("words", "line"),
     [
         (["--show", "spanbert_bsae"], "--show: spanbert_bsae is neither a file nor a shipped"),
+        (["--show", "SpanBERT-base"], "nearest is spanbert_base; `spanbert-tf configs` lists them"),
+        (["--show", "mine/squad-v1.yaml"], "the nearest is squad_v1; `spanbert-tf configs` lists"),
         (["--set", "training.steps=1"], "--set needs --show"),
         (["--show", "spanbert_base", "--set", "training.stepps=1"], "training.stepps"),
     ],

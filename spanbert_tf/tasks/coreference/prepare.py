@@ -5,9 +5,9 @@ import click
 from spanbert_tf.command_line import (
     OUTPUT_PATH,
     WritingCommand,
-    case_options,
     follow_links_option,
     overwrite_option,
+    vocabulary_options,
 )
 
 
@@ -21,7 +21,7 @@ from spanbert_tf.command_line import (
     help="CoNLL-2012 (*_conll), jsonlines of the original code, or GUM files; again for more.",
 )
 @follow_links_option
-@click.option("--vocabulary", required=True, metavar="FILE")
+@vocabulary_options
 @click.option("--output", required=True, type=OUTPUT_PATH, metavar="DIR")
 @click.option(
     "--sequence-length",
@@ -42,7 +42,6 @@ from spanbert_tf.command_line import (
     type=click.IntRange(min=1),
     help="Trained at once.  [default: the original's: 11 of 128, 5 of 256, 3 of 384 or 512]",
 )
-@case_options
 @overwrite_option
 def prepare_coreference(
     patterns: tuple[str, ...], follow_links: bool, output: str, **options: object

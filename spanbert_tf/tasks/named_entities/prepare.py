@@ -10,9 +10,10 @@ from spanbert_tf.command_line import WritingCommand, record_options
 @click.option(
     "--format",
     "file_format",
-    type=click.Choice(["conll2003", "jsonlines", "crossre"]),
+    type=click.Choice(["conll", "conll2003", "jsonlines", "crossre"]),
     required=True,
-    help="Columns in BIO or BIOES; JSON lines with spans of characters; CrossRE's own.",
+    help="Columns, the tag in BIO or BIOES the last (conll, conll2003: the same); JSON lines with "
+    "spans of characters; CrossRE's own.",
 )
 def prepare_named_entities(
     input_path: str, output: str, file_format: str, **options: object

@@ -197,6 +197,7 @@ def read_crossre(path: str) -> SentenceSet:
 
 
 READERS: Mapping[str, Callable[[str], SentenceSet]] = {
+    "conll": read_conll2003,
     "conll2003": read_conll2003,
     "jsonlines": read_entity_lines,
     "crossre": read_crossre,

@@ -78,8 +78,8 @@ def write_questions(
         questions: questions of one file.
         output: directory, new or empty.
         options: options of the rows.
-        **others: as for `write_task_records`: `vocabulary`, `lowercase`, `strip_accents` and
-            `overwrite`.
+        **others: as for `write_task_records`: `preset`, or `vocabulary`, `lowercase` and
+            `strip_accents`; `overwrite`.
 
     Returns:
         The manifest that was written. Its `counts` tell `questions`, `contexts`, `windows`, their

@@ -200,7 +200,6 @@ def write_relations(
     output: str,
     *,
     training: RelationSet | None = None,
-    vocabulary: str,
     entities: EntityMode = "masked",
     sequence_length: int = 128,
     **options: Any,
@@ -213,10 +212,9 @@ def write_relations(
         raise BadInputError(
             f"{training.path}: has no relations to learn; give the training set as --training-input"
         )
-    maker = RelationRows(relations, training, entities, vocabulary)
-    return write_task_records(
-        maker, output, vocabulary=vocabulary, sequence_length=sequence_length, **options
-    )
+    source = options.get("preset") or options.get("vocabulary")
+    maker = RelationRows(relations, training, entities, source)
+    return write_task_records(maker, output, sequence_length=sequence_length, **options)
 
 
 class RelationRows(RowMaker):

@@ -48,7 +48,7 @@ def write_labelled_texts(
         sequence_length: positions of a row at most (SpanBERT, appendix B: 128); of a pair the
             longer text is trimmed first.
         segment_aware: whether rows tell SegaBERT's positions.
-        **options: as for `write_task_records`: `vocabulary`, `lowercase` and so on.
+        **options: as for `write_task_records`: `preset`, `vocabulary` and so on.
 
     Returns:
         The manifest that was written. Its `counts` tell `rows`, `training_rows`, `tokens`,

@@ -287,8 +287,9 @@ def test_a_misspelt_base_of_either_kind_is_told_the_names_of_both(tmp_path):
     with pytest.raises(ConfigurationError) as raised:
         resolved_text(str(path), load_task_config)
     line = f"{path}: line 1: squad_v11 is neither a file nor one of "
-    names = str(raised.value).removeprefix(line).split(", ")
-    assert names == [*shipped_names("pretrain"), *shipped_names("finetune")]
+    names, _, nearest = str(raised.value).removeprefix(line).partition("; ")
+    assert nearest == "the nearest is squad_v1"
+    assert names.split(", ") == [*shipped_names("pretrain"), *shipped_names("finetune")]
 
 
 def test_a_base_of_the_other_kind_is_refused(tmp_path):

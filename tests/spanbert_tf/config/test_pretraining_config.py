@@ -180,6 +180,7 @@ def test_override_of_wrong_key_or_type(override, message):
         ("", "holds no mapping"),
         ("base: [1]\n", "line 1: base must be a name or a path"),
         ("base: nowhere\n", "line 1: nowhere is neither a file nor one of"),
+        ("base: spanbert_bsae\n", "; the nearest is spanbert_base"),
         ("base: mine.yaml\n", "is its own base"),
         ("model:\n  num_heads: 5\n", "model.hidden_dim: 768 is no multiple of model.num_heads"),
         ("model:\n  dropout: 1.0\n", "model.dropout: 1.0 must be less than 1"),

@@ -1,5 +1,6 @@
 """What was given for a preset or for records is recognised, by every command and class alike."""
 
+import gzip
 import io
 import json
 import pathlib
@@ -13,6 +14,7 @@ import tensorflow as tf
 
 from spanbert_tf.cli import main
 from spanbert_tf.config import load_run_config
+from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.conversion.keras_presets import read_keras
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError
@@ -30,6 +32,7 @@ from spanbert_tf.presets.loading import load_checked
 from spanbert_tf.tasks.named_entities.records import NamedEntitiesInfo
 from spanbert_tf.tasks.prediction import Predictor
 from spanbert_tf.tasks.task import task_of_records
+from spanbert_tf.text.chosen_vocabulary import load_vocabulary_of_preset
 
 HUGGING_FACE = {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 8}
 OLD_HUGGING_FACE = {"hidden_size": 8, "num_attention_heads": 2, "vocab_size": 9}  # SpanBERT's own
@@ -156,6 +159,18 @@ KINDS = {
         {"config.json": HUGGING_FACE, "model.safetensors": ""},
         *("model.safetensors", "is a file in a BERT model of Hugging Face", "keras {parent} "),
     ),
+    "texts": (
+        {"a.txt": "Some words.", "b.txt.gz": gzip.compress("Some words, é.".encode())},
+        *("", "is a folder of text, no preset", "prepare vocabulary --input '{path}/*' --vocab"),
+    ),
+    "a file of text": (
+        {"a.txt": "Some words."},
+        *("a.txt", "is a file in a folder of text, no preset", "--input '{parent}/*' --vocabular"),
+    ),
+    "part of a preset": (
+        {"tokenizer.json": {}, "metadata.json": {}},
+        *("", "no preset: config.json is missing", "name the directory of a preset"),
+    ),
     "nothing": ({}, "", "is an empty directory", "name the directory of a preset"),
     "something": ({"notes.md": ""}, "", "no preset: config.json is missing", "name the directory"),
 }
@@ -248,13 +263,54 @@ def test_every_command_says_the_same(tmp_path, capsys, arguments):
         ({"config.yaml": "", "named_entities_info.json": {}}, "is the directory of a run that"),
         ({"config.json": PRESET}, "is a preset, not records of named entities; write such"),
         ({"train.txt": ""}, "holds no records of named entities (named_entities_info.json is miss"),
+        (
+            {"train.txt": "ann B-PER"},
+            "is a folder of text, not records of named entities; write such with `spanbert-tf "
+            "prepare named_entities --preset PRESET --input {path}/train.txt --output RECORDS` ",
+        ),
     ],
 )
 def test_other_records_are_named(tmp_path, files, message):
     written(tmp_path, files)
     with pytest.raises(BadInputError) as error:
         NamedEntitiesInfo.load(str(tmp_path))
-    assert str(error.value).startswith(f"{tmp_path}: {message}")
+    expected = f"{tmp_path}: {message.replace('{path}', str(tmp_path))}"
+    assert str(error.value).startswith(expected)
+
+
+def test_a_file_in_place_of_records_is_named(tmp_path, capsys):
+    path = tmp_path / "train.jsonl"
+    path.write_text("{}")
+    words = f"finetune --config mnli --preset p --data {path} --output {tmp_path / 'run'}"
+    for command, task in (
+        (words, "classification"),
+        (f"evaluate --baseline --data {path}", "TASK"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(command.split())
+        assert end.value.code == 2
+        advice = f"`spanbert-tf prepare {task} --preset PRESET --input {path} --output RECORDS`"
+        error = capsys.readouterr().err
+        assert f"{path}: is a file, not records of " in error
+        assert advice in error
+
+
+@pytest.mark.parametrize("name", ["bert-base-cased", "google-bert/bert-base-cased"])
+def test_a_name_of_the_hub_leads_to_its_download(tmp_path, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    steps = (
+        f"`hf download {name} --local-dir bert-base-cased`, then `spanbert-tf convert --from "
+        "huggingface --to keras bert-base-cased PRESET`"
+    )
+    for use in (
+        load_vocabulary_of_preset,
+        Predictor,
+        lambda name: convert_checkpoint("huggingface", "keras", name, "preset"),
+    ):
+        with pytest.raises(BadInputError) as error:
+            use(name)
+        assert str(error.value).startswith(f"{name}: no ")
+        assert steps in str(error.value)
 
 
 def test_where_any_task_will_do_other_records_are_named(tmp_path):

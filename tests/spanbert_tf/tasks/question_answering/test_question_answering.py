@@ -91,7 +91,7 @@ def test_questions_with_their_accents_are_no_questions_for_a_model_without(
         strip_accents=False,
         options=QuestionOptions(sequence_length=32),
     )
-    with pytest.raises(MismatchError, match=r"write the records again with --lowercase$"):
+    with pytest.raises(MismatchError, match=r"write the records again with --preset "):
         load_task_model(str(finished[0] / "preset"), [open_records(tmp_path / "kept")])
 
 

@@ -1,0 +1,103 @@
+"""The vocabulary and the casing that records are written with: a preset's, or those of options."""
+
+import dataclasses
+import os
+from typing import NotRequired
+
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+
+from spanbert_tf.command_line import check_vocabulary_options
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.kinds import convert_keras_command, refuse_no_preset
+from spanbert_tf.files.preset_files import (
+    TOKENIZER_CONFIG,
+    TOKENIZER_VOCABULARY,
+    describe_missing,
+    find_preset_file,
+)
+from spanbert_tf.files.text_files import parse_json
+from spanbert_tf.text.vocabulary import Casing, check_case, load_vocabulary
+
+_TOKENIZER = "SpanBertTokenizer"
+
+
+class _TokenizerConfig(TypedDict):
+    lowercase: bool
+    strip_accents: NotRequired[bool | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class _SavedTokenizer:
+    """What is read of `tokenizer.json`."""
+
+    class_name: str
+    config: _TokenizerConfig
+
+
+def chosen_vocabulary(
+    *,
+    preset: str | None,
+    vocabulary: str | os.PathLike | None,
+    lowercase: bool | None,
+    strip_accents: bool | None,
+) -> tuple[list[str], Casing]:
+    """The vocabulary of records, and what is done to their text.
+
+    Args:
+        preset: the preset to train, which tells both; or `None`.
+        vocabulary: path of a WordPiece vocabulary, in place of a preset.
+        lowercase: whether to lower-case the text, which must suit the vocabulary; `None`: it stays
+            as it is.
+        strip_accents: whether to strip accents as well; `None`: where the text is lower-cased.
+
+    Raises:
+        BadInputError: the preset or the vocabulary cannot be used.
+        ConfigurationError: neither a preset nor a vocabulary is given, or both are, or a casing
+            beside a preset.
+        MismatchError: the vocabulary is not of the stated case.
+    """
+    check_vocabulary_options(preset, vocabulary, lowercase, strip_accents)
+    if preset is not None:
+        return load_vocabulary_of_preset(preset)  # the model learned the two together
+    pieces = load_vocabulary(vocabulary)
+    casing = Casing.of(bool(lowercase), strip_accents)
+    check_case(pieces, vocabulary, casing)
+    return pieces, casing
+
+
+def load_vocabulary_of_preset(preset: str) -> tuple[list[str], Casing]:
+    """The vocabulary of a preset's tokenizer, and what it does to text; no model is built.
+
+    Args:
+        preset: directory, or another name that `from_preset` takes.
+
+    Raises:
+        BadInputError: there is no preset of that name, its tokenizer is of another project, or one
+            of the two files is missing or damaged.
+    """
+    refuse_no_preset(preset)
+    config_path = _find(preset, TOKENIZER_CONFIG)
+    with open(config_path, "rb") as file:
+        text = file.read()
+    saved = parse_json(text, _SavedTokenizer, config_path, "copy the preset again")
+    if saved.class_name != _TOKENIZER:
+        raise BadInputError(
+            f"{preset}: its tokenizer is a {saved.class_name}, not a {_TOKENIZER}; "
+            f"{convert_keras_command(preset)}"
+        )
+    try:
+        casing = Casing.of(saved.config["lowercase"], saved.config.get("strip_accents"))
+    except ValueError as error:
+        raise BadInputError(f"{config_path}: {error}; copy the preset again") from error
+    return load_vocabulary(_find(preset, TOKENIZER_VOCABULARY)), casing
+
+
+def _find(preset: str, name: str) -> str:
+    """The path of a file that every preset with a tokenizer has."""
+    try:
+        path = find_preset_file(preset, name)
+    except (ValueError, OSError, ImportError) as error:
+        raise BadInputError(describe_missing(preset, error)) from error
+    if path is None:
+        raise BadInputError(f"{preset}: {name} is missing; copy the preset again")
+    return path
