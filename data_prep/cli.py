@@ -16,7 +16,9 @@ from spanbert_tf.command_line import (
     overwrite_option,
     vocabulary_options,
 )
+from spanbert_tf.files.written import print_written
 from spanbert_tf.lazy import load
+from spanbert_tf.text.vocabulary import Casing
 
 # Other packages add commands by entry points of this group; the value is a `click.Command`.
 ENTRY_POINTS = "spanbert_tf.prepare"
@@ -125,6 +127,10 @@ def prepare_vocabulary(input_pattern: Sequence[str], output: str, **others: obje
     from data_prep.text.vocabulary import write_vocabulary
 
     write_vocabulary(input_pattern, output, **others)
+    inputs = [word for pattern in input_pattern for word in ("--input", pattern)]
+    casing = Casing.of(others["lowercase"], others["strip_accents"]).options()
+    words = ["--vocabulary", output, *casing.split(), "--output", "records"]
+    print_written(output, ["spanbert-tf", "prepare", "pretraining", *inputs, *words])
 
 
 @click.command("pretraining", cls=_QuotedInput, context_settings=_BEAM_CONTEXT)
@@ -156,12 +162,25 @@ def prepare_pretraining(
 ) -> None:
     """Write pre-training records."""
     from data_prep.beam.writing import write_pretraining_records
+    from spanbert_tf.config import load_config
 
-    write_pretraining_records(
+    info = write_pretraining_records(
         input_pattern,
         annotate=tuple(name for name in annotate.split(",") if name),
         beam_arguments=((f"--runner={runner}",) if runner else ()) + tuple(context.args),
         **others,
+    )
+    output, preset = others["output"], others["preset"]
+    config = "spanbert_base" if preset is None else "continue"
+    data = load_config(config).data
+    wanted = {name: getattr(data, name) for name in ("sequence_length", "sequences")}
+    settings = [f"data.{name}={value}" for name, value in info.differing(wanted).items()]
+    options = ["--config", config, *(["--set", *settings] if settings else [])]
+    begins_with = [] if preset is None else ["--initial-preset", preset]
+    print_written(
+        output,
+        ["spanbert-tf", "inspect", output, *options],
+        ["spanbert-tf", "pretrain", *options, *begins_with, "--data", output, "--output", "run"],
     )
 
 

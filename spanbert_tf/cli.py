@@ -134,7 +134,7 @@ def pretrain(
         import_keras()
         from spanbert_tf.pretraining.job import run_pretraining
 
-        run_pretraining(
+        model = run_pretraining(
             settings,
             data,
             output,
@@ -142,6 +142,13 @@ def pretrain(
             num_devices=devices,
             backend_changed=backend_changed,
         )
+        has_ended, model = model is not None, None  # its memory is needed
+        is_here = settings.training.strategy in ("one_device", "mirrored")
+        if has_ended and is_here and initial_preset and os.environ["KERAS_BACKEND"] != "jax":
+            from spanbert_tf.config.run import PRESET
+            from spanbert_tf.studies.fillings import show_what_was_learned
+
+            show_what_was_learned(initial_preset, os.path.join(output, PRESET), data)
 
 
 @cli.command(cls=SeveralValues)

@@ -3,11 +3,12 @@
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import keras
 import numpy as np
 import rich.table
+from keras_hub.src.utils.preset_utils import TASK_CONFIG_FILE
 
 from spanbert_tf.console import table_console
 from spanbert_tf.conversion.checkpoint import (
@@ -44,6 +45,7 @@ from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.files.contents import check_own_files
 from spanbert_tf.files.outputs import check_output
 from spanbert_tf.files.preset_files import PRESET_KIND
+from spanbert_tf.files.written import print_written
 from spanbert_tf.lazy import load
 from spanbert_tf.models.span_bert_backbone import was_trained
 from spanbert_tf.terminal import print_line
@@ -150,6 +152,18 @@ def convert_checkpoint(
     if num_entries != num_rows:
         print_line(f"vocabulary: {num_entries:,} entries, token embedding: {num_rows:,} rows")
     print_line(f"{destination}: {target_format}, from {source}")
+    print_written(destination, *_next_commands(target_format, destination))
+
+
+def _next_commands(target_format: str, preset: str) -> Iterator[list[str]]:
+    """What can be done with a preset; other formats are read by other programs."""
+    if target_format != "keras":
+        return
+    if os.path.exists(os.path.join(preset, TASK_CONFIG_FILE)):
+        answers = ["--input", "INPUTS", "--output", "predictions.jsonl"]
+        yield ["spanbert-tf", "predict", "--preset", preset, *answers]
+    records = ["--input", "FILE", "--output", "RECORDS"]
+    yield ["spanbert-tf", "prepare", "TASK", "--preset", preset, *records]
 
 
 def with_positions(checkpoint: Checkpoint, positions: str | None) -> Checkpoint:

@@ -184,17 +184,24 @@ class Manifest:
             fitting: `(name, the records' own value)` → the settings that fit it.
         """
         differences, settings = [], []
-        for name, value in wanted.items():
-            found = getattr(self, name)
-            if value is not None and found != value:
-                shown = [v if isinstance(v, str) else json.dumps(v) for v in (found, value)]
-                differences.append(
-                    "data.{} of these records is {}, of the configuration {}".format(name, *shown)
-                )
-                settings += [f"--set {setting}" for setting in fitting(name, found)]
+        for name, found in self.differing(wanted).items():
+            shown = [v if isinstance(v, str) else json.dumps(v) for v in (found, wanted[name])]
+            differences.append(
+                "data.{} of these records is {}, of the configuration {}".format(name, *shown)
+            )
+            settings += [f"--set {setting}" for setting in fitting(name, found)]
         if differences:
             advice = f"write other records, or {' '.join(settings)}"
             raise MismatchError(f"{directory}: {'; '.join(differences)}; {advice}")
+
+    def differing(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """The records' own values where they are not the wanted ones; arguments as above."""
+        found = {name: getattr(self, name) for name in wanted}
+        return {
+            name: value
+            for name, value in found.items()
+            if wanted[name] is not None and value != wanted[name]
+        }
 
     def vocabulary(self, directory: str) -> list[str]:
         """The entries in order of their ids, as `vocab.txt` of a directory has them.

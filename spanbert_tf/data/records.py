@@ -81,6 +81,11 @@ class TaskManifest(Manifest):
         return None
 
     @property
+    def shipped_config(self) -> str | None:
+        """The name of the shipped configuration that fine-tunes for such records, if one does."""
+        return None
+
+    @property
     def num_tokens(self) -> int:
         """Tokens of all rows, special tokens counted."""
         return self.counts["tokens"]

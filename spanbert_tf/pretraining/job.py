@@ -1,7 +1,6 @@
 """Pre-training as a job: records, the pretrainer, and the preset at the end."""
 
 import os
-import shlex
 from collections.abc import Iterable, Mapping
 
 import keras
@@ -11,6 +10,7 @@ from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.config.run import PRESET
 from spanbert_tf.data.manifest import VOCABULARY_FILE, PretrainingManifest
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.files.written import print_written
 from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
 from spanbert_tf.models.keras_hub_presets import weights_digest
 from spanbert_tf.models.pretraining_heads import LOADED
@@ -281,10 +281,15 @@ def print_summary(
     print_line(f"Held-out records after step {step}: {shown}")
     if not show_next_steps:
         return
-    print_line(f"{output}: preset/, checkpoints/, metrics.jsonl, config.yaml")
-    print_line(shlex.join(["tensorboard", "--logdir", os.path.join(output, "logs")]))
     preset = os.path.join(output, PRESET)
-    print_line(shlex.join(["spanbert-tf", "export", "--preset", preset, "--output", "served"]))
+    records = ["--input", "FILE", "--output", "RECORDS"]
+    print_written(
+        output,
+        ["tensorboard", "--logdir", os.path.join(output, "logs")],
+        ["spanbert-tf", "prepare", "TASK", "--preset", preset, *records],
+        ["spanbert-tf", "export", "--preset", preset, "--output", "served"],
+        contents="preset/, checkpoints/, metrics.jsonl, config.yaml",
+    )
 
 
 def _metrics_of(output: str) -> str:

@@ -19,9 +19,11 @@ from spanbert_tf.files.outputs import (
     without_slash,
 )
 from spanbert_tf.files.writing import os_errors, write_directory
+from spanbert_tf.files.written import print_written
 from spanbert_tf.presets.loading import load_preset, load_trained
 from spanbert_tf.serving.runtimes import RUNTIMES, RowExport, largest_difference
 from spanbert_tf.serving.server_files import (
+    README_FILE,
     Manual,
     replace_server_files,
     runtime_readme,
@@ -154,6 +156,7 @@ def export_model(
 
     _write_version(write, write_beside, path, overwrite=overwrite)
     print_line(f"{path}: {' '.join(computed.manual.description.split())}")
+    print_written(path, ["cat", os.path.join(os.path.dirname(path), README_FILE)])
     return path
 
 

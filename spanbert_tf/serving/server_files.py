@@ -68,11 +68,12 @@ Requests are put together where their shapes agree: send rows of a few fixed len
 """
 
 
+README_FILE = "README.md"
 # The last line of each file: a file may be replaced as long as nobody has changed it.
 _SIGNATURES = {
     "models.config": "# Written by spanbert-tf export; sha256 {}",
     "batching_parameters.txt": "# Written by spanbert-tf export; sha256 {}",
-    "README.md": "<!-- Written by spanbert-tf export; sha256 {} -->",
+    README_FILE: "<!-- Written by spanbert-tf export; sha256 {} -->",
 }
 
 
@@ -140,7 +141,7 @@ def runtime_readme(name: str, manual: Manual, program: str) -> str:
 
 def write_readme(directory: str, text: str) -> None:
     """Writes `README.md`, which the next export may replace."""
-    _write_signed(directory, "README.md", escape_lines(text))
+    _write_signed(directory, README_FILE, escape_lines(text))
 
 
 def _write_signed(directory: str, name: str, content: str) -> None:

@@ -77,7 +77,13 @@ def run_grid(
         run = os.path.join(output, name)
         run_config = _with(config, rate, size, epochs, keep_checkpoints)
         scores = run_finetuning(
-            run_config, preset, data, run, validation_data, num_devices=num_devices
+            run_config,
+            preset,
+            data,
+            run,
+            validation_data,
+            num_devices=num_devices,
+            show_next_steps=False,
         )
         if scores is None:
             return None

@@ -6,7 +6,6 @@ language reference and its docstrings; held-out sentences, a word masked, show w
 
 import ast
 import glob
-import itertools
 import os
 import pathlib
 import re
@@ -14,7 +13,6 @@ import shlex
 import sysconfig
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -24,8 +22,7 @@ from data_prep.beam.writing import write_pretraining_records
 from data_prep.text.vocabulary import write_vocabulary
 from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.config.run import PRESET
-from spanbert_tf.data.manifest import SENTENCE_STARTS, VOCABULARY_FILE, PretrainingManifest
-from spanbert_tf.data.rows import parse_records
+from spanbert_tf.data.manifest import VOCABULARY_FILE, PretrainingManifest
 from spanbert_tf.errors import BadInputError, TrainingError
 from spanbert_tf.files.locks import one_writer
 from spanbert_tf.files.outputs import is_lock, without_slash
@@ -35,30 +32,25 @@ from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.pretraining.model import build_pretrainer
 from spanbert_tf.pretraining.span_lengths import count_span_lengths, plot_span_lengths
+from spanbert_tf.studies.fillings import (
+    TOP_K,
+    MaskedSentence,
+    choose_masked_sentences,
+    fill,
+    print_fillings,
+    texts_of,
+)
 from spanbert_tf.supervision import run_child
-from spanbert_tf.tasks.fill_mask import FillMaskGraph
 from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.terminal import print_line
-from spanbert_tf.text.vocabulary import MASK_TOKEN, is_continuation, load_vocabulary
+from spanbert_tf.text.vocabulary import load_vocabulary
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 
 CONFIG = "spanbert_tiny"
 VOCABULARY_SIZE = 2000  # small, so that a short run sees each entry often
 VALIDATION_FRACTION = 0.07  # of some hundred documents
-_NUM_SENTENCES, _TOP_K = 4, 3
 _SKIPPED_DIRECTORIES = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib"})
 _LEAST_WORDS = 6
-_BATCH_SIZE = 64
-_SENTENCE_WORDS = range(8, 21)
-_LEAST_LETTERS = 4
-_COMMON_WORDS = 200  # entries that the training text has most often
-
-
-class MaskedSentence(NamedTuple):
-    """A sentence with one word `[MASK]`, words and marks separated by blanks; and that word."""
-
-    text: str
-    answer: str
 
 
 @one_writer(inside=True)
@@ -106,8 +98,8 @@ def run_quickstart(
     _check_enough(input_pattern, records, config.training.batch_size)
 
     _print_stage("Pre-training")
-    sentences = choose_masked_sentences(records, _NUM_SENTENCES)
-    before = _fill(_untrained_model(config, records), sentences)
+    sentences = choose_masked_sentences(records)
+    before = fill(_untrained_model(config, records), sentences)
     if trained_by:
         options = ["--config", CONFIG, "--data", records, "--output", run]
         if status := run_child([*trained_by, *options]):
@@ -119,12 +111,13 @@ def run_quickstart(
         return
 
     _print_stage("Preset and SavedModel")
-    saved_model = export_preset(preset, served, top_k=_TOP_K)
-    after = _fill(SpanBertMaskedLM.from_preset(preset), sentences)
+    saved_model = export_preset(preset, served, top_k=TOP_K)
+    after = fill(SpanBertMaskedLM.from_preset(preset), sentences)
     _check_saved_model(saved_model, sentences, after)
     print_line("preset and SavedModel, both loaded from disk, fill in the same")
 
-    _print_fillings(sentences, before, after)
+    _print_stage("What the model fills in")
+    print_fillings(sentences, before, after)
     lines = read_metrics(os.path.join(run, METRICS_FILE))
     unigrams = unigram_cross_entropy(config, records)
     _plot_losses(lines, unigrams, os.path.join(output, "losses.png"))
@@ -173,20 +166,10 @@ def _untrained_model(config: PretrainingConfig, records: str) -> SpanBertMaskedL
     return SpanBertMaskedLM(backbone, SpanBertMaskedLMPreprocessor(tokenizer))
 
 
-def _texts(sentences: list[MaskedSentence]) -> tf.Tensor:
-    return tf.constant([sentence.text for sentence in sentences], tf.string)
-
-
-def _fill(model: SpanBertMaskedLM, sentences: list[MaskedSentence]) -> dict[str, np.ndarray]:
-    """`fillings` and `probabilities`, [sentences, 1, _TOP_K]."""
-    filled = tf.function(FillMaskGraph(model, _TOP_K).fill_texts)(_texts(sentences))
-    return {name: values.numpy() for name, values in filled.items()}
-
-
 def _check_saved_model(
     path: str, sentences: list[MaskedSentence], expected: dict[str, np.ndarray]
 ) -> None:
-    served = tf.saved_model.load(path).signatures["serving_default"](texts=_texts(sentences))
+    served = tf.saved_model.load(path).signatures["serving_default"](texts=texts_of(sentences))
     if not np.array_equal(served["fillings"], expected["fillings"]) or not np.allclose(
         served["probabilities"], expected["probabilities"], atol=1e-5
     ):
@@ -212,22 +195,6 @@ def _plot_losses(lines: list[dict[str, float]], unigrams: float, path: str) -> N
 def _print_stage(name: str) -> None:
     print_line()
     print_line(f"== {name}")
-
-
-def _print_fillings(
-    sentences: list[MaskedSentence], before: dict[str, np.ndarray], after: dict[str, np.ndarray]
-) -> None:
-    def show(filled: dict[str, np.ndarray], row: int) -> str:
-        words, shares = filled["fillings"][row, 0], filled["probabilities"][row, 0]
-        pairs = zip(words, shares, strict=True)
-        return ", ".join(f"{word.decode()} {share:.1%}" for word, share in pairs)
-
-    _print_stage("What the model fills in")
-    for row, sentence in enumerate(sentences):
-        print_line(sentence.text)
-        print_line(f"  the text has: {sentence.answer}")
-        print_line(f"  before training: {show(before, row)}")
-        print_line(f"  after: {show(after, row)}")
 
 
 def _print_summary(
@@ -312,53 +279,3 @@ def _is_prose(paragraph: str) -> bool:
     """Whether it reads like a sentence: some words, an end mark, no interpreter's prompt."""
     ends_like_prose = paragraph.endswith((".", ":", "!", "?", ")"))
     return ends_like_prose and len(paragraph.split()) >= _LEAST_WORDS and ">>>" not in paragraph
-
-
-def choose_masked_sentences(directory: str, num_sentences: int) -> list[MaskedSentence]:
-    """The first held-out sentences, each of another record, that have a common word to mask."""
-    info = PretrainingManifest.load(directory)
-    vocabulary = load_vocabulary(f"{directory}/{VOCABULARY_FILE}")
-    candidates = [number for number, piece in enumerate(vocabulary) if _is_long_word(piece)]
-    counts = np.array(info.unigram_counts(directory))
-    common = sorted(candidates, key=lambda number: -counts[number])[:_COMMON_WORDS]
-    words = {vocabulary[number] for number in common}
-    chosen = []
-    for sentences in _records_of_sentences(directory):
-        masked = [_mask_one_word([vocabulary[i] for i in ids], words) for ids in sentences]
-        chosen += [sentence for sentence in masked if sentence is not None][:1]
-        if len(chosen) == num_sentences:
-            break
-    return chosen
-
-
-def _records_of_sentences(directory: str) -> Iterator[list[np.ndarray]]:
-    """For each held-out record the token ids of its whole sentences."""
-    info = PretrainingManifest.load(directory)
-    files = info.files(directory, "validation")
-    for serialized in tf.data.TFRecordDataset(files).batch(_BATCH_SIZE):
-        records = parse_records(serialized, info, (SENTENCE_STARTS,))
-        values, num_starts = (part.numpy() for part in records.lists[SENTENCE_STARTS])
-        for row, token_ids in enumerate(records.token_ids.numpy()):
-            starts = values[row, : num_starts[row]]
-            # The block's first sentence may have begun before it, and its last may go on after.
-            yield [token_ids[start:end] for start, end in itertools.pairwise(starts[1:])]
-
-
-def _mask_one_word(pieces: list[str], words: set[str]) -> MaskedSentence | None:
-    """Masks the one of `words` that is nearest to the middle of a sentence."""
-    joined: list[str] = []
-    for piece in pieces:
-        if is_continuation(piece) and joined:
-            joined[-1] += piece.removeprefix("##")
-        else:
-            joined.append(piece)
-    places = [place for place, word in enumerate(joined) if word in words]
-    if len(joined) not in _SENTENCE_WORDS or not places:
-        return None
-    place = min(places, key=lambda place: abs(place - len(joined) / 2))
-    text = " ".join([*joined[:place], MASK_TOKEN, *joined[place + 1 :]])
-    return MaskedSentence(text, joined[place])
-
-
-def _is_long_word(piece: str) -> bool:
-    return piece.isalpha() and len(piece) >= _LEAST_LETTERS

@@ -14,6 +14,7 @@ from spanbert_tf.data.records import Records, TaskManifest
 from spanbert_tf.errors import BadInputError, MismatchError, reason
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import write_text
+from spanbert_tf.files.written import print_written
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.adapters import Adapter, is_adapter, read_adapter, write_adapter
 from spanbert_tf.models.keras_hub_presets import (
@@ -35,6 +36,7 @@ from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import CheckStop, Evaluated, Job, check_best
 from spanbert_tf.training.run import run
 from spanbert_tf.training.run_directory import ADAPTER
+from spanbert_tf.training.watch import named_precision
 
 LOSS = "loss"  # of an evaluation, beside the official scores
 _PERFECT = 100.0 - 1e-9  # of all tasks' scores that are best where they are highest
@@ -50,6 +52,7 @@ def run_finetuning(
     *,
     num_devices: int | None = None,
     backend_changed: bool = False,
+    show_next_steps: bool = True,
 ) -> dict[str, float] | None:
     """Fine-tunes an encoder for a task, or goes on with a run that was stopped or killed.
 
@@ -62,6 +65,7 @@ def run_finetuning(
             what the task chooses on development data, such as the threshold of SQuAD 2.0.
         num_devices: devices of each machine to use, all by default.
         backend_changed: whether a run of another backend of Keras is to go on from its checkpoint.
+        show_next_steps: whether to print what can be done with the finished run.
 
     Returns:
         The scores; empty without `validation_data`; `None` if a signal ended the run.
@@ -73,7 +77,7 @@ def run_finetuning(
             layers are to be frozen than there are.
         TrainingError: gradients were not finite again and again, or another worker was lost.
     """
-    job = FinetuningJob(config, preset, data, validation_data)
+    job = FinetuningJob(config, preset, data, validation_data, show_next_steps=show_next_steps)
     return run(job, output, num_devices, backend_changed=backend_changed)
 
 
@@ -86,7 +90,10 @@ class FinetuningJob(Job):
         preset: str,
         data: str | Records,
         validation_data: str | Records | None,
+        *,
+        show_next_steps: bool = True,
     ) -> None:
+        self._show_next_steps = show_next_steps
         self._task: Task = load_task(config.task)
         self._data = self._task.open(data)
         self._validation_data = self._task.open(validation_data) if validation_data else None
@@ -288,14 +295,29 @@ class FinetuningJob(Job):
         if self._validation_data:
             write_text(os.path.join(output, SCORES_FILE), json.dumps(scores, indent=1) + "\n")
             said = f"; {remark}" if remark and self.num_steps else ""
-            print_line(f"{self._validation_data}: {shown_scores(scores)}{said}")
+            # Evaluations of the run may have been in another precision.
+            precision = named_precision(self.config.training.precision) and " in float32"
+            print_line(f"{self._validation_data}{precision}: {shown_scores(scores)}{said}")
         written = f"{PRESET}/"
         if self.config.optimizer.lora_rank and not self.config.training.random_weights:
             adapter, digest = os.path.join(output, ADAPTER), self.inputs["--preset"]
             write_adapter(model, adapter, preset=directory, encoder=self._encoder, digest=digest)
             written += f", {ADAPTER}/"
-        print_line(f"{output}: {written}, checkpoints/, metrics.jsonl, {CONFIG_FILE}")
+        contents = f"{written}, checkpoints/, metrics.jsonl, {CONFIG_FILE}"
+        print_written(output, *self._next_commands(directory), contents=contents)
         return scores
+
+    def _next_commands(self, preset: str) -> Iterator[list[str]]:
+        """What can be done with the model."""
+        if not self._show_next_steps:
+            return
+        if self._validation_data:
+            options = ["--preset", preset, "--data", str(self._validation_data)]
+            options += ["--report", "report.html"] if self._task.report else []
+            yield ["spanbert-tf", "evaluate", *options]
+        answers = ["--input", "INPUTS", "--output", "predictions.jsonl"]
+        yield ["spanbert-tf", "predict", "--preset", preset, *answers]
+        yield ["spanbert-tf", "export", "--preset", preset, "--output", "served"]
 
     def _evaluated(self, model: SpanBertTask, **options: CheckStop) -> Evaluated:
         """Lets the task choose what depends on development data, and scores the model there."""

@@ -2,6 +2,7 @@
 
 import abc
 import collections
+import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,8 @@ from spanbert_tf.files.contents import checksums
 from spanbert_tf.files.outputs import OutputKind, check_output
 from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.files.writing import write_directory, write_text
+from spanbert_tf.files.written import print_written
+from spanbert_tf.tasks.table import load_task_config
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.chosen_vocabulary import chosen_vocabulary
 from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds
@@ -149,7 +152,29 @@ def write_task_records(
     first, *others = maker.summary(info, time.monotonic() - started)
     for line in (f"{output}: {first}", *others):
         print_line(line)
+    print_written(output, *_next_commands(info, output, preset or "PRESET"))
     return info
+
+
+def _next_commands(info: TaskManifest, output: str, preset: str) -> Iterator[list[str]]:
+    """What is done with records next: a look at them, and training or, without labels, answers."""
+    yield ["spanbert-tf", "inspect", output]
+    if not info.num_training_rows:
+        answers = ["--data", output, "--output", "predictions"]
+        yield ["spanbert-tf", "predict", "--preset", "PRESET", *answers]
+        return
+    name, settings = info.shipped_config, []
+    if name is not None:
+        wanted = load_task_config(name).data.model_dump()
+        differing = info.differing(wanted).items()
+        settings = [f"data.{key}={_as_yaml(value)}" for key, value in differing]
+    options = ["--config", name or "CONFIG", *(["--set", *settings] if settings else [])]
+    options += ["--preset", preset, "--data", output, "--output", "run"]
+    yield ["spanbert-tf", "finetune", *options]
+
+
+def _as_yaml(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _write_files(

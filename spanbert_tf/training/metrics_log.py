@@ -99,20 +99,27 @@ class MetricsLog:
         """Writes a line of training where one is due."""
         if not self._is_due(step):
             return
+        self.last_line = self.line_so_far(step, model)
+        self._write(self.last_line)
+        self.begin_interval()
+
+    def line_so_far(self, step: int, model: keras.Model) -> dict[str, float]:
+        """The line of training that would be written after a step; reading it waits for the device.
+
+        All workers of several must call it in the same step.
+        """
         # Keras' `logs` would be the mean of the replicas' means, which have unequal numbers of
         # targets.
         metrics = {name: float(value) for name, value in model.get_metrics_result().items()}
         first_step, start = self._interval_start
         tokens = (step - first_step) * self._tokens_per_step
-        self.last_line = {
+        return {
             "step": step,
             "learning_rate": float(self._learning_rate(step - 1)),
             "gradient_norm": float(model.optimizer.gradient_norm.numpy()),
             **metrics,
             "tokens_per_second": round(tokens / (time.perf_counter() - start), 1),
         }
-        self._write(self.last_line)
-        self.begin_interval()
 
     def write_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Writes a line of an evaluation, after which an interval of training begins."""

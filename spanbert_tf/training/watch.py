@@ -23,6 +23,9 @@ if keras.backend.backend() == "jax":
     import jax
 
 _MILLISECONDS_BETWEEN_QUESTIONS = 2_000  # much less than the notice of a machine's end
+# Seconds until a run says for the first time how far it is, whatever `log_every`; less, if enough
+# steps have shown how long one takes.
+_FIRST_LINE, _ENOUGH_STEPS = 30.0, 10.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -165,6 +168,8 @@ class Watch(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Counts, and does what is due."""
         self.step += self._executed
+        if self._progress:
+            self._progress.end_step(self.step)
         self._trained.steps_per_execution = self._training.steps_per_execution
         self._trained.stop_training = self.step == self._last_step
         if self._is_log_due(self.step):
@@ -258,8 +263,18 @@ class Watch(keras.callbacks.Callback):
         return every is not None and step % every == 0
 
     def _show(self) -> None:
-        if self._progress:
-            self._progress.show(self.step, self._log.last_line)
+        if not self._progress:
+            return
+        line = self._log.last_line
+        if line or not self._progress.is_early_line_due():
+            self._progress.show(self.step, line)
+            return
+        # The first line of the log may be hours away. Several workers would all have to read their
+        # losses now.
+        if not self._devices.are_several:
+            self._fetch()
+            line = self._log.line_so_far(self.step, self._trained)
+        self._progress.show_early(self.step, line)
 
     def _evaluate(self) -> None:
         """Evaluates if it is due, logs, keeps the best checkpoint, and stops if patience ends."""
@@ -274,7 +289,8 @@ class Watch(keras.callbacks.Callback):
         # Last: killed before it, the run evaluates again.
         self._log.write_evaluation(self.step, metrics)
         shown = ", ".join(f"{name.replace('_', ' ')} {v:.4f}" for name, v in metrics.items())
-        said = f"evaluated after step {self.step:,}: {shown}{remark and f'; {remark}'}"
+        precision = named_precision(self._job.config.training.precision)
+        said = f"evaluated after step {self.step:,}{precision}: {shown}{remark and f'; {remark}'}"
         self._devices.say(said)
         if self.step < self._job.num_steps:
             self._stop_if_patience_ends()
@@ -336,13 +352,17 @@ class StopSignals:
 class _Progress:
     """Step, losses, learning rate, speed, and the time that went by and is left.
 
-    A bar on a terminal, elsewhere a line where the log has a new one.
+    A bar on a terminal, elsewhere a line where the log has a new one. Before the log's first line
+    there are early ones, each after twice the time of the one before.
     """
 
     def __init__(self, step: int, num_steps: int) -> None:
         self._first_step, self._num_steps = step, num_steps
         self._start: float | None = None
         self._bar: rich.progress.Progress | None = None
+        self._compiled: tuple[int, float] | None = None  # step and time of the first one's end
+        self._early_at = 0.0  # when the next early line is due
+        self._early_line: Mapping[str, float] = {}
 
     def start(self) -> None:
         """Begins with the first step; the clock, too."""
@@ -361,12 +381,34 @@ class _Progress:
             )
             self._bar.start()
 
+    def end_step(self, step: int) -> None:
+        """Notes when the first step has ended, which is compiled before it runs."""
+        if self._compiled is None:
+            now = time.monotonic()
+            self._compiled = (step, now)
+            self._early_at = min(self._start + _FIRST_LINE, now + _ENOUGH_STEPS)
+
+    def is_early_line_due(self) -> bool:
+        """Whether it is time to say how far the run is, where the log has no line yet."""
+        return time.monotonic() >= self._early_at
+
+    def show_early(self, step: int, line: Mapping[str, float]) -> None:
+        """Shows a line that is not the log's; the next one comes after twice the time."""
+        now = time.monotonic()
+        self._early_at = now + max(now - self._start, _FIRST_LINE)
+        self._early_line = line
+        self._print(step, line)
+
     def show(self, step: int, line: Mapping[str, float]) -> None:
         """Moves the bar, or prints the log's last line if it is that of this step."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=step, description=self._describe(step, line))
-        elif line.get("step") == step:
+        if self._bar is not None or line.get("step") == step:
+            self._print(step, line or self._early_line)
+
+    def _print(self, step: int, line: Mapping[str, float]) -> None:
+        if self._bar is None:
             print_line(self._describe(step, line))
+        else:
+            self._bar.update(self._task, completed=step, description=self._describe(step, line))
 
     def stop(self) -> None:
         """Takes the bar away."""
@@ -378,11 +420,25 @@ class _Progress:
         if line:
             text += f": {describe_losses(line)}, learning rate {line['learning_rate']:.2e}, "
             text += f"{line['tokens_per_second']:,.0f} tokens/s"
-        gone = time.monotonic() - self._start
-        per_step = gone / max(step - self._first_step, 1)
-        times = (gone, per_step * (self._num_steps - step))
-        gone, left = (str(datetime.timedelta(seconds=round(seconds))) for seconds in times)
-        return f"{text}, {gone} elapsed, {left} left"
+        now = time.monotonic()
+        text += f"{', ' if line else ': '}{_duration(now - self._start)} elapsed"
+        # The first step is compiled, which the others are not.
+        first, since = self._compiled
+        if step == self._num_steps:
+            return f"{text}, {_duration(0)} left"
+        if step == first:
+            return text
+        per_step = (now - since) / (step - first)
+        return f"{text}, {_duration(per_step * (self._num_steps - step))} left"
+
+
+def _duration(seconds: float) -> str:
+    return str(datetime.timedelta(seconds=round(seconds)))
+
+
+def named_precision(precision: str) -> str:
+    """What is said of a score that was not computed in float32, as an end of a clause."""
+    return "" if precision == "float32" else f" in {precision.removeprefix('mixed_')}"
 
 
 def describe_losses(line: Mapping[str, float]) -> str:

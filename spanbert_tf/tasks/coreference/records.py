@@ -129,6 +129,11 @@ class CoreferenceInfo(TaskManifest):
     max_training_segments: Annotated[int, Gt(0), Lt(2**31)]
 
     @property
+    def shipped_config(self) -> str:
+        """As of all records."""
+        return "coreference_spanbert_base"
+
+    @property
     def num_training_rows(self) -> int:
         """Documents that are trained: none where no cluster is known, for nothing is to learn."""
         return self.num_rows if self.is_labelled else 0

@@ -81,6 +81,11 @@ class NamedEntitiesInfo(TaskManifest):
     labels: Annotated[list[str], Len(1, 2**15)]
 
     @property
+    def shipped_config(self) -> str:
+        """As of all records."""
+        return "named_entities"
+
+    @property
     def scoring_note(self) -> str | None:
         """How many entities no label tells of, which makes the recall too high."""
         unscored = self.counts.get("unscored_entities", 0)

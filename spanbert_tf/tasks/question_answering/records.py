@@ -121,6 +121,11 @@ class QuestionAnsweringInfo(TaskManifest):
     has_unanswerable: bool
 
     @property
+    def shipped_config(self) -> str:
+        """As of all records."""
+        return "squad_v2" if self.has_unanswerable else "squad_v1"
+
+    @property
     def num_rows(self) -> int:
         """Rows of all questions, a window each."""
         return self.counts["windows"]

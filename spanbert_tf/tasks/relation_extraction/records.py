@@ -74,3 +74,8 @@ class RelationExtractionInfo(TaskManifest):
     markers: dict[str, str]
     entities: EntityMode
     layout: Literal["tacred", "semeval2010"]
+
+    @property
+    def shipped_config(self) -> str:
+        """As of all records."""
+        return {"tacred": "tacred", "semeval2010": "semeval2010_task8"}[self.layout]

@@ -11,6 +11,7 @@ from annotated_types import Ge, MinLen
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.config.finetuning import FinetuningConfig, RowsConfig
+from spanbert_tf.config.settings import shipped_names
 from spanbert_tf.data.records import TaskManifest
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 from spanbert_tf.validation import PositiveInt, Section
@@ -101,6 +102,12 @@ class TextClassificationInfo(TaskManifest):
         if self.is_regression and len(self.labels) != 1:
             return "labels: a regression has one"
         return super().fault()
+
+    @property
+    def shipped_config(self) -> str:
+        """As of all records."""
+        is_shipped = self.dataset in shipped_names("finetune")
+        return self.dataset if is_shipped else "classification"
 
     @property
     def text_names(self) -> tuple[str, ...]:

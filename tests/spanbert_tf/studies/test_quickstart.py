@@ -12,7 +12,8 @@ from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.studies import quickstart
-from spanbert_tf.studies.quickstart import choose_masked_sentences, write_python_texts
+from spanbert_tf.studies.fillings import choose_masked_sentences
+from spanbert_tf.studies.quickstart import write_python_texts
 from spanbert_tf.training.metrics_log import read_metrics
 
 WORDS = ("river", "stone", "green", "quiet", "under", "morning", "letter", "window")

@@ -18,6 +18,7 @@ import spanbert_tf.training
 from spanbert_tf.config.finetuning import FinetuningConfig, FinetuningTrainingConfig
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models.train_step import TrainStep
+from spanbert_tf.training import watch
 from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import Evaluated, Job
@@ -519,3 +520,59 @@ def test_a_profiler_that_fails_ends_no_run(tmp_path, monkeypatch, capsys):
     assert (watch.step, checkpoints.steps()) == (6, [6])
     said = capsys.readouterr().out
     assert said.count("training.profile_steps: no profile is written") == 1
+
+
+class Clock:
+    """Time as the steps take it: half a minute for the first, which is compiled."""
+
+    def __init__(self, seconds, first):
+        self.now, self.seconds, self.first = 1000.0, seconds, first
+
+    def monotonic(self):
+        return self.now
+
+    def on_step(self, batch, logs):
+        self.now += self.seconds if batch else self.first
+
+
+def _lines_by_clock(directory, monkeypatch, capsys, clock, job):
+    monkeypatch.setattr(watch, "time", clock)
+    tick = keras.callbacks.LambdaCallback(on_train_batch_end=clock.on_step)
+    _train(directory, job, others=[tick])
+    return [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+
+
+def test_a_run_says_how_far_it_is_long_before_its_log_does(tmp_path, monkeypatch, capsys):
+    """Its loss, and what is left, whose first step is not counted; `metrics.jsonl` as without."""
+    job = Numbers(40, log_every=1000)
+    lines = _lines_by_clock(tmp_path, monkeypatch, capsys, Clock(5.0, 12.0), job)
+    assert [int(line.split()[1]) for line in lines] == [3, 9, 20, 40]
+    # Of the steps so far: 0, 1, 2 are their losses.
+    assert lines[0].startswith("step 3 of 40: loss 1.0000, learning rate ")
+    assert lines[0].endswith(", 0:00:22 elapsed, 0:03:05 left")  # 37 steps of 5 seconds
+    (line,) = read_metrics(str(tmp_path / "metrics.jsonl"))
+    assert (line["step"], line["loss"]) == (40, 19.5)
+
+
+def test_the_first_line_comes_with_a_first_step_that_takes_long(tmp_path, monkeypatch, capsys):
+    job = Numbers(3, log_every=1000)
+    lines = _lines_by_clock(tmp_path, monkeypatch, capsys, Clock(5.0, 90.0), job)
+    assert lines[0].startswith("step 1 of 3: loss 0.0000, learning rate ")
+    assert lines[0].endswith(", 0:01:30 elapsed")  # how long a step takes is not known yet
+    assert [int(line.split()[1]) for line in lines] == [1, 3]
+
+
+def test_a_log_that_begins_soon_has_no_lines_before_it(tmp_path, monkeypatch, capsys):
+    job = Numbers(40, log_every=4)
+    lines = _lines_by_clock(tmp_path, monkeypatch, capsys, Clock(2.0, 12.0), job)
+    assert [int(line.split()[1]) for line in lines] == [*range(4, 41, 4)]
+    assert lines[0].endswith(", 0:00:18 elapsed, 0:01:12 left")
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+def test_an_evaluation_names_a_precision_that_is_not_that_of_scores(precision, tmp_path, capsys):
+    job = Numbers(2, evaluate_every=2)
+    job.config = job.config.replace(training=job.config.training.replace(precision=precision))
+    _train(tmp_path, job)
+    found = "evaluated after step 2" + " in bfloat16" * (precision != "float32") + ": loss 101.0000"
+    assert found in capsys.readouterr().out

@@ -1,0 +1,48 @@
+"""What a command says at its end: what it has written, how large it is, and what to type next."""
+
+import os
+import shlex
+from collections.abc import Sequence
+
+from spanbert_tf.files.outputs import is_lock
+from spanbert_tf.terminal import print_line
+
+_KILO, _MEGA = 1_000, 1_000_000
+
+
+def print_written(path: str, *commands: Sequence[str], contents: str = "") -> None:
+    """Prints what lies at a path, and commands that go on from there.
+
+    Args:
+        path: file or directory that was written.
+        *commands: the words of each command; words in capitals are for the reader to fill in.
+        contents: what is in a directory, in words; by default how many files.
+    """
+    files = _files_of(path)
+    size = sum(os.path.getsize(file) for file in files)
+    number = f"{len(files):,} file{'s' * (len(files) != 1)}"
+    contents = contents or (number if os.path.isdir(path) else "")
+    print_line(f"{path}: {contents}{', ' * bool(contents)}{describe_size(size)}")
+    if commands:
+        print_line("Next:")
+    for words in commands:
+        print_line(f"  {shlex.join(words)}")
+
+
+def describe_size(num_bytes: int) -> str:
+    """A number of bytes as people read it: in MB, and in kB where it is less than a tenth."""
+    if num_bytes < _MEGA / 10:
+        return f"{num_bytes / _KILO:.1f} kB"
+    return f"{num_bytes / _MEGA:,.1f} MB"
+
+
+def _files_of(path: str) -> list[str]:
+    """The file itself, or all files below a directory; links are not followed."""
+    if not os.path.isdir(path):
+        return [path]
+    return [
+        os.path.join(directory, name)
+        for directory, _, names in os.walk(path)
+        for name in names
+        if not is_lock(name) and not os.path.islink(os.path.join(directory, name))
+    ]
