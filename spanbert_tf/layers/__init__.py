@@ -1,7 +1,11 @@
 """Layers that KerasHub does not have."""
 
 from spanbert_tf.layers.antecedent_scorer import AntecedentScorer
-from spanbert_tf.layers.bert_initializer import bert_initializer, weights_are_loaded
+from spanbert_tf.layers.bert_initializer import (
+    bert_initializer,
+    head_initializer,
+    weights_are_loaded,
+)
 from spanbert_tf.layers.coreference_head import CoreferenceHead
 from spanbert_tf.layers.masked_lm_head import TiedEmbedding, masked_lm_head
 from spanbert_tf.layers.mention_scorer import MentionScorer
@@ -20,6 +24,7 @@ __all__ = [
     "TiedEmbedding",
     "TransformerEncoder",
     "bert_initializer",
+    "head_initializer",
     "masked_lm_head",
     "weights_are_loaded",
 ]

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import keras
 import keras_hub
+import numpy as np
 from keras import ops
 from keras_hub.src.utils import preset_utils
 
-from spanbert_tf.layers import bert_initializer
+from spanbert_tf.layers import head_initializer
 from spanbert_tf.models.keras_hub_presets import check_preset, check_weight_files
 from spanbert_tf.models.objective import weights_of
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
@@ -65,6 +66,19 @@ class LabelClassifier(SpanBertTask):
 
     def get_config(self) -> dict:
         return {**super().get_config(), "labels": self.labels, "dropout": self.dropout}
+
+    def begin_at_shares(self, counts: Sequence[int]) -> None:
+        """Sets the output's bias so that a new classifier begins at the shares of the labels.
+
+        It need not learn first that most words are outside of entities, the plateau on which
+        training otherwise begins.
+
+        Args:
+            counts: how often each label is a target. Each counts once more, so that none has a
+                share of 0.
+        """
+        smoothed = np.array(counts, "float64") + 1.0
+        self.output_dense.bias.assign(np.log(smoothed / smoothed.sum()))
 
     @classmethod
     def from_preset(
@@ -163,7 +177,7 @@ def classifier_layers(
         keras.layers.Dense(
             num_classes,
             activation=activation,
-            kernel_initializer=bert_initializer(),
+            kernel_initializer=head_initializer(),
             dtype=dtype,
             name="logits",
         ),

@@ -4,7 +4,7 @@ B rows, S positions, H width, C labels.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import keras
 import keras_hub
@@ -14,6 +14,8 @@ from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_token_classifier_preprocessor import (
     SpanBertTokenClassifierPreprocessor,
 )
+
+AggregationStrategy = Literal["simple", "first", "word"]
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -29,17 +31,18 @@ class SpanBertTokenClassifier(LabelClassifier, keras_hub.models.Task):
         preprocessor: a `SpanBertTokenClassifierPreprocessor`, or `None` for rows that are packed
             already.
         dropout: float. Rate before the classifier.
-        aggregation_strategy: how entities are made of the predicted labels, as in the
-            `token-classification` pipeline of `transformers`: `"simple"` takes each piece for
-            itself, `"first"` lets the first piece of a word, which is the trained one, speak for
-            the others.
+        aggregation_strategy: which pieces' labels make the entities. `"simple"` and `"first"` are
+            those of the `token-classification` pipeline of `transformers`: each piece, or the first
+            piece of each word of BERT's tokenizer, whose label its other pieces take. `"word"`
+            is for a model that was trained on words which the data mark: the first piece of each
+            word of the text (`text.words.word_starts`), such as `U.S.`.
 
     Returns:
         Logits, [B, S, C].
 
     Raises:
-        ValueError: no label, or one twice; or a preprocessor is given, and the backbone reads
-            SegaBERT's positions.
+        ValueError: no label, or one twice; another strategy; or a preprocessor is given, and the
+            backbone reads SegaBERT's positions.
 
     Example:
     ```python
@@ -60,9 +63,14 @@ class SpanBertTokenClassifier(LabelClassifier, keras_hub.models.Task):
         labels: Sequence[str],
         preprocessor: SpanBertTokenClassifierPreprocessor | None = None,
         dropout: float = 0.1,
-        aggregation_strategy: Literal["simple", "first"] = "simple",
+        aggregation_strategy: AggregationStrategy = "simple",
         **kwargs,
     ) -> None:
+        if aggregation_strategy not in get_args(AggregationStrategy):
+            raise ValueError(
+                f"aggregation_strategy must be one of {get_args(AggregationStrategy)}. "
+                f"Received: {aggregation_strategy!r}"
+            )
         super().__init__(backbone, labels, preprocessor, dropout, **kwargs)
         self.aggregation_strategy = aggregation_strategy
 

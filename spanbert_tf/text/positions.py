@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+TITLES = r"(?:Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Gen|Col|Lt|Capt|Sgt|Rev|Gov|Sen|Rep|No|vs)"
 # Titles, and single capitals as in "J. Doe" and "U.S.": their full stop ends no sentence.
-_NO_END = r"\b([A-Z]|Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Gen|Col|Lt|Capt|Sgt|Rev|Gov|Sen|Rep|No|vs)\."
+_NO_END = rf"\b([A-Z]|{TITLES})\."
 _CLOSING, _OPENING = r"[\"')\]\x{201D}\x{2019}]*", r"[\"'(\[\x{201C}\x{2018}]*"  # and curly ones
 _END = rf"([.!?]{_CLOSING})[ \t]([ \t]*{_OPENING}[\p{{Lu}}\p{{Nd}}])"
 

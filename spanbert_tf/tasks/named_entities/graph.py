@@ -13,6 +13,7 @@ from spanbert_tf.tasks.pipeline import clean_texts, map_row_chunks
 from spanbert_tf.text.positions import changes
 from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
 from spanbert_tf.text.vocabulary import is_continuation
+from spanbert_tf.text.words import word_starts
 
 Pieces = tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]  # ids, first and last bytes
 
@@ -48,14 +49,34 @@ class EntityDecoder(tf.Module):
         numbers = {name: number for number, name in enumerate(names, start=1)}
         self._types = tf.constant([numbers.get(name, 0) for name in types])  # of the labels
         self._begins = tf.constant([label.startswith(BEGIN) for label in model.labels])
-        self._first_speaks = model.aggregation_strategy == "first"
+        self._strategy = model.aggregation_strategy
 
     def tokenize(self, texts: tf.Tensor) -> Pieces:
         """Ids of the pieces of texts, string [N], and where they stand, in bytes."""
         return self._tokenizer.tokenize_with_offsets(texts)
 
+    def speaks(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
+        """Whether each piece speaks for itself, bool [T]; others do as the last one that does.
+
+        Args:
+            texts: string [N].
+            pieces: word pieces of them, from `tokenize`.
+        """
+        ids, starts, _ = pieces
+        rows = ids.value_rowids()
+        if self._strategy == "simple":
+            return tf.ones_like(ids.flat_values, tf.bool)
+        if self._strategy == "first":
+            return ~tf.gather(self._is_continuation, ids.flat_values) | changes(rows)
+        return changes(_words_of_bytes(texts, starts)) | changes(rows)
+
     def decode(
-        self, texts: tf.Tensor, pieces: Pieces, labels: tf.Tensor, scores: tf.Tensor
+        self,
+        texts: tf.Tensor,
+        pieces: Pieces,
+        labels: tf.Tensor,
+        scores: tf.Tensor,
+        speaks: tf.Tensor,
     ) -> Entities:
         """The entities of texts.
 
@@ -64,16 +85,17 @@ class EntityDecoder(tf.Module):
             pieces: word pieces of them, from `tokenize`.
             labels: numbers of the pieces' labels, int32 [T].
             scores: their probabilities, float32 [T].
+            speaks: whether each piece speaks for itself, bool [T].
         """
-        ids, starts, ends = (values.flat_values for values in pieces)  # [T] each
+        _, starts, ends = (values.flat_values for values in pieces)  # [T] each
         rows = pieces[0].value_rowids()
-        speaks, speaker = self._speakers(ids, rows)
+        speaker = speakers(speaks)
         labels = tf.gather(labels, speaker)
         types = tf.gather(self._types, labels)
         is_inside = types > 0
         is_new = changes(types) | changes(rows) | (tf.gather(self._begins, labels) & speaks)
         is_first = is_inside & is_new
-        is_followed = tf.concat([is_inside[1:] & ~is_new[1:], [False]], axis=0)[: tf.size(ids)]
+        is_followed = tf.concat([is_inside[1:] & ~is_new[1:], [False]], axis=0)[: tf.size(rows)]
         is_last = is_inside & ~is_followed
         entity = tf.cumsum(tf.cast(is_first, tf.int32)) - 1  # [T], of what is inside of one
         num_entities = tf.reduce_sum(tf.cast(is_first, tf.int32))  # E
@@ -96,14 +118,6 @@ class EntityDecoder(tf.Module):
             *(tf.RaggedTensor.from_value_rowids(values, text_rows, num_texts) for values in flat)
         )
 
-    def _speakers(self, ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Whether each piece [T] speaks for itself, and the number of the one that does for it."""
-        numbers = tf.range(tf.size(ids))
-        if not self._first_speaks:
-            return tf.ones_like(ids, tf.bool), numbers
-        speaks = ~tf.gather(self._is_continuation, ids) | changes(rows)
-        return speaks, tf.gather(numbers[speaks], tf.cumsum(tf.cast(speaks, tf.int32)) - 1)
-
 
 class FindEntities(tf.Module):
     """The graph function of the export.
@@ -124,7 +138,9 @@ class FindEntities(tf.Module):
         """The entities of texts, string [N]: the fields of `Entities`, [N, entities]."""
         texts = clean_texts(text)
         pieces = self._decoder.tokenize(texts)
-        entities = self._decoder.decode(texts, pieces, *self._labels(pieces[0]))
+        labels, scores = self._labels(pieces[0])
+        speaks = self._decoder.speaks(texts, pieces)
+        entities = self._decoder.decode(texts, pieces, labels, scores, speaks)
         return {name: values.to_tensor() for name, values in entities._asdict().items()}
 
     def _labels(self, ids: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -150,6 +166,32 @@ def best_labels(outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     probabilities = tf.nn.softmax(tf.cast(outputs, tf.float32))
     labels = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
     return labels, tf.reduce_max(probabilities, axis=-1)
+
+
+def speakers(speaks: tf.Tensor) -> tf.Tensor:
+    """The number of the piece that speaks for each, int32 [T].
+
+    Args:
+        speaks: whether each speaks for itself, bool [T]; the first one does.
+    """
+    numbers = tf.range(tf.size(speaks))
+    return tf.gather(numbers[speaks], tf.cumsum(tf.cast(speaks, tf.int32)) - 1)
+
+
+def _words_of_bytes(texts: tf.Tensor, places: tf.RaggedTensor) -> tf.Tensor:
+    """The number of the word that each place is in, over all texts, int32 [T].
+
+    Args:
+        texts: string [N].
+        places: bytes of them, ragged int64 [N, places].
+    """
+    starts = word_starts(texts)
+    text_starts = tf.cumsum(tf.cast(tf.strings.length(texts), tf.int64), exclusive=True)
+    of_words, of_places = (
+        values.flat_values + tf.gather(text_starts, values.value_rowids())
+        for values in (starts, places)
+    )
+    return tf.searchsorted(of_words, of_places, side="right")
 
 
 def _type_of(label: str) -> str | None:

@@ -11,6 +11,7 @@ from annotated_types import Ge, Len
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.config.finetuning import FinetuningConfig, PredictionConfig
+from spanbert_tf.data.manifest import Count
 from spanbert_tf.data.records import TaskManifest
 
 SENTENCES_FILE = "sentences.jsonl"
@@ -26,12 +27,12 @@ class EntityPredictionConfig(PredictionConfig):
 
     Attributes:
         batch_size: rows of a batch.
-        aggregation_strategy: as of the `token-classification` pipeline of `transformers`: `simple`
-            takes each piece for itself; `first` lets the first piece of a word, which is the
-            trained one, speak for the others.
+        aggregation_strategy: `first` lets the first piece of a word, which is the trained one,
+            speak for the others; `simple` takes each piece for itself. Words are those of the
+            training records: the model's own strategy is `word` where the data marked them.
     """
 
-    aggregation_strategy: Literal["simple", "first"] = "simple"
+    aggregation_strategy: Literal["simple", "first"] = "first"
 
 
 class NamedEntitiesConfig(FinetuningConfig):
@@ -72,6 +73,9 @@ class NamedEntitiesInfo(TaskManifest):
 
     Attributes:
         labels: `O`, and `B-TYPE` and `I-TYPE` of each type, the types sorted.
+        words: whose first pieces have labels: the words that the data mark, or those of BERT's
+            tokenizer.
+        label_counts: how many pieces have each label; empty: not counted.
     """
 
     task: ClassVar[str] = "named_entities"
@@ -79,6 +83,14 @@ class NamedEntitiesInfo(TaskManifest):
     needed_counts: ClassVar[tuple[str, ...]] = ("rows", "tokens", "sentences")
 
     labels: Annotated[list[str], Len(1, 2**15)]
+    words: Literal["marked", "tokenizer"] = "tokenizer"
+    label_counts: list[Count] = dataclasses.field(default_factory=list)
+
+    def fault(self) -> str | None:
+        """As of all records; and counts of other labels than there are."""
+        if self.label_counts and len(self.label_counts) != len(self.labels):
+            return f"label_counts: are {len(self.label_counts)}, of {len(self.labels)} labels"
+        return super().fault()
 
     @property
     def shipped_config(self) -> str:

@@ -2,8 +2,9 @@
 
 Columns of CoNLL-2003, JSON lines with spans of characters, CrossRE's JSON lines.
 
-An entity's first word piece has the label `B-TYPE`, the first pieces of its other words `I-TYPE`; a
-word is what BERT's tokenizer takes for one, so that texts without marked words are read the same.
+An entity's first word piece has the label `B-TYPE`, the first pieces of its other words `I-TYPE`.
+Words are those that the data mark (Devlin et al., 2019, section 5.3); in JSON lines, which mark
+none, those of BERT's tokenizer.
 
 T pieces of a sentence.
 """
@@ -11,7 +12,7 @@ T pieces of a sentence.
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, NotRequired
+from typing import Any, NamedTuple, NotRequired
 
 import numpy as np
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
@@ -235,6 +236,8 @@ class EntityRows(RowMaker):
         names += ("entities", "lost_entities", "unscored_entities")
         self.counts.update({"sentences": len(sentences.sentences), **dict.fromkeys(names, 0)})
         self.is_labelled = sentences.sentences[0].entities is not None
+        self._has_words = sentences.sentences[0].words is not None
+        self._label_counts = np.zeros(len(self._labels), int)
 
     def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
         """A row a sentence; what is longer goes on in further ones."""
@@ -243,12 +246,22 @@ class EntityRows(RowMaker):
         tokenize, pack = TextTokenizer(pieces, casing, segment_aware=False), RowPacker(pieces)
         pairs = zip(sentences, tokenize([sentence.text for sentence in sentences]), strict=True)
         for sentence, text in show_progress(pairs, len(sentences), "sentences"):
-            self.lines[SENTENCES_FILE].append(self._line(sentence, text))
-            yield from self._rows(text, self._piece_labels(sentence, text), pack, sequence_length)
+            line = self._line(sentence, text)
+            self.lines[SENTENCES_FILE].append(line)
+            if self._has_words:
+                labels = self._labels_of_words(sentence, line)
+            else:
+                labels = self._piece_labels(sentence, text)
+            self._label_counts += np.bincount(labels[labels >= 0], minlength=len(self._labels))
+            yield from self._rows(text, labels, pack, sequence_length)
 
-    def described(self) -> dict[str, list[str]]:
-        """The labels."""
-        return {"labels": self._labels}
+    def described(self) -> dict[str, Any]:
+        """The labels, whose they are, and how many of each there are."""
+        return {
+            "labels": self._labels,
+            "words": "marked" if self._has_words else "tokenizer",
+            "label_counts": self._label_counts.tolist(),
+        }
 
     def summary(self, info: NamedEntitiesInfo, seconds: float) -> Iterator[str]:
         """What there is, what was lost, and what was mended while reading."""
@@ -277,8 +290,31 @@ class EntityRows(RowMaker):
             lists = {ROW_TOKEN_IDS: token_ids, LABELS: of_positions}
             yield Row({SECOND_START: second_start}, lists)
 
+    def _labels_of_words(self, sentence: Sentence, line: SentenceLine) -> np.ndarray:
+        """Numbers of the labels of words at their first pieces, int64 [T]; -1 for other pieces.
+
+        The first word of an entity that has pieces begins it.
+        """
+        labels = np.full(line["num_pieces"], -1)
+        if line["labels"] is None:
+            return labels
+        self.counts["entities"] += len(sentence.entities)
+        first_pieces = np.array(line["first_pieces"], int)
+        labels[first_pieces[first_pieces >= 0]] = 0
+        starts = [start for start, _ in line["words"]]
+        for entity in sentence.entities:
+            first, limit = np.searchsorted(starts, (entity.start, entity.end))
+            pieces = first_pieces[first:limit]
+            pieces = pieces[pieces >= 0]
+            if not len(pieces):
+                self._note_lost(sentence, entity)
+                continue
+            labels[pieces] = self._numbers[INSIDE + entity.type]
+            labels[pieces[0]] = self._numbers[BEGIN + entity.type]
+        return labels
+
     def _piece_labels(self, sentence: Sentence, text: TokenizedText) -> np.ndarray:
-        """Numbers of the labels, int64 [T]; -1 for pieces that go on with a word."""
+        """Numbers of the labels, int64 [T]; -1 for pieces that go on with a tokenizer's word."""
         labels = np.where(self._continues[text.token_ids], -1, 0)
         if sentence.entities is None:
             return np.full_like(labels, -1)

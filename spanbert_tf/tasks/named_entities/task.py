@@ -21,7 +21,12 @@ from spanbert_tf.models import (
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.packing import listed
 from spanbert_tf.serving.server_files import Manual
-from spanbert_tf.tasks.named_entities.graph import EntityDecoder, FindEntities, best_labels
+from spanbert_tf.tasks.named_entities.graph import (
+    EntityDecoder,
+    FindEntities,
+    best_labels,
+    speakers,
+)
 from spanbert_tf.tasks.named_entities.metrics import entity_spans, score_labels, word_labels
 from spanbert_tf.tasks.named_entities.records import (
     BEGIN,
@@ -148,14 +153,20 @@ class NamedEntities(Task):
         info: NamedEntitiesInfo,
         config: NamedEntitiesConfig,
     ) -> SpanBertTokenClassifier:
-        """A classifier of word pieces on the encoder."""
-        return self.model_class(
+        """A classifier of word pieces on the encoder, which begins at the labels' shares."""
+        strategy = config.prediction.aggregation_strategy
+        if strategy == "first" and info.words == "marked":
+            strategy = "word"
+        model = self.model_class(
             backbone,
             info.labels,
             SpanBertTokenClassifierPreprocessor(tokenizer, info.sequence_length),
             dropout=backbone.dropout,
-            aggregation_strategy=config.prediction.aggregation_strategy,
+            aggregation_strategy=strategy,
         )
+        if info.label_counts:
+            model.begin_at_shares(info.label_counts)
+        return model
 
     def targets(self, model: SpanBertTokenClassifier, records: Records, y: tf.Tensor) -> tf.Tensor:
         """By name; labels that the model does not know are no targets."""
@@ -192,9 +203,12 @@ class NamedEntities(Task):
     ) -> Outcome:
         """Labels of the words; as texts, empty for those outside of entities."""
         sentences = records.lines(SENTENCES_FILE)
+        of_pieces = [found.labels for found in predictions]
+        if model.aggregation_strategy == "word" and records.info.words != "marked":
+            of_pieces = _spoken_labels(model, sentences, of_pieces)
         predicted = [
-            word_labels(sentence, model.labels, found.labels)
-            for sentence, found in zip(sentences, predictions, strict=True)
+            word_labels(sentence, model.labels, labels)
+            for sentence, labels in zip(sentences, of_pieces, strict=True)
         ]
         gold = [sentence["labels"] for sentence in sentences]
         texts = ["" if label == OUTSIDE else label for labels in predicted for label in labels]
@@ -231,16 +245,65 @@ class NamedEntities(Task):
         """The entities of each sentence as the pipeline has them, by the export's decoder."""
         decoder, answers = EntityDecoder(outcome.model), []
         sentences = outcome.records.lines(SENTENCES_FILE)
+        has_marked_words = outcome.records.info.words == "marked"
         for first in range(0, len(sentences), _TEXTS_AT_ONCE):
             part = slice(first, first + _TEXTS_AT_ONCE)
             texts = string_tensor([sentence["text"] for sentence in sentences[part]])
-            labels = map(np.concatenate, zip(*outcome.predictions[part], strict=True))
-            entities = decoder.decode(texts, decoder.tokenize(texts), *labels)
+            pieces = decoder.tokenize(texts)
+            labels, scores = map(np.concatenate, zip(*outcome.predictions[part], strict=True))
+            if outcome.model.aggregation_strategy == "word" and has_marked_words:
+                speaks = np.concatenate([_begin_words(one) for one in sentences[part]])
+            else:
+                speaks = decoder.speaks(texts, pieces)
+            entities = decoder.decode(texts, pieces, labels, scores, speaks)
             columns = [values.to_tensor().numpy() for values in entities]
             for row in zip(*columns, strict=True):
                 found = dict(zip(entities._fields, row, strict=True))
                 answers.append(self.answer(outcome.model, {}, found, 1))
         return answers
+
+
+def _begin_words(sentence: SentenceLine) -> np.ndarray:
+    """Whether each piece is the first of a word that the data mark, bool [pieces]."""
+    begins = np.zeros(sentence["num_pieces"], bool)
+    begins[[first for first in sentence["first_pieces"] if first >= 0]] = True
+    return begins
+
+
+def _spoken_labels(
+    model: SpanBertTokenClassifier,
+    sentences: Sequence[SentenceLine],
+    labels: Sequence[np.ndarray],
+) -> list[np.ndarray]:
+    """The labels of pieces where the first one of each of the text's words speaks for the others.
+
+    So a model that was trained on marked words is scored by the words of BERT's tokenizer; those
+    after the first go on with its entity.
+
+    Args:
+        model: the model.
+        sentences: sentences whose words are the tokenizer's.
+        labels: numbers of the pieces' labels, int32 [pieces] each.
+    """
+    decoder, spoken = EntityDecoder(model), []
+    numbers = {label: number for number, label in enumerate(model.labels)}
+    going_on = np.array(
+        [
+            numbers.get(INSIDE + label.removeprefix(BEGIN), number)
+            if label.startswith(BEGIN)
+            else number
+            for number, label in enumerate(model.labels)
+        ]
+    )
+    for first in range(0, len(sentences), _TEXTS_AT_ONCE):
+        part = slice(first, first + _TEXTS_AT_ONCE)
+        texts = string_tensor([sentence["text"] for sentence in sentences[part]])
+        speaks = decoder.speaks(texts, decoder.tokenize(texts)).numpy()
+        of_speakers = np.concatenate(labels[part])[speakers(speaks).numpy()]
+        found = np.where(speaks, of_speakers, going_on[of_speakers])
+        ends = np.cumsum([len(one) for one in labels[part]])[:-1]
+        spoken.extend(np.split(found, ends))
+    return spoken
 
 
 def _columns(sentence: dict, predicted: Sequence[str]) -> str:

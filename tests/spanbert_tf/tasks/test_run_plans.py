@@ -81,7 +81,7 @@ def test_named_entities_answer_with_the_labels_of_words():
     """Of 3 words, the second of two pieces; what is outside of entities is no answer."""
     task = load_task("named_entities")
     records = made_up_records([{"first_pieces": [0, 1, 3], "labels": ["O", "B-PER", "O"]}])
-    model = types.SimpleNamespace(labels=["O", "B-PER"])
+    model = types.SimpleNamespace(labels=["O", "B-PER"], aggregation_strategy="first")
 
     def answers(labels):
         found = PieceLabels(np.array(labels), np.ones(4))

@@ -30,7 +30,9 @@ def decode(texts, labels, vocabulary=VOCABULARY, strategy="simple", scores=None,
     texts = tf.constant(texts)
     scores = np.full(len(labels), 0.5) if scores is None else np.array(scores)
     scores = tf.constant(scores, tf.float32)
-    return decoder.decode(texts, decoder.tokenize(texts), tf.constant(labels), scores)
+    pieces = decoder.tokenize(texts)
+    speaks = decoder.speaks(texts, pieces)
+    return decoder.decode(texts, pieces, tf.constant(labels), scores, speaks)
 
 
 def test_type_that_is_called_as_no_entity_is_one():
@@ -41,7 +43,7 @@ def test_type_that_is_called_as_no_entity_is_one():
     assert found.ends.to_list() == [[9, 19]]
 
 
-@pytest.mark.parametrize("strategy", ["simple", "first"])
+@pytest.mark.parametrize("strategy", ["simple", "first", "word"])
 def test_an_entity_ends_with_its_text(strategy):
     """The next text of the batch would go on with it: `I-P` after `B-P`."""
     found = decode(["hires ann", "ann hires", "acme"], [0, 1, 2, 0, 4], strategy=strategy)
@@ -67,6 +69,23 @@ def test_the_first_piece_speaks_for_its_word():
     assert found.types.to_list() == [[b"P", b"O", b"P"]]
     assert (found.starts.to_list(), found.ends.to_list()) == ([[0, 3, 5]], [[3, 4, 8]])
     assert found.scores.to_list() == [scores]
+
+
+def test_the_first_piece_speaks_for_its_word_of_the_text():
+    """By hand: `U.S.` is one word of four pieces, the comma after it another."""
+    vocabulary, texts = [*VOCABULARY, "u", "s", ".", ","], ["ann u.s., acme", "u.s. hires"]
+    labels = [0, 1, 4, 3, 0, 0, 2, 2, 0, 0, 0, 4]  # ann u . s . , acme | u . s . hires
+    scores = [0.5, 0.75, 0.5, 0.5, 0.5, 0.5, 0.5, 0.25, 0.5, 0.5, 0.5, 0.125]
+    found = decode(texts, labels, vocabulary, "word", scores)
+    assert found.types.to_list() == [[b"P", b"P"], [b"P", b"O"]]
+    assert found.words.to_list() == [[b"u.s.", b"acme"], [b"u.s.", b"hires"]]
+    assert (found.starts.to_list(), found.ends.to_list()) == (
+        [[4, 10], [0, 5]],
+        [[8, 14], [4, 10]],
+    )
+    assert found.scores.to_list() == [[0.75, 0.5], [0.25, 0.125]]
+    found = decode(texts, labels, vocabulary, "first", scores)  # BERT's words
+    assert found.words.to_list()[0] == [b"u", b".", b"s", b"acme"]
 
 
 @pytest.mark.parametrize(

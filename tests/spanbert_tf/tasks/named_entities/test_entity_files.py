@@ -11,7 +11,7 @@ from seqeval.scheme import IOB2, IOBES, Entities
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.evaluation import check_labelled
-from spanbert_tf.tasks.named_entities.records import SENTENCES_FILE
+from spanbert_tf.tasks.named_entities.records import SENTENCES_FILE, NamedEntitiesInfo
 from spanbert_tf.tasks.named_entities.rows import (
     read_conll2003,
     read_crossre,
@@ -68,16 +68,18 @@ def write_lines(path, lines):
     return read_entity_lines(str(path))
 
 
-def test_labels_are_those_of_first_pieces(tmp_path, vocabulary):
+def test_labels_are_those_of_the_first_pieces_of_marked_words(tmp_path, vocabulary):
+    """`U.S` is one word: its other three pieces have no label (Devlin et al., 5.3)."""
     (tmp_path / "eng.train").write_bytes(CONLL.replace("\n", "\r\n").encode())
     sentences = read_conll2003(str(tmp_path / "eng.train"))
     assert sentences.repairs == {"entities begun by I- or E-": 3}  # of the original's kind of BIO
     info = prepare(sentences, tmp_path / "records", vocabulary)
     assert info.labels == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    assert (info.words, info.label_counts) == ("marked", [2, 3, 0, 1, 1])
     first, second = labelled_rows(str(tmp_path / "records"), info)
     assert first == [
         *(("ann", "B-PER"), ("lee", "I-PER"), ("in", "O")),
-        *(("u", "B-LOC"), (".", "I-LOC"), ("s", "I-LOC"), (".", "O")),
+        *(("u", "B-LOC"), (".", None), ("s", None), (".", "O")),
     ]
     assert second == [("rome", "B-LOC"), ("rome", "B-LOC")]
     lines = open_records(str(tmp_path / "records")).lines(SENTENCES_FILE)
@@ -92,6 +94,44 @@ def test_pieces_that_go_on_with_a_word_have_no_label(tmp_path, vocabulary):
     (row,) = labelled_rows(str(tmp_path / "records"), info)
     labels = ["O", "O", None, "O", "B-LOC", None]
     assert row == list(zip(["the", "cat", "##s", "in", "rome", "##town"], labels, strict=True))
+    assert (info.words, info.label_counts) == ("tokenizer", [3, 1, 0])
+
+
+def test_without_marked_words_each_word_of_the_tokenizer_has_a_label(tmp_path, vocabulary):
+    line = {"text": "u.s. ann", "entities": [{"start": 0, "end": 4, "label": "LOC"}]}
+    info = prepare(write_lines(tmp_path / "a.jsonl", [line]), tmp_path / "records", vocabulary)
+    (row,) = labelled_rows(str(tmp_path / "records"), info)
+    labels = ["B-LOC", "I-LOC", "I-LOC", "I-LOC", "O"]
+    assert row == list(zip(["u", ".", "s", ".", "ann"], labels, strict=True))
+
+
+def test_the_first_word_of_an_entity_that_has_pieces_begins_it(tmp_path, vocabulary):
+    line = {"doc_key": "d", "sentence": ["the", "\u200b", "ann", "lee"], "ner": [[1, 3, "P"]]}
+    (tmp_path / "a.json").write_text(json.dumps(line) + "\n")
+    info = prepare(read_crossre(str(tmp_path / "a.json")), tmp_path / "records", vocabulary)
+    (row,) = labelled_rows(str(tmp_path / "records"), info)
+    assert row == [("the", "O"), ("ann", "B-P"), ("lee", "I-P")]
+
+
+def test_records_of_earlier_versions_have_the_words_of_the_tokenizer(tmp_path, vocabulary):
+    line = {"text": "ann", "entities": []}
+    prepare(write_lines(tmp_path / "a.jsonl", [line]), tmp_path / "records", vocabulary)
+    path = tmp_path / "records" / NamedEntitiesInfo.file_name()
+    manifest = json.loads(path.read_text())
+    del manifest["words"], manifest["label_counts"]
+    path.write_text(json.dumps(manifest))
+    info = open_records(str(tmp_path / "records")).info
+    assert (info.words, info.label_counts) == ("tokenizer", [])
+
+
+def test_counts_of_other_labels_are_refused(tmp_path, vocabulary):
+    line = {"text": "ann", "entities": []}
+    prepare(write_lines(tmp_path / "a.jsonl", [line]), tmp_path / "records", vocabulary)
+    path = tmp_path / "records" / NamedEntitiesInfo.file_name()
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "label_counts": [1, 2]}))
+    with pytest.raises(BadInputError, match=f"^{path}: label_counts: are 2, of 1 labels; write"):
+        open_records(str(tmp_path / "records"))
 
 
 def test_entities_inside_words_are_lost_and_counted(tmp_path, vocabulary, capsys):
