@@ -23,7 +23,7 @@ def bert_initializer() -> keras.initializers.Initializer:
 
 
 def head_initializer() -> keras.initializers.Initializer:
-    """The initializer of a task's output: the same cut, with the full deviation of 0.02.
+    """An initializer of outputs: the same cut, with the full deviation of 0.02.
 
     `bert_initializer`'s values deviate by 0.0176, as the cut leaves them. An output of small
     weights stays longer on the plateau on which all inputs get the same answer.

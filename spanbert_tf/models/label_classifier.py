@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 import keras
 import keras_hub
-import numpy as np
 from keras import ops
 from keras_hub.src.utils import preset_utils
 
-from spanbert_tf.layers import head_initializer
+from spanbert_tf.layers import bert_initializer
 from spanbert_tf.models.keras_hub_presets import check_preset, check_weight_files
 from spanbert_tf.models.objective import weights_of
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
@@ -21,7 +20,8 @@ from spanbert_tf.models.span_bert_task import SpanBertTask
 class LabelClassifier(SpanBertTask):
     """Base of linear classifiers of rows or positions; name it before KerasHub's class.
 
-    One that reads the pooler classifies rows. What has a negative label is not trained.
+    One that reads the pooler classifies rows. What has a negative label is not trained. A class may
+    begin its output with other values: `_output_initializer`.
 
     Args:
         backbone: a `SpanBertBackbone`.
@@ -32,6 +32,8 @@ class LabelClassifier(SpanBertTask):
     Raises:
         ValueError: labels are missing or not different, or the backbone reads those positions.
     """
+
+    _output_initializer = staticmethod(bert_initializer)
 
     def __init__(
         self,
@@ -51,7 +53,10 @@ class LabelClassifier(SpanBertTask):
         self.backbone = backbone
         self.preprocessor = preprocessor
         self.output_dropout, self.output_dense = classifier_layers(
-            len(labels), dropout, backbone.dtype_policy
+            len(labels),
+            dropout,
+            backbone.dtype_policy,
+            kernel_initializer=self._output_initializer(),
         )
 
         # === Functional Model ===
@@ -66,19 +71,6 @@ class LabelClassifier(SpanBertTask):
 
     def get_config(self) -> dict:
         return {**super().get_config(), "labels": self.labels, "dropout": self.dropout}
-
-    def begin_at_shares(self, counts: Sequence[int]) -> None:
-        """Sets the output's bias so that a new classifier begins at the shares of the labels.
-
-        It need not learn first that most words are outside of entities, the plateau on which
-        training otherwise begins.
-
-        Args:
-            counts: how often each label is a target. Each counts once more, so that none has a
-                share of 0.
-        """
-        smoothed = np.array(counts, "float64") + 1.0
-        self.output_dense.bias.assign(np.log(smoothed / smoothed.sum()))
 
     @classmethod
     def from_preset(
@@ -163,6 +155,7 @@ def classifier_layers(
     dropout: float,
     dtype: str | keras.DTypePolicy,
     activation: str | None = None,
+    kernel_initializer: keras.initializers.Initializer | None = None,
 ) -> tuple[keras.layers.Dropout, keras.layers.Dense]:
     """New layers, to be called one after the other on float [..., H].
 
@@ -171,13 +164,14 @@ def classifier_layers(
         dropout: rate before the dense layer.
         dtype: precision of both.
         activation: name of the dense layer's activation; `None`: linear.
+        kernel_initializer: of the dense layer; `None`: BERT's.
     """
     return (
         keras.layers.Dropout(dropout, dtype=dtype, name="classifier_dropout"),
         keras.layers.Dense(
             num_classes,
             activation=activation,
-            kernel_initializer=head_initializer(),
+            kernel_initializer=kernel_initializer or bert_initializer(),
             dtype=dtype,
             name="logits",
         ),

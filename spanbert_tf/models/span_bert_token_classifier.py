@@ -8,7 +8,9 @@ from typing import Literal, get_args
 
 import keras
 import keras_hub
+import numpy as np
 
+from spanbert_tf.layers import head_initializer
 from spanbert_tf.models.label_classifier import LabelClassifier
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_token_classifier_preprocessor import (
@@ -54,6 +56,7 @@ class SpanBertTokenClassifier(LabelClassifier, keras_hub.models.Task):
     """
 
     _objective = "token_classification"
+    _output_initializer = staticmethod(head_initializer)
     backbone_cls = SpanBertBackbone
     preprocessor_cls = SpanBertTokenClassifierPreprocessor
 
@@ -76,3 +79,16 @@ class SpanBertTokenClassifier(LabelClassifier, keras_hub.models.Task):
 
     def get_config(self) -> dict:
         return {**super().get_config(), "aggregation_strategy": self.aggregation_strategy}
+
+    def begin_at_shares(self, counts: Sequence[int]) -> None:
+        """Sets the output's bias so that a new classifier begins at the shares of the labels.
+
+        It need not learn first that most words are outside of entities, the plateau on which
+        training otherwise begins.
+
+        Args:
+            counts: how often each label is a target. Each counts once more, so that none has a
+                share of 0.
+        """
+        smoothed = np.array(counts, "float64") + 1.0
+        self.output_dense.bias.assign(np.log(smoothed / smoothed.sum()))
