@@ -80,7 +80,7 @@ _Inputs = TypedDict("_Inputs", {VALIDATION_ROWS: NotRequired[int | None]})
 class Result(NamedTuple):
     """Scores of a run on the development set of a task."""
 
-    scores: dict[str, float]  # name → percent; `score` is their mean
+    scores: dict[str, float]  # name → percent
     path: str  # directory that holds them
     golden_sha256: str | None = None  # of the model, see `golden_digest`, where it is known
 
@@ -226,12 +226,16 @@ def find_results(runs: str) -> dict[str, Result]:
             found.setdefault(dataset, []).append(result)
     mismatched = found.pop(_MISMATCHED, [])
     best = {
-        dataset: max(results, key=lambda result: result.scores["score"])
+        dataset: max(results, key=lambda result: _mean_of_metrics(dataset, result.scores))
         for dataset, results in found.items()
     }
     if result := _of_chosen_model(mismatched, best.get(_MATCHED)):
         best[_MISMATCHED] = result
     return best
+
+
+def _mean_of_metrics(dataset: str, scores: Mapping[str, float]) -> float:
+    return float(np.mean([scores[metric] for metric in GLUE_TASKS[dataset].metrics]))
 
 
 def _of_chosen_model(mismatched: list[Result], matched: Result | None) -> Result | None:
@@ -315,7 +319,7 @@ def _result(
     dataset: str, scores: dict[str, float], path: str, golden_sha256: str | None
 ) -> Iterator[tuple[str, Result]]:
     """None for a run without validation data, which has no scores."""
-    needed = ("score", *GLUE_TASKS[dataset].metrics)
+    needed = GLUE_TASKS[dataset].metrics
     if missing := [name for name in needed if scores and name not in scores]:
         raise BadInputError(f"{path}: has no {missing[0]}; evaluate the run again")
     if scores:

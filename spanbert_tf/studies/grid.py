@@ -64,6 +64,7 @@ def run_grid(
             f"grid.batch_sizes: {odd[0]} rows cannot be cut into training.accumulation_steps "
             f"({parts}) equal parts; change one of them"
         )
+    chosen_by = task.best_of(validation_data.info)
     results: dict[str, dict[str, float]] = {}
     points: dict[str, dict[str, str]] = {}
     grid = config.grid
@@ -88,15 +89,15 @@ def run_grid(
         if scores is None:
             return None
         if scores:
-            check_best(task.best, scores, run)
+            check_best(chosen_by, scores, run)
         results[run], points[run] = scores, point
         keras.backend.clear_session()
     if not all(results.values()):  # a worker that is not the chief scores nothing
         return None
     DataConsole().print(_table(list(points.values()), list(results.values())))
-    metric = task.best.metric
+    metric = chosen_by.metric
     values = [scores[metric] for scores in results.values()]
-    place = task.best.place(values)
+    place = chosen_by.place(values)
     best, shown = list(results)[place], metric.upper() if metric == "f1" else metric
     print_line(f"best on {validation_data}: {best}, {shown} {values[place]:.2f}")
     return best

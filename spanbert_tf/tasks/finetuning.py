@@ -104,11 +104,12 @@ class FinetuningJob(Job):
             check_records(config, records.info, records)
         if validation_data:
             check_labelled(self._validation_data.info, self._validation_data)
+        self.best = self._task.best_of((self._validation_data or self._data).info)
+        if validation_data:
             self._check_best()
         self.config, self._preset = config, preset
         self._adapter = self._adapter_to_go_on_from()
         self._encoder = self._adapter.encoder if self._adapter else preset
-        self.best = self._task.best
         self.patience = config.training.early_stopping_patience
         self.inputs = {
             "--data": self._data.digest,
@@ -122,9 +123,9 @@ class FinetuningJob(Job):
     def _check_best(self) -> None:
         """Before the first step, where a baseline tells what another package's task scores."""
         task, records = self._task, self._validation_data
-        if task.name not in TASKS and task.baseline is not None and task.best.metric != LOSS:
+        if task.name not in TASKS and task.baseline is not None and self.best.metric != LOSS:
             scores = task.score(task.outcome(None, records, task.baseline(records)))
-            check_best(task.best, [*scores, LOSS], f"task {task.name}")
+            check_best(self.best, [*scores, LOSS], f"task {task.name}")
 
     def load_config(self, path: str) -> FinetuningConfig:
         """Reads the `config.yaml` of a run of any task."""
@@ -327,7 +328,7 @@ class FinetuningJob(Job):
         task.calibrate(model, records, predictions)
         outcome = task.outcome(model, records, predictions)
         scores = task.score(outcome)
-        remark = _remark(scores.get(task.best.metric), outcome.texts)
+        remark = _remark(scores.get(self.best.metric), outcome.texts)
         return Evaluated({**scores, LOSS: loss}, remark)
 
 

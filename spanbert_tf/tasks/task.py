@@ -26,6 +26,7 @@ from spanbert_tf.files.kinds import ANY_TASK, info_file, refuse_other_records
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.keras_hub_presets import is_task_preset
 from spanbert_tf.tasks.pipeline import Pipeline
+from spanbert_tf.tasks.report import Table, print_table
 from spanbert_tf.tasks.table import TASKS, load_task, task_names
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.training.checkpoints import Best
@@ -72,8 +73,8 @@ class Task(Pipeline):
     (`models.objective.Objectives`).
 
     Attributes:
-        best: which evaluation is the best: checkpoints, patience and `--grid` ask it. Its metric is
-            one of `score`, or `loss`, that of the validation records.
+        best: which evaluation is the best, see `best_of`. Its metric is one of `score`, or `loss`,
+            that of the validation records. `None`: `best_of` says it.
         config_class: class of its configurations.
         info_class: class of the description of its records, `NAME_info.json`, which has an
             attribute for each key of the configuration's section `data`.
@@ -88,7 +89,7 @@ class Task(Pipeline):
             there are none.
     """
 
-    best: ClassVar[Best] = Best("f1", "max")
+    best: ClassVar[Best | None] = Best("f1", "max")
     config_class: ClassVar[type[FinetuningConfig]]
     info_class: ClassVar[type[TaskManifest]]
     written_files: ClassVar[tuple[str, ...]]
@@ -127,6 +128,15 @@ class Task(Pipeline):
     @abc.abstractmethod
     def write(self, outcome: Outcome, output: str) -> None:
         """Writes the official files into a directory."""
+
+    def best_of(self, info: TaskManifest) -> Best:
+        """Which evaluation on some records is the best: checkpoints, patience and `--grid` ask it.
+
+        By default it is `best`, whatever the records.
+        """
+        if self.best is None:
+            raise NotImplementedError(f"task {self.name}: has neither `best` nor `best_of`")
+        return self.best
 
     def check_model(self, model: Model, records: Records, preset: str) -> None:
         """Refuses records that were written for another model, beyond what all tasks check.
@@ -191,8 +201,14 @@ class Task(Pipeline):
     def calibrate(self, model: Model, records: Records, predictions: Predictions) -> None:
         """Sets what the model chooses on development data, such as a threshold."""
 
+    def tables(self, outcome: Outcome) -> Sequence[Table]:
+        """Tables that `evaluate` prints and its report shows, such as the scores of the classes."""
+        return ()
+
     def details(self, outcome: Outcome, console: DataConsole) -> None:
-        """Prints what `evaluate` shows beside the scores, such as a table of the classes."""
+        """Prints what `evaluate` shows beside the scores; by default the tables."""
+        for table in self.tables(outcome):
+            print_table(console, table)
 
     def inspect(self, records: Records, console: DataConsole, num_examples: int) -> None:
         """Prints counts, and some of the records, for `spanbert-tf inspect`."""

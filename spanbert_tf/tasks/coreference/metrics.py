@@ -29,7 +29,7 @@ METRICS = ("mentions", "muc", "bcub", "ceafm", "ceafe")
 _AVERAGED = ("muc", "bcub", "ceafe")  # CoNLL's score
 _DETERMINERS = frozenset(("the", "this", "that", "these", "those"))
 REPEATS_PERL_REFUSES = 10
-_TITLES = {
+TITLES = {
     "mentions": "Identification of Mentions",
     "muc": "MUC",
     "bcub": "B-cubed",
@@ -278,7 +278,7 @@ def _check_order(
 def describe_score(score: Score) -> str:
     """A table for people, and what they should know of it."""
     lines = [f"{'':28}{'recall':>9}{'precision':>11}{'F1':>9}"]
-    for name, title in _TITLES.items():
+    for name, title in TITLES.items():
         recall, precision, f1 = score.counts[name].percentages()
         lines.append(f"{title:28}{recall:9.2f}{precision:11.2f}{f1:9.2f}")
     lines.append(f"{'average F1 (MUC, B³, CEAF-e)':48}{average_f1(score.counts):9.2f}")

@@ -3,23 +3,21 @@
 import collections
 import colorsys
 import itertools
-import math
 import os
 from collections.abc import Mapping, Sequence
 
 import markupsafe
 
-from spanbert_tf.tasks.coreference.files import mention_borders
-from spanbert_tf.tasks.coreference.metrics import score_documents
+from spanbert_tf.tasks.coreference.files import PRONOUNS, mention_borders
+from spanbert_tf.tasks.coreference.metrics import TITLES, score_documents
 from spanbert_tf.tasks.coreference.records import DOCUMENTS_FILE, Clusters, DocumentLine, Span
-from spanbert_tf.tasks.report import render_page
+from spanbert_tf.tasks.report import ClassScore, ClassScores, Table, class_table, render_page
 from spanbert_tf.tasks.task import Outcome
 
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _FILTERS = {
     "missed": "with missed links or mentions",
     "wrong": "with wrong links or mentions",
-    "right": "all right",
 }
 _OFF = "\u2260"  # of a mention that is not in the cluster of that number beside it
 _GOLDEN_ANGLE = 0.618034  # neighbouring numbers are far apart in colour
@@ -27,18 +25,57 @@ _MAX_SHOWN = 60  # links of each kind
 
 
 def report_page(title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
-    """The page as HTML that needs nothing else; the documents with the lowest scores first."""
+    """The page as HTML that needs nothing else."""
     lines = outcome.records.lines(DOCUMENTS_FILE)
-    records = [_record(*pair) for pair in zip(lines, outcome.predicted, strict=True)]
-    records.sort(key=lambda record: math.inf if record["score"] is None else record["score"])
+    records = map(_record, lines, outcome.predicted)
     shown = ", ".join(
         f"{name.removesuffix('_f1')} {value:.2f}"
         for name, value in scores.items()
         if name.endswith("_f1")
     )
-    return render_page(
-        _TEMPLATE, title, records, _FILTERS, unit="documents", by=outcome.by, scores=shown
-    )
+    options = {"unit": "document", "by": outcome.by, "tables": tables(outcome)}
+    return render_page(_TEMPLATE, title, records, _FILTERS, scores=shown, **options)
+
+
+def tables(outcome: Outcome) -> list[Table]:
+    """The official metrics, and the links by what is linked."""
+    score = score_documents(zip(outcome.gold, outcome.predicted, strict=True))
+    rows = []
+    for name, shown in TITLES.items():
+        recall, precision, f1 = score.counts[name].percentages()
+        rows.append((shown, f"{precision:.2f}", f"{recall:.2f}", f"{f1:.2f}"))
+    average = ("average (MUC, B\u00b3, CEAF-e)", "", "", f"{score.as_dict()['average_f1']:.2f}")
+    metrics = Table("clusters", ("", "precision", "recall", "F1"), rows, [average])
+    return [metrics, class_table("links to the mention before", _link_scores(outcome))]
+
+
+def _link_scores(outcome: Outcome) -> ClassScores:
+    """How many links from pronouns and from other mentions are found."""
+    counts = {name: collections.Counter() for name in ("of pronouns", "of others", "all links")}
+    lines = outcome.records.lines(DOCUMENTS_FILE)
+    for line, gold, predicted in zip(lines, outcome.gold, outcome.predicted, strict=True):
+        of_documents = {
+            "gold": links(gold, []),
+            "missed": links(gold, predicted),
+            "predicted": links(predicted, []),
+            "wrong": links(predicted, gold),
+        }
+        for what, pairs in of_documents.items():
+            for _, (start, end) in pairs:
+                is_pronoun = start == end and line["words"][start].lower() in PRONOUNS
+                counts["of pronouns" if is_pronoun else "of others"][what] += 1
+                counts["all links"][what] += 1
+    *parts, whole = (_link_score(name, count) for name, count in counts.items())
+    return ClassScores(parts, [whole])
+
+
+def _link_score(name: str, counts: Mapping[str, int]) -> ClassScore:
+    num_gold, num_predicted = counts["gold"], counts["predicted"]
+    recall = 100 * (num_gold - counts["missed"]) / num_gold if num_gold else 0.0
+    precision = 100 * (num_predicted - counts["wrong"]) / num_predicted if num_predicted else 0.0
+    total = precision + recall
+    f1 = 2 * precision * recall / total if total else 0.0
+    return ClassScore(name, precision, recall, f1, num_gold)
 
 
 def links(clusters: Sequence[Sequence[Span]], others: Sequence[Sequence[Span]]) -> list[tuple]:
@@ -74,11 +111,12 @@ def _record(line: DocumentLine, predicted: Clusters) -> dict:
     kinds = ["missed"] * bool(missed or mentions - found)
     kinds += ["wrong"] * bool(wrong or found - mentions)
     return {
-        "kinds": kinds or ["right"],
+        "kinds": kinds,
+        "error": 101 - (score or 0) if kinds else 0,
         "name": f"{line['name']}, part {line['part']}",
         "score": score,
-        "gold": _marked(line, gold, range(len(gold)), of_predicted),
-        "predicted": _marked(line, predicted, numbers, of_gold),
+        "gold": _marked(line, gold, range(len(gold)), of_predicted, "gold"),
+        "predicted": _marked(line, predicted, numbers, of_gold, "model"),
         "missed": [_link(line, pair) for pair in missed[:_MAX_SHOWN]],
         "wrong": [_link(line, pair) for pair in wrong[:_MAX_SHOWN]],
         "num_missed": len(missed),
@@ -121,8 +159,9 @@ def _marked(
     clusters: Clusters,
     numbers: Sequence[int],
     others: set[tuple[int, Span]],
+    side: str,
 ) -> markupsafe.Markup:
-    """The text with its mentions, coloured and numbered; those that others lack have a sign."""
+    """The text with its mentions, marked and numbered; those that others lack have a sign."""
     begun, ended = mention_borders(clusters)
     starts = set(line["sentence_starts"])
     parts = []
@@ -132,8 +171,8 @@ def _marked(
             number = numbers[cluster]
             is_off = (number, (place, end)) not in others
             parts.append(
-                f'<span class="mention{" off" * is_off}" style="background:{_colour(number)}" '
-                f'data-note="{number + 1}{_OFF * is_off}">'
+                f'<span class="mark {side if is_off else "both"}" '
+                f'style="--cluster:{_colour(number)}" data-note="{number + 1}{_OFF * is_off}">'
             )
         parts += [str(markupsafe.escape(word)), "</span>" * len(ended[place])]
     return markupsafe.Markup("".join(parts))

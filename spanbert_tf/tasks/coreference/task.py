@@ -35,8 +35,9 @@ from spanbert_tf.tasks.coreference.records import (
     CoreferenceConfig,
     CoreferenceInfo,
 )
-from spanbert_tf.tasks.coreference.report import report_page
+from spanbert_tf.tasks.coreference.report import report_page, tables
 from spanbert_tf.tasks.pipeline import string_tensor
+from spanbert_tf.tasks.report import Table
 from spanbert_tf.tasks.task import Outcome, Task
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.training.checkpoints import Best
@@ -222,6 +223,10 @@ class Coreference(Task):
     def write(self, outcome: Outcome, output: str) -> None:
         """CoNLL, JSON lines, and text to read."""
         write_predictions(outcome.records.lines(DOCUMENTS_FILE), outcome.predicted, output)
+
+    def tables(self, outcome: Outcome) -> list[Table]:
+        """The official metrics, and the links by what is linked."""
+        return tables(outcome)
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
         """A page of all documents, gold clusters beside predicted ones."""

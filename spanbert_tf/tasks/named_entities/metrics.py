@@ -3,14 +3,16 @@
 It takes a second to import, and so where it counts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from spanbert_tf.tasks.named_entities.records import OUTSIDE, SentenceLine
-from spanbert_tf.tasks.report import ClassScore
+from spanbert_tf.tasks.report import ClassScore, ClassScores
 
 _SHARES = {"f1": "f1-score", "precision": "precision", "recall": "recall"}
+_AVERAGES = ("micro avg", "macro avg", "weighted avg")
+NO_ENTITY, OTHER_BORDERS = "no entity", "other borders"
 
 
 def word_labels(
@@ -24,8 +26,8 @@ def word_labels(
 
 def score_labels(
     gold: Sequence[list[str]], predicted: Sequence[list[str]]
-) -> tuple[dict[str, float], list[ClassScore]]:
-    """F1, precision and recall of all entities, in percent; and of each type.
+) -> tuple[dict[str, float], ClassScores]:
+    """F1, precision and recall of all entities, in percent; and of each type, with averages.
 
     Args:
         gold: labels of the words of each sentence, `B-TYPE`, `I-TYPE` or `O`.
@@ -41,9 +43,43 @@ def score_labels(
         name: {ours: 100 * float(values[theirs]) for ours, theirs in _SHARES.items()}
         for name, values in report.items()
     }
-    types = [name for name in report if not name.endswith(" avg")]
-    of_types = [ClassScore(name=n, support=int(report[n]["support"]), **shares[n]) for n in types]
-    return shares["micro avg"], of_types
+    scores = {n: ClassScore(n, support=int(report[n]["support"]), **shares[n]) for n in report}
+    averages = [scores.pop(name) for name in _AVERAGES]
+    return shares["micro avg"], ClassScores(list(scores.values()), averages)
+
+
+def confused_types(
+    gold: Sequence[Collection[tuple]], predicted: Sequence[Collection[tuple]]
+) -> tuple[list[str], list[str]]:
+    """The type of each gold entity, and what was predicted in its place.
+
+    That is a type where both borders are right, else `OTHER_BORDERS` where a predicted entity
+    overlaps it, else `NO_ENTITY`. What was predicted and overlaps no gold entity is added: the
+    first list has `NO_ENTITY` there.
+
+    Args:
+        gold: start, end (exclusive) and type of the entities of each sentence.
+        predicted: as `gold`.
+    """
+    pairs = []
+    for expected, found in zip(gold, predicted, strict=True):
+        types = {place[:2]: place[2] for place in found}
+        for start, end, name in sorted(expected):
+            if (start, end) in types:
+                pairs.append((name, types[start, end]))
+            elif _overlaps((start, end), found):
+                pairs.append((name, OTHER_BORDERS))
+            else:
+                pairs.append((name, NO_ENTITY))
+        for start, end, name in sorted(found):
+            if not _overlaps((start, end), expected):
+                pairs.append((NO_ENTITY, name))
+    return [one for one, _ in pairs], [other for _, other in pairs]
+
+
+def _overlaps(place: tuple[int, int], others: Collection[tuple]) -> bool:
+    start, end = place
+    return any(start < other[1] and other[0] < end for other in others)
 
 
 def entity_spans(sentence: SentenceLine, labels: list[str]) -> list[tuple[int, int, str]]:

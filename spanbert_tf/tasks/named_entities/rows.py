@@ -157,7 +157,8 @@ def read_conll2003(path: str) -> SentenceSet:
         elif rows:
             place = f"{path}: line {first_line}"
             spans, begun = spans_of_tags([row[-1] for row in rows], place)
-            sentences.append(_sentence_of_words(str(first_line), [row[0] for row in rows], spans))
+            words = [row[0] for row in rows]
+            sentences.append(_sentence_of_words(f"line {first_line}", words, spans))
             num_begun += begun
             rows = []
     return SentenceSet(path, sentences, {"entities begun by I- or E-": num_begun})
@@ -178,7 +179,7 @@ def read_entity_lines(path: str) -> SentenceSet:
             found = [(span["start"], span["end"] - 1, span["label"]) for span in spans]
             _check_spans(found, len(line["text"]), place)
             entities = tuple(Entity(start, end + 1, label) for start, end, label in sorted(found))
-        identifier = str(line.get("id", number))
+        identifier = str(line.get("id", f"entry {number}"))
         sentences.append(Sentence(identifier, line["text"], None, entities))
     return SentenceSet(path, sentences)
 
@@ -379,8 +380,8 @@ class EntityRows(RowMaker):
         if len(self._lost) < _SHOWN_LOST:
             shown = sentence.text[entity.start : entity.end]
             self._lost.append(
-                f"{self._sentences.path}: sentence {sentence.id}: {shown!r} ({entity.type}) begins "
-                "or ends inside a word, or has no word pieces"
+                f"{self._sentences.path}: {sentence.id}: {shown!r} ({entity.type}) begins or ends "
+                "inside a word, or has no word pieces"
             )
 
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.console import DataConsole
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.text_files import write_json_lines
@@ -27,7 +26,14 @@ from spanbert_tf.tasks.named_entities.graph import (
     best_labels,
     speakers,
 )
-from spanbert_tf.tasks.named_entities.metrics import entity_spans, score_labels, word_labels
+from spanbert_tf.tasks.named_entities.metrics import (
+    NO_ENTITY,
+    OTHER_BORDERS,
+    confused_types,
+    entity_spans,
+    score_labels,
+    word_labels,
+)
 from spanbert_tf.tasks.named_entities.records import (
     BEGIN,
     INSIDE,
@@ -40,7 +46,13 @@ from spanbert_tf.tasks.named_entities.records import (
     SentenceLine,
 )
 from spanbert_tf.tasks.pipeline import string_tensor, text_specs
-from spanbert_tf.tasks.report import marked_parts, print_class_scores, render_page
+from spanbert_tf.tasks.report import (
+    Table,
+    class_table,
+    confusion_table,
+    marked_parts,
+    render_page,
+)
 from spanbert_tf.tasks.task import Outcome, Task, renumbered
 from spanbert_tf.terminal import print_line
 
@@ -218,17 +230,20 @@ class NamedEntities(Task):
         """F1, precision and recall of all entities."""
         return score_labels(outcome.gold, outcome.predicted)[0]
 
-    def details(self, outcome: Outcome, console: DataConsole) -> None:
-        """Prints a table of the types."""
-        print_class_scores(console, score_labels(outcome.gold, outcome.predicted)[1])
+    def tables(self, outcome: Outcome) -> list[Table]:
+        """The types, and what was predicted in the place of each."""
+        gold, found = _spans(outcome)
+        _, scores = score_labels(outcome.gold, outcome.predicted)
+        labels = [*(score.name for score in scores.classes), NO_ENTITY]
+        confusions = confusion_table(*confused_types(gold, found), labels, [*labels, OTHER_BORDERS])
+        return [class_table("entities by type", scores), confusions]
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
         """A page of all sentences with their entities."""
         sentences = outcome.records.lines(SENTENCES_FILE)
-        records = [_record(*pair) for pair in zip(sentences, outcome.predicted, strict=True)]
-        return render_page(
-            _TEMPLATE, title, records, _FILTERS, unit="sentences", by=outcome.by, scores=scores
-        )
+        records = map(_record, sentences, *_spans(outcome))
+        options = {"unit": "sentence", "by": outcome.by, "tables": self.tables(outcome)}
+        return render_page(_TEMPLATE, title, records, _FILTERS, scores=scores, **options)
 
     def write(self, outcome: Outcome, output: str) -> None:
         """`entities.jsonl`, and the columns that the script `conlleval` reads."""
@@ -319,10 +334,16 @@ def _plain(values: Sequence[bytes | np.generic]) -> list[str | float | int]:
     return [v.decode() if isinstance(v, bytes) else v.item() for v in values]
 
 
-def _record(sentence: SentenceLine, predicted: list[str]) -> dict:
-    gold, found = (
-        set(entity_spans(sentence, labels)) for labels in (sentence["labels"], predicted)
-    )
+def _spans(outcome: Outcome) -> list[list[set[tuple[int, int, str]]]]:
+    """The gold entities of each sentence, and the predicted ones."""
+    sentences = outcome.records.lines(SENTENCES_FILE)
+    return [
+        [set(entity_spans(*pair)) for pair in zip(sentences, labels, strict=True)]
+        for labels in (outcome.gold, outcome.predicted)
+    ]
+
+
+def _record(sentence: SentenceLine, gold: set[tuple], found: set[tuple]) -> dict:
     missed, invented = gold - found, found - gold
     types = {place[:2]: place[2] for place in missed}
     mistyped = {place for place in invented if place[:2] in types}
@@ -335,6 +356,7 @@ def _record(sentence: SentenceLine, predicted: list[str]) -> dict:
     kinds = {"missed": missed, "invented": invented, "mistyped": mistyped}
     return {
         "kinds": [name for name, places in kinds.items() if places],
+        "error": len(missed | invented),
         "id": sentence["id"],
         "parts": marked_parts(text, gold, found, _NOTES),
         "lists": {

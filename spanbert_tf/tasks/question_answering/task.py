@@ -1,5 +1,6 @@
 """Extractive question answering as a `Task`. B rows, S positions."""
 
+import collections
 import dataclasses
 import json
 import os
@@ -52,7 +53,7 @@ from spanbert_tf.tasks.question_answering.records import (
     QuestionAnsweringConfig,
     QuestionAnsweringInfo,
 )
-from spanbert_tf.tasks.report import marked_parts, render_page
+from spanbert_tf.tasks.report import Table, confusion_table, marked_parts, render_page
 from spanbert_tf.tasks.task import Outcome, Task, pieces_of_row
 from spanbert_tf.terminal import escape_controls
 from spanbert_tf.text.vocabulary import is_continuation
@@ -66,7 +67,8 @@ context, the end exclusive) and `probabilities` (among the {num_candidates} best
 for the best one; and `is_answerable` [N]: whether they are at most the threshold that was best on
 the development set. Contexts may have any length."""
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
-_FILTERS = {"inexact": "no exact match", "wrong": "F1 of 0"}
+_FILTERS = {"errors": "no exact match", "right": "exact match", "wrong": "F1 of 0"}
+_SHOWN_OPENINGS = 10  # first words of questions
 
 
 class QuestionAnswering(Task):
@@ -276,9 +278,13 @@ class QuestionAnswering(Task):
             for question, *others in zip(*columns, strict=True)
         ]
         shown = {name: scores[name] for name in ("exact_match", "f1")}
-        return render_page(
-            _TEMPLATE, title, records, _FILTERS, unit="questions", by=outcome.by, **shown
-        )
+        shown |= {"unit": "question", "by": outcome.by, "tables": self.tables(outcome)}
+        return render_page(_TEMPLATE, title, records, _FILTERS, **shown)
+
+    def tables(self, outcome: Outcome) -> list[Table]:
+        """The questions by their first word, and by what was answered."""
+        each = score_each(outcome.gold, outcome.predicted)
+        return [_by_opening(outcome.gold, each), _by_answer(outcome, each)]
 
     def describe(self, info: QuestionAnsweringInfo) -> str:
         """What `inspect` says of all records."""
@@ -302,6 +308,41 @@ class QuestionAnswering(Task):
             console.print(f"gold answers: {golds}")
             answer = (int(y["start_positions"][0]), int(y["end_positions"][0]))
             console.print(_marked_row(pieces_of_row(x, records.vocabulary), *answer))
+
+
+def _by_opening(questions: Sequence[dict], each: Sequence[Mapping[str, float]]) -> Table:
+    """Mean scores of the questions that begin with the same word; of the most frequent words."""
+    openings = [question["question"].lower().partition(" ")[0] for question in questions]
+    counts = collections.Counter(openings).most_common(_SHOWN_OPENINGS)
+    scores: dict[str, list] = {f"{opening} \u2026": [] for opening, _ in counts}
+    for opening, one in zip(openings, each, strict=True):
+        name = f"{opening} \u2026"
+        scores.setdefault(name if name in scores else "others", []).append(one)
+    rows = [_means(name, of_opening) for name, of_opening in scores.items()]
+    columns = ("", "exact match", "F1", "support")
+    return Table("questions by their first word", columns, rows, [_means("all", each)])
+
+
+def _means(name: str, each: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
+    means = (np.mean([one[metric] for one in each]) for metric in ("exact_match", "f1"))
+    return (name, *(f"{mean:.2f}" for mean in means), f"{len(each):,}")
+
+
+def _by_answer(outcome: Outcome, each: Sequence[Mapping[str, float]]) -> Table:
+    """How many questions with and without an answer were answered, and how well."""
+    has_answer, has_none, no_answer = "has an answer", "has none", "no answer"
+    gold, found = [], []
+    for question, text, one in zip(outcome.gold, outcome.predicted, each, strict=True):
+        gold.append(has_answer if question["gold_texts"] else has_none)
+        if not text:
+            found.append(no_answer)
+        elif one["exact_match"]:
+            found.append("exact match")
+        else:
+            found.append("in part" if one["f1"] else "wrong")
+    rows = [name for name in (has_answer, has_none) if name in gold]
+    columns = ["exact match", "in part", "wrong", no_answer]
+    return confusion_table(gold, found, rows, columns)._replace(title="what was answered")
 
 
 def _threshold(model: SpanBertQuestionAnswerer | None) -> float:
@@ -334,15 +375,18 @@ def _record(
 ) -> dict:
     best = item.candidates[0]
     chosen = [(best.start, best.end)] if answer else []
-    notes = ("gold", by, f"gold and {by}")
+    is_exact = score["exact_match"] > 0
+    # Articles and punctuation around an exact match do not count, nor do the other gold answers.
+    golds = chosen if is_exact else question["gold_spans"]
+    notes = ("gold", by, f"\u2713 {by}")
     return {
-        "kinds": ["inexact"] * (score["exact_match"] == 0) + ["wrong"] * (score["f1"] == 0),
+        "kinds": ["wrong"] * (score["f1"] == 0),
+        "error": 0 if is_exact else 101 - score["f1"],
         "id": question["id"],
         "f1": score["f1"],
-        "is_exact": score["exact_match"] > 0,
         "question": question["question"],
         "golds": ", ".join(dict.fromkeys(question["gold_texts"])) or "(no answer)",
         "answer": answer or "(no answer)",
         "probability": best.probability,
-        "passage": marked_parts(context, question["gold_spans"], chosen, notes),
+        "passage": marked_parts(context, golds, chosen, notes),
     }

@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Mapping, Sequence
 
-from spanbert_tf.tasks.report import ClassScore
+from spanbert_tf.tasks.report import ClassScore, ClassScores, average_name
 
 OTHER = "Other"  # of SemEval-2010 task 8; no relation, and not scored
 
@@ -30,7 +30,7 @@ def score_tacred(
 
 def score_semeval2010(
     key: Mapping[str, str], answers: Mapping[str, str]
-) -> tuple[dict[str, float], list[ClassScore]]:
+) -> tuple[dict[str, float], ClassScores]:
     """The official score (Hendrickx et al., 2010): nine relations, direction counted.
 
     As version 1.2 of the official scorer prints them under "(9+1)-way evaluation taking
@@ -55,7 +55,32 @@ def score_semeval2010(
         name: sum(getattr(score, name) for score in scores) / max(len(scores), 1)
         for name in ("f1", "precision", "recall")
     }
-    return means, scores
+    return means, ClassScores(scores, _averages(scores, right, guessed, means))
+
+
+def _averages(
+    scores: Sequence[ClassScore],
+    right: Mapping[str, int],
+    guessed: Mapping[str, int],
+    means: Mapping[str, float],
+) -> list[ClassScore]:
+    """Over the relations: of their counts, unweighted (the official score), and by support."""
+    if not scores:
+        return []
+    support = sum(score.support for score in scores)
+    num_right, num_guessed = (sum(count[one.name] for one in scores) for count in (right, guessed))
+    precision = num_right / num_guessed if num_guessed else 0.0
+    recall = num_right / support
+    micro = (100 * share for share in (precision, recall, _f1(precision, recall)))
+    weighted = {
+        name: sum(getattr(score, name) * score.support for score in scores) / support
+        for name in means
+    }
+    return [
+        ClassScore(average_name("micro", OTHER), *micro, support),
+        ClassScore(average_name("macro", OTHER), **means, support=support),
+        ClassScore(average_name("weighted", OTHER), **weighted, support=support),
+    ]
 
 
 def _relation(label: str) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.console import DataConsole
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.text_files import write_json_lines
@@ -36,11 +35,12 @@ from spanbert_tf.tasks.relation_extraction.records import (
 from spanbert_tf.tasks.relation_extraction.rows import marked_text_of
 from spanbert_tf.tasks.report import (
     SHOWN_CONFUSIONS,
-    ClassScore,
+    ClassScores,
+    Table,
     class_scores,
+    class_table,
+    confusion_table,
     marked_parts,
-    print_class_scores,
-    print_confusions,
     render_page,
 )
 from spanbert_tf.tasks.task import Outcome, Task
@@ -54,6 +54,7 @@ not in its text or overlaps the other, labels are empty and probabilities 0; the
 batch have their answers."""
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _NOTES = ("subject", "object", "subject and object")
+_MARKS = {"gold": "subject", "model": "object", "both": "object", "overlap": "object"}
 
 
 class RelationExtraction(Task):
@@ -191,11 +192,11 @@ class RelationExtraction(Task):
         """The official scores of the layout."""
         return _all_scores(outcome)[0]
 
-    def details(self, outcome: Outcome, console: DataConsole) -> None:
-        """Prints a table of the relations, and what is confused."""
-        print_class_scores(console, _all_scores(outcome)[1])
+    def tables(self, outcome: Outcome) -> list[Table]:
+        """The relations, and what is confused."""
         labels = list(dict.fromkeys([*outcome.model.labels, *outcome.gold]))
-        print_confusions(console, outcome.gold, outcome.predicted, labels)
+        scores = class_table("examples by relation", _all_scores(outcome)[1])
+        return [scores, confusion_table(outcome.gold, outcome.predicted, labels)]
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
         """A page of all examples; it filters by the most frequent confusions."""
@@ -208,20 +209,19 @@ class RelationExtraction(Task):
         examples = outcome.records.lines(EXAMPLES_FILE)
         records = [
             {
-                "kinds": ["wrong", names.get(pair, "rare")] if pair in confusions else [],
+                "kinds": [names[pair]] if pair in names else [],
+                "error": float(row.max()) if pair in confusions else 0.0,
                 "gold": pair[0],
                 "predicted": pair[1],
                 "probability": float(row.max()),
                 "id": example["id"],
-                "parts": marked_parts(example["text"], *_entities(example), _NOTES),
+                "parts": _marked(example),
             }
             for example, pair, row in zip(examples, pairs, outcome.predictions, strict=True)
         ]
-        filters = {"wrong": "wrong"}
-        filters |= {name: f"gold {pair[0]}, predicted {pair[1]}" for pair, name in names.items()}
-        return render_page(
-            _TEMPLATE, title, records, filters, unit="examples", by=outcome.by, scores=scores
-        )
+        filters = {name: f"gold {pair[0]}, predicted {pair[1]}" for pair, name in names.items()}
+        options = {"unit": "example", "by": outcome.by, "tables": self.tables(outcome)}
+        return render_page(_TEMPLATE, title, records, filters, scores=scores, **options)
 
     def write(self, outcome: Outcome, output: str) -> None:
         """What the official scorers read, and all probabilities as JSON lines."""
@@ -240,7 +240,7 @@ class RelationExtraction(Task):
         )
 
 
-def _all_scores(outcome: Outcome) -> tuple[dict[str, float], list[ClassScore]]:
+def _all_scores(outcome: Outcome) -> tuple[dict[str, float], ClassScores]:
     """The official scores, and those of each relation."""
     gold, predicted, labels = outcome.gold, outcome.predicted, outcome.model.labels
     if outcome.records.info.layout == "semeval2010":
@@ -249,9 +249,11 @@ def _all_scores(outcome: Outcome) -> tuple[dict[str, float], list[ClassScore]]:
         return score_semeval2010(key, answers)
     unknown = sorted(set(gold) - set(labels))
     scores = score_tacred(gold, predicted, negative=labels[0])
-    return scores, class_scores(gold, predicted, [*labels, *unknown])
+    return scores, class_scores(gold, predicted, [*labels, *unknown], without=labels[0])
 
 
-def _entities(example: ExampleLine) -> list[list[tuple]]:
-    """The subject and the object, each alone in a list, as places with their types."""
-    return [[(*example[role], example[f"{role}_type"] or "")] for role in ("subject", "object")]
+def _marked(example: ExampleLine) -> list[tuple[str, str | None, str]]:
+    """The text in parts, with the subject and the object marked and their types named."""
+    places = ([(*example[role], example[f"{role}_type"] or "")] for role in ("subject", "object"))
+    parts = marked_parts(example["text"], *places, _NOTES)
+    return [(text, _MARKS.get(kind, kind), note) for text, kind, note in parts]

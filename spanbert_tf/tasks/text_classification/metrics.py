@@ -11,7 +11,7 @@ import numpy as np
 from spanbert_tf.lazy import load
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 
-MAIN_METRIC = "score"
+MEAN = "score"  # of several metrics, as GLUE averages them
 _POSITIVE = "1"  # the class whose F1 MRPC and QQP are scored by
 
 Labels = Sequence[str] | Sequence[float]
@@ -47,13 +47,21 @@ def score_labels(
         is_regression: whether labels are numbers.
 
     Returns:
-        The metrics, and `score`, by which the best model is chosen: their mean for a GLUE task, as
-        GLUE averages, and for a regression; else the accuracy.
+        The metrics; and where the data set is scored by several, as GLUE's MRPC and any regression
+        are, their mean as `score`.
     """
     names = _metric_names(dataset, is_regression=is_regression)
-    counted = [name for name in names if name != "macro_f1"]
     scores = {name: 100 * _metric(name, gold, predicted) for name in names}
-    return {**scores, MAIN_METRIC: float(np.mean([scores[name] for name in counted]))}
+    if main_metric(dataset, is_regression=is_regression) == MEAN:
+        scores[MEAN] = float(np.mean([scores[name] for name in names]))
+    return scores
+
+
+def main_metric(dataset: str | None, *, is_regression: bool) -> str:
+    """The metric by which the best model is chosen; arguments as for `score_labels`."""
+    names = _metric_names(dataset, is_regression=is_regression)
+    deciding = [name for name in names if name != "macro_f1"]
+    return deciding[0] if len(deciding) == 1 else MEAN
 
 
 def _metric(name: str, gold: Labels, predicted: Labels) -> float:

@@ -28,7 +28,13 @@ from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.packing import listed
 from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.tasks.pipeline import best_of, clean_texts, text_specs
-from spanbert_tf.tasks.report import class_scores, print_class_scores, print_confusions, render_page
+from spanbert_tf.tasks.report import (
+    Table,
+    class_scores,
+    class_table,
+    confusion_table,
+    render_page,
+)
 from spanbert_tf.tasks.task import Outcome, Task, renumbered
 from spanbert_tf.tasks.text_classification.glue import (
     EVALUATION_FILE,
@@ -37,9 +43,9 @@ from spanbert_tf.tasks.text_classification.glue import (
     submission_text,
 )
 from spanbert_tf.tasks.text_classification.metrics import (
-    MAIN_METRIC,
     has_correlation,
     is_constant,
+    main_metric,
     score_labels,
 )
 from spanbert_tf.tasks.text_classification.records import (
@@ -61,8 +67,8 @@ PREDICTIONS_FILE = "predictions.jsonl"
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _SURE = 0.9
 _FAR = 1.0  # of a regression; a fifth of the range of STS-B
-_CLASS_FILTERS = {"wrong": "errors", "sure": f"errors with a {{}} over {_SURE:.0%}"}
-_NUMBER_FILTERS = {"far": f"off by {_FAR:g} or more"}
+_CLASS_FILTERS = {"sure": f"errors with a {{}} over {_SURE:.0%}"}
+_NUMBER_FILTERS = {"errors": f"off by {_FAR:g} or more", "right": "nearer than that"}
 _CLASSES = """Signature `serving_default`: {inputs} → `labels` (string [texts], the most probable
 class of each), `probabilities` (float32 [texts, {count}]) of the classes
 {labels}, in this order."""
@@ -77,12 +83,17 @@ class TextClassification(Task):
     """
 
     name = "text_classification"
-    best = Best(MAIN_METRIC, "max")
+    best = None  # by the data set
     model_class = SpanBertTextClassifier
     config_class = TextClassificationConfig
     info_class = TextClassificationInfo
     written_files = (PREDICTIONS_FILE, EVALUATION_FILE, *map(submission_file, GLUE_TASKS))
     example: Mapping[str, Any] = {"text": "It rains.", "text_pair": "The street is wet."}
+
+    def best_of(self, info: TextClassificationInfo) -> Best:
+        """By the metric of the data set, or the mean of its metrics."""
+        metric = main_metric(info.dataset, is_regression=info.is_regression)
+        return self.best or Best(metric, "max")
 
     def fields_of(self, model: SpanBertTextClassifier) -> tuple[str, ...]:
         """One text, or two."""
@@ -248,9 +259,18 @@ class TextClassification(Task):
             is_regression=info.is_regression,
         )
 
+    def tables(self, outcome: Outcome) -> list[Table]:
+        """The classes and the confusions; none of a regression."""
+        if outcome.records.info.is_regression:
+            return []
+        gold, predicted = outcome.gold, outcome.predicted
+        labels = list(dict.fromkeys([*_labels(outcome.model, outcome.records), *gold]))
+        scores = class_table("texts by class", class_scores(gold, predicted, labels))
+        return [scores, confusion_table(gold, predicted, labels)]
+
     def details(self, outcome: Outcome, console: DataConsole) -> None:
-        """Prints a table of the classes and the confusions; and says where a metric is void."""
-        info, gold, predicted = outcome.records.info, outcome.gold, outcome.predicted
+        """Prints the tables; and says where a metric is void."""
+        info, predicted = outcome.records.info, outcome.predicted
         if is_constant(predicted) and has_correlation(
             info.dataset, is_regression=info.is_regression
         ):
@@ -259,13 +279,10 @@ class TextClassification(Task):
                 "as 0",
                 markup=False,
             )
-        if not info.is_regression:
-            labels = _labels(outcome.model, outcome.records)
-            print_class_scores(console, class_scores(gold, predicted, labels))
-            print_confusions(console, gold, predicted, labels)
+        super().details(outcome, console)
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
-        """A page of all texts; errors first, the largest on top."""
+        """A page of all texts."""
         is_regression = outcome.records.info.is_regression
         certainty = "probability" if outcome.by == "model" else "share of its class"
         record_of = _number_record if is_regression else functools.partial(_class_record, certainty)
@@ -274,13 +291,12 @@ class TextClassification(Task):
             record_of(line, label, float(row.max()))
             for line, label, row in zip(lines, outcome.predicted, outcome.predictions, strict=True)
         ]
-        records.sort(key=lambda record: -record["error"])
         filters = _NUMBER_FILTERS if is_regression else _CLASS_FILTERS
         filters = {kind: called.format(certainty) for kind, called in filters.items()}
         shown = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in scores.items())
-        return render_page(
-            _TEMPLATE, title, records, filters, unit="texts", by=outcome.by, scores=shown
-        )
+        options = {"unit": "text", "by": outcome.by, "tables": self.tables(outcome)}
+        options |= {"scores": shown, "is_regression": is_regression}
+        return render_page(_TEMPLATE, title, records, filters, **options)
 
     def write(self, outcome: Outcome, output: str) -> None:
         """`predictions.jsonl`, a line a text; GLUE's file for its test sets, else the scores."""
@@ -337,7 +353,7 @@ def _predict_shares(model: SpanBertTextClassifier, info: TextClassificationInfo)
 
 def _class_record(certainty: str, line: ExampleLine, label: str, probability: float) -> dict:
     is_wrong = label != line["label"]
-    kinds = ["wrong"] * is_wrong + ["sure"] * (is_wrong and probability > _SURE)
+    kinds = ["sure"] * (is_wrong and probability > _SURE)
     shown = f"{certainty} {probability:.0%}"
     record = {"kinds": kinds, "certainty": shown, "error": is_wrong * probability}
     return record | _shown(line, str(line["label"]), label)
@@ -345,8 +361,9 @@ def _class_record(certainty: str, line: ExampleLine, label: str, probability: fl
 
 def _number_record(line: ExampleLine, number: float, _: float) -> dict:
     error = abs(number - float(line["label"]))
-    record = {"kinds": ["far"] * (error >= _FAR), "certainty": f"off by {error:.2f}"}
-    return record | {"error": error} | _shown(line, f"{line['label']:.2f}", f"{number:.2f}")
+    record = {"kinds": [], "error": error if error >= _FAR else 0.0}
+    record["certainty"] = f"off by {error:.2f}"
+    return record | _shown(line, f"{line['label']:.2f}", f"{number:.2f}")
 
 
 def _shown(line: ExampleLine, gold: str, predicted: str) -> dict:

@@ -64,9 +64,9 @@ def write_predictions(runs, dataset):
 @pytest.fixture
 def runs(tmp_path):
     runs = tmp_path / "runs"
-    write_run(runs, "rte", {"accuracy": 71.5, "score": 71.5})
+    write_run(runs, "rte", {"accuracy": 71.5})
     write_run(runs, "mrpc", {"f1": 90.5, "accuracy": 86.0, "score": 88.25})
-    evaluation = {"dataset": "mnli_mm", "scores": {"accuracy": 83.5, "score": 83.5}}
+    evaluation = {"dataset": "mnli_mm", "scores": {"accuracy": 83.5}}
     (runs / "mm").mkdir()
     (runs / "mm" / "evaluation.json").write_text(json.dumps(evaluation))
     for dataset in ("rte", "wnli", "stsb"):
@@ -86,14 +86,14 @@ def test_tables_name_what_is_missing(runs, capfd):
 
 def write_evaluation(directory, dataset, score, **facts):
     directory.mkdir(parents=True)
-    content = {"dataset": dataset, "scores": {"accuracy": score, "score": score}, **facts}
+    content = {"dataset": dataset, "scores": {"accuracy": score}, **facts}
     (directory / "evaluation.json").write_text(json.dumps(content))
 
 
 def test_a_part_that_is_not_the_development_set_does_not_count(runs, capfd):
     write_evaluation(runs / "train", "rte", 99.0, rows=2490, preset="x")
     write_evaluation(runs / "dev", "rte", 71.75, rows=277, preset="x")
-    assert find_results(str(runs))["rte"].scores["score"] == 71.75
+    assert find_results(str(runs))["rte"].scores["accuracy"] == 71.75
     path = runs / "train" / "evaluation.json"
     expected = f"{path}: does not count: 2,490 texts, and the development set of RTE has 277\n"
     assert capfd.readouterr().out == expected
@@ -101,10 +101,10 @@ def test_a_part_that_is_not_the_development_set_does_not_count(runs, capfd):
 
 def test_a_run_that_was_scored_on_a_part_does_not_count(runs, capfd):
     for name, score, rows in (("part", 99.0, 50), ("whole", 72.0, 277)):
-        write_run(runs / name, "rte", {"accuracy": score, "score": score})
+        write_run(runs / name, "rte", {"accuracy": score})
         inputs = {"--data": "x", "--validation-data": "y", "validation_rows": rows}
         (runs / name / "rte" / "inputs.json").write_text(json.dumps(inputs))
-    assert find_results(str(runs))["rte"].scores["score"] == 72.0
+    assert find_results(str(runs))["rte"].scores["accuracy"] == 72.0
     path = runs / "part" / "rte" / "scores.json"
     expected = f"{path}: does not count: 50 texts, and the development set of RTE has 277\n"
     assert capfd.readouterr().out == expected
@@ -116,7 +116,7 @@ def test_a_run_that_was_scored_on_a_part_does_not_count(runs, capfd):
 def test_nothing_is_chosen_on_the_mismatched_set(tmp_path, capfd):
     runs = tmp_path / "runs"
     for name, score in (("a", 84.0), ("b", 84.5), ("c", 80.0)):
-        write_run(runs / name, "mnli", {"accuracy": score, "score": score})
+        write_run(runs / name, "mnli", {"accuracy": score})
         (runs / name / "mnli" / "preset" / "golden.json").write_text(name)
     digests = {name: hashlib.sha256(name.encode()).hexdigest() for name in "abc"}
     for name, score in (("a", 85.0), ("c", 86.0)):
@@ -130,12 +130,12 @@ def test_nothing_is_chosen_on_the_mismatched_set(tmp_path, capfd):
     assert "mnli_mm" not in find_results(str(runs))
     assert capfd.readouterr().out.startswith(said.format(1))
     (runs / "b" / "mnli" / "preset" / "golden.json").rename(runs / "golden.json")
-    assert find_results(str(runs))["mnli_mm"].scores["score"] == 85.0  # it may be of this one
+    assert find_results(str(runs))["mnli_mm"].scores["accuracy"] == 85.0  # it may be of this one
     (runs / "golden.json").rename(runs / "b" / "mnli" / "preset" / "golden.json")
     (runs / "b").rename(runs / "moved")  # weights, not paths, tell whose scores they are
     facts = {"rows": 9832, "preset": "preset", "golden_sha256": digests["b"]}
     write_evaluation(runs / "mm_b", "mnli_mm", 83.0, **facts)
-    assert find_results(str(runs))["mnli_mm"].scores["score"] == 83.0
+    assert find_results(str(runs))["mnli_mm"].scores["accuracy"] == 83.0
     assert capfd.readouterr().out == ""
 
 
@@ -181,7 +181,7 @@ def test_two_predictions_of_a_test_set_are_refused(runs, capfd):
 
 
 def test_linked_runs_count_and_each_once(runs, tmp_path, capfd):
-    write_run(tmp_path / "disk", "cola", {"matthews": 61.5, "score": 61.5})
+    write_run(tmp_path / "disk", "cola", {"matthews": 61.5})
     write_predictions(tmp_path / "disk", "cola")
     (runs / "cola").symlink_to(tmp_path / "disk")
     (runs / "latest").symlink_to(tmp_path / "disk")
@@ -207,7 +207,7 @@ def test_folder_without_glue_is_refused(tmp_path, capfd):
     ],
 )
 def test_files_of_other_types_are_one_line(name, text, said, tmp_path, capfd):
-    write_run(tmp_path / "runs", "rte", {"score": 50.0, "accuracy": 50.0})
+    write_run(tmp_path / "runs", "rte", {"accuracy": 50.0})
     (tmp_path / "runs" / "rte" / name).write_text(text)
     assert glue(tmp_path / "runs") == 2
     err = capfd.readouterr().err
@@ -216,7 +216,7 @@ def test_files_of_other_types_are_one_line(name, text, said, tmp_path, capfd):
 
 @pytest.mark.parametrize("name", ["config.yaml", "scores.json", "preset/golden.json"])
 def test_pipes_in_runs_are_not_waited_for(name, tmp_path, capfd):
-    write_run(tmp_path / "runs", "rte", {"score": 50.0, "accuracy": 50.0})
+    write_run(tmp_path / "runs", "rte", {"accuracy": 50.0})
     path = tmp_path / "runs" / "rte" / name
     path.unlink(missing_ok=True)
     os.mkfifo(path)

@@ -13,7 +13,9 @@ def made_up_records(lines, contexts=(), **info):
     )
 
 
-def made_up_outcome(lines, gold, predicted, predictions=None, by="model", **records):
-    model = None if by == "baseline" else types.SimpleNamespace()
+def made_up_outcome(lines, gold, predicted, predictions=None, by="model", labels=(), **records):
+    """Labels are those of the model, or of the records where there is none."""
+    model = None if by == "baseline" else types.SimpleNamespace(labels=list(labels))
+    records.setdefault("labels", list(labels))
     predictions = predicted if predictions is None else predictions
     return Outcome(model, made_up_records(lines, **records), predictions, gold, predicted)

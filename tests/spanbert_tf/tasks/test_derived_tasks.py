@@ -115,7 +115,7 @@ def test_a_shipped_preset_stays_with_its_task(material, preset_of, tmp_path):
     assert load_task_model(preset, [open_records(data)])[0].name == "text_classification"
     (scores,) = run_evaluation(preset, [data])
     run_prediction(preset, data, str(tmp_path / "predictions"))
-    assert scores.keys() == {"accuracy", "macro_f1", "score"}
+    assert scores.keys() == {"accuracy", "macro_f1"}
     assert Predictor(preset).task == "text_classification"
 
 

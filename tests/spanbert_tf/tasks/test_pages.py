@@ -1,5 +1,6 @@
 """What the pages of all tasks show, read as text: nothing by its colour alone."""
 
+import html
 import html.parser
 import re
 
@@ -43,6 +44,15 @@ class Reader(html.parser.HTMLParser):
             self.text += text
 
 
+def tables_of(page):
+    """The cells of all tables of a page, row by row."""
+    rows = re.findall("<tr>(.*?)</tr>", page, re.DOTALL)
+    return [
+        [html.unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)]
+        for row in rows
+    ]
+
+
 def entities(gold, found):
     words = ["Ann", "Lee", "saw", "Rome"]
     places = [[0, 3], [4, 7], [8, 11], [12, 16]]
@@ -54,13 +64,24 @@ def entities(gold, found):
 def test_types_of_all_entities_are_shown_and_a_wrong_type_is_not_right():
     page = entities(["B-PER", "I-PER", "O", "B-LOC"], ["B-PER", "I-PER", "O", "B-ORG"])
     assert Reader(page).text == (
-        "sentence s7 [PER \u2713] Ann Lee saw [LOC missed, ORG wrong] Rome right: Ann Lee (PER) "
-        "wrong type: Rome (ORG, gold: LOC)"
+        "sentence 1 of 1 (s7) \u2717 [PER \u2713] Ann Lee saw [LOC missed, ORG wrong] Rome right: "
+        "Ann Lee (PER) wrong type: Rome (ORG, gold: LOC)"
     )
     assert '<mark class="both" data-note="PER \u2713">Ann Lee</mark>' in page
     assert '<mark class="overlap" data-note="LOC missed, ORG wrong">Rome</mark>' in page
-    assert 'data-kinds="missed invented mistyped"' in page
-    assert "with a right place and a wrong type: 1" in page and "all 1 sentences" in page
+    assert 'data-kinds="errors missed invented mistyped"' in page
+    assert "with a right place and a wrong type: 1" in page and "all: 1" in page
+    rows = tables_of(page)
+    assert ["micro avg", "50.00", "50.00", "50.00", "2"] in rows
+    assert ["macro avg", "33.33", "33.33", "33.33", "2"] in rows
+    # LOC was taken for ORG; nothing was missed or invented.
+    assert rows[-5:] == [
+        ["gold \\ predicted", "LOC", "ORG", "PER", "no entity", "other borders"],
+        ["LOC", "0", "1", "0", "0", "0"],
+        ["ORG", "0", "0", "0", "0", "0"],
+        ["PER", "0", "0", "1", "0", "0"],
+        ["no entity", "0", "0", "0", "0", "0"],
+    ]
 
 
 def test_an_entity_found_in_part_is_missed_and_wrong():
@@ -69,12 +90,23 @@ def test_an_entity_found_in_part_is_missed_and_wrong():
         "Lee saw [LOC wrong] Rome missed: Ann Lee (PER) wrong: Ann (PER), Rome (LOC)"
     )
     assert 'class="both"' not in page.partition("<article")[2]
+    # PER is there with other borders; LOC was found where nothing is.
+    assert tables_of(page)[-3:] == [
+        ["LOC", "0", "0", "0", "0"],
+        ["PER", "0", "0", "0", "1"],
+        ["no entity", "1", "0", "0", "0"],
+    ]
+
+
+def spans_of(clusters):
+    """Clusters of a line as the task has them."""
+    return [[tuple(span) for span in spans] for spans in clusters]
 
 
 def coreference(clusters, predicted, by="model"):
     line = {"name": "d", "part": 0, "words": ["Ann", "saw", "Bob", ".", "She", "met", "him", "."]}
     line |= {"sentence_starts": [0, 4], "speakers": [""] * 8, "clusters": clusters}
-    outcome = made_up_outcome([line], [clusters], [predicted], by=by)
+    outcome = made_up_outcome([line], [spans_of(clusters)], [predicted], by=by)
     return coreference_page("t", outcome, {"average_f1": 1.0})
 
 
@@ -83,21 +115,37 @@ def test_the_text_of_a_document_is_there_without_a_click_and_its_clusters_have_n
     shown = Reader(coreference(clusters, [[(2, 2), (4, 4)], [(0, 0), (6, 6)]])).text
     assert "gold [1\u2260] Ann saw [2\u2260] Bob . [1] She met [2] him ." in shown
     assert "model [2\u2260] Ann saw [1\u2260] Bob . [1] She met [2] him ." in shown
-    same = [[tuple(span) for span in spans] for spans in clusters]
-    assert "baseline [1] Ann" in Reader(coreference(clusters, same, "baseline")).text
+    shown = Reader(coreference(clusters, spans_of(clusters), "baseline")).text
+    assert "baseline [1] Ann" in shown
 
 
 @pytest.mark.parametrize(
     ("clusters", "predicted", "kinds"),
     [
-        ([[[0, 0]]], [], "missed"),
-        ([], [[(0, 0)]], "wrong"),
-        ([[[0, 0], [4, 4]], [[2, 2]]], [[(0, 0), (4, 4)], [(6, 6)]], "missed wrong"),
+        ([[[0, 0]]], [], "errors missed"),
+        ([], [[(0, 0)]], "errors wrong"),
+        ([[[0, 0], [4, 4]], [[2, 2]]], [[(0, 0), (4, 4)], [(6, 6)]], "errors missed wrong"),
         ([[[0, 0], [4, 4]], [[2, 2]]], [[(0, 0), (4, 4)], [(2, 2)]], "right"),
     ],
 )
 def test_a_document_with_a_wrong_singleton_is_not_all_right(clusters, predicted, kinds):
     assert f'data-kinds="{kinds}"' in coreference(clusters, predicted)
+
+
+def test_links_are_counted_by_what_is_linked():
+    """By hand: of Ann ← She and Bob ← him the first is found, and Ann ← Bob is wrong."""
+    clusters, predicted = [[[0, 0], [4, 4]], [[2, 2], [6, 6]]], [[(0, 0), (2, 2), (4, 4)]]
+    rows = tables_of(coreference(clusters, predicted))
+    assert rows[0] == ["", "precision", "recall", "F1"]
+    assert [row[0] for row in rows[1:7]] == [
+        *("Identification of Mentions", "MUC", "B-cubed", "CEAF-m", "CEAF-e"),
+        "average (MUC, B\u00b3, CEAF-e)",
+    ]
+    assert rows[-3:] == [
+        ["of pronouns", "0.00", "50.00", "0.00", "2"],
+        ["of others", "0.00", "0.00", "0.00", "0"],
+        ["all links", "0.00", "50.00", "0.00", "2"],
+    ]
 
 
 def test_each_gold_cluster_lends_its_number_once():
@@ -115,18 +163,21 @@ def test_a_baseline_s_answers_are_called_the_baseline_s(by):
     answered = [AnsweredQuestion("q1", (Candidate("Lee", 4, 7, 1.0, 0.5),), 0.0)]
     outcome = made_up_outcome([item], [item], ["Lee"], answered, by, contexts=["Ann Lee sat."])
     page = QuestionAnswering().report("t", outcome, {"exact_match": 12.5, "f1": 25.0})
-    assert "1 questions: exact match 12.50, F1 25.00." in page  # as they are printed
+    assert "Exact match 12.50, F1 25.00." in page  # as they are printed
     certain = " (probability 50%)" if by == "model" else ""
     assert Reader(page).text == (
-        f"~ in part, F1 67 Who ? gold: Ann Lee; {by}: Lee{certain} passage of question q1 [gold] "
-        f"Ann [{by}] Lee sat."
+        f"question 1 of 1 (id q1) \u2717 Who ? right in part, F1 67. Gold: Ann Lee; {by}: "
+        f"Lee{certain} passage [gold] Ann [{by}] Lee sat."
     )
     line = {"line": 7, "text": "Fine.", "label": "good"}
     rows = [np.array([0.95])]
-    outcome = made_up_outcome([line], ["good"], ["bad"], rows, by, is_regression=False)
+    options = {"is_regression": False, "labels": ["good", "bad"]}
+    outcome = made_up_outcome([line], ["good"], ["bad"], rows, by, **options)
     text = TextClassification().report("t", outcome, {"accuracy": 0.0})
     certain = "probability" if by == "model" else "share of its class"
-    assert Reader(text).text == f"line 7, {certain} 95% \u2717 {by}: bad; gold: good Fine."
+    assert Reader(text).text == (
+        f"text 1 of 1 (line 7 of the file), {certain} 95% \u2717 [{by}] bad [gold] good Fine."
+    )
     assert f"errors with a {certain} over 90%: 1" in text
     if by == "baseline":
         assert "model's" not in page and "model:" not in page + text
@@ -170,7 +221,8 @@ def pages_of(word):
     scores, end = {"f1": 0.0, "precision": 0.0, "recall": 0.0}, len(word)
     line = {"id": word, "text": f"{word} x {word}", "subject": [0, end]}
     line |= {"object": [end + 3, 2 * end + 3], "subject_type": word, "object_type": word}
-    outcome = made_up_outcome([line], [word], [f"other {word}"], [np.array([0.5])])
+    options = {"labels": [f"other {word}", word], "layout": "tacred"}
+    outcome = made_up_outcome([line], [word], [f"other {word}"], [np.array([0.5])], **options)
     yield RelationExtraction().report(word, outcome, scores)
     labels = [f"B-{word}"]
     sentence = {"id": word, "text": word, "words": [[0, end]], "labels": labels}
@@ -179,7 +231,7 @@ def pages_of(word):
     )
     line = {"name": word, "part": 0, "words": [word] * 4, "sentence_starts": [0, 2]}
     line |= {"speakers": [word] * 4, "clusters": [[[0, 0], [2, 2]]]}
-    outcome = made_up_outcome([line], [line["clusters"]], [[[(1, 1), (2, 2)]]])
+    outcome = made_up_outcome([line], [spans_of(line["clusters"])], [[[(1, 1), (2, 2)]]])
     yield coreference_page(word, outcome, {"average_f1": 1.0})
     item = {"id": word, "question": word, "context_index": 0, "gold_spans": [[0, end]]}
     item |= {"gold_texts": [word], "is_impossible": False}
@@ -188,7 +240,8 @@ def pages_of(word):
     yield QuestionAnswering().report(word, outcome, {"exact_match": 0.0, "f1": 0.0})
     example = {"line": 7, "text": word, "text_pair": word, "label": word}
     rows = [np.array([0.95])]
-    outcome = made_up_outcome([example], [word], [f"{word}x"], rows, is_regression=False)
+    options = {"labels": [word, f"{word}x"], "is_regression": False}
+    outcome = made_up_outcome([example], [word], [f"{word}x"], rows, **options)
     yield TextClassification().report(word, outcome, {"accuracy": 0.0})
 
 
@@ -205,15 +258,16 @@ def test_relations_say_what_is_right_and_entities_which_they_are():
     line = {"id": "e3", "text": "Ann saw Rome", "subject": [0, 3], "object": [8, 12]}
     line |= {"subject_type": "PER", "object_type": ""}
     scores = {"f1": 0.0, "precision": 0.0, "recall": 0.0}
+    options = {"labels": ["none", "born", "lives"], "layout": "tacred"}
     pages = [
         RelationExtraction().report(
-            "t", made_up_outcome([line], ["lives"], [found], [np.array([0.5])]), scores
+            "t", made_up_outcome([line], ["lives"], [found], [np.array([0.5])], **options), scores
         )
         for found in ("lives", "born")
     ]
     text = "[PER subject] Ann saw [object] Rome"
     assert [Reader(page).text for page in pages] == [
-        f"example e3, probability 50% \u2713 lives {text}",
-        f"example e3, probability 50% \u2717 model: born; gold: lives {text}",
+        f"example 1 of 1 (id e3), probability 50% \u2713 lives {text}",
+        f"example 1 of 1 (id e3), probability 50% \u2717 [model] born [gold] lives {text}",
     ]
     assert "gold lives, predicted born: 1" in pages[1]

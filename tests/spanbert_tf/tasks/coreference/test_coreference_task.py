@@ -136,7 +136,7 @@ class TestCoreference(TrainingTests):
         page = report.read_text()
         html.parser.HTMLParser().feed(page)
         assert page.count("<article") == 16
-        assert page.count('<span class="mention') == page.count("</span>") - 16  # and 16 scores
+        assert page.count('<span class="mark') == page.count("</span>") - 16  # and 16 places
         (scores,) = run_evaluation(None, [material["dev"]])
         assert scores["average_f1"] > 50  # names are capitalised, and things have determiners
 

@@ -94,17 +94,18 @@ def test_links_that_others_do_not_have():
 
 def test_page_escapes_what_it_shows():
     line = {**LINE, "words": ["<b>&"] * len(WORDS), "name": "a<script>"}
-    outcome = made_up_outcome([line], [line["clusters"]], [CLUSTERS])
+    gold = [[tuple(span) for span in spans] for spans in LINE["clusters"]]
+    outcome = made_up_outcome([line], [gold], [CLUSTERS])
     page = report_page("t<i>", outcome, {"average_f1": 12.345, "muc_recall": 1.0})
     assert "<b>" not in page and "a<script>" not in page and "t<i>" not in page
     assert ("&lt;b&gt;&amp;" in page and "average 12.35" in page) or "average 12.34" in page
     records = page.partition("<article")[2]
-    assert records.count('<span class="mention') == 2 * 2 + sum(map(len, CLUSTERS))
+    assert records.count('<span class="mark') == 2 * 2 + sum(map(len, CLUSTERS))
 
 
 def test_page_shows_a_document_without_clusters_last_and_not_as_an_error():
     lines = [{**LINE, "name": "none", "clusters": []}, {**LINE, "name": "some"}]
-    gold = [line["clusters"] for line in lines]
+    gold = [[], [[tuple(span) for span in spans] for spans in LINE["clusters"]]]
     outcome = made_up_outcome(lines, gold, [[], CLUSTERS])
     page = report_page("t", outcome, {"average_f1": 1.0})
     last = page.split("<article")[-1]

@@ -85,7 +85,7 @@ def test_labels_are_those_of_the_first_pieces_of_marked_words(tmp_path, vocabula
     lines = open_records(str(tmp_path / "records")).lines(SENTENCES_FILE)
     assert lines[0]["labels"] == ["B-PER", "I-PER", "O", "B-LOC", "O"]
     assert lines[0]["first_pieces"] == [0, 1, 2, 3, 6]
-    assert lines[0]["id"] == "3"
+    assert lines[0]["id"] == "line 3"
 
 
 def test_pieces_that_go_on_with_a_word_have_no_label(tmp_path, vocabulary):
@@ -140,7 +140,7 @@ def test_entities_inside_words_are_lost_and_counted(tmp_path, vocabulary, capsys
     line = {"text": "the cats in romeTown", "entities": entities}
     info = prepare(write_lines(tmp_path / "a.jsonl", [line]), tmp_path / "records", vocabulary)
     assert (info.counts["entities"], info.counts["lost_entities"]) == (4, 4)
-    assert "sentence 1: 'th' (X) begins or ends inside a word" in capsys.readouterr().out
+    assert "a.jsonl: entry 1: 'th' (X) begins or ends inside a word" in capsys.readouterr().out
     (row,) = labelled_rows(str(tmp_path / "records"), info)
     assert {label for _, label in row} == {"O", None}
     check_labelled(info, "ner/dev")  # as `evaluate` and `finetune` do

@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spanbert_tf.tasks.text_classification.glue import submission_text
-from spanbert_tf.tasks.text_classification.metrics import has_correlation, score_labels
+from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, submission_text
+from spanbert_tf.tasks.text_classification.metrics import (
+    has_correlation,
+    main_metric,
+    score_labels,
+)
 
 BINARY = st.lists(st.tuples(st.sampled_from("01"), st.sampled_from("01")), min_size=1)
 
@@ -23,7 +27,7 @@ def test_matthews_f1_and_accuracy_are_those_by_hand(pairs):
     below = math.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
     cola = score_labels(gold, predicted, dataset="cola", is_regression=False)
     expected = 100 * (tp * tn - fp * fn) / below if below else 0.0
-    assert cola == {"matthews": pytest.approx(expected), "score": pytest.approx(expected)}
+    assert cola == {"matthews": pytest.approx(expected)}
     mrpc = score_labels(gold, predicted, dataset="mrpc", is_regression=False)
     assert mrpc["f1"] == pytest.approx(200 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0)
     assert mrpc["accuracy"] == pytest.approx(100 * (tp + tn) / len(pairs))
@@ -76,8 +80,27 @@ def test_matthews_pearson_and_spearman_are_correlations(dataset, is_regression, 
 def test_other_data_is_scored_by_accuracy_and_macro_f1():
     gold, predicted = ["a", "a", "b", "c"], ["a", "b", "b", "a"]
     scores = score_labels(gold, predicted, dataset=None, is_regression=False)
-    assert scores["accuracy"] == scores["score"] == 50.0
+    assert scores["accuracy"] == 50.0
     assert scores["macro_f1"] == pytest.approx(100 * (1 / 2 + 2 / 3 + 0) / 3)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "is_regression"),
+    [(name, task.is_regression) for name, task in GLUE_TASKS.items()]
+    + [(None, False), (None, True)],
+)
+def test_no_metric_has_a_second_name_and_the_best_is_chosen_by_one_that_there_is(
+    dataset, is_regression
+):
+    """Labels for which no two metrics have the same value by chance."""
+    labels = ([1.0, 2.0, 5.0, 3.0], [1.0, 3.0, 4.0, 0.0])
+    if not is_regression:
+        labels = (list("0011010"), list("0111000"))
+    options = {"dataset": dataset, "is_regression": is_regression}
+    scores = score_labels(*labels, **options)
+    assert len(set(scores.values())) == len(scores)
+    assert main_metric(**options) in scores
+    assert ("score" in scores) is (dataset in {"mrpc", "qqp", "stsb"} or is_regression)
 
 
 def test_submission_cuts_numbers_and_counts_from_0():

@@ -112,11 +112,12 @@ class TestTextClassification(TaskTests):
         examples = open_records(material["dev"]).lines(EXAMPLES_FILE)
         assert len(shown) == len(examples)
         for line in examples:
-            labels = (f"gold: {line['label']}</h2>", f"\u2713 {line['label']}</h2>")
+            label = line["label"]
+            labels = (f'data-note="gold">{label}</mark>', f'<mark class="both">{label}</mark>')
             assert any(line["text"] in one and any(x in one for x in labels) for one in shown)
         errors = round(len(examples) * (1 - scores["accuracy"] / 100))
-        assert text.count('data-kinds="wrong') == errors
-        assert f"errors: {errors}" in text
+        assert text.count('data-kinds="errors') == errors
+        assert f"with errors: {errors}" in text
 
     def test_evaluations_tell_of_which_model_and_how_many_texts(self, finished, material, tmp_path):
         run_prediction(finished[0], material["dev"], str(tmp_path / "dev"))
