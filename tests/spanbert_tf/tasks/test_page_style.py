@@ -9,7 +9,8 @@ import pytest
 
 from spanbert_tf.tasks import report
 
-PAGE = os.path.join(os.path.dirname(report.__file__), "page.html")
+FOLDER = os.path.dirname(report.__file__)
+PAGE, MARKS = (os.path.join(FOLDER, name) for name in ("page.html", "marks.html"))
 KINDS = ("both", "gold", "model", "overlap")  # right, missed, wrong, the two of them overlapping
 # Machado, Oliveira and Fernandes (2009), table 1: severity 1.0, of linear RGB.
 SEEN = {
@@ -41,7 +42,7 @@ WHITE = TO_XYZ @ np.ones(3)
 
 @pytest.fixture(scope="module")
 def style():
-    with open(PAGE, encoding="utf-8") as file:
+    with open(MARKS, encoding="utf-8") as file:
         return re.search("<style>(.*)</style>", file.read(), re.DOTALL)[1]
 
 
@@ -91,11 +92,24 @@ def test_marks_differ_in_their_lines(style):
     """In print, in grey, and on screens of few colours."""
     lines = []
     for kind in KINDS:
-        rule = re.search(rf"^\.{kind} \{{(.*?)\}}", style, re.DOTALL | re.MULTILINE)[1]
+        rule = re.search(
+            rf"^mark\.{kind}, \.mark\.{kind} \{{(.*?)\}}", style, re.DOTALL | re.MULTILINE
+        )[1]
         found = re.findall(r"(border-bottom|outline): \d+px (\w+)", rule)
         assert found, kind
         lines.append(tuple(sorted(found)))
     assert len(set(lines)) == len(KINDS)
+
+
+def test_a_text_in_a_notebook_has_the_marks_of_a_report():
+    parts = report.marked_parts("Ann <b>", [(0, 3, "PER")], [(4, 7, "<i>")], ("no", "wrong", "ok"))
+    found = report.marked_html(parts)
+    with open(MARKS, encoding="utf-8") as file:
+        assert file.read().rstrip() in found
+    assert found.endswith(
+        '<p><mark class="gold" data-note="PER no">Ann</mark> '
+        '<mark class="model" data-note="&lt;i&gt; wrong">&lt;b&gt;</mark></p>'
+    )
 
 
 def test_filters_are_reached_by_keys_and_nothing_is_fetched():
