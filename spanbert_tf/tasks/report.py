@@ -22,6 +22,10 @@ _HEAD_BYTES = 1024
 _MATRIX_CLASSES = 20  # more do not fit on a screen
 _NAMED_CHARACTERS = 70  # of all heads of a matrix; longer names have numbers in their place
 SHOWN_CONFUSIONS = 20
+_MARKED_TEXTS = """{% from "parts.html" import marked %}{% include "marks.html" %}
+{% for parts in texts %}
+<p>{{ marked(parts) }}</p>
+{% endfor %}"""
 _ERRORS, _RIGHT = "errors", "right"  # filters of every page
 _AVERAGES = ("micro", "macro", "weighted")  # those of scikit-learn and seqeval
 
@@ -148,12 +152,10 @@ def marked_parts(
     return parts
 
 
-def marked_html(parts: Iterable[tuple[str, str | None, str]]) -> markupsafe.Markup:
-    """A text in parts (`marked_parts`) as HTML with the marks of the reports, for a notebook."""
-    page = (
-        '{% from "parts.html" import marked %}{% include "marks.html" %}<p>{{ marked(parts) }}</p>'
-    )
-    return markupsafe.Markup(_environment().from_string(page).render(parts=list(parts)))
+def marked_html(texts: Iterable[Sequence[tuple[str, str | None, str]]]) -> markupsafe.Markup:
+    """Texts in parts (`marked_parts`) as HTML with the marks of the reports, for a notebook."""
+    template = _environment().from_string(_MARKED_TEXTS)
+    return markupsafe.Markup(template.render(texts=texts))
 
 
 def _environment(*folders: str) -> jinja2.Environment:
