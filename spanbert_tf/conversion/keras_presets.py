@@ -94,6 +94,7 @@ _CONVERTED = {
     *("question_first", "segment_aware"),
     *("max_segments", "max_span_width", "feature_dim", "ffnn_dim"),
 }
+_POOLINGS = {"cls": "[CLS] without the pooler", "mean": "the mean of the tokens"}
 _WIDTH_OF_LARGE = 1024
 # An encoder, the parameters of the heads on it, and further arguments of its `Checkpoint`.
 _Read = tuple[keras_hub.models.Backbone, list[Parameter], dict[str, object]]
@@ -172,6 +173,11 @@ def _facts_of_task(path: str, task: SpanBertTask) -> dict[str, object]:
         raise MismatchError(
             f"{path}: its classifier has an activation, which other projects' have not; set "
             "activation to null"
+        )
+    if task.pooling != "pooler":
+        raise MismatchError(
+            f"{path}: its classifier reads {_POOLINGS[task.pooling]}, and other projects' read the "
+            "pooler; fine-tune with classifier.pooling=pooler"
         )
     return {"labels": tuple(task.labels), "is_pair": task.preprocessor.is_pair}
 

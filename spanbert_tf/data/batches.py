@@ -371,6 +371,19 @@ def batch_widths(lengths: np.ndarray, max_length: int) -> np.ndarray:
     return np.array(widths[::-1], "int32")
 
 
+def even_width(longest: tf.Tensor, max_length: int) -> tf.Tensor:
+    """The width of a batch whose data set tells no lengths beforehand, int32 [].
+
+    One of at most `MAX_WIDTHS` evenly spaced multiples of `WIDTH_MULTIPLE`, or `max_length`.
+
+    Args:
+        longest: int32 [], tokens of the batch's longest row; no more than `max_length`.
+        max_length: largest width.
+    """
+    step = WIDTH_MULTIPLE * -(-max_length // (MAX_WIDTHS * WIDTH_MULTIPLE))
+    return tf.clip_by_value(-(-longest // step) * step, 1, max_length)
+
+
 def _permutation(size: int, seed: int, epoch: int, purpose: int) -> np.ndarray:
     """The numbers below `size` in an order that no version of NumPy changes.
 

@@ -274,6 +274,8 @@ def _as_peft(model: keras_hub.models.Task) -> tuple[dict, dict[str, np.ndarray]]
     A head that `transformers` lacks is left out: the adapter is one of `BertModel` then.
     """
     task, head, attribute = _HEADS.get(type(model).__name__, (None, "", ""))
+    if getattr(model, "pooling", "pooler") != "pooler":  # `transformers` has no such classifier
+        task, head, attribute = None, "", ""
     prefix = _PREFIX + (_BERT if head else "")
     adapted = {name: dense for name, dense in _projections(model.backbone) if dense.lora_enabled}
     matrices = {}

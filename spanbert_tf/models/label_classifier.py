@@ -3,10 +3,14 @@
 B rows, S positions, C classes, H width.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 import keras_hub
+import numpy as np
+import tensorflow as tf
 from keras import ops
 from keras_hub.src.utils import preset_utils
 
@@ -16,8 +20,49 @@ from spanbert_tf.models.objective import weights_of
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
 
+_UNKNOWN = "y has a label that is none of those of the model"
 
-class LabelClassifier(SpanBertTask):
+
+class NamedClasses:
+    """Takes names of classes as labels, where numbers are taken; name it before `SpanBertTask`.
+
+    A model has `labels`, the names of its classes, and may have `is_regression`.
+    """
+
+    labels: list[str]
+    is_regression = False
+
+    def fit(self, *args: Any, **kwargs) -> keras.callbacks.History:
+        """Trains the model, see `TextBatches.fit`; `y` may have the classes' names.
+
+        Args:
+            *args: as there.
+            **kwargs: as there.
+
+        Raises:
+            ValueError: a label is none of the classes' names.
+        """
+        with _unknown_labels_named():
+            return super().fit(*args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs) -> Any:
+        """The loss and the metrics, as `keras.Model.evaluate`; see `fit`."""
+        with _unknown_labels_named():
+            return super().evaluate(*args, **kwargs)
+
+    def preprocess_samples(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """As of the class, of labels or of their names."""
+        return super().preprocess_samples(x, self._prepared_labels(y), sample_weight)
+
+    def _prepared_labels(self, y: Any) -> Any:
+        if not _are_names(y):
+            return y
+        if self.is_regression:
+            raise ValueError("y must be numbers: with one class the model is a regression")
+        return class_numbers(y, self.labels)
+
+
+class LabelClassifier(NamedClasses, SpanBertTask):
     """Base of linear classifiers of rows or positions; name it before KerasHub's class.
 
     One that reads the pooler classifies rows. What has a negative label is not trained. A class may
@@ -148,6 +193,61 @@ def checked_labels(labels: Sequence[str], num_classes: int | None = None) -> lis
         number = "" if num_classes is None else f"{num_classes} "
         raise ValueError(f"labels must be {number}different names. Received: {labels!r}")
     return list(map(str, names))
+
+
+def class_numbers(names: Any, labels: Sequence[str]) -> tf.Tensor | tf.RaggedTensor:
+    """The numbers of classes, int32, that have these names.
+
+    Args:
+        names: strings of any shape, ragged or not.
+        labels: the classes' names, in the order of their numbers.
+
+    Raises:
+        ValueError: a class has none of these names; in a graph `tf.errors.InvalidArgumentError`.
+    """
+    if isinstance(names, tf.RaggedTensor):
+        return names.with_flat_values(class_numbers(names.flat_values, labels))
+    names = tf.convert_to_tensor(names, tf.string)
+    is_label = names[..., tf.newaxis] == tf.constant(labels)  # [..., C]
+    is_known = tf.reduce_any(is_label, axis=-1)
+    unknown = tf.boolean_mask(names, ~is_known)  # [names that are no label]
+    problem = f"{_UNKNOWN} ({', '.join(labels)}): "
+    if tf.executing_eagerly():
+        if tf.size(unknown):
+            raise ValueError(problem + unknown[0].numpy().decode("utf-8", "replace"))
+        checks = []
+    else:
+        sentence = tf.strings.join([problem, tf.strings.reduce_join(unknown[:1])])
+        checks = [tf.debugging.Assert(tf.reduce_all(is_known), [sentence])]
+    with tf.control_dependencies(checks):
+        return tf.argmax(tf.cast(is_label, tf.int32), axis=-1, output_type=tf.int32)
+
+
+@contextlib.contextmanager
+def _unknown_labels_named() -> Iterator[None]:
+    """Raises `ValueError` where a data set has an unknown label: TensorFlow adds its own lines."""
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        _, found, rest = str(error).partition(_UNKNOWN)
+        if not found:
+            raise
+        raise ValueError(found + rest.splitlines()[0].removesuffix("]")) from error
+
+
+def _are_names(y: Any) -> bool:
+    """Whether labels are strings."""
+    if isinstance(y, tf.Tensor | tf.RaggedTensor):
+        return y.dtype == tf.string
+    if y is None or isinstance(y, dict):
+        return False
+    try:
+        values = np.asarray(y)
+    except ValueError:  # lists of unequal lengths, which TensorFlow refuses
+        return False
+    if values.dtype.kind == "O":
+        return values.size > 0 and all(isinstance(value, str | bytes) for value in values.flat)
+    return values.dtype.kind in "US"
 
 
 def classifier_layers(

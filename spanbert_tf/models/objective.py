@@ -42,7 +42,8 @@ class Objectives:
     A class has `objective_sums`; with one objective `_objective`, its name, and `_target_weights`,
     with several `objectives` and `target_counts`. Reported as metrics, each as a mean over the
     targets of an epoch: `OBJECTIVE_loss` and `OBJECTIVE_accuracy` of each objective (the latter not
-    of a regression), and `loss`, the sum of the losses.
+    of a regression), and `loss`, the sum of the losses. A class with one objective reports its loss
+    as `loss` alone.
     """
 
     has_accuracy = True  # whether targets are right or wrong
@@ -130,8 +131,10 @@ class Objectives:
         """The metrics' values; `loss` is the sum of the objectives' mean losses."""
         results = super().get_metrics_result()
         if self._objective_metrics is not None:
-            results["loss"] = sum(results[f"{name}_loss"] for name in self.objectives)
-            results["loss"] += results.pop(_FURTHER)
+            parts = [results[f"{name}_loss"] for name in self.objectives]
+            results["loss"] = sum(parts) + results.pop(_FURTHER)
+            if hasattr(type(self), "_objective"):
+                del results[f"{self._objective}_loss"]
         return results
 
 
@@ -139,7 +142,12 @@ _FURTHER = "further_loss"
 
 
 class ObjectiveMetrics:
-    """Means over the targets of an epoch."""
+    """Means over the targets of an epoch.
+
+    Args:
+        objectives: names of the objectives.
+        has_accuracy: whether the share of right targets is one of the metrics.
+    """
 
     def __init__(self, objectives: tuple[str, ...], has_accuracy: bool) -> None:
         kinds = ("loss", "accuracy") if has_accuracy else ("loss",)
@@ -158,8 +166,8 @@ class ObjectiveMetrics:
         for objective, part in sums.items():
             count = part.num_targets
             for kind, total in (("loss", part.loss), ("accuracy", part.num_correct)):
-                if total is not None:
-                    mean = self._means[f"{objective}_{kind}"]
+                mean = self._means.get(f"{objective}_{kind}")
+                if mean is not None and total is not None:
                     mean.update_state(ops.divide_no_nan(total, count), sample_weight=count)
         if further_loss is not None:
             self._means[_FURTHER].update_state(further_loss)

@@ -82,6 +82,20 @@ class LengthOfPreset(LoadsPresets):
 
     _of_segment_aware: tuple[str, ...] = ()  # arguments that are true for SegaBERT's positions
 
+    @property
+    def tokenizer(self) -> SpanBertTokenizer:
+        """What splits the texts."""
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: SpanBertTokenizer | None) -> None:
+        if tokenizer is not None and tokenizer.compute_dtype != "int32":
+            raise ValueError(
+                f"A preprocessor needs a tokenizer of ids, dtype int32, not of "
+                f"{tokenizer.compute_dtype}"
+            )
+        self._tokenizer = tokenizer
+
     @classmethod
     def _add_missing_kwargs(cls, loader: preset_utils.PresetLoader, kwargs: dict) -> dict:
         kwargs = super()._add_missing_kwargs(loader, kwargs)

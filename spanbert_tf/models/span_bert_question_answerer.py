@@ -61,6 +61,7 @@ class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
     """
 
     _objective = "answer_span"
+    _has_outputs_of_positions = True
     backbone_cls = SpanBertBackbone
     preprocessor_cls = SpanBertQuestionAnswererPreprocessor
 

@@ -1,12 +1,12 @@
 """What all task classes share: objectives, how they are compiled, the step, the head, presets."""
 
+import warnings
 from typing import Any
 
 import keras
 from keras import ops
 
-from spanbert_tf.errors import BadInputError
-from spanbert_tf.models.keras_hub_presets import TaskPresets
+from spanbert_tf.models.keras_hub_presets import NewHeadWarning, TaskPresets
 from spanbert_tf.models.objective import ObjectiveMetrics, Objectives
 
 if keras.backend.backend() == "tensorflow":
@@ -19,7 +19,17 @@ else:
         """Keras' own step is all that is here for others."""
 
 
-class SpanBertTask(Objectives, TrainStep, TaskPresets):
+try:
+    from spanbert_tf.models.text_batches import TextBatches
+except ModuleNotFoundError as error:
+    if error.name != "tensorflow":
+        raise
+
+    class TextBatches:
+        """Without TensorFlow nothing here reads text."""
+
+
+class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
     """Base of the tasks on a `SpanBertBackbone`; name it before KerasHub's class.
 
     A task that does not read the pooler leaves it out of what it trains, and out of its
@@ -33,6 +43,7 @@ class SpanBertTask(Objectives, TrainStep, TaskPresets):
 
     loaded_from: str | None = None
     accepts_loss = False  # whether outputs and labels are such as a Keras loss takes
+    _has_warned = False  # of a new head
     _learning_rate = 3e-5
     _reads_pooler = False
     _held: frozenset[int] = frozenset()  # variables that `hold` was given, on TensorFlow
@@ -77,7 +88,12 @@ class SpanBertTask(Objectives, TrainStep, TaskPresets):
         self._compile_loss = self._compile_metrics = self._objective_metrics = None
         super().compile(optimizer=optimizer, loss=None if is_own else loss, **kwargs)
         if is_own:
-            self._objective_metrics = ObjectiveMetrics(self.objectives, self.has_accuracy)
+            # KerasHub's default metric is an accuracy, too; one of the two is enough.
+            kinds = [kwargs.get(name, "auto") for name in ("metrics", "weighted_metrics")]
+            are_default = all(isinstance(kind, str) and kind == "auto" for kind in kinds)
+            has_accuracy_of_keras = are_default and self._compile_metrics is not None
+            has_accuracy = self.has_accuracy and not has_accuracy_of_keras
+            self._objective_metrics = ObjectiveMetrics(self.objectives, has_accuracy)
 
     # What Keras' own steps ask for, which train by another loss, and on other backends.
     def compute_loss(
@@ -113,32 +129,34 @@ class SpanBertTask(Objectives, TrainStep, TaskPresets):
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def predict(self, x: object = None, *args: object, **kwargs) -> object:
-        """The outputs for inputs, as `keras.Model.predict`.
+        """The outputs for inputs, as `keras.Model.predict`; warns once of a new head.
 
         Args:
             x: texts, or what else the preprocessor takes; or a data set.
             *args: as for `keras.Model.predict`.
             **kwargs: as well.
-
-        Raises:
-            BadInputError: the head was never trained.
         """
-        self._check_head()
+        self._warn_of_new_head()
         return super().predict(x, *args, **kwargs)
 
     def predict_on_batch(self, x: object, **kwargs) -> object:
-        """The outputs for a batch, as `keras.Model.predict_on_batch`; raises as `predict`."""
-        self._check_head()
+        """The outputs for a batch, as `keras.Model.predict_on_batch`; warns as `predict`."""
+        self._warn_of_new_head()
         return super().predict_on_batch(x, **kwargs)
 
-    def _check_head(self) -> None:
-        # As the commands do: outputs of a new head look like any others, and mean nothing.
-        if not self.is_head_trained:
-            raise BadInputError(
-                f"{type(self).__name__}: its head is new and was never trained; `fit` it, or load "
-                "the preset of a trained model; for weights from elsewhere, set is_head_trained "
-                "to True first"
-            )
+    def _warn_of_new_head(self) -> None:
+        # Outputs of a new head look like any others, and mean nothing. Commands and predictors
+        # refuse it; programs may want its outputs, as KerasHub's own tests do.
+        if self.is_head_trained or self._has_warned:
+            return
+        self._has_warned = True
+        warnings.warn(
+            f"{type(self).__name__}: its head is new and was never trained, so what it predicts "
+            "means nothing; `fit` it, or load the preset of a trained model (of weights that come "
+            "from elsewhere, set is_head_trained to True)",
+            NewHeadWarning,
+            stacklevel=3,
+        )
 
     def make_train_function(self, force: bool = False) -> object:
         """As in Keras; from now on the head counts as trained."""

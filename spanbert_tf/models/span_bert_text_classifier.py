@@ -4,13 +4,14 @@ B rows, C classes.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import keras_hub
 from keras import ops
 
 from spanbert_tf.models.keras_hub_presets import is_task_preset, task_config
-from spanbert_tf.models.label_classifier import checked_labels, classifier_layers
+from spanbert_tf.models.label_classifier import NamedClasses, checked_labels, classifier_layers
 from spanbert_tf.models.objective import ObjectiveSums, crossentropy_sums
 from spanbert_tf.models.preprocessing import check_positions
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
@@ -19,16 +20,19 @@ from spanbert_tf.models.span_bert_text_classifier_preprocessor import (
     SpanBertTextClassifierPreprocessor,
 )
 
+POOLINGS = ("pooler", "cls", "mean")
+
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
+class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextClassifier):
     """An encoder with a linear classifier over the pooled [CLS] (SpanBERT, section 4.1, GLUE).
 
     With one class it is a regression: its output is the number, in float32 whatever the precision.
 
     `from_preset(preset, num_classes=…)`, or `labels=…`, puts a new classifier on the encoder of any
     preset of this project; only one that was saved from a classifier needs neither. As many
-    `labels` as that has rename its classes.
+    `labels` as that has rename its classes; with another `pooling` than that has the classifier is
+    new.
 
     Args:
         backbone: a `SpanBertBackbone`.
@@ -39,10 +43,15 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
         dropout: float. Rate before the classifier.
         labels: names of the classes in the order of their numbers, of a regression the name of
             its number; `LABEL_0` and so on by default.
+        pooling: what the classifier reads. `"pooler"`: BERT's pooler, a dense layer over [CLS];
+            `"cls"`: the encoder's output for [CLS]; `"mean"`: the mean of its outputs for all
+            tokens, special ones counted. The latter two are for encoders whose pooler nothing has
+            trained, such as sentence encoders.
 
     Raises:
-        ValueError: `labels` are not `num_classes` different names, or neither is given; or one of
-            backbone and preprocessor has SegaBERT's positions and the other has not.
+        ValueError: there is no such pooling; `labels` are not `num_classes` different names, or
+            neither is given; or one of backbone and preprocessor has SegaBERT's positions and the
+            other has not.
 
     Example:
     ```python
@@ -53,7 +62,6 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
 
     accepts_loss = True
     _learning_rate = 5e-5
-    _reads_pooler = True
     backbone_cls = SpanBertBackbone
     preprocessor_cls = SpanBertTextClassifierPreprocessor
 
@@ -65,8 +73,11 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
         activation: str | None = None,
         dropout: float = 0.1,
         labels: Sequence[str] | None = None,
+        pooling: str = "pooler",
         **kwargs,
     ) -> None:
+        if pooling not in POOLINGS:
+            raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}. Received: {pooling!r}")
         labels = _checked_labels(num_classes, labels)
         num_classes = len(labels)
         check_positions(backbone, preprocessor)
@@ -80,8 +91,14 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
         )
 
         # === Functional Model ===
-        pooled_output = backbone(backbone.input)["pooled_output"]  # [B, H]
-        logits = self.output_dense(self.output_dropout(pooled_output))  # [B, C]
+        encoded = backbone(backbone.input)
+        if pooling == "pooler":
+            pooled = encoded["pooled_output"]  # [B, H]
+        elif pooling == "cls":
+            pooled = encoded["sequence_output"][:, 0]
+        else:
+            pooled = _mean(encoded["sequence_output"], backbone.input["padding_mask"])
+        logits = self.output_dense(self.output_dropout(pooled))  # [B, C]
         super().__init__(inputs=backbone.input, outputs=logits, **kwargs)
 
         # === Config ===
@@ -89,6 +106,8 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
         self.activation = keras.activations.get(activation)
         self.dropout = dropout
         self.labels = labels
+        self.pooling = pooling
+        self._reads_pooler = pooling == "pooler"
 
     @classmethod
     def from_preset(
@@ -106,8 +125,13 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
             _checked_labels(kwargs["num_classes"], kwargs["labels"])
         elif kwargs.get("labels") is not None:
             labels = _checked_labels(None, kwargs["labels"])
-            if _saved_num_classes(preset) != len(labels):
+            if _saved_config(preset).get("num_classes") != len(labels):
                 kwargs["num_classes"] = len(labels)
+        if "pooling" in kwargs and "num_classes" not in kwargs:
+            saved = _saved_config(preset)
+            if saved.get("pooling", "pooler") != kwargs["pooling"] and "num_classes" in saved:
+                kwargs["num_classes"] = saved["num_classes"]  # so the classifier is a new one
+                kwargs.setdefault("labels", saved.get("labels"))
         return super().from_preset(preset, load_weights=load_weights, **kwargs)
 
     @classmethod
@@ -126,16 +150,26 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
         """Whether the output is a number, not the logits of classes."""
         return self.output_dense.units == 1
 
-    def compile(self, *args: object, **kwargs) -> None:
+    def compile(self, *args: Any, **kwargs) -> None:
         """Configures the model for training.
 
         Args:
             *args: as for `keras_hub.models.TextClassifier.compile`.
-            **kwargs: as well; a regression's metric is the mean squared error by default.
+            **kwargs: as well; a regression has no metric besides its loss by default.
         """
         if self.is_regression and kwargs.get("metrics", "auto") == "auto":
-            kwargs["metrics"] = [keras.metrics.MeanSquaredError()]
+            kwargs["metrics"] = None
         super().compile(*args, **kwargs)
+
+    def train_on_batch(self, x: Any, *args: Any, **kwargs) -> Any:
+        """One step, as `keras.Model.train_on_batch`."""
+        self._note_inputs(x)
+        return super().train_on_batch(x, *args, **kwargs)
+
+    def _note_inputs(self, x: Any) -> None:
+        """Predictors and exports take pairs where the model was trained on pairs."""
+        if isinstance(self.preprocessor, SpanBertTextClassifierPreprocessor):
+            self.preprocessor.is_pair = isinstance(x, tuple) and len(x) == 2
 
     @property
     def _objective(self) -> str:
@@ -177,6 +211,7 @@ class SpanBertTextClassifier(SpanBertTask, keras_hub.models.TextClassifier):
             "activation": keras.activations.serialize(self.activation),
             "dropout": self.dropout,
             "labels": self.labels,
+            "pooling": self.pooling,
         }
 
 
@@ -189,8 +224,13 @@ def _checked_labels(num_classes: int | None, labels: Sequence[str] | None) -> li
     return checked_labels(labels, num_classes)
 
 
-def _saved_num_classes(preset: str) -> int | None:
-    """How many classes the text classifier of a preset has; `None` where it holds none."""
-    if not is_task_preset(preset, SpanBertTextClassifier):
-        return None
-    return task_config(preset)["num_classes"]
+def _saved_config(preset: str) -> dict[str, Any]:
+    """The arguments of the text classifier of a preset; empty where it holds none."""
+    return task_config(preset) if is_task_preset(preset, SpanBertTextClassifier) else {}
+
+
+def _mean(states: keras.KerasTensor, padding_mask: keras.KerasTensor) -> keras.KerasTensor:
+    """The mean of the tokens' states [B, S, H] without padding, [B, H]; summed in float32."""
+    is_token = ops.expand_dims(ops.cast(padding_mask, "float32"), axis=-1)  # [B, S, 1]
+    total = ops.sum(ops.cast(states, "float32") * is_token, axis=1)
+    return total / ops.maximum(ops.sum(is_token, axis=1), 1.0)

@@ -25,7 +25,8 @@ class SpanBertTextClassifierPreprocessor(
             `"waterfall"`: the second.
         segment_aware: bool. Tell SegaBERT's positions as well: each text is one paragraph of one
             sentence (`spanbert_tf.data.text_rows`).
-        is_pair: bool. Whether predictors and exports take pairs of texts. (Calls take both.)
+        is_pair: bool. Whether predictors and exports take pairs of texts; `fit` of the classifier
+            sets it by what it is given. (Calls take both.)
 
     Call arguments:
         x: string, strings [B], or a tuple of two such for pairs, of which the second may be empty.

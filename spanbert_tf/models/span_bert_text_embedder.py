@@ -10,13 +10,14 @@ from spanbert_tf.models.keras_hub_presets import LoadsPresets, SavesWithoutMixed
 from spanbert_tf.models.preprocessing import check_positions
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_text_embedder_preprocessor import SpanBertTextEmbedderPreprocessor
+from spanbert_tf.models.text_batches import TextBatches
 
 POOLING_MODES = ("mean", "max", "cls")
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class SpanBertTextEmbedder(
-    SavesWithoutMixedPrecision, LoadsPresets, keras_hub.models.BertTextEmbedder
+    TextBatches, SavesWithoutMixedPrecision, LoadsPresets, keras_hub.models.BertTextEmbedder
 ):
     """An encoder, and the mean of what it computes for the tokens of a text.
 

@@ -57,6 +57,7 @@ class SpanBertTokenClassifier(LabelClassifier, keras_hub.models.Task):
 
     _objective = "token_classification"
     _output_initializer = staticmethod(head_initializer)
+    _labels_positions = _has_outputs_of_positions = True
     backbone_cls = SpanBertBackbone
     preprocessor_cls = SpanBertTokenClassifierPreprocessor
 

@@ -87,11 +87,13 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
         special_tokens_in_strings: bool. Whether `[MASK]` and the other special tokens in a text
             stand for themselves; otherwise they are text and become `[`, `MASK`, `]`.
         sequence_length: int or `None`. Cuts and pads to so many ids, without special tokens.
+        dtype: `"int32"`, ids; or `"string"`, the word pieces themselves, to look at. Preprocessors
+            and presets for training take ids.
 
     Raises:
         BadInputError: the vocabulary cannot be used.
         ValueError: an option that BERT's text normalisation leaves no choice of, accents stripped
-            from cased text, or a dtype other than int32.
+            from cased text, or another dtype.
 
     Example:
     ```python
@@ -123,8 +125,8 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
             sequence_length=sequence_length,
             **kwargs,
         )
-        if self.compute_dtype != "int32":
-            raise ValueError(f"The dtype must be int32. Received: {self.compute_dtype}")
+        if self.compute_dtype not in ("int32", "string"):
+            raise ValueError(f"The dtype must be int32 or string. Received: {self.compute_dtype}")
         self.built = True  # Keras quantizes no task with a part that is not
 
     @property
@@ -148,20 +150,23 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
     def _set_vocabulary_tf(self) -> None:
         # KerasHub's own would build a detokenizer for each object.
         self._word_piece = WordPieceTokenizer.shared(self.vocabulary, self.casing)
+        if self.compute_dtype == "string":
+            with tf.init_scope():
+                self._pieces = tf.constant(self.vocabulary)  # [vocabulary]
 
     def _maybe_initialized_tf(self) -> None:
         """Has what KerasHub's `detokenize` uses ready; most commands never call that."""
         self._fast_word_piece = _shared_detokenizer(tuple(self.vocabulary), self.compute_dtype)
 
     def tokenize(self, inputs: tf.Tensor) -> tf.RaggedTensor | tf.Tensor:
-        """Ids of the texts' word pieces.
+        """Ids of the texts' word pieces, or the pieces.
 
         Args:
             inputs: a string, or a string tensor of any rank, in UTF-8.
 
         Returns:
-            int32 of the inputs' shape and one dimension more: ragged, or dense for a single text
-            and where `sequence_length` is set.
+            Of the dtype, of the inputs' shape and one dimension more: ragged, or dense for a single
+            text and where `sequence_length` is set.
         """
         self._check_vocabulary()
         return self._tokenize_tf(inputs)
@@ -182,8 +187,12 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
             tokens = self._tokenize_around_special_tokens(texts)
         else:
             tokens = self._word_piece.tokenize(texts)  # ragged [N, pieces]
+        padding: int | str = self.pad_token_id
+        if self.compute_dtype == "string":
+            tokens = tokens.with_flat_values(tf.gather(self._pieces, tokens.flat_values))
+            padding = ""  # as in KerasHub
         if self.sequence_length:
-            return tokens.to_tensor(self.pad_token_id, shape=[None, self.sequence_length])
+            return tokens.to_tensor(padding, shape=[None, self.sequence_length])
         return tokens
 
     def _tokenize_around_special_tokens(self, texts: tf.Tensor) -> tf.RaggedTensor:

@@ -68,7 +68,7 @@ def load_preset(
         with (
             weights_are_loaded() if _holds_all(kind, preset, options) else contextlib.nullcontext()
         ):
-            return kind.from_preset(preset, **options)
+            loaded = kind.from_preset(preset, **options)
     except MismatchError as error:  # of an encoder, which does not know where it is from
         raise MismatchError(f"{preset}: {error}") from error
     except BadInputError:
@@ -79,6 +79,12 @@ def load_preset(
         raise BadInputError(
             f"{preset}: no preset of a {kind.__name__} ({_first_line(error)})"
         ) from error
+    if isinstance(loaded, SpanBertTokenizer) and loaded.compute_dtype != "int32":
+        raise BadInputError(
+            f"{preset}: its tokenizer gives strings, not ids; set dtype to int32 in "
+            f"{preset_utils.TOKENIZER_CONFIG_FILE}"
+        )
+    return loaded
 
 
 def _holds_all(kind: type, preset: str, options: Mapping[str, object]) -> bool:

@@ -189,6 +189,7 @@ class FinetuningJob(Job):
             self._devices.say(
                 f"{self._preset}: its pooler was never trained, as pre-training on single "
                 "sequences leaves it; it is trained now, from random weights"
+                f"{self._task.pooler_advice}"
             )
 
     def write(self, output: str, *, is_new: bool) -> None:

@@ -84,6 +84,7 @@ class Task(Pipeline):
             `PackedRows.parse`.
         first_label: what the first label is stored as; 1 where 0 is stored for none, which is read
             as -1.
+        pooler_advice: how to do without a pooler that nothing has trained, said by `finetune`.
         report: `(title, outcome, scores)` → a page of HTML; `None`: there is none.
         baseline: `(records)` → predictions without a model, to see what a score is worth; `None`:
             there are none.
@@ -95,6 +96,7 @@ class Task(Pipeline):
     written_files: ClassVar[tuple[str, ...]]
     features: ClassVar[Mapping[str, str]] = {}
     first_label: ClassVar[int] = 0
+    pooler_advice: ClassVar[str] = ""
     report: Callable[[str, Outcome, Mapping[str, float]], str] | None = None
     baseline: Callable[[Records], Predictions] | None = None
 

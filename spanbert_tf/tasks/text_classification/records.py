@@ -36,13 +36,17 @@ class ClassificationDataConfig(RowsConfig):
 
 
 class ClassifierConfig(Section):
-    """The layer over the pooler.
+    """The layer over what the encoder tells of a text.
 
     Attributes:
+        pooling: what that is: `pooler`, BERT's dense layer over [CLS]; `cls`, the encoder's output
+            for [CLS]; `mean`, the mean of its outputs for all tokens. The latter two are for an
+            encoder whose pooler nothing has trained.
         initial: its first weights: `random`, or `majority`, which predicts the most frequent class
             of the training records whatever the text; with training.epochs 0 it goes on so.
     """
 
+    pooling: Literal["pooler", "cls", "mean"] = "pooler"
     initial: Literal["random", "majority"] = "random"
 
 
@@ -52,7 +56,7 @@ class TextClassificationConfig(FinetuningConfig):
     Attributes:
         task: `text_classification`.
         data: what the records must be.
-        classifier: the layer over the pooler.
+        classifier: the layer over what the encoder tells of a text.
     """
 
     task: Literal["text_classification"] = "text_classification"

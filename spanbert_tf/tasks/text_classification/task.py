@@ -84,6 +84,7 @@ class TextClassification(Task):
 
     name = "text_classification"
     best = None  # by the data set
+    pooler_advice = "; classifier.pooling=mean or cls does without it"
     model_class = SpanBertTextClassifier
     config_class = TextClassificationConfig
     info_class = TextClassificationInfo
@@ -187,7 +188,12 @@ class TextClassification(Task):
             is_pair=info.is_pair,
         )
         model = self.model_class(
-            backbone, len(info.labels), preprocessor, dropout=backbone.dropout, labels=info.labels
+            backbone,
+            len(info.labels),
+            preprocessor,
+            dropout=backbone.dropout,
+            labels=info.labels,
+            pooling=config.classifier.pooling,
         )
         if config.classifier.initial == "majority":
             _predict_shares(model, info)

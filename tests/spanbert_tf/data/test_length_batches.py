@@ -9,7 +9,14 @@ import scipy.stats
 from hypothesis import strategies as st
 
 from spanbert_tf.data import batches as batches_of_rows
-from spanbert_tf.data.batches import FILLER, MAX_WIDTHS, LengthBatches, batch_widths
+from spanbert_tf.data.batches import (
+    FILLER,
+    MAX_WIDTHS,
+    WIDTH_MULTIPLE,
+    LengthBatches,
+    batch_widths,
+    even_width,
+)
 
 MAX_LENGTH = 203  # no multiple of 8
 lists_of_lengths = st.lists(st.integers(1, MAX_LENGTH), min_size=1, max_size=300)
@@ -158,3 +165,12 @@ def test_order_of_earlier_versions():
 def test_impossible_batches(lengths, batch_size):
     with pytest.raises(ValueError, match="rows in batches"):
         LengthBatches(np.array(lengths, int), batch_size=batch_size, max_length=8)
+
+
+@pytest.mark.parametrize("max_length", [5, 8, 100, 128, 384, 512])
+def test_widths_of_unknown_lengths_are_few_and_hold_the_longest_row(max_length):
+    widths = [int(even_width(longest, max_length)) for longest in range(1, max_length + 1)]
+    assert len(set(widths)) <= MAX_WIDTHS
+    assert all(width >= longest for longest, width in enumerate(widths, 1))
+    assert all(width % WIDTH_MULTIPLE == 0 or width == max_length for width in widths)
+    assert widths[-1] == max_length

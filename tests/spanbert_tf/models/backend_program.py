@@ -195,7 +195,7 @@ def task_results(directory, name):
     one on TensorFlow, and their sum on JAX; `adamw` does the same on both.
     """
     batches, task = batches_of(directory, TASKS[name][1]), load(directory, name)
-    task.is_head_trained = True  # some are new, and `predict_on_batch` refuses those
+    task.is_head_trained = True  # some are new, and `predict_on_batch` warns of those
     results = {"before": outputs_of(task, batches)}
     task.is_head_trained = False  # `fit` will tell
     optimizer = adamw(1e-3, warmup_steps=2, total_steps=20, epsilon=1e-6)

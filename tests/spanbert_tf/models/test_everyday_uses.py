@@ -53,7 +53,7 @@ def make(kind, **options):
         )
         model_class = keras_hub.models.BertTextClassifier
     model = model_class(backbone, num_classes=2, preprocessor=preprocessor, dropout=0.0, **options)
-    model.is_head_trained = True  # ours refuses to predict otherwise
+    model.is_head_trained = True  # ours warns in `predict` otherwise
     random = np.random.default_rng(1)  # new weights tell hardly one text from another
     model.set_weights([w + random.normal(0, 0.3, w.shape) for w in model.get_weights()])
     return model

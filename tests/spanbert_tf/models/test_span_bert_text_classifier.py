@@ -16,12 +16,14 @@ from torch_models import (
 )
 
 from spanbert_tf.conversion.convert import convert_checkpoint
+from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertTextClassifier,
     SpanBertTextClassifierPreprocessor,
     SpanBertTokenizer,
 )
+from spanbert_tf.presets.writing import write_preset
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +135,71 @@ def test_positions_and_labels_must_suit():
     for labels in (["a"], ["a", "a"], ["a", "b", "c"]):
         with pytest.raises(ValueError, match="2 different names"):
             segabert_classifier(labels=labels)
+
+
+def poolings():
+    """Classifiers of each pooling on one encoder, with the same head."""
+    keras.utils.set_random_seed(1)
+    backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=16, dropout=0.0)
+    preprocessor = SpanBertTextClassifierPreprocessor(SpanBertTokenizer(VOCABULARY, True), 16)
+    found = {}
+    for pooling in ("pooler", "cls", "mean"):
+        found[pooling] = SpanBertTextClassifier(backbone, 2, preprocessor, pooling=pooling)
+        found[pooling].output_dense.set_weights(found["pooler"].output_dense.get_weights())
+    return found
+
+
+def test_pooling_is_the_pooler_or_cls_or_the_mean_of_the_tokens():
+    classifiers = poolings()
+    model = classifiers["pooler"]
+    rows = model.preprocessor(list(SENTENCES))
+    encoded = {name: np.array(values) for name, values in model.backbone(rows).items()}
+    states, lengths = encoded["sequence_output"], np.array(rows["padding_mask"]).sum(axis=1)
+    assert len(set(lengths)) > 1 and lengths.max() < 16
+    pooled = {
+        "pooler": encoded["pooled_output"],
+        "cls": states[:, 0],
+        "mean": np.stack([row[:n].mean(0) for row, n in zip(states, lengths, strict=True)]),
+    }
+    kernel, bias = model.output_dense.get_weights()
+    for pooling, classifier in classifiers.items():
+        found = classifier(rows, training=False)
+        np.testing.assert_allclose(found, pooled[pooling] @ kernel + bias, atol=1e-5)
+        trained = {weight.path for weight in classifier.trainable_weights}
+        assert any("pooled_dense" in path for path in trained) == (pooling == "pooler")
+    default = SpanBertTextClassifier(model.backbone, 2)
+    assert default.pooling == "pooler" and default.reads_pooler
+    with pytest.raises(ValueError, match="pooling must be one of pooler, cls, mean"):
+        SpanBertTextClassifier(model.backbone, 2, pooling="max")
+
+
+def test_pooling_is_saved_and_another_one_has_a_new_head(tmp_path):
+    classifier, preset = poolings()["mean"], str(tmp_path / "preset")
+    classifier.is_head_trained = True
+    rows = classifier.preprocessor(list(SENTENCES))
+    expected = classifier(rows, training=False)
+    classifier.save_to_preset(preset)
+    classifier.save(tmp_path / "model.keras")
+    for loaded in (
+        SpanBertTextClassifier.from_preset(preset),
+        SpanBertTextClassifier.from_preset(preset, pooling="mean"),
+        keras.saving.load_model(tmp_path / "model.keras"),
+    ):
+        assert loaded.pooling == "mean" and loaded.is_head_trained
+        np.testing.assert_allclose(loaded(rows, training=False), expected, atol=1e-6)
+    other = SpanBertTextClassifier.from_preset(preset, pooling="cls")
+    assert other.pooling == "cls" and not other.is_head_trained
+    assert other.labels == classifier.labels
+
+
+def test_other_projects_have_no_classifier_without_a_pooler(tmp_path):
+    classifier = poolings()["mean"]
+    classifier.is_head_trained = True
+    write_preset(classifier, str(tmp_path / "preset"))
+    with pytest.raises(MismatchError, match=r"reads the mean of the tokens, .*pooling=pooler"):
+        source, target = str(tmp_path / "preset"), str(tmp_path / "converted")
+        convert_checkpoint("keras", "huggingface", source, target)
+    assert not (tmp_path / "converted").exists()
 
 
 def test_one_class_is_a_regression_in_float32():

@@ -5,13 +5,14 @@ import itertools
 import unicodedata
 
 import hypothesis
+import keras_hub
 import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.models import SpanBertTokenizer
+from spanbert_tf.models import SpanBertTextClassifierPreprocessor, SpanBertTokenizer
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, Casing
 
@@ -314,4 +315,21 @@ def test_options_without_effect_are_refused():
     with pytest.raises(ValueError, match="split_on_cjk"):
         SpanBertTokenizer(CASED, split_on_cjk=False)
     with pytest.raises(ValueError, match="int32"):
-        SpanBertTokenizer(CASED, dtype="string")
+        SpanBertTokenizer(CASED, dtype="int64")
+
+
+@pytest.mark.parametrize("options", [{}, {"sequence_length": 5}])
+def test_strings_are_the_pieces_as_of_kerashubs_tokenizer(options):
+    texts = ["hello unable [MASK] xq", "world."]
+    options |= {"special_tokens_in_strings": True, "dtype": "string"}
+    ours = SpanBertTokenizer(CASED, **options)
+    stock = keras_hub.models.BertTokenizer(CASED, **options)
+    again = SpanBertTokenizer.from_config(ours.get_config())
+    again.set_vocabulary(CASED)
+    for tokenizer in (ours, again):
+        assert tokenizer(texts) == stock(texts) and tokenizer(texts[0]) == stock(texts[0])
+    data = tf.data.Dataset.from_tensors(texts)
+    found, expected = (next(iter(data.map(kind))) for kind in (ours, stock))
+    assert tf.reduce_all(found == expected)
+    with pytest.raises(ValueError, match="needs a tokenizer of ids"):
+        SpanBertTextClassifierPreprocessor(ours, 8)

@@ -86,6 +86,17 @@ def test_each_runtime_answers_the_readmes_rows_as_tensorflow_does(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("options", ["", "--format onnx"])
+def test_a_classifier_of_the_mean_of_tokens_is_exported(options, tmp_path, capfd):
+    """(The command compares the export's answers with the model's.)"""
+    pooler = tiny_model("text_classification")
+    model = SpanBertTextClassifier(pooler.backbone, 2, pooler.preprocessor, pooling="mean")
+    model.is_head_trained = True
+    write_preset(model, str(tmp_path / "preset"))
+    assert export(str(tmp_path / "preset"), tmp_path / "m", options) == 0
+
+
+@pytest.mark.slow
 def test_weights_of_8_bits_are_smaller_and_their_difference_is_told(tmp_path, capfd):
     """(LiteRT leaves tensors of less than 1,024 numbers as they are.)"""
     small = tiny_model("text_classification")

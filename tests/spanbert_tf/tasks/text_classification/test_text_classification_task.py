@@ -20,6 +20,7 @@ from task_tests import TaskTests
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.lazy import UNUSED
 from spanbert_tf.models import SpanBertBackbone
+from spanbert_tf.models.keras_hub_presets import task_config
 from spanbert_tf.studies.grid import run_grid
 from spanbert_tf.tasks.evaluation import load_task_model, run_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
@@ -193,13 +194,19 @@ class TestTextClassification(TaskTests):
     def test_untrained_pooler_is_named_once(self, material, tmp_path, capfd):
         options = {"training.epochs": 1, "training.batch_size": 64}
         self.finetune(material, tmp_path / "run", **options)
-        assert "its pooler was never trained" in capfd.readouterr().out
+        said = capfd.readouterr().out.replace("\n", " ")
+        assert "its pooler was never trained" in said and "classifier.pooling=mean" in said
         assert "never trained" in (material.directory / "preset" / "README.md").read_text()
         assert "never trained" not in (tmp_path / "run" / "preset" / "README.md").read_text()
         self.finetune(
             material, tmp_path / "again", preset=str(tmp_path / "run" / "preset"), **options
         )
         assert "its pooler was never trained" not in capfd.readouterr().out
+        self.finetune(material, tmp_path / "mean", **options, **{"classifier.pooling": "mean"})
+        assert "pooler" not in capfd.readouterr().out
+        preset = str(tmp_path / "mean" / "preset")
+        assert task_config(preset)["pooling"] == "mean"
+        Predictor(preset)([self.raw_input])
 
     @pytest.mark.slow
     def test_adapters_leave_a_pooler_as_it_is_unless_nothing_trained_it(
