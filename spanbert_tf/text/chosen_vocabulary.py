@@ -8,6 +8,7 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 
 from spanbert_tf.command_line import check_vocabulary_options
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.contents import check_own_files
 from spanbert_tf.files.kinds import convert_keras_command, refuse_no_preset
 from spanbert_tf.files.preset_files import (
     TOKENIZER_CONFIG,
@@ -76,6 +77,8 @@ def load_vocabulary_of_preset(preset: str) -> tuple[list[str], Casing]:
             of the two files is missing or damaged.
     """
     refuse_no_preset(preset)
+    if os.path.isdir(preset):
+        check_own_files(preset)
     config_path = _find(preset, TOKENIZER_CONFIG)
     with open(config_path, "rb") as file:
         text = file.read()

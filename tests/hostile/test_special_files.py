@@ -18,6 +18,7 @@ from spanbert_tf.files.text_files import read_text_file
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.loading import load_preset
 from spanbert_tf.tasks.prediction import Predictor, predict_lines
+from spanbert_tf.text.chosen_vocabulary import load_vocabulary_of_preset
 from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, load_vocabulary
 
 
@@ -60,6 +61,7 @@ def test_pipes_and_devices_are_named_and_not_opened(kind, make, whole, tmp_path)
         doors = [lambda: convert_checkpoint(kind, "keras", str(source), str(tmp_path / "out"))]
         if kind == "keras":
             doors += [lambda: Predictor(str(source))]
+            doors += [lambda: load_vocabulary_of_preset(str(source))]
             doors += [
                 lambda k=k: load_preset(k, str(source))
                 for k in (SpanBertBackbone, SpanBertTokenizer)
@@ -133,6 +135,7 @@ def test_links_that_lead_out_are_named_and_not_followed(kind, whole, tmp_path):
                 lambda: SpanBertBackbone.from_preset(str(source), load_weights=False),
                 lambda: load_preset(SpanBertBackbone, str(source)),
                 lambda: Predictor(str(source)),
+                lambda: load_vocabulary_of_preset(str(source)),
             ]
         for door in doors:
             with pytest.raises(BadInputError, match="links lead out of it") as caught:
