@@ -6,6 +6,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from typing import BinaryIO
 
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.locks import writing
@@ -108,25 +109,27 @@ def os_errors() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike) -> Iterator[str]:
-    """A name to write a file under, which is renamed to its own at the end.
+def whole_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """A new file to write, which gets its name at the end.
 
-    The name is that of an empty file which this call has made: whatever lies there before, a link
-    for example, is not written through.
+    It is written by its descriptor, not by a name: whatever lies at the name that it has until
+    then, or is put there meanwhile, a link for example, is not written through.
 
     Args:
         path: path of the file; its directory must exist.
 
     Yields:
-        The name to write. After an error, or a kill, the file is as it was before.
+        The open file. After an error, or a kill, what has the path is as it was before.
     """
     path = os.fspath(path)
     _remove_leftovers(os.path.dirname(path) or ".")
     unfinished = unfinished_file(path)
     # Its mode is that of any new file, by the user's umask.
-    os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    descriptor = os.open(unfinished, flags, 0o666)
     try:
-        yield unfinished
+        with open(descriptor, "w+b") as file:
+            yield file
         os.replace(unfinished, path)
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -134,8 +137,8 @@ def whole_file(path: str | os.PathLike) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def output_file(path: str) -> Iterator[str]:
-    """A name to write what a user named under, see `whole_file`; its directory is made.
+def output_file(path: str) -> Iterator[BinaryIO]:
+    """A new file for what a user named, see `whole_file`; its directory is made.
 
     Args:
         path: path of the file.
@@ -145,8 +148,8 @@ def output_file(path: str) -> Iterator[str]:
     """
     try:
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        with whole_file(path) as unfinished:
-            yield unfinished
+        with whole_file(path) as file:
+            yield file
     except OSError as error:
         raise BadInputError(f"{path}: cannot be written ({reason(error)})") from error
 
@@ -157,8 +160,8 @@ def write_output(path: str, text: str) -> None:
     Raises:
         BadInputError: it cannot be written.
     """
-    with output_file(path) as unfinished:
-        _write(unfinished, text)
+    with output_file(path) as file:
+        _write(file, text)
 
 
 def _remove_leftovers(directory: str) -> None:
@@ -181,15 +184,14 @@ def write_text(path: str, text: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    with whole_file(path) as unfinished:
-        _write(unfinished, text)
+    with whole_file(path) as file:
+        _write(file, text)
 
 
-def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8", errors="replace") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+def _write(file: BinaryIO, text: str) -> None:
+    file.write(text.encode("utf-8", errors="replace"))
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def check_space(directory: str | os.PathLike, num_bytes: int) -> None:

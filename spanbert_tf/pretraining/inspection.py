@@ -81,8 +81,8 @@ def inspect_records(
     title = f"{config}: {settings.masking.scheme}"
     _print_lengths(console, lengths, title)
     if png:
-        with output_file(png) as unfinished:
-            plot_span_lengths(lengths, unfinished, title)
+        with output_file(png) as file:
+            plot_span_lengths(lengths, file, title)
         console.print(f"wrote {png}", highlight=False)
 
 

@@ -123,8 +123,7 @@ def keep_initial_encoder(encoder: SpanBertBackbone, run: str) -> None:
     """Writes the weights into the directory of a run, which does not read the preset again."""
     arrays = [np.asarray(value) for value in encoder.get_weights()]
     path = os.path.join(run, INITIAL_ENCODER)
-    # Given a path, NumPy would add a suffix to it.
-    with whole_file(path) as unfinished, open(unfinished, "wb") as file:
+    with whole_file(path) as file:
         np.savez(file, *arrays)
         file.flush()
         os.fsync(file.fileno())

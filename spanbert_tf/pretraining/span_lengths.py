@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from typing import BinaryIO
 
 import numpy as np
 import tensorflow as tf
@@ -79,12 +80,12 @@ def count_span_lengths(
     return SpanLengths(drawn, merged, exact)
 
 
-def plot_span_lengths(lengths: SpanLengths, path: str | os.PathLike, title: str) -> None:
+def plot_span_lengths(lengths: SpanLengths, file: str | BinaryIO, title: str) -> None:
     """Draws the shares of the lengths as bars, and the exact ones as points.
 
     Args:
         lengths: from `count_span_lengths`.
-        path: path of the picture; its ending decides the format.
+        file: path of the picture, a PNG, or the open file.
         title: title of the picture.
     """
     figure = import_figure()(figsize=(7, 3.5), layout="constrained")
@@ -100,7 +101,7 @@ def plot_span_lengths(lengths: SpanLengths, path: str | os.PathLike, title: str)
     axes.set(title=title, xlabel="length in words", ylabel="share of spans", xticks=words)
     axes.set_xticklabels([*map(str, words[:-1]), f"{_LONGEST_SHOWN}+"])
     axes.legend()
-    figure.savefig(path, dpi=120, format="png")
+    figure.savefig(file, dpi=120, format="png")
 
 
 def _histogram(lengths: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 import collections
 import csv
 import dataclasses
+import io
 import itertools
 import json
 import math
@@ -194,7 +195,7 @@ def _train(
 def _write_csv(results: Sequence[Result], path: str) -> None:
     with (
         whole_file(path) as unfinished,
-        open(unfinished, "w", encoding="utf-8", newline="") as file,
+        io.TextIOWrapper(unfinished, encoding="utf-8", newline="") as file,
     ):
         writer = csv.writer(file)
         writer.writerow(field.name for field in dataclasses.fields(Result))
@@ -235,8 +236,8 @@ def _plot(results: Sequence[Result], path: str) -> None:
         axes.plot([statistics.mean(losses)] * 2, [row - 0.25, row + 0.25], "k-")
     axes.set(yticks=range(len(names)), yticklabels=names, xlabel="held-out MLM loss (nats a token)")
     axes.invert_yaxis()
-    with whole_file(path) as unfinished:
-        figure.savefig(unfinished, dpi=120, format="png")
+    with whole_file(path) as file:
+        figure.savefig(file, dpi=120, format="png")
 
 
 def small_version(

@@ -203,7 +203,7 @@ def _write_submission(path: str, predictions: Mapping[str, str]) -> None:
             f"{path}: there are no predictions for test sets to put in; make them with `predict "
             "--data`"
         )
-    with output_file(path) as unfinished, zipfile.ZipFile(unfinished, "w") as archive:
+    with output_file(path) as output, zipfile.ZipFile(output, "w") as archive:
         for dataset in (name for name in GLUE_TASKS if name in predictions):
             with open(predictions[dataset], encoding="utf-8") as file:
                 entry = zipfile.ZipInfo(submission_file(dataset), _EPOCH)

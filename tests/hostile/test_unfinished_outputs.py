@@ -61,11 +61,20 @@ def test_a_file_is_not_written_through_a_link(tmp_path):
 def test_two_writers_of_a_file_do_not_share_a_name(tmp_path):
     path = str(tmp_path / "file")
     with whole_file(path) as first, whole_file(path) as second:
-        assert first != second
-        for name in (first, second):
-            with open(name, "w") as file:
-                file.write(name)
-    assert contents(tmp_path) == {"file": first}
+        first.write(b"first")
+        second.write(b"second")
+    assert contents(tmp_path) == {"file": "first"}
+
+
+def test_a_link_that_is_put_in_place_of_an_unfinished_file_is_not_written_through(tmp_path):
+    """It was: the new file's name was opened once more."""
+    (tmp_path / "precious").write_text("precious")
+    with whole_file(tmp_path / "file") as file:
+        [unfinished] = tmp_path.glob("file.*")
+        unfinished.unlink()
+        unfinished.symlink_to("precious")
+        file.write(b"new")
+    assert (tmp_path / "precious").read_text() == "precious"
 
 
 def test_what_a_kill_left_is_removed_later_if_it_is_ours(tmp_path):
