@@ -319,7 +319,7 @@ def test_metrics_are_those_of_the_objective_and_of_the_user(metrics):
     losses, hits = -np.log(shares[np.arange(len(y)), y]), logits.argmax(axis=-1) == y
     num_rows = np.count_nonzero(weights)
     loss = (losses * weights).sum() / num_rows
-    expected = {"loss": loss, "classification_loss": loss}
+    expected = {"loss": loss}
     expected["classification_accuracy"] = hits[weights > 0].sum() / num_rows
     if metrics["metrics"]:
         expected["accuracy"] = hits.mean()  # Keras' own, which takes no weights

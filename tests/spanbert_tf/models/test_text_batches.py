@@ -93,6 +93,7 @@ def test_short_texts_have_short_rows_and_the_results_of_long_ones(name):
     )
 
 
+@pytest.mark.slow
 def test_masked_texts_have_short_rows():
     model, widths = with_widths("MaskedLM")
     model.fit(np.array(TEXTS), verbose=0)
@@ -232,7 +233,9 @@ def test_an_unknown_label_is_one_sentence():
     [
         ("TextClassifier", {"num_classes": 2}, {"loss", "sparse_categorical_accuracy"}),
         ("TextClassifier", {"num_classes": 1}, {"loss"}),
-        ("MaskedLM", {}, {"loss", "sparse_categorical_accuracy"}),
+        pytest.param(
+            "MaskedLM", {}, {"loss", "sparse_categorical_accuracy"}, marks=pytest.mark.slow
+        ),
         ("TokenClassifier", {"labels": ["a"]}, {"loss", "token_classification_accuracy"}),
     ],
 )
