@@ -71,15 +71,15 @@ def inspect_records(
     settings = load_config(config, overrides)
     info = PretrainingManifest.load(data)
     _print_counts(console, data, info)
+    title = f"{config}: {settings.masking.scheme}"
     with named_damage(lambda: info.damage(data)):
+        lengths = count_span_lengths(data, settings.masking, seed=settings.training.seed)
+        _print_lengths(console, lengths, title)
         _print_examples(console, data, info, settings, num_examples)
         _print_head_steps(console, settings)
         if index_names := POSITION_EMBEDDINGS[settings.model.position_embeddings]:
             sizes = {name: getattr(settings.model, TABLE_SIZES[name]) for name in index_names}
             _print_clipped_indices(console, data, sizes)
-        lengths = count_span_lengths(data, settings.masking, seed=settings.training.seed)
-    title = f"{config}: {settings.masking.scheme}"
-    _print_lengths(console, lengths, title)
     if png:
         with output_file(png) as file:
             plot_span_lengths(lengths, file, title)

@@ -8,13 +8,14 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
 import keras_hub
 import numpy as np
 import tensorflow as tf
+from rich.text import Text
 
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.console import DataConsole
@@ -25,6 +26,7 @@ from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.files.kinds import ANY_TASK, info_file, refuse_other_records
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.keras_hub_presets import is_task_preset
+from spanbert_tf.tasks.inspection import marked_pieces
 from spanbert_tf.tasks.pipeline import Pipeline
 from spanbert_tf.tasks.report import Table, print_table
 from spanbert_tf.tasks.table import TASKS, load_task, task_names
@@ -217,6 +219,7 @@ class Task(Pipeline):
         console.print(f"{records}: {self.describe(records.info)}")
         for name, count in records.info.counts.items():
             console.print(f"  {name.replace('_', ' ')}: {count:,}")
+        self.show_labels(records, console)
         if num_examples:
             self.show_examples(records, console, num_examples)
 
@@ -229,15 +232,33 @@ class Task(Pipeline):
             * info.segment_aware
         )
 
+    def show_labels(self, records: Records, console: DataConsole) -> None:
+        """Prints how often each label occurs in all records, where labels have names."""
+
     def show_examples(self, records: Records, console: DataConsole, num_examples: int) -> None:
         """Prints some rows as the model reads them, the longest first, and their labels."""
         rows = self.dataset(records, batch_size=1, training=False)
         for x, labels in rows.take(num_examples).as_numpy_iterator():
             console.print()
-            console.print(" ".join(pieces_of_row(x, records.vocabulary)))
-            shown = labels if isinstance(labels, dict) else {"label": labels}
-            for name, values in shown.items():
-                console.print(f"  {name}: {values[0].tolist()}")
+            pieces, number = pieces_of_row(x, records.vocabulary), int(x["row_index"][0])
+            of_row = tf.nest.map_structure(lambda values: values[0], labels)
+            for line in self.row_in_words(records, number, pieces, of_row):
+                console.print(line, highlight=False)
+
+    def row_in_words(
+        self, records: Records, number: int, pieces: Sequence[str], labels: Any
+    ) -> Iterator[str | Text]:
+        """The lines that `inspect` shows of a row; by default its labels are numbers.
+
+        Args:
+            records: the records.
+            number: number of the row in its file, from 0.
+            pieces: its word pieces.
+            labels: what `parse` returned for it as `y`.
+        """
+        yield marked_pieces(pieces, ())
+        for name, values in (labels if isinstance(labels, dict) else {"label": labels}).items():
+            yield f"  {name}: {values.tolist()}"
 
     def open(self, records: str | os.PathLike | Records) -> Records:
         """Opens records of the task, unless they are open.

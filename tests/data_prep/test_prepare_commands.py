@@ -12,8 +12,13 @@ import time
 import pytest
 
 from data_prep.cli import prepare
-from spanbert_tf.cli import main
+from spanbert_tf.cli import cli, main
+from spanbert_tf.config import load_config
+from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.files.kinds import info_file
+from spanbert_tf.files.written import describe_size
+from spanbert_tf.tasks.finetuning import check_records
+from spanbert_tf.tasks.table import load_task, load_task_config
 
 # Runs a command under limits of the size of a file, one after the other.
 FULL_DISK = textwrap.dedent(
@@ -186,7 +191,7 @@ COREFERENCE = {"doc_key": "nw/a_0", "sentences": [["ann", "has", "ann"]], "speak
                "clusters": [[[0, 0], [2, 2]]]}  # fmt: skip
 # Command → its further options, the content of its file, and the task of its records.
 COMMANDS = {
-    "squad": ("", json.dumps(SQUAD), "question_answering"),
+    "squad": ("--sequence-length 64 --version-2", json.dumps(SQUAD), "question_answering"),
     "mrqa": ("--allow-missing-header", json.dumps(MRQA), "question_answering"),
     "glue": ("--task sst2", "sentence\tlabel\nthe cat\t1\nann\t0\n", "text_classification"),
     "classification": (
@@ -200,7 +205,7 @@ COMMANDS = {
         "relation_extraction",
     ),
     "named_entities": ("--format conll", "ann B-PER\nhas O\n", "named_entities"),
-    "pretraining": ("", "ann has the cat. " * 40, "pretraining"),
+    "pretraining": ("--sequence-length 16", "ann has the cat. " * 40, "pretraining"),
 }
 
 
@@ -228,6 +233,31 @@ def test_all_commands_that_write_records_are_tried():
     assert {*COMMANDS} == {*prepare.commands} - {"vocabulary", "repair", "toy"}
 
 
+def check_next_commands(printed, records, preset):
+    """Those that are printed at the end can be typed, and suit the records."""
+    *_, size, inspect, train = (line for line in printed.splitlines() if line != "Next:")
+    num_bytes = sum(path.stat().st_size for path in records.iterdir())
+    num_files = len(list(records.iterdir()))
+    assert size == f"{records}: {num_files} files, {describe_size(num_bytes)}"
+    assert inspect.split()[:3] == ["spanbert-tf", "inspect", str(records)]
+    program, name, *options = train.split()
+    assert program == "spanbert-tf"
+    given = cli.commands[name].make_context(name, options).params
+    assert (given["data"], given["output"]) == (str(records), "run")
+    if name == "pretrain":
+        data = load_config("spanbert_base", given["overrides"]).data
+        info = PretrainingManifest.load(records)
+        assert given["config"] == ("continue" if preset else "spanbert_base")
+        assert given["initial_preset"] == (str(preset) if preset else None)
+        assert info.sequence_length == data.sequence_length
+        return
+    assert name == "finetune"
+    assert given["preset"] == (str(preset) if preset else "PRESET")
+    settings = load_task_config(given["config"], given["overrides"])
+    info_class = load_task(settings.task).info_class
+    check_records(settings, info_class.load(records), str(records))
+
+
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_preset_tells_vocabulary_and_casing(command, tmp_path, capfd):
@@ -237,8 +267,11 @@ def test_a_preset_tells_vocabulary_and_casing(command, tmp_path, capfd):
     vocabulary = str(preset / "assets" / "tokenizer" / "vocabulary.txt")
     same = ["--vocabulary", vocabulary, "--lowercase", "--keep-accents"]
     for name, options in {"one": ["--preset", str(preset)], "other": same}.items():
-        status, errors = run([*arguments, *options, "--output", str(tmp_path / name)], capfd)
-        assert status == 0, errors
+        with pytest.raises(SystemExit) as stop:
+            main([*arguments, *options, "--output", str(tmp_path / name)])
+        printed = capfd.readouterr()
+        assert stop.value.code == 0, printed.err
+        check_next_commands(printed.out, tmp_path / name, preset if name == "one" else None)
     found, expected = ((tmp_path / name / info).read_bytes() for name in ("one", "other"))
     assert found == expected
     described = json.loads(found)

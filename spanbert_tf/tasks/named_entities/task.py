@@ -1,12 +1,15 @@
 """Named entities as a `Task`. B rows, S positions, N texts."""
 
+import collections
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from rich.text import Text
 
+from spanbert_tf.console import DataConsole
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.text_files import write_json_lines
@@ -20,6 +23,7 @@ from spanbert_tf.models import (
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.packing import listed
 from spanbert_tf.serving.server_files import Manual
+from spanbert_tf.tasks.inspection import marked_pieces, print_label_counts
 from spanbert_tf.tasks.named_entities.graph import (
     EntityDecoder,
     FindEntities,
@@ -238,6 +242,22 @@ class NamedEntities(Task):
         confusions = confusion_table(*confused_types(gold, found), labels, [*labels, OTHER_BORDERS])
         return [class_table("entities by type", scores), confusions]
 
+    def show_labels(self, records: Records, console: DataConsole) -> None:
+        """Of all words."""
+        sentences = records.lines(SENTENCES_FILE)
+        found = collections.Counter(
+            label for sentence in sentences for label in sentence["labels"] or ()
+        )
+        labels = {label: found[label] for label in records.info.labels}
+        print_label_counts(console, labels, "label of a word")
+
+    def row_in_words(
+        self, records: Records, number: int, pieces: Sequence[str], labels: np.ndarray
+    ) -> Iterator[Text]:
+        """The sentence with its entities."""
+        names = [records.info.labels[label] if label >= 0 else None for label in labels]
+        yield marked_pieces(pieces, _spans_of_pieces(names[: len(pieces) - 1]))
+
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
         """A page of all sentences with their entities."""
         sentences = outcome.records.lines(SENTENCES_FILE)
@@ -328,6 +348,17 @@ def _columns(sentence: dict, predicted: Sequence[str]) -> str:
     columns = [words, sentence["labels"], predicted]
     known = [column for column in columns if column is not None]
     return "".join(f"{' '.join(line)}\n" for line in zip(*known, strict=True))
+
+
+def _spans_of_pieces(labels: Sequence[str | None]) -> Iterator[tuple[int, int, str]]:
+    """First and last piece, and type, of each entity; pieces without a label go on with a word."""
+    start, kind = 0, ""
+    for place, label in enumerate([*labels, OUTSIDE]):
+        if label is None or (kind and label == f"{INSIDE}{kind}"):
+            continue
+        if kind:
+            yield start, place - 1, kind
+        start, kind = place, "" if label == OUTSIDE else label[2:]
 
 
 def _plain(values: Sequence[bytes | np.generic]) -> list[str | float | int]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from rich.text import Text
 
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data.batches import PackedRows
@@ -25,6 +24,7 @@ from spanbert_tf.models import (
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.packing import packing_code
 from spanbert_tf.serving.server_files import Manual
+from spanbert_tf.tasks.inspection import marked_pieces
 from spanbert_tf.tasks.pipeline import best_of, text_specs
 from spanbert_tf.tasks.question_answering.answers import (
     AnsweredQuestion,
@@ -55,11 +55,8 @@ from spanbert_tf.tasks.question_answering.records import (
 )
 from spanbert_tf.tasks.report import Table, confusion_table, marked_parts, render_page
 from spanbert_tf.tasks.task import Outcome, Task, pieces_of_row
-from spanbert_tf.terminal import escape_controls
-from spanbert_tf.text.vocabulary import is_continuation
 
 _PASSAGE_LISTS = (OFFSET_STARTS, OFFSET_ENDS, HAS_MOST_CONTEXT)
-_ANSWER_STYLE = "bold green"
 _SIGNATURES = """`serving_default` takes `question` and `context`, string [N], and returns the best
 answers of each question: `answers` (texts of the context), `starts` and `ends` (characters of the
 context, the end exclusive) and `probabilities` (among the {num_candidates} best answers, as
@@ -306,8 +303,9 @@ class QuestionAnswering(Task):
             console.print()
             console.print(f"{question['id']}: {question['question']}")
             console.print(f"gold answers: {golds}")
-            answer = (int(y["start_positions"][0]), int(y["end_positions"][0]))
-            console.print(_marked_row(pieces_of_row(x, records.vocabulary), *answer))
+            first, last = (int(y[name][0]) for name in ("start_positions", "end_positions"))
+            answers = [(first, last, "")] if first else []  # 0: none in this window
+            console.print(marked_pieces(pieces_of_row(x, records.vocabulary), answers))
 
 
 def _by_opening(questions: Sequence[dict], each: Sequence[Mapping[str, float]]) -> Table:
@@ -348,21 +346,6 @@ def _by_answer(outcome: Outcome, each: Sequence[Mapping[str, float]]) -> Table:
 def _threshold(model: SpanBertQuestionAnswerer | None) -> float:
     """Null odds above which no answer counts; a baseline always answers."""
     return np.inf if model is None or not model.has_unanswerable else model.null_threshold
-
-
-def _marked_row(pieces: list[str], first: int, last: int) -> Text:
-    """A row as words, its answer in colour and brackets; 0 and 0: no answer in this window."""
-    text = Text()
-    for position, piece in enumerate(pieces):
-        is_answer = 0 < first <= position <= last
-        if position and not is_continuation(piece):
-            text.append(" ")
-        if is_answer and position == first:
-            text.append("»", _ANSWER_STYLE)
-        text.append(escape_controls(piece.removeprefix("##")), _ANSWER_STYLE if is_answer else "")
-        if is_answer and position == last:
-            text.append("«", _ANSWER_STYLE)
-    return text
 
 
 def _record(

@@ -3,12 +3,14 @@
 import collections
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from rich.text import Text
 
+from spanbert_tf.console import DataConsole
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.text_files import write_json_lines
@@ -22,6 +24,7 @@ from spanbert_tf.models import (
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.packing import listed, packing_code
 from spanbert_tf.serving.server_files import Manual
+from spanbert_tf.tasks.inspection import marked_pieces, marked_text, print_label_counts
 from spanbert_tf.tasks.pipeline import best_of, text_specs, without_padding
 from spanbert_tf.tasks.relation_extraction.graph import ClassifyRelations, relation_probabilities
 from spanbert_tf.tasks.relation_extraction.metrics import score_semeval2010, score_tacred
@@ -191,6 +194,27 @@ class RelationExtraction(Task):
     def score(self, outcome: Outcome) -> dict[str, float]:
         """The official scores of the layout."""
         return _all_scores(outcome)[0]
+
+    def show_labels(self, records: Records, console: DataConsole) -> None:
+        """Of all examples; those that the training set does not have come last."""
+        examples = records.lines(EXAMPLES_FILE)
+        found = collections.Counter(filter(None, (line["relation"] for line in examples)))
+        counts = {label: found[label] for label in records.info.labels}
+        print_label_counts(console, {**counts, **found}, "relation")
+
+    def row_in_words(
+        self, records: Records, number: int, pieces: Sequence[str], labels: np.ndarray
+    ) -> Iterator[str | Text]:
+        """The sentence with its two entities, the relation, and what the model reads."""
+        line = records.lines(EXAMPLES_FILE)[number]
+        parts = [
+            (*line[role], f"{role} {line[f'{role}_type']}".strip())
+            for role in ("subject", "object")
+        ]
+        yield marked_text(line["text"], parts)
+        yield f"  relation: {line['relation'] or 'not known'}"
+        names = {piece: f"[{name}]" for name, piece in records.info.markers.items()}
+        yield Text("  row: ").append(marked_pieces([names.get(p, p) for p in pieces], ()))
 
     def tables(self, outcome: Outcome) -> list[Table]:
         """The relations, and what is confused."""

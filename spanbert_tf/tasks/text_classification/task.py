@@ -3,11 +3,12 @@
 import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from rich.text import Text
 
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data.batches import PackedRows
@@ -27,6 +28,7 @@ from spanbert_tf.presets.writing import published_name
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.packing import listed
 from spanbert_tf.serving.server_files import Manual
+from spanbert_tf.tasks.inspection import marked_pieces, print_label_counts
 from spanbert_tf.tasks.pipeline import best_of, clean_texts, text_specs
 from spanbert_tf.tasks.report import (
     Table,
@@ -273,6 +275,21 @@ class TextClassification(Task):
         labels = list(dict.fromkeys([*_labels(outcome.model, outcome.records), *gold]))
         scores = class_table("texts by class", class_scores(gold, predicted, labels))
         return [scores, confusion_table(gold, predicted, labels)]
+
+    def show_labels(self, records: Records, console: DataConsole) -> None:
+        """Of all rows; of a regression there are none."""
+        info = records.info
+        if not info.is_regression:
+            counts = dict(zip(info.labels, info.label_counts, strict=True))
+            print_label_counts(console, counts, "class")
+
+    def row_in_words(
+        self, records: Records, number: int, pieces: Sequence[str], labels: np.ndarray
+    ) -> Iterator[str | Text]:
+        """The texts, and the name of the class."""
+        yield marked_pieces(pieces, ())
+        label = records.lines(EXAMPLES_FILE)[number]["label"]
+        yield "  no label" if label is None else f"  label: {label}"
 
     def details(self, outcome: Outcome, console: DataConsole) -> None:
         """Prints the tables; and says where a metric is void."""

@@ -195,8 +195,11 @@ def test_released_archive_without_heads_and_vocabulary(source, model, rows, tmp_
     encoder = transformers.BertModel(model.config, add_pooling_layer=False).eval()
     encoder.load_state_dict(model.bert.state_dict(), strict=False)
     check_encoder(destination, encoder, rows, "no pooler")
-    lines = {line.split("│")[1].strip(): line for line in capsys.readouterr().out.splitlines()
-             if line.count("│") > 3}  # fmt: skip
+    printed = capsys.readouterr().out.splitlines()
+    lines = {line.split("│")[1].strip(): line for line in printed if line.count("│") > 3}
+    following = f"  spanbert-tf prepare TASK --preset {destination} --input FILE --output RECORDS"
+    place = printed.index("Next:") + 1
+    assert printed[place] == following  # an encoder predicts nothing
     assert "missing: a new one, untrained" in lines["pooler"]
     assert "missing" in lines["masked_lm_head"]
     assert "unused: classifier.weight" in lines["others"]

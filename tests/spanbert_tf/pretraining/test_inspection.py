@@ -171,6 +171,7 @@ def test_everything_is_printed_and_drawn(directory, tmp_path):
     assert "geometric_spans, drawn at the word of a token, 15% of the tokens" in text
     assert "one draw of 80/10/10 a span, random tokens from the unigrams" in text
     assert text.count("[CLS]") == 2
+    assert text.index("Span lengths in words") < text.index("[CLS]")  # what is of all comes first
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

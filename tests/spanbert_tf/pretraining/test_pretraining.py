@@ -309,6 +309,12 @@ def test_run_says_what_it_does_without_a_terminal(straight_run_and_output):
     evaluated = [line for line in lines if line.startswith("evaluated after step ")]
     assert [int(re.search(r"step (\d+):", line)[1]) for line in evaluated] == [5, 10, 12]
     assert not any("Epoch" in line for line in lines)
+    following = lines[lines.index("Next:") + 1 :]
+    assert [line.split()[:2] for line in following] == [
+        ["tensorboard", "--logdir"],
+        ["spanbert-tf", "prepare"],
+        ["spanbert-tf", "export"],
+    ]
 
 
 @pytest.mark.skipif(tf.config.list_physical_devices("GPU") != [], reason="TensorFlow has a GPU")

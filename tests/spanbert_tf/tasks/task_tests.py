@@ -266,11 +266,14 @@ class TaskTests:
         assert abs(whole[0] - half[0]) > 1e-3  # the other rows would have changed something
 
     @pytest.mark.slow
-    def test_bfloat16_trains_goes_on_and_predicts(self, material, tmp_path):
+    def test_bfloat16_trains_goes_on_and_predicts(self, material, tmp_path, capfd):
         """The command that goes on says `auto`, which is float32 for so narrow an encoder."""
         run, options = tmp_path / "run", {"training.epochs": 1}
         half = {**options, "training.precision": "mixed_bfloat16"}
         scores = self.finetune(material, run, **half)
+        printed = capfd.readouterr().out
+        for said in (r"evaluated after step \d+ in bfloat16: ", f"{material['dev']} in float32: "):
+            assert re.search(rf"^{said}", printed, re.MULTILINE)
         assert scores and np.isfinite(list(scores.values())).all()
         losses = [line["loss"] for line in read_metrics(str(run / METRICS_FILE))]
         assert len(losses) == 8 and np.isfinite(losses).all()

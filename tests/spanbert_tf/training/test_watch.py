@@ -18,7 +18,6 @@ import spanbert_tf.training
 from spanbert_tf.config.finetuning import FinetuningConfig, FinetuningTrainingConfig
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models.train_step import TrainStep
-from spanbert_tf.training import watch
 from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import Evaluated, Job
@@ -536,7 +535,7 @@ class Clock:
 
 
 def _lines_by_clock(directory, monkeypatch, capsys, clock, job):
-    monkeypatch.setattr(watch, "time", clock)
+    monkeypatch.setattr("spanbert_tf.training.watch.time", clock)
     tick = keras.callbacks.LambdaCallback(on_train_batch_end=clock.on_step)
     _train(directory, job, others=[tick])
     return [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]

@@ -327,6 +327,13 @@ class TestTextClassification(TaskTests):
         self.finetune(material, run, **options)
         printed = capfd.readouterr().out
         assert "6 steps of 8 rows, 0.75 epochs of 64 rows" in printed
+        assert " in float32: accuracy" not in printed  # it is what all scores are in
+        *_, size, title, evaluate, predict, export = printed.splitlines()
+        names = "preset/, checkpoints/, metrics.jsonl, config.yaml"
+        assert re.fullmatch(rf"{run}: {names}, [\d.]+ [kM]B", size)
+        assert title == "Next:"
+        for line, name in ((evaluate, "evaluate"), (predict, "predict"), (export, "export")):
+            assert line.startswith(f"  spanbert-tf {name} --preset {run}/preset ")
         said = re.findall(r"^(step \d of 6: loss|evaluated after step \d: accuracy)", printed, re.M)
         assert said == [
             *("step 4 of 6: loss", "evaluated after step 4: accuracy"),
