@@ -257,7 +257,7 @@ def refuse_other_records(directory: str, task: str) -> None:
         return  # the caller knows the tasks
     if found is not None and found.is_text:
         is_read_whole = task == PRETRAINING_RECORDS
-        source = _in(directory, "*" if is_read_whole else _visible_files(directory, names)[0])
+        source = _in(directory, "*" if is_read_whole else visible_files(directory, names)[0])
         advice = _prepare_of(source, task)
     if found is None:
         raise BadInputError(
@@ -428,7 +428,7 @@ def _masked(path: str, names: list[str]) -> Found | None:
 
 def _texts(path: str, names: list[str]) -> Found | None:
     """A folder of text, by its first files; hidden ones are not looked at."""
-    files = _visible_files(path, names)
+    files = visible_files(path, names)
     is_of_model = any(name in _MODEL_FILES or name.endswith(_MODEL_ENDINGS) for name in files)
     if not files or is_of_model or not all(_is_text(_in(path, name)) for name in files[:3]):
         return None
@@ -439,7 +439,7 @@ def _texts(path: str, names: list[str]) -> Found | None:
     return Found("a folder of text", advice, is_text=True)
 
 
-def _visible_files(path: str, names: list[str]) -> list[str]:
+def visible_files(path: str, names: list[str]) -> list[str]:
     """The names of the files in a directory, but for hidden ones."""
     return [
         name

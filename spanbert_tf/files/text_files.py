@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import refuse_device
-from spanbert_tf.files.kinds import HEAD_SIZE, refuse_known_binary
+from spanbert_tf.files.kinds import HEAD_SIZE, refuse_known_binary, visible_files
 
 T = TypeVar("T")
 
@@ -47,6 +47,10 @@ def read_text_file(path: str) -> str:
     except FileNotFoundError as error:
         advice = "; patterns are not taken here, one file is" if glob.has_magic(path) else ""
         raise BadInputError(f"{path}: no such file{advice}") from error
+    except IsADirectoryError as error:
+        names = visible_files(path, os.listdir(path))
+        example = f", such as {os.path.join(path, names[0])}" if names else ""
+        raise BadInputError(f"{path}: is a directory; name a file of it{example}") from error
     except (OSError, EOFError, zlib.error) as error:
         raise BadInputError(f"{path}: cannot be read as UTF-8 text ({error})") from error
 

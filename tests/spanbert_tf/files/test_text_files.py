@@ -85,3 +85,13 @@ def test_a_missing_file_is_named_and_a_pattern_for_what_it_is(name, advice, tmp_
     path = tmp_path / name
     with pytest.raises(BadInputError, match=f"^{re.escape(f'{path}: no such file{advice}')}"):
         read_text_file(str(path))
+
+
+@pytest.mark.parametrize("names", [(), ("b.conll", "a.conll", ".hidden")])
+def test_a_folder_leads_to_a_file_in_it(names, tmp_path):
+    for name in names:
+        (tmp_path / name).touch()
+    with pytest.raises(BadInputError) as error:
+        read_text_file(str(tmp_path))
+    example = f", such as {tmp_path / 'a.conll'}" if names else ""
+    assert str(error.value) == f"{tmp_path}: is a directory; name a file of it{example}"
