@@ -37,6 +37,10 @@ _INDEX = "model.weights.json"  # of the files of an encoder that is saved in sev
 # Where a tokenizer or preprocessor is to be saved: KerasHub writes to that path, wherever it leads.
 _FILE_KEY, _FILES = "config_file", (TOKENIZER_CONFIG, PREPROCESSOR_CONFIG)
 _MOST = 2**64  # no number of a model is beyond it; the largest are seeds
+_COUNTS = (  # what is 1 or more, and one of TensorFlow's int32 in what is computed of it
+    *("vocabulary_size", "num_heads", "hidden_dim", "intermediate_dim", "num_classes"),
+    *("max_sequence_length", "sequence_length"),
+)
 _SIZES = ("num_layers", "hidden_dim", "intermediate_dim")
 _ROWS = (  # sizes that count rows, each of the model's width or wider
     *("vocabulary_size", "max_sequence_length", "num_segments", "num_classes"),
@@ -250,6 +254,8 @@ def _fault(place: tuple[str, ...], value: object) -> str | None:
         return f"is {value}, no finite number"
     elif isinstance(value, int) and abs(value) > _MOST:
         return f"is a number of {value.bit_length():,} bits"
+    elif isinstance(value, int) and place and place[-1] in _COUNTS and not 0 < value < 2**31:
+        return f"is {value}, no number from 1 to 2,147,483,647"
     return None
 
 
