@@ -20,7 +20,7 @@ from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileSystem 
 from apache_beam.io.filesystems import FileSystems  # noqa: E402
 
 from spanbert_tf.errors import BadInputError  # noqa: E402
-from spanbert_tf.files.contents import each_once, files_inside  # noqa: E402
+from spanbert_tf.files.contents import each_once, files_inside, refuse_device  # noqa: E402
 from spanbert_tf.files.outputs import is_remote  # noqa: E402
 
 logging.disable(_disabled_level)
@@ -98,6 +98,7 @@ def find_files(
         sizes |= found
     for path, size in sizes.items():
         if not size:
+            refuse_device(path)
             raise BadInputError(f"{path}: is empty; remove it from the input")
     paths = each_once(sorted(sizes))
     _refuse_mixed(paths)

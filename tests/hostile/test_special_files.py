@@ -1,5 +1,6 @@
 """Pipes and devices where files are expected, and checkpoints that tell of more than they hold."""
 
+import functools
 import json
 import multiprocessing.pool
 import os
@@ -11,6 +12,7 @@ import pytest
 import tensorflow as tf
 from torch_models import save_torch_model, torch_model
 
+from data_prep.text.storage import find_files
 from spanbert_tf.cli import cli
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.errors import BadInputError
@@ -212,7 +214,8 @@ def test_no_command_writes_to_a_pipe_or_a_device(command, make, tmp_path, monkey
 
 
 def test_devices_without_end_are_not_read():
-    for read in (load_vocabulary, read_text_file, lambda path: predict_lines("none", path, "-")):
+    predict = functools.partial(predict_lines, "no preset", output="-")
+    for read in (load_vocabulary, read_text_file, find_files, predict):
         with pytest.raises(BadInputError, match=r"^/dev/zero: is a device, which may have no end"):
             read("/dev/zero")
 
