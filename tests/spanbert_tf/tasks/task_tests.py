@@ -271,9 +271,7 @@ class TaskTests:
         run, options = tmp_path / "run", {"training.epochs": 1}
         half = {**options, "training.precision": "mixed_bfloat16"}
         scores = self.finetune(material, run, **half)
-        printed = capfd.readouterr().out
-        for said in (r"evaluated after step \d+ in bfloat16: ", f"{material['dev']} in float32: "):
-            assert re.search(rf"^{said}", printed, re.MULTILINE)
+        assert f"\n{material['dev']} in float32: " in capfd.readouterr().out  # not as it trained
         assert scores and np.isfinite(list(scores.values())).all()
         losses = [line["loss"] for line in read_metrics(str(run / METRICS_FILE))]
         assert len(losses) == 8 and np.isfinite(losses).all()
