@@ -4,15 +4,22 @@ N texts, T tokens of all texts, which stand between spaces.
 """
 
 import tensorflow as tf
-import tensorflow_text as tf_text
 
 from spanbert_tf.text.positions import TITLES
 
 # BERT's tokenizer cuts at all of these, too, so that a word is one or more of its words.
-_SPACES = r"[ \t\n\r\p{Zs}]+"
+# Spaces of so many bytes; and the characters of Chinese, its punctuation included.
+_SPACES = {
+    1: r"[\t\n\r]",
+    2: r"\x{A0}",
+    3: r"[\x{1680}\x{2000}-\x{200A}\x{202F}\x{205F}\x{3000}]",
+}
 _IDEOGRAPH = (
-    r"[\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2CEAF}"
-    r"\x{2F800}-\x{2FA1F}]"
+    r"[\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}"
+    r"\x{20000}-\x{2A6DF}\x{2A700}-\x{2CEAF}\x{2F800}-\x{2FA1F}"
+    r"\x{3001}-\x{3003}\x{3008}-\x{3011}\x{3014}-\x{301F}"
+    r"\x{FF01}-\x{FF03}\x{FF05}-\x{FF0A}\x{FF0C}-\x{FF0F}\x{FF1A}\x{FF1B}\x{FF1F}\x{FF20}"
+    r"\x{FF3B}-\x{FF3D}\x{FF3F}\x{FF5B}\x{FF5D}\x{FF5F}-\x{FF65}]"
 )
 # BERT's punctuation without `@`, `#` and `+`, which are parts of names: @ann, #oslo, C++.
 _ASCII_MARKS = r"!-\"$-*,-/:-?\[-`{-~"
@@ -29,7 +36,9 @@ def word_starts(texts: tf.Tensor) -> tf.RaggedTensor:
 
     Words stand between spaces. Punctuation at their ends is cut off, each mark a word of its own,
     and so is `'s`; an abbreviation keeps its full stop: `U.S.`, `J.`, `Dr.`. Nothing else is cut
-    inside: `co-op`, `www.oslo.no`. An ideograph is a word.
+    inside: `co-op`, `www.oslo.no`. Each character of Chinese is a word.
+
+    (Operations of TensorFlow alone: servers lack some of TensorFlow Text's.)
 
     Args:
         texts: string [N], UTF-8.
@@ -37,32 +46,32 @@ def word_starts(texts: tf.Tensor) -> tf.RaggedTensor:
     Returns:
         Ragged int64 [N, words].
     """
-    tokens, token_starts, _ = tf_text.regex_split_with_offsets(
-        texts, f"{_SPACES}|{_IDEOGRAPH}", _IDEOGRAPH
+    for size, pattern in _SPACES.items():
+        texts = tf.strings.regex_replace(texts, pattern, " " * size)
+    content = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)  # of all texts
+    is_inside = content != ord(" ")
+    # The tokens hold these bytes, in this order.
+    text_lengths = tf.strings.length(texts)
+    of_texts = (
+        tf.ragged.range(text_lengths).flat_values,  # the place of each byte in its text
+        tf.repeat(tf.range(tf.size(texts)), text_lengths),
+        tf.bitwise.bitwise_and(content, tf.constant(0xC0, tf.uint8)) != 0x80,
     )
-    parts = [
-        tf.strings.regex_replace(tokens.flat_values, _PARTS, rf"\{number}") for number in (1, 2, 3)
-    ]
-    marks, core, possessive = (tf.strings.length(part) for part in parts)  # bytes, int32 [T]
-    core_ends = marks + core
-    tail_starts = core_ends + possessive
+    places, rows, begins_character = (values[is_inside] for values in of_texts)
+    tokens = tf.strings.regex_replace(texts, _IDEOGRAPH, r" \0 ")
+    tokens = tf.strings.split(tokens, " ").flat_values  # some are empty
 
-    lengths = tf.strings.length(tokens.flat_values)
-    content = tf.io.decode_raw(tf.strings.reduce_join(tokens.flat_values), tf.uint8)  # of all
-    is_character = tf.bitwise.bitwise_and(content, tf.constant(0xC0, tf.uint8)) != 0x80
-    token_of_byte = tf.repeat(tf.range(tf.size(lengths)), lengths)
-    places = tf.ragged.range(lengths).flat_values  # of each byte in its token
-
-    def of_bytes(values: tf.Tensor) -> tf.Tensor:
-        return tf.gather(values, token_of_byte)
-
-    is_start = is_character & (
-        (places <= of_bytes(marks))
-        | (places == of_bytes(core_ends))
-        | (places >= of_bytes(tail_starts))
+    parts = [tf.strings.regex_replace(tokens, _PARTS, rf"\{number}") for number in (1, 2, 3)]
+    marks, core, possessive = map(tf.strings.length, parts)  # bytes, int32 [T]
+    lengths = tf.strings.length(tokens)
+    in_token = tf.ragged.range(lengths).flat_values  # the place of each byte in its token
+    begins_word = begins_character & (
+        (in_token <= tf.repeat(marks, lengths))
+        | (in_token == tf.repeat(marks + core, lengths))
+        | (in_token >= tf.repeat(marks + core + possessive, lengths))
     )
-    starts = of_bytes(token_starts.flat_values) + tf.cast(places, tf.int64)
-    rows = of_bytes(tokens.value_rowids())
     return tf.RaggedTensor.from_value_rowids(
-        starts[is_start], rows[is_start], tf.size(texts, tf.int64)
+        tf.cast(places[begins_word], tf.int64),
+        tf.cast(rows[begins_word], tf.int64),
+        tf.size(texts, tf.int64),
     )

@@ -11,7 +11,7 @@ from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.text.vocabulary import Casing
 from spanbert_tf.text.words import word_starts
 
-FRAGMENTS = ["a", "Bo", "é", "U.S", "Dr", "7", "北", "🐈", "e\u0301"]
+FRAGMENTS = ["a", "Bo", "é", "U.S", "Dr", "7", "北", "\U00020001", "。", "🐈", "e\u0301"]
 FRAGMENTS += [*".,-'\"()@#+$€&%\u2019“»_", "'s", "\u2019S", " ", "\u00a0", "\n"]
 texts = st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join)
 cut_in_graph = tf.function(word_starts, input_signature=[tf.TensorSpec([None], tf.string)])
@@ -36,7 +36,7 @@ BY_HAND = {
     "Ann's, O'Neil\u2019s and dogs' 's": "Ann 's , O'Neil \u2019s and dogs ' 's",
     "@ann #oslo C++, 5% $7": "@ann #oslo C++ , 5 % $ 7",
     "...“Zoë”...": ". . . “ Zoë ” . . .",
-    "Oslo北京。": "Oslo 北 京 。",
+    "Oslo北京。 在北京\uff0cOslo ": "Oslo 北 京 。 在 北 京 \uff0c Oslo",
     "\u00a0a\u2003b\r\n\tc": "a b c",
     "": "",
     " \n": "",
