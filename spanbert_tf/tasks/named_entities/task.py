@@ -321,15 +321,7 @@ def _spoken_labels(
         labels: numbers of the pieces' labels, int32 [pieces] each.
     """
     decoder, spoken = EntityDecoder(model), []
-    numbers = {label: number for number, label in enumerate(model.labels)}
-    going_on = np.array(
-        [
-            numbers.get(INSIDE + label.removeprefix(BEGIN), number)
-            if label.startswith(BEGIN)
-            else number
-            for number, label in enumerate(model.labels)
-        ]
-    )
+    going_on = _labels_that_go_on(model.labels)
     for first in range(0, len(sentences), _TEXTS_AT_ONCE):
         part = slice(first, first + _TEXTS_AT_ONCE)
         texts = string_tensor([sentence["text"] for sentence in sentences[part]])
@@ -339,6 +331,16 @@ def _spoken_labels(
         ends = np.cumsum([len(one) for one in labels[part]])[:-1]
         spoken.extend(np.split(found, ends))
     return spoken
+
+
+def _labels_that_go_on(labels: Sequence[str]) -> np.ndarray:
+    """For each label the number of the one that goes on with its entity: of `B-TYPE`, `I-TYPE`."""
+    numbers = {label: number for number, label in enumerate(labels)}
+    found = list(range(len(labels)))
+    for label, number in numbers.items():
+        if label.startswith(BEGIN):
+            found[number] = numbers.get(INSIDE + label.removeprefix(BEGIN), number)
+    return np.array(found)
 
 
 def _columns(sentence: dict, predicted: Sequence[str]) -> str:
