@@ -72,7 +72,7 @@ def _can_be_written(directory: str) -> bool:
 
 
 def remove_private_directory() -> None:
-    """Removes what TensorFlow and Keras wrote, and the directory if that was all.
+    """Removes what TensorFlow and Keras wrote, and the directory if no other file is in it.
 
     For the end of a process; one that was forked leaves it to its parent.
     """
@@ -89,6 +89,9 @@ def _remove(directory: str) -> None:
                 shutil.rmtree(entry.path, ignore_errors=True)
             elif entry.name.startswith(_AUTOGRAPH):
                 os.remove(entry.path)
+            elif entry.is_dir(follow_symlinks=False):
+                with contextlib.suppress(OSError):  # PyTorch makes one, and leaves it empty
+                    os.rmdir(entry.path)
         os.rmdir(directory)
 
 
