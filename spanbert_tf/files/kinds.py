@@ -244,7 +244,7 @@ def refuse_other_records(directory: str, task: str) -> None:
     if not os.path.exists(directory):
         return
     wanted = _records_name(task)
-    if os.path.isfile(directory):
+    if not os.path.isdir(directory):
         raise BadInputError(f"{directory}: is a file, not {wanted}; {_prepare_of(directory, task)}")
     names = os.listdir(directory)
     if info_file(task) in names and RUN_CONFIG not in names:

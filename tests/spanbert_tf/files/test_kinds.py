@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import pathlib
 import tarfile
 import tempfile
@@ -278,9 +279,13 @@ def test_other_records_are_named(tmp_path, files, message):
     assert str(error.value).startswith(expected)
 
 
-def test_a_file_in_place_of_records_is_named(tmp_path, capsys):
+@pytest.mark.parametrize("is_pipe", [False, True])
+def test_a_file_in_place_of_records_is_named(is_pipe, tmp_path, capsys):
     path = tmp_path / "train.jsonl"
-    path.write_text("{}")
+    if is_pipe:
+        os.mkfifo(path)
+    else:
+        path.write_text("{}")
     words = f"finetune --config mnli --preset p --data {path} --output {tmp_path / 'run'}"
     for command, task in (
         (words, "classification"),
