@@ -125,6 +125,8 @@ def _class_fault(key: str, value: dict) -> str | None:
     if key == PRESET_CONFIG and "class_name" not in value and value.get("model_type") == "bert":
         return None  # of Hugging Face, in another place: KerasHub makes its own BERT of it
     module, name = value.get("module"), value.get("class_name")
+    if not isinstance(name, str):
+        return "names no class; copy the preset again"
     shown = f"{module}.{name}"[:200]
     found, wanted = _registered(value), _KINDS.get(key)
     if found is None:
@@ -158,9 +160,9 @@ def _registered(value: dict) -> Any:
     return keras.saving.get_registered_object(name) if isinstance(name, str) else None
 
 
-def _is_of_keras(module: object, name: object, config: object) -> bool:
+def _is_of_keras(module: object, name: str, config: object) -> bool:
     """Whether an unregistered name is Keras' own, of what is made of numbers alone."""
-    if not isinstance(name, str) or not isinstance(module, str | None):
+    if not isinstance(module, str | None):
         return False
     if name == "function":
         return (
