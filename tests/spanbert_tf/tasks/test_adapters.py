@@ -17,7 +17,7 @@ from tiny_models import INPUTS, LENGTH, VOCABULARY, tiny_model
 
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.models import SpanBertBackbone
+from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier
 from spanbert_tf.models.adapters import read_adapter, write_adapter
 from spanbert_tf.models.keras_hub_presets import weights_digest
 from spanbert_tf.presets.loading import load_checked, load_trained
@@ -36,9 +36,9 @@ OTHERS = (transformers.BertModel, ("last_hidden_state",))
 TASKS = sorted(INPUTS.keys() - {"fill_mask"})
 
 
-def write_adapted(directory, name):
+def write_adapted(directory, name, model=None):
     """Writes an encoder, and a task on it of random adapters, pooler and head, in both ways."""
-    model, random = tiny_model(name), np.random.default_rng(5)
+    model, random = model or tiny_model(name), np.random.default_rng(5)
 
     def move(variables):
         for variable in variables:
@@ -67,6 +67,18 @@ def adapted(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(request.param)
     model, _ = write_adapted(directory, request.param)
     return request.param, directory, model
+
+
+def test_a_head_that_reads_no_pooler_is_not_one_of_transformers(tmp_path):
+    base = tiny_model("text_classification")
+    options = {"preprocessor": base.preprocessor, "pooling": "mean"}
+    model = SpanBertTextClassifier(base.backbone, 2, **options)
+    _, adapter = write_adapted(tmp_path, "text_classification", model)
+    settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert settings["task_type"] is settings["modules_to_save"] is None
+    rows = model.preprocessor(["ann has the cat .", "bob"])
+    loaded = load_trained(SpanBertTextClassifier, adapter)
+    np.testing.assert_allclose(loaded(rows), model(rows), atol=1e-5)
 
 
 @pytest.fixture(scope="module")
