@@ -142,9 +142,11 @@ def pretrain(
             num_devices=devices,
             backend_changed=backend_changed,
         )
-        has_ended, model = model is not None, None  # its memory is needed
-        is_here = settings.training.strategy in ("one_device", "mirrored")
-        if has_ended and is_here and initial_preset and os.environ["KERAS_BACKEND"] != "jax":
+        has_ended = model is not None
+        del model  # its memory is needed
+        is_one_process = settings.training.strategy in ("one_device", "mirrored")
+        is_on_tensorflow = os.environ["KERAS_BACKEND"] == "tensorflow"
+        if initial_preset and has_ended and is_one_process and is_on_tensorflow:
             from spanbert_tf.config.run import PRESET
             from spanbert_tf.studies.fillings import show_what_was_learned
 

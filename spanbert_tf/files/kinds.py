@@ -163,7 +163,7 @@ _PREPARE = {
 }
 _HUGGING_FACE_KEYS = {"model_type", "architectures", "transformers_version", "hidden_size"}
 _OBJECT_BASED = re.compile(r"ckpt-\d+\.index")  # as `tf.train.CheckpointManager` names files
-_HUB_NAME = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")  # MODEL or OWNER/MODEL
+_HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")  # MODEL or OWNER/MODEL
 _GZIP_BITS = 31  # zlib's largest window, in a file of gzip
 # With one of these among them, files of text are those of a preset or another model.
 _MODEL_FILES = {

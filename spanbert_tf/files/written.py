@@ -20,9 +20,10 @@ def print_written(path: str, *commands: Sequence[str], contents: str = "") -> No
     """
     files = _files_of(path)
     size = sum(os.path.getsize(file) for file in files)
-    number = f"{len(files):,} file{'s' * (len(files) != 1)}"
-    contents = contents or (number if os.path.isdir(path) else "")
-    print_line(f"{path}: {contents}{', ' * bool(contents)}{describe_size(size)}")
+    if not contents and os.path.isdir(path):
+        contents = "1 file" if len(files) == 1 else f"{len(files):,} files"
+    shown = [contents, describe_size(size)] if contents else [describe_size(size)]
+    print_line(f"{path}: {', '.join(shown)}")
     if commands:
         print_line("Next:")
     for words in commands:
