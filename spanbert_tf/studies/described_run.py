@@ -134,6 +134,7 @@ def described_records(task: Task, config: FinetuningConfig, size: int) -> TaskMa
         "files": {},
         "labels": [f"label {number}" for number in range(count)],
         "label_counts": [1] * count,
+        "words": "marked",
         "markers": {},
         "layout": "tacred",
         "is_pair": bool(glue and glue.is_pair),

@@ -75,7 +75,7 @@ class NamedEntitiesInfo(TaskManifest):
         labels: `O`, and `B-TYPE` and `I-TYPE` of each type, the types sorted.
         words: whose first pieces have labels: the words that the data mark, or those of BERT's
             tokenizer.
-        label_counts: how many pieces have each label; empty: not counted.
+        label_counts: how many pieces have each label.
     """
 
     task: ClassVar[str] = "named_entities"
@@ -83,12 +83,12 @@ class NamedEntitiesInfo(TaskManifest):
     needed_counts: ClassVar[tuple[str, ...]] = ("rows", "tokens", "sentences")
 
     labels: Annotated[list[str], Len(1, 2**15)]
-    words: Literal["marked", "tokenizer"] = "tokenizer"
-    label_counts: list[Count] = dataclasses.field(default_factory=list)
+    words: Literal["marked", "tokenizer"]
+    label_counts: list[Count]
 
     def fault(self) -> str | None:
         """As of all records; and counts of other labels than there are."""
-        if self.label_counts and len(self.label_counts) != len(self.labels):
+        if len(self.label_counts) != len(self.labels):
             return f"label_counts: are {len(self.label_counts)}, of {len(self.labels)} labels"
         return super().fault()
 

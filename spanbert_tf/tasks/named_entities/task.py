@@ -180,8 +180,7 @@ class NamedEntities(Task):
             dropout=backbone.dropout,
             aggregation_strategy=strategy,
         )
-        if info.label_counts:
-            model.begin_at_shares(info.label_counts)
+        model.begin_at_shares(info.label_counts)
         return model
 
     def targets(self, model: SpanBertTokenClassifier, records: Records, y: tf.Tensor) -> tf.Tensor:

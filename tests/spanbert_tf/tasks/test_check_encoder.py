@@ -28,7 +28,11 @@ TASKS = [
         TextClassificationInfo,
         {"labels": ["a", "b"], "label_counts": [1, 1], "is_pair": False, "is_regression": False},
     ),
-    (("named_entities",), NamedEntitiesInfo, {"labels": ["O"]}),
+    (
+        ("named_entities",),
+        NamedEntitiesInfo,
+        {"labels": ["O"], "words": "marked", "label_counts": [1]},
+    ),
     (
         ("tacred", "semeval2010"),
         RelationExtractionInfo,

@@ -113,15 +113,15 @@ def test_the_first_word_of_an_entity_that_has_pieces_begins_it(tmp_path, vocabul
     assert row == [("the", "O"), ("ann", "B-P"), ("lee", "I-P")]
 
 
-def test_records_of_earlier_versions_have_the_words_of_the_tokenizer(tmp_path, vocabulary):
+def test_records_that_do_not_say_whose_words_have_labels_are_refused(tmp_path, vocabulary):
     line = {"text": "ann", "entities": []}
     prepare(write_lines(tmp_path / "a.jsonl", [line]), tmp_path / "records", vocabulary)
     path = tmp_path / "records" / NamedEntitiesInfo.file_name()
     manifest = json.loads(path.read_text())
-    del manifest["words"], manifest["label_counts"]
+    del manifest["words"]
     path.write_text(json.dumps(manifest))
-    info = open_records(str(tmp_path / "records")).info
-    assert (info.words, info.label_counts) == ("tokenizer", [])
+    with pytest.raises(BadInputError, match=f"^{path}: .*words.* write"):
+        open_records(str(tmp_path / "records"))
 
 
 def test_counts_of_other_labels_are_refused(tmp_path, vocabulary):
