@@ -177,8 +177,10 @@ def _acquired(path: str, text: bytes) -> filelock.BaseFileLock:
     _refuse_other_things(path)
 
     def write(descriptor: int) -> None:
-        os.truncate(descriptor, 0)
-        os.pwrite(descriptor, text, 0)
+        # On a full disk the lock is held without its text; the command says what it cannot write.
+        with contextlib.suppress(OSError):
+            os.truncate(descriptor, 0)
+            os.pwrite(descriptor, text, 0)
 
     try:
         lock = filelock.FileLock(path, mode=0o644, thread_local=False, on_acquired=write)

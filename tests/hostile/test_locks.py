@@ -158,7 +158,8 @@ def _refused_as_another_user(output, told):
 def test_the_lock_of_another_user_is_named():
     context = multiprocessing.get_context("fork")
     told = context.SimpleQueue()
-    with tempfile.TemporaryDirectory() as directory:
+    # The process's own temporary directory is closed to others.
+    with tempfile.TemporaryDirectory(dir=os.environ["PYTEST_DEBUG_TEMPROOT"]) as directory:
         os.chmod(directory, 0o777)
         output = pathlib.Path(directory) / "output"
         with writing(output.with_name("other"), "x"):  # whatever is imported late is, as root

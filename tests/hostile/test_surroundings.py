@@ -149,10 +149,13 @@ def test_a_link_to_nothing_on_the_command_line(text, tmp_path, capfd):
 
 
 @pytest.mark.parametrize("output", ["my run", "it's $HOME", "run", "a;b"])
-def test_commands_that_are_printed_can_be_pasted(output, capfd):
+def test_commands_that_are_printed_can_be_pasted(output, capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkdir(output)
     print_summary(output, 3, {"loss": 1.0})
-    *_, board, export = capfd.readouterr().out.splitlines()
+    *_, board, prepare_task, export = capfd.readouterr().out.splitlines()
     assert shlex.split(board) == ["tensorboard", "--logdir", f"{output}/logs"]
+    assert shlex.split(prepare_task)[3:5] == ["--preset", f"{output}/preset"]
     expected = ["spanbert-tf", "export", "--preset", f"{output}/preset", "--output", "served"]
     assert shlex.split(export) == expected
 

@@ -14,7 +14,7 @@ from spanbert_tf.training import adamw
 class Curve(SpanBertTask, keras.Model):
     """A least-squares fit with dropout, and with GELU, whose gradient has constants to merge."""
 
-    backbone, _objective, has_accuracy = None, "curve", False
+    backbone, preprocessor, _objective, has_accuracy = None, None, "curve", False
 
     def __init__(self):
         super().__init__()
