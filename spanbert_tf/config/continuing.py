@@ -11,9 +11,8 @@ from spanbert_tf.config.settings import Setting, build_config, load_settings, re
 from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.files.kinds import hugging_face_model, refuse_no_preset
 from spanbert_tf.files.preset_files import (
-    describe_missing,
-    find_preset_file,
     head_options,
+    locate_preset_file,
     read_heads,
 )
 from spanbert_tf.files.text_files import parse_json
@@ -101,10 +100,7 @@ class _SavedEncoder:
 
 def _read_config(preset: str) -> _SavedEncoder:
     refuse_no_preset(preset)
-    try:
-        path = find_preset_file(preset, _CONFIG_FILE)
-    except (ValueError, OSError, ImportError) as error:
-        raise BadInputError(describe_missing(preset, error)) from error
+    path = locate_preset_file(preset, _CONFIG_FILE)
     if path is None:
         raise BadInputError(f"{preset}: no preset of a {_ENCODER} ({_CONFIG_FILE} is missing)")
     with open(path, "rb") as file:

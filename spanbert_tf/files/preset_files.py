@@ -83,6 +83,18 @@ def find_preset_file(preset: str, name: str) -> str | None:
         raise ConnectionError(reason(error)) from error
 
 
+def locate_preset_file(preset: str, name: str) -> str | None:
+    """As `find_preset_file`, and what is wrong with the preset's name is a line.
+
+    Raises:
+        BadInputError: there is no preset of that name, or it cannot be reached.
+    """
+    try:
+        return find_preset_file(preset, name)
+    except (ValueError, OSError, ImportError) as error:
+        raise BadInputError(describe_missing(preset, error)) from error
+
+
 def describe_missing(preset: str, error: Exception) -> str:
     """What to tell the user about a preset that is not there."""
     if is_remote(preset):

@@ -8,13 +8,11 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 
 from spanbert_tf.command_line import check_vocabulary_options
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.contents import check_own_files
 from spanbert_tf.files.kinds import convert_keras_command, refuse_no_preset
 from spanbert_tf.files.preset_files import (
     TOKENIZER_CONFIG,
     TOKENIZER_VOCABULARY,
-    describe_missing,
-    find_preset_file,
+    locate_preset_file,
 )
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.text.vocabulary import Casing, check_case, load_vocabulary
@@ -77,8 +75,6 @@ def load_vocabulary_of_preset(preset: str) -> tuple[list[str], Casing]:
             of the two files is missing or damaged.
     """
     refuse_no_preset(preset)
-    if os.path.isdir(preset):
-        check_own_files(preset)
     config_path = _find(preset, TOKENIZER_CONFIG)
     with open(config_path, "rb") as file:
         text = file.read()
@@ -97,10 +93,7 @@ def load_vocabulary_of_preset(preset: str) -> tuple[list[str], Casing]:
 
 def _find(preset: str, name: str) -> str:
     """The path of a file that every preset with a tokenizer has."""
-    try:
-        path = find_preset_file(preset, name)
-    except (ValueError, OSError, ImportError) as error:
-        raise BadInputError(describe_missing(preset, error)) from error
+    path = locate_preset_file(preset, name)
     if path is None:
         raise BadInputError(f"{preset}: {name} is missing; copy the preset again")
     return path
