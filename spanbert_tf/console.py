@@ -5,6 +5,7 @@ Apart from the lines of `terminal`: importing rich would be a fifth of what `--h
 
 import os
 from collections.abc import Iterable
+from typing import Any
 
 import rich.console
 from rich.segment import Segment
@@ -22,19 +23,21 @@ class DataConsole(rich.console.Console):
     of an emoji. Colours come from `rich.text.Text` alone; who builds one escapes what goes into it.
     """
 
-    def __init__(self, **options: object) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__(**{**options, "markup": False, "emoji": False})
 
     def on_broken_pipe(self) -> None:
         """Goes on, as `print_line` does, where rich would end the process."""
         drop_output()
 
-    def render_str(self, text: str, **options: object) -> rich.console.Text:
+    def render_str(self, text: str, **options: Any) -> rich.console.Text:
         """A string as text; called by rich for every string, wherever it stands."""
         return super().render_str(escape_controls(text), **options)
 
     def render(
-        self, renderable: object, options: rich.console.ConsoleOptions | None = None
+        self,
+        renderable: rich.console.RenderableType,
+        options: rich.console.ConsoleOptions | None = None,
     ) -> Iterable[Segment]:
         """What is printed; the last place where controls in a `Text` can be escaped."""
         for segment in super().render(renderable, options):

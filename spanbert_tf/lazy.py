@@ -115,7 +115,8 @@ def import_figure() -> type:
 def _hidden(names: Sequence[str]) -> Iterator[None]:
     """Packages are, for imports, as if they were not installed."""
     hidden = [name for name in names if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # `None`: the import system raises ImportError
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]  # imports of it raise ImportError
     try:
         yield
     finally:

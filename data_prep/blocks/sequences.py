@@ -38,11 +38,16 @@ class Sentences(NamedTuple):
 
     def join(self, other: "Sentences") -> "Sentences":
         """These sentences, followed by the others."""
-        *values, spans = zip(self, other, strict=True)
         shift = len(self.token_ids)
+        spans = zip(self.spans, other.spans, strict=True)
         return Sentences(
-            *map(np.concatenate, values),
-            tuple(np.concatenate([a, b + shift]) for a, b in zip(*spans, strict=True)),
+            token_ids=np.append(self.token_ids, other.token_ids),
+            lengths=np.append(self.lengths, other.lengths),
+            documents=np.append(self.documents, other.documents),
+            paragraph_indices=np.append(self.paragraph_indices, other.paragraph_indices),
+            sentence_indices=np.append(self.sentence_indices, other.sentence_indices),
+            token_offsets=np.append(self.token_offsets, other.token_offsets),
+            spans=tuple(np.concatenate([mine, theirs + shift]) for mine, theirs in spans),
         )
 
     def from_sentence(self, first: int) -> "Sentences":
@@ -160,10 +165,12 @@ def split_long_sentences(sentences: Sentences, limit: int) -> Sentences:
     num_parts = -(-sentences.lengths // limit)  # [N]
     if (num_parts == 1).all():
         return sentences
-    parts = Sentences(
-        sentences.token_ids,
-        *(np.repeat(values, num_parts) for values in sentences[1:-1]),
-        sentences.spans,
+    parts = sentences._replace(
+        lengths=np.repeat(sentences.lengths, num_parts),
+        documents=np.repeat(sentences.documents, num_parts),
+        paragraph_indices=np.repeat(sentences.paragraph_indices, num_parts),
+        sentence_indices=np.repeat(sentences.sentence_indices, num_parts),
+        token_offsets=np.repeat(sentences.token_offsets, num_parts),
     )
     first = np.cumsum(num_parts) - num_parts
     before = (np.arange(len(parts.lengths)) - np.repeat(first, num_parts)) * limit
@@ -201,16 +208,17 @@ def _block_bounds(sentences: Sentences, limit: int) -> list[int]:
     return bounds
 
 
-def cut_blocks(sentences: Sentences, bounds: Sequence[int], token_dtype: str) -> list[Block]:
+def cut_blocks(sentences: Sentences, block_bounds: Sequence[int], token_dtype: str) -> list[Block]:
     """Cuts sentences into blocks: out of arrays of bytes, so that a block takes few operations.
 
-    `bounds` are 0, and for each block the number of the sentence after its last.
+    `block_bounds` are 0, and for each block the number of the sentence after its last.
     """
-    num_sentences, num_blocks = bounds[-1], len(bounds) - 1
-    if not num_blocks:
+    bounds = np.asarray(block_bounds)
+    num_sentences = int(bounds[-1])
+    if len(bounds) < 2:
         return []
     sizes = np.diff(bounds)
-    first = np.array(bounds[:-1])
+    first = bounds[:-1]
     token_ends = np.cumsum(sentences.lengths[:num_sentences])
     token_starts = token_ends - sentences.lengths[:num_sentences]
     token_bounds = np.append(token_starts[first], token_ends[-1])  # [blocks + 1]
@@ -259,10 +267,10 @@ def _cut_spans(spans: tuple[np.ndarray, ...], token_bounds: np.ndarray) -> Itera
         yield from (_slices(positions[:, side], span_bounds) for side in (0, 1))
 
 
-def _slices(values: np.ndarray, bounds: Sequence[int], dtype: np.dtype = LIST_TYPE) -> list[bytes]:
+def _slices(values: np.ndarray, bounds: np.ndarray, dtype: np.dtype = LIST_TYPE) -> list[bytes]:
     """Values between neighbouring bounds as bytes; list entries beyond the type are its maximum."""
     if dtype is LIST_TYPE:
         values = np.minimum(values, LIST_MAXIMUM)
     raw = values.astype(dtype).tobytes()
-    byte_bounds = (np.asarray(bounds) * dtype.itemsize).tolist()
+    byte_bounds = (bounds * dtype.itemsize).tolist()
     return [raw[start:stop] for start, stop in itertools.pairwise(byte_bounds)]

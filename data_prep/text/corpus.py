@@ -6,11 +6,11 @@ by name. Memory is bounded by READ_SIZE and, in JSON lines, by the longest line.
 """
 
 import gzip
-import io
 import itertools
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import BinaryIO, cast
 
 import sentencex
 
@@ -99,7 +99,7 @@ class DocumentReader:
             with open_to_read(self.path) as raw:
                 is_compressed = raw.read(2) == GZIP_MAGIC
                 raw.seek(0)
-                file: io.BufferedIOBase = gzip.GzipFile(fileobj=raw) if is_compressed else raw
+                file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if is_compressed else raw
                 while data := file.read(READ_SIZE):
                     if not self.bytes_read:
                         refuse_known_binary(self.path, data[:HEAD_SIZE], unpacked=is_compressed)

@@ -78,7 +78,8 @@ def find_files(
     """
     patterns = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
     sizes: dict[str, int] = {}
-    for pattern in map(os.fspath, patterns):
+    for each in patterns:
+        pattern = os.fspath(each)
         if os.path.isdir(pattern):
             raise BadInputError(f"{pattern}: is a directory; write {os.path.join(pattern, '**')}")
         if os.path.isfile(pattern):
@@ -123,13 +124,18 @@ def _absolute(pattern: str) -> str:
 
 def _match_local_files(pattern: str, *, follow_links: bool = False) -> dict[str, int]:
     """Sizes in bytes of the local files that match a pattern, by their paths."""
-    matches = re.compile(FileSystem.translate_pattern(pattern)).match
+    expression = re.compile(FileSystem.translate_pattern(pattern))
     found = _FIRST_WILDCARD.search(pattern)
     root = os.path.dirname(pattern[: found.start()] if found else pattern)
-    paths = ()
+    paths: list[str] = []
     if os.path.isdir(root):
         is_searched = functools.partial(_may_hold, pattern=pattern)
-        paths = files_inside(root, matches, is_searched, follow_links=follow_links)
+        paths = files_inside(
+            root,
+            lambda path: expression.match(path) is not None,
+            is_searched,
+            follow_links=follow_links,
+        )
     return {path: _size(path) for path in paths}
 
 

@@ -289,15 +289,16 @@ def _check_addresses(settings: dict[str, Setting]) -> None:
     """Raises `ConfigurationError` where a file names another machine."""
     for key, this_machine in _ADDRESSES.items():
         setting = settings.get(key)
-        is_in_file = setting is not None and setting.layer <= 0
-        if is_in_file and isinstance(setting.value, str) and setting.value != this_machine:
+        if setting is None or setting.layer > 0:
+            continue
+        if isinstance(setting.value, str) and setting.value != this_machine:
             raise ConfigurationError(
                 f"{setting.place}: {key} names another machine, which no file may; remove the "
                 f"line, and where you trust that machine, give it as --set {key}=NAME"
             )
 
 
-def known_keys(kind: type[Section], prefix: str = "") -> Iterator[str]:
+def known_keys(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """The keys of a configuration, those in sections as `section.key`."""
     for name, field in kind.model_fields.items():
         inner = field.annotation
@@ -324,7 +325,8 @@ def _unknown_key(key: str, known: list[str]) -> str:
     # A key in the wrong section is found by its last part, one that is called otherwise elsewhere
     # by a table, and a misspelt one by its letters.
     same_name = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
-    nearest = same_name[:1] or [meant_key(key, known)]
-    if nearest == [None]:
-        nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
-    return f"unknown key {key}; the nearest is {nearest[0]}"
+    if same_name:
+        nearest = same_name[0]
+    else:
+        nearest = meant_key(key, known) or difflib.get_close_matches(key, known, 1, cutoff=0.0)[0]
+    return f"unknown key {key}; the nearest is {nearest}"

@@ -143,7 +143,7 @@ def packed_batches(
     *,
     batch_size: int,
     training: bool,
-    **options: int | None,
+    **options: Any,
 ) -> tf.data.Dataset:
     """Batches of a task's rows, rows of similar length together.
 

@@ -8,12 +8,15 @@ file costs nothing.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from spanbert_tf.data.tfrecords import read_records
 from spanbert_tf.errors import BadInputError
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _KINDS = {"int64": "int64_list", "float32": "float_list"}
 _ADVICE = "copy the file again or write the records again"
@@ -87,7 +90,7 @@ def example_fault(
     return None
 
 
-def _numbers(example: "tf.train.Example", name: str, dtype: str) -> np.ndarray:  # noqa: F821
+def _numbers(example: "tf.train.Example", name: str, dtype: str) -> np.ndarray:
     """The numbers of a feature; a `NoExampleError` says what is wrong with it."""
     if name not in example.features.feature:
         raise NoExampleError(f"it lacks {name}")
@@ -147,7 +150,7 @@ def find_damaged_record(
     *,
     num_records: int,
     info_file: str,
-    lengths: tuple[str, Sequence[int]] | None = None,
+    lengths: tuple[str, Sequence[int] | np.ndarray] | None = None,
 ) -> BadInputError | None:
     """The first damaged record of a file, as an error that names it; `None` where all are whole.
 

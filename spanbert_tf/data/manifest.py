@@ -100,7 +100,6 @@ class Manifest:
         vocabulary_size: entries of the vocabulary.
         lowercase: whether text was lower-cased.
         sequence_length: positions of a packed row at most, special tokens included.
-        counts: numbers of what was read and written.
         strip_accents: whether accents were stripped.
     """
 
@@ -113,6 +112,7 @@ class Manifest:
     vocabulary_size: Annotated[int, Gt(0), Lt(2**31)]
     lowercase: bool
     sequence_length: Annotated[int, Ge(3), Lt(2**16)]
+    strip_accents: bool
 
     @property
     def casing(self) -> Casing:
@@ -262,10 +262,9 @@ class PretrainingManifest(Manifest):
 
     sequence_length: Annotated[int, Ge(8), Lt(2**16)]
     sequences: Literal["single", "pair"]
-    annotations: tuple[Literal[*ANNOTATIONS], ...]
+    annotations: tuple[Literal["entities", "noun_phrases"], ...]  # keys of `ANNOTATIONS`
     counts: dict[str, Count]
     shards: tuple[Shard, ...]
-    strip_accents: bool
     unigram_counts_hash: str
     repaired_from: str | None = None
     schema_version: int = Manifest.records_version

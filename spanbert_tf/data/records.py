@@ -5,7 +5,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -52,7 +52,6 @@ class TaskManifest(Manifest):
     counts: dict[str, Count]
     files: Checksums
     segment_aware: bool = False
-    strip_accents: bool
     version: int = Manifest.records_version
 
     @property
@@ -159,7 +158,9 @@ class Records(os.PathLike, Generic[Info]):
         self._lines: dict[str, list] = {}
 
     @classmethod
-    def of(cls, records: "str | os.PathLike | Records", info_class: type[Info]) -> Self:
+    def of(
+        cls, records: "str | os.PathLike | Records[Any]", info_class: type[Info]
+    ) -> "Records[Info]":
         """Records that are open already as they are; those of a path are opened.
 
         Raises:

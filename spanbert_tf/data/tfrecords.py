@@ -206,7 +206,8 @@ class RecordFile:
 
     def _walk(self) -> tuple[np.ndarray, np.ndarray]:
         """Where the bytes of each record begin, and how many they are; int64 [records] each."""
-        offsets, sizes = [], []
+        offsets: list[int] = []
+        sizes: list[int] = []
         for offset, size, fault in _frames(self._file.fileno()):
             if fault:
                 raise BadInputError(

@@ -89,6 +89,8 @@ class SpanMasker:
         options = options or MaskingOptions()
         if options.random_tokens == "uniform":
             unigram_counts = [1] * len(vocabulary)
+        elif unigram_counts is None:
+            raise ValueError('unigram_counts are missing; random_tokens="unigrams" reads them')
         return cls(
             options,
             tf.constant([not is_continuation(piece) for piece in vocabulary]),

@@ -9,8 +9,9 @@ from pydantic_core import PydanticCustomError
 
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.masking.schemes import (
+    SCHEMES,
+    ChosenScheme,
     ReplacementUnit,
-    Scheme,
     SpanStart,
     find_scheme,
     scheme_names,
@@ -21,9 +22,11 @@ _SECTION = "masking"  # of a configuration, as errors name it
 
 
 def _known(scheme: str) -> str:
-    if find_scheme(scheme) is None:
+    # Looking through all installed packages takes a while, so those of this package come first.
+    if scheme not in SCHEMES and scheme not in scheme_names():
         names = " or ".join(scheme_names())
         raise PydanticCustomError("scheme", "Input should be {names}", {"names": names})
+    find_scheme(scheme)  # another package's is imported now, and refused where it cannot be
     return scheme
 
 
@@ -112,13 +115,16 @@ class MaskingOptions(Section):
         return masking
 
     @property
-    def numbers(self) -> Scheme:
+    def numbers(self) -> ChosenScheme:
         """The scheme with what these options choose in place of each `None`."""
         scheme = find_scheme(self.scheme)
         limit = 1 if self.other_draws == "whole_words" else self.max_span_length
-        return scheme.replace(
+        return ChosenScheme(
+            unit=scheme.unit,
             max_units=scheme.max_units or limit,
             span_start=self.span_start or scheme.span_start or "anchor_token",
+            spans=scheme.spans,
+            share=scheme.share,
             replaced=self.replacement_unit or scheme.replaced,
         )
 

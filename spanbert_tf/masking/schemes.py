@@ -59,6 +59,13 @@ class Scheme(Section):
         return share
 
 
+class ChosenScheme(Scheme):
+    """A scheme with a value in place of each `None` but that of `spans`."""
+
+    max_units: PositiveInt
+    span_start: SpanStart
+
+
 SCHEMES = {
     "subwords": Scheme(unit="piece", max_units=1, replaced="token"),
     "whole_words": Scheme(max_units=1, replaced="word"),
@@ -74,17 +81,15 @@ def scheme_names() -> list[str]:
 
 
 @functools.cache
-def find_scheme(name: str) -> Scheme | None:
-    """The scheme of a name; that of another package is imported now.
+def find_scheme(name: str) -> Scheme:
+    """The scheme of one of `scheme_names()`; that of another package is imported now.
 
     Raises:
         ConfigurationError: another package's cannot be imported.
     """
     if name in SCHEMES:
         return SCHEMES[name]
-    point = _entry_points().get(name)
-    if point is None:
-        return None
+    point = _entry_points()[name]
     try:
         scheme = point.load()
         problem = "" if isinstance(scheme, Scheme) else f"it is {scheme!r}, no Scheme"
@@ -94,8 +99,9 @@ def find_scheme(name: str) -> Scheme | None:
     except (ImportError, AttributeError, ValueError) as error:
         problem = " ".join(str(error).split())
     if problem:
+        package = point.dist.name if point.dist else "a package"
         raise ConfigurationError(
-            f"masking.scheme {name}: {point.value} of {point.dist.name} cannot be loaded "
+            f"masking.scheme {name}: {point.value} of {package} cannot be loaded "
             f"({problem}); mend or remove that package"
         )
     return scheme

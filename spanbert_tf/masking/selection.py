@@ -17,7 +17,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from spanbert_tf.masking.options import MaskingOptions
-from spanbert_tf.masking.schemes import MOST_ANNOTATED, Scheme
+from spanbert_tf.masking.schemes import MOST_ANNOTATED, ChosenScheme
 from spanbert_tf.masking.spans import (
     AnnotatedSpans,
     Blocks,
@@ -35,7 +35,7 @@ _EARLIER_ROUND = 1 << 62  # the bit of all candidates that earlier rounds accept
 _FLOAT64_EXPONENT_SHIFT, _FLOAT64_EXPONENT_BIAS = 52, 1023
 
 
-def _draws_per_round(num_slots: int, scheme: Scheme) -> int:
+def _draws_per_round(num_slots: int, scheme: ChosenScheme) -> int:
     """How many candidates to decide at once, so that few rows need another round."""
     # A geometric span masks 4.5 tokens on average, and 77 tokens of 512 needed 20.7 draws on
     # average and 43 at most in 47,000 blocks. Single units are drawn again and again, too.

@@ -4,6 +4,7 @@ B rows, S positions, G blocks a row (2 in pairs), C draws, E annotated spans.
 Positions are *flat*: row · S + position, so that one sorted list holds the words of all rows.
 """
 
+from fractions import Fraction
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -213,7 +214,8 @@ def _geometric_lengths(fractions: tf.Tensor, options: MaskingOptions) -> tf.Tens
     """Lengths in units by the inverse of the distribution function; int64, as `fractions`."""
     if options.numbers.max_units == 1:
         return tf.ones_like(fractions)
-    thresholds, total = [], 0
+    thresholds: list[int] = []
+    total = Fraction(0)
     for probability in options.span_length_probabilities()[:-1]:
         total += probability
         thresholds.append(round(total * 2**FRACTION_BITS))

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+from typing import Any
 
 import tensorflow as tf
 
@@ -52,7 +53,7 @@ def check_records(config: PretrainingConfig, info: PretrainingManifest, data: st
         )
 
 
-def _fitting(config: PretrainingConfig, name: str, found: object) -> list[str]:
+def _fitting(config: PretrainingConfig, name: str, found: Any) -> list[str]:
     """The settings that make a configuration fit records, with those that must follow."""
     settings = [f"data.{name}={found}"]
     if name == "sequence_length" and found > config.model.max_sequence_length:

@@ -65,7 +65,8 @@ def count_span_lengths(
     merged = np.zeros(_LONGEST_SHOWN + 1, np.int64)
     for batch in batches.take(num_batches).as_numpy_iterator():
         merged += _histogram(_merged_lengths(batch, is_word_start))
-    drawn, exact = np.zeros_like(merged), None
+    drawn = np.zeros_like(merged)
+    exact = None
     scheme = options.numbers
     if scheme.max_units > 1 and scheme.spans is None:
         exact = np.zeros(_LONGEST_SHOWN + 1)
@@ -76,7 +77,8 @@ def count_span_lengths(
         lengths = records.take(num_batches).map(
             lambda some: _drawn_lengths(some, info, special, is_word_start, options, seed)
         )
-        drawn = sum(map(_histogram, lengths.as_numpy_iterator()))
+        for some in lengths.as_numpy_iterator():
+            drawn += _histogram(some)
     return SpanLengths(drawn, merged, exact)
 
 

@@ -55,12 +55,14 @@ def chosen_vocabulary(
             beside a preset.
         MismatchError: the vocabulary is not of the stated case.
     """
-    check_vocabulary_options(preset, vocabulary, lowercase, strip_accents)
+    path = os.fspath(vocabulary) if vocabulary is not None else None
+    check_vocabulary_options(preset, path, lowercase, strip_accents)
     if preset is not None:
         return load_vocabulary_of_preset(preset)  # the model learned the two together
-    pieces = load_vocabulary(vocabulary)
+    assert path is not None  # one of both is given, as was checked
+    pieces = load_vocabulary(path)
     casing = Casing.of(bool(lowercase), strip_accents)
-    check_case(pieces, vocabulary, casing)
+    check_case(pieces, path, casing)
     return pieces, casing
 
 

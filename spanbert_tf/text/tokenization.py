@@ -177,7 +177,7 @@ class TextTokenizer:
             some = texts[first : first + _TEXTS_AT_ONCE]
             batch = [text.encode("utf-8", "replace") for text in some]
             ids, starts, ends = self._tokenizer.tokenize_with_offsets(batch)
-            columns = []
+            columns: Sequence[tf.RaggedTensor] = ()
             if self._segment_aware:
                 columns = segment_positions(
                     tf.constant(batch), starts, first_paragraph=first_paragraph
