@@ -32,7 +32,6 @@ def main(vocabulary: str, length: int, rounds: int) -> None:
     formats = {
         "saved_model": (),
         "onnx": (),
-        "openvino": (),
         "litert": ("--sequence-length", str(length)),
         "litert, int8": ("--sequence-length", str(length), "--int8"),
     }
@@ -109,7 +108,6 @@ def _child(name: str, path: str, length: int, rounds: int) -> None:
     answer = {
         "saved_model": _saved_model,
         "onnx": _onnx,
-        "openvino": _openvino,
         "litert": _litert,
     }[name](path)
     seconds = []
@@ -140,14 +138,6 @@ def _onnx(path: str) -> Answer:
     options.intra_op_num_threads = THREADS
     session = onnxruntime.InferenceSession(os.path.join(path, "model.onnx"), options)
     return lambda row: session.run(["probabilities"], row)[0]
-
-
-def _openvino(path: str) -> Answer:
-    import openvino
-
-    settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": THREADS}
-    model = openvino.compile_model(os.path.join(path, "model.xml"), "CPU", settings)
-    return lambda row: model(row)["probabilities"]
 
 
 def _litert(path: str) -> Answer:

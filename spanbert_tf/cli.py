@@ -274,7 +274,7 @@ def convert(
 @click.option(
     "--format",
     "file_format",
-    type=click.Choice(["saved_model", "onnx", "openvino", "litert"]),
+    type=click.Choice(["saved_model", "onnx", "litert"]),
     default="saved_model",
     show_default=True,
     help="All but saved_model take rows of ids.",

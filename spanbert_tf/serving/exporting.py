@@ -49,7 +49,7 @@ EXPORT = OutputKind(
         "assets/*",
         f"{_EXTRA_ASSETS}/{_WARMUP_FILE}",
         f"{_EXTRA_ASSETS}/assets/tokenizer/vocabulary.txt",
-        *(name for runtime in RUNTIMES.values() for name in runtime.file_names),
+        *(runtime.file_name for runtime in RUNTIMES.values()),
     ),
 )
 

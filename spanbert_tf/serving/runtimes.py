@@ -1,8 +1,8 @@
-"""Exports for runtimes beside TensorFlow's: ONNX Runtime, OpenVINO and LiteRT.
+"""Exports for runtimes other than TensorFlow: ONNX Runtime and LiteRT.
 
-Each takes rows of ids. Its converter writes a file from the graph function of the signature
-`token_ids`, and the runtime answers the example, so that what is written was run. The README shows
-the functions `run_…` as they are.
+Each takes rows of token ids. A converter writes one file from the graph function of the signature
+`token_ids`; the runtime then answers the example, so every file that is written has been run. The
+README of an export shows the source of the functions `run_…`.
 
 N rows, S positions.
 """
@@ -10,7 +10,6 @@ N rows, S positions.
 import importlib.util
 import inspect
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,12 +20,11 @@ from spanbert_tf.errors import BadInputError
 
 GraphFunction = tf.types.experimental.GenericFunction
 Rows = dict[str, np.ndarray]  # name → int32 [N, S]
-_TELEMETRY = "openvino_telemetry"
 _OPSET = 18  # of ONNX; the largest that tf2onnx 1.17 writes
 
 
 def run_onnx(path: str, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What a model answers for rows: name → int32 [N, S]."""
+    """Runs the model on rows: name → int32 [N, S]."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path)
@@ -34,20 +32,10 @@ def run_onnx(path: str, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return dict(zip(names, session.run(None, rows), strict=True))
 
 
-def run_openvino(path: str, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What a model answers for rows: name → int32 [N, S]."""
-    import openvino
-
-    # Processors with AMX would compute in bfloat16.
-    model = openvino.compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    found = model(rows)
-    return {output.get_any_name(): found[output] for output in model.outputs}
-
-
 def run_litert(path: str, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What a model answers for one row: name → int32 [1, S], which is padded to its width.
+    """Runs the model on one row: name → int32 [1, S]. The row is padded to the model's width.
 
-    It takes a fixed number of `mask_positions`; of more, each lot has a run of its own.
+    The model takes a fixed number of `mask_positions`; more of them take several runs.
     """
     import numpy as np
     from ai_edge_litert.interpreter import Interpreter
@@ -55,24 +43,22 @@ def run_litert(path: str, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     run = Interpreter(path).get_signature_runner()
     widths = {name: detail["shape"][1] for name, detail in run.get_input_details().items()}
 
-    def answer(some: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return run(
-            **{
-                name: np.pad(some[name], [(0, 0), (0, width - some[name].shape[1])])
-                for name, width in widths.items()
-            }
-        )
+    def answer(row: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        inputs = {}
+        for name, width in widths.items():
+            inputs[name] = np.pad(row[name], [(0, 0), (0, width - row[name].shape[1])])
+        return run(**inputs)
 
     if "mask_positions" not in widths:
         return answer(rows)
-    places, at_once = rows["mask_positions"], widths["mask_positions"]
-    lots = [
-        answer({**rows, "mask_positions": places[:, start : start + at_once]})
-        for start in range(0, max(places.shape[1], 1), at_once)
-    ]
+    positions, at_once = rows["mask_positions"], widths["mask_positions"]
+    count = positions.shape[1]
+    answers = []
+    for start in range(0, max(count, 1), at_once):
+        answers.append(answer({**rows, "mask_positions": positions[:, start : start + at_once]}))
     return {
-        name: np.concatenate([lot[name] for lot in lots], axis=1)[:, : places.shape[1]]
-        for name in lots[0]
+        name: np.concatenate([part[name] for part in answers], axis=1)[:, :count]
+        for name in answers[0]
     }
 
 
@@ -87,32 +73,14 @@ def _write_onnx(function: GraphFunction, path: str) -> None:
     )
 
 
-def _write_openvino(function: GraphFunction, path: str) -> None:
-    # Without this package the converter has nothing to tell its makers of the machine's user.
-    is_new = _TELEMETRY not in sys.modules
-    sys.modules.setdefault(_TELEMETRY, None)
-    try:
-        import openvino
-        import openvino.tools.ovc
-        from openvino.frontend.tensorflow import utils
-    finally:
-        if is_new:
-            del sys.modules[_TELEMETRY]
-    # It has `exec` import TensorFlow, which is imported, and then delete the name, which on Python
-    # 3.13 is not left for a second `exec`.
-    utils.exec = lambda statement: None
-    converted = openvino.convert_model(function.get_concrete_function())
-    for parameter, spec in zip(converted.inputs, function.input_signature, strict=True):
-        parameter.set_names({spec.name})
-    openvino.save_model(converted, path, compress_to_fp16=False)
-
-
 def _write_litert(function: GraphFunction, path: str, int8: bool = False) -> None:
-    # The converter names inputs and finds the values of weights by a module that holds them.
-    concrete, holder = function.get_concrete_function(), tf.Module()
-    holder.weights = list(concrete.variables)
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete], holder)
-    converter.experimental_enable_resource_variables = False  # the file's would have no values
+    # The converter finds the names of inputs and the values of weights through a module.
+    concrete = function.get_concrete_function()
+    module = tf.Module()
+    module.weights = list(concrete.variables)
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete], module)
+    # Resource variables would be written without their values.
+    converter.experimental_enable_resource_variables = False
     if int8:
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     with open(path, "wb") as file:
@@ -120,7 +88,7 @@ def _write_litert(function: GraphFunction, path: str, int8: bool = False) -> Non
 
 
 def largest_difference(expected: np.ndarray, found: np.ndarray) -> float:
-    """How far numbers are from others at most; NaN where there is NaN. Equal infinities agree."""
+    """The largest absolute difference. Equal infinities do not differ; NaN gives NaN."""
     expected, found = expected.astype("float64"), found.astype("float64")
     differs = expected != found
     return float(np.abs(expected[differs] - found[differs]).max(initial=0.0))
@@ -130,14 +98,15 @@ class Runtime(NamedTuple):
     """How a format is written and run.
 
     Attributes:
-        file_names: of a model; the first is the one that is loaded.
-        packages: what writes and runs it, as imported; the extra has the format's name.
-        write: `(function, path)`, where weights may have 8 bits `int8`, too.
+        file_name: name of the model's file.
+        packages: packages that write and run it; the extra that brings them has the format's name.
+        write: `(function, path)`; with `int8`, also weights of 8 bits.
         run: `(path, rows)` → outputs.
-        is_fixed: whether there is one row, of one width; weights may have 8 bits then.
+        is_fixed: whether the model takes a single row of one width. Only such a model can have
+            weights of 8 bits.
     """
 
-    file_names: tuple[str, ...]
+    file_name: str
     packages: tuple[str, ...]
     write: Callable[..., None]
     run: Callable[[str, Rows], dict[str, np.ndarray]]
@@ -145,9 +114,8 @@ class Runtime(NamedTuple):
 
 
 RUNTIMES = {
-    "onnx": Runtime(("model.onnx",), ("tf2onnx", "onnxruntime"), _write_onnx, run_onnx),
-    "openvino": Runtime(("model.xml", "model.bin"), ("openvino",), _write_openvino, run_openvino),
-    "litert": Runtime(("model.tflite",), ("ai_edge_litert",), _write_litert, run_litert, True),
+    "onnx": Runtime("model.onnx", ("tf2onnx", "onnxruntime"), _write_onnx, run_onnx),
+    "litert": Runtime("model.tflite", ("ai_edge_litert",), _write_litert, run_litert, True),
 }
 
 
@@ -155,9 +123,9 @@ class RowExport:
     """An export for another runtime.
 
     Args:
-        name: of the runtime, in `RUNTIMES`.
-        sequence_length: S, where the runtime has rows of one width; `None` elsewhere.
-        int8: whether weights have 8 bits; what layers take and return stays in float32.
+        name: name of the runtime in `RUNTIMES`.
+        sequence_length: S, for a runtime whose rows have one width; `None` for others.
+        int8: whether weights have 8 bits. Inputs and outputs of layers stay in float32.
 
     Raises:
         BadInputError: a package is missing, or the options do not go together.
@@ -179,11 +147,11 @@ class RowExport:
             raise BadInputError(f"--format {name}: {option} is of --format litert; leave it out")
 
     def program(self) -> str:
-        """Python that runs the rows of the README's other program."""
-        run, path = self._runtime.run, self._runtime.file_names[0]
+        """A Python program, for the README, that runs the packed rows `inputs`."""
+        run = self._runtime.run
         rows = '{name: np.array(rows, "int32") for name, rows in inputs.items()}'
-        source = inspect.getsource(run)
-        return f"import numpy as np\n\n\n{source}\n\noutputs = {run.__name__}({path!r}, {rows})"
+        call = f"outputs = {run.__name__}({self._runtime.file_name!r}, {rows})"
+        return f"import numpy as np\n\n\n{inspect.getsource(run)}\n\n{call}"
 
     def write(
         self,
@@ -192,13 +160,13 @@ class RowExport:
         example: Mapping[str, Any],
         directory: str,
     ) -> str:
-        """Writes the files, runs them, and says how far the answer is from TensorFlow's.
+        """Writes the file, runs it, and describes how much its answer differs from TensorFlow's.
 
         Args:
-            function: of rows, int32 [N, S] each.
-            specs: its inputs.
-            example: a row: name → ids.
-            directory: where the files go.
+            function: takes rows, int32 [N, S] each.
+            specs: specs of the function's inputs.
+            example: one row: name → ids.
+            directory: directory of the file.
         """
         rows = {spec.name: np.array([example[spec.name]], "int32") for spec in specs}
         if self._sequence_length is not None:
@@ -209,39 +177,46 @@ class RowExport:
                 )
             specs = self.inputs(specs, example)
         graph = tf.function(function, input_signature=specs, autograph=False)
-        path = os.path.join(directory, self._runtime.file_names[0])
-        self._runtime.write(graph, path, **({"int8": True} if self._int8 else {}))
+        path = os.path.join(directory, self._runtime.file_name)
+        if self._int8:
+            self._runtime.write(graph, path, int8=True)
+        else:
+            self._runtime.write(graph, path)
         found = self._runtime.run(path, rows)
-        widths = {spec.name: spec.shape[1] or rows[spec.name].shape[1] for spec in specs}
-        expected = graph(
-            *(np.pad(row, [(0, 0), (0, widths[name] - row.shape[1])]) for name, row in rows.items())
-        )
-        difference = np.max(  # which, unlike `max`, does not pass over NaN
-            [largest_difference(values.numpy(), found[name]) for name, values in expected.items()]
-        )
-        names = self._runtime.file_names
-        size = sum(os.path.getsize(os.path.join(directory, name)) for name in names)
+        padded = []
+        for spec in specs:
+            row = rows[spec.name]
+            width = spec.shape[1] or row.shape[1]
+            padded.append(np.pad(row, [(0, 0), (0, width - row.shape[1])]))
+        differences = [
+            largest_difference(values.numpy(), found[name])
+            for name, values in graph(*padded).items()
+        ]
+        difference = np.max(differences)  # unlike `max`, it gives NaN where there is one
         return (
-            f"{size:,} bytes; what it answers to the README's rows differs by up to "
-            f"{difference:.1e} from TensorFlow's answer"
+            f"{os.path.getsize(path):,} bytes; what it answers to the README's rows differs by up "
+            f"to {difference:.1e} from TensorFlow's answer"
         )
 
     def inputs(
         self, specs: Sequence[tf.TensorSpec], example: Mapping[str, Any]
     ) -> Sequence[tf.TensorSpec]:
-        """The inputs of the file: one row of one width, where the runtime has no other.
+        """The specs of the file's inputs: a single row of one width where the runtime needs that.
 
-        What is not as wide as the example's ids, such as places, stays as wide as it is there.
+        Inputs of another width than the example's `token_ids`, such as `mask_positions`, keep the
+        width that they have in the example.
 
         Args:
-            specs: the inputs of the function.
-            example: a row: name → ids.
+            specs: specs of the function's inputs.
+            example: one row: name → ids.
         """
         if self._sequence_length is None:
             return specs
-        widths = {spec.name: len(example[spec.name]) for spec in specs}
-        ids = len(example["token_ids"])
-        return [
-            tf.TensorSpec([1, self._sequence_length if width == ids else width], spec.dtype, name)
-            for spec, (name, width) in zip(specs, widths.items(), strict=True)
-        ]
+        num_ids = len(example["token_ids"])
+        fixed = []
+        for spec in specs:
+            width = len(example[spec.name])
+            if width == num_ids:
+                width = self._sequence_length
+            fixed.append(tf.TensorSpec([1, width], spec.dtype, spec.name))
+        return fixed

@@ -15,7 +15,7 @@ from spanbert_tf.cli import main
 from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier
 from spanbert_tf.presets.writing import write_preset
 
-OPTIONS = {"onnx": "", "openvino": "", "litert": f"--sequence-length {LENGTH}"}
+OPTIONS = {"onnx": "", "litert": f"--sequence-length {LENGTH}"}
 TASKS = [name for name in ALL_INPUTS if name != "coreference"]
 
 
@@ -161,7 +161,7 @@ def test_a_server_never_finds_a_version_for_another_runtime(preset_of, tmp_path,
         ("fill_mask", "--format onnx --int8", "--format onnx: --int8 is of --format litert"),
         ("fill_mask", "--int8", "--sequence-length and --int8 are of --format litert"),
         ("fill_mask", "--format litert", "--format litert: its rows have one width; give --seq"),
-        ("fill_mask", "--format openvino --sequence-length 9", "--format openvino: --sequence-le"),
+        ("fill_mask", "--format onnx --sequence-length 9", "--format onnx: --sequence-length is"),
         ("fill_mask", "--format onnx --precision bfloat16", "--format onnx: computes in float32"),
         ("fill_mask", "--format litert --sequence-length 17", "--sequence-length 17: the model r"),
         ("fill_mask", "--format litert --sequence-length 3", "Invalid value for '--sequence-len"),
@@ -179,28 +179,6 @@ def test_a_runtime_that_is_not_installed_is_named(preset_of, tmp_path, capfd, mo
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
     assert export(preset, tmp_path / "m", "--format onnx") == 2
     assert "pip install 'spanbert_tf[onnx]'" in capfd.readouterr().err
-
-
-@pytest.mark.slow
-def test_openvinos_converter_has_nothing_to_tell_its_makers(preset_of, tmp_path):
-    """The package that would is installed, and stays for whoever else imports it."""
-    program = """
-import importlib.util, sys
-from spanbert_tf.cli import main
-try:
-    main()
-except SystemExit as stop:
-    assert stop.code == 0
-from openvino.tools.ovc import telemetry_utils
-assert telemetry_utils.tm.__name__ == "openvino.tools.ovc.telemetry_stub", telemetry_utils.tm
-assert importlib.util.find_spec("openvino_telemetry") is not None
-"""
-    _, preset = preset_of("text_classification")
-    options = ("--preset", preset, "--output", str(tmp_path / "m"), "--format", "openvino")
-    child = subprocess.run(
-        [sys.executable, "-c", program, "export", *options], capture_output=True, text=True
-    )
-    assert child.returncode == 0, child.stderr[-2000:]
 
 
 @pytest.mark.quick_cases(1)
