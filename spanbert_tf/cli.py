@@ -224,7 +224,7 @@ def plan(
     "--to",
     "target_format",
     required=True,
-    type=click.Choice(["keras", "keras_bert", "huggingface", "tf1", "model_garden", "tfhub"]),
+    type=click.Choice(["keras", "keras_bert", "huggingface", "tf1", "model_garden"]),
 )
 @click.option("--vocabulary", metavar="FILE", help="For a source that holds none.")
 @case_options_with(

@@ -39,7 +39,7 @@ from spanbert_tf.conversion.model_garden import (
     write_model_garden,
 )
 from spanbert_tf.conversion.tf1 import TF1_KIND, read_tf1, write_tf1
-from spanbert_tf.conversion.tfhub import TFHUB_KIND, read_tfhub, write_tfhub
+from spanbert_tf.conversion.tfhub import read_tfhub
 from spanbert_tf.conversion.torch_files import read_fairseq
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.files.contents import check_own_files
@@ -69,7 +69,6 @@ _WRITERS = {
     "huggingface": (write_huggingface, HUGGINGFACE_KIND),
     "tf1": (write_tf1, TF1_KIND),
     "model_garden": (write_model_garden, MODEL_GARDEN_KIND),
-    "tfhub": (write_tfhub, TFHUB_KIND),
 }
 _APPROXIMATE = {  # who reads these formats computes the GELU by tanh
     "keras_bert": "KerasHub's BERT",
@@ -106,8 +105,7 @@ def convert_checkpoint(
     Args:
         source_format: `"huggingface"`, `"fairseq"`, `"tf1"`, `"model_garden"`, `"tfhub"` or
             `"keras"`.
-        target_format: `"keras"`, `"keras_bert"`, `"huggingface"`, `"tf1"`, `"model_garden"` or
-            `"tfhub"`.
+        target_format: `"keras"`, `"keras_bert"`, `"huggingface"`, `"tf1"` or `"model_garden"`.
         source: directory, archive or preset.
         destination: directory, new or empty.
         vocabulary: path of `vocab.txt` for a source that holds none.

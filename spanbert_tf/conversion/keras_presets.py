@@ -236,7 +236,7 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
         if part in found:
             check_absolute(checkpoint, f"a preset with its {part}")
     tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
-    backbone = encoder_of(checkpoint)
+    backbone = _encoder_of(checkpoint)
     facts = {"Converted from": published_name(checkpoint.path)}
     for part in _TASKS:
         if part in found:
@@ -349,7 +349,7 @@ def write_keras_bert(
     return [part for part in found if part not in (ENCODER, POOLER, MASKED_LM_HEAD)]
 
 
-def encoder_of(checkpoint: Checkpoint) -> SpanBertBackbone:
+def _encoder_of(checkpoint: Checkpoint) -> SpanBertBackbone:
     """The encoder; where the checkpoint has no pooler, a new one."""
     return _encoder(SpanBertBackbone, checkpoint, checkpoint.sizes)
 
@@ -382,7 +382,7 @@ def print_gelu_difference(checkpoint: Checkpoint, whose: str) -> None:
     """
     tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
     rows, outputs = golden_rows(tokenizer), []
-    for make in (encoder_of, _stock_encoder_of):
+    for make in (_encoder_of, _stock_encoder_of):
         gc.collect()  # one at a time: models hold themselves in circles
         outputs.append(encode_rows(make(checkpoint), rows))
     pairs = zip(*outputs, strict=True)

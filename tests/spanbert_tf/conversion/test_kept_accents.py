@@ -90,14 +90,6 @@ def test_keras_hubs_own_bert_keeps_them_as_well(source, tmp_path):
     assert SpanBertTokenizer.from_preset(preset)(TEXTS) == expected
 
 
-def test_what_cannot_say_it_is_refused(source, tmp_path):
-    clear(source)
-    stated_in_the_configuration(source, False)
-    with pytest.raises(MismatchError, match=r"accents of its text are kept, .* strip them"):
-        convert_checkpoint("huggingface", "tfhub", str(source), str(tmp_path / "hub"))
-    assert not (tmp_path / "hub").exists()
-
-
 def test_the_user_says_it_where_the_source_does_not(source, tmp_path):
     clear(source)
     preset = str(tmp_path / "preset")
