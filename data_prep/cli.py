@@ -1,4 +1,4 @@
-"""`spanbert-tf prepare`: the table of its commands, and those that need no task."""
+"""`spanbert-tf prepare`: all of its commands, and the code of those that belong to no task."""
 
 import importlib.metadata
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,22 +18,16 @@ from spanbert_tf.command_line import (
 )
 from spanbert_tf.files.written import print_written
 from spanbert_tf.lazy import load
+from spanbert_tf.tasks.table import prepare_commands
 from spanbert_tf.text.vocabulary import Casing
 
 # Other packages add commands by entry points of this group; the value is a `click.Command`.
 ENTRY_POINTS = "spanbert_tf.prepare"
 _COMMANDS = {
-    "classification": "spanbert_tf.tasks.text_classification.prepare:prepare_classification",
-    "coreference": "spanbert_tf.tasks.coreference.prepare:prepare_coreference",
-    "glue": "spanbert_tf.tasks.text_classification.prepare:prepare_glue",
-    "mrqa": "spanbert_tf.tasks.question_answering.prepare:prepare_mrqa",
-    "named_entities": "spanbert_tf.tasks.named_entities.prepare:prepare_named_entities",
     "pretraining": "data_prep.cli:prepare_pretraining",
     "repair": "data_prep.cli:prepare_repair",
-    "semeval2010": "spanbert_tf.tasks.relation_extraction.prepare:prepare_semeval2010",
-    "squad": "spanbert_tf.tasks.question_answering.prepare:prepare_squad",
-    "tacred": "spanbert_tf.tasks.relation_extraction.prepare:prepare_tacred",
     "vocabulary": "data_prep.cli:prepare_vocabulary",
+    **prepare_commands(),  # of the tasks
 }
 _BEAM_CONTEXT = {"ignore_unknown_options": True, "allow_extra_args": True}
 _input_option = click.option(

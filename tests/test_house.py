@@ -51,6 +51,7 @@ ORDER = (
 TABLES = (
     "spanbert_tf.supervision",  # starts the command line anew, in another process
     "spanbert_tf.tasks.table",
+    "spanbert_tf.files.kinds",  # asks the table of tasks which commands write records
 )
 MOST_ROOMS = 15
 PLACE = re.compile(r"((?:spanbert_tf|data_prep)(?:\.\w+)*)(?::\w+)?")

@@ -10,6 +10,7 @@ import keras
 import keras_hub
 import numpy as np
 
+from spanbert_tf import models
 from spanbert_tf.conversion.checkpoint import (
     BERT_EPSILON,
     COREFERENCE,
@@ -21,7 +22,6 @@ from spanbert_tf.conversion.checkpoint import (
     SPAN_BOUNDARY_HEAD,
     SPAN_CLASSIFIERS,
     SPAN_POSITIONS,
-    TEXT_CLASSIFIER,
     TOKEN_CLASSIFIER,
     Checkpoint,
     check_absolute,
@@ -48,10 +48,8 @@ from spanbert_tf.models import (
     SpanBertPretrainer,
     SpanBertQuestionAnswerer,
     SpanBertQuestionAnswererPreprocessor,
-    SpanBertRelationClassifier,
     SpanBertTextClassifier,
     SpanBertTextClassifierPreprocessor,
-    SpanBertTextEmbedder,
     SpanBertTokenClassifier,
     SpanBertTokenClassifierPreprocessor,
     SpanBertTokenizer,
@@ -78,16 +76,18 @@ from spanbert_tf.presets.writing import (
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import Casing, has_accents
 
-# The part of a checkpoint that is the head of a task of this class.
-_TASKS = {
-    SPAN_CLASSIFIERS: SpanBertQuestionAnswerer,
-    TEXT_CLASSIFIER: SpanBertTextClassifier,
-    TOKEN_CLASSIFIER: SpanBertTokenClassifier,
-    COREFERENCE: SpanBertCoreferenceResolver,
+# The tasks whose settings a preset holds. The preset of a pretrainer is that of its masked LM.
+_TASKS = [
+    kind
+    for kind in vars(models).values()
+    if isinstance(kind, type)
+    and issubclass(kind, keras_hub.models.Task)
+    and kind is not SpanBertPretrainer
+]
+_TASK_OF_PART = {
+    kind.checkpoint_part: kind for kind in _TASKS if getattr(kind, "checkpoint_part", "")
 }
-# Others whose settings a preset holds.
-_FURTHER_TASKS = (SpanBertMaskedLM, SpanBertRelationClassifier, SpanBertTextEmbedder)
-_PARTS = {kind.__name__: part for part, kind in _TASKS.items()}
+_PARTS = {kind.__name__: part for part, kind in _TASK_OF_PART.items()}
 # Arguments of tasks and their preprocessors that a conversion keeps, or that arrays tell.
 _CONVERTED = {
     *("backbone", "preprocessor", "tokenizer", "labels", "num_classes", "activation", "dropout"),
@@ -149,13 +149,13 @@ def _casing(tokenizer: keras_hub.tokenizers.WordPieceTokenizer) -> Casing:
 def _read_task(path: str, part: str) -> _Read:
     """The encoder of a task's preset, and its head, unless that was never trained."""
     with without_warning_of_new_heads():
-        task = load_checked(_TASKS[part], path)
+        task = load_checked(_TASK_OF_PART[part], path)
     if not task.is_head_trained:
         _print_untrained(path)
         return task.backbone, [], {}
     facts = _facts_of_task(path, task)
     _print_settings_left_behind(path, task)
-    return task.backbone, head_parameters(part, task), {**facts, "is_head_trained": True}
+    return task.backbone, head_parameters(task), {**facts, "is_head_trained": True}
 
 
 def _facts_of_task(path: str, task: SpanBertTask) -> dict[str, object]:
@@ -218,7 +218,7 @@ def _read_pretrained(path: str, name: str | None) -> _Read:
 
 def refuse_copy(path: str) -> None:
     """Refuses to convert a task's preset to such a preset, which would reset its settings."""
-    for kind in (*_TASKS.values(), *_FURTHER_TASKS):
+    for kind in _TASKS:
         if is_task_preset(path, kind):
             raise MismatchError(
                 f"{path}: is such a preset already, of a {kind.__name__}; copy the directory"
@@ -230,7 +230,7 @@ def _print_untrained(path: str) -> None:
 
 
 def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False) -> list[str]:
-    """Writes a preset of the first of `_TASKS` whose head is there, a masked LM or an encoder."""
+    """Writes a preset of the first task whose head is there, a masked LM or an encoder."""
     found = checkpoint.found_parts()
     for part in (TOKEN_CLASSIFIER, COREFERENCE):
         if part in found:
@@ -238,10 +238,10 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
     tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
     backbone = _encoder_of(checkpoint)
     facts = {"Converted from": published_name(checkpoint.path)}
-    for part in _TASKS:
-        if part in found:
+    for part in found:
+        if part in _TASK_OF_PART:
             task = _new_task(part, checkpoint, backbone, tokenizer)
-            assign_parameters(head_parameters(part, task), checkpoint.arrays)
+            assign_parameters(head_parameters(task), checkpoint.arrays)
             _note_trained(task, checkpoint)
             write_preset(task, directory, facts=facts, overwrite=overwrite)
             return [name for name in found if name not in (ENCODER, POOLER, part)]

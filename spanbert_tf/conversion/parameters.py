@@ -17,11 +17,8 @@ from spanbert_tf.conversion.checkpoint import (
     NETWORK,
     POSITION_TABLES,
     SEGMENT_TABLE,
-    SPAN_CLASSIFIERS,
     SPAN_POSITIONS,
     TABLES,
-    TEXT_CLASSIFIER,
-    TOKEN_CLASSIFIER,
     TOKEN_TABLE,
     Array,
     LazyArray,
@@ -31,14 +28,6 @@ from spanbert_tf.layers import CoreferenceHead, ScoringNetwork, SpanBoundaryHead
 from spanbert_tf.models import SpanBertPretrainer
 from spanbert_tf.models.span_bert_backbone import TABLE_SIZES
 from spanbert_tf.models.span_bert_task import SpanBertTask
-
-# Part of a `Checkpoint` → the dense layer's name there, and its attribute of the task. The classes
-# themselves are not imported: encoders are converted on JAX, too, where there are no tasks.
-_CLASSIFIERS = {
-    SPAN_CLASSIFIERS: ("qa_outputs", "span_classifiers"),
-    TEXT_CLASSIFIER: (TEXT_CLASSIFIER, "output_dense"),
-    TOKEN_CLASSIFIER: (TOKEN_CLASSIFIER, "output_dense"),
-}
 
 
 class Parameter(NamedTuple):
@@ -161,12 +150,12 @@ def _span_boundary_parameters(head: SpanBoundaryHead, width: int) -> list[Parame
     return [*parameters, Parameter(f"{prefix}.bias", head.bias)]
 
 
-def head_parameters(part: str, task: SpanBertTask) -> list[Parameter]:
-    """The parameters of a fine-tuned task's head, which is that part of a `Checkpoint`."""
-    if part == COREFERENCE:
+def head_parameters(task: SpanBertTask) -> list[Parameter]:
+    """The parameters of a fine-tuned task's head, which is its `checkpoint_part`."""
+    if task.checkpoint_part == COREFERENCE:
         return _coreference_parameters(task.head)
-    prefix, attribute = _CLASSIFIERS[part]
-    return list(_dense(prefix, getattr(task, attribute), task.backbone.hidden_dim))
+    head = task.dense_head
+    return list(_dense(head.array_name, getattr(task, head.layer), task.backbone.hidden_dim))
 
 
 def _encoder_layer(

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import check_own_files
+from spanbert_tf.lazy import load
 
 HEAD_SIZE = 2**16  # bytes that tell every kind; of TFRecords, features of the first ones
 _TAR_MAGIC, _TAR_PLACE = b"ustar", 257
@@ -151,16 +152,7 @@ PRESET_CONFIG = "config.json"
 RUN_CONFIG, PRESET_OF_RUN = "config.yaml", "preset"
 PRETRAINING_RECORDS, ANY_TASK = "pretraining", "a task"
 _PRETRAINING_INFO, _INFO_ENDING = "dataset_info.json", "_info.json"
-# Commands that write the records of each kind.
-_PREPARE = {
-    PRETRAINING_RECORDS: "pretraining",
-    "question_answering": "squad` or `mrqa",
-    "text_classification": "classification` or `glue",
-    "relation_extraction": "tacred` or `semeval2010",
-    "named_entities": "named_entities",
-    "coreference": "coreference",
-    ANY_TASK: "squad`, for example, or `prepare classification",
-}
+_COMMANDS_OF_TASK = "spanbert_tf.tasks.table:commands_of_task"
 _HUGGING_FACE_KEYS = {"model_type", "architectures", "transformers_version", "hidden_size"}
 _OBJECT_BASED = re.compile(r"ckpt-\d+\.index")  # as `tf.train.CheckpointManager` names files
 _HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")  # MODEL or OWNER/MODEL
@@ -218,12 +210,21 @@ def info_file(task: str) -> str:
 
 def prepare_command(task: str) -> str:
     """The command that writes the records of a task, `PRETRAINING_RECORDS` or `ANY_TASK`."""
-    return f"`spanbert-tf prepare {_PREPARE.get(task, task)}`"
+    if task == ANY_TASK:
+        return "`spanbert-tf prepare squad`, for example, or `prepare classification`"
+    return f"`spanbert-tf prepare {'` or `'.join(_commands(task))}`"
+
+
+def _commands(task: str) -> tuple[str, ...]:
+    """The names of the `prepare` commands that write the records of a task."""
+    if task == PRETRAINING_RECORDS:
+        return ("pretraining",)
+    return load(_COMMANDS_OF_TASK)(task)
 
 
 def _prepare_of(source: str, task: str) -> str:
     """How records are written of a file of text, or of a pattern of such."""
-    command = "TASK" if task == ANY_TASK else _PREPARE.get(task, task).partition("`")[0]
+    command = "TASK" if task == ANY_TASK else _commands(task)[0]
     read_by = "--vocabulary FILE" if task == PRETRAINING_RECORDS else "--preset PRESET"
     return (
         f"write such with `spanbert-tf prepare {command} {read_by} --input {shlex.quote(source)} "

@@ -43,12 +43,6 @@ _PREFIX, _BERT, _DIGEST = "base_model.model.", "bert.", "encoder_sha256"
 _ADVICE = "copy the adapter again"
 _FLOATS = ("F16", "F32", "F64")  # of safetensors; NumPy has no other kind of them
 _POOLER, _PROJECTIONS = "pooler.dense", ("query", "key", "value")
-# Class → `peft`'s type of its task, and the head's name in `transformers` and here.
-_HEADS = {
-    "SpanBertQuestionAnswerer": ("QUESTION_ANS", "qa_outputs", "span_classifiers"),
-    "SpanBertTextClassifier": ("SEQ_CLS", "classifier", "output_dense"),
-    "SpanBertTokenClassifier": ("TOKEN_CLS", "classifier", "output_dense"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,9 +267,9 @@ def _as_peft(model: keras_hub.models.Task) -> tuple[dict, dict[str, np.ndarray]]
 
     A head that `transformers` lacks is left out: the adapter is one of `BertModel` then.
     """
-    task, head, attribute = _HEADS.get(type(model).__name__, (None, "", ""))
+    head = model.dense_head
     if getattr(model, "pooling", "pooler") != "pooler":  # `transformers` has no such classifier
-        task, head, attribute = None, "", ""
+        head = None
     prefix = _PREFIX + (_BERT if head else "")
     adapted = {name: dense for name, dense in _projections(model.backbone) if dense.lora_enabled}
     matrices = {}
@@ -286,7 +280,8 @@ def _as_peft(model: keras_hub.models.Task) -> tuple[dict, dict[str, np.ndarray]]
     if model.backbone.pooled_dense.trainable:
         modules, whole[prefix + _POOLER] = ["pooler"], model.backbone.pooled_dense
     if head:
-        modules, whole[_PREFIX + head] = [*modules, head], getattr(model, attribute)
+        modules = [*modules, head.transformers_name]
+        whole[_PREFIX + head.transformers_name] = getattr(model, head.layer)
     for name, dense in whole.items():
         matrices[f"{name}.weight"], biases[f"{name}.bias"] = dense.kernel, dense.bias
     arrays = {name: _numpy(matrix).T for name, matrix in matrices.items()}
@@ -294,7 +289,7 @@ def _as_peft(model: keras_hub.models.Task) -> tuple[dict, dict[str, np.ndarray]]
     any_adapted = next(iter(adapted.values()))
     settings = {
         "peft_type": "LORA",
-        "task_type": task,
+        "task_type": head.peft_task if head else None,
         "r": any_adapted.lora_rank,
         "lora_alpha": any_adapted.lora_alpha,
         "target_modules": sorted({name.rpartition(".")[2] for name in adapted}),

@@ -14,7 +14,7 @@ from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_question_answerer_preprocessor import (
     SpanBertQuestionAnswererPreprocessor,
 )
-from spanbert_tf.models.span_bert_task import SpanBertTask
+from spanbert_tf.models.span_bert_task import DenseHead, SpanBertTask
 
 _SETTINGS = (
     "max_answer_tokens",
@@ -60,6 +60,8 @@ class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
     ```
     """
 
+    checkpoint_part = "span_classifiers"
+    dense_head = DenseHead("span_classifiers", "qa_outputs", "qa_outputs", "QUESTION_ANS")
     _objective = "answer_span"
     _has_outputs_of_positions = True
     backbone_cls = SpanBertBackbone

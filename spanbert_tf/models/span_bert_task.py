@@ -1,7 +1,7 @@
 """What all task classes share: objectives, how they are compiled, the step, the head, presets."""
 
 import warnings
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import keras
 from keras import ops
@@ -29,6 +29,22 @@ except ModuleNotFoundError as error:
         """Without TensorFlow nothing here reads text."""
 
 
+class DenseHead(NamedTuple):
+    """A head that is one dense layer, and what other projects call it.
+
+    Attributes:
+        layer: attribute of the model that holds the layer.
+        array_name: name of the layer in a `conversion.checkpoint.Checkpoint`.
+        transformers_name: name of the layer in the model class of `transformers`.
+        peft_task: the task type in the `adapter_config.json` of `peft`.
+    """
+
+    layer: str
+    array_name: str
+    transformers_name: str
+    peft_task: str
+
+
 class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
     """Base of the tasks on a `SpanBertBackbone`; name it before KerasHub's class.
 
@@ -39,8 +55,13 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
         loaded_from: name of the preset that a command loaded, for what is written of its outputs.
         is_head_trained: whether the head was trained, here or before it was saved. `fit` sets it,
             and files of weights tell it; for weights that are set by hand set it, too.
+        checkpoint_part: the part of a `conversion.checkpoint.Checkpoint` that is the head of such a
+            task; empty where no other project has such a head.
+        dense_head: what other projects call the head, where it is one dense layer.
     """
 
+    checkpoint_part: ClassVar[str] = ""
+    dense_head: ClassVar[DenseHead | None] = None
     loaded_from: str | None = None
     accepts_loss = False  # whether outputs and labels are such as a Keras loss takes
     _has_warned = False  # of a new head

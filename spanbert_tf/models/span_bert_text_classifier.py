@@ -15,7 +15,7 @@ from spanbert_tf.models.label_classifier import NamedClasses, checked_labels, cl
 from spanbert_tf.models.objective import ObjectiveSums, crossentropy_sums
 from spanbert_tf.models.preprocessing import check_positions
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
-from spanbert_tf.models.span_bert_task import SpanBertTask
+from spanbert_tf.models.span_bert_task import DenseHead, SpanBertTask
 from spanbert_tf.models.span_bert_text_classifier_preprocessor import (
     SpanBertTextClassifierPreprocessor,
 )
@@ -61,6 +61,8 @@ class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextCl
     """
 
     accepts_loss = True
+    checkpoint_part = "text_classifier"
+    dense_head = DenseHead("output_dense", "text_classifier", "classifier", "SEQ_CLS")
     _learning_rate = 5e-5
     backbone_cls = SpanBertBackbone
     preprocessor_cls = SpanBertTextClassifierPreprocessor

@@ -13,6 +13,7 @@ import numpy as np
 from spanbert_tf.layers import head_initializer
 from spanbert_tf.models.label_classifier import LabelClassifier
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+from spanbert_tf.models.span_bert_task import DenseHead
 from spanbert_tf.models.span_bert_token_classifier_preprocessor import (
     SpanBertTokenClassifierPreprocessor,
 )
@@ -55,6 +56,8 @@ class SpanBertTokenClassifier(LabelClassifier, keras_hub.models.Task):
     ```
     """
 
+    checkpoint_part = "token_classifier"
+    dense_head = DenseHead("output_dense", "token_classifier", "classifier", "TOKEN_CLS")
     _objective = "token_classification"
     _output_initializer = staticmethod(head_initializer)
     _labels_positions = _has_outputs_of_positions = True

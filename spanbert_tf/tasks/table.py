@@ -1,42 +1,59 @@
-"""The table of tasks: where each is found. Nothing here needs TensorFlow.
+"""The table of tasks. Importing this module does not import TensorFlow.
 
-A package outside of this one adds a task by an entry point of the group `spanbert_tf.tasks`, whose
-name is the task's and whose value is a class that derives from `spanbert_tf.tasks.task.Task`.
+Another package adds a task with an entry point of the group `spanbert_tf.tasks`. The name of the
+entry point is the task's name, and its value is a class that derives from
+`spanbert_tf.tasks.task.Task`.
 """
 
 import importlib.metadata
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spanbert_tf.config.finetuning import FinetuningConfig, load_finetuning_config
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.lazy import load
 
+if TYPE_CHECKING:
+    from spanbert_tf.config.finetuning import FinetuningConfig
+
 ENTRY_POINTS = "spanbert_tf.tasks"
-# Name → its folder and the class of the folder's `task`; with `Config` at its end, that of a
-# configuration is in the folder's `records`, which needs no TensorFlow.
+
+
+class TaskEntry(NamedTuple):
+    """A row of the table. The folder of the task has the task's name.
+
+    Attributes:
+        class_name: name of the class in the folder's `task`. `records`, which does not need
+            TensorFlow, defines the configuration class: this name with `Config` appended.
+        commands: names of the `prepare` commands in the folder's `prepare`; the function of the
+            command `squad` is `prepare_squad`.
+    """
+
+    class_name: str
+    commands: tuple[str, ...]
+
+
 TASKS = {
-    "coreference": "spanbert_tf.tasks.coreference:Coreference",
-    "named_entities": "spanbert_tf.tasks.named_entities:NamedEntities",
-    "question_answering": "spanbert_tf.tasks.question_answering:QuestionAnswering",
-    "relation_extraction": "spanbert_tf.tasks.relation_extraction:RelationExtraction",
-    "text_classification": "spanbert_tf.tasks.text_classification:TextClassification",
+    "coreference": TaskEntry("Coreference", ("coreference",)),
+    "named_entities": TaskEntry("NamedEntities", ("named_entities",)),
+    "question_answering": TaskEntry("QuestionAnswering", ("squad", "mrqa")),
+    "relation_extraction": TaskEntry("RelationExtraction", ("tacred", "semeval2010")),
+    "text_classification": TaskEntry("TextClassification", ("classification", "glue")),
 }
 
 
 def task_names() -> list[str]:
-    """The names of all tasks, those of other packages behind this one's."""
+    """The names of all tasks. Tasks of other packages come after the tasks of this package."""
     return list(TASKS | _entry_points())
 
 
 def load_task(name: str) -> Any:
-    """The `Task` of a name, imported now.
+    """Imports the task with this name and returns an instance of its class, a `Task`.
 
     Raises:
-        ConfigurationError: no task has that name.
+        ConfigurationError: no task has this name, or its package cannot be imported.
     """
     if name in TASKS:
-        return load(_place(name, "task"))()
+        return load(_place(name, "task", TASKS[name].class_name))()
     if point := _entry_points().get(name):
         try:
             return point.load()()
@@ -47,25 +64,45 @@ def load_task(name: str) -> Any:
     raise ConfigurationError(f"task: {name!r} is not one of {', '.join(task_names())}")
 
 
-def load_task_config(name_or_path: str, overrides: Sequence[str] = ()) -> FinetuningConfig:
-    """Loads, overrides and checks the configuration of any task, see `load_finetuning_config`.
+def load_task_config(name_or_path: str, overrides: Sequence[str] = ()) -> "FinetuningConfig":
+    """Loads, overrides and checks the configuration of any task; see `load_finetuning_config`.
 
     Raises:
         ConfigurationError: a file, a key, a type or a value is wrong.
     """
+    from spanbert_tf.config.finetuning import load_finetuning_config
+
     return load_finetuning_config(name_or_path, overrides, task_names(), task_config_class)
 
 
-def task_config_class(name: str) -> type[FinetuningConfig]:
-    """The configuration class of a task; that of another package comes with the task itself."""
+def task_config_class(name: str) -> "type[FinetuningConfig]":
+    """The configuration class of a task. For a task of another package, this imports the task."""
     if name in TASKS:
-        return load(_place(name, "records") + "Config")
+        return load(_place(name, "records", f"{TASKS[name].class_name}Config"))
     return load_task(name).config_class
 
 
-def _place(name: str, module: str) -> str:
-    folder, _, class_name = TASKS[name].partition(":")
-    return f"{folder}.{module}:{class_name}"
+def prepare_commands() -> dict[str, str]:
+    """The `prepare` commands of the tasks of this package: name → `"module:function"`."""
+    return {
+        command: _place(name, "prepare", f"prepare_{command}")
+        for name, entry in TASKS.items()
+        for command in entry.commands
+    }
+
+
+def commands_of_task(name: str) -> tuple[str, ...]:
+    """The names of the `prepare` commands that write the records of a task.
+
+    A task of another package is expected to have one command, named like the task.
+    """
+    if name in TASKS:
+        return TASKS[name].commands
+    return (name,)
+
+
+def _place(task: str, module: str, attribute: str) -> str:
+    return f"spanbert_tf.tasks.{task}.{module}:{attribute}"
 
 
 def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
