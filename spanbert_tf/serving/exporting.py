@@ -21,12 +21,11 @@ from spanbert_tf.files.outputs import (
 from spanbert_tf.files.writing import os_errors, write_directory
 from spanbert_tf.files.written import print_written
 from spanbert_tf.presets.loading import load_preset, load_trained
+from spanbert_tf.serving.readme import description_of, render_readme
 from spanbert_tf.serving.runtimes import RUNTIMES, RowExport, largest_difference
 from spanbert_tf.serving.server_files import (
     README_FILE,
-    Manual,
     replace_server_files,
-    runtime_readme,
     write_readme,
     write_server_files,
 )
@@ -55,17 +54,19 @@ EXPORT = OutputKind(
 
 
 class Served(NamedTuple):
-    """What an export computes; the README, warm-up and what another precision changes follow.
+    """What an export computes. README, warm-up requests and the comparison of precisions follow.
 
     Attributes:
-        signatures: name → graph function and its inputs, `serving_default` among them.
-        example: inputs of one request: name → text or numbers; a text that is not here is empty.
-        manual: what the README says.
+        signatures: name → graph function and its inputs; one of them is `serving_default`.
+        example: inputs of one request: name → text or numbers. A text that is missing is empty.
+        template: path of the template of the README.
+        values: what the template shows, beside what `readme` adds.
     """
 
     signatures: Signatures
     example: Mapping[str, Any]
-    manual: Manual
+    template: str
+    values: Mapping[str, Any]
 
     def warmup_requests(self) -> list[Request]:
         """The example for each signature: single and in batches, texts as they are and long."""
@@ -76,13 +77,30 @@ class Served(NamedTuple):
             for size in _BATCH_SIZES
         ]
 
-    def request(self) -> dict[str, list]:
-        """The README's: the example as inputs of `serving_default`."""
-        names = (spec.name for spec in self.signatures["serving_default"][1])
-        return {name: [self.example[name]] for name in names}
+    def readme(self, name: str, program: str | None = None) -> str:
+        """The README.
+
+        Args:
+            name: name of the model.
+            program: Python that runs packed rows in another runtime than TF Serving.
+        """
+        names = [spec.name for spec in self.signatures["serving_default"][1]]
+        return render_readme(
+            self.template,
+            name,
+            request={name: [self.example[name]] for name in names},
+            first_output=self._first_output,
+            program=program,
+            **self.values,
+        )
+
+    def _first_output(self) -> tuple[str, list[int]]:
+        """The name of the first output, and the shape that it has for the example."""
+        name, values = next(iter(self.answer_example().items()))
+        return name, values.shape.as_list()
 
     def answer_example(self) -> dict[str, tf.Tensor]:
-        """The outputs for the README's request."""
+        """The outputs of `serving_default` for the example."""
         function, specs = self.signatures["serving_default"]
         inputs = [_filled(spec, self.example, 1, 1) for spec in specs]
         return tf.function(function, input_signature=specs)(*map(tf.constant, inputs))
@@ -148,14 +166,16 @@ def export_model(
             found = runtime.write(function, specs, computed.example, directory)
             print_line(f"{path}: {found}")
 
-    def write_beside(directory: str, name: str) -> None:
+    name = os.path.basename(os.path.dirname(os.path.abspath(path)))
+    readme = computed.readme(name, runtime.program() if runtime else None)
+
+    def write_beside(directory: str) -> None:
         if runtime is None:
-            write_server_files(directory, name, computed.manual, computed.request())
-        else:
-            write_readme(directory, runtime_readme(name, computed.manual, runtime.program()))
+            write_server_files(directory, name)
+        write_readme(directory, readme)
 
     _write_version(write, write_beside, path, overwrite=overwrite)
-    print_line(f"{path}: {' '.join(computed.manual.description.split())}")
+    print_line(f"{path}: {description_of(readme)}")
     print_written(path, ["cat", os.path.join(os.path.dirname(path), README_FILE)])
     return path
 
@@ -207,20 +227,19 @@ def _check_formats(output: str, *, is_for_server: bool) -> None:
 
 def _write_version(
     write: Callable[[str], None],
-    write_beside: Callable[[str, str], None],
+    write_beside: Callable[[str], None],
     path: str,
     *,
     overwrite: bool,
 ) -> None:
-    """Writes `output/version`, and the files beside the versions; `output` names the model."""
+    """Writes `output/version`, and the files beside the versions."""
     output, version = os.path.split(path)
-    name = os.path.basename(os.path.abspath(output))
     aside = os.path.join(output, f".server-files-{version}")
     is_new = not os.path.lexists(output)
     try:
         # Under a name that the next command finds, if this one is killed.
         server_files = make_unfinished(aside)
-        write_beside(server_files, name)
+        write_beside(server_files)
         write_directory(path, write, EXPORT, overwrite=overwrite)
         for kept in replace_server_files(server_files, output):
             print_line(f"{kept}: is not as `export` wrote it, and stays as it is")

@@ -1,14 +1,8 @@
-"""What TF Serving is started with, and a README for the people who start it."""
+"""The files beside the versions of an export: what TF Serving is started with, and the README."""
 
-import dataclasses
 import hashlib
 import json
 import os
-import shlex
-import urllib.parse
-from collections.abc import Mapping
-
-from spanbert_tf.terminal import escape_controls, escape_lines
 
 _MODELS_CONFIG = """model_config_list {{
   config {{
@@ -28,46 +22,6 @@ num_batch_threads {{ value: 2 }}
 pad_variable_length_inputs: false
 {allowed}
 """
-_README = """# {name}
-
-{description} For TensorFlow Serving 2.20; 2.12 and later have its operations.
-
-```bash
-docker run --rm -p 8500:8500 -p 8501:8501 -v "$PWD":{path} tensorflow/serving:2.20.0 \\
-  --model_config_file={path}/models.config \\
-  --enable_batching --batching_parameters_file={path}/batching_parameters.txt
-```
-
-REST:
-
-```bash
-curl -d '{rest}' \\
-  http://localhost:8501/v1/models/{in_url}:predict
-```
-
-gRPC (`pip install tensorflow-serving-api`):
-
-```python
-import grpc
-import tensorflow as tf
-from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
-
-request = predict_pb2.PredictRequest()
-request.model_spec.name = {in_python}
-{assignments}
-stub = prediction_service_pb2_grpc.PredictionServiceStub(grpc.insecure_channel("localhost:8500"))
-response = stub.Predict(request, timeout=10)
-tf.make_ndarray(response.outputs["{output}"])  # {output_shape}
-```
-
-{signatures}
-
-{rows}
-
-Requests are put together where their shapes agree: send rows of a few fixed lengths.
-"""
-
-
 README_FILE = "README.md"
 # The last line of each file: a file may be replaced as long as nobody has changed it.
 _SIGNATURES = {
@@ -77,71 +31,23 @@ _SIGNATURES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Manual:
-    """What the README of an export says about its task.
-
-    Attributes:
-        description: description of the model, in a sentence or two.
-        output: name of the output that the example reads.
-        output_shape: shape of that output.
-        signatures: the signatures of texts, their inputs and outputs, in Markdown.
-        rows: those of packed rows, and how a client packs them.
-    """
-
-    description: str
-    output: str
-    output_shape: str
-    signatures: str
-    rows: str = ""
-
-
-def write_server_files(
-    directory: str, name: str, manual: Manual, request: Mapping[str, list]
-) -> None:
-    """Writes `models.config`, `batching_parameters.txt` and `README.md`."""
-    allowed = "\n".join(f"allowed_batch_sizes: {size}" for size in _BATCH_SIZES)
-    assignments = "\n".join(
-        f'request.inputs["{key}"].CopyFrom(tf.make_tensor_proto({json.dumps(texts)}))'
-        for key, texts in request.items()
-    )
-    readme = _README.format(
-        name=escape_controls(name),
-        path=escape_controls(shlex.quote(f"/models/{name}")),
-        in_url=urllib.parse.quote(name, safe=""),
-        in_python=_quoted(name),
-        description=manual.description,
-        rest=json.dumps({"inputs": request}),
-        assignments=assignments,
-        output=manual.output,
-        output_shape=manual.output_shape,
-        signatures=manual.signatures,
-        rows=manual.rows,
-    )
-    contents = {
-        "models.config": _MODELS_CONFIG.format(name=_quoted(name), path=_quoted(f"/models/{name}")),
-        "batching_parameters.txt": _BATCHING.format(largest=_BATCH_SIZES[-1], allowed=allowed),
-    }
-    write_readme(directory, readme)
-    for file_name, content in contents.items():
-        _write_signed(directory, file_name, content)
-
-
-def runtime_readme(name: str, manual: Manual, program: str) -> str:
-    """The README of an export for another runtime than TF Serving.
+def write_server_files(directory: str, name: str) -> None:
+    """Writes `models.config` and `batching_parameters.txt`.
 
     Args:
-        name: of the model.
-        manual: what it is, and how rows are packed.
-        program: Python that runs such rows.
+        directory: where they go.
+        name: name of the model.
     """
-    title = escape_controls(name)
-    return f"# {title}\n\n{manual.description}\n\n{manual.rows}\n\n```python\n{program}\n```\n"
+    models = _MODELS_CONFIG.format(name=_quoted(name), path=_quoted(f"/models/{name}"))
+    _write_signed(directory, "models.config", models)
+    allowed = "\n".join(f"allowed_batch_sizes: {size}" for size in _BATCH_SIZES)
+    batching = _BATCHING.format(largest=_BATCH_SIZES[-1], allowed=allowed)
+    _write_signed(directory, "batching_parameters.txt", batching)
 
 
 def write_readme(directory: str, text: str) -> None:
     """Writes `README.md`, which the next export may replace."""
-    _write_signed(directory, README_FILE, escape_lines(text))
+    _write_signed(directory, README_FILE, text)
 
 
 def _write_signed(directory: str, name: str, content: str) -> None:
@@ -150,7 +56,7 @@ def _write_signed(directory: str, name: str, content: str) -> None:
 
 
 def _quoted(text: str) -> str:
-    """As Python and protocol buffers write it."""
+    """A string as protocol buffers write it."""
     return json.dumps(text, ensure_ascii=False)
 
 

@@ -3,6 +3,7 @@
 N texts, S positions of a row, M masks, K fillings a mask, V vocabulary entries.
 """
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,26 +12,9 @@ import tensorflow as tf
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.serving.packing import packing_code, row_length
-from spanbert_tf.serving.server_files import Manual
+from spanbert_tf.serving.readme import row_length
 from spanbert_tf.tasks.pipeline import Pipeline, clean_texts, text_specs
 from spanbert_tf.text.vocabulary import MASK_TOKEN
-
-_SIGNATURES = """| signature | inputs |
-| --- | --- |
-| `serving_default` | `texts`, string [N] |
-| `pack` | `texts`, string [N] |
-
-`serving_default` returns `fillings` and `probabilities` [N, masks, top k], and `pack` the rows that
-`token_ids` takes.
-
-Where requests are put together, a text has as many slots as the text with the most masks; those
-that it does not need are empty, with probability 0."""
-
-_PLACES = """inputs["mask_positions"] = [
-    [place for place, token in enumerate(row.tokens) if token == "[MASK]"] for row in rows
-]
-del inputs["segment_ids"]"""
 
 
 class FillMask(Pipeline):
@@ -38,6 +22,7 @@ class FillMask(Pipeline):
 
     name = "fill_mask"
     model_class = SpanBertMaskedLM
+    readme = os.path.join(os.path.dirname(__file__), "fill_mask_readme.md")
     example: Mapping[str, Any] = {"texts": "The [MASK] of the function."}
     top_k = 5
     row_names = ("token_ids", "padding_mask", "mask_positions")
@@ -72,13 +57,9 @@ class FillMask(Pipeline):
         choices, probabilities = most_probable(model, x, top_k)
         return {"filling_ids": choices, "probabilities": probabilities}
 
-    def describe_rows(self, model: SpanBertMaskedLM) -> str:
-        """Of each position that is named."""
-        return "`filling_ids` (int32) and `probabilities` (float32) [rows, masks, top k]"
-
-    def packing(self, model: SpanBertMaskedLM) -> str:
-        """[MASK] is a token of its own in texts."""
-        return f"{packing_code(model, self.example['texts'])}\n{_PLACES}"
+    def readme_values(self, model: SpanBertMaskedLM) -> dict[str, Any]:
+        """With the number of word pieces of a text that the model reads."""
+        return {"texts": self.example["texts"], "max_tokens": _max_tokens(model)}
 
     def example_rows(self, model: SpanBertMaskedLM) -> dict[str, tf.Tensor]:
         """The preprocessor would draw masks; the text has its own."""
@@ -92,17 +73,6 @@ class FillMask(Pipeline):
                 "beyond them; give a longer sequence length"
             )
         return {**{name: rows[0] for name, rows in packed.items()}, "mask_positions": places}
-
-    def manual(self, model: SpanBertMaskedLM) -> Manual:
-        """What the export's README says."""
-        return Manual(
-            description="A masked-language model: texts with `[MASK]` in, the most probable "
-            "fillings and their\nprobabilities out; what is beyond "
-            f"{_max_tokens(model)} word pieces is cut off.",
-            output="fillings",
-            output_shape="[texts, masks, top k]",
-            signatures=_SIGNATURES,
-        )
 
     def check(self, model: SpanBertMaskedLM, item: dict) -> dict:
         """Refuses a text without a mask."""

@@ -4,7 +4,7 @@ N inputs, R rows of all of them, C of a chunk.
 """
 
 import abc
-import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.serving.exporting import ROWS, Served, Signatures
-from spanbert_tf.serving.packing import describe_packing, packing_code
+from spanbert_tf.serving.readme import BASE_TEMPLATE, describe_inputs, row_length
 from spanbert_tf.serving.runtimes import RowExport
-from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.terminal import show_progress
+from spanbert_tf.text.positions import SegmentPositions
 
 BATCH_SIZE = 32
 MAX_ROWS = 32  # what `predict` takes at once by default
@@ -49,6 +49,8 @@ class Pipeline(abc.ABC):
         fields: texts that a raw input must have; where that is `text` alone, a string is an input.
         example: inputs of one request, as the graph takes them: the README's, warm-up's, and what
             another precision is compared by. A text that a signature takes and this lacks is empty.
+        readme: path of the template of an export's README, see `serving.readme`. The default shows
+            the first paragraph of the class's docstring, and names and shapes of the inputs.
         answered_by: the signature that raw prediction runs.
         row_names: features that packed rows have in the signature `token_ids`; by default all that
             the model reads.
@@ -60,6 +62,7 @@ class Pipeline(abc.ABC):
     model_class: ClassVar[type[keras_hub.models.Task]]
     fields: ClassVar[tuple[str, ...]] = TEXT_ALONE
     example: ClassVar[Mapping[str, Any]]
+    readme: ClassVar[str] = BASE_TEMPLATE
     answered_by: ClassVar[str] = "serving_default"
     row_names: ClassVar[tuple[str, ...]] = ()
     top_k: ClassVar[int] = 1
@@ -90,10 +93,6 @@ class Pipeline(abc.ABC):
             top_k: as for `signatures`.
         """
 
-    @abc.abstractmethod
-    def manual(self, model: keras_hub.models.Task) -> Manual:
-        """What the README of an export says."""
-
     def fields_of(self, model: keras_hub.models.Task) -> tuple[str, ...]:
         """The fields that a model reads, where they depend on it."""
         return self.fields
@@ -123,13 +122,12 @@ class Pipeline(abc.ABC):
         outputs = model(x, training=False)
         return outputs if isinstance(outputs, dict) else {"outputs": outputs}
 
-    def describe_rows(self, model: keras_hub.models.Task) -> str:
-        """What `of_rows` returns, in Markdown, for the README of an export."""
-        return "what the model computes"
+    def readme_values(self, model: keras_hub.models.Task) -> dict[str, Any]:
+        """What the README's template shows, beside the values that all templates have.
 
-    def packing(self, model: keras_hub.models.Task) -> str:
-        """Python that packs the example without TensorFlow Text, for that README."""
-        return packing_code(model, self._example_texts(model))
+        `texts` is the example as the client's tokenizer takes it: a text, or a pair of texts.
+        """
+        return {"texts": self._example_texts(model)}
 
     def example_rows(self, model: keras_hub.models.Task) -> dict[str, tf.Tensor]:
         """The example as the model's preprocessor packs it, without a batch's dimension."""
@@ -173,25 +171,21 @@ class Pipeline(abc.ABC):
         texts = self.signatures(model, top_k)  # which refuses what the pipeline cannot do
         if not with_texts:
             texts = {"serving_default": rows}
-        found = {name: values.numpy().tolist() for name, values in self.example_rows(model).items()}
-        manual = self.manual(model)
-        manual = dataclasses.replace(
-            manual,
-            signatures=manual.signatures if with_texts else "",
-            rows=describe_packing(
-                "Signature `token_ids` takes" if with_texts else "The model takes",
-                runtime.inputs(rows[1], found) if runtime else rows[1],
-                found,
-                self.describe_rows(model),
-                self.packing(model),
-            ),
-        )
-        served = Served({**texts, ROWS: rows}, {**found, **self.example}, manual)
-        if with_texts:
-            return served
-        name, values = next(iter(served.answer_example().items()))
-        manual = dataclasses.replace(manual, output=name, output_shape=str(list(values.shape)))
-        return served._replace(manual=manual)
+        example = {name: row.numpy().tolist() for name, row in self.example_rows(model).items()}
+        row_inputs = runtime.inputs(rows[1], example) if runtime else rows[1]
+        values = {
+            "description": inspect.getdoc(type(self)).split("\n\n")[0],
+            "fields": self.fields_of(model),
+            "has_texts": with_texts,
+            "inputs": describe_inputs(row_inputs, example),
+            "model": model,
+            "row_length": row_length(model),
+            "segment_positions": [n for n in model.input if n in SegmentPositions._fields],
+            "signatures": {name: specs for name, (_, specs) in texts.items()},
+            **self.readme_values(model),
+        }
+        signatures = {**texts, ROWS: rows}
+        return Served(signatures, {**example, **self.example}, self.readme, values)
 
     def predictor(
         self, model: keras_hub.models.Task, top_k: int | None = None

@@ -3,6 +3,7 @@
 N texts, S positions of a row, H width.
 """
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,13 +11,7 @@ import tensorflow as tf
 
 from spanbert_tf.models import SpanBertTextEmbedder
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.tasks.pipeline import Pipeline, clean_texts, text_specs
-
-_SIGNATURES = """Signature `serving_default`: `text` (string [texts]) → {outputs};
-and `padding_mask` (int32 [texts, positions]), 1 where a row has a token, [CLS] first."""
-_DESCRIPTION = """Makes vectors of texts. An encoder that was pre-trained on spans is no sentence
-encoder: its vectors compare texts only after it was fine-tuned to."""
 
 
 class TextEmbedding(Pipeline):
@@ -24,6 +19,7 @@ class TextEmbedding(Pipeline):
 
     name = "text_embedding"
     model_class = SpanBertTextEmbedder
+    readme = os.path.join(os.path.dirname(__file__), "text_embedding_readme.md")
     example: Mapping[str, Any] = {"text": "It rains."}
 
     def signatures(self, model: SpanBertTextEmbedder, top_k: int) -> Signatures:
@@ -45,25 +41,6 @@ class TextEmbedding(Pipeline):
             hidden = () if model.backbone.is_pooler_trained else ("pooled_output",)
         found = {"embeddings": embeddings, **encoded}
         return {n: tf.cast(values, tf.float32) for n, values in found.items() if n not in hidden}
-
-    def describe_rows(self, model: SpanBertTextEmbedder) -> str:
-        """With the pooler's output where it was trained."""
-        width = model.backbone.hidden_dim
-        pooled = f", `pooled_output` [rows, {width}]" if model.backbone.is_pooler_trained else ""
-        return (
-            f"`embeddings` (float32 [rows, {width}]: {model.pooling_mode}"
-            f"{', length 1' if model.normalize else ''}){pooled}\n"
-            f"and `sequence_output` [rows, positions, {width}]"
-        )
-
-    def manual(self, model: SpanBertTextEmbedder) -> Manual:
-        """What the export's README says."""
-        return Manual(
-            description=_DESCRIPTION,
-            output="embeddings",
-            output_shape=f"[texts, {model.backbone.hidden_dim}]",
-            signatures=_SIGNATURES.format(outputs=self.describe_rows(model)),
-        )
 
     def answer(
         self, model: SpanBertTextEmbedder, item: dict, found: dict, top_k: int

@@ -23,7 +23,7 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier, SpanBertTokenClassifier
 from spanbert_tf.presets.loading import load_preset
 from spanbert_tf.presets.writing import published_name, write_preset
-from spanbert_tf.serving.server_files import write_server_files
+from spanbert_tf.serving.server_files import write_readme
 from spanbert_tf.tasks.coreference.files import as_conll, as_resolved, as_text
 from spanbert_tf.tasks.coreference.metrics import read_clusters
 from spanbert_tf.tasks.prediction import predict_lines
@@ -315,7 +315,7 @@ def test_readme_of_an_export(tmp_path):
         classifier.backbone, preprocessor=classifier.preprocessor, labels=[NASTY, "b"]
     )
     served = TextClassification().served(classifier, 1)
-    write_server_files(str(tmp_path), NASTY, served.manual, served.request())
+    write_readme(str(tmp_path), served.readme(NASTY))
     readme = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert_inert(readme)
     assert readme.startswith(f"# {SHOWN}\n") and f"`{SHOWN}`" in readme

@@ -1,5 +1,6 @@
 """Coreference resolution as a `Task`. B documents, K spans."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,8 +18,6 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.serving.packing import tokenizer_code
-from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.tasks.coreference.dataset import coreference_dataset, document_features
 from spanbert_tf.tasks.coreference.files import WRITTEN_FILES, as_text, write_predictions
 from spanbert_tf.tasks.coreference.graph import (
@@ -42,38 +41,6 @@ from spanbert_tf.tasks.task import Outcome, Task
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.training.checkpoints import Best
 
-_SIGNATURES = """| signature | inputs |
-| --- | --- |
-| `serving_default` | `text`, string [N] |
-| `dialogue` | `text` and `speakers`, string [N] |
-
-Both return the mentions of each text in order: `starts` and `ends` (characters, the end
-exclusive), `clusters` (numbers from 0 in the order of first mentions) and `mentions` (texts), all
-[N, mentions of the text with the most]; after a text's own, numbers are -1 and texts empty.
-`speakers` has a name for each line of the text that has words, with line ends between them.
-Texts are read in segments of {sequence_length} word pieces, so they may have any length; memory
-grows with it, and from {max_pieces:,} pieces on no more than {max_top_spans:,} spans are kept."""
-
-# Of one segment. A piece begins a word unless it continues one; [CLS] and [SEP] are in no word.
-_PACKING = """sentences = ["Ann has a cat.", "She likes it."]
-rows = [tokenizer.encode(sentence, add_special_tokens=False) for sentence in sentences]
-pieces = [piece for row in rows for piece in row.tokens]
-begins = [not piece.startswith("##") for piece in pieces]
-size = len(pieces) + 2
-start, end = (tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]"))
-numbers = [number for number, row in enumerate(rows) for _ in row.ids]
-inputs = {
-    "token_ids": [[[start, *(token for row in rows for token in row.ids), end]]],
-    "padding_mask": [[[1] * size]],
-    "piece_positions": [list(range(size))],
-    "sentence_indices": [[0, *numbers, len(sentences)]],
-    "begins_word": [[0, *begins, 0]],
-    "ends_word": [[0, *begins[1:], 1, 0]],
-    "speaker_ids": [[1, *(0 for _ in pieces), 1]],
-    "segment_indices": [[0] * size],
-    "genre_ids": [0],
-}"""
-
 
 class Coreference(Task):
     """Documents → clusters of mentions. Predictions and what is right are `Clusters` of words.
@@ -89,6 +56,7 @@ class Coreference(Task):
     config_class = CoreferenceConfig
     info_class = CoreferenceInfo
     written_files = WRITTEN_FILES
+    readme = os.path.join(os.path.dirname(__file__), "readme.md")
     example: Mapping[str, Any] = {"text": "Ann has a cat. She likes it."}
     answered_by = "dialogue"
     max_characters = 16_384  # about 4,096 pieces
@@ -105,31 +73,6 @@ class Coreference(Task):
         words = tf.zeros_like(x["begins_word"]) + places  # [B, T]
         linked = link_spans(model, {"word_indices": words}, model(x, training=False))
         return dict(zip(("starts", "ends", "clusters"), linked, strict=True))
-
-    def describe_rows(self, model: SpanBertCoreferenceResolver) -> str:
-        """As `LinkedSpans`."""
-        return (
-            "for each document spans of positions, `starts`, `ends` (inclusive) and `clusters`\n"
-            "(int32 [documents, spans]), -1 where a span is no mention"
-        )
-
-    def packing(self, model: SpanBertCoreferenceResolver) -> str:
-        """A document of one segment, sentence by sentence."""
-        return tokenizer_code(model) + _PACKING
-
-    def manual(self, model: SpanBertCoreferenceResolver) -> Manual:
-        """What the export's README says."""
-        return Manual(
-            description="A coreference resolver: texts in, the mentions of them that mean the "
-            "same out.",
-            output="clusters",
-            output_shape="[texts, mentions]",
-            signatures=_SIGNATURES.format(
-                sequence_length=model.preprocessor.sequence_length,
-                max_pieces=int(model.max_top_spans / model.top_span_ratio),
-                max_top_spans=model.max_top_spans,
-            ),
-        )
 
     def check(self, model: SpanBertCoreferenceResolver, item: dict) -> dict:
         """Gives the input `speakers` as lines, one name for each line of the text with words."""

@@ -21,8 +21,6 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.serving.packing import listed
-from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.tasks.inspection import marked_pieces, print_label_counts
 from spanbert_tf.tasks.named_entities.graph import (
     EntityDecoder,
@@ -68,10 +66,6 @@ _PIPELINE_NAMES = {  # of an entity: ours and those of the pipeline
     "ends": "end",
 }
 _TEXTS_AT_ONCE = 1024
-_SIGNATURES = """`serving_default` takes `text`, string [N], of any length, and returns the
-entities of each text in their order: `types`, `words` (string, as they stand in the text), `scores`
-(float32), and `starts` and `ends` (int32), characters of the text, the end exclusive; all
-[N, entities of the text that has most]. The rest is empty, with score 0."""
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _FILTERS = {
     "missed": "with a missed entity",
@@ -98,6 +92,7 @@ class NamedEntities(Task):
     written_files = ("entities.jsonl", "predictions.conll")
     features: Mapping[str, str] = {LABELS: LABEL_DTYPE}  # numbers, as `y` int32 [B, S]
     first_label = 1
+    readme = os.path.join(os.path.dirname(__file__), "readme.md")
     example: Mapping[str, Any] = {"text": "Ann lives in New York."}
 
     def bounds(self, info: NamedEntitiesInfo) -> Mapping[str, int | str]:
@@ -114,23 +109,6 @@ class NamedEntities(Task):
         """Labels of pieces, whose entities a client puts together."""
         labels, scores = best_labels(model(x, training=False))
         return {"labels": labels, "scores": scores}
-
-    def describe_rows(self, model: SpanBertTokenClassifier) -> str:
-        """With the names of the labels, which the graph does not return."""
-        return (
-            "for each position the number of its most probable label, `labels` (int32), and\n"
-            "that label's probability, `scores` (float32), both [rows, positions]; the labels\n"
-            f"are {listed(model.labels)}"
-        )
-
-    def manual(self, model: SpanBertTokenClassifier) -> Manual:
-        """What the export's README says."""
-        return Manual(
-            description="A finder of named entities: texts in, their entities out.",
-            output="types",
-            output_shape="[texts, entities]",
-            signatures=_SIGNATURES,
-        )
 
     def answer(
         self, model: SpanBertTokenClassifier, item: dict, found: dict, top_k: int

@@ -22,8 +22,6 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.serving.packing import packing_code
-from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.tasks.inspection import marked_pieces
 from spanbert_tf.tasks.pipeline import best_of, text_specs
 from spanbert_tf.tasks.question_answering.answers import (
@@ -57,12 +55,6 @@ from spanbert_tf.tasks.report import Table, confusion_table, marked_parts, rende
 from spanbert_tf.tasks.task import Outcome, Task, pieces_of_row
 
 _PASSAGE_LISTS = (OFFSET_STARTS, OFFSET_ENDS, HAS_MOST_CONTEXT)
-_SIGNATURES = """`serving_default` takes `question` and `context`, string [N], and returns the best
-answers of each question: `answers` (texts of the context), `starts` and `ends` (characters of the
-context, the end exclusive) and `probabilities` (among the {num_candidates} best answers, as
-`predict` has them), all [N, top k]; `null_odds` [N]: how much more the model is for no answer than
-for the best one; and `is_answerable` [N]: whether they are at most the threshold that was best on
-the development set. Contexts may have any length."""
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _FILTERS = {"errors": "no exact match", "right": "exact match", "wrong": "F1 of 0"}
 _SHOWN_OPENINGS = 10  # first words of questions
@@ -89,6 +81,7 @@ class QuestionAnswering(Task):
         HAS_MOST_CONTEXT: FLAG_DTYPE,
     }
     fields = ("question", "context")
+    readme = os.path.join(os.path.dirname(__file__), "readme.md")
     example: Mapping[str, Any] = {
         "question": "Who has the owl?",
         "context": "Ann has the cat. Bob has the owl.",
@@ -99,25 +92,11 @@ class QuestionAnswering(Task):
         function = AnswerQuestions(model, max(top_k, 1)).answer
         return {"serving_default": (function, text_specs("question", "context"))}
 
-    def describe_rows(self, model: SpanBertQuestionAnswerer) -> str:
-        """What the model computes; the windows of a context and its answers are the client's."""
-        return "`start_logits` and `end_logits` (float32 [rows, positions])"
-
-    def packing(self, model: SpanBertQuestionAnswerer) -> str:
-        """The passage comes first, unless the model has it otherwise."""
+    def readme_values(self, model: SpanBertQuestionAnswerer) -> dict[str, Any]:
+        """With question and context in the order that the model reads them in."""
         question, context = (self.example[name] for name in self.fields)
         is_first = model.preprocessor.question_first
-        return packing_code(model, (question, context) if is_first else (context, question))
-
-    def manual(self, model: SpanBertQuestionAnswerer) -> Manual:
-        """What the export's README says."""
-        return Manual(
-            description="An extractive question answerer: a question and a context in, the parts "
-            "of the context\nthat answer it out.",
-            output="answers",
-            output_shape="[questions, top k]",
-            signatures=_SIGNATURES.format(num_candidates=model.num_candidates),
-        )
+        return {"texts": (question, context) if is_first else (context, question)}
 
     def answer(
         self, model: SpanBertQuestionAnswerer, item: dict, found: dict, top_k: int

@@ -1,7 +1,6 @@
 """Relation extraction as a `Task`. B rows, S positions."""
 
 import collections
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,8 +21,6 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.serving.packing import listed, packing_code
-from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.tasks.inspection import marked_pieces, marked_text, print_label_counts
 from spanbert_tf.tasks.pipeline import best_of, text_specs, without_padding
 from spanbert_tf.tasks.relation_extraction.graph import ClassifyRelations, relation_probabilities
@@ -49,12 +46,6 @@ from spanbert_tf.tasks.report import (
 from spanbert_tf.tasks.task import Outcome, Task
 from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX
 
-_SIGNATURES = """`serving_default` takes `text` (string [N]), `subject` and `object` (int32 [N, 2],
-characters of the text, the end exclusive), `subject_type` and `object_type` (string [N]; empty or
-one that was not seen in training: any). It returns the most probable relations of each text, best
-first: `labels` (string) and `probabilities` (float32), both [N, top k]. Where an entity is empty,
-not in its text or overlaps the other, labels are empty and probabilities 0; the other texts of the
-batch have their answers."""
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _NOTES = ("subject", "object", "subject and object")
 _MARKS = {"gold": "subject", "model": "object", "both": "object", "overlap": "object"}
@@ -74,6 +65,7 @@ class RelationExtraction(Task):
     features: Mapping[str, str] = {LABEL: "int64"}  # its number, as `y` int32 [B]
     first_label = 1
     fields = ("text", "subject", "object")
+    readme = os.path.join(os.path.dirname(__file__), "readme.md")
     example: Mapping[str, Any] = {
         "text": "Ann was born in Rome.",
         "subject": [0, 3],
@@ -99,34 +91,15 @@ class RelationExtraction(Task):
         """Probabilities of all relations."""
         return {"probabilities": relation_probabilities(model(x, training=False))}
 
-    def describe_rows(self, model: SpanBertRelationClassifier) -> str:
-        """With the names of the relations, which the graph does not return."""
-        labels = model.labels
-        return f"`probabilities` (float32 [rows, {len(labels)}]) of\n{listed(labels)}"
-
-    def packing(self, model: SpanBertRelationClassifier) -> str:
-        """Each entity is a marker, or lies between two of them; of these a text is the pieces."""
-        preprocessor = model.preprocessor
-        vocabulary = preprocessor.tokenizer.get_vocabulary()
+    def readme_values(self, model: SpanBertRelationClassifier) -> dict[str, Any]:
+        """With the word pieces of the example and the markers of its entities as a text."""
+        vocabulary = model.preprocessor.tokenizer.get_vocabulary()
         _, *pieces, _ = (vocabulary[number] for number in self.example_rows(model)["token_ids"])
-        text = " ".join(pieces).replace(f" {CONTINUATION_PREFIX}", "")
-        markers = preprocessor.markers
-        code = packing_code(model, text, sorted(set(markers.values())))
-        return f"# {json.dumps(markers)}\n{code}"
+        return {"texts": " ".join(pieces).replace(f" {CONTINUATION_PREFIX}", "")}
 
     def example_rows(self, model: SpanBertRelationClassifier) -> dict[str, tf.Tensor]:
         """The preprocessor takes the places of entities, too."""
         return without_padding(model.preprocessor(dict(self.example)))
-
-    def manual(self, model: SpanBertRelationClassifier) -> Manual:
-        """What the export's README says."""
-        return Manual(
-            description="A classifier of the relation between two entities: a text and their "
-            "places in, the\nrelation of the subject to the object out.",
-            output="labels",
-            output_shape="[texts, top k]",
-            signatures=_SIGNATURES,
-        )
 
     def check(self, model: SpanBertRelationClassifier, item: dict) -> dict:
         """Takes texts, or tokens as TACRED has them; see `marked_text_of`.

@@ -26,8 +26,6 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.presets.writing import published_name
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.serving.packing import listed
-from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.tasks.inspection import marked_pieces, print_label_counts
 from spanbert_tf.tasks.pipeline import best_of, clean_texts, text_specs
 from spanbert_tf.tasks.report import (
@@ -71,11 +69,6 @@ _SURE = 0.9
 _FAR = 1.0  # of a regression; a fifth of the range of STS-B
 _CLASS_FILTERS = {"sure": f"errors with a {{}} over {_SURE:.0%}"}
 _NUMBER_FILTERS = {"errors": f"off by {_FAR:g} or more", "right": "nearer than that"}
-_CLASSES = """Signature `serving_default`: {inputs} → `labels` (string [texts], the most probable
-class of each), `probabilities` (float32 [texts, {count}]) of the classes
-{labels}, in this order."""
-_OF_CLASSES = "`probabilities` of the {count} classes (float32 [rows, {count}])"
-_NUMBER = """Signature `serving_default`: {inputs} → `scores` (float32 [texts]): {labels}."""
 
 
 class TextClassification(Task):
@@ -91,6 +84,7 @@ class TextClassification(Task):
     config_class = TextClassificationConfig
     info_class = TextClassificationInfo
     written_files = (PREDICTIONS_FILE, EVALUATION_FILE, *map(submission_file, GLUE_TASKS))
+    readme = os.path.join(os.path.dirname(__file__), "readme.md")
     example: Mapping[str, Any] = {"text": "It rains.", "text_pair": "The street is wet."}
 
     def best_of(self, info: TextClassificationInfo) -> Best:
@@ -121,25 +115,6 @@ class TextClassification(Task):
         """`probabilities`, float32 [N, C], or of a regression `scores`, float32 [N]."""
         found = probabilities(model, model(x, training=False))  # [N, C]
         return {"scores": found[:, 0]} if model.is_regression else {"probabilities": found}
-
-    def describe_rows(self, model: SpanBertTextClassifier) -> str:
-        """In the order of the labels."""
-        if model.is_regression:
-            return "`scores` (float32 [rows])"
-        return _OF_CLASSES.format(count=len(model.labels))
-
-    def manual(self, model: SpanBertTextClassifier) -> Manual:
-        """What the export's README says."""
-        is_pair = model.preprocessor.is_pair
-        inputs = ", ".join(f"`{name}`" for name in text_names(is_pair)) + " (string [texts])"
-        labels = listed(model.labels)
-        template = _NUMBER if model.is_regression else _CLASSES
-        return Manual(
-            description="Classifies pairs of texts." if is_pair else "Classifies texts.",
-            output="scores" if model.is_regression else "labels",
-            output_shape="[texts]",
-            signatures=template.format(inputs=inputs, count=len(model.labels), labels=labels),
-        )
 
     def check(self, model: SpanBertTextClassifier, item: dict) -> dict:
         """Refuses a second text that would not be read."""

@@ -12,7 +12,7 @@ from tiny_models import ALL_INPUTS, VOCABULARY, pipeline_of, tiny_model
 from spanbert_tf.cli import main
 from spanbert_tf.models import SpanBertTextClassifier
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.serving.packing import listed
+from spanbert_tf.serving.readme import code_list
 
 
 def packed_as_the_readme_says(served, model, directory, monkeypatch):
@@ -22,7 +22,8 @@ def packed_as_the_readme_says(served, model, directory, monkeypatch):
     entries = model.preprocessor.tokenizer.get_vocabulary()
     vocabulary.write_text("".join(f"{entry}\n" for entry in entries))
     monkeypatch.chdir(directory)
-    (program,) = re.findall(r"```python\n(.*?)```", served.manual.rows, re.S)
+    _, rows = served.readme("served").split("## Rows of ids")
+    (program,) = re.findall(r"```python\n(.*?)```", rows, re.S)
     names = {}
     exec(program, names)
     return names["inputs"]
@@ -139,5 +140,5 @@ def test_an_export_without_operations_of_tensorflow_text_runs_without_it(tmp_pat
 
 def test_labels_of_strangers_stay_in_their_span_of_code():
     label = "x` <img src=https://example.org> [y](https://example.org) ``z"
-    (span,) = re.findall(r"^(`+) .* \1$", listed([label, "plain"]).split(", `plain`")[0])
+    (span,) = re.findall(r"^(`+) .* \1$", code_list([label, "plain"]).split(", `plain`")[0])
     assert span not in label

@@ -4,16 +4,17 @@ import re
 import shlex
 
 import pytest
+from tiny_models import tiny_model
 
-from spanbert_tf.serving.server_files import Manual, write_server_files
-
-MANUAL = Manual("A model.", "labels", "[texts]", "`serving_default`")
-REQUEST = {"text": ["It rains."]}
+from spanbert_tf.serving.server_files import write_readme, write_server_files
+from spanbert_tf.tasks.text_embedding import TextEmbedding
 
 
 @pytest.mark.parametrize("name", ["served", "my model's", 'a "b" $HOME', "modèle"])
 def test_any_name_is_quoted(name, tmp_path):
-    write_server_files(str(tmp_path), name, MANUAL, REQUEST)
+    write_server_files(str(tmp_path), name)
+    served = TextEmbedding().served(tiny_model("text_embedding"), 1)
+    write_readme(str(tmp_path), served.readme(name))
     config = (tmp_path / "models.config").read_text(encoding="utf-8")
     # As Python reads them, which agrees with protocol buffers' text.
     assert [eval(text) for text in re.findall(r'(?:name|base_path): (".*")', config)] == [

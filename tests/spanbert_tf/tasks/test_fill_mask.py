@@ -74,8 +74,9 @@ def test_texts_are_cut_where_rows_of_the_training_ended(masked_lm):
     texts = tf.constant(["ann has the cat bob has the [MASK]"])
     assert tf.function(graph.pack_texts)(texts)["token_ids"].shape == (1, 6)
     assert not tf.function(graph.fill_texts)(texts)["probabilities"].numpy().any()
-    assert "what is beyond 4 word pieces" in FillMask().manual(shorter).description
-    assert "enable_truncation(6)" in FillMask().packing(shorter)
+    shorter.preprocessor.sequence_length = 9  # where the README's example has its mask
+    readme = FillMask().served(shorter, 1).readme("served")
+    assert "what is beyond 7 word pieces" in readme and "enable_truncation(9)" in readme
 
 
 def test_model_that_reads_more_than_a_text_is_refused(tmp_path):

@@ -42,9 +42,6 @@ class Lengths(Pipeline):
     def answer(self, model, item, found, top_k):
         return item["text"], int(found["bytes"]), int(found["texts"])
 
-    def manual(self, model):
-        raise NotImplementedError
-
 
 def test_answers_come_in_the_order_of_inputs_by_one_trace():
     model = types.SimpleNamespace(traces=[])

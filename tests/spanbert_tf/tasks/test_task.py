@@ -21,7 +21,7 @@ class Widest(Task):
     """Rows → their largest token. A row's loss is its label."""
 
     name = "widest"
-    build = score = write = signatures = answer = manual = None
+    build = score = write = signatures = answer = None
 
     def dataset(self, records, **options):
         def batches():

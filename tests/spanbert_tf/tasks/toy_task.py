@@ -13,7 +13,6 @@ from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.data.records import ROW_TOKEN_IDS, SECOND_START, TaskManifest
 from spanbert_tf.files.text_files import read_json_objects, write_json_lines
 from spanbert_tf.models import SpanBertTextClassifier, SpanBertTextClassifierPreprocessor
-from spanbert_tf.serving.server_files import Manual
 from spanbert_tf.tasks.pipeline import text_specs
 from spanbert_tf.tasks.preparation import Row, RowMaker, RowPacker, write_task_records
 from spanbert_tf.tasks.task import Task
@@ -65,6 +64,8 @@ def prepare(input_path, output, **options):
 
 
 class ToyTask(Task):
+    """Tells whether a text is about the cat or about the dog."""
+
     name, best, written_files = "toy", Best("accuracy", "max"), ("animals.jsonl",)
     model_class, config_class, info_class = ToyClassifier, ToyConfig, ToyInfo
     features: ClassVar = {"label": "int64"}
@@ -95,6 +96,3 @@ class ToyTask(Task):
     def answer(self, model, item, found, top_k):
         best = found["probabilities"].argmax()
         return {"label": ANIMALS[best], "score": float(found["probabilities"][best])}
-
-    def manual(self, model):
-        return Manual("Cat or dog.", "probabilities", "[texts, 2]", "`serving_default`: `text`")
