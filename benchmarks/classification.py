@@ -41,7 +41,7 @@ _DYNAMIC, _TO_LIMIT = "with dynamic padding", "padded to the limit"
 @click.option("--batches", default=16, show_default=True, help="To train on and to predict.")
 @click.option("--rounds", default=3, show_default=True)
 def main(data: str, preset: str, batches: int, rounds: int) -> None:
-    from spanbert_tf.tasks.task import task_of_records
+    from spanbert_tf.tasks.lookup import task_of_records
 
     print(describe_machine())
     if task_of_records(data).name == "text_classification":
@@ -128,10 +128,10 @@ def show_steps(data: str, preset: str, count: int, rounds: int) -> None:
 
 def _batches(data: str, count: int) -> tuple[dict[str, list[dict]], list[dict]]:
     """The chosen batches of each part, and all rows in the order of the file."""
-    from spanbert_tf.tasks.task import task_of_records
+    from spanbert_tf.tasks.lookup import open_records, task_of_records
 
     task = task_of_records(data)
-    records = task.open(data)
+    records = open_records(data)
     predicted = task.dataset(records, batch_size=BATCH_SIZE, training=False)
     predicted = [(x, {"label": y}) for x, y in predicted.as_numpy_iterator()]
     rows = rows_of(predicted)
@@ -167,12 +167,12 @@ def _our_steps(data: str, preset: str, directory: str) -> tuple[Callable, Callab
 
     from spanbert_tf.conversion.convert import convert_checkpoint
     from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+    from spanbert_tf.tasks.lookup import open_records, task_of_records
     from spanbert_tf.tasks.table import load_task_config
-    from spanbert_tf.tasks.task import task_of_records
 
     convert_checkpoint("keras", "huggingface", preset, os.path.join(directory, "theirs"))
     task = task_of_records(data)
-    records = task.open(data)
+    records = open_records(data)
     config = load_task_config(_CONFIGS[task.name])
     backbone = SpanBertBackbone.from_preset(preset)
     tokenizer = SpanBertTokenizer.from_preset(preset)

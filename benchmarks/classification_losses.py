@@ -84,6 +84,7 @@ def compare(
     from spanbert_tf.conversion.convert import convert_checkpoint
     from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
     from spanbert_tf.presets.writing import write_preset
+    from spanbert_tf.tasks.lookup import open_records
     from spanbert_tf.tasks.table import load_task_config
     from spanbert_tf.tasks.text_classification.task import TextClassification
     from spanbert_tf.training.configured_optimizer import finetuning_optimizer
@@ -92,7 +93,7 @@ def compare(
     config = load_task_config("classification")
     optimizer_config = config.optimizer.replace(learning_rate=learning_rate)
     task = TextClassification()
-    records, validation_records = task.open(data), task.open(validation_data)
+    records, validation_records = open_records(data, task), open_records(validation_data, task)
     info = records.info
     backbone = SpanBertBackbone.from_preset(preset, dropout=0.0)
     model = task.build(backbone, SpanBertTokenizer.from_preset(preset), info, config)

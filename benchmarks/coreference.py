@@ -52,9 +52,10 @@ def main(data: str, preset: str | None, documents: int, steps: int, plot: str | 
 def show_scoring(data: str) -> None:
     """All metrics of the official scorer, of equal strings linked."""
     from spanbert_tf.tasks.coreference.task import Coreference
+    from spanbert_tf.tasks.lookup import open_records
 
     task = Coreference()
-    records = task.open(data)
+    records = open_records(data, task)
     predicted = task.baseline(records)
     outcome = task.outcome(None, records, predicted)
     seconds = median_seconds(lambda: task.score(outcome), 3)
@@ -67,11 +68,12 @@ def write_models(data: str, preset: str | None, directory: str) -> None:
     from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
     from spanbert_tf.presets.writing import write_preset
     from spanbert_tf.tasks.coreference.task import Coreference
+    from spanbert_tf.tasks.lookup import open_records
     from spanbert_tf.tasks.table import load_task_config
     from spanbert_tf.text.vocabulary import load_vocabulary
 
     task = Coreference()
-    info = task.open(data).info
+    info = open_records(data, task).info
     if preset is None:
         vocabulary = os.path.join(data, "vocab.txt")
         tokenizer = SpanBertTokenizer(vocabulary, lowercase=info.lowercase)
@@ -201,7 +203,7 @@ def _draw(peaks: dict[str, dict[int, float]], path: str) -> None:
 
 def show_speed(data: str, directory: str, num_documents: int, num_steps: int) -> None:
     """Prediction and training of both sides, after a comparison of what they put out."""
-    from spanbert_tf.tasks.task import task_dataset
+    from spanbert_tf.tasks.lookup import task_dataset
 
     ours, theirs = load_ours(directory), load_theirs(directory)
     batches = [

@@ -134,7 +134,7 @@ def _ratio(larger: float, smaller: float) -> str:
 
 def _num_equal(directory: str, vocabulary: str) -> int:
     """How many documents have the same positions, maps and clusters on both sides."""
-    from spanbert_tf.tasks.task import task_dataset
+    from spanbert_tf.tasks.lookup import task_dataset
     from spanbert_tf.text.vocabulary import load_vocabulary
 
     pieces = load_vocabulary(vocabulary)

@@ -154,8 +154,8 @@ def write_presets(directory: pathlib.Path, records: dict[str, pathlib.Path]) -> 
     """
     from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
     from spanbert_tf.presets.writing import write_preset
+    from spanbert_tf.tasks.lookup import open_records, task_of_records
     from spanbert_tf.tasks.table import load_task_config
-    from spanbert_tf.tasks.task import task_of_records
 
     backbone = SpanBertBackbone(len(_WORDS), 1, 2, 8, 8, max_sequence_length=_LENGTH)
     tokenizer = SpanBertTokenizer(list(_WORDS), lowercase=True)
@@ -163,7 +163,7 @@ def write_presets(directory: pathlib.Path, records: dict[str, pathlib.Path]) -> 
     write_preset(backbone, presets["encoder"], tokenizer=tokenizer)
     for name, (config, *_) in CONFIGURATIONS.items():
         task = task_of_records(str(records[name]))
-        info = task.open(str(records[name])).info
+        info = open_records(str(records[name])).info
         model = task.build(backbone, tokenizer, info, load_task_config(config))
         model.is_head_trained = True
         presets[name] = str(directory / f"{name}-preset")
@@ -185,9 +185,10 @@ def commands(
     from spanbert_tf.data import pretraining_dataset
     from spanbert_tf.tasks.evaluation import run_evaluation
     from spanbert_tf.tasks.finetuning import run_finetuning
+    from spanbert_tf.tasks.inspection import inspect_records
+    from spanbert_tf.tasks.lookup import task_of_records
     from spanbert_tf.tasks.prediction import run_prediction
     from spanbert_tf.tasks.table import load_task_config
-    from spanbert_tf.tasks.task import inspect_records, task_of_records
 
     data, run = str(directory), str(output / "run")
 
@@ -377,12 +378,11 @@ def damages_inside(directory: pathlib.Path) -> Iterator[tuple[str, Damage]]:
 
 def stored_features(directory: pathlib.Path) -> Mapping[str, Stored]:
     """What the records of a directory hold."""
-    from spanbert_tf.tasks.task import task_of_records
+    from spanbert_tf.tasks.lookup import open_records
 
     if (directory / DATASET_INFO_FILE).exists():
         return PretrainingManifest.load(str(directory)).stored()
-    task = task_of_records(str(directory))
-    return task.stored(task.open(str(directory)).info)
+    return open_records(str(directory)).info.stored()
 
 
 def all_damages(directory: pathlib.Path) -> Iterator[tuple[str, Damage]]:

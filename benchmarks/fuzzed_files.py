@@ -49,6 +49,7 @@ def kinds_of_files(directory: pathlib.Path) -> Iterator[Kind]:
 def _question_files(
     directory: pathlib.Path, vocabulary: pathlib.Path
 ) -> Iterator[tuple[str, pathlib.Path, Reader]]:
+    from spanbert_tf.tasks.lookup import open_records
     from spanbert_tf.tasks.question_answering.files import read_mrqa, read_squad
     from spanbert_tf.tasks.question_answering.records import (
         CONTEXTS_FILE,
@@ -56,7 +57,6 @@ def _question_files(
         QuestionAnsweringInfo,
     )
     from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
-    from spanbert_tf.tasks.task import open_records
     from spanbert_tf.text.vocabulary import load_vocabulary
 
     answers = {"text": ["cat"], "answer_start": [4]}

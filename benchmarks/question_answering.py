@@ -121,7 +121,7 @@ def _write_batches(directory: str, count: int) -> dict[str, int]:
     import torch
     from transformers.trainer_pt_utils import LengthGroupedSampler
 
-    from spanbert_tf.tasks.task import task_dataset
+    from spanbert_tf.tasks.lookup import task_dataset
 
     data = os.path.join(directory, _ROWS)
     predicted = list(task_dataset(data, batch_size=BATCH_SIZE, training=False).as_numpy_iterator())

@@ -100,7 +100,7 @@ def inspect(
 
     load_config(config, overrides)  # a mistake is reported before TensorFlow is imported
     import_keras()
-    from spanbert_tf.tasks.task import inspect_records
+    from spanbert_tf.tasks.inspection import inspect_records
 
     inspect_records(data, config, overrides, **options)
 

@@ -117,6 +117,11 @@ class RowsConfig(Section):
     sequence_length: PositiveInt = 512
     segment_aware: bool = False
 
+    @property
+    def num_positions(self) -> int:
+        """The largest number of positions of an example of a training batch."""
+        return self.sequence_length
+
 
 class PredictionConfig(Section):
     """How any task predicts.

@@ -22,7 +22,7 @@ N rows, B rows of a batch, W widths.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,6 @@ from spanbert_tf.data.records import (
     SEGMENT_POSITIONS,
     Records,
     TaskManifest,
-    row_features,
 )
 from spanbert_tf.data.rows import parse_examples
 from spanbert_tf.data.tfrecords import RecordFile
@@ -191,25 +190,19 @@ class PackedRows:
         self,
         serialized: tf.Tensor,
         width: tf.Tensor,
-        features: Mapping[str, str],
-        below: Mapping[str, int | str] | None = None,
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
         """The encoder's features, and what else the task has stored.
 
         Args:
             serialized: string [B].
             width: int32 [], S.
-            features: how the task's own features are stored: `"int64"` or `"float32"`, a number;
-                `"uint8"`, `"uint16"` or `"uint32"`, a list with one for each position.
-            below: what numbers of them are below, as for `row_features`; an error names one that
-                is not.
 
         Returns:
             `token_ids`, `segment_ids`, `padding_mask` and, if the records have them,
             `paragraph_indices`, `sentence_indices` and `token_indices`, int32 [B, S]; and the
             task's own features, numbers as int32 or float32 [B], lists as int32 [B, S].
         """
-        stored = row_features(self.info, features, below or {})
+        stored = self.info.stored()
         found = parse_examples(serialized, stored, width)
         _, num_tokens = found[ROW_TOKEN_IDS]
         static = [serialized.shape[0], None]
@@ -230,7 +223,7 @@ class PackedRows:
         }
         if self.info.segment_aware:
             x |= {name: as_feature(name) for name in SEGMENT_POSITIONS}
-        return x, {name: as_feature(name) for name in features}
+        return x, {name: as_feature(name) for name in self.info.features()}
 
 
 def row_batches(

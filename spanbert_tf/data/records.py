@@ -1,20 +1,24 @@
 """A task's records: their manifest, and the one door to them. Nothing here needs TensorFlow."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import os
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from spanbert_tf.data.examples import Stored, find_damaged_record
+from spanbert_tf.data.examples import Stored, find_damaged_record, named_damage
 from spanbert_tf.data.manifest import VOCABULARY_FILE, Count, Manifest, token_id_dtype
 from spanbert_tf.data.tfrecords import RecordFile, lengths_path, load_lengths
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.contents import Checksums, check_files, sha256
 from spanbert_tf.files.text_files import read_json_lines
+
+if TYPE_CHECKING:
+    from spanbert_tf.config.finetuning import RowsConfig
 
 # Features of each row (a tf.train.Example). Lists are little-endian unsigned integers.
 ROW_TOKEN_IDS = "token_ids"  # the row with [CLS] and [SEP], not padded; `token_id_dtype`
@@ -99,6 +103,51 @@ class TaskManifest(Manifest):
             return "counts: more rows are trained than there are"
         return super().fault()
 
+    def features(self) -> dict[str, Stored]:
+        """The task's own features of a packed row, beside those that all packed rows have.
+
+        A list has a number for each position of the row, unless it says otherwise.
+        """
+        return {}
+
+    def stored(self) -> dict[str, Stored]:
+        """All features of a row: how each is stored, and which numbers it may hold."""
+        tokens = Stored(
+            token_id_dtype(self.vocabulary_size),
+            most=self.sequence_length,
+            below=self.vocabulary_size,
+        )
+        row = {ROW_TOKEN_IDS: tokens, SECOND_START: Stored("int64")}
+        if self.segment_aware:
+            positions = Stored(POSITION_DTYPE, like=ROW_TOKEN_IDS, below=2**31)  # read as int32
+            row |= dict.fromkeys(SEGMENT_POSITIONS, positions)
+        for name, feature in self.features().items():
+            if feature.is_list and feature.most is None:
+                feature = feature._replace(most=ROW_TOKEN_IDS)
+            row[name] = feature
+        return row
+
+    @classmethod
+    def planned_fields(cls, data: "RowsConfig") -> dict[str, Any]:
+        """Values of the task's own fields for records that do not exist, for `plan`.
+
+        Args:
+            data: the section `data` of a configuration, whose values stand already.
+        """
+        return {}
+
+    def describe(self) -> str:
+        """What `inspect` says of all records in its first line."""
+        text = f"{self.describe_rows()}, {self.casing.describe()}"
+        text += f", vocabulary of {self.vocabulary_size:,}"
+        if self.segment_aware:
+            text += ", with SegaBERT's positions"
+        return text
+
+    def describe_rows(self) -> str:
+        """What the rows are, in words."""
+        return f"{self.task.replace('_', ' ')} in rows of up to {self.sequence_length}"
+
     @classmethod
     def needed_files(cls) -> tuple[str, ...]:
         """The names of the files that `files` must tell of."""
@@ -107,30 +156,6 @@ class TaskManifest(Manifest):
 
 
 Info = TypeVar("Info", bound=TaskManifest)
-
-
-def row_features(
-    info: TaskManifest, features: Mapping[str, str], below: Mapping[str, int | str]
-) -> dict[str, Stored]:
-    """What each packed row of a task holds.
-
-    Args:
-        info: description of the records.
-        features: the task's own features, and how they are stored.
-        below: of some features what their numbers are below; a name stands for as many numbers as
-            that feature has.
-    """
-    tokens = Stored(
-        token_id_dtype(info.vocabulary_size), most=info.sequence_length, below=info.vocabulary_size
-    )
-    row = {ROW_TOKEN_IDS: tokens, SECOND_START: Stored("int64")}
-    if info.segment_aware:
-        positions = Stored(POSITION_DTYPE, like=ROW_TOKEN_IDS, below=2**31)  # they become int32
-        row |= dict.fromkeys(SEGMENT_POSITIONS, positions)
-    for name, dtype in features.items():
-        one = Stored(dtype, below=below.get(name))
-        row[name] = one._replace(most=ROW_TOKEN_IDS) if one.is_list else one
-    return row
 
 
 class Records(os.PathLike, Generic[Info]):
@@ -254,15 +279,15 @@ class Records(os.PathLike, Generic[Info]):
             self._lines[name] = lines
         return self._lines[name]
 
-    def damage(self, features: Mapping[str, Stored]) -> BadInputError | None:
-        """Which row is damaged, as an error to raise; each row is read for it.
+    def named_damage(self) -> contextlib.AbstractContextManager:
+        """Names the damaged row if TensorFlow, which does not name it, fails to read one."""
+        return named_damage(self.damage)
 
-        Args:
-            features: what each row must hold.
-        """
+    def damage(self) -> BadInputError | None:
+        """The error that names the first damaged row, for which every row is read."""
         return find_damaged_record(
             self._path(self.info.rows_file),
-            features,
+            self.info.stored(),
             num_records=self.info.num_rows,
             info_file=self.info.file_name(),
             lengths=(ROW_TOKEN_IDS, self._all_lengths),

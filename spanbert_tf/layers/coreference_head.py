@@ -4,10 +4,13 @@ B documents, T positions, K spans, C antecedents of each; in `select_spans` C ca
 are in a block.
 """
 
+from collections.abc import Mapping
+
 import keras
 import numpy as np
 from keras import ops
 
+from spanbert_tf.config.coreference import ResolverConfig
 from spanbert_tf.layers.antecedent_scorer import AntecedentScorer, Spans
 from spanbert_tf.layers.mention_scorer import NO_SCORE, MentionScorer
 from spanbert_tf.layers.scoring_network import gather_rows
@@ -22,67 +25,38 @@ class CoreferenceHead(keras.layers.Layer):
     Args:
         hidden_dim: int. Width of the encoder.
         max_segments: int. Rows of the embeddings of the distance in segments.
-        word_boundaries: bool. Whether spans begin and end where words do.
-        depth: int. Passes of the antecedents' scores.
-        max_span_width: int. Positions of a span at most.
-        top_span_ratio: float. Spans that are kept, for each position.
-        max_top_spans: int. Spans that are kept at most.
-        max_antecedents: int. C at most.
-        feature_dim: int. Width of embeddings.
-        ffnn_dim: int. Hidden width of the scoring networks.
-        dropout: float.
+        settings: dict. Values of `ResolverConfig`, whose defaults stand for those that are missing.
     """
 
     def __init__(
         self,
         hidden_dim: int,
         max_segments: int = 3,
-        word_boundaries: bool = False,
-        depth: int = 2,
-        max_span_width: int = 30,
-        top_span_ratio: float = 0.4,
-        max_top_spans: int = 3900,
-        max_antecedents: int = 50,
-        feature_dim: int = 20,
-        ffnn_dim: int = 3000,
-        dropout: float = 0.3,
+        settings: Mapping[str, int | float | bool] | None = None,
         **kwargs,
     ) -> None:
         super().__init__(**kwargs)
-        self._config = {
-            "hidden_dim": hidden_dim,
-            "max_segments": max_segments,
-            "word_boundaries": word_boundaries,
-            "depth": depth,
-            "max_span_width": max_span_width,
-            "top_span_ratio": top_span_ratio,
-            "max_top_spans": max_top_spans,
-            "max_antecedents": max_antecedents,
-            "feature_dim": feature_dim,
-            "ffnn_dim": ffnn_dim,
-            "dropout": dropout,
-        }
-        self.max_span_width = max_span_width
-        self.top_span_ratio = top_span_ratio
-        self.max_top_spans = max_top_spans
+        self.hidden_dim = hidden_dim
+        self.max_segments = max_segments
+        self.settings = settings = ResolverConfig(**settings or {})
         self.mention_scorer = MentionScorer(
             hidden_dim,
-            max_span_width=max_span_width,
-            feature_dim=feature_dim,
-            ffnn_dim=ffnn_dim,
-            dropout=dropout,
-            word_boundaries=word_boundaries,
+            max_span_width=settings.max_span_width,
+            feature_dim=settings.feature_dim,
+            ffnn_dim=settings.ffnn_dim,
+            dropout=settings.dropout,
+            word_boundaries=settings.word_boundaries,
             dtype=self.dtype_policy,
             name="mention_scorer",
         )
         self.antecedent_scorer = AntecedentScorer(
             self.mention_scorer.span_dim,
             max_segments=max_segments,
-            max_antecedents=max_antecedents,
-            depth=depth,
-            feature_dim=feature_dim,
-            ffnn_dim=ffnn_dim,
-            dropout=dropout,
+            max_antecedents=settings.max_antecedents,
+            depth=settings.depth,
+            feature_dim=settings.feature_dim,
+            ffnn_dim=settings.ffnn_dim,
+            dropout=settings.dropout,
             dtype=self.dtype_policy,
             name="antecedent_scorer",
         )
@@ -112,17 +86,17 @@ class CoreferenceHead(keras.layers.Layer):
             states, sentences, features["begins_word"], features["ends_word"], training=training
         )  # [B, T, W]
         batch, length = ops.shape(sentences)[0], ops.shape(sentences)[1]
-        flat = ops.reshape(all_scores, (batch, length * self.max_span_width))
+        flat = ops.reshape(all_scores, (batch, length * self.settings.max_span_width))
         num_positions = ops.sum(ops.cast(sentences >= 0, "int32"), axis=1)  # [B]
         candidates, is_span = select_spans(
             ops.stop_gradient(flat),
             self._span_limit(num_positions),
-            max_span_width=self.max_span_width,
+            max_span_width=self.settings.max_span_width,
             max_spans=self._num_slots(length),
             no_score=NO_SCORE,
         )
-        starts = candidates // self.max_span_width
-        ends = starts + candidates % self.max_span_width
+        starts = candidates // self.settings.max_span_width
+        ends = starts + candidates % self.settings.max_span_width
         mention_scores = ops.where(is_span, gather_rows(flat, candidates), NO_SCORE)
         spans = Spans(
             self.mention_scorer.represent(states, starts, ends, training=training),
@@ -162,23 +136,23 @@ class CoreferenceHead(keras.layers.Layer):
 
     def _span_limit(self, num_positions: keras.KerasTensor) -> keras.KerasTensor:
         """How many spans of documents of so many positions are kept at most, int32."""
-        share = ops.floor(ops.cast(num_positions, "float32") * self.top_span_ratio)
-        return ops.minimum(ops.cast(share, "int32"), self.max_top_spans)
+        share = ops.floor(ops.cast(num_positions, "float32") * self.settings.top_span_ratio)
+        return ops.minimum(ops.cast(share, "int32"), self.settings.max_top_spans)
 
     def _num_slots(self, length: int | keras.KerasTensor) -> int | keras.KerasTensor:
         """K for documents of up to so many positions; at least one, that shapes are not empty."""
         if isinstance(length, int):  # rounded as in `_span_limit`
-            share = int(np.float32(length) * np.float32(self.top_span_ratio))
-            return max(min(share, self.max_top_spans), 1)
+            share = int(np.float32(length) * np.float32(self.settings.top_span_ratio))
+            return max(min(share, self.settings.max_top_spans), 1)
         return ops.maximum(self._span_limit(length), 1)
 
-    @property
-    def settings(self) -> dict[str, int | float | bool]:
-        """The arguments of the constructor, without the width of the encoder."""
-        return {name: value for name, value in self._config.items() if name != "hidden_dim"}
-
     def get_config(self) -> dict:
-        return {**super().get_config(), **self._config}
+        return {
+            **super().get_config(),
+            "hidden_dim": self.hidden_dim,
+            "max_segments": self.max_segments,
+            "settings": self.settings.model_dump(),
+        }
 
 
 def select_spans(

@@ -10,6 +10,7 @@ import keras
 import keras_hub
 from keras import ops
 
+from spanbert_tf.config.coreference import ResolverConfig
 from spanbert_tf.layers.coreference_head import CoreferenceHead
 from spanbert_tf.layers.mention_scorer import NO_SCORE
 from spanbert_tf.models.objective import ObjectiveSums, weights_of
@@ -41,7 +42,7 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
     Args:
         backbone: a `SpanBertBackbone` with absolute positions.
         preprocessor: a `SpanBertCoreferenceResolverPreprocessor`, or `None` for batches of
-            `spanbert_tf.tasks.task.task_dataset`.
+            `spanbert_tf.tasks.lookup.task_dataset`.
         max_segments: int. Segments of a document that are trained at once; the distance in segments
             is clipped to it.
         word_boundaries: bool. Whether spans begin and end where words do; otherwise at any word
@@ -100,24 +101,27 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
                 "A document in segments has no place for SegaBERT's indices; the backbone must "
                 f"have absolute positions. Received: {backbone.position_embeddings!r}"
             )
-        settings = {
-            "max_segments": max_segments,
-            "word_boundaries": word_boundaries,
-            "depth": depth,
-            "max_span_width": max_span_width,
-            "top_span_ratio": top_span_ratio,
-            "max_top_spans": max_top_spans,
-            "max_antecedents": max_antecedents,
-            "feature_dim": feature_dim,
-            "ffnn_dim": ffnn_dim,
-            "dropout": dropout,
-        }
+        settings = ResolverConfig(
+            word_boundaries=word_boundaries,
+            depth=depth,
+            max_span_width=max_span_width,
+            top_span_ratio=top_span_ratio,
+            max_top_spans=max_top_spans,
+            max_antecedents=max_antecedents,
+            feature_dim=feature_dim,
+            ffnn_dim=ffnn_dim,
+            dropout=dropout,
+        )
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = preprocessor
         # Sums of many scores, which are compared: 8 bits are too few digits.
         self.head = CoreferenceHead(
-            backbone.hidden_dim, **settings, dtype="float32", name="coreference_head"
+            backbone.hidden_dim,
+            max_segments,
+            settings.model_dump(),
+            dtype="float32",
+            name="coreference_head",
         )
 
         # === Functional Model ===
@@ -143,7 +147,8 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
         # === Config ===
-        for name, value in settings.items():
+        self.max_segments = max_segments
+        for name, value in settings:
             setattr(self, name, value)
         self.singletons = singletons
 
@@ -255,9 +260,8 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
         return weights_of(y["mention_clusters"][:, 0], sample_weight)
 
     def get_config(self) -> dict:
-        return super().get_config() | {
-            name: getattr(self, name) for name in (*self.head.settings, "singletons")
-        }
+        names = ("max_segments", *ResolverConfig.model_fields, "singletons")
+        return super().get_config() | {name: getattr(self, name) for name in names}
 
 
 def _slice(values: object, some: slice) -> object:

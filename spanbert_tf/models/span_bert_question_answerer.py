@@ -33,7 +33,7 @@ class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
     A question without an answer starts and ends at [CLS], position 0 (SpanBERT, section 4.1). The
     loss of a row is the mean of the two cross-entropies; `compile()` needs no other. With a
     preprocessor `fit` takes questions, passages and answers as texts (see there), without one the
-    batches of `spanbert_tf.tasks.task.task_dataset`.
+    batches of `spanbert_tf.tasks.lookup.task_dataset`.
 
     Args:
         backbone: a `SpanBertBackbone`.

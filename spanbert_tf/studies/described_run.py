@@ -11,18 +11,14 @@ import keras
 import tensorflow as tf
 
 from spanbert_tf.config import FinetuningConfig, PretrainingConfig
-from spanbert_tf.data.batches import PackedRows
 from spanbert_tf.data.manifest import NUM_BLOCKS
 from spanbert_tf.data.records import TaskManifest
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer, SpanBertTokenizer
 from spanbert_tf.pretraining.model import compiled_pretrainer
 from spanbert_tf.studies.compiled_step import undrawn
-from spanbert_tf.tasks.coreference.dataset import parse_documents
-from spanbert_tf.tasks.coreference.records import default_training_segments
 from spanbert_tf.tasks.table import load_task
 from spanbert_tf.tasks.task import Task
-from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 from spanbert_tf.text.vocabulary import SPECIAL_TOKENS
 from spanbert_tf.training.configured_optimizer import add_adapters, compile_task
 
@@ -30,7 +26,6 @@ AnyConfig = PretrainingConfig | FinetuningConfig
 Described = tuple[keras.Model, tuple]  # the model, and what `fit` gives its step
 _VOCABULARY_SIZE = 28_996  # of BERT's cased models
 _NUM_STEPS = 1_000  # of a schedule, which no shape depends on
-_LABELS = {"named_entities": 9, "relation_extraction": 42}  # of CoNLL-2003, of TACRED
 
 
 def described_pretraining(config: PretrainingConfig) -> Described:
@@ -113,72 +108,36 @@ def _check_encoder(encoder: PretrainingConfig, info: TaskManifest) -> None:
 
 def positions_of_row(config: AnyConfig) -> int:
     """Positions of a row of a training batch; of a document, those of all its segments."""
-    data = config.data
-    segments = getattr(data, "max_training_segments", 1)
-    return (segments or default_training_segments(data.sequence_length)) * data.sequence_length
+    if isinstance(config, FinetuningConfig):
+        return config.data.num_positions
+    return config.data.sequence_length
 
 
 def described_records(task: Task, config: FinetuningConfig, size: int) -> TaskManifest:
     """What records for a configuration would say of themselves, with as many labels as usual."""
-    data = config.data.model_dump()
-    glue = GLUE_TASKS.get(data.get("dataset"))
-    count = _LABELS.get(task.name, len(glue.labels) if glue and glue.labels else 2)
-    if glue and glue.is_regression:
-        count = 1
+    manifest_class = task.info_class
     said = {
         "vocabulary_hash": "",
         "vocabulary_size": size,
         "lowercase": False,
         "strip_accents": False,
-        "counts": dict.fromkeys(task.info_class.needed_counts, 1),
+        "counts": dict.fromkeys(manifest_class.needed_counts, 1),
         "files": {},
-        "labels": [f"label {number}" for number in range(count)],
-        "label_counts": [1] * count,
-        "words": "marked",
-        "markers": {},
-        "layout": "tacred",
-        "is_pair": bool(glue and glue.is_pair),
-        "is_regression": bool(glue and glue.is_regression),
-        **data,
-        "max_training_segments": positions_of_row(config) // config.data.sequence_length,
+        **config.data.model_dump(),
+        **manifest_class.planned_fields(config.data),
     }
-    fields = [field.name for field in dataclasses.fields(task.info_class)]
+    fields = [field.name for field in dataclasses.fields(manifest_class)]
     if missing := [name for name in fields if name not in said and name != "version"]:
         raise ConfigurationError(
             f"task {task.name}: plan does not know what records say of {missing[0]}; it plans the "
-            "tasks of this package"
+            "tasks of this package, and those whose manifest has `planned_fields`"
         )
-    return task.info_class(**{name: said[name] for name in fields if name in said})
+    return manifest_class(**{name: said[name] for name in fields if name in said})
 
 
 def task_batch(info: TaskManifest, task: Task, rows: int) -> tuple[Any, Any, Any]:
-    """The widest batch that a task trains on, `(x, y, sample_weight)`, by its own parser."""
-    serialized, number = tf.TensorSpec([rows], tf.string), tf.TensorSpec([], tf.int32)
-    length = width = info.sequence_length
-    segments = mentions = 0
-    if task.name == "coreference":
-        segments = info.max_training_segments
-        width = segments * length
-        mentions = width // 4
-
-        def parse(serialized: tf.Tensor, width: tf.Tensor) -> tuple:
-            keys = tf.zeros([rows], tf.uint64)
-            return parse_documents(info, 0, segments, serialized, width, keys)
-
-    else:
-        packed = PackedRows(info, 0)
-
-        def parse(serialized: tf.Tensor, width: tf.Tensor) -> tuple:
-            return task.parse(packed, serialized, width)
-
-    graph = tf.function(parse, autograph=False).get_concrete_function(serialized, number)
-    x, y = graph.structured_outputs
-
-    def described(one: Any, unknown: int) -> jax.ShapeDtypeStruct:
-        # [B], [B, S] or, of documents, [B, segments, S]
-        shapes = {1: (rows,), 2: (rows, unknown), 3: (rows, segments, length)}
-        return jax.ShapeDtypeStruct(shapes[len(one.shape)], one.dtype.name)
-
-    x = tf.nest.map_structure(lambda one: described(one, width), x)
-    y = tf.nest.map_structure(lambda one: described(one, mentions or width), y)
-    return x, y, jax.ShapeDtypeStruct((rows,), "float32")
+    """The widest batch that a task trains on, `(x, y, sample_weight)`."""
+    specs = (*task.widest_batch(info, rows), tf.TensorSpec([rows], tf.float32))
+    return tf.nest.map_structure(
+        lambda spec: jax.ShapeDtypeStruct(tuple(spec.shape), spec.dtype.name), specs
+    )

@@ -12,6 +12,7 @@ from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.files.outputs import check_resumable
 from spanbert_tf.supervision import one_run
 from spanbert_tf.tasks.finetuning import run_finetuning
+from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.table import load_task
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.job import check_best
@@ -57,7 +58,8 @@ def run_grid(
         )
     check_resumable(output, "runs of a grid", ("learning-rate-*-batch-*",))
     task = load_task(config.task)
-    data, validation_data = task.open(data), task.open(validation_data)
+    data = open_records(data, task)
+    validation_data = open_records(validation_data, task)
     parts = config.training.accumulation_steps
     if odd := [size for size in config.grid.batch_sizes if size % parts]:
         raise ConfigurationError(

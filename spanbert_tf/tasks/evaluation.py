@@ -15,14 +15,9 @@ from spanbert_tf.files.outputs import OutputKind, check_output_file
 from spanbert_tf.files.writing import write_output
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.loading import checked_tokenizer, load_trained
-from spanbert_tf.tasks.report import is_report
-from spanbert_tf.tasks.task import (
-    Predictions,
-    Task,
-    open_records,
-    task_of_preset,
-    task_of_records,
-)
+from spanbert_tf.tasks.lookup import open_records, task_of_preset, task_of_records
+from spanbert_tf.tasks.report import is_report, print_table
+from spanbert_tf.tasks.task import Predictions, Task
 from spanbert_tf.terminal import print_line
 
 _REPORT = OutputKind("a report page", "report.html")
@@ -61,7 +56,7 @@ def run_evaluation(
         task, model = task_of_records(data[0]), None
         if task.baseline is None:
             raise BadInputError(f"{data[0]}: {task.name} has no baseline")
-        sets = [task.open(directory) for directory in data]
+        sets = [open_records(directory, task) for directory in data]
         predict = task.baseline
     else:
         refuse_no_preset(os.fspath(preset))
@@ -94,11 +89,15 @@ def print_scores(
     """Scores predictions for sets of records, of a model or a baseline; `name` is the report's."""
     scores = []
     for records in data:
-        with task.named_damage(records):
+        with records.named_damage():
             outcome = task.outcome(model, records, predict(records))
         scores.append(task.score(outcome))
         print_line(f"{records}: {shown_scores(scores[-1])}")
-        task.details(outcome, table_console())
+        console = table_console()
+        if outcome.note:
+            console.print(outcome.note, markup=False)
+        for table in task.tables(outcome):
+            print_table(console, table)
         if report and records is data[0]:
             write_output(report, task.report(f"{name} on {records}", outcome, scores[-1]))
             print_line(f"{report}: all records of {records}")

@@ -27,6 +27,7 @@ from spanbert_tf.presets.loading import checked_tokenizer, load_preset, load_wit
 from spanbert_tf.presets.writing import check_weights, published_name, write_preset
 from spanbert_tf.supervision import one_run
 from spanbert_tf.tasks.evaluation import check_encoder, check_labelled, check_reads, shown_scores
+from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.table import TASKS, load_task, load_task_config
 from spanbert_tf.tasks.task import Task
 from spanbert_tf.terminal import print_line
@@ -95,8 +96,10 @@ class FinetuningJob(Job):
     ) -> None:
         self._show_next_steps = show_next_steps
         self._task: Task = load_task(config.task)
-        self._data = self._task.open(data)
-        self._validation_data = self._task.open(validation_data) if validation_data else None
+        self._data = open_records(data, self._task)
+        self._validation_data = None
+        if validation_data:
+            self._validation_data = open_records(validation_data, self._task)
         self._info = self._data.info
         if not self._info.num_training_rows:
             raise BadInputError(f"{data}: holds no rows to train on; write records with labels")
@@ -264,7 +267,7 @@ class FinetuningJob(Job):
     def damage(self) -> BadInputError | None:
         """The row that cannot be read, of the records or of the validation data."""
         for records in filter(None, (self._data, self._validation_data)):
-            if found := records.damage(self._task.stored(records.info)):
+            if found := records.damage():
                 return found
         return None
 

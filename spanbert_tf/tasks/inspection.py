@@ -1,52 +1,75 @@
-"""What `inspect` shows of a task's records in words: texts with marked parts, and counts of labels.
+"""What `inspect` shows of records: counts, labels and examples."""
 
-A part that is marked stands between » and «, in colour on a terminal, and its name after it.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 
 from rich.table import Table
-from rich.text import Text
 
 from spanbert_tf.console import DataConsole
-from spanbert_tf.terminal import escape_controls
-from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, is_continuation
-
-_MARKED, _NAME = "bold black on green", "green"
-Part = tuple[int, int, str]  # first character, the one after the last, name
-
-
-def marked_text(text: str, parts: Iterable[Part]) -> Text:
-    """A text with parts of it marked and named; a name may be empty."""
-    marked, end = Text(), 0
-    for start, stop, name in sorted(parts):
-        start = max(start, end)
-        marked.append(escape_controls(text[end:start]))
-        marked.append(f"»{escape_controls(text[start:stop])}«", _MARKED)
-        if name:
-            marked.append(f" {escape_controls(name)}", _NAME)
-        end = stop
-    return marked.append(escape_controls(text[end:]))
+from spanbert_tf.data.records import Records
+from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.tasks.lookup import open_records, records_task_name, task_of_records
+from spanbert_tf.tasks.task import Task
 
 
-def marked_pieces(pieces: Sequence[str], spans: Iterable[Part]) -> Text:
-    """A row as words, as the model reads it; of spans, the last piece is inside."""
-    text, places = "", []
-    for number, piece in enumerate(pieces):
-        if number and not is_continuation(piece):
-            text += " "
-        shown = piece.removeprefix(CONTINUATION_PREFIX)
-        places.append((len(text), len(text) + len(shown)))
-        text += shown
-    return marked_text(
-        text, [(places[first][0], places[last][1], name) for first, last, name in spans]
-    )
+def inspect_records(
+    data: str,
+    config: str,
+    overrides: Sequence[str] = (),
+    *,
+    png: str | None = None,
+    num_examples: int = 3,
+    overwrite: bool = False,
+    console: DataConsole | None = None,
+) -> None:
+    """Prints what the records of a task or for pre-training hold.
+
+    Args:
+        data: directory of the records.
+        config: as for `pretraining.inspection.inspect_records`; a task does not need it.
+        overrides: as well.
+        png: as well.
+        num_examples: number of examples to show.
+        overwrite: as `config`.
+        console: where to print; standard output by default.
+
+    Raises:
+        BadInputError: the records are damaged.
+        ConfigurationError: an option does not apply to the records of a task.
+    """
+    console = console or DataConsole()
+    if records_task_name(data) is None:
+        from spanbert_tf.pretraining import inspection  # no task needs it
+
+        options = {"png": png, "num_examples": num_examples, "overwrite": overwrite}
+        inspection.inspect_records(data, config, overrides, console, **options)
+        return
+    if png or overrides:
+        raise ConfigurationError(
+            f"{data}: holds records of a task, which no masks are drawn for; leave out --png and "
+            "--set"
+        )
+    records = open_records(data)
+    with records.named_damage():
+        print_records(task_of_records(data), records, console, num_examples)
+
+
+def print_records(task: Task, records: Records, console: DataConsole, num_examples: int) -> None:
+    """Prints counts, labels and some examples of a task's records."""
+    console.print(f"{records}: {records.info.describe()}")
+    for name, count in records.info.counts.items():
+        console.print(f"  {name.replace('_', ' ')}: {count:,}")
+    print_label_counts(console, task.label_counts(records), task.label_title)
+    for lines in itertools.islice(task.examples(records), num_examples):
+        console.print()
+        for line in lines:
+            console.print(line, highlight=False)
 
 
 def print_label_counts(
     console: DataConsole, counts: Mapping[str, int], title: str = "label"
 ) -> None:
-    """Prints how many there are of each label of all records, and their share."""
+    """Prints how often each label occurs, and its share; nothing if no label occurs."""
     total = sum(counts.values())
     if not total:
         return

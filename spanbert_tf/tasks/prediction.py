@@ -18,8 +18,8 @@ from spanbert_tf.serving.exporting import Served, export_model
 from spanbert_tf.serving.runtimes import RowExport
 from spanbert_tf.tasks.evaluation import load_task_model
 from spanbert_tf.tasks.fill_mask import FillMask
+from spanbert_tf.tasks.lookup import open_records, task_of_preset, task_of_records
 from spanbert_tf.tasks.pipeline import BATCH_SIZE, TEXT_ALONE, Pipeline, RawInputError
-from spanbert_tf.tasks.task import task_of_preset, task_of_records
 from spanbert_tf.tasks.text_embedding import TextEmbedding
 from spanbert_tf.terminal import is_control, print_line
 
@@ -161,9 +161,9 @@ def run_prediction(
     task = task_of_records(data)
     kind = OutputKind("predictions", task.written_files[0], task.written_files[1:])
     output = check_output(output, kind, overwrite=overwrite)
-    records = task.open(data)
+    records = open_records(data, task)
     task, model = load_task_model(preset, [records], precision)
-    with task.named_damage(records):
+    with records.named_damage():
         predictions = task.predict(model, records, batch_size=batch_size)
         outcome = task.outcome(model, records, predictions)
     write_directory(

@@ -33,11 +33,12 @@ from spanbert_tf.files.contents import checksums
 from spanbert_tf.tasks.coreference.dataset import parse_documents
 from spanbert_tf.tasks.evaluation import run_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
+from spanbert_tf.tasks.inspection import inspect_records
+from spanbert_tf.tasks.lookup import open_records, task_of_records
 from spanbert_tf.tasks.prediction import run_prediction
 from spanbert_tf.tasks.question_answering.answers import answer_questions
 from spanbert_tf.tasks.question_answering.graph import WindowSpans
 from spanbert_tf.tasks.table import load_task_config
-from spanbert_tf.tasks.task import inspect_records, open_records, task_of_records
 from spanbert_tf.training.checkpoint_files import find_damage
 
 LINES = {  # of a task, what its rows were made of

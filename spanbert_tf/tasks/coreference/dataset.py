@@ -12,14 +12,11 @@ import tensorflow as tf
 from spanbert_tf.data.batches import LengthBatches, row_batches
 from spanbert_tf.data.documents import pack_documents
 from spanbert_tf.data.examples import Stored, read_example
-from spanbert_tf.data.manifest import token_id_dtype
 from spanbert_tf.data.records import ROW_TOKEN_IDS, Records
 from spanbert_tf.data.rows import parse_examples
 from spanbert_tf.masking.random_bits import Stream, high_fraction, random_bits, scale
 from spanbert_tf.tasks.coreference.records import (
-    FLAG_DTYPE,
     GENRE,
-    GENRES,
     IS_SPECIAL,
     MENTION_CLUSTERS,
     MENTION_ENDS,
@@ -81,24 +78,6 @@ def _most_mentions(records: Records) -> int:
     return max(len(example[MENTION_STARTS]) for example in examples)
 
 
-def document_features(info: CoreferenceInfo) -> dict[str, Stored]:
-    """What the record of a document holds."""
-    tokens = Stored(token_id_dtype(info.vocabulary_size), below=info.vocabulary_size)
-    flags = Stored(FLAG_DTYPE, like=ROW_TOKEN_IDS)
-    numbers = Stored(NUMBER_DTYPE, like=ROW_TOKEN_IDS, below=2**31)  # they become int32
-    segments = Stored(NUMBER_DTYPE, below=info.sequence_length + 1, adds_up_to=ROW_TOKEN_IDS)
-    mentions = Stored(NUMBER_DTYPE, like=MENTION_STARTS, below=ROW_TOKEN_IDS)
-    return {
-        ROW_TOKEN_IDS: tokens,
-        GENRE: Stored("int64", below=len(GENRES)),
-        IS_SPECIAL: flags,
-        SEGMENT_LENGTHS: segments,
-        **dict.fromkeys((SENTENCES, WORDS, SPEAKERS), numbers),
-        **dict.fromkeys((MENTION_STARTS, MENTION_ENDS), mentions),
-        MENTION_CLUSTERS: mentions._replace(below=2**31),
-    }
-
-
 def parse_documents(
     info: CoreferenceInfo,
     pad_id: int,
@@ -109,7 +88,7 @@ def parse_documents(
     most_mentions: int | None = None,
 ) -> tuple[dict, dict]:
     """Tensors of B documents, padded to a width; with `most_mentions`, of the most in all sizes."""
-    record = parse_examples(serialized, document_features(info), None)
+    record = parse_examples(serialized, info.stored(), None)
     genres = tf.cast(record.pop(GENRE), tf.int32)
     lists = {
         name: tf.RaggedTensor.from_tensor(tf.cast(values, tf.int32), lengths=counts)

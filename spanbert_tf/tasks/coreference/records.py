@@ -5,17 +5,19 @@ words that they were made of. Nothing here needs TensorFlow.
 """
 
 import dataclasses
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Gt, Lt
-from pydantic import Field
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
+from spanbert_tf.config.coreference import ResolverConfig
 from spanbert_tf.config.finetuning import FinetuningConfig, PredictionConfig, RowsConfig
+from spanbert_tf.data.examples import Stored
 from spanbert_tf.data.manifest import NO_SPEAKER as NO_SPEAKER
 from spanbert_tf.data.manifest import SPECIAL_SPEAKER as SPECIAL_SPEAKER
-from spanbert_tf.data.records import TaskManifest
-from spanbert_tf.validation import BelowOne, PositiveInt, Section
+from spanbert_tf.data.manifest import token_id_dtype
+from spanbert_tf.data.records import ROW_TOKEN_IDS, TaskManifest
+from spanbert_tf.validation import PositiveInt
 
 DOCUMENTS_FILE = "documents.jsonl"
 Span = tuple[int, int]  # first and last word, inclusive
@@ -47,32 +49,15 @@ class DocumentDataConfig(RowsConfig):
     sequence_length: PositiveInt = 384
     max_training_segments: PositiveInt | None = None
 
+    @property
+    def num_training_segments(self) -> int:
+        """`max_training_segments`, or the number of the original."""
+        return self.max_training_segments or default_training_segments(self.sequence_length)
 
-class ResolverConfig(Section):
-    """The resolver over the encoder (original `experiments.conf`).
-
-    Attributes:
-        word_boundaries: whether spans begin and end where words do; false: at any word piece.
-        depth: passes of the antecedents' scores; 2 refines the vectors of spans once.
-        max_span_width: pieces of a span at most.
-        top_span_ratio: spans that are kept, for each position of the document; [CLS] and [SEP]
-            count.
-        max_top_spans: spans that are kept at most.
-        max_antecedents: antecedents of a span that the network scores.
-        feature_dim: width of the embeddings of widths, distances, speakers and genres.
-        ffnn_dim: hidden width of the scoring networks.
-        dropout: rate in the task's own layers.
-    """
-
-    word_boundaries: bool = False
-    depth: PositiveInt = 2
-    max_span_width: PositiveInt = 30
-    top_span_ratio: Annotated[float, Field(gt=0, le=1)] = 0.4
-    max_top_spans: PositiveInt = 3900
-    max_antecedents: PositiveInt = 50
-    feature_dim: PositiveInt = 20
-    ffnn_dim: PositiveInt = 3000
-    dropout: BelowOne = 0.3
+    @property
+    def num_positions(self) -> int:
+        """Those of all segments that are trained at once."""
+        return self.num_training_segments * self.sequence_length
 
 
 class ClusterConfig(PredictionConfig):
@@ -127,6 +112,38 @@ class CoreferenceInfo(TaskManifest):
     needed_counts: ClassVar[tuple[str, ...]] = ("rows", "tokens", "segments")
 
     max_training_segments: Annotated[int, Gt(0), Lt(2**31)]
+
+    def stored(self) -> dict[str, Stored]:
+        """The features of a document. It has no packed row, but positions of all its segments."""
+        flags = Stored(FLAG_DTYPE, like=ROW_TOKEN_IDS)
+        numbers = Stored(NUMBER_DTYPE, like=ROW_TOKEN_IDS, below=2**31)  # read as int32
+        mentions = Stored(NUMBER_DTYPE, like=MENTION_STARTS, below=ROW_TOKEN_IDS)
+        return {
+            ROW_TOKEN_IDS: Stored(token_id_dtype(self.vocabulary_size), below=self.vocabulary_size),
+            GENRE: Stored("int64", below=len(GENRES)),
+            IS_SPECIAL: flags,
+            SEGMENT_LENGTHS: Stored(
+                NUMBER_DTYPE, below=self.sequence_length + 1, adds_up_to=ROW_TOKEN_IDS
+            ),
+            SENTENCES: numbers,
+            WORDS: numbers,
+            SPEAKERS: numbers,
+            MENTION_STARTS: mentions,
+            MENTION_ENDS: mentions,
+            MENTION_CLUSTERS: mentions._replace(below=2**31),
+        }
+
+    @classmethod
+    def planned_fields(cls, data: DocumentDataConfig) -> dict[str, Any]:
+        """As many segments at once as the configuration says, or as the original trains."""
+        return {"max_training_segments": data.num_training_segments}
+
+    def describe_rows(self) -> str:
+        """With the number of segments that are trained at once."""
+        return (
+            f"coreference in segments of up to {self.sequence_length}, "
+            f"{self.max_training_segments} trained at once"
+        )
 
     @property
     def shipped_config(self) -> str:

@@ -1,14 +1,12 @@
 """Coreference resolution as a `Task`. B documents, K spans."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.console import DataConsole
-from spanbert_tf.data.examples import Stored
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import (
@@ -18,7 +16,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.tasks.coreference.dataset import coreference_dataset, document_features
+from spanbert_tf.tasks.coreference.dataset import coreference_dataset, parse_documents
 from spanbert_tf.tasks.coreference.files import WRITTEN_FILES, as_text, write_predictions
 from spanbert_tf.tasks.coreference.graph import (
     NO_CLUSTER,
@@ -37,7 +35,7 @@ from spanbert_tf.tasks.coreference.records import (
 from spanbert_tf.tasks.coreference.report import report_page, tables
 from spanbert_tf.tasks.pipeline import string_tensor
 from spanbert_tf.tasks.report import Table
-from spanbert_tf.tasks.task import Outcome, Task
+from spanbert_tf.tasks.task import Outcome, Task, parsed_specs
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.training.checkpoints import Best
 
@@ -128,10 +126,6 @@ class Coreference(Task):
         """Batches of whole documents; for training, of random runs of their segments."""
         return coreference_dataset(records, **options)
 
-    def stored(self, info: CoreferenceInfo) -> Mapping[str, Stored]:
-        """Of a document."""
-        return document_features(info)
-
     def predict_batch(
         self, model: SpanBertCoreferenceResolver, x: dict, outputs: dict[str, tf.Tensor]
     ) -> LinkedSpans:
@@ -171,24 +165,33 @@ class Coreference(Task):
         """The official metrics, and the links by what is linked."""
         return tables(outcome)
 
+    def widest_batch(self, info: CoreferenceInfo, batch_size: int) -> tuple[Any, Any]:
+        """Documents of as many segments as are trained at once, with a mention in 4 positions."""
+        num_segments = info.max_training_segments
+        num_positions = num_segments * info.sequence_length
+
+        def parse(serialized: tf.Tensor, width: tf.Tensor) -> tuple[dict, dict]:
+            keys = tf.zeros([batch_size], tf.uint64)
+            return parse_documents(info, 0, num_segments, serialized, width, keys)
+
+        x, y = parsed_specs(parse, batch_size)
+        shapes = {
+            1: [batch_size],
+            2: [batch_size, num_positions],
+            3: [batch_size, num_segments, info.sequence_length],
+        }
+        x = {name: tf.TensorSpec(shapes[spec.shape.rank], spec.dtype) for name, spec in x.items()}
+        of_mentions = [batch_size, num_positions // 4]
+        return x, {name: tf.TensorSpec(of_mentions, spec.dtype) for name, spec in y.items()}
+
+    def examples(self, records: Records) -> Iterator[list[str]]:
+        """Documents with their mentions in brackets."""
+        for line in records.lines(DOCUMENTS_FILE):
+            yield as_text(line, _gold_clusters(line)).removesuffix("\n").split("\n")
+
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
         """A page of all documents, gold clusters beside predicted ones."""
         return report_page(title, outcome, scores)
-
-    def describe(self, info: CoreferenceInfo) -> str:
-        """What `inspect` says of all records."""
-        return (
-            f"coreference in segments of up to {info.sequence_length}, "
-            f"{info.max_training_segments} trained at once, {info.casing.describe()}, vocabulary "
-            f"of {info.vocabulary_size:,}"
-        )
-
-    def show_examples(self, records: Records, console: DataConsole, num_examples: int) -> None:
-        """Prints some documents with their mentions in brackets."""
-        for line in records.lines(DOCUMENTS_FILE)[:num_examples]:
-            console.print()
-            for shown in as_text(line, _gold_clusters(line)).removesuffix("\n").split("\n"):
-                console.print(shown, highlight=False)
 
 
 def _gold_clusters(line: dict) -> Clusters:

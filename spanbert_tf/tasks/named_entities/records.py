@@ -5,12 +5,13 @@ further rows. `sentences.jsonl` tells what they were made of. Nothing here needs
 """
 
 import dataclasses
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Len
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
-from spanbert_tf.config.finetuning import FinetuningConfig, PredictionConfig
+from spanbert_tf.config.finetuning import FinetuningConfig, PredictionConfig, RowsConfig
+from spanbert_tf.data.examples import Stored
 from spanbert_tf.data.manifest import Count
 from spanbert_tf.data.records import TaskManifest
 
@@ -18,6 +19,7 @@ SENTENCES_FILE = "sentences.jsonl"
 # Feature of a row: for each position the number of its label + 1, or 0 where it has none.
 LABELS, LABEL_DTYPE = "labels", "uint16"
 
+_CONLL_2003_LABELS = 9
 OUTSIDE = "O"  # of an entity
 BEGIN, INSIDE = "B-", "I-"
 
@@ -85,6 +87,16 @@ class NamedEntitiesInfo(TaskManifest):
     labels: Annotated[list[str], Len(1, 2**15)]
     words: Literal["marked", "tokenizer"]
     label_counts: list[Count]
+
+    def features(self) -> dict[str, Stored]:
+        """For each position the number of its label + 1, or 0 where it has none."""
+        return {LABELS: Stored(LABEL_DTYPE, below=len(self.labels) + 1)}
+
+    @classmethod
+    def planned_fields(cls, data: RowsConfig) -> dict[str, Any]:
+        """As many labels as CoNLL-2003 has."""
+        labels = [f"label {number}" for number in range(_CONLL_2003_LABELS)]
+        return {"labels": labels, "words": "marked", "label_counts": [1] * len(labels)}
 
     def fault(self) -> str | None:
         """As of all records; and counts of other labels than there are."""

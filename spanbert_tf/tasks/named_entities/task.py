@@ -1,6 +1,5 @@
 """Named entities as a `Task`. B rows, S positions, N texts."""
 
-import collections
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 from rich.text import Text
 
-from spanbert_tf.console import DataConsole
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.text_files import write_json_lines
@@ -21,7 +19,8 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.tasks.inspection import marked_pieces, print_label_counts
+from spanbert_tf.tasks.label_task import LabelTask
+from spanbert_tf.tasks.marked_text import marked_pieces
 from spanbert_tf.tasks.named_entities.graph import (
     EntityDecoder,
     FindEntities,
@@ -39,8 +38,6 @@ from spanbert_tf.tasks.named_entities.metrics import (
 from spanbert_tf.tasks.named_entities.records import (
     BEGIN,
     INSIDE,
-    LABEL_DTYPE,
-    LABELS,
     OUTSIDE,
     SENTENCES_FILE,
     NamedEntitiesConfig,
@@ -55,7 +52,7 @@ from spanbert_tf.tasks.report import (
     marked_parts,
     render_page,
 )
-from spanbert_tf.tasks.task import Outcome, Task, renumbered
+from spanbert_tf.tasks.task import Outcome
 from spanbert_tf.terminal import print_line
 
 _PIPELINE_NAMES = {  # of an entity: ours and those of the pipeline
@@ -82,7 +79,7 @@ class PieceLabels(NamedTuple):
     scores: np.ndarray  # their probabilities, float32 [pieces]
 
 
-class NamedEntities(Task):
+class NamedEntities(LabelTask):
     """Texts → their entities. Predictions are `PieceLabels`, what is right labels of words."""
 
     name = "named_entities"
@@ -90,14 +87,11 @@ class NamedEntities(Task):
     config_class = NamedEntitiesConfig
     info_class = NamedEntitiesInfo
     written_files = ("entities.jsonl", "predictions.conll")
-    features: Mapping[str, str] = {LABELS: LABEL_DTYPE}  # numbers, as `y` int32 [B, S]
+    lines_file = SENTENCES_FILE
     first_label = 1
+    label_title = "label of a word"
     readme = os.path.join(os.path.dirname(__file__), "readme.md")
     example: Mapping[str, Any] = {"text": "Ann lives in New York."}
-
-    def bounds(self, info: NamedEntitiesInfo) -> Mapping[str, int | str]:
-        """0 is none of the labels that have a name."""
-        return {LABELS: len(info.labels) + 1}
 
     def signatures(self, model: SpanBertTokenClassifier, top_k: int) -> Signatures:
         """One, which returns all entities."""
@@ -161,10 +155,6 @@ class NamedEntities(Task):
         model.begin_at_shares(info.label_counts)
         return model
 
-    def targets(self, model: SpanBertTokenClassifier, records: Records, y: tf.Tensor) -> tf.Tensor:
-        """By name; labels that the model does not know are no targets."""
-        return renumbered(y, records.info.labels, model.labels)
-
     def predict_batch(
         self, model: SpanBertTokenClassifier, x: dict, outputs: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -219,17 +209,12 @@ class NamedEntities(Task):
         confusions = confusion_table(*confused_types(gold, found), labels, [*labels, OTHER_BORDERS])
         return [class_table("entities by type", scores), confusions]
 
-    def show_labels(self, records: Records, console: DataConsole) -> None:
-        """Of all words."""
-        sentences = records.lines(SENTENCES_FILE)
-        found = collections.Counter(
-            label for sentence in sentences for label in sentence["labels"] or ()
-        )
-        labels = {label: found[label] for label in records.info.labels}
-        print_label_counts(console, labels, "label of a word")
+    def gold_labels(self, line: SentenceLine) -> Sequence[str]:
+        """The labels of the words."""
+        return line["labels"] or []
 
     def row_in_words(
-        self, records: Records, number: int, pieces: Sequence[str], labels: np.ndarray
+        self, records: Records, index: int, pieces: Sequence[str], labels: np.ndarray
     ) -> Iterator[Text]:
         """The sentence with its entities."""
         names = [records.info.labels[label] if label >= 0 else None for label in labels]

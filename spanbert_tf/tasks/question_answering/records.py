@@ -12,7 +12,8 @@ from annotated_types import Ge, Gt, Lt
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.config.finetuning import FinetuningConfig, PredictionConfig, RowsConfig
-from spanbert_tf.data.records import TaskManifest
+from spanbert_tf.data.examples import Stored
+from spanbert_tf.data.records import ROW_TOKEN_IDS, TaskManifest
 from spanbert_tf.validation import PositiveInt
 
 WINDOWS_FILE, QUESTIONS_FILE, CONTEXTS_FILE = (
@@ -119,6 +120,27 @@ class QuestionAnsweringInfo(TaskManifest):
     stride: Annotated[int, Gt(0), Lt(2**31)]
     question_first: bool
     has_unanswerable: bool
+
+    def features(self) -> dict[str, Stored]:
+        """The number of the question, positions in the row, and lists with a number for a token."""
+        position = Stored("int64", below=ROW_TOKEN_IDS)
+        return {
+            QUESTION_INDEX: Stored("int64", below=self.counts["questions"]),
+            PASSAGE_START: position,
+            START_POSITION: position,
+            END_POSITION: position,
+            OFFSET_STARTS: Stored(OFFSET_DTYPE),
+            OFFSET_ENDS: Stored(OFFSET_DTYPE),
+            HAS_MOST_CONTEXT: Stored(FLAG_DTYPE),
+        }
+
+    def describe_rows(self) -> str:
+        """With the order of question and passage."""
+        text = f"questions in rows of up to {self.sequence_length}, stride {self.stride}, "
+        text += "question first" if self.question_first else "passage first"
+        if self.has_unanswerable:
+            text += ", some without an answer"
+        return text
 
     @property
     def shipped_config(self) -> str:

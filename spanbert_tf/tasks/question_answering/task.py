@@ -4,15 +4,15 @@ import collections
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from rich.text import Text
 
-from spanbert_tf.console import DataConsole
 from spanbert_tf.data.batches import PackedRows
-from spanbert_tf.data.records import ROW_TOKEN_IDS, Records
+from spanbert_tf.data.records import Records
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import (
@@ -22,7 +22,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.tasks.inspection import marked_pieces
+from spanbert_tf.tasks.marked_text import marked_pieces, pieces_of_row
 from spanbert_tf.tasks.pipeline import best_of, text_specs
 from spanbert_tf.tasks.question_answering.answers import (
     AnsweredQuestion,
@@ -39,9 +39,7 @@ from spanbert_tf.tasks.question_answering.metrics import (
 from spanbert_tf.tasks.question_answering.records import (
     CONTEXTS_FILE,
     END_POSITION,
-    FLAG_DTYPE,
     HAS_MOST_CONTEXT,
-    OFFSET_DTYPE,
     OFFSET_ENDS,
     OFFSET_STARTS,
     PASSAGE_START,
@@ -52,7 +50,7 @@ from spanbert_tf.tasks.question_answering.records import (
     QuestionAnsweringInfo,
 )
 from spanbert_tf.tasks.report import Table, confusion_table, marked_parts, render_page
-from spanbert_tf.tasks.task import Outcome, Task, pieces_of_row
+from spanbert_tf.tasks.task import Outcome, Task
 
 _PASSAGE_LISTS = (OFFSET_STARTS, OFFSET_ENDS, HAS_MOST_CONTEXT)
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
@@ -71,15 +69,6 @@ class QuestionAnswering(Task):
     config_class = QuestionAnsweringConfig
     info_class = QuestionAnsweringInfo
     written_files = ("predictions.json", "nbest_predictions.json", "null_odds.json")
-    features: Mapping[str, str] = {
-        QUESTION_INDEX: "int64",
-        PASSAGE_START: "int64",
-        START_POSITION: "int64",
-        END_POSITION: "int64",
-        OFFSET_STARTS: OFFSET_DTYPE,
-        OFFSET_ENDS: OFFSET_DTYPE,
-        HAS_MOST_CONTEXT: FLAG_DTYPE,
-    }
     fields = ("question", "context")
     readme = os.path.join(os.path.dirname(__file__), "readme.md")
     example: Mapping[str, Any] = {
@@ -162,7 +151,7 @@ class QuestionAnswering(Task):
         `has_most_context`, int32 [B, S]. `y` has `start_positions` and `end_positions`, int32 [B],
         0 where there is no answer.
         """
-        x, found = rows.parse(serialized, width, self.features, self.bounds(rows.info))
+        x, found = rows.parse(serialized, width)
         x["question_index"] = found[QUESTION_INDEX]
         x["passage_start"] = found[PASSAGE_START]
         in_passage = tf.range(width)[tf.newaxis] - x["passage_start"][:, tf.newaxis]  # [B, S]
@@ -171,11 +160,6 @@ class QuestionAnswering(Task):
             x[name] = tf.where(in_passage >= 0, shifted, 0)
         starts, ends = found[START_POSITION], found[END_POSITION]
         return x, {"start_positions": starts, "end_positions": ends}
-
-    def bounds(self, info: QuestionAnsweringInfo) -> Mapping[str, int | str]:
-        """Questions are numbered, and answers lie in the row."""
-        positions = dict.fromkeys((PASSAGE_START, START_POSITION, END_POSITION), ROW_TOKEN_IDS)
-        return {QUESTION_INDEX: info.counts["questions"], **positions}
 
     def predict_batch(
         self, model: SpanBertQuestionAnswerer, x: dict, outputs: dict[str, tf.Tensor]
@@ -262,29 +246,21 @@ class QuestionAnswering(Task):
         each = score_each(outcome.gold, outcome.predicted)
         return [_by_opening(outcome.gold, each), _by_answer(outcome, each)]
 
-    def describe(self, info: QuestionAnsweringInfo) -> str:
-        """What `inspect` says of all records."""
-        order = "question first" if info.question_first else "passage first"
-        return (
-            f"questions in rows of up to {info.sequence_length}, stride {info.stride}, "
-            f"{order}, {info.casing.describe()}, vocabulary of {info.vocabulary_size:,}"
-            + ", some without an answer" * info.has_unanswerable
-            + ", with SegaBERT's positions" * info.segment_aware
-        )
-
-    def show_examples(self, records: Records, console: DataConsole, num_examples: int) -> None:
-        """Prints some windows as the model reads them, with their answers."""
+    def examples(self, records: Records) -> Iterator[list[str | Text]]:
+        """Windows as the model reads them, with their questions and answers."""
         questions = records.lines(QUESTIONS_FILE)
         rows = self.dataset(records, batch_size=1, training=False)
-        for x, y in rows.take(num_examples).as_numpy_iterator():
+        for x, y in rows.as_numpy_iterator():
             question = questions[int(x["question_index"][0])]
             golds = ", ".join(dict.fromkeys(question["gold_texts"])) or "none"
-            console.print()
-            console.print(f"{question['id']}: {question['question']}")
-            console.print(f"gold answers: {golds}")
-            first, last = (int(y[name][0]) for name in ("start_positions", "end_positions"))
-            answers = [(first, last, "")] if first else []  # 0: none in this window
-            console.print(marked_pieces(pieces_of_row(x, records.vocabulary), answers))
+            start = int(y["start_positions"][0])
+            end = int(y["end_positions"][0])
+            answers = [(start, end, "")] if start else []  # 0: no answer in this window
+            yield [
+                f"{question['id']}: {question['question']}",
+                f"gold answers: {golds}",
+                marked_pieces(pieces_of_row(x, records.vocabulary), answers),
+            ]
 
 
 def _by_opening(questions: Sequence[dict], each: Sequence[Mapping[str, float]]) -> Table:

@@ -65,7 +65,7 @@ class ClassifyRelations(tf.Module):
             "segment_ids": tf.zeros_like(token_ids),
             "padding_mask": tf.ones_like(rows).to_tensor(shape=shape),
         }
-        probabilities = relation_probabilities(self._model(x, training=False))
+        probabilities = tf.nn.softmax(tf.cast(self._model(x, training=False), tf.float32))
         best, numbers = tf.math.top_k(probabilities, self._top_k)
         return {
             "labels": tf.where(is_marked, tf.gather(self._labels, numbers), ""),
@@ -82,8 +82,3 @@ def _are_places(texts: tf.Tensor, subject: tf.Tensor, object: tf.Tensor) -> tf.T
     ]
     are_apart = (subject[:, 1] <= object[:, 0]) | (object[:, 1] <= subject[:, 0])
     return are_in[0] & are_in[1] & are_apart
-
-
-def relation_probabilities(outputs: tf.Tensor) -> tf.Tensor:
-    """Of packed rows, float32 [N, relations]."""
-    return tf.nn.softmax(tf.cast(outputs, tf.float32))

@@ -5,18 +5,20 @@ here needs TensorFlow.
 """
 
 import dataclasses
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Len
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.config.finetuning import FinetuningConfig, RowsConfig
+from spanbert_tf.data.examples import Stored
 from spanbert_tf.data.records import TaskManifest
 from spanbert_tf.text.vocabulary import EntityMode
 from spanbert_tf.validation import PositiveInt
 
 EXAMPLES_FILE = "examples.jsonl"
 LABEL = "label"  # int64 of a row: number of its relation + 1, or 0 where training has none such
+_TACRED_RELATIONS = 42
 Place = Annotated[list[int], Len(2, 2)]  # first character, and the one after the last
 
 
@@ -74,6 +76,16 @@ class RelationExtractionInfo(TaskManifest):
     markers: dict[str, str]
     entities: EntityMode
     layout: Literal["tacred", "semeval2010"]
+
+    def features(self) -> dict[str, Stored]:
+        """The number of the relation + 1, or 0 where the training set has no such relation."""
+        return {LABEL: Stored("int64", below=len(self.labels) + 1)}
+
+    @classmethod
+    def planned_fields(cls, data: RelationDataConfig) -> dict[str, Any]:
+        """As many relations as TACRED has."""
+        labels = [f"label {number}" for number in range(_TACRED_RELATIONS)]
+        return {"labels": labels, "markers": {}, "layout": "tacred"}
 
     @property
     def shipped_config(self) -> str:

@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 from rich.text import Text
 
-from spanbert_tf.console import DataConsole
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.text_files import write_json_lines
@@ -21,13 +20,13 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.tasks.inspection import marked_pieces, marked_text, print_label_counts
+from spanbert_tf.tasks.label_task import LabelTask
+from spanbert_tf.tasks.marked_text import marked_pieces, marked_text
 from spanbert_tf.tasks.pipeline import best_of, text_specs, without_padding
-from spanbert_tf.tasks.relation_extraction.graph import ClassifyRelations, relation_probabilities
+from spanbert_tf.tasks.relation_extraction.graph import ClassifyRelations
 from spanbert_tf.tasks.relation_extraction.metrics import score_semeval2010, score_tacred
 from spanbert_tf.tasks.relation_extraction.records import (
     EXAMPLES_FILE,
-    LABEL,
     ExampleLine,
     RelationExtractionConfig,
     RelationExtractionInfo,
@@ -36,14 +35,11 @@ from spanbert_tf.tasks.relation_extraction.rows import marked_text_of
 from spanbert_tf.tasks.report import (
     SHOWN_CONFUSIONS,
     ClassScores,
-    Table,
     class_scores,
-    class_table,
-    confusion_table,
     marked_parts,
     render_page,
 )
-from spanbert_tf.tasks.task import Outcome, Task
+from spanbert_tf.tasks.task import Outcome
 from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX
 
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
@@ -51,7 +47,7 @@ _NOTES = ("subject", "object", "subject and object")
 _MARKS = {"gold": "subject", "model": "object", "both": "object", "overlap": "object"}
 
 
-class RelationExtraction(Task):
+class RelationExtraction(LabelTask):
     """Texts with two entities → the relation of the one to the other.
 
     Predictions are the probabilities of all relations, float32 [relations] each.
@@ -62,8 +58,11 @@ class RelationExtraction(Task):
     config_class = RelationExtractionConfig
     info_class = RelationExtractionInfo
     written_files = ("answers.txt", "probabilities.jsonl")
-    features: Mapping[str, str] = {LABEL: "int64"}  # its number, as `y` int32 [B]
+    lines_file = EXAMPLES_FILE
+    label_key = "relation"
     first_label = 1
+    label_title = "relation"
+    table_title = "examples by relation"
     fields = ("text", "subject", "object")
     readme = os.path.join(os.path.dirname(__file__), "readme.md")
     example: Mapping[str, Any] = {
@@ -74,22 +73,12 @@ class RelationExtraction(Task):
         "object_type": "CITY",
     }
 
-    def bounds(self, info: RelationExtractionInfo) -> Mapping[str, int | str]:
-        """0 is none of the relations that have a name."""
-        return {LABEL: len(info.labels) + 1}
-
     def signatures(self, model: SpanBertRelationClassifier, top_k: int) -> Signatures:
         """One, which takes the places of both entities, and their types."""
         text, *types = text_specs("text", "subject_type", "object_type")
         places = [tf.TensorSpec([None, 2], tf.int32, name=name) for name in ("subject", "object")]
         function = ClassifyRelations(model, top_k).classify
         return {"serving_default": (function, [text, *places, *types])}
-
-    def of_rows(
-        self, model: SpanBertRelationClassifier, x: dict[str, tf.Tensor], top_k: int
-    ) -> dict[str, tf.Tensor]:
-        """Probabilities of all relations."""
-        return {"probabilities": relation_probabilities(model(x, training=False))}
 
     def readme_values(self, model: SpanBertRelationClassifier) -> dict[str, Any]:
         """With the word pieces of the example and the markers of its entities as a text."""
@@ -150,36 +139,19 @@ class RelationExtraction(Task):
         )
         return self.model_class(backbone, info.labels, preprocessor, dropout=backbone.dropout)
 
-    def predict_batch(
-        self, model: SpanBertRelationClassifier, x: dict, outputs: tf.Tensor
-    ) -> tf.Tensor:
-        """Probabilities of the relations, float32 [B, relations]."""
-        return relation_probabilities(outputs)
-
-    def outcome(
-        self, model: SpanBertRelationClassifier, records: Records, predictions: Sequence[np.ndarray]
-    ) -> Outcome:
-        """Names of the relations."""
-        gold = [example["relation"] for example in records.lines(EXAMPLES_FILE)]
-        predicted = [model.labels[row.argmax()] for row in predictions]
-        return Outcome(model, records, predictions, gold, predicted, predicted)
-
     def score(self, outcome: Outcome) -> dict[str, float]:
         """The official scores of the layout."""
         return _all_scores(outcome)[0]
 
-    def show_labels(self, records: Records, console: DataConsole) -> None:
-        """Of all examples; those that the training set does not have come last."""
-        examples = records.lines(EXAMPLES_FILE)
-        found = collections.Counter(filter(None, (line["relation"] for line in examples)))
-        counts = {label: found[label] for label in records.info.labels}
-        print_label_counts(console, {**counts, **found}, "relation")
+    def class_scores(self, outcome: Outcome) -> ClassScores:
+        """The scores of each relation, by the rules of the layout."""
+        return _all_scores(outcome)[1]
 
     def row_in_words(
-        self, records: Records, number: int, pieces: Sequence[str], labels: np.ndarray
+        self, records: Records, index: int, pieces: Sequence[str], labels: np.ndarray
     ) -> Iterator[str | Text]:
         """The sentence with its two entities, the relation, and what the model reads."""
-        line = records.lines(EXAMPLES_FILE)[number]
+        line = records.lines(EXAMPLES_FILE)[index]
         parts = [
             (*line[role], f"{role} {line[f'{role}_type']}".strip())
             for role in ("subject", "object")
@@ -188,12 +160,6 @@ class RelationExtraction(Task):
         yield f"  relation: {line['relation'] or 'not known'}"
         names = {piece: f"[{name}]" for name, piece in records.info.markers.items()}
         yield Text("  row: ").append(marked_pieces([names.get(p, p) for p in pieces], ()))
-
-    def tables(self, outcome: Outcome) -> list[Table]:
-        """The relations, and what is confused."""
-        labels = list(dict.fromkeys([*outcome.model.labels, *outcome.gold]))
-        scores = class_table("examples by relation", _all_scores(outcome)[1])
-        return [scores, confusion_table(outcome.gold, outcome.predicted, labels)]
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
         """A page of all examples; it filters by the most frequent confusions."""

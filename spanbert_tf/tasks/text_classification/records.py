@@ -5,13 +5,14 @@
 """
 
 import dataclasses
-from typing import Annotated, ClassVar, Literal, NotRequired
+from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
 from annotated_types import Ge, MinLen
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.config.finetuning import FinetuningConfig, RowsConfig
 from spanbert_tf.config.settings import shipped_names
+from spanbert_tf.data.examples import Stored
 from spanbert_tf.data.records import TaskManifest
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 from spanbert_tf.validation import PositiveInt, Section
@@ -106,6 +107,29 @@ class TextClassificationInfo(TaskManifest):
         if self.is_regression and len(self.labels) != 1:
             return "labels: a regression has one"
         return super().fault()
+
+    def features(self) -> dict[str, Stored]:
+        """The number of the class, or the number itself; 0 where the text has no label."""
+        if self.is_regression:
+            return {LABEL: Stored("float32")}
+        return {LABEL: Stored("int64", below=len(self.labels))}
+
+    @classmethod
+    def planned_fields(cls, data: ClassificationDataConfig) -> dict[str, Any]:
+        """As many classes as the GLUE task has, or two."""
+        labels = ["label 0", "label 1"]
+        is_pair = is_regression = False
+        if data.dataset is not None:
+            facts = GLUE_TASKS[data.dataset]
+            labels = [f"label {number}" for number in range(len(facts.labels) or 1)]
+            is_pair = facts.is_pair
+            is_regression = facts.is_regression
+        return {
+            "labels": labels,
+            "label_counts": [1] * len(labels),
+            "is_pair": is_pair,
+            "is_regression": is_regression,
+        }
 
     @property
     def shipped_config(self) -> str:

@@ -1,5 +1,6 @@
 """Classification of texts and pairs of texts as a `Task`. B rows, C classes."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -10,10 +11,7 @@ import numpy as np
 import tensorflow as tf
 from rich.text import Text
 
-from spanbert_tf.console import DataConsole
-from spanbert_tf.data.batches import PackedRows
-from spanbert_tf.data.examples import Stored
-from spanbert_tf.data.records import Records, row_features
+from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.preset_files import golden_digest
 from spanbert_tf.files.text_files import write_json_lines
@@ -26,16 +24,14 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.presets.writing import published_name
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.tasks.inspection import marked_pieces, print_label_counts
+from spanbert_tf.tasks.label_task import PREDICTIONS_FILE, LabelTask, known_labels
+from spanbert_tf.tasks.marked_text import marked_pieces
 from spanbert_tf.tasks.pipeline import best_of, clean_texts, text_specs
 from spanbert_tf.tasks.report import (
     Table,
-    class_scores,
-    class_table,
-    confusion_table,
     render_page,
 )
-from spanbert_tf.tasks.task import Outcome, Task, renumbered
+from spanbert_tf.tasks.task import Outcome
 from spanbert_tf.tasks.text_classification.glue import (
     EVALUATION_FILE,
     GLUE_TASKS,
@@ -50,7 +46,6 @@ from spanbert_tf.tasks.text_classification.metrics import (
 )
 from spanbert_tf.tasks.text_classification.records import (
     EXAMPLES_FILE,
-    LABEL,
     ExampleLine,
     TextClassificationConfig,
     TextClassificationInfo,
@@ -63,7 +58,6 @@ _PAIRS = ("single texts", "pairs of texts")
 _PAIR_ADVICE = ("without --text-pair-column", "with --text-pair-column, or of pairs")
 _NUMBERS = ("texts with classes as labels", "texts with numbers as labels")
 _NUMBER_ADVICE = ("without --regression", "with --regression")
-PREDICTIONS_FILE = "predictions.jsonl"
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _SURE = 0.9
 _FAR = 1.0  # of a regression; a fifth of the range of STS-B
@@ -71,14 +65,16 @@ _CLASS_FILTERS = {"sure": f"errors with a {{}} over {_SURE:.0%}"}
 _NUMBER_FILTERS = {"errors": f"off by {_FAR:g} or more", "right": "nearer than that"}
 
 
-class TextClassification(Task):
+class TextClassification(LabelTask):
     """Texts, or pairs of texts → a class of each, or a number.
 
     Predictions are float32 [C] each: probabilities, or of a regression its number.
     """
 
     name = "text_classification"
-    best = None  # by the data set
+    best = None  # depends on the data set
+    lines_file = EXAMPLES_FILE
+    label_title = "class"
     pooler_advice = "; classifier.pooling=mean or cls does without it"
     model_class = SpanBertTextClassifier
     config_class = TextClassificationConfig
@@ -97,24 +93,56 @@ class TextClassification(Task):
         return text_names(model.preprocessor.is_pair)
 
     def signatures(self, model: SpanBertTextClassifier, top_k: int) -> Signatures:
-        """One, which tells all classes."""
+        """As of all label tasks; a regression returns the number of each text."""
+        if not model.is_regression:
+            return super().signatures(model, top_k)
 
-        def classify(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        def regress(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
             x = model.preprocessor.pack_texts(*map(clean_texts, texts))
-            found = self.of_rows(model, x, top_k)
-            if model.is_regression:
-                return found
-            best = tf.argmax(found["probabilities"], axis=-1)
-            return {"labels": tf.gather(tf.constant(model.labels), best), **found}
+            return self.of_rows(model, x, top_k)
 
-        return {"serving_default": (classify, text_specs(*text_names(model.preprocessor.is_pair)))}
+        return {"serving_default": (regress, text_specs(*self.fields_of(model)))}
+
+    def probabilities(self, model: SpanBertTextClassifier, outputs: tf.Tensor) -> tf.Tensor:
+        """As of all label tasks; of a regression the number, float32 [..., 1]."""
+        logits = tf.cast(outputs, tf.float32)
+        is_linear = model.output_dense.activation.__name__ == "linear"
+        return logits if model.is_regression or not is_linear else tf.nn.softmax(logits)
 
     def of_rows(
         self, model: SpanBertTextClassifier, x: dict[str, tf.Tensor], top_k: int
     ) -> dict[str, tf.Tensor]:
         """`probabilities`, float32 [N, C], or of a regression `scores`, float32 [N]."""
-        found = probabilities(model, model(x, training=False))  # [N, C]
-        return {"scores": found[:, 0]} if model.is_regression else {"probabilities": found}
+        outputs = super().of_rows(model, x, top_k)
+        return {"scores": outputs["probabilities"][:, 0]} if model.is_regression else outputs
+
+    def targets(self, model: SpanBertTextClassifier, records: Records, y: tf.Tensor) -> tf.Tensor:
+        """As of all label tasks; the numbers of a regression stay as they are."""
+        return y if records.info.is_regression else super().targets(model, records, y)
+
+    def outcome(
+        self,
+        model: SpanBertTextClassifier | None,
+        records: Records,
+        predictions: Sequence[np.ndarray],
+    ) -> Outcome:
+        """As of all label tasks; of a regression the numbers."""
+        outcome = super().outcome(model, records, predictions)
+        if records.info.is_regression:
+            numbers = [float(row[0]) for row in predictions]
+            outcome = dataclasses.replace(outcome, predicted=numbers, texts=list(map(str, numbers)))
+        return dataclasses.replace(outcome, note=_note(records.info, outcome.predicted))
+
+    def tables(self, outcome: Outcome) -> Sequence[Table]:
+        """As of all label tasks; none for a regression."""
+        return [] if outcome.records.info.is_regression else super().tables(outcome)
+
+    def label_counts(self, records: Records) -> Mapping[str, int]:
+        """As the manifest counts them; none for a regression."""
+        info = records.info
+        if info.is_regression:
+            return {}
+        return dict(zip(info.labels, info.label_counts, strict=True))
 
     def check(self, model: SpanBertTextClassifier, item: dict) -> dict:
         """Refuses a second text that would not be read."""
@@ -125,10 +153,10 @@ class TextClassification(Task):
     def answer(
         self, model: SpanBertTextClassifier, item: dict, found: dict, top_k: int
     ) -> dict | list[dict]:
-        """As of `text-classification`: the score is a probability, of a regression the number."""
-        row = np.atleast_1d(found["scores"]) if model.is_regression else found["probabilities"]
-        order = (-row).argsort(kind="stable")[:top_k]
-        return best_of([{"label": model.labels[n], "score": float(row[n])} for n in order], top_k)
+        """As of `text-classification`; the score of a regression is its number."""
+        if not model.is_regression:
+            return super().answer(model, item, found, top_k)
+        return best_of([{"label": model.labels[0], "score": float(found["scores"])}], top_k)
 
     def check_model(self, model: SpanBertTextClassifier, records: Records, preset: str) -> None:
         """Single texts or pairs, classes or numbers; and no class that the model lacks."""
@@ -176,33 +204,6 @@ class TextClassification(Task):
             _predict_shares(model, info)
         return model
 
-    def parse(
-        self, rows: PackedRows, serialized: tf.Tensor, width: tf.Tensor
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Labels are numbers of the classes, int32 [B], or numbers, float32 [B]; 0 without one."""
-        stored = _stored_label(rows.info)
-        x, found = rows.parse(serialized, width, stored, self.bounds(rows.info))
-        return x, found[LABEL]
-
-    def bounds(self, info: TextClassificationInfo) -> Mapping[str, int | str]:
-        """A class is one of those that have a name."""
-        return {} if info.is_regression else {LABEL: len(info.labels)}
-
-    def stored(self, info: TextClassificationInfo) -> Mapping[str, Stored]:
-        """As of all tasks, with a class or a number."""
-        return row_features(info, _stored_label(info), self.bounds(info))
-
-    def targets(self, model: SpanBertTextClassifier, records: Records, y: tf.Tensor) -> tf.Tensor:
-        """Classes by name: the order of the records' may be another."""
-        info = records.info
-        return y if info.is_regression else renumbered(y, info.labels, model.labels)
-
-    def predict_batch(
-        self, model: SpanBertTextClassifier, x: dict, outputs: tf.Tensor
-    ) -> tf.Tensor:
-        """Probabilities of the classes, or of a regression its number, float32 [B, C]."""
-        return probabilities(model, outputs)
-
     def baseline(self, records: Records) -> list[np.ndarray]:
         """For each text the shares of the classes in these records; of a regression the mean.
 
@@ -217,21 +218,6 @@ class TextClassification(Task):
             row = np.array(info.label_counts, "float32") / max(sum(info.label_counts), 1)
         return [row] * info.num_rows
 
-    def outcome(
-        self,
-        model: SpanBertTextClassifier | None,
-        records: Records,
-        predictions: Sequence[np.ndarray],
-    ) -> Outcome:
-        """Names of the most probable classes, or numbers."""
-        labels = _labels(model, records)
-        if records.info.is_regression:
-            predicted = [float(row[0]) for row in predictions]
-        else:
-            predicted = [labels[int(row.argmax())] for row in predictions]
-        gold = [line["label"] for line in records.lines(EXAMPLES_FILE)]
-        return Outcome(model, records, predictions, gold, predicted, list(map(str, predicted)))
-
     def score(self, outcome: Outcome) -> dict[str, float]:
         """GLUE's metrics, or those of anyone's own data."""
         info = outcome.records.info
@@ -242,42 +228,13 @@ class TextClassification(Task):
             is_regression=info.is_regression,
         )
 
-    def tables(self, outcome: Outcome) -> list[Table]:
-        """The classes and the confusions; none of a regression."""
-        if outcome.records.info.is_regression:
-            return []
-        gold, predicted = outcome.gold, outcome.predicted
-        labels = list(dict.fromkeys([*_labels(outcome.model, outcome.records), *gold]))
-        scores = class_table("texts by class", class_scores(gold, predicted, labels))
-        return [scores, confusion_table(gold, predicted, labels)]
-
-    def show_labels(self, records: Records, console: DataConsole) -> None:
-        """Of all rows; of a regression there are none."""
-        info = records.info
-        if not info.is_regression:
-            counts = dict(zip(info.labels, info.label_counts, strict=True))
-            print_label_counts(console, counts, "class")
-
     def row_in_words(
-        self, records: Records, number: int, pieces: Sequence[str], labels: np.ndarray
+        self, records: Records, index: int, pieces: Sequence[str], labels: np.ndarray
     ) -> Iterator[str | Text]:
         """The texts, and the name of the class."""
         yield marked_pieces(pieces, ())
-        label = records.lines(EXAMPLES_FILE)[number]["label"]
+        label = records.lines(EXAMPLES_FILE)[index]["label"]
         yield "  no label" if label is None else f"  label: {label}"
-
-    def details(self, outcome: Outcome, console: DataConsole) -> None:
-        """Prints the tables; and says where a metric is void."""
-        info, predicted = outcome.records.info, outcome.predicted
-        if is_constant(predicted) and has_correlation(
-            info.dataset, is_regression=info.is_regression
-        ):
-            console.print(
-                f"all predictions are {predicted[0]}: a correlation is undefined then, and counts "
-                "as 0",
-                markup=False,
-            )
-        super().details(outcome, console)
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
         """A page of all texts."""
@@ -298,19 +255,14 @@ class TextClassification(Task):
 
     def write(self, outcome: Outcome, output: str) -> None:
         """`predictions.jsonl`, a line a text; GLUE's file for its test sets, else the scores."""
-        info, model = outcome.records.info, outcome.model
-        labels = _labels(model, outcome.records)
-        lines = [
-            {"label": labels[0], "score": label}
-            if info.is_regression
-            else {
-                "label": label,
-                "score": float(row.max()),
-                "probabilities": dict(zip(labels, row.tolist(), strict=True)),
-            }
-            for label, row in zip(outcome.predicted, outcome.predictions, strict=True)
-        ]
-        write_json_lines(os.path.join(output, PREDICTIONS_FILE), lines)
+        info = outcome.records.info
+        model = outcome.model
+        if info.is_regression:
+            (label,) = known_labels(model, outcome.records)
+            lines = [{"label": label, "score": number} for number in outcome.predicted]
+            write_json_lines(os.path.join(output, PREDICTIONS_FILE), lines)
+        else:
+            super().write(outcome, output)
         if info.is_labelled:
             # `spanbert-tf glue` tells a development set by its size, and whose predictions these
             # are.
@@ -327,13 +279,13 @@ class TextClassification(Task):
             write_text(os.path.join(output, submission_file(info.dataset)), text)
 
 
-def _stored_label(info: TextClassificationInfo) -> dict[str, str]:
-    return {LABEL: "float32" if info.is_regression else "int64"}
-
-
-def _labels(model: SpanBertTextClassifier | None, records: Records) -> Sequence[str]:
-    """The labels that predictions have: a baseline's are those of the records."""
-    return records.info.labels if model is None else model.labels
+def _note(info: TextClassificationInfo, predicted: Sequence[str] | Sequence[float]) -> str:
+    """Says where a metric is not defined."""
+    if not is_constant(predicted):
+        return ""
+    if not has_correlation(info.dataset, is_regression=info.is_regression):
+        return ""
+    return f"all predictions are {predicted[0]}: a correlation is undefined then, and counts as 0"
 
 
 def _predict_shares(model: SpanBertTextClassifier, info: TextClassificationInfo) -> None:
@@ -367,10 +319,3 @@ def _number_record(line: ExampleLine, number: float, _: float) -> dict:
 def _shown(line: ExampleLine, gold: str, predicted: str) -> dict:
     texts = [line[name] for name in ("text", "text_pair") if name in line]
     return {"texts": texts, "gold": gold, "predicted": predicted, "line": line["line"]}
-
-
-def probabilities(model: SpanBertTextClassifier, outputs: tf.Tensor) -> tf.Tensor:
-    """Probabilities of the classes, or of a regression its number, float32 [N, C]."""
-    logits = tf.cast(outputs, tf.float32)
-    is_linear = model.output_dense.activation.__name__ == "linear"
-    return logits if model.is_regression or not is_linear else tf.nn.softmax(logits)

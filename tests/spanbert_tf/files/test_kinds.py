@@ -30,9 +30,9 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.loading import load_checked
+from spanbert_tf.tasks.lookup import task_of_records
 from spanbert_tf.tasks.named_entities.records import NamedEntitiesInfo
 from spanbert_tf.tasks.prediction import Predictor
-from spanbert_tf.tasks.task import task_of_records
 from spanbert_tf.text.chosen_vocabulary import load_vocabulary_of_preset
 
 HUGGING_FACE = {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 8}

@@ -32,7 +32,8 @@ class Oracle:
     """Computes with the weights of a `CoreferenceHead` for one document without padding."""
 
     def __init__(self, head):
-        self.settings = head.get_config()
+        config = head.get_config()
+        self.settings = {**config, **config["settings"]}
         self.weights = {weight.path: weight.numpy().astype(float) for weight in head.weights}
 
     def network(self, name, x):

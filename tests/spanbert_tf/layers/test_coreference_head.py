@@ -1,5 +1,6 @@
 """The head against its definition, one span and one pair at a time."""
 
+import inspect
 import types
 
 import keras
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
+from spanbert_tf.config.coreference import ResolverConfig
 from spanbert_tf.layers import AntecedentScorer, CoreferenceHead, MentionScorer
 from spanbert_tf.layers.antecedent_scorer import Spans, distance_buckets
 from spanbert_tf.layers.coreference_head import select_spans
@@ -31,8 +33,8 @@ OF_POSITIONS = (
 )
 
 
-def make_head(seed=3, scale=8.0, **changes):
-    options = {
+def make_head(seed=3, scale=8.0, dtype=None, **changes):
+    settings = {
         "max_span_width": 4,
         "feature_dim": 3,
         "ffnn_dim": 7,
@@ -40,7 +42,7 @@ def make_head(seed=3, scale=8.0, **changes):
         **changes,
     }
     keras.utils.set_random_seed(seed)
-    head = CoreferenceHead(HIDDEN, **options)
+    head = CoreferenceHead(HIDDEN, settings=settings, dtype=dtype)
     for weight in head.weights:  # far from the small numbers of new layers, biases not 0
         weight.assign(scale * weight + 0.3 * keras.random.normal(weight.shape, seed=seed))
     return head
@@ -296,3 +298,16 @@ def test_selection_is_that_of_one_candidate_after_the_other(length, limit, seed)
     found = found.numpy()[is_span.numpy()]
     spans = [(number // width, number // width + number % width) for number in found.tolist()]
     assert spans == sorted(chosen)
+
+
+def test_the_resolver_has_the_defaults_of_its_configuration():
+    parameters = inspect.signature(SpanBertCoreferenceResolver.__init__).parameters
+    expected = ResolverConfig().model_dump()
+    assert {name: parameters[name].default for name in expected} == expected
+
+
+def test_a_head_is_made_again_from_its_configuration():
+    head = make_head(depth=1, top_span_ratio=0.7)
+    again = CoreferenceHead.from_config(head.get_config())
+    assert again.settings == head.settings and again.settings.depth == 1
+    assert [w.shape for w in again.weights] == [w.shape for w in head.weights]

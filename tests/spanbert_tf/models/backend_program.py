@@ -18,7 +18,7 @@ from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
 from spanbert_tf.models.adapters import write_adapter
 from spanbert_tf.models.keras_hub_presets import weights_digest
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.tasks.task import task_dataset
+from spanbert_tf.tasks.lookup import task_dataset
 from spanbert_tf.training import adamw
 from spanbert_tf.training.optimizers import AdamW
 from spanbert_tf.training.schedule import VariableGroup, WarmupLinearDecay

@@ -39,8 +39,8 @@ from spanbert_tf.presets.pretraining import (
     save_pretraining_preset,
 )
 from spanbert_tf.presets.writing import check_outputs, encode_rows, write_preset
+from spanbert_tf.tasks.lookup import task_of_preset
 from spanbert_tf.tasks.prediction import Predictor
-from spanbert_tf.tasks.task import task_of_preset
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "span", "a", "."]
 

@@ -20,7 +20,7 @@ from spanbert_tf.pretraining.inspection import (
     rows_for_tokens,
 )
 from spanbert_tf.pretraining.span_lengths import count_span_lengths
-from spanbert_tf.tasks.task import inspect_records
+from spanbert_tf.tasks.inspection import inspect_records
 
 LENGTH = 64
 

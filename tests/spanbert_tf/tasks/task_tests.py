@@ -27,9 +27,9 @@ from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.evaluation import load_task_model, run_evaluation
 from spanbert_tf.tasks.finetuning import FinetuningJob, run_finetuning
+from spanbert_tf.tasks.lookup import open_records, task_of_preset
 from spanbert_tf.tasks.prediction import Predictor, export_preset, run_prediction
 from spanbert_tf.tasks.table import load_task, load_task_config
-from spanbert_tf.tasks.task import open_records, task_of_preset
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.metrics_log import METRICS_FILE, MetricsLog, read_metrics
 
@@ -253,7 +253,7 @@ class TaskTests:
 
     def test_rows_of_weight_0_change_nothing(self, finished, material):
         task, model = load_task_model(finished[0])
-        records = task.open(material["train"])
+        records = open_records(material["train"], task)
         batch = next(iter(task.dataset(records, batch_size=8, training=True, seed=0)))
         x, y, _ = batch
         x_of_half, y_of_half = tf.nest.map_structure(lambda values: values[:4], (x, y))
@@ -311,7 +311,7 @@ class TaskTests:
         job = FinetuningJob(config, material["preset"], material["train"], None)
         model, task = job.build(Devices(config.training)), load_task(config.task)
         options = {"batch_size": 8, "training": True, "last_batch": 4}
-        data = task.dataset(task.open(material["train"]), **options)
+        data = task.dataset(open_records(material["train"], task), **options)
         assert not unknown_shapes(data.element_spec)
         assert not operations_of_data(data) & PYTHON
         assert not of_host(model.train_step, data.element_spec)

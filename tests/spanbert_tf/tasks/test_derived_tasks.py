@@ -17,9 +17,9 @@ from spanbert_tf.models import SpanBertTextClassifier
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.evaluation import load_task_model, run_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
+from spanbert_tf.tasks.lookup import open_records, task_of_preset
 from spanbert_tf.tasks.prediction import Predictor, run_prediction
 from spanbert_tf.tasks.table import load_task, load_task_config
-from spanbert_tf.tasks.task import open_records, task_of_preset
 from spanbert_tf.tasks.text_classification.task import TextClassification
 from spanbert_tf.training.checkpoint_files import saved_steps
 from spanbert_tf.training.checkpoints import Best

@@ -3,6 +3,8 @@
 import contextlib
 import types
 
+from made_up_outcomes import made_up_outcome
+
 from spanbert_tf.tasks.evaluation import print_scores
 
 
@@ -12,13 +14,15 @@ def test_mean_is_of_the_metrics_that_all_sets_have(capfd):
         "stsb": {"pearson": 70.0, "score": 70.0},
     }
     task = types.SimpleNamespace(
-        named_damage=lambda records: contextlib.nullcontext(),
-        outcome=lambda model, records, predictions: records,
-        score=by_set.get,
-        details=lambda outcome, console: None,
+        outcome=lambda model, records, predictions: made_up_outcome(records.name, [], []),
+        score=lambda outcome: by_set[outcome.records.lines("")],
+        tables=lambda outcome: (),
     )
-    for sets in (["mrpc", "stsb"], ["stsb", "mrpc"]):
+    for names in (["mrpc", "stsb"], ["stsb", "mrpc"]):
+        sets = [
+            types.SimpleNamespace(name=name, named_damage=contextlib.nullcontext) for name in names
+        ]
         scores = print_scores(task, "x", None, lambda records: [], sets, None)
-        assert scores == [by_set[name] for name in sets]
+        assert scores == [by_set[name] for name in names]
         last = capfd.readouterr().out.splitlines()[-1]
         assert last == "overall, the mean of 2 sets: score 79.00"

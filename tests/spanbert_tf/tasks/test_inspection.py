@@ -6,14 +6,14 @@ import json
 import pytest
 
 from spanbert_tf.console import DataConsole
-from spanbert_tf.tasks.inspection import marked_pieces, marked_text
+from spanbert_tf.tasks.inspection import inspect_records
+from spanbert_tf.tasks.marked_text import marked_pieces, marked_text
 from spanbert_tf.tasks.named_entities.rows import (
     read_conll2003,
     read_entity_lines,
     write_entities,
 )
 from spanbert_tf.tasks.relation_extraction.rows import read_tacred, write_relations
-from spanbert_tf.tasks.task import inspect_records
 from spanbert_tf.tasks.text_classification.files import read_labelled_texts
 from spanbert_tf.tasks.text_classification.rows import write_labelled_texts
 

@@ -10,9 +10,10 @@ import tensorflow as tf
 from tiny_models import LENGTH, VOCABULARY, tiny_model
 
 from spanbert_tf.models.objective import ObjectiveSums
+from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.named_entities.rows import read_entity_lines, write_entities
 from spanbert_tf.tasks.table import load_task
-from spanbert_tf.tasks.task import Task, open_records
+from spanbert_tf.tasks.task import Task
 from spanbert_tf.tasks.text_classification.files import LabelledText, LabelledTexts
 from spanbert_tf.tasks.text_classification.rows import write_labelled_texts
 

@@ -22,9 +22,9 @@ from spanbert_tf.console import DataConsole
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.tasks.evaluation import run_evaluation
-from spanbert_tf.tasks.task import inspect_records
+from spanbert_tf.tasks.inspection import inspect_records
 
-WORDS = ["the", "a", "sees", "has", "old", "new", "here", ".", *toy_task.ANIMALS]
+WORDS = ["the", "a", "sees", "has", "old", "new", "here", ".", *toy_task.ToyInfo.labels]
 ENTRY_POINTS = """[spanbert_tf.tasks]
 toy = toy_task:ToyTask
 [spanbert_tf.prepare]
@@ -44,9 +44,9 @@ def made_up_lines(count, seed):
     source = random.Random(seed)
     for _ in range(count):
         words = [source.choice(WORDS[:-2]) for _ in range(source.randrange(3, 20))]
-        animal = source.choice(toy_task.ANIMALS)
+        animal = source.choice(toy_task.ToyInfo.labels)
         words.insert(source.randrange(len(words)), animal)
-        yield {"text": " ".join(words), "animal": animal}
+        yield {"text": " ".join(words), "label": animal}
 
 
 def write_lines(path, count, seed):
@@ -87,14 +87,12 @@ class TestToyTask(TaskTests):
         return [{"text": json.loads(line)["text"]} for line in lines]
 
     def answers_in_files(self, output):
-        rows = map(json.loads, (output / "animals.jsonl").read_text().splitlines())
-        return [{"label": max(row, key=row.get), "score": max(row.values())} for row in rows]
+        rows = map(json.loads, (output / "predictions.jsonl").read_text().splitlines())
+        return [{"label": row["label"], "score": row["score"]} for row in rows]
 
     def answers_of_export(self, outputs):
-        rows = outputs["probabilities"]
-        return [
-            {"label": toy_task.ANIMALS[row.argmax()], "score": float(row.max())} for row in rows
-        ]
+        rows = zip(outputs["labels"], outputs["probabilities"], strict=True)
+        return [{"label": label.decode(), "score": float(row.max())} for label, row in rows]
 
     def answer_of_predictor(self, found):
         return found
@@ -106,7 +104,7 @@ class TestToyTask(TaskTests):
         assert "toy in rows of up to 32, lower-cased" in shown and "  rows: 24\n" in shown
         lines = pathlib.Path(f"{material['dev']}.jsonl").read_text().splitlines()
         expected = [
-            f"[CLS] {line['text']} [SEP]\n  label: {toy_task.ANIMALS.index(line['animal'])}\n"
+            f"[CLS] {line['text']} [SEP]\n  label: {toy_task.ToyInfo.labels.index(line['label'])}\n"
             for line in map(json.loads, lines)
         ]
         assert all(text in shown for text in expected)
@@ -188,7 +186,7 @@ def test_a_task_of_another_package_goes_the_whole_way_by_the_shipped_commands(tm
     )
     in_files = TestToyTask().answers_in_files(tmp_path / "rows")
     lines = [json.loads(line) for line in (tmp_path / "dev.jsonl").read_text().splitlines()]
-    right = [a["label"] == line["animal"] for a, line in zip(in_files, lines, strict=True)]
+    right = [a["label"] == line["label"] for a, line in zip(in_files, lines, strict=True)]
     assert 100 * sum(right) / len(right) == scores["accuracy"]
     raw = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert_same_answers(raw, in_files)

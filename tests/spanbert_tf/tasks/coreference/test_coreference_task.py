@@ -17,8 +17,8 @@ from spanbert_tf.tasks.coreference.prepare import prepare_coreference
 from spanbert_tf.tasks.coreference.records import DOCUMENTS_FILE
 from spanbert_tf.tasks.coreference.task import Coreference
 from spanbert_tf.tasks.evaluation import run_evaluation
+from spanbert_tf.tasks.lookup import open_records, task_dataset
 from spanbert_tf.tasks.prediction import Predictor, run_prediction
-from spanbert_tf.tasks.task import open_records, task_dataset
 
 pytestmark = pytest.mark.slow  # whole trainings, exports and predictions
 

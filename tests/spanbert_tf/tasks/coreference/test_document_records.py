@@ -14,7 +14,7 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.layers.antecedent_scorer import NUM_GENRES
 from spanbert_tf.tasks.coreference.prepare import prepare_coreference
 from spanbert_tf.tasks.coreference.records import DOCUMENTS_FILE, GENRES
-from spanbert_tf.tasks.task import open_records, task_dataset
+from spanbert_tf.tasks.lookup import open_records, task_dataset
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = [*SPECIAL, "ann", "has", "a", "cat", ".", "she", "like", "##s", "it", "x", "##x"]

@@ -11,6 +11,7 @@ from seqeval.scheme import IOB2, IOBES, Entities
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.evaluation import check_labelled
+from spanbert_tf.tasks.lookup import open_records, task_dataset
 from spanbert_tf.tasks.named_entities.records import SENTENCES_FILE, NamedEntitiesInfo
 from spanbert_tf.tasks.named_entities.rows import (
     read_conll2003,
@@ -19,7 +20,6 @@ from spanbert_tf.tasks.named_entities.rows import (
     spans_of_tags,
     write_entities,
 )
-from spanbert_tf.tasks.task import open_records, task_dataset
 
 WORDS = ["the", "cat", "##s", "ann", "lee", "rome", "in", "-", "u", ".", "s", "##town"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

@@ -13,10 +13,10 @@ from spanbert_tf.models import (
     SpanBertTokenClassifierPreprocessor,
     SpanBertTokenizer,
 )
+from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.named_entities.records import NamedEntitiesConfig
 from spanbert_tf.tasks.named_entities.rows import READERS, write_entities
 from spanbert_tf.tasks.named_entities.task import NamedEntities, PieceLabels
-from spanbert_tf.tasks.task import open_records
 
 PIECES = ["ann", "lee", "u", "s", ".", ",", "'", "in", "sat", "##s", "-"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PIECES]

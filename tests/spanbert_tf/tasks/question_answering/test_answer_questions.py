@@ -20,6 +20,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.writing import write_preset
+from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.tasks.question_answering.files import Question, QuestionSet
 from spanbert_tf.tasks.question_answering.graph import AnswerQuestions
@@ -30,7 +31,6 @@ from spanbert_tf.tasks.question_answering.rows import (
     write_questions,
 )
 from spanbert_tf.tasks.question_answering.task import QuestionAnswering
-from spanbert_tf.tasks.task import open_records
 
 WORDS = ["ann", "bob", "zoe", "has", "the", "cat", "owl", "who", "?", ".", "##s", "中"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from spanbert_tf.cli import main
+from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.question_answering.answers import answer_by_overlap
 from spanbert_tf.tasks.question_answering.files import Question, QuestionSet
 from spanbert_tf.tasks.question_answering.records import QUESTIONS_FILE, QuestionAnsweringInfo
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
-from spanbert_tf.tasks.task import open_records
 
 PASSAGE = "Ann sold the red cat in May. Bob sold the red owl, to Zoë (his aunt) for one euro only!"
 

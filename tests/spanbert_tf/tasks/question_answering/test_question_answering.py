@@ -22,11 +22,11 @@ from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.studies.grid import run_grid
 from spanbert_tf.tasks.evaluation import load_task_model, run_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
+from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.prediction import export_preset, run_prediction
 from spanbert_tf.tasks.question_answering.records import CONTEXTS_FILE, QUESTIONS_FILE
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 from spanbert_tf.tasks.table import load_task_config
-from spanbert_tf.tasks.task import open_records
 
 
 @pytest.fixture(scope="module")

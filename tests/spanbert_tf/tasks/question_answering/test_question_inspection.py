@@ -1,9 +1,9 @@
 """What `inspect` shows of records of questions."""
 
 from spanbert_tf.console import DataConsole
+from spanbert_tf.tasks.inspection import inspect_records
 from spanbert_tf.tasks.question_answering.files import Answer, Question, QuestionSet
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
-from spanbert_tf.tasks.task import inspect_records
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ann", "##a", "has", "the", "cat"]
 VOCABULARY += ["who", "?", "."]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import checksums
 from spanbert_tf.files.text_files import check_json_value
+from spanbert_tf.tasks.lookup import open_records, task_dataset
 from spanbert_tf.tasks.question_answering.files import (
     Answer,
     Outcome,
@@ -35,7 +36,6 @@ from spanbert_tf.tasks.question_answering.rows import (
     windows_with_most_context,
     write_questions,
 )
-from spanbert_tf.tasks.task import open_records, task_dataset
 
 WORDS = ["the", "cat", "dog", "sat", "on", "mat", "who", "where", "?", ".", "in", "18", "##76"]
 WORDS += ["zoe", "paid", "##s", "a", "b", "c"]

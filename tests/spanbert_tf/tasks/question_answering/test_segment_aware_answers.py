@@ -17,12 +17,12 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.finetuning import run_finetuning
+from spanbert_tf.tasks.lookup import open_records, task_dataset
 from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.tasks.question_answering.files import Answer, Question, QuestionSet
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 from spanbert_tf.tasks.question_answering.task import QuestionAnswering
 from spanbert_tf.tasks.table import load_task_config
-from spanbert_tf.tasks.task import open_records, task_dataset
 
 WORDS = ["Ann", "Bob", "has", "the", "cat", "owl", "Who", "?", ".", "Mr", "!", "##s"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

@@ -7,11 +7,11 @@ import pytest
 from made_up_questions import VOCABULARY, made_up_questions
 from task_tests import SEQUENCE_LENGTH, TrainingTests
 
+from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.prediction import Predictor
 from spanbert_tf.tasks.question_answering.graph import AnswerQuestions
 from spanbert_tf.tasks.question_answering.records import CONTEXTS_FILE, QUESTIONS_FILE
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
-from spanbert_tf.tasks.task import open_records
 
 pytestmark = pytest.mark.slow  # whole trainings, exports and predictions
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spanbert_tf.data.text_rows import RelationPacker
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.tasks.lookup import task_dataset
 from spanbert_tf.tasks.relation_extraction.records import RelationExtractionInfo
 from spanbert_tf.tasks.relation_extraction.rows import (
     marked_text_of,
@@ -17,7 +18,6 @@ from spanbert_tf.tasks.relation_extraction.rows import (
     read_tacred,
     write_relations,
 )
-from spanbert_tf.tasks.task import task_dataset
 from spanbert_tf.text.vocabulary import Casing, make_markers
 
 WORDS = ["the", "cat", "##s", "ann", "rome", "in", "(", ")", ".", "b"]

@@ -14,9 +14,9 @@ from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.evaluation import run_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
+from spanbert_tf.tasks.lookup import open_records, task_dataset
 from spanbert_tf.tasks.prediction import Predictor, export_preset, run_prediction
 from spanbert_tf.tasks.table import load_task_config
-from spanbert_tf.tasks.task import open_records, task_dataset
 from spanbert_tf.tasks.text_classification.files import LabelledText, LabelledTexts
 from spanbert_tf.tasks.text_classification.records import EXAMPLES_FILE
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics

@@ -9,9 +9,9 @@ import tensorflow as tf
 from made_up_outcomes import made_up_records
 from made_up_texts import VOCABULARY, write_texts
 
-from spanbert_tf.tasks.task import open_records
+from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.text_classification.files import LabelledText, LabelledTexts
-from spanbert_tf.tasks.text_classification.task import TextClassification, probabilities
+from spanbert_tf.tasks.text_classification.task import TextClassification
 
 
 def model_of(labels, activation="linear", *, is_regression=False):
@@ -32,6 +32,7 @@ def predicted(model, rows):
 def test_logits_become_probabilities_once():
     shares = tf.constant([[0.25, 0.75], [0.9, 0.1]])
     classifier = model_of(["no", "yes"])
+    probabilities = TextClassification().probabilities
     np.testing.assert_allclose(probabilities(classifier, tf.math.log(shares)), shares, atol=1e-6)
     # Those of a classifier with an activation of its own are what it says.
     np.testing.assert_array_equal(probabilities(model_of(["a", "b"], "softmax"), shares), shares)

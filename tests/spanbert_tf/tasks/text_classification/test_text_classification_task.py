@@ -24,8 +24,8 @@ from spanbert_tf.models.keras_hub_presets import task_config
 from spanbert_tf.studies.grid import run_grid
 from spanbert_tf.tasks.evaluation import load_task_model, run_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
+from spanbert_tf.tasks.lookup import open_records, task_dataset
 from spanbert_tf.tasks.prediction import Predictor, run_prediction
-from spanbert_tf.tasks.task import open_records, task_dataset
 from spanbert_tf.tasks.text_classification.records import EXAMPLES_FILE
 from spanbert_tf.tasks.text_classification.task import TextClassification
 from spanbert_tf.training.checkpoints import Best
