@@ -69,10 +69,17 @@ def modules():
 
 
 def room(module):
-    """The room of a module: its folder, or itself where it lies beside the folders."""
+    """The room of a module: its folder, or itself where it lies beside the folders.
+
+    A folder in a folder, of what is another on each backend, is part of that; but tasks' folders.
+    """
     is_package = modules()[module].name == "__init__.py"
     folder = module if is_package else module.rpartition(".")[0]
-    return module if folder in ("spanbert_tf", "data_prep") else folder
+    if folder in ("spanbert_tf", "data_prep"):
+        return module
+    if folder.startswith("spanbert_tf.") and not folder.startswith("spanbert_tf.tasks."):
+        folder = ".".join(folder.split(".")[:2])
+    return folder
 
 
 def rank(name):

@@ -1,9 +1,10 @@
-"""What a model is trained by: sums over the targets of its objectives, its loss and its metrics.
+"""The objectives of a model: sums over their targets, the loss and the metrics made of them.
 
-Sums can be added up over the parts of a batch, so the loss of a batch does not depend on how many
-replicas and micro-batches share it. B rows or documents.
+Sums are added up over the parts of a batch, so the loss does not depend on how many replicas and
+micro-batches share the batch. B is the number of rows or documents.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -11,10 +12,16 @@ from keras import ops
 
 
 class ObjectiveSums(NamedTuple):
-    """What one objective contributes before it is divided by the number of its targets; all []."""
+    """The sums of one objective over the targets of a batch, float32 scalars.
 
-    loss: keras.KerasTensor  # sum of the losses of the targets, in nats for cross-entropies
-    num_correct: keras.KerasTensor | None  # targets predicted right; of numbers none is right
+    Attributes:
+        loss: sum of the losses, in nats for cross-entropies.
+        num_correct: number of targets that were predicted correctly; `None` for a regression.
+        num_targets: number of targets.
+    """
+
+    loss: keras.KerasTensor
+    num_correct: keras.KerasTensor | None
     num_targets: keras.KerasTensor
 
     @classmethod
@@ -24,10 +31,15 @@ class ObjectiveSums(NamedTuple):
         is_right: keras.KerasTensor | None,
         weights: keras.KerasTensor,
     ) -> "ObjectiveSums":
-        """The sums of targets: losses and weights float32 [B, …], hits bool or float, as those.
+        """Adds up the losses of targets.
 
-        As in Keras a weight makes a target's loss larger or smaller, and counts it once; with a
-        weight of 0 it is none.
+        As in Keras, a weight scales the loss of a target and does not change how often the target
+        counts. A value of weight 0 is no target.
+
+        Args:
+            losses: float32 [B, …].
+            is_right: bool or float of the same shape; `None` for a regression.
+            weights: float32 of the same shape.
         """
         is_target = are_targets(weights)
         num_right = None
@@ -36,19 +48,83 @@ class ObjectiveSums(NamedTuple):
         return cls(ops.sum(losses * weights), num_right, ops.sum(is_target))
 
 
-class Objectives:
-    """The part of a task that a batch passes: its loss and metrics are those of its objectives.
+class BatchLoss(NamedTuple):
+    """The loss of a batch, or of a part of a batch, and the values that it was computed from.
 
-    A class has `objective_sums`; with one objective `_objective`, its name, and `_target_weights`,
-    with several `objectives` and `target_counts`. Reported as metrics, each as a mean over the
-    targets of an epoch: `OBJECTIVE_loss` and `OBJECTIVE_accuracy` of each objective (the latter not
-    of a regression), and `loss`, the sum of the losses. A class with one objective reports its loss
-    as `loss` alone.
+    Attributes:
+        loss: float32 scalar.
+        outputs: what the model returned.
+        sums: sums of each objective.
+        further_loss: sum of the losses of regularizers and `add_loss`; `None` without any.
     """
 
-    has_accuracy = True  # whether targets are right or wrong
+    loss: keras.KerasTensor
+    outputs: Any
+    sums: dict[str, ObjectiveSums]
+    further_loss: keras.KerasTensor | None
+
+
+def loss_of(
+    model: "Objectives",
+    batch: tuple,
+    num_targets: Mapping[str, keras.KerasTensor] | None = None,
+    num_parts: int | keras.KerasTensor = 1,
+    *,
+    training: bool = True,
+) -> BatchLoss:
+    """Computes the loss of one part of a batch; those of all parts add up to the batch's loss.
+
+    loss = Σ over objectives (sum of the part's losses / targets of the batch)
+           + (losses of regularizers and of `add_loss`) / parts
+
+    Args:
+        model: a model with objectives.
+        batch: inputs, targets and sample weights of the part; the latter two may be `None`.
+        num_targets: targets of each objective in the whole batch, float32 scalars; `None`: those
+            of this part, which is the whole batch then.
+        num_parts: how many parts the batch has, over all replicas and micro-batches.
+        training: whether the model runs in training mode, with dropout.
+    """
+    x, y, sample_weight = batch
+    outputs = model(x, training=training)
+    sums = model.objective_sums(x, outputs, y, sample_weight)
+    loss = mean_loss(sums, num_targets)
+    further_loss = model.further_loss()
+    if further_loss is not None:
+        loss += further_loss / ops.cast(num_parts, further_loss.dtype)
+    return BatchLoss(loss, outputs, sums, further_loss)
+
+
+def mean_loss(
+    sums: Mapping[str, ObjectiveSums], num_targets: Mapping[str, keras.KerasTensor] | None = None
+) -> keras.KerasTensor:
+    """The sum of the mean losses of all objectives; an objective without targets counts as 0.
+
+    Args:
+        sums: sums of each objective.
+        num_targets: what to divide them by, float32 scalars; by default their own `num_targets`.
+    """
+    loss = 0.0
+    for name, part in sums.items():
+        count = part.num_targets if num_targets is None else num_targets[name]
+        loss += ops.divide_no_nan(part.loss, count)
+    return loss
+
+
+class Objectives:
+    """A model that is trained by objectives of its own; mix it into a Keras model.
+
+    A subclass implements `objective_sums`. With one objective it sets `_objective`, its name, and
+    may override `_target_weights`; with several it overrides `objectives` and `target_counts`.
+
+    Metrics, each a mean over the targets of an epoch: `OBJECTIVE_loss` and `OBJECTIVE_accuracy` of
+    each objective (no accuracy for a regression), and `loss`, the sum of the losses. A class with
+    one objective reports its loss as `loss` only.
+    """
+
+    has_accuracy = True  # whether a prediction is either right or wrong
     _objective: str
-    _objective_metrics: "ObjectiveMetrics | None" = None  # of a model that is compiled
+    _objective_metrics: "ObjectiveMetrics | None" = None  # set when the model is compiled
 
     @property
     def objectives(self) -> tuple[str, ...]:
@@ -56,8 +132,8 @@ class Objectives:
         return (self._objective,)
 
     def call(self, inputs: dict, training: bool | None = None, mask: None = None) -> Any:
-        """The model's outputs; features that it does not know are ignored."""
-        # A functional model would bind a dict with further keys to its inputs in their order.
+        """Computes the model's outputs; features that are not inputs of the model are ignored."""
+        # A functional model binds a dict with further keys to its inputs by their order.
         if isinstance(inputs, dict) and isinstance(self.input, dict):
             inputs = {name: inputs[name] for name in self.input}
         return super().call(inputs, training=training, mask=mask)
@@ -69,72 +145,73 @@ class Objectives:
         y: Any = None,
         sample_weight: keras.KerasTensor | None = None,
     ) -> dict[str, ObjectiveSums]:
-        """Sums over the targets of a batch, for each objective; by default of a classification.
+        """Computes the sums of each objective over a batch; by default those of a classification.
 
         Args:
             x: as for `call`.
             outputs: what `call` returned; by default logits, [B, …, C].
-            y: targets, of the task's own kind; by default classes, int [B, …].
-            sample_weight: float [B], or as `y`; 1 by default.
+            y: targets in the task's own format; by default classes, int [B, …].
+            sample_weight: float [B], or of the shape of `y`; 1 by default.
         """
         weights = self._target_weights(y, sample_weight)
         return {self._objective: crossentropy_sums(ops.maximum(y, 0), outputs, weights)}
 
     def _target_weights(self, y: Any, sample_weight: keras.KerasTensor | None) -> keras.KerasTensor:
-        """Weights of the targets, float32 as `y`."""
+        """The weight of each target, float32 of the shape of `y`."""
         return weights_of(y, sample_weight)
 
     def target_counts(
         self, x: dict, y: Any = None, sample_weight: keras.KerasTensor | None = None
     ) -> dict[str, keras.KerasTensor]:
-        """How many targets a batch has, float32 [], for each objective."""
+        """Counts the targets of each objective in a batch, float32 scalars."""
         weights = self._target_weights(y, sample_weight)
         return {self._objective: ops.sum(are_targets(weights))}
 
     def _metric_targets(
         self, y: Any, sample_weight: keras.KerasTensor | None
     ) -> tuple[Any, keras.KerasTensor | None]:
-        """Labels and weights for metrics that `compile` was given."""
+        """The labels and weights for metrics that were given to `compile`."""
         return y, sample_weight
 
-    def _further_loss(self, *added: keras.KerasTensor) -> keras.KerasTensor | None:
-        """The losses of regularisers and of `add_loss`; `None` where there are none.
+    def further_loss(self) -> keras.KerasTensor | None:
+        """The sum of the losses of `add_loss` and of regularizers; `None` without any.
 
-        On TensorFlow Keras divides them, which all replicas have alike, by the replicas' number.
+        Keras' `losses` fails in a `StatelessScope` that does not map all regularized weights.
         """
-        losses = [self._aggregate_additional_loss(loss) for loss in (*added, *self.losses)]
-        return sum(losses) if losses else None
+        losses = []
+        for layer in self._flatten_layers():
+            losses += layer._get_own_losses()
+        for weight in self.trainable_weights:
+            if weight.regularizer is not None:
+                losses.append(weight.regularizer(weight.value))
+        if not losses:
+            return None
+        return sum(ops.sum(ops.cast(loss, "float32")) for loss in losses)
 
     @property
     def metrics(self) -> list[keras.Metric]:
-        """Keras' metrics, and those of the objectives."""
-        own = self._objective_metrics
-        return super().metrics + ([] if own is None else own.metrics)
+        """Keras' metrics and those of the objectives."""
+        if self._objective_metrics is None:
+            return super().metrics
+        return super().metrics + self._objective_metrics.metrics
 
-    def _update_metrics(
-        self,
-        batch: tuple,
-        outputs: Any,
-        sums: dict[str, ObjectiveSums],
-        further_loss: keras.KerasTensor | None,
-    ) -> None:
-        """Updates the metrics with a batch; outputs are for those that `compile` was given."""
-        if further_loss is not None and keras.backend.backend() == "tensorflow":
-            further_loss *= self.distribute_strategy.num_replicas_in_sync  # of a replica's share
-        self._objective_metrics.update(sums, further_loss)
+    def _update_metrics(self, batch: tuple, found: BatchLoss) -> None:
+        """Updates the metrics with a batch; its outputs are for metrics given to `compile`."""
+        self._objective_metrics.update(found.sums, found.further_loss)
         if self._compile_metrics is not None:
             _, y, sample_weight = batch
             y, sample_weight = self._metric_targets(y, sample_weight)
-            self._compile_metrics.update_state(y, outputs, sample_weight)
+            self._compile_metrics.update_state(y, found.outputs, sample_weight)
 
     def get_metrics_result(self) -> dict[str, keras.KerasTensor]:
-        """The metrics' values; `loss` is the sum of the objectives' mean losses."""
+        """The values of the metrics; `loss` is the sum of the objectives' mean losses."""
         results = super().get_metrics_result()
-        if self._objective_metrics is not None:
-            parts = [results[f"{name}_loss"] for name in self.objectives]
-            results["loss"] = sum(parts) + results.pop(_FURTHER)
-            if hasattr(type(self), "_objective"):
-                del results[f"{self._objective}_loss"]
+        if self._objective_metrics is None:
+            return results
+        losses = [results[f"{name}_loss"] for name in self.objectives]
+        results["loss"] = sum(losses) + results.pop(_FURTHER)
+        if hasattr(type(self), "_objective"):
+            del results[f"{self._objective}_loss"]
         return results
 
 
@@ -142,46 +219,56 @@ _FURTHER = "further_loss"
 
 
 class ObjectiveMetrics:
-    """Means over the targets of an epoch.
+    """The metrics of objectives: means over the targets of an epoch.
 
     Args:
         objectives: names of the objectives.
-        has_accuracy: whether the share of right targets is one of the metrics.
+        has_accuracy: whether the accuracy is one of the metrics.
     """
 
     def __init__(self, objectives: tuple[str, ...], has_accuracy: bool) -> None:
-        kinds = ("loss", "accuracy") if has_accuracy else ("loss",)
-        names = [f"{objective}_{kind}" for objective in objectives for kind in kinds]
-        self._means = {name: keras.metrics.Mean(name=name) for name in (*names, _FURTHER)}
+        self._means: dict[str, keras.metrics.Mean] = {}
+        for objective in objectives:
+            self._add(f"{objective}_loss")
+            if has_accuracy:
+                self._add(f"{objective}_accuracy")
+        self._add(_FURTHER)
+
+    def _add(self, name: str) -> None:
+        self._means[name] = keras.metrics.Mean(name=name)
 
     @property
     def metrics(self) -> list[keras.Metric]:
-        """All of them, that of further losses at last."""
+        """All metrics; the mean of further losses comes last."""
         return list(self._means.values())
 
     def update(
         self, sums: dict[str, ObjectiveSums], further_loss: keras.KerasTensor | None = None
     ) -> None:
-        """Updates the means with what `objective_sums` returned, and with further losses."""
+        """Updates the means with the sums of a batch and its further losses."""
         for objective, part in sums.items():
-            count = part.num_targets
-            for kind, total in (("loss", part.loss), ("accuracy", part.num_correct)):
-                mean = self._means.get(f"{objective}_{kind}")
-                if mean is not None and total is not None:
-                    mean.update_state(ops.divide_no_nan(total, count), sample_weight=count)
+            self._update_mean(f"{objective}_loss", part.loss, part.num_targets)
+            if part.num_correct is not None:
+                self._update_mean(f"{objective}_accuracy", part.num_correct, part.num_targets)
         if further_loss is not None:
             self._means[_FURTHER].update_state(further_loss)
 
+    def _update_mean(self, name: str, total: keras.KerasTensor, count: keras.KerasTensor) -> None:
+        if name in self._means:
+            self._means[name].update_state(ops.divide_no_nan(total, count), sample_weight=count)
+
 
 def are_targets(weights: keras.KerasTensor) -> keras.KerasTensor:
-    """1 for each weight of a target, 0 for those of none, float32 as `weights`."""
+    """1.0 where a weight is not 0, else 0.0; float32 of the shape of `weights`."""
     return ops.cast(ops.not_equal(weights, 0.0), "float32")
 
 
 def weights_of(values: keras.KerasTensor, weights: keras.KerasTensor | None) -> keras.KerasTensor:
-    """The weight of each value [B, …], float32; `None`: 1.
+    """The weight of each value, float32 of the shape of `values`.
 
-    Weights have as many axes or fewer, or a last axis of 1 more.
+    Args:
+        values: [B, …].
+        weights: of as many axes or fewer, or with one more, last axis of size 1; `None`: all 1.
     """
     ones = ops.ones_like(values, dtype="float32")
     if weights is None:
@@ -201,9 +288,16 @@ def crossentropy_sums(
     *,
     from_logits: bool = True,
 ) -> ObjectiveSums:
-    """The sums of a classification: labels int [B, …], logits or probabilities [B, …, classes]."""
+    """The sums of a classification.
+
+    Args:
+        labels: int [B, …].
+        logits: logits or probabilities, float [B, …, C].
+        weights: as for `weights_of`.
+        from_logits: whether `logits` are logits.
+    """
     logits = ops.cast(logits, "float32")
-    labels = ops.reshape(labels, ops.shape(logits)[:-1])  # of a table's column: [B, 1]
+    labels = ops.reshape(labels, ops.shape(logits)[:-1])  # labels of a table's column are [B, 1]
     losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=from_logits)
     is_right = ops.equal(ops.argmax(logits, axis=-1), ops.cast(labels, "int32"))
     return ObjectiveSums.of(losses, is_right, weights_of(losses, weights))
@@ -212,16 +306,21 @@ def crossentropy_sums(
 def vocabulary_crossentropy(
     labels: keras.KerasTensor, logits: keras.KerasTensor
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """Cross-entropy of each target, and whether its label has the highest logit.
+    """The cross-entropy of each target, and whether its label has the highest logit.
 
-    On TensorFlow it is computed from the softmax, which is one fast kernel on a processor.
-    TensorFlow's own loss takes an exponential after the other there for its gradient, and Keras'
-    `argmax` goes four times over the logits to tell -0.0 from 0.0; with 28,996 entries the two
-    were a tenth of a small model's step. Other backends have Keras' functions, which their
-    compilers fuse.
+    On TensorFlow it is computed from the softmax, which is one fast kernel on a CPU. TensorFlow's
+    own loss computes one exponential after the other for its gradient there, and Keras' `argmax`
+    passes over the logits four times to tell -0.0 from 0.0; with a vocabulary of 28,996 the two
+    took a tenth of a small model's step. Other backends use Keras' functions, which their compilers
+    fuse.
 
-    Of labels int [...] and logits float32 [..., V]: losses in nats, float32 [...], and hits, bool
-    [...]; of equal logits the first counts.
+    Args:
+        labels: int [...].
+        logits: float32 [..., V].
+
+    Returns:
+        Losses in nats, float32 [...], and whether the label has the highest logit, bool [...]; of
+        equal logits the first counts as the highest.
     """
     if keras.backend.backend() == "tensorflow":
         return _on_tensorflow(labels, logits)
@@ -236,24 +335,25 @@ def _on_tensorflow(labels: Any, logits: Any) -> tuple[Any, Any]:
     labels = tf.reshape(tf.cast(labels, tf.int32), [-1])  # [N]
     rows = tf.reshape(logits, [-1, logits.shape[-1]])  # [N, V]
     best = tf.argmax(rows, axis=-1, output_type=tf.int32)  # [N]
-    numbers = tf.range(tf.size(labels))
-    of_labels, of_best = (tf.stack([numbers, entries], axis=1) for entries in (labels, best))
+    indices = tf.range(tf.size(labels))
+    label_places = tf.stack([indices, labels], axis=1)  # [N, 2]
+    best_places = tf.stack([indices, best], axis=1)  # [N, 2]
 
     @tf.custom_gradient
     def crossentropy(rows: tf.Tensor) -> tuple[tf.Tensor, object]:
         shares = tf.nn.softmax(rows)  # [N, V]
-        label_shares = tf.gather_nd(shares, of_labels)
-        # The largest share is at least 1 / V, so its logarithm is exact where that of a label's
+        label_shares = tf.gather_nd(shares, label_places)
+        # The largest share is at least 1 / V, so its logarithm is finite; that of the label's share
         # may be minus infinity.
-        gaps = tf.gather_nd(rows, of_best) - tf.gather_nd(rows, of_labels)
-        losses = gaps - tf.math.log(tf.gather_nd(shares, of_best))  # [N]
+        gaps = tf.gather_nd(rows, best_places) - tf.gather_nd(rows, label_places)
+        losses = gaps - tf.math.log(tf.gather_nd(shares, best_places))  # [N]
 
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            # A processor's softmax of NaN has finite shares, which must not be trained on. The loss
-            # itself takes the place: `tf.debugging.enable_check_numerics` ends at a constant NaN.
+            # On a CPU the softmax of NaN is finite, and must not be trained on. The loss is used in
+            # its place because `tf.debugging.enable_check_numerics` stops at a constant NaN.
             upstream = tf.where(tf.math.is_finite(losses), upstream, losses)
             return tf.tensor_scatter_nd_update(
-                shares * upstream[:, None], of_labels, (label_shares - 1.0) * upstream
+                shares * upstream[:, None], label_places, (label_shares - 1.0) * upstream
             )
 
         return losses, gradient

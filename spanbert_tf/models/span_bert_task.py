@@ -4,20 +4,10 @@ import warnings
 from typing import Any, ClassVar, NamedTuple
 
 import keras
-from keras import ops
 
 from spanbert_tf.models.keras_hub_presets import NewHeadWarning, TaskPresets
-from spanbert_tf.models.objective import ObjectiveMetrics, Objectives
-
-if keras.backend.backend() == "tensorflow":
-    from spanbert_tf.models.train_step import TrainStep
-elif keras.backend.backend() == "jax":
-    from spanbert_tf.models.jax_train_step import TrainStep
-else:
-
-    class TrainStep:
-        """Keras' own step is all that is here for others."""
-
+from spanbert_tf.models.objective import ObjectiveMetrics, Objectives, mean_loss
+from spanbert_tf.models.train_step import TrainStep
 
 try:
     from spanbert_tf.models.text_batches import TextBatches
@@ -67,7 +57,7 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
     _has_warned = False  # of a new head
     _learning_rate = 3e-5
     _reads_pooler = False
-    _held: frozenset[int] = frozenset()  # variables that `hold` was given, on TensorFlow
+    _frozen: frozenset[int] = frozenset()  # ids of the variables that are frozen, on TensorFlow
 
     @property
     def reads_pooler(self) -> bool:
@@ -116,7 +106,7 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
             has_accuracy = self.has_accuracy and not has_accuracy_of_keras
             self._objective_metrics = ObjectiveMetrics(self.objectives, has_accuracy)
 
-    # What Keras' own steps ask for, which train by another loss, and on other backends.
+    # Keras' own steps call the next two: with a loss given to `compile`, and on other backends.
     def compute_loss(
         self,
         x: dict | None = None,
@@ -125,27 +115,22 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
         sample_weight: keras.KerasTensor | None = None,
         training: bool = True,
     ) -> keras.KerasTensor:
-        """The sum of each objective's mean over the targets of a batch, by their weights.
-
-        With the losses of regularisers and of `add_loss`; an objective without targets counts as 0.
-        """
+        """Computes the loss of a batch from the model's outputs, as `loss_of` does in training."""
         if self._compile_loss is not None:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
-        parts = self.objective_sums(x, y_pred, y, sample_weight).values()
-        means = sum(ops.divide_no_nan(part.loss, part.num_targets) for part in parts)
-        further = self._further_loss()
-        if further is None:
-            return means
-        if self._objective_metrics is not None:  # Keras' step asks for no other part of `loss`
-            self._objective_metrics.update({}, further)
-        return means + further
+        loss = mean_loss(self.objective_sums(x, y_pred, y, sample_weight))
+        further_loss = self.further_loss()
+        if further_loss is not None:
+            loss += further_loss
+        return loss
 
     def compute_metrics(
         self, x: dict, y: Any, y_pred: Any, sample_weight: keras.KerasTensor | None = None
     ) -> dict[str, keras.KerasTensor]:
         """Updates the metrics with a batch and returns all of them."""
         if self._objective_metrics is not None:
-            self._objective_metrics.update(self.objective_sums(x, y_pred, y, sample_weight))
+            sums = self.objective_sums(x, y_pred, y, sample_weight)
+            self._objective_metrics.update(sums, self.further_loss())
         y, sample_weight = self._metric_targets(y, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
@@ -188,16 +173,16 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
         """As in Keras; empty where the optimizer has groups of variables, which no file holds."""
         return {} if getattr(self.optimizer, "groups", ()) else super().get_compile_config()
 
-    # Not trained are a pooler that nothing reads, and what `hold` was given. (That gradients are
-    # `None` would not do: on JAX those of the pooler are 0, and it would be decayed.)
+    # A pooler that is not read has gradients of 0 on JAX, and weight decay would change it.
     @property
     def trainable_variables(self) -> list[keras.Variable]:
-        """All that training changes, without a pooler that the task does not read."""
+        """The variables that are trained: without frozen ones, and without a pooler not read."""
         trained = super().trainable_variables
         if self.backbone is None:
             return trained
-        pooler = () if self._reads_pooler else self.backbone.pooled_dense.variables
-        left_out = self._held.union(map(id, pooler))
+        left_out = set(self._frozen)
+        if not self._reads_pooler:
+            left_out.update(id(variable) for variable in self.backbone.pooled_dense.variables)
         return [variable for variable in trained if id(variable) not in left_out]
 
     trainable_weights = trainable_variables  # states of metrics and seeds are never among them

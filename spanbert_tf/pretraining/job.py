@@ -36,8 +36,8 @@ from spanbert_tf.training.configured_optimizer import encoder_variables
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import CheckStop, Evaluated, Job, Phase
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
+from spanbert_tf.training.optimizer import WarmupLinearDecay
 from spanbert_tf.training.run import run
-from spanbert_tf.training.schedule import WarmupLinearDecay
 
 _PRESET = "--initial-preset"
 
@@ -160,9 +160,9 @@ class PretrainingJob(Job):
     def phases(self, first_step: int) -> Iterable[Phase]:
         """Where heads begin alone, two phases; each begins at its step."""
         switch = min(self.config.training.head_steps, self.num_steps)
-        held = encoder_variables(self._model)
+        encoder = encoder_variables(self._model)
         for phase in (
-            Phase(first_step, switch, held),
+            Phase(first_step, switch, encoder),
             Phase(max(first_step, switch), self.num_steps),
         ):
             if phase.first < phase.last:

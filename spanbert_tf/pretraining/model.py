@@ -25,8 +25,7 @@ from spanbert_tf.training.configured_optimizer import (
     set_recompute,
 )
 from spanbert_tf.training.devices import choose_precision
-from spanbert_tf.training.optimizers import AdamW
-from spanbert_tf.training.schedule import VariableGroup, WarmupLinearDecay
+from spanbert_tf.training.optimizer import AdamW, VariableGroup, WarmupLinearDecay
 
 INITIAL_ENCODER = "initial_encoder.npz"
 _KEY = "training.initial_encoder_share"

@@ -22,6 +22,7 @@ from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.data.batches import PackedRows, packed_batches
 from spanbert_tf.data.records import Records, TaskManifest
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+from spanbert_tf.models.objective import ObjectiveSums, mean_loss
 from spanbert_tf.tasks.marked_text import marked_pieces, pieces_of_row
 from spanbert_tf.tasks.pipeline import Pipeline
 from spanbert_tf.tasks.report import Table
@@ -29,7 +30,7 @@ from spanbert_tf.terminal import show_progress
 from spanbert_tf.training.checkpoints import Best
 
 if keras.backend.backend() == "jax":
-    from spanbert_tf.models.jax_train_step import jitted
+    from spanbert_tf.models.train_step.jax import jitted
 
 Model = keras_hub.models.Task
 Predictions = Sequence[Any]  # one for each item of the records; the type is the task's own
@@ -288,7 +289,8 @@ class Task(Pipeline):
             for name, sums in losses.items():
                 totals[name] = totals.get(name, 0.0) + np.array(sums, "float64")
             after_batch()
-        loss = sum(float(total) / float(max(count, 1)) for total, count in totals.values())
+        sums = {name: ObjectiveSums(loss, None, count) for name, (loss, count) in totals.items()}
+        loss = float(mean_loss(sums))
         return self.collect(model, records, [rows[number] for number in range(len(rows))]), loss
 
 

@@ -15,8 +15,8 @@ from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.layers import TransformerEncoder
 from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
-from spanbert_tf.training.optimizers import AdamW
-from spanbert_tf.training.schedule import VariableGroup, WarmupLinearDecay
+from spanbert_tf.training import update_operations
+from spanbert_tf.training.optimizer import AdamW, VariableGroup, WarmupLinearDecay
 
 
 def adamw(
@@ -85,7 +85,7 @@ def configured_adamw(
     Raises:
         ConfigurationError: gradients are to be added up on JAX in another type than their own.
     """
-    if config.all_reduce_dtype and keras.backend.backend() == "jax":
+    if config.all_reduce_dtype and not update_operations.HAS_ALL_REDUCE:
         raise ConfigurationError(
             f"optimizer.all_reduce_dtype: {config.all_reduce_dtype}: is TensorFlow's alone, on JAX "
             "XLA adds gradients up; set it to null"

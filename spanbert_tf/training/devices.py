@@ -26,7 +26,7 @@ if _ON_JAX := keras.backend.backend() == "jax":
 
     from spanbert_tf.layers.jax_operations import DETERMINISTIC
 else:
-    from spanbert_tf.models.train_step import add_in_order
+    from spanbert_tf.models.train_step.tensorflow import add_in_order
 
 NVIDIA_CARD = "/dev/nvidia0"  # of the driver; a container that is given the card has it
 # Below this width a step is many small operations, which half precision makes no faster.

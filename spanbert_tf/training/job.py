@@ -70,12 +70,12 @@ class Phase(NamedTuple):
     Attributes:
         first: steps that are done before.
         last: steps that are done after.
-        held: variables that stay as they are.
+        frozen: variables that are not trained.
     """
 
     first: int
     last: int
-    held: Sequence[keras.Variable] = ()
+    frozen: Sequence[keras.Variable] = ()
 
 
 class TrainingDiverged(Exception):

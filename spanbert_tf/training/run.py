@@ -93,7 +93,7 @@ def run(
         with Watch(job, model, checkpoints, output, devices, step) as watch:
             watch.catch_up()
             for phase in job.phases(step):
-                model.hold(phase.held)
+                model.freeze(phase.frozen)
                 # Not the task's own `fit`: the batches are what its preprocessor would make.
                 keras.Model.fit(
                     model,

@@ -20,8 +20,7 @@ from spanbert_tf.models.keras_hub_presets import weights_digest
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.lookup import task_dataset
 from spanbert_tf.training import adamw
-from spanbert_tf.training.optimizers import AdamW
-from spanbert_tf.training.schedule import VariableGroup, WarmupLinearDecay
+from spanbert_tf.training.optimizer import AdamW, VariableGroup, WarmupLinearDecay
 
 IS_ORACLE = keras.backend.backend() == "tensorflow"
 BATCH_SIZE, NUM_BATCHES = 4, 4

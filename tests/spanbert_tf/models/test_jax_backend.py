@@ -183,9 +183,9 @@ def test_parts_of_a_batch_report_what_they_do_on_tensorflow(on_jax, material):
 STEP_ON_JAX = """
 import gc, weakref
 import keras, numpy as np
-from spanbert_tf.models import jax_train_step
+from spanbert_tf.models.train_step import jax as jax_step
 
-class Line(jax_train_step.TrainStep, keras.Sequential):
+class Line(jax_step.TrainStep, keras.Sequential):
     _objective_metrics = None
 
 def doubled(model, x):
@@ -198,21 +198,21 @@ assert len(devices) == 2
 keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
 model = Line([keras.layers.Input((3,)), keras.layers.Dense(2)])
 kernel = model.weights[0]
-assert len(jax_train_step._here(kernel.value).sharding.device_set) == 1
+assert len(jax_step._here(kernel.value).sharding.device_set) == 1
 for number in (4, 5, 4):
     kernel.assign(np.full((3, 2), number))
-    found = jax_train_step.jitted(doubled, model)(rows[number])
+    found = jax_step.jitted(doubled, model)(rows[number])
     np.testing.assert_allclose(found, np.full((number, 2), 6 * number))
 assert traced == [(4, 3), (5, 3)]
 
 model.compile(keras.optimizers.Adam(), "mse")
-model.hold([])
+model.freeze([])
 try:
-    model.hold([kernel])
+    model.freeze([kernel])
 except ValueError as error:
-    assert "Adam cannot leave variables alone" in str(error)
+    assert "compiled with a loss trains all variables" in str(error)
 else:
-    raise AssertionError("held by an optimizer that does not know of it")
+    raise AssertionError("frozen in a step that does not know of it")
 reference = weakref.ref(model)
 del model, kernel
 gc.collect()

@@ -7,7 +7,7 @@ import torch
 from tensorflow.python.eager import context
 
 from spanbert_tf.layers.training_operations import project_at_once
-from spanbert_tf.models.micro_batches import add_up_on_tensorflow
+from spanbert_tf.models.train_step.tensorflow import accumulate_gradients
 
 ROWS, WIDTH = 4, 64
 
@@ -38,7 +38,7 @@ def test_sums_of_gradients_begin_with_zeros_that_are_not_held_for_ever(wanted):
         return [tape.gradient(loss, variable)]
 
     (total,), nodes = optimised_nodes(
-        lambda x: add_up_on_tensorflow(gradients_of, (x,), wanted, [variable]), tf.constant(x)
+        lambda x: accumulate_gradients(gradients_of, (x,), wanted, [variable]), tf.constant(x)
     )
     expected = 2 * x.T @ (x @ np.ones((WIDTH, WIDTH), "float32"))
     np.testing.assert_allclose(total, expected, rtol=1e-4, atol=1e-4)

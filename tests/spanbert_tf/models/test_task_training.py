@@ -224,7 +224,7 @@ def test_layers_that_are_computed_again_train_as_those_that_are_kept(name, accum
         task = TASKS[name](SpanBertBackbone(VOCABULARY, 2, 4, 32, 37, max_sequence_length=LENGTH))
         set_recompute(task, recompute)
         task.compile(OPTIMIZERS["ours"](), accumulation_steps=accumulation_steps)
-        task.hold(task.backbone.transformer_layers[0].variables)
+        task.freeze(task.backbone.transformer_layers[0].variables)
         losses = task.fit(data, epochs=3, shuffle=False, verbose=0).history["loss"]
         results.append((losses, task.get_weights()))
     check_equal(*results)
@@ -252,10 +252,10 @@ def test_what_is_held_before_the_first_fit_is_trained_later():
     layer = task.backbone.transformer_layers[0]
     task.compile(OPTIMIZERS["ours"]())
     begun = layer.get_weights()
-    task.hold(layer.variables)
+    task.freeze(layer.variables)
     task.fit(data, verbose=0)
     held = layer.get_weights()
-    task.hold(())
+    task.freeze(())
     task.fit(data, verbose=0)
     for before, between, after in zip(begun, held, layer.get_weights(), strict=True):
         assert np.all(before == between) and np.any(between != after)

@@ -97,7 +97,7 @@ def test_an_optimizer_keeps_its_variables():
     kept = []
     for held in ((), (), model.hidden.variables):
         model.fit(_rows(8), steps_per_epoch=2, shuffle=False, verbose=0)
-        model.hold(held)
+        model.freeze(held)
         kept.append([id(variable) for variable in optimizer.variables])
     assert kept[0] == kept[1] == kept[2]
 

@@ -108,7 +108,7 @@ def train(config, data, strategy, phases):
     encoder = encoder_variables(model)
     first_step, weights = 0, []
     for num_steps, is_held in phases:
-        model.hold(encoder if is_held else ())
+        model.freeze(encoder if is_held else ())
         batches = configured_dataset(config, data, split="train", seed=0, first_batch=first_step)
         model.fit(batches, steps_per_epoch=num_steps, shuffle=False, verbose=0)
         first_step += num_steps

@@ -120,7 +120,7 @@ def test_two_workers_train_what_one_does_also_after_a_preemption(
 _UPDATE = """
 import json, os, sys
 import keras, numpy as np, tensorflow as tf
-from spanbert_tf.training.optimizers import AdamW
+from spanbert_tf.training.optimizer import AdamW
 tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 number = json.loads(os.environ["TF_CONFIG"])["task"]["index"]

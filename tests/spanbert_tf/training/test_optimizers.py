@@ -6,8 +6,7 @@ import tensorflow as tf
 import torch
 
 import spanbert_tf.training
-from spanbert_tf.training.optimizers import AdamW
-from spanbert_tf.training.schedule import WarmupLinearDecay
+from spanbert_tf.training.optimizer import AdamW, WarmupLinearDecay
 
 
 def test_schedule_is_the_line_up_and_down():

@@ -13,10 +13,10 @@ from spanbert_tf.errors import TrainingError
 from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.pretraining.model import compiled_pretrainer
-from spanbert_tf.training import optimizers
 from spanbert_tf.training.devices import make_strategy
 from spanbert_tf.training.metrics_log import MetricsLog
-from spanbert_tf.training.optimizers import AdamW
+from spanbert_tf.training.optimizer import AdamW
+from spanbert_tf.training.update_operations import tensorflow as update_operations
 
 DEVICES = ["CPU:0", "CPU:1"]
 VOCABULARY_SIZE = 60
@@ -259,7 +259,7 @@ def test_gradients_are_reduced_in_packs_the_last_layers_first(
 ):
     """By the graph: each pack waits for its own gradients alone."""
     limit = 20_000
-    monkeypatch.setattr(optimizers, "_BYTES_PER_PACK", limit)
+    monkeypatch.setattr(update_operations, "_BYTES_PER_PACK", limit)
     config = _without_dropout(tiny_overrides)
     with two_devices.scope():
         model = compiled_pretrainer(config, VOCABULARY_SIZE)

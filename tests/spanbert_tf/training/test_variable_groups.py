@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 import torch
 
-from spanbert_tf.training.optimizers import AdamW
-from spanbert_tf.training.schedule import VariableGroup, WarmupLinearDecay
+from spanbert_tf.training.optimizer import AdamW, VariableGroup, WarmupLinearDecay
 
 SHAPES = {"encoder/kernel": (3, 4), "encoder/bias": (4,), "head/kernel": (4, 2), "head/bias": (2,)}
 HEAD = ("head/kernel", "head/bias")

@@ -22,7 +22,7 @@ from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import Evaluated, Job
 from spanbert_tf.training.metrics_log import read_metrics
-from spanbert_tf.training.schedule import WarmupLinearDecay
+from spanbert_tf.training.optimizer import WarmupLinearDecay
 from spanbert_tf.training.watch import StopSignals, Watch
 
 SCHEDULE = WarmupLinearDecay(0.1, 2, 100)

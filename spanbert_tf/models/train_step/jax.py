@@ -1,0 +1,235 @@
+"""The training step on JAX, where the global batch is one array on all devices.
+
+B is the number of rows of the global batch, N the number of its micro-batches.
+"""
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+from jax import numpy as jnp
+
+from spanbert_tf.models.objective import BatchLoss, loss_of
+from spanbert_tf.models.train_step.micro_batches import equal_parts
+
+_State = tuple[list, list, list, list]  # values of trained, other, optimizer's, metrics' variables
+
+
+class TrainStep:
+    """The training step of `fit` and of the commands, as on TensorFlow.
+
+    Mix it into a Keras model beside `Objectives`. A `keras.distribution` shares the rows of the
+    batch among the devices. A model that was compiled with a loss is trained by Keras' own step.
+    """
+
+    _accumulation_steps = 1
+    _without_gradient: frozenset[int] = frozenset()  # ids of the variables that are frozen
+
+    def compile(
+        self,
+        *args: object,
+        accumulation_steps: int = 1,
+        jit_compile: bool | str = "auto",
+        **kwargs,
+    ) -> None:
+        """As on TensorFlow; `jit_compile` is ignored: XLA always compiles the step."""
+        self._accumulation_steps = accumulation_steps
+        super().compile(*args, jit_compile="auto", **kwargs)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """As in Keras, which would search the state for layers after each step."""
+        if name == "_jax_state":
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def freeze(self, variables: Sequence[keras.Variable]) -> None:
+        """Freezes variables from the next `fit` on, and trains all others again.
+
+        Keras' optimizers on JAX take the values of all variables that they were built with, so a
+        frozen variable remains among the trainable ones, and has no gradient.
+
+        Args:
+            variables: the variables to freeze; an empty sequence unfreezes all.
+
+        Raises:
+            ValueError: the model was compiled with a loss, and Keras' own step trains all.
+        """
+        if variables and self._objective_metrics is None:
+            raise ValueError("on JAX a model that was compiled with a loss trains all variables")
+        self._without_gradient = frozenset(id(variable) for variable in variables)
+        self.train_function = None
+
+    def fetch_state(self) -> None:
+        """Gives the variables the values that the last step computed."""
+        self.jax_state_sync()
+
+    def _make_function(
+        self, step_function: Callable[..., tuple], concatenate_outputs: bool = False
+    ) -> Callable[..., tuple]:
+        """As in Keras, which decides once whether executions have one step or several."""
+        if concatenate_outputs:
+            return super()._make_function(step_function, concatenate_outputs)
+
+        def run_steps(state: tuple, iterator: Iterator) -> tuple[dict, tuple]:
+            results, state = step_function(state, next(iterator))
+            for batch in itertools.islice(iterator, self.steps_per_execution - 1):
+                results, state = step_function(state, batch)
+            return results, state
+
+        return run_steps
+
+    def train_step(self, state: _State, data: object) -> tuple[dict, _State]:
+        """Makes one update from the global batch."""
+        if self._objective_metrics is None:  # compiled with another loss
+            return super().train_step(state, data)
+        trainable, non_trainable, optimizer_values, metric_values = state
+        batch = keras.utils.unpack_x_y_sample_weight(data)
+        gradients, non_trainable, found = self._gradients(state, batch)
+        gradients = [
+            None if id(variable) in self._without_gradient else gradient
+            for variable, gradient in zip(self.trainable_variables, gradients, strict=True)
+        ]
+        trainable, optimizer_values = self.optimizer.stateless_apply(
+            optimizer_values, gradients, trainable
+        )
+        results, metric_values = self._updated_metrics(metric_values, batch, found)
+        return results, (trainable, non_trainable, optimizer_values, metric_values)
+
+    def test_step(self, state: tuple, data: object) -> tuple[dict, tuple]:
+        """Updates the metrics with the global batch."""
+        if self._objective_metrics is None:
+            return super().test_step(state, data)
+        trainable, non_trainable, metric_values = state
+        batch = keras.utils.unpack_x_y_sample_weight(data)
+        mapping = self._mapping(trainable, non_trainable)
+        with keras.StatelessScope(state_mapping=mapping, collect_losses=True):
+            found = loss_of(self, batch, training=False)
+        results, metric_values = self._updated_metrics(metric_values, batch, found)
+        return results, (trainable, non_trainable, metric_values)
+
+    def _mapping(self, trainable: list, non_trainable: list) -> list[tuple[keras.Variable, Any]]:
+        """The model's variables and the values that take their place."""
+        mapping = list(zip(self.trainable_variables, trainable, strict=True))
+        mapping += zip(self.non_trainable_variables, non_trainable, strict=True)
+        return mapping
+
+    def _gradients(self, state: _State, batch: tuple) -> tuple[list, list, BatchLoss]:
+        """Computes gradients, the values of the other variables afterwards, and the loss."""
+        trainable, non_trainable, optimizer_values, _ = state
+        num_targets = self.target_counts(*batch)
+        num_parts, _ = equal_parts(batch, self._accumulation_steps)
+
+        def scaled_loss(trainable: list, non_trainable: list, part: tuple) -> tuple:
+            mapping = self._mapping(trainable, non_trainable)
+            mapping += zip(self.optimizer.variables, optimizer_values, strict=True)
+            with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+                found = loss_of(self, part, num_targets, num_parts)
+                loss = self.optimizer.scale_loss(found.loss)
+            others = self.non_trainable_variables
+            non_trainable = [scope.get_current_value(variable) for variable in others]
+            if self._compile_metrics is None:
+                found = found._replace(outputs=None)  # they are large
+            return loss, (non_trainable, found)
+
+        compute = jax.grad(scaled_loss, has_aux=True)
+        if num_parts == 1:
+            gradients, (non_trainable, found) = compute(trainable, non_trainable, batch)
+            return gradients, non_trainable, found
+
+        def add_gradients(before: tuple, part: tuple) -> tuple[tuple, BatchLoss]:
+            sums, non_trainable = before
+            gradients, (non_trainable, found) = compute(trainable, non_trainable, part)
+            return (jax.tree.map(jnp.add, sums, gradients), non_trainable), found
+
+        zeros = jax.tree.map(jnp.zeros_like, trainable)
+        (gradients, non_trainable), found = jax.lax.scan(
+            add_gradients, (zeros, non_trainable), _cut(batch, num_parts)
+        )
+        return gradients, non_trainable, _join(found)
+
+    def _updated_metrics(
+        self, values: list, batch: tuple, found: BatchLoss
+    ) -> tuple[dict[str, jax.Array], list]:
+        """The metrics' results and values after a batch."""
+        mapping = list(zip(self.metrics_variables, values, strict=True))
+        with keras.StatelessScope(state_mapping=mapping) as scope:
+            self._update_metrics(batch, found)
+            results = self.get_metrics_result()
+        return results, [scope.get_current_value(variable) for variable in self.metrics_variables]
+
+
+def _cut(batch: tuple, num_parts: int) -> tuple:
+    """Cuts a batch into micro-batches, [B, …] -> [N, B / N, …]; rows remain on their device."""
+
+    def cut(values: jax.Array) -> jax.Array:
+        return values.reshape(-1, num_parts, *values.shape[1:]).swapaxes(0, 1)
+
+    return jax.tree.map(cut, batch)
+
+
+def _join(found: BatchLoss) -> BatchLoss:
+    """What was computed of a batch, from what was computed of its micro-batches, [N, …]."""
+
+    def join(values: jax.Array) -> jax.Array:
+        return values.swapaxes(0, 1).reshape(-1, *values.shape[2:])
+
+    return BatchLoss(
+        loss=jnp.sum(found.loss),
+        outputs=jax.tree.map(join, found.outputs),
+        sums=jax.tree.map(lambda values: jnp.sum(values, axis=0), found.sums),
+        further_loss=jax.tree.map(jnp.mean, found.further_loss),
+    )
+
+
+def wait_until_computed(results: object) -> None:
+    """Waits for the device to compute the results of a step."""
+    jax.block_until_ready(results)
+
+
+# Model → function → what XLA has compiled; it lasts as long as the model.
+_COMPILED: weakref.WeakKeyDictionary[keras.Model, dict] = weakref.WeakKeyDictionary()
+
+
+def jitted(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
+    """Compiles a function that computes with a model, by XLA; it takes and returns NumPy arrays.
+
+    Args:
+        function: a function of a module. It takes the model first and changes no variable. It is
+            compiled once for the model and each shape of the further arguments, which may be
+            anything that NumPy makes arrays of, such as TensorFlow's tensors.
+        model: the model; its variables are arguments of the compiled function, not constants.
+    """
+    functions = _COMPILED.setdefault(model, {})
+    if function not in functions:
+        functions[function] = _compiled(function, weakref.ref(model))
+
+    def call(*arguments: Any) -> Any:
+        arrays = jax.tree.map(np.asarray, arguments)
+        values = [_here(variable.value) for variable in model.variables]
+        return jax.tree.map(np.asarray, functions[function](values, *arrays))
+
+    return call
+
+
+def _compiled(
+    function: Callable[..., Any], reference: weakref.ref[keras.Model]
+) -> Callable[..., Any]:
+    @jax.jit
+    def run(values: list, *arguments: Any) -> Any:
+        model = reference()
+        with keras.StatelessScope(state_mapping=list(zip(model.variables, values, strict=True))):
+            return function(model, *arguments)
+
+    return run
+
+
+def _here(value: jax.Array) -> jax.Array:
+    """The value of a variable; of replicated values that of this process's first device."""
+    if value.is_fully_replicated:
+        return value.addressable_data(0)
+    return value

@@ -1,0 +1,329 @@
+"""The training step on TensorFlow: its result does not depend on how the global batch is shared.
+
+B is the number of rows of a replica, N the number of its micro-batches.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import keras
+import tensorflow as tf
+from tensorflow.python.eager import backprop
+
+from spanbert_tf.models.objective import BatchLoss, loss_of
+from spanbert_tf.models.train_step.micro_batches import equal_parts
+
+_SEED_STATE = "seed_generator_state"
+_REPLICA_STRIDE = 0x9E3779B9  # keeps the first halves of the replicas' seeds far apart
+_MIRRORED = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+_Gradients = list[tf.Tensor | tf.IndexedSlices | None]
+
+
+class TrainStep:
+    """The training step of `fit` and of the commands, under any `tf.distribute` strategy.
+
+    Mix it into a Keras model beside `Objectives`. The targets of the global batch are counted
+    before the first gradient is computed, so each replica and each micro-batch contributes its
+    share of one mean. Each replica draws its own dropout masks, where Keras gives all of them the
+    same. The optimizer adds up the gradients of the replicas: this project's `AdamW` before it
+    clips them, Keras' optimizers after. A model that was compiled with a loss is trained by Keras'
+    own step.
+    """
+
+    _accumulation_steps = 1
+    _compiles_replicas = False
+
+    def compile(
+        self,
+        *args: object,
+        accumulation_steps: int = 1,
+        jit_compile: bool | str = "auto",
+        **kwargs,
+    ) -> None:
+        """Configures the model for training, as `keras.Model.compile`.
+
+        Args:
+            *args: as for `keras.Model.compile`.
+            accumulation_steps: N, the number of micro-batches that the rows of each replica are cut
+                into to save memory. If N does not divide the rows, there are more. They make one
+                update together.
+            jit_compile: whether XLA compiles the step. On mirrored replicas it compiles the forward
+                and backward pass of each, without the update: XLA cannot compile an all-reduce of
+                CPU devices.
+            **kwargs: as for `keras.Model.compile`.
+        """
+        if isinstance(self.distribute_strategy, tf.distribute.TPUStrategy):
+            jit_compile = False  # it compiles what it runs; once more inside fails (keras #19448)
+        elif jit_compile == "auto" and self.distribute_strategy.num_replicas_in_sync > 1:
+            jit_compile = False
+        compiles = bool(jit_compile) and kwargs.get("loss") is None
+        self._compiles_replicas = compiles and isinstance(self.distribute_strategy, _MIRRORED)
+        if self._compiles_replicas:
+            jit_compile = False
+        self._accumulation_steps = accumulation_steps
+        self._make_forward_and_backward()
+        super().compile(*args, jit_compile=jit_compile, **kwargs)
+
+    def freeze(self, variables: Sequence[keras.Variable]) -> None:
+        """Freezes variables from the next `fit` on, and trains all others again.
+
+        Args:
+            variables: the variables to freeze; an empty sequence unfreezes all.
+        """
+        self._frozen = frozenset()
+        if self.built and not getattr(getattr(self, "optimizer", None), "built", True):
+            # Built now, the optimizer also knows the variables that are frozen first.
+            with self.distribute_strategy.scope():
+                self.optimizer.build(self.trainable_variables)
+        self._frozen = frozenset(id(variable) for variable in variables)
+        # Existing graphs train the former variables.
+        self._make_forward_and_backward()
+        self.train_function = None
+
+    def fetch_state(self) -> None:
+        """Does nothing: on TensorFlow the variables always have the values of the last step."""
+
+    def _make_forward_and_backward(self) -> None:
+        self._forward_and_backward = self._compute_gradients
+        if self._compiles_replicas:
+            self._forward_and_backward = tf.function(
+                self._compute_gradients, jit_compile=True, reduce_retracing=True
+            )
+
+    def make_train_function(self, force: bool = False) -> Callable[..., dict]:
+        """As in Keras; builds the optimizer first, or the step would be traced twice."""
+        is_built = all(layer.built for layer in self._flatten_layers())  # or variables will follow
+        if is_built and self.optimizer is not None and not self.optimizer.built:
+            with self.distribute_strategy.scope():
+                self.optimizer.build(self.trainable_variables)
+        return super().make_train_function(force)
+
+    def _make_function(self, step_function: Callable[[object], dict]) -> "_StepLoop":
+        """As in Keras, whose own loop of steps fails under a strategy (keras #19246)."""
+        return _StepLoop(self, step_function)
+
+    def _maybe_symbolic_build(self, iterator: object = None, data_batch: object = None) -> None:
+        """As in Keras, where something is not built; Keras 3.15 fails with several workers."""
+        if self._objective_metrics is None or self._compile_metrics is not None:
+            super()._maybe_symbolic_build(iterator, data_batch)
+
+    def train_step(self, data: object) -> dict[str, tf.Tensor]:
+        """Makes one update from the rows of this replica."""
+        if self._objective_metrics is None:  # compiled with another loss
+            return super().train_step(data)
+        batch = keras.utils.unpack_x_y_sample_weight(data)
+        num_targets = self._count_targets(batch)
+        if self._accumulation_steps == 1:
+            gradients = self._gradients(batch, num_targets)
+        else:
+            gradients = accumulate_gradients(
+                lambda part, num_parts: self._gradients(part, num_targets, num_parts),
+                batch,
+                self._accumulation_steps,
+                self.trainable_variables,
+            )
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return self.get_metrics_result()
+
+    def test_step(self, data: object) -> dict[str, tf.Tensor]:
+        """Updates the metrics with the rows of this replica."""
+        if self._objective_metrics is None:
+            return super().test_step(data)
+        batch = keras.utils.unpack_x_y_sample_weight(data)
+        self._update_metrics(batch, loss_of(self, batch, training=False))
+        return self.get_metrics_result()
+
+    def _count_targets(self, batch: tuple) -> dict[str, tf.Tensor]:
+        """Counts the targets of each objective in the global batch."""
+        counts = self.target_counts(*batch)
+        context = tf.distribute.get_replica_context()
+        if context.num_replicas_in_sync > 1:
+            counts = context.all_reduce(tf.distribute.ReduceOp.SUM, counts)
+        return counts
+
+    def _gradients(
+        self, part: tuple, num_targets: dict[str, tf.Tensor], num_parts: int | tf.Tensor = 1
+    ) -> _Gradients:
+        """Computes the gradients of a micro-batch's share of the loss, and updates the metrics.
+
+        While they are computed, the index of the replica is added to each random seed.
+        """
+        context = tf.distribute.get_replica_context()
+        index = tf.cast(context.replica_id_in_sync_group, tf.int64)
+        shift = tf.stack([index * _REPLICA_STRIDE, 0])  # [2]
+        states = self._seed_states()
+        seeds = [state.value + tf.cast(shift, state.value.dtype) for state in states]
+        gradients, seeds, found = self._forward_and_backward(
+            part, num_targets, num_parts * context.num_replicas_in_sync, seeds
+        )
+        for state, seed in zip(states, seeds, strict=True):
+            state.assign(seed - tf.cast(shift, seed.dtype))
+        self._update_metrics(part, found)
+        return gradients
+
+    def _seed_states(self) -> list[keras.Variable]:
+        return [variable for variable in self.variables if variable.name == _SEED_STATE]
+
+    def _compute_gradients(
+        self,
+        part: tuple,
+        num_targets: dict[str, tf.Tensor],
+        num_parts: int | tf.Tensor,
+        seeds: list[tf.Tensor],
+    ) -> tuple[_Gradients, list[tf.Tensor], BatchLoss]:
+        """Computes gradients, the seeds afterwards and the loss; changes no variable."""
+        states = self._seed_states()
+        mapping = list(zip(states, seeds, strict=True))
+        with tf.GradientTape() as tape:
+            with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+                found = loss_of(self, part, num_targets, num_parts)
+            scaled_loss = self.optimizer.scale_loss(found.loss)
+        gradients = tape.gradient(scaled_loss, self.trainable_variables)
+        seeds = [scope.get_current_value(state) for state in states]
+        if self._compile_metrics is None:
+            found = found._replace(outputs=None)  # they are large
+        return gradients, seeds, found
+
+
+class _StepLoop:
+    """Runs steps on the device: as many as `model.steps_per_execution` says when it is called.
+
+    What it returns are the metrics of the global batches. TensorFlow's graphs are:
+
+    - a step by itself, and a step in a loop; whether there is a loop is decided when it is made;
+    - the step of a batch, called by these two. On a single device it is part of them: a function
+      around it would be one more graph of all variables, in which TensorFlow merges other factors
+      and so rounds differently. With replicas it is a function, since their threads would not wait
+      for the batch; with XLA it is what XLA compiles.
+
+    Args:
+        model: a compiled model.
+        step_function: computes a step on one replica: `train_step` or `test_step`.
+    """
+
+    def __init__(self, model: TrainStep, step_function: Callable[[object], dict]) -> None:
+        self._model = model
+        self._step_function = step_function
+        self._has_loop = model.steps_per_execution > 1
+        with tf.init_scope():
+            self._num_done = tf.Variable(0, trainable=False)
+        # Keras' batches without labels or weights have an `Optional` in their place.
+        self._run_batch = model._autoconvert_optionals(self._run_on_replicas)
+        self._run_batch_in_graph = self._run_batch
+        if model.run_eagerly:
+            return
+        as_graph = functools.partial(tf.function, autograph=False, reduce_retracing=True)
+        # Not inlined: operations that do not depend on the batch would run once more when the
+        # iterator is exhausted.
+        self._run_batch = as_graph(
+            self._run_batch,
+            jit_compile=model.jit_compile,
+            experimental_attributes={"_noinline": True},
+        )
+        strategy = model._distribute_strategy
+        is_single = strategy is None or isinstance(strategy, tf.distribute.OneDeviceStrategy)
+        if not is_single or model.jit_compile:
+            self._run_batch_in_graph = self._run_batch
+        self._run_one = as_graph(self._run_one)
+        self._run_many = as_graph(self._run_many)
+
+    def __call__(self, iterator: Iterator) -> dict[str, tf.Tensor]:
+        """Runs steps on the next batches; fewer if the data end."""
+        num_steps = self._model.steps_per_execution
+        if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
+            for batch in itertools.islice(iterator, num_steps):
+                self._run_batch(batch)
+            return self._model.get_metrics_result()
+        if num_steps == 1 and not self._has_loop:
+            return self._run_one(iterator)
+        try:
+            return self._run_many(iterator, tf.constant(num_steps))
+        except tf.errors.OutOfRangeError:
+            if int(self._num_done) == 0:
+                raise
+            return self._model.get_metrics_result()
+
+    def _run_one(self, iterator: Iterator) -> dict[str, tf.Tensor]:
+        self._run_next(iterator, 1)
+        return self._model.get_metrics_result()
+
+    def _run_many(self, iterator: Iterator, num_steps: tf.Tensor) -> dict[str, tf.Tensor]:
+        def run_step(index: tf.Tensor) -> tuple[tf.Tensor]:
+            self._run_next(iterator, index + 1)
+            return (index + 1,)
+
+        self._num_done.assign(0)
+        tf.while_loop(lambda index: index < num_steps, run_step, (0,), parallel_iterations=1)
+        return self._model.get_metrics_result()
+
+    def _run_next(self, iterator: Iterator, num_done: int | tf.Tensor) -> None:
+        """Runs the step of the next batch, after which `num_done` are done."""
+        batch = iterator.get_next()
+        with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+            self._num_done.assign(num_done)
+            self._run_batch_in_graph(batch)
+
+    def _run_on_replicas(self, batch: object) -> None:
+        self._model.distribute_strategy.run(self._run_on_replica, args=(batch,))
+
+    @tf.autograph.experimental.do_not_convert
+    def _run_on_replica(self, batch: object) -> None:
+        self._step_function(batch)  # its results are means of one replica's rows
+
+
+def accumulate_gradients(
+    gradients_of: Callable[[tuple, int | tf.Tensor], _Gradients],
+    batch: tuple,
+    wanted: int,
+    variables: Sequence[keras.Variable],
+) -> list[tf.Tensor]:
+    """Adds up the gradients of micro-batches, which are computed one after the other.
+
+    Args:
+        gradients_of: computes the gradients of a micro-batch, one of so many.
+        batch: a structure of tensors [B, …] and `None`.
+        wanted: number of micro-batches, as for `equal_parts`.
+        variables: the variables of the gradients.
+    """
+    count, size = equal_parts(batch, wanted)
+
+    def rows_of_part(index: tf.Tensor) -> tuple:
+        rows = index * size + tf.range(size)
+        return tf.nest.map_structure(
+            lambda values: None if values is None else tf.gather(values, rows), batch
+        )
+
+    def add_gradients(index: tf.Tensor, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        added = list(sums)
+        for place, gradient in enumerate(gradients_of(rows_of_part(index), count)):
+            if gradient is not None:
+                added[place] += tf.cast(gradient, tf.float32)
+        return index + 1, *added
+
+    # Zeros that are known when the graph is optimised become constants, which are never freed and
+    # to which nothing can be added in place.
+    zeros = [tf.raw_ops.Empty(shape=v.shape, dtype=tf.float32, init=True) for v in variables]
+    _, *sums = tf.while_loop(
+        lambda index, *sums: index < count,
+        add_gradients,
+        (tf.constant(0), *zeros),
+        parallel_iterations=1,  # or several micro-batches would be in memory
+        maximum_iterations=count,
+    )
+    return [tf.cast(total, v.dtype) for total, v in zip(sums, variables, strict=True)]
+
+
+def wait_until_computed(results: object) -> None:
+    """Does nothing: on TensorFlow a step returns when it is computed."""
+
+
+def add_in_order(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor:
+    """Adds up gradients of one value from left to right.
+
+    TensorFlow's own function adds up slices of tables, and lists of tensors.
+    """
+    are_slices = all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients)
+    if are_slices or gradients[0].dtype == tf.variant:
+        return backprop._aggregate_grads(gradients)
+    return functools.reduce(tf.add, map(tf.convert_to_tensor, gradients))
