@@ -24,7 +24,7 @@ from spanbert_tf.config.shipped import resolved_text
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.models import SpanBertQuestionAnswerer
-from spanbert_tf.models.adapters import write_adapter
+from spanbert_tf.models.adapters import merge_adapters, write_adapter
 from spanbert_tf.models.keras_hub_presets import weights_digest
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.prediction import export_preset
@@ -290,11 +290,10 @@ def test_code_of_readme_and_of_presets_runs(tmp_path, monkeypatch, shipped_class
 def write_adapter_of(preset):
     """What `finetune` and `convert` write that a page goes on with: an adapter, and its encoder."""
     convert_checkpoint("keras", "huggingface", preset, "hf/spanbert")
-    answerer = SpanBertQuestionAnswerer.from_preset(preset)
+    answerer = SpanBertQuestionAnswerer.from_preset(preset, lora_rank=2)
     answerer.is_head_trained = True
     digest = weights_digest(answerer.backbone)
-    answerer.backbone.enable_lora(2)
-    write_preset(answerer, "merged")
+    write_preset(merge_adapters(answerer), "merged")
     place = "runs/squad/adapter"
     os.makedirs(os.path.dirname(place))
     write_adapter(answerer, place, preset="merged", encoder=preset, digest=digest)

@@ -2,11 +2,13 @@
 
 from spanbert_tf.layers.antecedent_scorer import AntecedentScorer
 from spanbert_tf.layers.bert_initializer import (
+    BertInitializer,
     bert_initializer,
     head_initializer,
     weights_are_loaded,
 )
 from spanbert_tf.layers.coreference_head import CoreferenceHead
+from spanbert_tf.layers.low_rank_adapter import LowRankAdapter
 from spanbert_tf.layers.masked_lm_head import TiedEmbedding, masked_lm_head
 from spanbert_tf.layers.mention_scorer import MentionScorer
 from spanbert_tf.layers.scoring_network import ScoringNetwork
@@ -16,7 +18,9 @@ from spanbert_tf.layers.transformer_encoder import TransformerEncoder
 
 __all__ = [
     "AntecedentScorer",
+    "BertInitializer",
     "CoreferenceHead",
+    "LowRankAdapter",
     "MentionScorer",
     "ScoringNetwork",
     "SegmentAwareEmbedding",

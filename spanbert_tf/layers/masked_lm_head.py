@@ -7,9 +7,8 @@ import keras
 import keras_hub
 from keras import ops
 
+from spanbert_tf.layers import operations
 from spanbert_tf.layers.bert_initializer import bert_initializer
-
-_MULTIPLE = 64  # rows of the table on JAX
 
 
 def masked_lm_head(backbone: keras_hub.models.Backbone) -> keras_hub.layers.MaskedLMHead:
@@ -41,9 +40,6 @@ class TiedEmbedding(keras.layers.ReversibleEmbedding):
     its gradient is B tables of [H, V] that are then added up: on a base model that alone took
     half of a step. Rows of all examples as one matrix [B · K, H] need one table.
 
-    On JAX the table is filled up to a multiple of 64 rows for the product, and the logits of the
-    rest are cut off: a GPU multiplies odd sizes, such as BERT's 30,522, with slower kernels.
-
     Call arguments:
         inputs: int ids [B, S]; with `reverse`, floats [B, K, H].
         reverse: bool. Whether to return logits.
@@ -59,22 +55,5 @@ class TiedEmbedding(keras.layers.ReversibleEmbedding):
         # Keras' embeddings do not cast by themselves: under mixed precision this product, the
         # largest of all, would be in float32.
         table = ops.cast(self.embeddings, self.compute_dtype)  # [V, H]
-        logits = _product(ops.cast(rows, self.compute_dtype), table)  # [B · K, V]
+        logits = operations.tied_logits(ops.cast(rows, self.compute_dtype), table)  # [B · K, V]
         return ops.reshape(logits, (*ops.shape(inputs)[:-1], self.input_dim))
-
-    def quantize(self, mode: str, type_check: bool = True, config: object = None) -> None:
-        """As in Keras, which then calls its own embedding; of its own accord it refuses others."""
-        super().quantize(mode, type_check=False, config=config)
-
-
-def _product(rows: keras.KerasTensor, table: keras.KerasTensor) -> keras.KerasTensor:
-    """Logits [N, V] of rows [N, H] and the table [V, H]."""
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        # Of a table that is transposed first, the gradient is [H, V] and is transposed, too.
-        return tf.matmul(rows, table, transpose_b=True)
-    num_entries = table.shape[0]
-    if keras.backend.backend() == "jax":
-        table = ops.pad(table, [(0, -num_entries % _MULTIPLE), (0, 0)])
-    return ops.matmul(rows, ops.transpose(table))[:, :num_entries]

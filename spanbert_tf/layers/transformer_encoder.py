@@ -1,170 +1,277 @@
-"""KerasHub's transformer layer with fewer and larger operations.
+"""A layer of BERT's encoder.
 
-B rows, S positions, N heads, D width of a head, H = N · D.
+B rows, S positions, N heads, D width of a head, H = N · D, R = B · S.
 """
 
 from collections.abc import Sequence
 
 import keras
-import keras_hub
 from keras import ops
 
-from spanbert_tf.layers.adapted_projection import AdaptedProjection, is_plain
-from spanbert_tf.layers.shared_graph import call_in_training, is_shared
-from spanbert_tf.layers.training_operations import (
-    apply_dropout,
-    project_and_normalize,
-    project_at_once,
-    training_attention,
-    widen,
-)
+from spanbert_tf.layers import operations
+from spanbert_tf.layers.low_rank_adapter import LowRankAdapter
+from spanbert_tf.layers.operations.plain import Dropout
 
-if _ON_JAX := keras.backend.backend() == "jax":
-    from spanbert_tf.layers import jax_operations
-
-_MASKED, _MASKED_FLOAT16 = -1e9, -3e4  # added to the scores of padding
+_PROJECTIONS = ("query", "key", "value")
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class TransformerEncoder(keras_hub.layers.TransformerEncoder):
-    """The same computation, weights and names as `keras_hub.layers.TransformerEncoder`.
+class TransformerEncoder(keras.layers.Layer):
+    """Self-attention and a feed-forward network, each followed by a residual and a normalization.
 
+    It computes what `keras_hub.layers.TransformerEncoder` computes with the activation `"gelu"`,
+    and has the same weights under the same names, so that each reads the other's files of weights.
     What differs, measured on a CPU (`python -m benchmarks.question_answering`):
 
     - queries, keys and values are one matrix product and one transposition;
-    - all products with weights are of matrices [B · S, H], with which TensorFlow puts bias and
-      GELU into the product at inference;
-    - padding is added to the attention's scores in place of a selection over [B, N, S, S];
-    - in training, all is as `training_operations` says, and `shared_graph`.
+    - all products with kernels are of matrices [R, H], with which TensorFlow fuses bias and GELU in
+      inference;
+    - padding is added to the attention scores in place of a selection over [B, N, S, S];
+    - training keeps less and computes less, see `operations`.
 
-    The class keeps KerasHub's name, which is part of the paths in files of weights.
+    The Keras layers inside hold the weights; this class computes with them. They cannot be
+    quantized, nor adapted by Keras' `enable_lora`: give `lora_rank` instead.
 
-    `attention_dropout` is the rate of attention's weights; by default it is `dropout`, as in BERT.
-    On JAX, attention without it is Keras' one operation, which takes a fused kernel if it can;
-    with it, `jax_operations.can_drop_at_once` says where that kernel drops as well.
+    Args:
+        intermediate_dim: int. Width of the feed-forward network.
+        num_heads: int. Number of attention heads; must divide the width of the inputs.
+        dropout: float. Dropout rate.
+        attention_dropout: float. Dropout rate of the attention weights; by default `dropout`, as in
+            BERT. On JAX, attention without dropout can take a fused kernel.
+        layer_norm_epsilon: float. Epsilon of both layer normalizations.
+        kernel_initializer: initializer of the kernels.
+        lora_rank: int. Rank of low-rank adapters (Hu et al., 2021), see `LowRankAdapter`. With a
+            rank the adapters are the only weights that are trained. `None`: no adapters.
+        lora_alpha: float. Scale of the adapters; by default `lora_rank`.
+        lora_targets: names of the projections with an adapter, of `"query"`, `"key"`, `"value"`; by
+            default queries and values (Hu et al., 4.2).
 
-    It supports BERT's variant alone: normalisation after the residual. Where one of its layers is
-    quantized, adapted by Keras or watched (GPTQ, AWQ), or without a mask, it is KerasHub's.
+    Raises:
+        ValueError: `lora_targets` names another projection; when the layer is built, `num_heads`
+            does not divide the width; when it is called, a layer inside was quantized or adapted.
 
-    With `recompute` (Chen et al., 2016) training keeps the layer's inputs alone, and computes the
-    rest again for the gradients, with the same dropout.
+    Attributes:
+        gradient_checkpointing: bool. Whether training keeps only the layer's inputs, and computes
+            the rest again for the gradients (Chen et al., 2016), with the same dropout.
+        adapters: dict from names of projections to their `LowRankAdapter`.
 
     Call arguments:
         inputs: float tensor [B, S, H].
-        padding_mask: int or bool tensor [B, S], 0 for padding; `None`: there is none.
+        padding_mask: int or bool tensor [B, S], 0 for padding. `None`: there is no padding.
         training: bool. Whether to apply dropout.
-        dropouts: of attention, its output and the feed-forward network, in place of its own.
 
     Returns:
         A float tensor [B, S, H].
     """
 
-    recompute, _seed_on_jax = False, 0
-
-    def __init__(self, *args: object, attention_dropout: float | None = None, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        intermediate_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        attention_dropout: float | None = None,
+        layer_norm_epsilon: float = 1e-5,
+        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
+        lora_rank: int | None = None,
+        lora_alpha: float | None = None,
+        lora_targets: Sequence[str] = ("query", "value"),
+        **kwargs,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not set(lora_targets) <= set(_PROJECTIONS):
+            raise ValueError(f"lora_targets must be of {_PROJECTIONS}. Received: {lora_targets}")
+        self.intermediate_dim = intermediate_dim
+        self.num_heads = num_heads
+        self.dropout = dropout
         self.attention_dropout = attention_dropout
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.lora_rank = lora_rank
+        self.lora_alpha = lora_alpha
+        self.lora_targets = list(lora_targets)
+        self.gradient_checkpointing = False
+        self.supports_masking = True
 
-    def build(self, inputs_shape: Sequence[int | None]) -> None:
-        """As in KerasHub, whose layer knows one rate."""
-        own = self.dropout
-        of_attention = own if self.attention_dropout is None else self.attention_dropout
-        self.dropout = max(own, of_attention)  # a dropout of 0 would have no random numbers
-        super().build(inputs_shape)
-        self.dropout = own
-        self._self_attention_layer._dropout = of_attention
-        self._self_attention_layer._dropout_layer.rate = of_attention
-        self._self_attention_dropout.rate = self._feedforward_dropout.rate = own
-        if _ON_JAX and of_attention:
-            dropout = self._self_attention_layer._dropout_layer  # not built: it has no path itself
-            self._seed_on_jax = jax_operations.first_seed(dropout, self.path)
+    def build(self, inputs_shape: tuple[int | None, ...]) -> None:
+        hidden_dim = inputs_shape[-1]
+        if hidden_dim % self.num_heads:
+            raise ValueError(
+                f"num_heads must divide the width of the inputs. Received: num_heads="
+                f"{self.num_heads}, inputs of width {hidden_dim}"
+            )
+        attention_dropout = self.attention_dropout
+        if attention_dropout is None:
+            attention_dropout = self.dropout
+        # The names of attributes and layers are KerasHub's: they are the paths in files of weights.
+        self._self_attention_layer = keras.layers.MultiHeadAttention(
+            num_heads=self.num_heads,
+            key_dim=hidden_dim // self.num_heads,
+            dropout=attention_dropout,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=self.dtype_policy,
+            name="self_attention_layer",
+        )
+        self._self_attention_layer.build(inputs_shape, inputs_shape)
+        self._self_attention_layer_norm = self._layer_norm("self_attention_layer_norm")
+        self._self_attention_layer_norm.build(inputs_shape)
+        self._self_attention_dropout = self._dropout("self_attention_dropout")
+        self._feedforward_layer_norm = self._layer_norm("feedforward_layer_norm")
+        self._feedforward_layer_norm.build(inputs_shape)
+        self._feedforward_intermediate_dense = self._dense(
+            self.intermediate_dim, "gelu", "feedforward_intermediate_dense"
+        )
+        self._feedforward_intermediate_dense.build(inputs_shape)
+        self._feedforward_output_dense = self._dense(hidden_dim, None, "feedforward_output_dense")
+        self._feedforward_output_dense.build((*inputs_shape[:-1], self.intermediate_dim))
+        self._feedforward_dropout = self._dropout("feedforward_dropout")
+        self._kernel_seed = 0
+        if attention_dropout:
+            self._kernel_seed = operations.kernel_seed(
+                self._self_attention_layer._dropout_layer, self.path
+            )
+        self.adapters = {}
+        if self.lora_rank is not None:
+            for layer in self._flatten_layers(include_self=False):
+                layer.trainable = False
+            self.adapters = self._build_adapters(hidden_dim)
 
-    def get_config(self) -> dict:
-        """As in Keras."""
-        return {**super().get_config(), "attention_dropout": self.attention_dropout}
+    def _layer_norm(self, name: str) -> keras.layers.LayerNormalization:
+        return keras.layers.LayerNormalization(
+            epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name=name
+        )
 
-    def adapt_whole_matrices(self) -> None:
-        """From now on, `enable_lora` of queries, keys and values adapts a matrix, not each head."""
-        attention = self._self_attention_layer
-        for dense in (attention.query_dense, attention.key_dense, attention.value_dense):
-            dense.__class__ = AdaptedProjection  # not before: Keras quantizes no class but its own
+    def _dropout(self, name: str) -> keras.layers.Dropout:
+        return keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name=name)
+
+    def _dense(self, units: int, activation: str | None, name: str) -> keras.layers.Dense:
+        return keras.layers.Dense(
+            units,
+            activation=activation,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _build_adapters(self, hidden_dim: int) -> dict[str, LowRankAdapter]:
+        adapters = {}
+        for name in self.lora_targets:
+            adapter = LowRankAdapter(
+                self.lora_rank, self.lora_alpha, dtype=self.dtype_policy, name=f"{name}_adapter"
+            )
+            adapter.build((None, hidden_dim))
+            adapters[name] = adapter
+        return adapters
 
     def call(
         self,
         inputs: keras.KerasTensor,
         padding_mask: keras.KerasTensor | None = None,
         training: bool | None = None,
-        dropouts: tuple | None = None,
     ) -> keras.KerasTensor:
-        attention = self._self_attention_layer
-        if padding_mask is None or not all(map(is_plain, self._products(attention))):
-            return super().call(inputs, padding_mask=padding_mask, training=training)
-        own = attention._dropout_layer, self._self_attention_dropout, self._feedforward_dropout
-        if training and dropouts is None and (self.recompute or is_shared(self)):
-            return call_in_training(self, inputs, padding_mask, own)
-        dropouts = dropouts or own
+        self._check_layers()
+        if padding_mask is None:
+            padding_mask = ops.ones(ops.shape(inputs)[:2], "int32")
+        if not training:
+            nothing = [Dropout(), Dropout(), Dropout()]
+            return self.compute(inputs, padding_mask, nothing, training=False)
+        dropouts = [
+            Dropout.draw(self._self_attention_layer._dropout_layer, self._kernel_seed),
+            Dropout.draw(self._self_attention_dropout),
+            Dropout.draw(self._feedforward_dropout),
+        ]
+        return operations.call_in_training(self, inputs, padding_mask, dropouts)
+
+    def compute(
+        self,
+        inputs: keras.KerasTensor,
+        padding_mask: keras.KerasTensor,
+        dropouts: Sequence[Dropout],
+        training: bool,
+    ) -> keras.KerasTensor:
+        """The layer's outputs, a function of its arguments and weights alone.
+
+        Args:
+            inputs: float tensor [B, S, H].
+            padding_mask: int or bool tensor [B, S], 0 for padding.
+            dropouts: of the attention weights, the attention's output and the feed-forward network.
+            training: whether gradients will be taken.
+
+        Returns:
+            A float tensor [B, S, H].
+        """
         batch_size, length = ops.shape(inputs)[:2]
         hidden_dim = inputs.shape[-1]
-        x = ops.reshape(inputs, (-1, hidden_dim))  # [B · S, H]
-        heads = self._attend(attention, x, padding_mask, batch_size, length, dropouts[0], training)
-        norms = self._self_attention_layer_norm, self._feedforward_layer_norm
-        dense = attention.output_dense
-        x = project_and_normalize(dense, heads, x, dropouts[1], norms[0], training)
-        wide, dense = self._widen(x, training), self._feedforward_output_dense
-        x = project_and_normalize(dense, wide, x, dropouts[2], norms[1], training)
+        of_weights, of_attention, of_network = dropouts
+        x = ops.reshape(inputs, (-1, hidden_dim))  # [R, H]
+
+        projected = self._project(x, training)  # [R, 3 H]
+        head_dim = hidden_dim // self.num_heads
+        by_head = ops.reshape(projected, (batch_size, length, 3, self.num_heads, head_dim))
+        heads = operations.attention(by_head, padding_mask, of_weights, training)  # [B, S, N, D]
+        heads = ops.reshape(heads, (-1, hidden_dim))
+        x = operations.project_and_normalize(
+            self._self_attention_layer.output_dense,
+            heads,
+            x,
+            of_attention,
+            self._self_attention_layer_norm,
+            training,
+        )
+
+        intermediate = operations.dense_gelu(self._feedforward_intermediate_dense, x, training)
+        x = operations.project_and_normalize(
+            self._feedforward_output_dense,
+            intermediate,
+            x,
+            of_network,
+            self._feedforward_layer_norm,
+            training,
+        )
         return ops.reshape(x, (batch_size, length, hidden_dim))
 
-    def _products(self, attention: keras.layers.MultiHeadAttention) -> list[keras.layers.Layer]:
-        """The layers whose kernels `call` reads."""
-        names = ("query", "key", "value", "output")
-        projections = [getattr(attention, f"{name}_dense") for name in names]
-        return [*projections, self._feedforward_intermediate_dense, self._feedforward_output_dense]
-
-    def _widen(self, x: keras.KerasTensor, training: bool | None) -> keras.KerasTensor:
-        """The first layer of the feed-forward network, [B · S, intermediate_dim]."""
-        dense = self._feedforward_intermediate_dense
-        is_exact = dense.activation is keras.activations.gelu
-        return widen(dense, x) if training and is_exact else dense(x)
-
-    def _attend(
-        self,
-        attention: keras.layers.MultiHeadAttention,
-        x: keras.KerasTensor,
-        padding_mask: keras.KerasTensor,
-        batch_size: int | keras.KerasTensor,
-        length: int | keras.KerasTensor,
-        dropout: keras.layers.Dropout,
-        training: bool | None,
-    ) -> keras.KerasTensor:
-        """Self-attention, [B · S, H]."""
+    def _project(self, x: keras.KerasTensor, training: bool) -> keras.KerasTensor:
+        """Queries, keys and values of rows [R, H] side by side, [R, 3 H]."""
         hidden_dim = x.shape[-1]
-        head_dim = hidden_dim // self.num_heads
-        parts = (attention.query_dense, attention.key_dense, attention.value_dense)
-        kernels = [ops.reshape(part._kernel, (hidden_dim, hidden_dim)) for part in parts]
-        biases = [ops.reshape(part.bias, (hidden_dim,)) for part in parts]
-        projected = project_at_once(x, kernels, training)  # [B · S, 3 H]
+        attention = self._self_attention_layer
+        layers = (attention.query_dense, attention.key_dense, attention.value_dense)
+        kernels = [ops.reshape(layer.kernel, (hidden_dim, hidden_dim)) for layer in layers]
+        biases = [ops.reshape(layer.bias, (hidden_dim,)) for layer in layers]
+        projected = operations.fused_projection(x, kernels, training)
         projected = ops.add(projected, ops.concatenate(biases, axis=0))
-        if any(part.lora_enabled for part in parts):
-            # Beside the kernels: no gradient of these is computed, and in half precision a small
-            # change is not rounded away (Hu et al., 4.1: the same input, the outputs added).
-            changes = [part.adapt(x) for part in parts]
-            projected = ops.add(projected, ops.concatenate(changes, axis=1))
-        by_head = ops.reshape(projected, (batch_size, length, 3, self.num_heads, head_dim))
-        rate = dropout.rate if training else 0.0
-        if _ON_JAX and (not rate or jax_operations.can_drop_at_once(by_head)):
-            heads = jax_operations.attend_at_once(by_head, padding_mask, rate, self._seed_on_jax)
-            return ops.reshape(heads, (-1, hidden_dim))
-        by_part = ops.transpose(by_head, (2, 0, 3, 1, 4))  # [3, B, N, S, D]
-        query, key, value = ops.unstack(by_part, 3, axis=0)
-        query = ops.multiply(query, ops.cast(head_dim**-0.5, query.dtype))
-        is_half = keras.backend.standardize_dtype(query.dtype) == "float16"
-        is_padding = 1 - ops.cast(padding_mask, query.dtype)  # [B, S]
-        padding = (is_padding * (_MASKED_FLOAT16 if is_half else _MASKED))[:, None, None, :]
-        if keras.backend.backend() == "tensorflow" and training:
-            heads = training_attention(dropout, query, key, value, padding)
-        else:
-            scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, S, S]
-            weights = ops.softmax(scores + padding, axis=-1)
-            weights = apply_dropout(dropout, weights, training)
-            heads = ops.matmul(weights, value)  # [B, N, S, D]
-        return ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), (-1, hidden_dim))
+        if not self.adapters:
+            return projected
+        changes = []
+        for name in _PROJECTIONS:
+            if name in self.adapters:
+                changes.append(self.adapters[name](x))
+            else:
+                changes.append(ops.zeros_like(x))
+        return ops.add(projected, ops.concatenate(changes, axis=1))
+
+    def _check_layers(self) -> None:
+        """Refuses layers that Keras changed after build, whose kernels `compute` reads itself."""
+        for layer in self._flatten_layers(include_self=False):
+            is_quantized = getattr(layer, "quantization_mode", None) is not None
+            if is_quantized or getattr(layer, "lora_enabled", False):
+                raise ValueError(
+                    f"{layer.path}: was quantized or adapted by Keras, which {type(self).__name__} "
+                    "does not support; give lora_rank to the constructor or to `from_preset` for "
+                    "low-rank adapters"
+                )
+
+    def compute_output_shape(self, inputs_shape: tuple[int | None, ...]) -> tuple:
+        return inputs_shape
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "intermediate_dim": self.intermediate_dim,
+            "num_heads": self.num_heads,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "lora_rank": self.lora_rank,
+            "lora_alpha": self.lora_alpha,
+            "lora_targets": list(self.lora_targets),
+        }

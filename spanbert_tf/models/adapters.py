@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import keras
 import keras_hub
@@ -35,7 +36,7 @@ from spanbert_tf.files.preset_files import (
     find_preset_file,
 )
 from spanbert_tf.files.writing import write_directory
-from spanbert_tf.layers import weights_are_loaded
+from spanbert_tf.layers import LowRankAdapter, weights_are_loaded
 from spanbert_tf.models.keras_hub_presets import check_preset, weights_digest
 
 _INDEX = preset_utils.SHARDED_MODEL_WEIGHTS_CONFIG_FILE
@@ -86,34 +87,43 @@ class Adapter:
 
     def merge_into(self, backbone: keras_hub.models.Backbone) -> None:
         """Adds the products to the kernels of an encoder, and gives it the pooler."""
-        for (factor_a, factor_b), dense in self._adapted(backbone):
+        for projection in _projections(backbone):
+            if projection.target not in self.targets:
+                continue
+            factor_a, factor_b = self._factors(projection.name, backbone.hidden_dim)
             product = (factor_b @ factor_a).T * (self.alpha / self.rank)  # [H, H]
             if not np.isfinite(product).all():
                 raise BadInputError(
                     f"{self.directory}: {ADAPTER_CONFIG}: lora_alpha is {self.alpha:g}, with which "
                     f"its products are infinite; {_ADVICE}"
                 )
-            dense.kernel.assign_add(product.reshape(dense.kernel.shape))
+            kernel = projection.dense.kernel
+            kernel.assign_add(product.reshape(kernel.shape))
         self._assign_pooler(backbone)
 
     def assign_to(self, backbone: keras_hub.models.Backbone) -> None:
-        """Gives an encoder with adapters of the same rank the values, to go on from them."""
-        for (factor_a, factor_b), dense in self._adapted(backbone):
-            dense.lora_kernel_a.assign(factor_a.T)
-            dense.lora_kernel_b.assign(factor_b.T)
-            dense.lora_alpha = self.alpha
+        """Gives the adapters of an encoder, which were built by `options`, the values."""
+        for projection in _projections(backbone):
+            if projection.adapter is not None:
+                factor_a, factor_b = self._factors(projection.name, backbone.hidden_dim)
+                projection.adapter.kernel_a.assign(factor_a.T)
+                projection.adapter.kernel_b.assign(factor_b.T)
         self._assign_pooler(backbone)
 
-    def _adapted(
-        self, backbone: keras_hub.models.Backbone
-    ) -> Iterator[tuple[list[np.ndarray], keras.layers.EinsumDense]]:
-        """The matrices A [R, H] and B [H, R] and the layer of each adapted projection."""
-        width = backbone.hidden_dim
-        shapes = {"lora_A": (self.rank, width), "lora_B": (width, self.rank)}
-        for name, dense in _projections(backbone):
-            if name.rpartition(".")[2] in self.targets:
-                factors = [self._array(f"{name}.{key}.weight", shapes[key]) for key in shapes]
-                yield factors, dense
+    @property
+    def options(self) -> dict[str, object]:
+        """The arguments of a `SpanBertBackbone` with adapters like this one."""
+        return {
+            "lora_rank": self.rank,
+            "lora_alpha": self.alpha,
+            "lora_targets": self.targets,
+        }
+
+    def _factors(self, name: str, width: int) -> tuple[np.ndarray, np.ndarray]:
+        """The matrices A [R, H] and B [H, R] of a projection."""
+        factor_a = self._array(f"{name}.lora_A.weight", (self.rank, width))
+        factor_b = self._array(f"{name}.lora_B.weight", (width, self.rank))
+        return factor_a, factor_b
 
     def _assign_pooler(self, backbone: keras_hub.models.Backbone) -> None:
         if any(name.startswith(_POOLER) for name in self.arrays):
@@ -221,6 +231,36 @@ def load_adapted(backbone: keras_hub.models.Backbone, directory: str) -> None:
             variable.assign(merged)
 
 
+def merge_adapters(model: keras_hub.models.Task) -> keras_hub.models.Task:
+    """A copy of a task without adapters: their products are part of the encoder's kernels.
+
+    Args:
+        model: a task whose encoder has adapters.
+    """
+    backbone = model.backbone
+    encoder_config = backbone.get_config()
+    for name in ("lora_rank", "lora_alpha", "lora_targets"):
+        del encoder_config[name]
+    with weights_are_loaded():
+        merged = type(backbone).from_config(encoder_config)
+        config = {**model.get_config(), "backbone": merged, "preprocessor": None}
+        whole = type(model).from_config(config)
+    whole.preprocessor = model.preprocessor
+    whole.is_head_trained = model.is_head_trained
+    adapters = set()
+    for projection in _projections(backbone):
+        if projection.adapter is not None:
+            adapters.update(id(weight) for weight in projection.adapter.weights)
+    weights = [weight for weight in model.weights if id(weight) not in adapters]
+    for target, source in zip(whole.weights, weights, strict=True):
+        target.assign(source)
+    for projection, adapted in zip(_projections(merged), _projections(backbone), strict=True):
+        if adapted.adapter is not None:
+            kernel = projection.dense.kernel
+            kernel.assign_add(keras.ops.reshape(adapted.adapter.kernel_change(), kernel.shape))
+    return whole
+
+
 def write_adapter(
     model: keras_hub.models.Task, directory: str, *, preset: str, encoder: str, digest: str
 ) -> None:
@@ -229,7 +269,7 @@ def write_adapter(
     Args:
         model: a task whose encoder has adapters.
         directory: directory of the adapter.
-        preset: where the same model, the products in its kernels, lies as a preset.
+        preset: where the same model as `merge_adapters` returns it lies as a preset.
         encoder: preset of the encoder without them.
         digest: of the encoder's weights.
 
@@ -271,11 +311,11 @@ def _as_peft(model: keras_hub.models.Task) -> tuple[dict, dict[str, np.ndarray]]
     if getattr(model, "pooling", "pooler") != "pooler":  # `transformers` has no such classifier
         head = None
     prefix = _PREFIX + (_BERT if head else "")
-    adapted = {name: dense for name, dense in _projections(model.backbone) if dense.lora_enabled}
+    adapted = [part for part in _projections(model.backbone) if part.adapter is not None]
     matrices = {}
-    for name, dense in adapted.items():
-        matrices[f"{prefix}{name}.lora_A.weight"] = dense.lora_kernel_a
-        matrices[f"{prefix}{name}.lora_B.weight"] = dense.lora_kernel_b
+    for projection in adapted:
+        matrices[f"{prefix}{projection.name}.lora_A.weight"] = projection.adapter.kernel_a
+        matrices[f"{prefix}{projection.name}.lora_B.weight"] = projection.adapter.kernel_b
     modules, whole, biases = [], {}, {}
     if model.backbone.pooled_dense.trainable:
         modules, whole[prefix + _POOLER] = ["pooler"], model.backbone.pooled_dense
@@ -286,13 +326,12 @@ def _as_peft(model: keras_hub.models.Task) -> tuple[dict, dict[str, np.ndarray]]
         matrices[f"{name}.weight"], biases[f"{name}.bias"] = dense.kernel, dense.bias
     arrays = {name: _numpy(matrix).T for name, matrix in matrices.items()}
     arrays |= {name: _numpy(bias) for name, bias in biases.items()}
-    any_adapted = next(iter(adapted.values()))
     settings = {
         "peft_type": "LORA",
         "task_type": head.peft_task if head else None,
-        "r": any_adapted.lora_rank,
-        "lora_alpha": any_adapted.lora_alpha,
-        "target_modules": sorted({name.rpartition(".")[2] for name in adapted}),
+        "r": adapted[0].adapter.rank,
+        "lora_alpha": adapted[0].adapter.alpha,
+        "target_modules": sorted({projection.target for projection in adapted}),
         "modules_to_save": modules or None,
         "inference_mode": True,
     }
@@ -303,12 +342,30 @@ def _numpy(variable: keras.Variable) -> np.ndarray:
     return np.asarray(keras.ops.convert_to_numpy(variable), "float32")
 
 
-def _projections(
-    backbone: keras_hub.models.Backbone,
-) -> Iterator[tuple[str, keras.layers.EinsumDense]]:
-    """Queries, keys and values of each layer, by their names in `transformers`."""
-    for number, layer in enumerate(backbone.transformer_layers):
+class _Projection(NamedTuple):
+    """A projection to queries, keys or values of one layer.
+
+    Attributes:
+        name: its name in `transformers`.
+        target: `"query"`, `"key"` or `"value"`.
+        dense: the layer with its kernel.
+        adapter: its adapter, or `None`.
+    """
+
+    name: str
+    target: str
+    dense: keras.layers.EinsumDense
+    adapter: LowRankAdapter | None
+
+
+def _projections(backbone: keras_hub.models.Backbone) -> Iterator[_Projection]:
+    """The projections of all layers of an encoder."""
+    for index, layer in enumerate(backbone.transformer_layers):
         attention = layer._self_attention_layer
-        for name in _PROJECTIONS:
-            dense = getattr(attention, f"{name}_dense")
-            yield f"encoder.layer.{number}.attention.self.{name}", dense
+        for target in _PROJECTIONS:
+            yield _Projection(
+                f"encoder.layer.{index}.attention.self.{target}",
+                target,
+                getattr(attention, f"{target}_dense"),
+                layer.adapters.get(target),
+            )

@@ -65,7 +65,13 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
             beyond it are lowered row by row; see `SegmentAwareEmbedding`.
         num_sentences: int. Rows of the table of sentences (100).
         max_sentence_length: int. Rows of the table of places in a sentence (256).
-        attention_dropout: float. Dropout rate of attention's weights; by default `dropout`.
+        attention_dropout: float. Dropout rate of the attention weights; by default `dropout`.
+        lora_rank: int. Rank of low-rank adapters in all layers (Hu et al., 2021). With a rank they
+            are the only weights that are trained. `None`: no adapters.
+            `from_preset(preset, lora_rank=8)` adds new ones to an encoder that was saved without.
+        lora_alpha: float. Scale of the adapters; by default `lora_rank`.
+        lora_targets: names of the projections with an adapter, of `"query"`, `"key"`, `"value"`; by
+            default queries and values (Hu et al., 4.2).
         dtype: string or `keras.DTypePolicy`.
 
     Raises:
@@ -104,6 +110,9 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         num_sentences: int = 100,
         max_sentence_length: int = 256,
         attention_dropout: float | None = None,
+        lora_rank: int | None = None,
+        lora_alpha: float | None = None,
+        lora_targets: Sequence[str] = ("query", "value"),
         dtype: str | keras.DTypePolicy | None = None,
         **kwargs,
     ) -> None:
@@ -167,11 +176,13 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
             TransformerEncoder(
                 num_heads=num_heads,
                 intermediate_dim=intermediate_dim,
-                activation="gelu",  # Keras' default is the exact one (erf)
                 dropout=dropout,
                 attention_dropout=attention_dropout,
                 layer_norm_epsilon=layer_norm_epsilon,
                 kernel_initializer=bert_initializer(),
+                lora_rank=lora_rank,
+                lora_alpha=lora_alpha,
+                lora_targets=lora_targets,
                 dtype=dtype,
                 name=f"transformer_layer_{number}",
             )
@@ -210,6 +221,10 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
             dtype=dtype,
             **kwargs,
         )
+        if lora_rank is not None:
+            for layer in self.layers:
+                if layer not in self.transformer_layers:  # which train their adapters
+                    layer.trainable = False
 
         # === Config ===
         self.vocabulary_size = vocabulary_size
@@ -226,6 +241,9 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         self.num_sentences = num_sentences
         self.max_sentence_length = max_sentence_length
         self.attention_dropout = attention_dropout
+        self.lora_rank = lora_rank
+        self.lora_alpha = lora_alpha
+        self.lora_targets = list(lora_targets)
 
     @property
     def is_pooler_trained(self) -> bool:
@@ -235,19 +253,6 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         pooler, which nothing but a gradient changes, is 0.
         """
         return was_trained(self.pooled_dense.bias)
-
-    def enable_lora(self, rank: int, target_layer_names: Sequence[str] | None = None) -> None:
-        """Adds low-rank adapters, which alone are trained from now on (Hu et al., 2021).
-
-        Args:
-            rank: of the matrices A [H, rank] and B [rank, H] of each adapted projection.
-            target_layer_names: as in KerasHub; by default queries and values (Hu et al., 4.2).
-        """
-        for layer in self.transformer_layers:
-            layer.adapt_whole_matrices()
-        super().enable_lora(rank, target_layer_names)
-        for variable in self.trainable_variables:  # KerasHub leaves the biases beside the adapters
-            variable.trainable = "lora" in variable.name
 
     @staticmethod
     def get_layout_map(
@@ -312,6 +317,10 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
             "attention_dropout",
         )
         config.update({name: getattr(self, name) for name in names})
+        if self.lora_rank is not None:  # the presets of all other encoders do not mention adapters
+            config["lora_rank"] = self.lora_rank
+            config["lora_alpha"] = self.lora_alpha
+            config["lora_targets"] = self.lora_targets
         return config
 
     @classmethod

@@ -33,7 +33,9 @@ _DAMAGE = (
     *(ValueError, OSError, LookupError, TypeError, ImportError, RuntimeError),
     *(ArithmeticError, AttributeError),
 )
-_KEEP_WEIGHTS = {"dtype", "load_weights", "preprocessor"}  # other options can mean a new head
+# Other options can mean a new head.
+_KEEP_WEIGHTS = {"dtype", "load_weights", "preprocessor"}
+_KEEP_WEIGHTS |= {"lora_rank", "lora_alpha", "lora_targets"}
 
 
 class RecordsInfo(Protocol):

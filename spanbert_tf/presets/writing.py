@@ -143,10 +143,9 @@ def write_golden(
 
 
 def _holds_what_it_saved(backbone: keras_hub.models.Backbone, directory: str) -> bool:
-    """Whether an encoder's own values are those in its file: float32, no adapter, no shards."""
-    is_plain = not any("lora" in weight.name for weight in backbone.weights)
+    """Whether an encoder's own values are those in its file: float32, no shards."""
     is_one_file = os.path.exists(os.path.join(directory, preset_utils.MODEL_WEIGHTS_FILE))
-    return is_plain and is_one_file and backbone.variable_dtype == "float32"
+    return is_one_file and backbone.variable_dtype == "float32"
 
 
 def check_weights(preset: str) -> None:
@@ -338,9 +337,8 @@ def _pooler(backbone: keras_hub.models.Backbone) -> dict[str, str]:
 
 
 def _count_saved(backbone: keras_hub.models.Backbone) -> int:
-    """Parameters in the file: adapters are part of the kernels there."""
-    saved = [weight for weight in backbone.weights if "lora" not in weight.name]
-    return sum(math.prod(weight.shape) for weight in saved)
+    """Parameters in the file."""
+    return sum(math.prod(weight.shape) for weight in backbone.weights)
 
 
 def _is_size(value: object) -> bool:

@@ -22,7 +22,7 @@ from spanbert_tf.terminal import print_line
 from spanbert_tf.training.configured_optimizer import (
     configured_adamw,
     encoder_variables,
-    set_recompute,
+    set_gradient_checkpointing,
 )
 from spanbert_tf.training.devices import choose_precision
 from spanbert_tf.training.optimizer import AdamW, VariableGroup, WarmupLinearDecay
@@ -52,7 +52,7 @@ def build_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBer
 def compiled_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBertPretrainer:
     """A new model with its optimizer, both built, so that a checkpoint fits them."""
     model = build_pretrainer(config, vocabulary_size)
-    set_recompute(model, config.training.recompute)
+    set_gradient_checkpointing(model, config.training.recompute)
     model.compile(
         optimizer=pretraining_optimizer(model, config),
         accumulation_steps=config.training.accumulation_steps,

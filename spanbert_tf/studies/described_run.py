@@ -20,7 +20,7 @@ from spanbert_tf.studies.compiled_step import undrawn
 from spanbert_tf.tasks.table import load_task
 from spanbert_tf.tasks.task import Task
 from spanbert_tf.text.vocabulary import SPECIAL_TOKENS
-from spanbert_tf.training.configured_optimizer import add_adapters, compile_task
+from spanbert_tf.training.configured_optimizer import compile_task, train_new_pooler
 
 AnyConfig = PretrainingConfig | FinetuningConfig
 Described = tuple[keras.Model, tuple]  # the model, and what `fit` gives its step
@@ -77,12 +77,12 @@ def described_task(config: FinetuningConfig, encoder: PretrainingConfig) -> Desc
         backbone = SpanBertBackbone(
             vocabulary_size=size,
             **encoder.model.encoder_options(),
+            lora_rank=config.optimizer.lora_rank,
             dtype=config.training.precision,
         )
         model = task.build(backbone, SpanBertTokenizer(vocabulary), info, config)
         if config.optimizer.lora_rank is not None:
-            is_pooler_trained = encoder.objectives.next_sentence
-            add_adapters(model, config.optimizer.lora_rank, is_pooler_trained=is_pooler_trained)
+            train_new_pooler(model, is_pooler_trained=encoder.objectives.next_sentence)
         compile_task(model, config, _NUM_STEPS)
         return model
 

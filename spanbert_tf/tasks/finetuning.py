@@ -16,7 +16,13 @@ from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.writing import write_text
 from spanbert_tf.files.written import print_written
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-from spanbert_tf.models.adapters import Adapter, is_adapter, read_adapter, write_adapter
+from spanbert_tf.models.adapters import (
+    Adapter,
+    is_adapter,
+    merge_adapters,
+    read_adapter,
+    write_adapter,
+)
 from spanbert_tf.models.keras_hub_presets import (
     encoder_width,
     weights_digest,
@@ -32,7 +38,7 @@ from spanbert_tf.tasks.table import TASKS, load_task, load_task_config
 from spanbert_tf.tasks.task import Task
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.checkpoints import Checkpoints
-from spanbert_tf.training.configured_optimizer import add_adapters, compile_task
+from spanbert_tf.training.configured_optimizer import compile_task, train_new_pooler
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import CheckStop, Evaluated, Job, check_best
 from spanbert_tf.training.run import run
@@ -139,19 +145,23 @@ class FinetuningJob(Job):
         self._devices = devices
         config, preset, data = self.config, self._encoder, self._data
         precision = config.training.precision
-        backbone, tokenizer = load_encoder(preset, self._info, data, precision)
+        lora = self._lora_options()
+        backbone, tokenizer = load_encoder(preset, self._info, data, precision, **lora)
         if self._validation_data:
             validation_data = self._validation_data
             check_reads(backbone, tokenizer, validation_data.info, validation_data, preset)
         if config.training.random_weights:
             options = {"dtype": precision, "load_weights": False}
-            backbone = load_preset(SpanBertBackbone, preset, **options)
+            backbone = load_preset(SpanBertBackbone, preset, **options, **lora)
         self.inputs["--preset"] = (
             None if config.training.random_weights else weights_digest(backbone)
         )
         model = self._task.build(backbone, tokenizer, self._info, config)
-        if config.optimizer.lora_rank is not None:
-            self._add_adapter(model)
+        if lora:
+            train_new_pooler(model, is_pooler_trained=backbone.is_pooler_trained)
+        if self._adapter:
+            self._adapter.check_encoder(self.inputs["--preset"])
+            self._adapter.assign_to(backbone)
         if self._validation_data:
             self._task.check_model(model, self._validation_data, str(data))
         compile_task(model, config, max(self.num_steps, 1))
@@ -172,18 +182,13 @@ class FinetuningJob(Job):
             )
         return adapter
 
-    def _add_adapter(self, model: SpanBertTask) -> None:
-        """A new one, or that of the preset."""
-        backbone, adapter = model.backbone, self._adapter
-        add_adapters(
-            model,
-            self.config.optimizer.lora_rank,
-            is_pooler_trained=backbone.is_pooler_trained,
-            targets=adapter and adapter.targets,
-        )
-        if adapter:
-            adapter.check_encoder(self.inputs["--preset"])
-            adapter.assign_to(backbone)
+    def _lora_options(self) -> dict[str, object]:
+        """The arguments of the encoder for adapters: new ones, or those of the preset."""
+        if self._adapter:
+            return self._adapter.options
+        if self.config.optimizer.lora_rank is None:
+            return {}
+        return {"lora_rank": self.config.optimizer.lora_rank}
 
     def begin(self, model: SpanBertTask, output: str, *, is_new: bool) -> None:
         """Nothing: the weights are those that the model was built with."""
@@ -296,7 +301,10 @@ class FinetuningJob(Job):
             if self.best.metric != LOSS:  # which is no official score
                 del scores[LOSS]
             facts["Scores"] = shown_scores(scores)
-        write_preset(model, directory, facts=facts, of_run=True)
+        whole = model
+        if self.config.optimizer.lora_rank is not None:
+            whole = merge_adapters(model)
+        write_preset(whole, directory, facts=facts, of_run=True)
         if self._validation_data:
             write_text(os.path.join(output, SCORES_FILE), json.dumps(scores, indent=1) + "\n")
             said = f"; {remark}" if remark and self.num_steps else ""
@@ -355,7 +363,7 @@ def check_records(config: FinetuningConfig, info: TaskManifest, directory: str) 
 
 
 def load_encoder(
-    preset: str, info: TaskManifest, data: str, precision: str
+    preset: str, info: TaskManifest, data: str, precision: str, **options: object
 ) -> tuple[SpanBertBackbone, SpanBertTokenizer]:
     """The encoder of a preset and its tokenizer, both of which fit some records.
 
@@ -364,13 +372,14 @@ def load_encoder(
         info: description of the records.
         data: directory of the records, for errors.
         precision: dtype policy of the encoder, whose weights are in float32.
+        **options: further arguments of the encoder, in place of the preset's.
 
     Raises:
         BadInputError: the preset cannot be used.
         MismatchError: it holds no encoder of this project, or one that reads other records.
     """
     kind = keras_hub.models.Backbone
-    backbone, tokenizer = load_with_tokenizer(kind, preset, dtype=precision)
+    backbone, tokenizer = load_with_tokenizer(kind, preset, dtype=precision, **options)
     if not isinstance(backbone, SpanBertBackbone):
         raise MismatchError(
             f"{preset}: no encoder of this project; `spanbert-tf convert` makes one"

@@ -156,7 +156,7 @@ def compile_task(model: keras_hub.models.Task, config: FinetuningConfig, num_ste
         ConfigurationError: more layers are to be frozen than there are, or none can be recomputed.
     """
     freeze_layers(model.backbone, config.optimizer.frozen_layers)
-    set_recompute(model, config.training.recompute)
+    set_gradient_checkpointing(model, config.training.recompute)
     model.compile(
         optimizer=finetuning_optimizer(model, config.optimizer, num_steps=num_steps),
         metrics=None,  # beside those of the objective
@@ -167,24 +167,15 @@ def compile_task(model: keras_hub.models.Task, config: FinetuningConfig, num_ste
     model.optimizer.build(model.trainable_variables)
 
 
-def add_adapters(
-    model: SpanBertTask,
-    rank: int,
-    *,
-    is_pooler_trained: bool,
-    targets: Sequence[str] | None = None,
-) -> None:
-    """Low-rank adapters of the encoder, and beside them a pooler that nothing has trained.
+def train_new_pooler(model: SpanBertTask, *, is_pooler_trained: bool) -> None:
+    """Trains a pooler beside the adapters of an encoder, where nothing has trained it before.
 
-    (The task's layers would read random features.)
+    Otherwise the task's layers would read random features.
 
     Args:
-        model: a task, before it is compiled.
-        rank: of the adapters.
+        model: a task whose encoder has adapters, before it is compiled.
         is_pooler_trained: whether anything has trained the encoder's pooler.
-        targets: as for `SpanBertBackbone.enable_lora`.
     """
-    model.backbone.enable_lora(rank, targets)
     model.backbone.pooled_dense.trainable = model.reads_pooler and not is_pooler_trained
 
 
@@ -248,15 +239,15 @@ def layer_factors(backbone: SpanBertBackbone, layer_decay: float) -> dict[str, f
     }
 
 
-def set_recompute(model: keras.Model, recompute: str) -> None:
-    """Has the encoder's layers computed again for their gradients, or not; call it before `fit`.
+def set_gradient_checkpointing(model: keras.Model, recompute: str) -> None:
+    """Sets whether the encoder's layers are computed again for their gradients; call before `fit`.
 
     Args:
         model: any task.
-        recompute: `layers` or `none`.
+        recompute: `layers` or `none`, the value of `training.recompute`.
 
     Raises:
-        ConfigurationError: `layers`, of a model that has none of this project.
+        ConfigurationError: `layers`, of a model that has no layers of this project.
     """
     layers = [part for part in model._flatten_layers() if isinstance(part, TransformerEncoder)]
     if recompute == "layers" and not layers:
@@ -265,4 +256,4 @@ def set_recompute(model: keras.Model, recompute: str) -> None:
             "layers of this project; set it to none"
         )
     for layer in layers:
-        layer.recompute = recompute == "layers"
+        layer.gradient_checkpointing = recompute == "layers"

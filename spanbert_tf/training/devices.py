@@ -24,7 +24,7 @@ if _ON_JAX := keras.backend.backend() == "jax":
     import jax
     from jax.experimental import multihost_utils
 
-    from spanbert_tf.layers.jax_operations import DETERMINISTIC
+    from spanbert_tf.layers.operations.jax import DETERMINISTIC
 else:
     from spanbert_tf.models.train_step.tensorflow import add_in_order
 

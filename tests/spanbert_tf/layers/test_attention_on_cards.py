@@ -56,7 +56,7 @@ for name, text in calls:
     config = json.loads(text)["cudnn_fmha_backend_config"]
     found.append([name, config["dropout_rate"], int(config["seed"])])
 # Of a model that has no values, as `plan` compiles it.
-print(json.dumps([found, [layer._seed_on_jax for layer in undrawn(build)]]))
+print(json.dumps([found, [layer._kernel_seed for layer in undrawn(build)]]))
 """
 DETERMINISTIC = """
 import json, os

@@ -10,11 +10,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from spanbert_tf.layers.training_operations import apply_dropout
+from spanbert_tf.layers import operations
+from spanbert_tf.layers.operations import plain
+from spanbert_tf.layers.operations.plain import Dropout
 
 
 def dropped(layer, x):
-    return np.asarray(tf.cast(apply_dropout(layer, x, training=True), tf.float32))
+    return np.asarray(tf.cast(drop(layer, x), tf.float32))
+
+
+def drop(layer, x):
+    return operations.apply_dropout(x, Dropout.draw(layer))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9, 0.001])
@@ -58,7 +64,7 @@ def test_gradients_pass_where_values_do(dtype):
     x = tf.cast(tf.random.stateless_normal([50, 7], [1, 2]), dtype)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = apply_dropout(layer, x, training=True)
+        y = drop(layer, x)
     gradient = tape.gradient(y, x)
     assert y.dtype == gradient.dtype == x.dtype
     is_kept = np.asarray(tf.cast(y, tf.float32)) != 0
@@ -66,19 +72,27 @@ def test_gradients_pass_where_values_do(dtype):
     np.testing.assert_array_equal(tf.cast(gradient, tf.float32), is_kept * scale)
 
 
-def test_nothing_is_dropped_at_inference_or_at_rate_0():
+def test_nothing_is_dropped_at_rate_0():
     x = tf.random.stateless_normal([5, 7], [1, 2])
-    np.testing.assert_array_equal(apply_dropout(keras.layers.Dropout(0.5), x, training=False), x)
-    np.testing.assert_array_equal(apply_dropout(keras.layers.Dropout(0.0), x, training=True), x)
+    np.testing.assert_array_equal(drop(keras.layers.Dropout(0.0), x), x)
+    np.testing.assert_array_equal(operations.apply_dropout(x, Dropout()), x)
+
+
+def test_a_drawn_number_drops_what_kerass_own_layer_drops():
+    """Where a backend has no operation of its own."""
+    x = tf.ones([64, 33])
+    ours = plain.apply_dropout(x, Dropout.draw(keras.layers.Dropout(0.3, seed=7)))
+    np.testing.assert_array_equal(ours, keras.layers.Dropout(0.3, seed=7)(x, training=True))
 
 
 ON_JAX = """
 import sys
 import jax, keras, numpy as np
-from spanbert_tf.layers.training_operations import apply_dropout
+from spanbert_tf.layers import operations
+from spanbert_tf.layers.operations.plain import Dropout
 
 def drop(layer, x):
-    return apply_dropout(layer, x, training=True)
+    return operations.apply_dropout(x, Dropout.draw(layer))
 
 layer = keras.layers.Dropout(0.25, seed=7)
 x = keras.ops.ones((1000, 999))
@@ -96,7 +110,7 @@ found = {
     "first": first, "second": second, "again": again,
     "compiled": jax.jit(drop_of)(state, x), "as_it_comes": drop_of(state, x),
     "half": drop_of(state, half).astype("float32"), "gradient": gradient(half).astype("float32"),
-    "off": apply_dropout(layer, x, training=False),
+    "off": operations.apply_dropout(x, Dropout()),
 }
 np.savez(sys.argv[1], **found)
 """

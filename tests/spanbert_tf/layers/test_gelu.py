@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 import torch
 
-from spanbert_tf.layers.training_operations import widen
+from spanbert_tf.layers import operations
 
 # Tails included: there 1 + erf(x) loses what erfc would keep, and a product with x must stay small.
 VALUES = np.concatenate([np.linspace(-12, 12, 4001), np.random.default_rng(0).normal(size=1000)])
@@ -16,7 +16,7 @@ def training_gelu(dtype):
     """A function: of a projection by 1."""
     dense = keras.layers.Dense(1, "gelu", kernel_initializer="ones", dtype=dtype)
     dense.build((None, 1))
-    return lambda x: tf.reshape(widen(dense, tf.reshape(x, (-1, 1))), (-1,))
+    return lambda x: tf.reshape(operations.dense_gelu(dense, tf.reshape(x, (-1, 1)), True), (-1,))
 
 
 def value_and_gradient(x, upstream):

@@ -19,8 +19,8 @@ PROGRAM = """
 import sys
 import jax, keras, numpy as np
 from keras import ops
-from spanbert_tf.layers import TiedEmbedding
-from spanbert_tf.layers.training_operations import project_and_normalize, widen
+from spanbert_tf.layers import TiedEmbedding, operations
+from spanbert_tf.layers.operations.plain import Dropout
 
 given, found = dict(np.load(sys.argv[1])), {}
 
@@ -38,11 +38,11 @@ def projection(width, value, dtype):
     return dense
 
 def gelu(x):
-    return widen(projection(1, "ones", x.dtype.name), x[:, None])[:, 0]
+    return operations.dense_gelu(projection(1, "ones", x.dtype.name), x[:, None], True)[:, 0]
 
 def normalized(x):
     nothing, zeros = projection(x.shape[-1], "zeros", x.dtype.name), ops.zeros_like(x[..., :1])
-    return project_and_normalize(nothing, zeros, x, keras.layers.Dropout(0), layer, True)
+    return operations.project_and_normalize(nothing, zeros, x, Dropout(), layer, True)
 
 def normalize(x, scale, shift):
     pairs = [(layer.gamma, scale), (layer.beta, shift)]

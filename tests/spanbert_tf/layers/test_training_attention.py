@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 import torch
 
-from spanbert_tf.layers.training_operations import draw_kept, training_attention
+from spanbert_tf.layers.operations.plain import Dropout
+from spanbert_tf.layers.operations.tensorflow import dropout_mask, training_attention
 
 SHAPE = (3, 2, 7, 4)  # B, N, S, D
 LENGTHS = [7, 3, 1]
@@ -24,8 +25,8 @@ def padding():
     return np.where(is_padding, MASKED, 0.0)[:, None, None, :]
 
 
-def one_by_one(dropout, query, key, value, padding):
-    is_kept, scale = draw_kept(dropout, (*SHAPE[:3], SHAPE[2]))
+def one_by_one(query, key, value, padding, dropout):
+    is_kept, scale = dropout_mask(dropout, (*SHAPE[:3], SHAPE[2]))
     weights = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + padding)
     return tf.matmul(weights * tf.cast(is_kept, query.dtype) * tf.cast(scale, query.dtype), value)
 
@@ -38,7 +39,8 @@ def computed(rate, parts, dtype="float32", jit_compile=False, attention=training
     def compute():
         with tf.GradientTape() as tape:
             tape.watch([query, key, value])
-            heads = attention(dropout, query, key, value, tf.cast(padding(), dtype))
+            drawn = Dropout.draw(dropout)
+            heads = attention(query, key, value, tf.cast(padding(), dtype), drawn)
         return heads, *tape.gradient(heads, [query, key, value], output_gradients=upstream)
 
     found = compute()
@@ -54,7 +56,8 @@ def kept_scales(rate):
     """What dropout multiplies each weight by: 0 or its scale, [B, N, S, S]."""
     if not rate:
         return torch.ones([*SHAPE[:3], SHAPE[2]])
-    is_kept, scale = draw_kept(keras.layers.Dropout(rate, seed=5), (*SHAPE[:3], SHAPE[2]))
+    drawn = Dropout.draw(keras.layers.Dropout(rate, seed=5))
+    is_kept, scale = dropout_mask(drawn, (*SHAPE[:3], SHAPE[2]))
     return torch.tensor(is_kept.numpy()) * scale
 
 
@@ -132,11 +135,11 @@ def test_nothing_is_kept_and_nothing_flows():
     """Where dropout takes every weight of a query, its output and its gradient are 0."""
     parts = [part[:, :, :1] for part in numbers()]
     query, key, value, upstream = (tf.constant(part, tf.float32) for part in parts)
-    dropout = keras.layers.Dropout(0.5, seed=2)
-    is_kept, _ = draw_kept(keras.layers.Dropout(0.5, seed=2), (*SHAPE[:2], 1, 1))
+    dropout = Dropout.draw(keras.layers.Dropout(0.5, seed=2))
+    is_kept, _ = dropout_mask(dropout, (*SHAPE[:2], 1, 1))
     with tf.GradientTape() as tape:
         tape.watch([query, value])
-        heads = training_attention(dropout, query, key, value, tf.zeros([3, 1, 1, 1]))
+        heads = training_attention(query, key, value, tf.zeros([3, 1, 1, 1]), dropout)
     of_query, of_value = tape.gradient(heads, [query, value], output_gradients=upstream)
     kept = is_kept.numpy()[..., 0, 0]
     assert 0 < kept.sum() < kept.size

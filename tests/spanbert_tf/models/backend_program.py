@@ -15,7 +15,7 @@ import tensorflow as tf
 import spanbert_tf.data
 import spanbert_tf.models
 from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
-from spanbert_tf.models.adapters import write_adapter
+from spanbert_tf.models.adapters import merge_adapters, write_adapter
 from spanbert_tf.models.keras_hub_presets import weights_digest
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.lookup import task_dataset
@@ -147,11 +147,12 @@ def raw_batches(kind):
     return data.repeat()
 
 
-def load(directory, name, preset=None):
+def load(directory, name, preset=None, **options):
     """A task from its preset, with a preprocessor if its batches are raw."""
     class_name, kind = TASKS[name]
     kind_of_model = getattr(spanbert_tf.models, class_name)
-    options = {} if "raw" in kind or kind == "records" else {"preprocessor": None}
+    if not ("raw" in kind or kind == "records"):
+        options["preprocessor"] = None
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*no trained head")
         return kind_of_model.from_preset(preset or f"{directory}/presets/{name}", **options)
@@ -254,9 +255,8 @@ def data_parallel_results(directory):
 def adapter_results(directory):
     """`fit` of adapters and the head alone, and what the adapter is as a preset of its own."""
     name, backend = "text_classifier", keras.backend.backend()
-    batches, task = batches_of(directory, "texts"), load(directory, name)
+    batches, task = batches_of(directory, "texts"), load(directory, name, lora_rank=2)
     digest, random = weights_digest(task.backbone), np.random.default_rng(3)
-    task.backbone.enable_lora(2)
     for variable in task.backbone.trainable_variables:
         variable.assign(random.normal(0, 0.1, variable.shape))
     fit(task, batches, optimizer=adamw(1e-2, warmup_steps=0, total_steps=20, epsilon=1e-6))
@@ -264,7 +264,7 @@ def adapter_results(directory):
     results["trained"] = [as_array(variable) for variable in task.trainable_variables]
     encoder, preset = f"{directory}/presets/{name}", f"{directory}/saved_on_{backend}/adapted"
     task.preprocessor = type(task).from_preset(encoder).preprocessor
-    write_preset(task, preset)
+    write_preset(merge_adapters(task), preset)
     write_adapter(task, f"{preset}_alone", preset=preset, encoder=encoder, digest=digest)
     results["loaded"] = outputs_of(load(directory, name, f"{preset}_alone"), batches)
     return flat(results)

@@ -301,19 +301,6 @@ def test_a_frozen_encoder_stays(kind):
 
 
 @slow
-def test_low_rank_adapters(kind):
-    model = make(kind)
-    model.backbone.enable_lora(2)
-    compiled(model)
-    trained = {w.path.rpartition("/")[2] for w in model.backbone.trainable_variables}
-    assert any("lora" in name for name in trained)
-    kernel = next(w for w in model.backbone.weights if w.path.endswith("query/kernel"))
-    before = kernel.numpy()
-    assert_learns(model)
-    np.testing.assert_array_equal(kernel, before)
-
-
-@slow
 def test_a_keras_file_in_a_fresh_process(model, kind, tmp_path):
     fit(model, epochs=1)
     model.save(tmp_path / "model.keras")
@@ -377,23 +364,6 @@ def test_precisions(policy, kind, tmp_path):
     if policy.startswith("mixed_"):  # weights of 8 bits take no small step
         compiled(model)
         assert_learns(model, epochs=20)
-
-
-@slow
-@pytest.mark.parametrize("mode", ["int8", "int4"])
-def test_a_quantized_encoder_and_its_file(mode, kind, tmp_path):
-    """(Of a whole task the classifier is quantized, too, and its file loads for neither.)"""
-    model = make(kind)
-    rows = model.preprocessor(texts())
-    exact = model(rows).numpy()
-    model.backbone.quantize(mode)  # (a `predict` that was traced before goes on as it was)
-    found = model(rows).numpy()
-    assert 0 < np.abs(found - exact).max() < 0.3
-    assert any(w.dtype == "int8" for w in model.backbone.transformer_layers[0].weights)
-    model.backbone.save(tmp_path / "encoder.keras")
-    again = keras.saving.load_model(tmp_path / "encoder.keras")
-    for name, values in model.backbone(rows).items():
-        np.testing.assert_allclose(again(rows)[name], values, atol=1e-6)
 
 
 @slow

@@ -6,7 +6,7 @@ import tensorflow as tf
 import torch
 from tensorflow.python.eager import context
 
-from spanbert_tf.layers.training_operations import project_at_once
+from spanbert_tf.layers import operations
 from spanbert_tf.models.train_step.tensorflow import accumulate_gradients
 
 ROWS, WIDTH = 4, 64
@@ -57,7 +57,7 @@ def test_joined_kernels_are_joined_again_for_the_gradient():
     def compute(upstream, x, *kernels):
         with tf.GradientTape() as tape:
             tape.watch([x, *kernels])
-            joined = project_at_once(x, kernels, training=True)
+            joined = operations.fused_projection(x, kernels, training=True)
         return joined, *tape.gradient(joined, [x, *kernels], output_gradients=upstream)
 
     found, nodes = optimised_nodes(compute, *map(tf.constant, (upstream, x, *kernels)))

@@ -236,22 +236,6 @@ def test_tied_logits_multiply_in_the_compute_dtype():
     np.testing.assert_allclose(np.array(logits, "float32"), expected, atol=0.02)
 
 
-@pytest.mark.parametrize("mode", ["int8", "int4"])
-def test_quantized_embeddings_are_those_of_keras(mode):
-    table = np.random.default_rng(0).normal(size=(50, 8)).astype("float32")
-    rows = np.random.default_rng(1).normal(size=(2, 3, 8)).astype("float32")
-    outputs = []
-    for kind in (TiedEmbedding, keras.layers.ReversibleEmbedding):
-        embedding = kind(50, 8)
-        embedding.build()
-        embedding.set_weights([table])
-        embedding.quantize(mode)  # as `keras.Model.quantize` calls it
-        assert embedding.quantization_mode == mode
-        outputs.append((embedding(np.array([[3, 49]])), embedding(rows, reverse=True)))
-    for ours, theirs in zip(*outputs, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
 def test_the_pooler_is_trained_only_where_something_reads_it():
     without, with_next = make_model(), make_model(next_sentence=True)
     names = [[w.path for w in model.trainable_weights] for model in (without, with_next)]

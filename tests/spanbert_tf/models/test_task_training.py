@@ -18,7 +18,7 @@ from spanbert_tf.models import (
     SpanBertTokenClassifier,
 )
 from spanbert_tf.training import adamw
-from spanbert_tf.training.configured_optimizer import set_recompute
+from spanbert_tf.training.configured_optimizer import set_gradient_checkpointing
 
 VOCABULARY, LENGTH, SLOTS, BATCH = 29, 9, 3, 6
 TASKS = {
@@ -222,7 +222,7 @@ def test_layers_that_are_computed_again_train_as_those_that_are_kept(name, accum
     for recompute in ("none", "layers"):
         keras.utils.set_random_seed(3)
         task = TASKS[name](SpanBertBackbone(VOCABULARY, 2, 4, 32, 37, max_sequence_length=LENGTH))
-        set_recompute(task, recompute)
+        set_gradient_checkpointing(task, recompute)
         task.compile(OPTIMIZERS["ours"](), accumulation_steps=accumulation_steps)
         task.freeze(task.backbone.transformer_layers[0].variables)
         losses = task.fit(data, epochs=3, shuffle=False, verbose=0).history["loss"]
@@ -239,7 +239,7 @@ def test_replicas_compute_their_layers_again_with_masks_of_their_own(two_devices
         with two_devices.scope():
             backbone = SpanBertBackbone(VOCABULARY, 1, 4, 32, 37, max_sequence_length=LENGTH)
             task = TASKS["question_answerer"](backbone)
-            set_recompute(task, recompute)
+            set_gradient_checkpointing(task, recompute)
             task.compile(OPTIMIZERS["ours"]())
         losses = task.fit(data, epochs=3, shuffle=False, verbose=0).history["loss"]
         results.append((losses, task.get_weights()))
@@ -272,9 +272,9 @@ def test_an_optimizer_that_scales_the_loss_is_the_only_one_that_does():
 
 def test_recompute_is_refused_where_there_is_nothing_to_compute_again():
     other = keras_hub.models.BertBackbone(VOCABULARY, 1, 4, 32, 37)
-    set_recompute(other, "none")
+    set_gradient_checkpointing(other, "none")
     with pytest.raises(ConfigurationError, match=r"BertBackbone has no transformer layers .*none"):
-        set_recompute(other, "layers")
+        set_gradient_checkpointing(other, "layers")
 
 
 def test_a_batch_in_parts_of_a_model_in_bfloat16():

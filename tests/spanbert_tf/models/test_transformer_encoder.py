@@ -13,7 +13,6 @@ from spanbert_tf.layers import TransformerEncoder
 OPTIONS = {
     "intermediate_dim": 37,
     "num_heads": 4,
-    "activation": "gelu",
     "layer_norm_epsilon": 1e-12,
 }
 WIDTH = 32
@@ -22,9 +21,10 @@ LENGTHS = [9, 4, 1, 0]  # the last row is padding alone
 
 def pair_of_layers(dtype="float32", dropout=0.0):
     """Ours and KerasHub's."""
+    options = {**OPTIONS, "dropout": dropout, "dtype": dtype}
     layers = [
-        kind(**OPTIONS, dropout=dropout, dtype=dtype)
-        for kind in (TransformerEncoder, keras_hub.layers.TransformerEncoder)
+        TransformerEncoder(**options),
+        keras_hub.layers.TransformerEncoder(**options, activation="gelu"),
     ]
     random = np.random.default_rng(1)
     for layer in layers:
@@ -81,13 +81,8 @@ def test_attention_has_a_rate_of_its_own(rate, of_attention, is_random):
         assert sorted(rates) == sorted([rate, rate, rate if of_attention is None else of_attention])
 
 
-@pytest.mark.parametrize("is_quantized", [False, True])
-def test_padding_does_not_reach_tokens(is_quantized):
+def test_padding_does_not_reach_tokens():
     layer = pair_of_layers()[0]
-    if is_quantized:
-        for part in layer._flatten_layers(include_self=False):
-            if isinstance(part, keras.layers.Dense | keras.layers.EinsumDense):
-                part.quantize("int8")
     inputs, mask = rows()
     is_token = mask.numpy().astype(bool)
     noise = tf.where(mask[:, :, tf.newaxis] > 0, inputs, 100.0)
@@ -95,62 +90,47 @@ def test_padding_does_not_reach_tokens(is_quantized):
     np.testing.assert_allclose(*results, atol=1e-5)
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_without_a_mask_there_is_no_padding(training):
+    inputs, _ = rows()
+    ours, theirs = (layer(inputs, training=training) for layer in pair_of_layers())
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_files_of_weights_are_kerashubs(ours_first, tmp_path):
+    paths = []
+    layers = pair_of_layers()
+    inputs, mask = rows()
+    expected = layers[0](inputs, padding_mask=mask)
+    models = [keras.Sequential([keras.Input((None, WIDTH)), layer]) for layer in layers]
+    source, target = models if ours_first else reversed(models)
+    source.save_weights(tmp_path / "model.weights.h5")
+    target.set_weights([0 * weight for weight in target.get_weights()])
+    target.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_allclose(target.layers[0](inputs, padding_mask=mask), expected, atol=1e-5)
+    for layer in layers:
+        paths.append([weight.path.partition("/")[2] for weight in layer.weights])
+    assert paths[0] == paths[1]
+
+
 PRODUCTS = (
     "_self_attention_layer.query_dense",
-    "_self_attention_layer.key_dense",
-    "_self_attention_layer.value_dense",
     "_self_attention_layer.output_dense",
     "_feedforward_intermediate_dense",
     "_feedforward_output_dense",
 )
 
 
-@pytest.mark.parametrize("change", ["int8", pytest.param("int4", marks=pytest.mark.slow), "lora"])
-def test_one_changed_layer_changes_what_it_changes_in_keras_hubs(change):
-    inputs, mask = rows()
-    for place in PRODUCTS:
-        outputs = []
-        for layer in pair_of_layers():
-            keras.utils.set_random_seed(1)
-            part = operator.attrgetter(place)(layer)
-            if change == "lora":
-                part.enable_lora(2)
-                part.lora_kernel_b.assign(keras.random.normal(part.lora_kernel_b.shape))
-            else:
-                part.quantize(change)
-            outputs.append(layer(inputs, padding_mask=mask, training=True).numpy())
-        np.testing.assert_array_equal(*outputs, err_msg=place)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gptq", "awq"])
-def test_kernels_are_calibrated_as_keras_hubs(kind):
-    """Keras watches the calls of the layers that it quantizes, without a padding mask."""
-    kernels = []
-    for layer in pair_of_layers():
-        keras.utils.set_random_seed(1)
-        embedding = keras.layers.Embedding(50, WIDTH)
-        ids = keras.Input((None,), dtype="int32")
-        model = keras.Model(ids, layer(embedding(ids)))
-        options = {
-            "dataset": [np.arange(48) % 50],
-            "tokenizer": lambda tokens: tokens,
-            "num_samples": 4,
-            "sequence_length": 12,
-            "group_size": -1,
-            "quantization_layer_structure": {
-                "pre_block_layers": [embedding],
-                "sequential_blocks": [layer],
-            },
-        }
-        config = keras.quantizers.GPTQConfig if kind == "gptq" else keras.quantizers.AWQConfig
-        model.quantize(config=config(**options))
-        parts = [operator.attrgetter(place)(layer) for place in PRODUCTS]
-        assert all(part.quantization_mode == kind for part in parts)
-        kernels.append([np.asarray(part.quantized_kernel) for part in parts])
-    for ours, theirs in zip(*kernels, strict=True):
-        assert np.any(ours)
-        np.testing.assert_array_equal(ours, theirs)
+@pytest.mark.parametrize("change", ["quantize", "enable_lora"])
+@pytest.mark.parametrize("place", PRODUCTS)
+def test_what_keras_changes_after_build_is_refused(place, change):
+    layer, (inputs, mask) = pair_of_layers()[0], rows()
+    part = operator.attrgetter(place)(layer)
+    getattr(part, change)({"quantize": "int8", "enable_lora": 2}[change])
+    for training in (False, True):
+        with pytest.raises(ValueError, match=rf"{part.path}: .*give lora_rank"):
+            layer(inputs, padding_mask=mask, training=training)
 
 
 def test_dropout_is_where_keras_hub_has_it():
@@ -184,31 +164,34 @@ def test_length_and_batch_may_be_unknown():
     np.testing.assert_allclose(graph(inputs[:1, :4], mask[:1, :4]).shape, (1, 4, WIDTH))
 
 
-def test_adapters_add_a_product_of_matrices_to_the_kernels():
+def adapted_layer(**options):
+    """Ours with KerasHub's weights of `pair_of_layers`, and random adapters."""
+    layer = TransformerEncoder(**OPTIONS, **options)
+    layer.build((None, None, WIDTH))
+    random = np.random.default_rng(3)
+    weights = iter(pair_of_layers()[0].get_weights())
+    for weight in layer.weights:
+        is_adapter = "lora" in weight.path
+        weight.assign(random.normal(0, 0.2, weight.shape) if is_adapter else next(weights))
+    return layer
+
+
+@pytest.mark.parametrize("targets", [("query", "value"), ("key",)])
+def test_adapters_add_a_product_of_matrices_to_the_kernels(targets):
     """KerasHub's layer has W + 5 / 2 A B in its kernels (Hu et al., 2021), and says dL/dW."""
     inputs, mask = rows()
-    ours, theirs = pair_of_layers()
-    ours.adapt_whole_matrices()
-    random, dense, factors = np.random.default_rng(3), {}, {}
-    for name in ("query_dense", "value_dense"):
-        adapted = getattr(ours._self_attention_layer, name)
-        adapted.enable_lora(2, lora_alpha=5)
-        assert adapted.lora_kernel_a.shape == (WIDTH, 2)  # of H, and not of a head
-        assert adapted.lora_kernel_b.shape == (2, WIDTH) and not np.any(adapted.lora_kernel_b)
-        a, b = factors[name] = [
-            random.normal(0, 0.2, (WIDTH, 2)),
-            random.normal(0, 0.2, (2, WIDTH)),
-        ]
-        adapted.lora_kernel_a.assign(a)
-        adapted.lora_kernel_b.assign(b)
-        dense[name] = getattr(theirs._self_attention_layer, name)
-        dense[name].kernel.assign_add((2.5 * a @ b).reshape(dense[name].kernel.shape))
-        np.testing.assert_allclose(adapted.kernel, dense[name].kernel, atol=1e-6)
+    ours = adapted_layer(lora_rank=2, lora_alpha=5, lora_targets=targets)
+    theirs = pair_of_layers()[1]
+    factors, kernels = {}, {}
+    for name in targets:
+        adapter = ours.adapters[name]
+        a, b = factors[name] = adapter.kernel_a.numpy(), adapter.kernel_b.numpy()
+        assert a.shape == (WIDTH, 2) and b.shape == (2, WIDTH)  # of H, and not of a head
+        kernels[name] = getattr(theirs._self_attention_layer, f"{name}_dense").kernel
+        kernels[name].assign_add((2.5 * a @ b).reshape(kernels[name].shape))
+    assert len(ours.trainable_variables) == 2 * len(targets)
     gradients = []
-    for layer, variables in (
-        (ours, ours.trainable_variables),
-        (theirs, [dense[name].kernel for name in dense]),
-    ):
+    for layer, variables in ((ours, ours.trainable_variables), (theirs, list(kernels.values()))):
         with tf.GradientTape() as tape:
             output = layer(inputs, padding_mask=mask, training=True)
             loss = tf.reduce_sum(tf.cast(mask, tf.float32)[:, :, tf.newaxis] * output**3)
@@ -217,28 +200,49 @@ def test_adapters_add_a_product_of_matrices_to_the_kernels():
         gradients[-1]["loss"] = loss
     np.testing.assert_allclose(gradients[0]["loss"], gradients[1]["loss"], rtol=1e-5)
     for name, (a, b) in factors.items():
-        whole = gradients[1][dense[name].kernel.path].numpy().reshape(WIDTH, WIDTH)
-        place = getattr(ours._self_attention_layer, name).path
-        for part, expected in (("a", 2.5 * whole @ b.T), ("b", 2.5 * a.T @ whole)):
-            found = gradients[0][f"{place}/lora_kernel_{part}"]
+        whole = gradients[1][kernels[name].path].numpy().reshape(WIDTH, WIDTH)
+        adapter = ours.adapters[name]
+        for factor, expected in (
+            (adapter.kernel_a, 2.5 * whole @ b.T),
+            (adapter.kernel_b, 2.5 * a.T @ whole),
+        ):
+            found = gradients[0][factor.path]
             np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
 
 
-def test_an_adapter_goes_on_learning_after_weights_were_loaded(tmp_path):
-    """Keras puts both matrices at 0 then, whose gradients are 0 for ever."""
-    layer, (inputs, mask) = pair_of_layers()[0], rows()
-    layer.adapt_whole_matrices()
-    query = layer._self_attention_layer.query_dense
-    query.enable_lora(2)
-    model = keras.Sequential([keras.Input((None, WIDTH)), layer])
-    query.lora_kernel_b.assign(keras.random.normal(query.lora_kernel_b.shape, seed=1))
-    expected = layer(inputs, padding_mask=mask)
-    model.save_weights(tmp_path / "model.weights.h5")
-    model.load_weights(tmp_path / "model.weights.h5")
-    np.testing.assert_allclose(layer(inputs, padding_mask=mask), expected, atol=1e-5)
+def test_new_adapters_change_nothing_and_can_learn():
+    inputs, mask = rows()
+    expected = pair_of_layers()[0](inputs, padding_mask=mask)
+    layer = TransformerEncoder(**OPTIONS, lora_rank=2)
+    layer.build((None, None, WIDTH))
+    kernels = [weight for weight in layer.weights if "lora" not in weight.path]
+    for weight, values in zip(kernels, pair_of_layers()[0].get_weights(), strict=True):
+        weight.assign(values)
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(layer(inputs, padding_mask=mask, training=True) ** 3)
-    assert np.abs(tape.gradient(loss, query.lora_kernel_b)).max() > 1e-4
+        output = layer(inputs, padding_mask=mask, training=True)
+        loss = tf.reduce_sum(output**3)
+    np.testing.assert_allclose(output, expected, atol=1e-6)
+    factors = [adapter.kernel_b.value for adapter in layer.adapters.values()]
+    for gradient in tape.gradient(loss, factors):
+        assert np.abs(gradient).max() > 1e-4
+
+
+def test_adapters_are_saved_and_new_ones_read_the_file_of_an_encoder_without(tmp_path):
+    inputs, mask = rows()
+    plain, adapted = pair_of_layers()[0], adapted_layer(lora_rank=2)
+    for number, source in enumerate((plain, adapted)):
+        path = tmp_path / f"{number}.weights.h5"
+        keras.Sequential([keras.Input((None, WIDTH)), source]).save_weights(path)
+        layer = TransformerEncoder.from_config(adapted.get_config())
+        keras.Sequential([keras.Input((None, WIDTH)), layer]).load_weights(path)
+        expected = source(inputs, padding_mask=mask)
+        np.testing.assert_allclose(layer(inputs, padding_mask=mask), expected, atol=1e-5)
+        assert any(np.any(adapter.kernel_a) for adapter in layer.adapters.values())
+
+
+def test_adapters_of_other_projections_are_refused():
+    with pytest.raises(ValueError, match="lora_targets must be of"):
+        TransformerEncoder(**OPTIONS, lora_rank=2, lora_targets=["output"])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])

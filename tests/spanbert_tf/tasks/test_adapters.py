@@ -18,7 +18,7 @@ from tiny_models import INPUTS, LENGTH, VOCABULARY, tiny_model
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier
-from spanbert_tf.models.adapters import read_adapter, write_adapter
+from spanbert_tf.models.adapters import merge_adapters, read_adapter, write_adapter
 from spanbert_tf.models.keras_hub_presets import weights_digest
 from spanbert_tf.presets.loading import load_checked, load_trained
 from spanbert_tf.presets.writing import write_preset
@@ -36,27 +36,28 @@ OTHERS = (transformers.BertModel, ("last_hidden_state",))
 TASKS = sorted(INPUTS.keys() - {"fill_mask"})
 
 
+LORA = {"lora_rank": RANK, "lora_alpha": ALPHA}
+
+
 def write_adapted(directory, name, model=None):
     """Writes an encoder, and a task on it of random adapters, pooler and head, in both ways."""
-    model, random = model or tiny_model(name), np.random.default_rng(5)
+    model, random = model or tiny_model(name, **LORA), np.random.default_rng(5)
 
     def move(variables):
         for variable in variables:
             variable.assign_add(random.normal(0, 0.3, variable.shape))
 
     backbone = model.backbone
-    move(backbone.weights)
+    move(weight for weight in backbone.weights if "lora" not in weight.path)
     encoder, preset = str(directory / "encoder"), str(directory / "preset")
-    write_preset(backbone, encoder, tokenizer=model.preprocessor.tokenizer)
+    whole = merge_adapters(model)  # B is 0 so far
+    write_preset(whole.backbone, encoder, tokenizer=model.preprocessor.tokenizer)
     digest = weights_digest(backbone)
-    backbone.enable_lora(RANK)
+    assert digest == weights_digest(whole.backbone)
     backbone.pooled_dense.trainable = model.reads_pooler
-    for layer in backbone.transformer_layers:
-        for part in ("query", "value"):
-            getattr(layer._self_attention_layer, f"{part}_dense").lora_alpha = ALPHA
     move(model.trainable_variables)
     model.is_head_trained = True
-    write_preset(model, preset)
+    write_preset(merge_adapters(model), preset)
     adapter = str(directory / "adapter")
     write_adapter(model, adapter, preset=preset, encoder=encoder, digest=digest)
     return model, adapter
@@ -70,7 +71,7 @@ def adapted(request, tmp_path_factory):
 
 
 def test_a_head_that_reads_no_pooler_is_not_one_of_transformers(tmp_path):
-    base = tiny_model("text_classification")
+    base = tiny_model("text_classification", **LORA)
     options = {"preprocessor": base.preprocessor, "pooling": "mean"}
     model = SpanBertTextClassifier(base.backbone, 2, **options)
     _, adapter = write_adapted(tmp_path, "text_classification", model)
@@ -333,9 +334,10 @@ def test_one_that_is_trained_further_computes_the_same_at_first(answerer):
     """Its alpha is not its rank, which a new adapter's is."""
     assert ALPHA != RANK
     merged = load_trained(tiny_class(), answerer)
-    backbone = SpanBertBackbone.from_preset(answerer.replace("adapter", "encoder"))
-    backbone.enable_lora(RANK)
-    read_adapter(answerer).assign_to(backbone)
+    adapter = read_adapter(answerer)
+    encoder = answerer.replace("adapter", "encoder")
+    backbone = SpanBertBackbone.from_preset(encoder, **adapter.options)
+    adapter.assign_to(backbone)
     inputs = {"token_ids": ROWS, "segment_ids": 0 * ROWS, "padding_mask": 0 * ROWS + 1}
     expected, found = (model(inputs, training=False) for model in (merged.backbone, backbone))
     for name in expected:

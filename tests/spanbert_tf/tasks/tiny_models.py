@@ -30,9 +30,11 @@ def pipeline_of(name):
     return beside[name]() if name in beside else load_task(name)
 
 
-def tiny_model(name, is_lowercase=True):
+def tiny_model(name, is_lowercase=True, **encoder_options):
     keras.utils.set_random_seed(1)
-    backbone = models.SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=LENGTH)
+    backbone = models.SpanBertBackbone(
+        len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=LENGTH, **encoder_options
+    )
     options = {"special_tokens_in_strings": True} if name == "fill_mask" else {}
     tokenizer = models.SpanBertTokenizer(VOCABULARY, lowercase=is_lowercase, **options)
     model_class, heads = {

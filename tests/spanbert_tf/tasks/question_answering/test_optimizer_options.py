@@ -9,7 +9,7 @@ import pytest
 
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertQuestionAnswerer, SpanBertTokenizer
-from spanbert_tf.models.adapters import read_adapter
+from spanbert_tf.models.adapters import merge_adapters, read_adapter
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks import finetuning
 from spanbert_tf.tasks.finetuning import run_finetuning
@@ -199,18 +199,18 @@ def test_more_frozen_layers_than_there_are_are_refused(directory, tmp_path):
 
 @pytest.fixture(scope="module")
 def adapted(directory, tmp_path_factory):
-    """A run with adapters: its directory, and the model in it before it is written."""
+    """A run with adapters: its directory, and the model in it before its adapters are merged."""
     output = tmp_path_factory.mktemp("runs") / "run"
     seen = {}
 
-    def look(model, *arguments, **named):
+    def look(model):
         seen["weights"] = weights_by_path(model.backbone)
         seen["trained"] = {variable.path for variable in model.trainable_variables}
         seen["logits"] = logits(model)
-        write_preset(model, *arguments, **named)
+        return merge_adapters(model)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finetuning, "write_preset", look)
+        patch.setattr(finetuning, "merge_adapters", look)
         run(directory, output, options(**{"optimizer.lora_rank": 3}))
     return output, seen
 
@@ -224,7 +224,7 @@ def logits(model):
 def test_adapters_and_the_head_alone_are_trained(adapted, directory):
     _, seen = adapted
     adapters = {
-        f"transformer_layer_{layer}/self_attention_layer/{name}/lora_kernel_{part}"
+        f"transformer_layer_{layer}/{name}_adapter/lora_kernel_{part}"
         for layer in (0, 1)
         for name in ("query", "value")
         for part in "ab"
@@ -232,8 +232,6 @@ def test_adapters_and_the_head_alone_are_trained(adapted, directory):
     assert seen["trained"] == adapters | {"span_classifiers/kernel", "span_classifiers/bias"}
     before = weights_by_path(SpanBertBackbone.from_preset(str(directory / "preset")))
     for path, values in before.items():
-        if path.endswith(("query/kernel", "value/kernel")):
-            continue  # with the adapters' product, below
         np.testing.assert_array_equal(seen["weights"][path], values, err_msg=path)
     for path in adapters:  # of whole matrices (Hu et al., 2021), not of each head
         values = seen["weights"][path]
@@ -254,9 +252,8 @@ def test_the_preset_of_a_run_with_adapters_holds_their_product(adapted, director
     kernels = {path for path in before if path.endswith(("query/kernel", "value/kernel"))}
     assert moved_paths(before, after) == kernels
     for path in kernels:
-        part_a, part_b = (
-            seen["weights"][path.removesuffix("kernel") + f"lora_kernel_{part}"] for part in "ab"
-        )
+        place = path.removesuffix("/kernel").replace("self_attention_layer/", "") + "_adapter"
+        part_a, part_b = (seen["weights"][f"{place}/lora_kernel_{part}"] for part in "ab")
         merged = before[path] + (part_a @ part_b).reshape(before[path].shape)
         np.testing.assert_allclose(after[path], merged, atol=1e-6)
     card = (output / "preset" / "README.md").read_text()

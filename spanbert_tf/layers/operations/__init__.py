@@ -1,0 +1,24 @@
+"""The operations of a transformer layer, as the backend of Keras computes them fastest.
+
+The modules `tensorflow`, `jax` and `plain` have the same functions, which `plain` documents. The
+backend is asked for here, once; the layers call these names and do not ask.
+"""
+
+import keras
+
+if keras.backend.backend() == "tensorflow":
+    from spanbert_tf.layers.operations import tensorflow as backend
+elif keras.backend.backend() == "jax":
+    from spanbert_tf.layers.operations import jax as backend
+else:
+    from spanbert_tf.layers.operations import plain as backend
+
+apply_dropout = backend.apply_dropout
+attention = backend.attention
+call_in_training = backend.call_in_training
+dense_gelu = backend.dense_gelu
+fused_projection = backend.fused_projection
+kernel_seed = backend.kernel_seed
+placeholder_zeros = backend.placeholder_zeros
+project_and_normalize = backend.project_and_normalize
+tied_logits = backend.tied_logits
