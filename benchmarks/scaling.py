@@ -160,6 +160,7 @@ def _show_executions(records: str) -> None:
         strategies["two replicas"] = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     width = ["model.num_layers=1", "model.hidden_dim=8", "model.intermediate_dim=8"]
     width += ["model.num_heads=1", "training.batch_size=2"]
+    width += ["training.log_every=32", "training.evaluate_every=32"]
     for name, strategy in strategies.items():
         steps = {}
         for number in EXECUTIONS:

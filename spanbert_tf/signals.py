@@ -1,4 +1,4 @@
-"""Signals that end a process at once: the second one.
+"""Signals that end a process: noted in a run, at once at the second one.
 
 Python runs its handlers of signals between two instructions of the main thread, so never while
 TensorFlow waits for data that does not come. The interpreter itself notes each signal at once in a
@@ -126,3 +126,32 @@ def _leave(status: int) -> None:
     remove_all()
     remove_private_directory()
     os._exit(status)
+
+
+class StopSignals:
+    """Notes SIGTERM and Ctrl-C while the context lasts, and restores the former handlers.
+
+    For a run, which saves after the step that is running. A signal that the process ignores, such
+    as SIGINT of a child in the background, remains ignored.
+
+    Attributes:
+        received: the last signal; `None` before the first one.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._former: dict[int, object] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # Python lets the main thread alone handle signals
+        for number in _ENDING:
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: not Python's own
+                self._former[number] = signal.signal(number, self._note)
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.received = signal.Signals(number)

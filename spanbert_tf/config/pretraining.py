@@ -6,7 +6,7 @@ not set has the default here. Keys are those of the classes, and nothing else is
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -135,6 +135,8 @@ class TrainingConfig(RunConfig):
     initial_encoder_share: BelowOne = 0.0
     evaluate_every: PositiveInt = 10_000
     evaluate_batches: PositiveInt | None = None
+
+    periods: ClassVar[tuple[str, ...]] = (*RunConfig.periods, "evaluate_every")
 
 
 class DataConfig(Section):

@@ -1,6 +1,7 @@
 """What the course of any training run is made of, pre-training or fine-tuning."""
 
-from typing import Annotated, Literal, Self
+import math
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,6 +13,7 @@ from spanbert_tf.validation import (
     PositiveInt,
     Section,
     conflict,
+    largest_divisor,
 )
 
 CONFIG_FILE = "config.yaml"  # the resolved configuration in the directory of a run
@@ -91,11 +93,12 @@ class RunConfig(Section):
             `grpc://HOST:PORT`.
         jit_compile: compile the step with XLA.
         steps_per_execution: steps that run on the device without returning to Python, which sees
-            signals and the clock only then; an execution ends earlier where a line of the log, a
-            checkpoint or an evaluation is due.
+            signals and the clock only then. It must divide `log_every`, `checkpoint_every_steps`
+            and `evaluate_every`.
         deterministic: the same bits for the same run on a GPU, too; slower there.
         log_every: steps between lines of `metrics.jsonl`.
-        profile_steps: the first and the last step that TensorBoard's profiler shows; null: none.
+        profile_steps: the first and the last step that TensorBoard's profiler shows, with the
+            executions that they are part of; null: none.
         checkpoint_every_minutes: time between checkpoints; null: none by the clock. The last step
             has one in any case, and so has the one in which a signal comes.
         checkpoint_every_steps: steps between further ones; null: none.
@@ -126,6 +129,9 @@ class RunConfig(Section):
     max_skipped_steps: PositiveInt = 10
     keep_best: bool = False
 
+    # Executions end where one of these periods does.
+    periods: ClassVar[tuple[str, ...]] = ("log_every", "checkpoint_every_steps")
+
     @model_validator(mode="after")
     def _check_profile(self) -> Self:
         if self.profile_steps and self.profile_steps[0] > self.profile_steps[1]:
@@ -134,6 +140,22 @@ class RunConfig(Section):
                 "profile_steps",
                 fix="training.profile_steps=null",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_executions(self) -> Self:
+        periods = {name: getattr(self, name) for name in self.periods}
+        periods = {name: period for name, period in periods.items() if period is not None}
+        for name, period in periods.items():
+            if period % self.steps_per_execution:
+                common = math.gcd(*periods.values())
+                fitting = largest_divisor(common, self.steps_per_execution)
+                raise conflict(
+                    f"{self.steps_per_execution} does not divide training.{name} ({period})",
+                    "steps_per_execution",
+                    name,
+                    fix=f"training.steps_per_execution={fitting}",
+                )
         return self
 
     @property

@@ -402,11 +402,12 @@ class _Plan:
     def _scored_steps(self) -> Iterator[int]:
         """The steps that end a part of an epoch, but for those too soon after another; the last."""
         training, last = self._config.training, 0
-        parts = training.evaluations_per_epoch
+        parts, executed = training.evaluations_per_epoch, training.steps_per_execution
         if not parts or not self.num_steps:
             return
         for part in range(1, self.num_steps * parts // self.steps_per_epoch + 1):
             step = -(-part * self.steps_per_epoch // parts)  # the first that completes the part
+            step = min(-(-step // executed) * executed, self.num_steps)  # of whole executions
             if step - last >= training.min_steps_between_evaluations:
                 yield (last := step)
         yield self.num_steps

@@ -29,7 +29,7 @@ class MetricsLog:
 
     A line of training has `step`, `learning_rate`, `gradient_norm` (of the last step, before
     clipping), `tokens_per_second` and the model's metrics, as means over the steps since the line
-    before (or since an evaluation, a restart or the end of a held start between them). A line of an
+    before (or since an evaluation, a restart or a new phase between them). A line of an
     evaluation has `step` and the metrics with the prefix `validation_`.
 
     Args:
@@ -108,6 +108,7 @@ class MetricsLog:
 
         All workers of several must call it in the same step.
         """
+        model.fetch_state()
         # Keras' `logs` would be the mean of the replicas' means, which have unequal numbers of
         # targets.
         metrics = {name: float(value) for name, value in model.get_metrics_result().items()}
@@ -173,17 +174,32 @@ class MetricsLog:
 class Profile:
     """What the devices do in some steps, for TensorBoard's profiler.
 
+    It shows whole executions: those of the first step, of the last one, and all between.
+
     Args:
-        steps: the first and the last one, from 1; or `None`.
+        steps: the first and the last step, from 1; `None` for no profile.
         directory: where TensorBoard finds it.
-        writes: whether this process writes it; the others only end their executions with it.
+        steps_per_execution: steps of an execution.
+        writes: whether this process writes it.
 
     Attributes:
-        ends: the steps after which it begins and ends.
+        ends: the steps after which it begins and ends; empty for no profile.
     """
 
-    def __init__(self, steps: Sequence[int] | None, directory: str, *, writes: bool) -> None:
-        self.ends = (steps[0] - 1, steps[1]) if steps else ()
+    def __init__(
+        self,
+        steps: Sequence[int] | None,
+        directory: str,
+        *,
+        steps_per_execution: int,
+        writes: bool,
+    ) -> None:
+        self.ends: tuple[int, ...] = ()
+        if steps:
+            first, last = steps
+            num_before = (first - 1) // steps_per_execution  # executions
+            num_after = -(-last // steps_per_execution)
+            self.ends = (num_before * steps_per_execution, num_after * steps_per_execution)
         self._directory, self._writes = directory, writes
         self._is_running = False
 

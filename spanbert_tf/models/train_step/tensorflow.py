@@ -72,10 +72,7 @@ class TrainStep:
             variables: the variables to freeze; an empty sequence unfreezes all.
         """
         self._frozen = frozenset()
-        if self.built and not getattr(getattr(self, "optimizer", None), "built", True):
-            # Built now, the optimizer also knows the variables that are frozen first.
-            with self.distribute_strategy.scope():
-                self.optimizer.build(self.trainable_variables)
+        self._build_optimizer()  # now: later it would not know the variables that are frozen first
         self._frozen = frozenset(id(variable) for variable in variables)
         # Existing graphs train the former variables.
         self._make_forward_and_backward()
@@ -93,11 +90,17 @@ class TrainStep:
 
     def make_train_function(self, force: bool = False) -> Callable[..., dict]:
         """As in Keras; builds the optimizer first, or the step would be traced twice."""
-        is_built = all(layer.built for layer in self._flatten_layers())  # or variables will follow
-        if is_built and self.optimizer is not None and not self.optimizer.built:
-            with self.distribute_strategy.scope():
-                self.optimizer.build(self.trainable_variables)
+        self._build_optimizer()
         return super().make_train_function(force)
+
+    def _build_optimizer(self) -> None:
+        """Builds the optimizer unless it is built, or variables of the model are still to come."""
+        optimizer = getattr(self, "optimizer", None)
+        if optimizer is None or optimizer.built:
+            return
+        if all(layer.built for layer in self._flatten_layers()):
+            with self.distribute_strategy.scope():
+                optimizer.build(self.trainable_variables)
 
     def _make_function(self, step_function: Callable[[object], dict]) -> "_StepLoop":
         """As in Keras, whose own loop of steps fails under a strategy (keras #19246)."""

@@ -63,6 +63,9 @@ def sections(draw, section):
         values["clipnorm"] = None
     if values.get("profile_steps") is not None:  # the first and the last one
         values["profile_steps"] = sorted([draw(INTEGERS), draw(INTEGERS)])
+    for name in getattr(section, "periods", ()):
+        if values[name] is not None:  # executions divide them
+            values[name] = values["steps_per_execution"] * draw(st.integers(1, 64))
     if section is MaskingOptions:
         values["random_token_rate"] = draw(st.floats(0, 1 - values["mask_token_rate"]))
         if values["scheme"] == "subwords":
@@ -157,6 +160,8 @@ UNFITTING = {
     "optimizer.clipnorm": st.floats(0.1, 10),
     "training.steps": small,
     "training.schedule_steps": small,
+    "training.steps_per_execution": small,
+    "training.evaluate_every": small,
     "model.from_preset": st.booleans(),
     "data.sequences": st.sampled_from(["single", "pair"]),
     "data.sequence_length": st.integers(8, 40),
@@ -168,7 +173,7 @@ UNFITTING = {
 def test_what_errors_propose_leads_to_a_configuration_that_fits(values):
     overrides = [f"{key}={str(value).lower()}" for key, value in values.items()]
     with _file("model: {}") as path:
-        for _ in range(16):  # fifteen rules can be broken at once
+        for _ in range(17):  # sixteen rules can be broken at once
             try:
                 load_config(path, overrides)
                 return
@@ -204,6 +209,16 @@ def test_what_errors_propose_leads_to_a_configuration_that_fits(values):
             "masking.span_start=null",
         ),
         (load_config, ["masking.other_draws=whole_words"], "masking.other_draws=null"),
+        (
+            load_config,
+            ["training.steps_per_execution=8"],  # lines of the log come every 100 steps
+            "training.steps_per_execution=5",
+        ),
+        (
+            load_config,
+            ["training.steps_per_execution=20", "training.evaluate_every=150"],
+            "training.steps_per_execution=10",
+        ),
     ],
 )
 def test_proposals(load, overrides, proposal):

@@ -284,8 +284,27 @@ def accumulation_results(directory):
     return flat({**logs, "after": outputs_of(task, batches)})
 
 
+def frozen_results(directory):
+    """All weights after `fit` with a frozen layer, whose own come first, by two optimizers."""
+    name, results = "text_classifier", {}
+    options = {"run_eagerly": True} if IS_ORACLE else {}
+    ours = adamw(1e-2, warmup_steps=0, total_steps=20, epsilon=1e-6)
+    for kind, optimizer in (("ours", ours), ("keras", keras.optimizers.SGD(0.1))):
+        task = load(directory, name)
+        layer = task.backbone.transformer_layers[0]
+        begun = [as_array(weight) for weight in layer.weights]
+        task.compile(optimizer, **options)
+        task.freeze(layer.weights)
+        task.fit(batches_of(directory, TASKS[name][1]), verbose=0)
+        results[kind] = [as_array(weight) for weight in (*layer.weights, *task.weights)]
+        for before, after in zip(begun, results[kind], strict=False):
+            np.testing.assert_array_equal(after, before)
+    return flat(results)
+
+
 CHECKS = {
     "accumulation": accumulation_results,
+    "frozen": frozen_results,
     "adapter": adapter_results,
     "optimizer": optimizer_results,
     "adamw": adamw_results,

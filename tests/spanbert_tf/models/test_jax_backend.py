@@ -180,6 +180,11 @@ def test_parts_of_a_batch_report_what_they_do_on_tensorflow(on_jax, material):
     check_equal(on_jax["accumulation"], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_a_frozen_layer_is_left_alone_by_any_optimizer_as_on_tensorflow(on_jax, material):
+    check_equal(on_jax["frozen"], backend_program.frozen_results(material), rtol=1e-4, atol=1e-5)
+
+
 STEP_ON_JAX = """
 import gc, weakref
 import keras, numpy as np

@@ -17,6 +17,7 @@ from spanbert_tf.models import (
     SpanBertTextClassifier,
     SpanBertTokenClassifier,
 )
+from spanbert_tf.models.objective import loss_of
 from spanbert_tf.training import adamw
 from spanbert_tf.training.configured_optimizer import set_gradient_checkpointing
 
@@ -156,6 +157,29 @@ def test_regularisers_are_part_of_the_loss(name):
     embeddings.regularizer = keras.regularizers.L2(0.25)
     after = float(task.compute_loss(x, y, outputs, weights))
     assert after - before == pytest.approx(0.25 * float(np.sum(np.square(embeddings))), rel=1e-4)
+
+
+def rows_of(batch, first, last):
+    def cut(values):
+        return None if values is None else values[first:last]
+
+    return keras.tree.map_structure(cut, batch)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_losses_of_parts_add_up_to_that_of_the_batch(name):
+    """Parts of unequal sizes, with unequal numbers of targets; a regularizer counts once."""
+    task = make_task(name)
+    task.backbone.token_embedding.embeddings.regularizer = keras.regularizers.L2(1.0)
+    batch = random_rows(name, BATCH)
+    parts = [rows_of(batch, 0, 2), rows_of(batch, 2, BATCH)]
+    num_targets = task.target_counts(*batch)
+    losses = [float(loss_of(task, part, num_targets, num_parts=2).loss) for part in parts]
+    expected = float(loss_of(task, batch).loss)
+    assert sum(losses) == pytest.approx(expected, rel=1e-5)
+    x, y, weights = batch
+    own = task.compute_loss(x, y, task(x, training=False), weights)
+    assert float(own) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.slow

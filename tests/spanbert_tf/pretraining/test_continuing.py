@@ -268,7 +268,9 @@ def test_run_killed_on_both_sides_of_the_switch_ends_with_the_same_bits(
 
 @pytest.mark.slow
 def test_a_loop_of_steps_ends_at_the_switch(straight_run, preset, tiny_records, tmp_path):
-    continue_run(preset, tiny_records, tmp_path / "run", training__steps_per_execution=8)
+    names = ("log_every", "evaluate_every", "checkpoint_every_steps", "steps_per_execution")
+    settings = {f"training__{name}": 4 for name in names}
+    continue_run(preset, tiny_records, tmp_path / "run", **settings)
     assert checkpoint(tmp_path / "run", 12) == checkpoint(straight_run, 12)
 
 

@@ -17,7 +17,7 @@ import pytest
 from spanbert_tf.config import load_config
 
 pytestmark = pytest.mark.slow
-_LOOP = "training.steps_per_execution=8"
+_LOOP = "training.steps_per_execution=4"
 
 
 def _command(config_file, data, run, num_devices, *settings):

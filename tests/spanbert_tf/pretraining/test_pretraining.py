@@ -166,14 +166,16 @@ run_pretraining(load_config(config), data, run)
 
 
 @pytest.mark.slow
-def test_killed_run_goes_on_bit_for_bit(straight_run, config, tiny_records, tmp_path):
+def test_killed_run_goes_on_bit_for_bit(config, tiny_records, tmp_path):
     """SIGKILL in a loop of steps, then in the middle of a checkpoint, then to the end.
 
     As a run whose executions have one step each: with its lines, evaluations and checkpoints.
     """
-    run = tmp_path / "killed"
+    run, straight_run = tmp_path / "killed", tmp_path / "straight"
     config_file = tmp_path / "config.yaml"
-    config = config.replace(training=config.training.replace(steps_per_execution=8))
+    config = config.replace(training=config.training.replace(evaluate_every=6))
+    run_pretraining(config, tiny_records, str(straight_run))
+    config = config.replace(training=config.training.replace(steps_per_execution=2))
     config_file.write_text(config.to_yaml())
     for kind, newest in (("in a loop", "step-00000004"), ("in a checkpoint", "step-00000004")):
         arguments = [kind, str(config_file), tiny_records, str(run)]

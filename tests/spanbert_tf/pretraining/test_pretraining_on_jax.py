@@ -166,7 +166,8 @@ def run_two_processes(*commands):
 
 def test_two_processes_train_what_two_devices_do(command, tmp_path):
     """With dropout, whose numbers are drawn for the whole batch."""
-    settings = ["training.log_every=3", "training.steps_per_execution=3"]
+    periods = ("log_every=3", "evaluate_every=3", "checkpoint_every_steps=3")
+    settings = [f"training.{name}" for name in (*periods, "steps_per_execution=3")]
     alone = run_on_jax(command("alone", *settings, "training.strategy=mirrored", devices=2))
     assert alone.returncode == 0, alone.stderr
     settings.append("training.strategy=multi_worker")

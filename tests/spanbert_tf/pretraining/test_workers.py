@@ -89,11 +89,12 @@ def _await_step(run, step, workers):
 def test_two_workers_train_what_one_does_also_after_a_preemption(
     config_file, tiny_records, tmp_path
 ):
-    """One step in each execution alone, eight of two workers at most."""
+    """One step in each execution alone, four with two workers."""
     alone, shared = tmp_path / "alone", tmp_path / "shared"
     run_pretraining(load_config(str(config_file)), tiny_records, str(alone))
     # Slow enough to be met in the middle: SIGTERM to one worker stops both at one step.
-    loops = ("training.steps_per_execution=8",)
+    periods = ("log_every=4", "evaluate_every=12", "checkpoint_every_steps=4")
+    loops = tuple(f"training.{name}" for name in (*periods, "steps_per_execution=4"))
     workers = _start_workers(config_file, tiny_records, shared, loops)
     _await_step(shared, 2, workers)
     workers[1].send_signal(signal.SIGTERM)

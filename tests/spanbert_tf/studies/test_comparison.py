@@ -62,7 +62,7 @@ def test_several_steps_in_one_execution_measure_the_same_rows(
         str(tmp_path / "compared"),
         seeds=[1],
         steps=STEPS,
-        overrides=[*settings, "training.steps_per_execution=8"],
+        overrides=[*settings, "training.log_every=2", "training.steps_per_execution=2"],
         console=DataConsole(record=True),
     )
     assert found == compared[1][:1]

@@ -18,12 +18,13 @@ import spanbert_tf.training
 from spanbert_tf.config.finetuning import FinetuningConfig, FinetuningTrainingConfig
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models.train_step import TrainStep
+from spanbert_tf.signals import StopSignals
 from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import Evaluated, Job
 from spanbert_tf.training.metrics_log import read_metrics
 from spanbert_tf.training.optimizer import WarmupLinearDecay
-from spanbert_tf.training.watch import StopSignals, Watch
+from spanbert_tf.training.watch import Watch
 
 SCHEDULE = WarmupLinearDecay(0.1, 2, 100)
 
@@ -117,7 +118,9 @@ def _train(directory, job, first_step=0, others=(), epochs=1):
     devices = Devices(job.config.training)
     with Watch(job, model, checkpoints, str(directory), devices, first_step) as watch:
         watch.catch_up()
-        loops = job.config.training.steps_per_execution > 1
+        num_steps = job.config.training.steps_per_execution
+        model.steps_per_execution = num_steps
+        loops = num_steps > 1
         model.fit(
             job.batches(first_step),
             epochs=epochs,
@@ -208,7 +211,7 @@ def test_results_of_a_step_are_not_read_before_they_are_due(tmp_path):
 WAITING = """
 import keras
 
-from spanbert_tf.training.watch import _Unread
+from spanbert_tf.training.watch import _CallbacksWithoutResults
 
 class Result:
     def __init__(self, step):
@@ -218,7 +221,7 @@ class Result:
         print("waits for", self.step)
 
 end = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: print("ends", step))
-callbacks = _Unread([end])
+callbacks = _CallbacksWithoutResults([end])
 for step in (1, 2, 3):
     callbacks.on_train_batch_end(step, {"loss": Result(step)})
 """
@@ -248,26 +251,31 @@ def test_a_profile_begins_and_ends_when_the_steps_before_are_done(tmp_path, monk
     assert read == [2, 4, 6]
 
 
-def test_a_loop_of_steps_ends_where_something_is_due(tmp_path):
+@pytest.mark.parametrize(
+    ("first_step", "expected"),
+    [(0, [4, 8, 12, 16, 20, 23]), (9, [12, 16, 20, 23]), (21, [23])],
+)
+def test_executions_end_at_multiples_of_their_steps(first_step, expected, tmp_path):
     """Lines, checkpoints and evaluations are those of a run whose executions have one step."""
-    ends, due, runs = [], {"log_every": 6, "evaluate_every": 10, "save_every": 7}, []
+    ends, due, runs = [], {"log_every": 8, "evaluate_every": 12, "save_every": 4}, []
 
     class Note(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            ends.append(int(self.model.optimizer.iterations.numpy()))
+            ends.append(first_step + int(self.model.optimizer.iterations.numpy()))
 
     for number in (1, 4):
         run = tmp_path / str(number)
         job = Numbers(23, steps_per_execution=number, **due)
-        watch, checkpoints = _train(run, job, others=[Note()])
+        watch, checkpoints = _train(run, job, first_step, others=[Note()])
         lines = read_metrics(str(run / "metrics.jsonl"))
         for line in lines:
             line.pop("tokens_per_second", None)
-        assert (watch.step, checkpoints.steps()) == (23, [7, 14, 21, 23])
+        assert watch.step == 23
+        assert checkpoints.steps() == [step for step in expected if step % 4 == 0 or step == 23]
         runs.append(lines)
     for one, other in zip(*runs, strict=True):
         assert one == other
-    assert ends == [*range(1, 24), 4, 6, 7, 10, 12, 14, 18, 20, 21, 23]
+    assert ends == [*range(first_step + 1, 24), *expected]
 
 
 def test_tensorboard_has_the_same_numbers(tmp_path):
@@ -465,10 +473,19 @@ def test_tensorboard_has_the_hyperparameters_beside_what_they_gave(tmp_path):
     assert {"loss", "learning_rate"} <= tags
 
 
-@pytest.mark.parametrize("steps_per_execution", [1, 4])
-@pytest.mark.parametrize(("steps", "is_there"), [([3, 4], True), ([5, 99], True), ([7, 9], False)])
-def test_steps_are_profiled(steps, is_there, steps_per_execution, tmp_path, monkeypatch):
-    """From the step before the first one to the last one, or to the end of the run."""
+@pytest.mark.parametrize(
+    ("steps", "steps_per_execution", "expected"),
+    [
+        ([3, 4], 1, (2, 4)),
+        ([5, 99], 1, (4, 6)),
+        ([9, 10], 1, None),
+        ([3, 4], 4, (0, 4)),
+        ([4, 5], 4, (0, 6)),
+        ([9, 10], 4, None),
+    ],
+)
+def test_steps_are_profiled(steps, steps_per_execution, expected, tmp_path, monkeypatch):
+    """Whole executions, from before the first step to after the last one or to the run's end."""
     seen, backend = [], keras_backend.tensorboard
     for name in ("start_trace", "stop_trace"):
         whole = getattr(backend, name)
@@ -480,16 +497,16 @@ def test_steps_are_profiled(steps, is_there, steps_per_execution, tmp_path, monk
         monkeypatch.setattr(backend, name, noted)
     watches, enter = [], Watch.__enter__
     monkeypatch.setattr(Watch, "__enter__", lambda self: watches.append(self) or enter(self))
-    job = Numbers(6, steps_per_execution=steps_per_execution, profile_steps=steps)
+    due = {"log_every": 4, "save_every": 4}
+    job = Numbers(6, steps_per_execution=steps_per_execution, profile_steps=steps, **due)
     _train(tmp_path, job)
     files = list((tmp_path / "logs" / "train").glob("plugins/profile/*/*.xplane.pb"))
-    assert bool(files) == is_there
-    expected = [("start_trace", steps[0] - 1), ("stop_trace", min(steps[1], 6))]
-    assert seen == (expected if is_there else [])
+    assert bool(files) == (expected is not None)
+    assert seen == (list(zip(("start_trace", "stop_trace"), expected or (), strict=False)))
 
 
 @pytest.mark.parametrize("writes", [True, False])
-def test_all_workers_end_their_executions_with_a_profile_that_one_writes(
+def test_one_worker_writes_a_profile_and_all_have_the_same_executions(
     writes, tmp_path, monkeypatch
 ):
     class Worker(Devices):
@@ -504,9 +521,9 @@ def test_all_workers_end_their_executions_with_a_profile_that_one_writes(
             ends.append(int(self.model.optimizer.iterations.numpy()))
 
     monkeypatch.setitem(globals(), "Devices", Worker)
-    job = Numbers(12, log_every=12, steps_per_execution=8, profile_steps=[4, 5])
+    job = Numbers(12, log_every=16, save_every=16, steps_per_execution=8, profile_steps=[4, 5])
     _train(tmp_path, job, others=[Note()])
-    assert ends == [3, 5, 12]
+    assert ends == [8, 12]
     assert bool(list(tmp_path.glob("logs/train/plugins/profile/*/*"))) == writes
 
 
@@ -536,6 +553,7 @@ class Clock:
 
 def _lines_by_clock(directory, monkeypatch, capsys, clock, job):
     monkeypatch.setattr("spanbert_tf.training.watch.time", clock)
+    monkeypatch.setattr("spanbert_tf.training.progress.time", clock)
     tick = keras.callbacks.LambdaCallback(on_train_batch_end=clock.on_step)
     _train(directory, job, others=[tick])
     return [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
