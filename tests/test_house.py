@@ -32,7 +32,6 @@ ORDER = (
     "spanbert_tf.training",
     "spanbert_tf.models",
     "spanbert_tf.layers",
-    "spanbert_tf.layers.operations",
     "spanbert_tf.data",
     "spanbert_tf.config",
     "spanbert_tf.masking",

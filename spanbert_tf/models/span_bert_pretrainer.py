@@ -7,8 +7,8 @@ import keras
 import keras_hub
 from keras import ops
 
-from spanbert_tf.layers import SpanBoundaryHead, bert_initializer, masked_lm_head
-from spanbert_tf.models.objective import ObjectiveSums, are_targets, vocabulary_crossentropy
+from spanbert_tf.layers import SpanBoundaryHead, bert_initializer, masked_lm_head, operations
+from spanbert_tf.models.objective import ObjectiveSums, are_targets
 from spanbert_tf.models.pretraining_heads import HEAD_ARGUMENTS, PretrainerPresets
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
@@ -135,7 +135,9 @@ class SpanBertPretrainer(PretrainerPresets, SpanBertTask, keras_hub.models.Task)
         sums = {}
         for objective, values in logits.items():
             labels, weights = self._targets(batch, objective, sample_weight)
-            losses, is_correct = vocabulary_crossentropy(labels, ops.cast(values, "float32"))
+            losses, is_correct = operations.vocabulary_crossentropy(
+                labels, ops.cast(values, "float32")
+            )
             sums[objective] = ObjectiveSums.of(losses, is_correct, weights)
         return sums
 

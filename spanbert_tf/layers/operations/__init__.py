@@ -22,3 +22,4 @@ kernel_seed = backend.kernel_seed
 placeholder_zeros = backend.placeholder_zeros
 project_and_normalize = backend.project_and_normalize
 tied_logits = backend.tied_logits
+vocabulary_crossentropy = backend.vocabulary_crossentropy

@@ -21,6 +21,7 @@ from spanbert_tf.layers.operations.plain import NUM_16_BITS, Dropout
 call_in_training = plain.call_in_training
 fused_projection = plain.fused_projection
 placeholder_zeros = plain.placeholder_zeros
+vocabulary_crossentropy = plain.vocabulary_crossentropy
 
 # In XLA_FLAGS before JAX sees a card: the same bits from one run to the next. XLA's own products in
 # Triton have no settings then, which makes JAX 0.11 fail.

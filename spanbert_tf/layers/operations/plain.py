@@ -298,3 +298,20 @@ def _weight_values(layer: keras.layers.Layer, values: Sequence[Any]) -> list[tup
             value = ops.stop_gradient(value)
         pairs.append((weight, value))
     return pairs
+
+
+def vocabulary_crossentropy(
+    labels: keras.KerasTensor, logits: keras.KerasTensor
+) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+    """The cross-entropy of each target, and whether its label has the highest logit.
+
+    Args:
+        labels: int [...].
+        logits: float32 [..., V].
+
+    Returns:
+        Losses in nats, float32 [...], and whether the label has the highest logit, bool [...]; of
+        equal logits the first counts as the highest.
+    """
+    losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+    return losses, ops.equal(ops.argmax(logits, axis=-1), ops.cast(labels, "int32"))

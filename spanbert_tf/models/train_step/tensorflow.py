@@ -85,7 +85,7 @@ class TrainStep:
         self._forward_and_backward = self._compute_gradients
         if self._compiles_replicas:
             self._forward_and_backward = tf.function(
-                self._compute_gradients, jit_compile=True, reduce_retracing=True
+                self._compute_gradients, autograph=False, jit_compile=True, reduce_retracing=True
             )
 
     def make_train_function(self, force: bool = False) -> Callable[..., dict]:

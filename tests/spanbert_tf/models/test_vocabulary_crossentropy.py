@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from spanbert_tf.models.objective import crossentropy_sums, vocabulary_crossentropy
+from spanbert_tf.layers.operations import vocabulary_crossentropy
+from spanbert_tf.models.objective import crossentropy_sums
 
 ENTRIES = 300
 

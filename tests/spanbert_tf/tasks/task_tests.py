@@ -395,6 +395,7 @@ class TrainingTests(TaskTests):
         assert "saved step 9 of 16; run the same command again" in capfd.readouterr().out
         # The rest in loops of as many steps as there are between evaluations and checkpoints.
         loops = {"training.steps_per_execution": 8, "training.log_every": 16}
+        loops |= {"training.checkpoint_every_steps": 8}
         assert self.finetune(material, tmp_path / "run", **loops) == finished[1]
         assert "going on after step 9 of 16" in capfd.readouterr().out
         for expected, actual in zip(
