@@ -23,7 +23,7 @@ from spanbert_tf.config import flat_values, load_config, shipped_directory, ship
 from spanbert_tf.config.shipped import resolved_text
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.errors import ConfigurationError
-from spanbert_tf.models import SpanBertQuestionAnswerer
+from spanbert_tf.models import SpanBertBackbone, SpanBertQuestionAnswerer
 from spanbert_tf.models.adapters import merge_adapters, write_adapter
 from spanbert_tf.models.keras_hub_presets import weights_digest
 from spanbert_tf.presets.writing import write_preset
@@ -290,7 +290,8 @@ def test_code_of_readme_and_of_presets_runs(tmp_path, monkeypatch, shipped_class
 def write_adapter_of(preset):
     """What `finetune` and `convert` write that a page goes on with: an adapter, and its encoder."""
     convert_checkpoint("keras", "huggingface", preset, "hf/spanbert")
-    answerer = SpanBertQuestionAnswerer.from_preset(preset, lora_rank=2)
+    backbone = SpanBertBackbone.from_preset(preset, lora_rank=2)
+    answerer = SpanBertQuestionAnswerer.from_preset(preset, backbone=backbone)
     answerer.is_head_trained = True
     digest = weights_digest(answerer.backbone)
     write_preset(merge_adapters(answerer), "merged")

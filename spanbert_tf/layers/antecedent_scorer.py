@@ -24,11 +24,11 @@ class Spans(NamedTuple):
 
     Attributes:
         vectors: float [B, K, D].
-        scores: float32 [B, K], as mentions.
-        is_span: bool [B, K].
-        speakers: int32 [B, K], numbers of speakers.
-        segments: int32 [B, K], segments of the document.
-        genres: int32 [B], of the documents.
+        scores: float32 [B, K], mention scores.
+        is_span: bool [B, K], False for padding.
+        speakers: int32 [B, K], ids of the speakers.
+        segments: int32 [B, K], indices of the segments in the document.
+        genres: int32 [B], ids of the documents' genres.
     """
 
     vectors: keras.KerasTensor
@@ -41,16 +41,17 @@ class Spans(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class AntecedentScorer(keras.layers.Layer):
-    """The best antecedents by a bilinear score, scored again by a network, in one pass or more.
+    """Selects the best antecedents by a bilinear score, and scores them by a network.
 
-    Between two passes each span's vector is mixed with the mean of its antecedents' by a gate. The
-    refinement after the last pass is not used, so it is not computed: depth 2 refines once.
+    The network scores in `depth` passes. Between two passes a gate mixes each span's vector with
+    the mean of its antecedents' vectors. Nothing uses the vectors after the last pass, so they are
+    refined `depth - 1` times.
 
     Args:
         span_dim: int. D.
         max_segments: int. Rows of the embeddings of the distance in segments.
         max_antecedents: int. C at most.
-        depth: int. Passes.
+        depth: int. Number of passes.
         feature_dim: int. Width of each embedding.
         ffnn_dim: int. F.
         dropout: float.
@@ -112,23 +113,24 @@ class AntecedentScorer(keras.layers.Layer):
         """Antecedents and their scores.
 
         Args:
-            spans: spans of documents; as a tuple in a model that was saved.
-            training: whether dropout drops.
+            spans: spans of documents; a plain tuple in a model that was saved.
+            training: whether to apply dropout.
 
         Returns:
-            int32 [B, K, C], numbers of spans; and float32 [B, K, 1 + C]: 0 for no antecedent, then
-            the antecedents', `NO_SCORE` without one.
+            The antecedents, int32 [B, K, C], as indices of spans; and scores, float32
+            [B, K, 1 + C]: 0 for no antecedent, then those of the antecedents, `NO_SCORE` where
+            there is none.
         """
         spans = Spans(*spans)
         vectors = ops.cast(spans.vectors, self.compute_dtype)
         spans = spans._replace(vectors=vectors)
         coarse, antecedents = self._best_by_coarse_score(spans, training)
-        for number in range(self.depth):
+        for index in range(self.depth):
             scores, vectors = self._score(
                 spans._replace(vectors=vectors),
                 coarse,
                 antecedents,
-                refine=number < self.depth - 1,
+                refine=index < self.depth - 1,
                 training=training,
             )
         scores = ops.where(coarse > NO_SCORE / 2, scores, NO_SCORE)
@@ -137,7 +139,7 @@ class AntecedentScorer(keras.layers.Layer):
     def _best_by_coarse_score(
         self, spans: Spans, training: bool | None
     ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-        """Coarse scores, float32 [B, K, C], and the antecedents that they are of."""
+        """The best coarse scores, float32 [B, K, C], and their antecedents, int32 [B, K, C]."""
         source = self.dropout(self.source_projection(spans.vectors), training=training)
         target = self.dropout(spans.vectors, training=training)
         pairs = ops.cast(ops.matmul(source, ops.swapaxes(target, 1, 2)), "float32")  # [B, K, K]
@@ -149,9 +151,11 @@ class AntecedentScorer(keras.layers.Layer):
         pairs = pairs + spans.scores[:, :, None] + spans.scores[:, None]
         is_pair = spans.is_span[:, :, None] & spans.is_span[:, None] & (distances > 0)[None]
         pairs = ops.where(is_pair, pairs, NO_SCORE)
-        size = ops.shape(pairs)[1]  # a number, or in a graph of any length a tensor
-        least = min if isinstance(size, int) else ops.minimum
-        count = least(size, self.max_antecedents)
+        count = ops.shape(pairs)[1]
+        if isinstance(count, int):
+            count = min(count, self.max_antecedents)
+        else:  # a tensor, in a graph for any length
+            count = ops.minimum(count, self.max_antecedents)
         coarse, antecedents = ops.top_k(pairs, count)
         return coarse, ops.cast(antecedents, "int32")
 
@@ -163,8 +167,8 @@ class AntecedentScorer(keras.layers.Layer):
         refine: bool,
         training: bool | None,
     ) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
-        """Scores of one pass, float32 [B, K, C], and the vectors of the next one."""
-        # An antecedent's share of the hidden layer, once a span.
+        """Scores of one pass, float32 [B, K, C], and the vectors for the next one."""
+        # What a span contributes to the hidden layer as an antecedent, computed once for each span.
         as_antecedent = self.pair_network.project(spans.vectors, self.span_dim)  # [B, K, F]
 
         def score_chunk(
@@ -194,10 +198,13 @@ class AntecedentScorer(keras.layers.Layer):
         if training:
             results = score_chunk(*inputs)
         else:
-            widths = [ops.shape(coarse)[2], self.span_dim][: 1 + refine]
+            widths = [ops.shape(coarse)[2]]
+            if refine:
+                widths.append(self.span_dim)
             results = map_chunks(score_chunk, inputs, widths, _CHUNK)
-        refined = ops.cast(results[1], self.compute_dtype) if refine else None
-        return results[0], refined
+        if not refine:
+            return results[0], None
+        return results[0], ops.cast(results[1], self.compute_dtype)
 
     def _features(
         self,
@@ -212,16 +219,16 @@ class AntecedentScorer(keras.layers.Layer):
         apart = segments[:, :, None] - gather_rows(spans.segments, antecedents)
         genres = ops.zeros_like(antecedents) + spans.genres[:, None, None]
         distances = ops.maximum(ranks[:, :, None] - antecedents, 0)
-        rows = (
-            (self.speaker_embeddings, ops.cast(same_speaker, "int32")),
-            (self.genre_embeddings, genres),
-            (self.distance_embeddings, distance_buckets(distances)),
-            (self.segment_embeddings, ops.clip(apart, 0, self.max_segments - 1)),
-        )
-        return ops.concatenate(
-            [ops.take(ops.cast(table, self.compute_dtype), row, axis=0) for table, row in rows],
-            axis=-1,
-        )
+        embedded = [
+            self._embed(self.speaker_embeddings, ops.cast(same_speaker, "int32")),
+            self._embed(self.genre_embeddings, genres),
+            self._embed(self.distance_embeddings, distance_buckets(distances)),
+            self._embed(self.segment_embeddings, ops.clip(apart, 0, self.max_segments - 1)),
+        ]
+        return ops.concatenate(embedded, axis=-1)
+
+    def _embed(self, table: keras.Variable, rows: keras.KerasTensor) -> keras.KerasTensor:
+        return ops.take(ops.cast(table, self.compute_dtype), rows, axis=0)
 
     def _refined(
         self,
@@ -230,7 +237,7 @@ class AntecedentScorer(keras.layers.Layer):
         coarse: keras.KerasTensor,
         scores: keras.KerasTensor,
     ) -> keras.KerasTensor:
-        """Vectors [B, Q, D] mixed with the means of their antecedents' [B, Q, C, D]."""
+        """Vectors [B, Q, D] mixed with the means of their antecedents' vectors [B, Q, C, D]."""
         scores = ops.where(coarse > NO_SCORE / 2, scores, NO_SCORE)
         scores = ops.pad(scores, [[0, 0], [0, 0], [1, 0]])
         shares = ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)  # [B, Q, 1 + C]

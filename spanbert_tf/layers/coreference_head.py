@@ -1,7 +1,7 @@
 """From the encoder's outputs to scored antecedents (SpanBERT, section 5.1.2).
 
-B documents, T positions, K spans, C antecedents of each; in `select_spans` C candidates, of which Q
-are in a block.
+B documents, T positions, K spans, C antecedents of each. In `select_spans` C candidates, and Q
+candidates of a block.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _BLOCK = 512
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class CoreferenceHead(keras.layers.Layer):
-    """Scores all spans, keeps the best that do not cross, and scores their antecedents.
+    """Scores all spans, selects the best that do not cross, and scores their antecedents.
 
     Args:
         hidden_dim: int. Width of the encoder.
@@ -65,27 +65,27 @@ class CoreferenceHead(keras.layers.Layer):
     def call(
         self, features: dict[str, keras.KerasTensor], training: bool | None = None
     ) -> dict[str, keras.KerasTensor]:
-        """Scored antecedents of the spans that are kept.
+        """Scored antecedents of the selected spans.
 
         Args:
             features: `states`, float [B, positions, H], the encoder's outputs of all segments one
-                after the other with padding; `piece_positions`, where in them each position of the
-                document is, `sentence_indices` (negative for padding), `begins_word`, `ends_word`,
-                `speaker_ids`, `segment_indices`, int32 [B, T]; `genre_ids`, int32 [B].
-            training: whether dropout drops.
+                after the other with padding; `piece_positions`, the place of each position of the
+                document in them, `sentence_indices` (negative for padding), `begins_word`,
+                `ends_word`, `speaker_ids`, `segment_indices`, int32 [B, T]; `genre_ids`, int32 [B].
+            training: whether to apply dropout.
 
         Returns:
             `span_starts`, `span_ends`, int32 [B, K], positions, in order, the ends inclusive;
             `is_span`, int32 [B, K], 0 where there are fewer; `mention_scores`, float32 [B, K];
-            `antecedents`, int32 [B, K, C], numbers of spans; `scores`, float32 [B, K, 1 + C], of no
-            antecedent (0) and of each.
+            `antecedents`, int32 [B, K, C], indices of spans; `scores`, float32 [B, K, 1 + C], of no
+            antecedent (0) and of each antecedent.
         """
         states = gather_rows(features["states"], features["piece_positions"])  # [B, T, H]
         sentences = features["sentence_indices"]
         all_scores = self.mention_scorer(
             states, sentences, features["begins_word"], features["ends_word"], training=training
         )  # [B, T, W]
-        batch, length = ops.shape(sentences)[0], ops.shape(sentences)[1]
+        batch, length = ops.shape(sentences)[:2]
         flat = ops.reshape(all_scores, (batch, length * self.settings.max_span_width))
         num_positions = ops.sum(ops.cast(sentences >= 0, "int32"), axis=1)  # [B]
         candidates, is_span = select_spans(
@@ -121,10 +121,11 @@ class CoreferenceHead(keras.layers.Layer):
     ) -> dict[str, keras.KerasTensor]:
         """Shapes and types of what `call` returns; K and C depend on the document's length.
 
-        JAX cannot find them by tracing `call` with lengths that are no numbers.
+        JAX cannot infer them by tracing `call` with unknown lengths.
         """
         batch = features["states"].shape[0]
-        of_spans, of_pairs = (batch, None), (batch, None, None)
+        of_spans = (batch, None)
+        of_pairs = (batch, None, None)
         return {
             "span_starts": keras.KerasTensor(of_spans, "int32"),
             "span_ends": keras.KerasTensor(of_spans, "int32"),
@@ -135,12 +136,12 @@ class CoreferenceHead(keras.layers.Layer):
         }
 
     def _span_limit(self, num_positions: keras.KerasTensor) -> keras.KerasTensor:
-        """How many spans of documents of so many positions are kept at most, int32."""
+        """Largest number of selected spans of documents with so many positions, int32."""
         share = ops.floor(ops.cast(num_positions, "float32") * self.settings.top_span_ratio)
         return ops.minimum(ops.cast(share, "int32"), self.settings.max_top_spans)
 
     def _num_slots(self, length: int | keras.KerasTensor) -> int | keras.KerasTensor:
-        """K for documents of up to so many positions; at least one, that shapes are not empty."""
+        """K for documents of up to so many positions; at least 1, so that no shape is empty."""
         if isinstance(length, int):  # rounded as in `_span_limit`
             share = int(np.float32(length) * np.float32(self.settings.top_span_ratio))
             return max(min(share, self.settings.max_top_spans), 1)
@@ -163,33 +164,33 @@ def select_spans(
     max_spans: int | keras.KerasTensor,
     no_score: float,
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """The best candidates in order, each unless it crosses one before (Lee et al., 2018).
+    """Selects the best candidates, skipping those that cross a better one (Lee et al., 2018).
 
-    Spans cross that overlap and neither of which holds the other. The outcome is that of one
-    candidate after the other, the best first, of equal ones the first by (start, end); computed by
-    blocks: what crosses a span chosen in an earlier block is out; inside a block, what crosses an
-    accepted better one is rejected, and what no undecided better one crosses is accepted, until all
-    is decided, mostly in four rounds.
+    Two spans cross if they overlap and neither contains the other. The result is that of taking one
+    candidate after the other, the best first, equal ones by (start, end). It is computed in blocks:
+    candidates that cross a span of an earlier block are rejected. Inside a block, a candidate is
+    rejected if it crosses an accepted better one, and accepted if it crosses no undecided better
+    one, until all are decided, mostly in four rounds.
 
     Args:
         scores: float32 [B, C]; candidate c begins at position c // max_span_width, and ends
             c % max_span_width later.
-        limits: int32 [B], spans to choose at most; at most `max_spans`.
-        max_span_width: widths of spans.
+        limits: int32 [B], largest number of spans to select; at most `max_spans`.
+        max_span_width: number of widths of spans.
         max_spans: K.
-        no_score: score of what is no candidate, or less.
+        no_score: scores up to this one mark what is not a candidate.
 
     Returns:
-        Candidates, int32 [B, K], ascending, that is by (start, end); and whether each is one, bool
-        [B, K]: where fewer are left, the last ones are not, and their numbers are 0.
+        The selected candidates, int32 [B, K], ascending, that is by (start, end); and whether each
+        is selected, bool [B, K]: where fewer are, the last are padding, with index 0.
     """
-    batch, num_candidates = ops.shape(scores)[0], ops.shape(scores)[1]
+    batch, num_candidates = ops.shape(scores)[:2]
     num_blocks = -(-num_candidates // _BLOCK)
     order = ops.cast(ops.argsort(-scores, axis=-1), "int32")  # stable; [B, C]
     sorted_scores = ops.take_along_axis(scores, order, axis=1)
-    room = [[0, 0], [0, num_blocks * _BLOCK - num_candidates]]
-    order = ops.pad(order, room)
-    sorted_scores = ops.pad(sorted_scores, room, constant_values=no_score)
+    padding = [[0, 0], [0, num_blocks * _BLOCK - num_candidates]]
+    order = ops.pad(order, padding)
+    sorted_scores = ops.pad(sorted_scores, padding, constant_values=no_score)
     limits = limits[:, None]  # [B, 1]
     slots = ops.arange(max_spans, dtype="int32")[None]  # [1, K]
 
@@ -198,17 +199,16 @@ def select_spans(
         return starts, starts + candidates % max_span_width
 
     def is_unfinished(
-        number: keras.KerasTensor, chosen: keras.KerasTensor, counts: keras.KerasTensor
+        index: keras.KerasTensor, chosen: keras.KerasTensor, counts: keras.KerasTensor
     ) -> keras.KerasTensor:
-        return (number < num_blocks) & ops.any(counts < limits)
+        return (index < num_blocks) & ops.any(counts < limits)
 
     def choose_of_block(
-        number: keras.KerasTensor, chosen: keras.KerasTensor, counts: keras.KerasTensor
+        index: keras.KerasTensor, chosen: keras.KerasTensor, counts: keras.KerasTensor
     ) -> tuple:
-        candidates, block_scores = (
-            ops.slice(values, (0, number * _BLOCK), (batch, _BLOCK))
-            for values in (order, sorted_scores)
-        )  # [B, Q]
+        first = (0, index * _BLOCK)
+        candidates = ops.slice(order, first, (batch, _BLOCK))  # [B, Q]
+        block_scores = ops.slice(sorted_scores, first, (batch, _BLOCK))
         spans = borders(candidates)
         barred = _crossing(spans, borders(chosen)) & (slots < counts)[:, None]  # [B, Q, K]
         undecided = (block_scores > no_score) & ~ops.any(barred, axis=-1)
@@ -217,9 +217,9 @@ def select_spans(
         ranks = counts + ops.cumsum(ops.cast(accepted, "int32"), axis=1) - 1
         accepted = accepted & (ranks < limits)
         fits = (ranks[:, :, None] == slots[:, None]) & accepted[:, :, None]  # [B, Q, K]
-        added = ops.sum(ops.where(fits, candidates[:, :, None], 0), axis=1)  # one or none of each
+        added = ops.sum(ops.where(fits, candidates[:, :, None], 0), axis=1)  # at most one a slot
         num_accepted = ops.sum(ops.cast(accepted, "int32"), axis=1, keepdims=True)
-        return number + 1, chosen + ops.cast(added, "int32"), counts + num_accepted
+        return index + 1, chosen + ops.cast(added, "int32"), counts + num_accepted
 
     chosen = ops.zeros((batch, max_spans), "int32")
     counts = ops.zeros((batch, 1), "int32")
@@ -236,21 +236,21 @@ def _crossing(
     others: tuple[keras.KerasTensor, keras.KerasTensor],
 ) -> keras.KerasTensor:
     """Whether spans [B, M] cross others [B, N]; bool [B, M, N]."""
-    (start, end), (other_start, other_end) = (
-        [ops.expand_dims(border, axis) for border in borders]
-        for borders, axis in ((spans, 2), (others, 1))
-    )
+    start = ops.expand_dims(spans[0], 2)  # [B, M, 1]
+    end = ops.expand_dims(spans[1], 2)
+    other_start = ops.expand_dims(others[0], 1)  # [B, 1, N]
+    other_end = ops.expand_dims(others[1], 1)
     begins_inside = (start < other_start) & (other_start <= end) & (end < other_end)
     ends_inside = (other_start < start) & (start <= other_end) & (other_end < end)
     return begins_inside | ends_inside
 
 
 def _accept(crosses: keras.KerasTensor, undecided: keras.KerasTensor) -> keras.KerasTensor:
-    """The candidates of a block that no accepted better one crosses, bool [B, Q].
+    """The candidates of a block that cross no accepted better one, bool [B, Q].
 
     Args:
-        crosses: bool [B, Q, Q], whether each crosses a better one.
-        undecided: bool [B, Q], those that may be accepted.
+        crosses: bool [B, Q, Q], whether a candidate crosses a better one.
+        undecided: bool [B, Q], candidates that may be accepted.
     """
 
     def decide(accepted: keras.KerasTensor, undecided: keras.KerasTensor) -> tuple:

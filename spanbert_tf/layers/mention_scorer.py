@@ -8,20 +8,26 @@ import keras
 from keras import ops
 
 from spanbert_tf.layers.bert_initializer import bert_initializer
-from spanbert_tf.layers.scoring_network import ScoringNetwork, gather_rows, map_chunks
+from spanbert_tf.layers.scoring_network import (
+    ScoringNetwork,
+    gather_rows,
+    map_chunks,
+    pad_positions,
+)
 
-NO_SCORE = -1e9  # in place of minus infinity, whose product with 0 is no number
+NO_SCORE = -1e9  # in place of minus infinity, whose product with 0 is NaN
 _CHUNK = 256
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class MentionScorer(keras.layers.Layer):
-    """Mention scores of all spans up to a width, without a vector for each.
+    """Mention scores of all spans up to a width, computed without a vector for each span.
 
-    A span is `[first; last; width embedding; head]`, where the head is the mean of its positions by
-    a learned attention. Each position is projected to the hidden layer once as a first, as a last
-    and as a part of a head; a span's input is a sum of these. Heads grow with the width by
-    `mean + share · (next - mean)`, which is softmax attention exactly.
+    A span's vector is `[first; last; width embedding; head]`, where the head is the mean of its
+    positions, weighted by a learned attention. Each position is projected to the hidden layer once
+    as a first position, once as a last one and once as a part of a head; a span's hidden layer is a
+    sum of these. A head is updated for the next width by `mean + share · (next - mean)`, which is
+    exactly softmax attention.
 
     Args:
         hidden_dim: int. H.
@@ -69,7 +75,7 @@ class MentionScorer(keras.layers.Layer):
         self.built = True
 
     def build(self, states_shape: tuple, *others: tuple, **named: tuple) -> None:
-        """Does nothing: the constructor knows all sizes."""
+        """Does nothing: the constructor builds everything."""
 
     @property
     def span_dim(self) -> int:
@@ -91,22 +97,18 @@ class MentionScorer(keras.layers.Layer):
             sentence_indices: int [B, T]; a span lies in one sentence. Negative for padding.
             begins_word: int [B, T].
             ends_word: int [B, T].
-            training: whether dropout drops.
+            training: whether to apply dropout.
 
         Returns:
             float32 [B, T, W], the span from position t to t + w; `NO_SCORE` where there is no span.
         """
-        sentences = sentence_indices + 1  # 0 is padding, also that of chunks
+        sentences = sentence_indices + 1  # 0 is padding, also that of the chunks
         inputs = (states, self._attention(states), sentences, begins_word, ends_word)
         of_widths = self.width_network(
             ops.cast(self.width_prior_embeddings, self.compute_dtype), training=training
         )  # [W]
-        if training:  # dropout may not stand in a loop; and a step keeps everything anyway
-            room = self.max_span_width - 1
-            padded = [
-                ops.pad(values, [[0, 0], [0, room]] + [[0, 0]] * (len(values.shape) - 2))
-                for values in inputs
-            ]
+        if training:  # dropout cannot be in a loop, and a step keeps all results anyway
+            padded = [pad_positions(values, self.max_span_width - 1) for values in inputs]
             return self._score_chunk(*padded, of_widths=of_widths, training=True)
         (scores,) = map_chunks(
             lambda *chunk: (self._score_chunk(*chunk, of_widths=of_widths),),
@@ -130,7 +132,7 @@ class MentionScorer(keras.layers.Layer):
             states: float [B, T, H].
             starts: int32 [B, K].
             ends: int32 [B, K], inclusive.
-            training: whether dropout drops.
+            training: whether to apply dropout.
 
         Returns:
             float [B, K, D].
@@ -139,8 +141,8 @@ class MentionScorer(keras.layers.Layer):
         table = ops.cast(self.width_embeddings, self.compute_dtype)
         of_widths = self.dropout(ops.take(table, widths, axis=0), training=training)
         attention = self._attention(states)
-        head = ops.zeros_like(of_widths[..., :1])  # [B, K, 1], grows to H
-        total = ops.full_like(ops.cast(widths, "float32"), NO_SCORE)  # [B, K] log of the sum
+        head = ops.zeros_like(of_widths[..., :1])  # [B, K, 1], then [B, K, H]
+        total = ops.full_like(ops.cast(widths, "float32"), NO_SCORE)  # [B, K], log of the sum
         for offset in range(self.max_span_width):
             places = ops.minimum(starts + offset, ends)
             inside = ops.cast(starts + offset <= ends, "float32")  # [B, K]
@@ -148,11 +150,12 @@ class MentionScorer(keras.layers.Layer):
             total = ops.logaddexp(total, logits)
             share = ops.cast(ops.exp(logits - total) * inside, self.compute_dtype)[..., None]
             head = head + share * (gather_rows(states, places) - head)
-        first, last = (gather_rows(states, places) for places in (starts, ends))
+        first = gather_rows(states, starts)
+        last = gather_rows(states, ends)
         return ops.concatenate([first, last, of_widths, head], axis=-1)
 
     def _attention(self, states: keras.KerasTensor) -> keras.KerasTensor:
-        """The attention's logits of positions, float32 [B, T]."""
+        """Attention logits of the positions, float32 [B, T]."""
         return ops.cast(self.head_attention(states)[..., 0], "float32")
 
     def _score_chunk(
@@ -182,7 +185,7 @@ class MentionScorer(keras.layers.Layer):
                 share = ops.cast(ops.exp(logits - total), self.compute_dtype)[..., None]
                 head = head + share * (as_part[:, offset : offset + size] - head)
             embedding = table[offset][None, None]
-            if training:  # dropped for each span
+            if training:  # each span drops values of its own
                 shape = (*ops.shape(total), self.feature_dim)
                 embedding = self.dropout(ops.broadcast_to(embedding, shape), training=True)
             hidden = as_first + as_last[:, offset : offset + size] + head

@@ -1,5 +1,7 @@
-"""What the scorers of mentions and of antecedents share: a network whose input comes in parts, and
-work on a long axis piece by piece, so that what it needs between does not grow with it.
+"""What the scorers of mentions and antecedents share.
+
+A network whose input is a concatenation of parts, and computation of a long axis in chunks, so that
+the memory for intermediate results does not grow with its length.
 
 B batch, N positions of the axis, Q positions of a chunk, C chunks.
 """
@@ -16,8 +18,9 @@ from spanbert_tf.layers.bert_initializer import bert_initializer
 class ScoringNetwork(keras.layers.Layer):
     """`ReLU(x · W + b)`, dropout, and one linear output.
 
-    The first layer is linear, so of an input that is put together of parts each part can be
-    projected alone, once wherever it occurs, and the projections added: `project`, then `score`.
+    The first layer is linear. Where the input is a concatenation of parts, each part can be
+    projected alone, once for all inputs that it occurs in, and the projections added: `project`,
+    then `score`.
 
     Args:
         input_dim: int.
@@ -52,11 +55,11 @@ class ScoringNetwork(keras.layers.Layer):
         return self.score(self.project(inputs, 0) + self.bias(), training)
 
     def project(self, part: keras.KerasTensor, first_row: int) -> keras.KerasTensor:
-        """The share of the hidden layer's input that a part of the network's input has.
+        """What a part of the network's input contributes to the input of the hidden layer.
 
         Args:
             part: float [..., width].
-            first_row: where the part begins in the input.
+            first_row: position in the network's input at which the part begins.
 
         Returns:
             float [..., hidden_dim].
@@ -66,7 +69,7 @@ class ScoringNetwork(keras.layers.Layer):
         return ops.matmul(ops.cast(part, self.compute_dtype), kernel)
 
     def bias(self) -> keras.KerasTensor:
-        """What is added to the projections of all parts, once."""
+        """The bias, which is added once to the projections of all parts."""
         return ops.cast(self.hidden_bias, self.compute_dtype)
 
     def score(self, hidden: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
@@ -91,52 +94,57 @@ def map_chunks(
     chunk_size: int,
     look_ahead: int = 0,
 ) -> tuple[keras.KerasTensor, ...]:
-    """Calls a function on each chunk of the second axis, and puts its results together.
+    """Calls a function on each chunk of the second axis, and concatenates its results.
 
     Args:
-        function: tensors [B, Q + look_ahead, …], zeros after the last position → float32 tensors
-            [B, Q, width].
+        function: takes tensors [B, Q + look_ahead, …], which are zero after the last position, and
+            returns float32 tensors [B, Q, width].
         inputs: tensors [B, N, …].
         output_widths: the last axis of each result.
         chunk_size: Q.
-        look_ahead: positions after a chunk that the function sees, too.
+        look_ahead: number of positions after a chunk that are passed to the function with it.
 
     Returns:
         Tensors [B, N, width].
     """
-    batch, length = ops.shape(inputs[0])[0], ops.shape(inputs[0])[1]
+    batch, length = ops.shape(inputs[0])[:2]
     num_chunks = -(-length // chunk_size)
-    room = num_chunks * chunk_size + look_ahead - length
-    padded = [
-        ops.pad(values, [[0, 0], [0, room]] + [[0, 0]] * (len(values.shape) - 2))
-        for values in inputs
-    ]
-    within = ops.arange(chunk_size + look_ahead, dtype="int32")
+    padding = num_chunks * chunk_size + look_ahead - length
+    padded = [pad_positions(values, padding) for values in inputs]
+    offsets = ops.arange(chunk_size + look_ahead, dtype="int32")
 
-    def call(_: object, number: keras.KerasTensor) -> tuple:
-        places = ops.cast(number, "int32") * chunk_size + within
-        results = function(*(ops.take(values, places, axis=1) for values in padded))
+    def call(_: object, index: keras.KerasTensor) -> tuple:
+        positions = ops.cast(index, "int32") * chunk_size + offsets
+        results = function(*(ops.take(values, positions, axis=1) for values in padded))
         return results, results
 
     carry = tuple(ops.zeros((batch, chunk_size, width), "float32") for width in output_widths)
     _, results = ops.scan(call, carry, ops.arange(num_chunks, dtype="int32"))  # [C, B, Q, width]
-    return tuple(
-        ops.reshape(ops.moveaxis(values, 0, 1), (batch, num_chunks * chunk_size, width))[:, :length]
-        for values, width in zip(results, output_widths, strict=True)
-    )
+    joined = []
+    for values, width in zip(results, output_widths, strict=True):
+        by_row = ops.moveaxis(values, 0, 1)  # [B, C, Q, width]
+        whole = ops.reshape(by_row, (batch, num_chunks * chunk_size, width))
+        joined.append(whole[:, :length])
+    return tuple(joined)
+
+
+def pad_positions(values: keras.KerasTensor, padding: int | keras.KerasTensor) -> keras.KerasTensor:
+    """Values [B, N, …] followed by zeros, [B, N + padding, …]."""
+    other_axes = [[0, 0]] * (len(values.shape) - 2)
+    return ops.pad(values, [[0, 0], [0, padding], *other_axes])
 
 
 def gather_rows(values: keras.KerasTensor, indices: keras.KerasTensor) -> keras.KerasTensor:
-    """Rows of each example by its own indices.
+    """Gathers rows of each example by the example's own indices.
 
     Args:
         values: any [B, N, …].
         indices: int [B, …].
 
     Returns:
-        A tensor of the indices' shape, followed by the values' own axes.
+        A tensor of the indices' shape, followed by the last axes of the values.
     """
-    batch, length = ops.shape(values)[0], ops.shape(values)[1]
+    batch, length = ops.shape(values)[:2]
     flat = ops.reshape(values, (batch * length, *ops.shape(values)[2:]))
     first = ops.reshape(ops.arange(batch) * length, (-1, *[1] * (len(indices.shape) - 1)))
     return ops.take(flat, indices + ops.cast(first, indices.dtype), axis=0)

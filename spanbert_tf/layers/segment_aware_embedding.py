@@ -10,14 +10,14 @@ from keras import ops
 
 
 def lowered_indices(name: str, indices: keras.KerasTensor, table_size: int) -> keras.KerasTensor:
-    """Indices of rows as a table is asked for them, before they are clipped to it.
+    """Indices as they are looked up in a table, before they are clipped to it.
 
-    The one rule for all rows that an encoder reads, as SegaBERT's authors have it where they load a
-    row (rsvp-ai/segatron_aaai, segabert/data_utils/datasets.py, `bert_sentencepair_pst_dataset`;
-    the paper does not say): where a row's largest paragraph index is beyond the table, all of its
+    One rule for all rows that an encoder reads, that of SegaBERT's authors where they load a row
+    (rsvp-ai/segatron_aaai, segabert/data_utils/datasets.py, `bert_sentencepair_pst_dataset`; the
+    paper does not state one). Where a row's largest paragraph index is beyond the table, all of its
     paragraph indices are lowered, until the largest is the table's last or that of the row's first
-    position, [CLS], is 0. So of 50 rows, paragraphs 60 to 63 take the last four. Sentences and
-    tokens stay as they are.
+    position, [CLS], is 0. In a table of 50 rows, paragraphs 60 to 63 take the last four. Indices of
+    sentences and tokens are not changed.
 
     Args:
         name: `"paragraph_indices"`, `"sentence_indices"` or `"token_indices"`.
@@ -25,7 +25,7 @@ def lowered_indices(name: str, indices: keras.KerasTensor, table_size: int) -> k
         table_size: rows of the table.
 
     Returns:
-        int32 [B, S]. What is not in the table takes its last row; padding can be below 0.
+        int32 [B, S]. Indices beyond the table take its last row; those of padding can be negative.
     """
     if name != "paragraph_indices":
         return indices
@@ -35,15 +35,15 @@ def lowered_indices(name: str, indices: keras.KerasTensor, table_size: int) -> k
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class SegmentAwareEmbedding(keras.layers.Layer):
-    """Sums the embeddings of a token's paragraph, sentence and place in its sentence.
+    """Sums the embeddings of a token's paragraph, sentence and position in its sentence.
 
     Where BERT says that a token is the 300th of its sequence, SegaBERT (Bai et al., 2020,
-    section 2) says that it is the 7th token of the 4th sentence of the 2nd paragraph. Of indices
-    beyond a table see `lowered_indices`.
+    section 2) says that it is the 7th token of the 4th sentence of the 2nd paragraph. See
+    `lowered_indices` for indices beyond a table.
 
     Args:
         table_sizes: dict of ints. The rows of each table, by name: `"paragraph_indices"`,
-            `"sentence_indices"`, `"token_indices"`; those that are missing have none.
+            `"sentence_indices"`, `"token_indices"`; names that are missing have no table.
         hidden_dim: int. Width of the embeddings.
         initializer: initializer of the tables.
 

@@ -15,12 +15,12 @@ class SpanBoundaryHead(keras.layers.Layer):
         h1 = LayerNorm(GeLU(W1 h0))
         y  = LayerNorm(GeLU(W2 h1))
 
-    and the logits are those of the tied token embedding plus a bias of the head's own. Only the
+    and the logits are the product with the tied token embedding, plus the head's own bias. Only the
     K prediction slots are computed.
 
     Args:
         token_embedding: a `TiedEmbedding`.
-        max_span_targets: int. Rows of the position table: targets of a span.
+        max_span_targets: int. Rows of the position table, the largest number of targets of a span.
         span_position_dim: int. Width of the position embeddings (section 4.2: 200).
         layer_norm_epsilon: float.
         initializer: initializer of the kernels and of the table.
@@ -29,7 +29,7 @@ class SpanBoundaryHead(keras.layers.Layer):
         sequence_output: float [B, S, H], the encoder's output.
         left_positions: int [B, K], s - 1 for each slot.
         right_positions: int [B, K], e + 1 for each slot.
-        offsets: int [B, K], i - s for each slot; larger ones are read as the table's last.
+        offsets: int [B, K], i - s for each slot; larger offsets take the table's last row.
 
     Returns:
         Logits, float32 [B, K, V].
@@ -67,23 +67,23 @@ class SpanBoundaryHead(keras.layers.Layer):
             name="position_embedding",
         )
         width = token_embedding.output_dim
-        self.dense_layers = [self._dense(width, number) for number in (1, 2)]
-        self.layer_norms = [self._layer_norm(number) for number in (1, 2)]
+        self.dense_layers = [self._dense(width, "dense_1"), self._dense(width, "dense_2")]
+        self.layer_norms = [self._layer_norm("layer_norm_1"), self._layer_norm("layer_norm_2")]
 
-    def _dense(self, width: int, number: int) -> keras.layers.Dense:
+    def _dense(self, width: int, name: str) -> keras.layers.Dense:
         return keras.layers.Dense(
             width,
             activation="gelu",  # Keras' default is the exact one (erf)
             kernel_initializer=self.initializer.clone(),
             dtype=self.dtype_policy,
-            name=f"dense_{number}",
+            name=name,
         )
 
-    def _layer_norm(self, number: int) -> keras.layers.LayerNormalization:
+    def _layer_norm(self, name: str) -> keras.layers.LayerNormalization:
         return keras.layers.LayerNormalization(
             epsilon=self.layer_norm_epsilon,
             dtype=self.dtype_policy,
-            name=f"layer_norm_{number}",
+            name=name,
         )
 
     def build(
@@ -121,7 +121,7 @@ class SpanBoundaryHead(keras.layers.Layer):
         for dense, layer_norm in zip(self.dense_layers, self.layer_norms, strict=True):
             x = layer_norm(dense(x))  # [B, K, H]
         logits = self.token_embedding(x, reverse=True)  # [B, K, V]
-        # Logits in float32, as those of KerasHub's masked-language-model head in a graph.
+        # Float32, like the logits of KerasHub's masked-language-model head in a graph.
         return ops.add(ops.cast(logits, "float32"), ops.cast(self.bias, "float32"))
 
     def get_config(self) -> dict:

@@ -1,6 +1,7 @@
 """A layer of BERT's encoder.
 
-B rows, S positions, N heads, D width of a head, H = N · D, R = B · S.
+B rows, S positions, N heads, D width of a head, H = N · D, R = B · S, I width of the feed-forward
+network.
 """
 
 from collections.abc import Sequence
@@ -124,11 +125,8 @@ class TransformerEncoder(keras.layers.Layer):
         self._feedforward_output_dense = self._dense(hidden_dim, None, "feedforward_output_dense")
         self._feedforward_output_dense.build((*inputs_shape[:-1], self.intermediate_dim))
         self._feedforward_dropout = self._dropout("feedforward_dropout")
-        self._kernel_seed = 0
-        if attention_dropout:
-            self._kernel_seed = operations.kernel_seed(
-                self._self_attention_layer._dropout_layer, self.path
-            )
+        weights_dropout = self._self_attention_layer._dropout_layer
+        self._kernel_seed = operations.kernel_seed(weights_dropout, self.path)
         self.adapters = {}
         if self.lora_rank is not None:
             for layer in self._flatten_layers(include_self=False):
@@ -209,24 +207,14 @@ class TransformerEncoder(keras.layers.Layer):
         by_head = ops.reshape(projected, (batch_size, length, 3, self.num_heads, head_dim))
         heads = operations.attention(by_head, padding_mask, of_weights, training)  # [B, S, N, D]
         heads = ops.reshape(heads, (-1, hidden_dim))
-        x = operations.project_and_normalize(
-            self._self_attention_layer.output_dense,
-            heads,
-            x,
-            of_attention,
-            self._self_attention_layer_norm,
-            training,
-        )
+        dense = self._self_attention_layer.output_dense
+        norm = self._self_attention_layer_norm
+        x = operations.project_and_normalize(dense, heads, x, of_attention, norm, training)
 
-        intermediate = operations.dense_gelu(self._feedforward_intermediate_dense, x, training)
-        x = operations.project_and_normalize(
-            self._feedforward_output_dense,
-            intermediate,
-            x,
-            of_network,
-            self._feedforward_layer_norm,
-            training,
-        )
+        inner = operations.dense_gelu(self._feedforward_intermediate_dense, x, training)  # [R, I]
+        dense = self._feedforward_output_dense
+        norm = self._feedforward_layer_norm
+        x = operations.project_and_normalize(dense, inner, x, of_network, norm, training)
         return ops.reshape(x, (batch_size, length, hidden_dim))
 
     def _project(self, x: keras.KerasTensor, training: bool) -> keras.KerasTensor:
@@ -255,8 +243,8 @@ class TransformerEncoder(keras.layers.Layer):
             if is_quantized or getattr(layer, "lora_enabled", False):
                 raise ValueError(
                     f"{layer.path}: was quantized or adapted by Keras, which {type(self).__name__} "
-                    "does not support; give lora_rank to the constructor or to `from_preset` for "
-                    "low-rank adapters"
+                    "does not support; for low-rank adapters give lora_rank to the constructor, or "
+                    "to `SpanBertBackbone.from_preset`"
                 )
 
     def compute_output_shape(self, inputs_shape: tuple[int | None, ...]) -> tuple:

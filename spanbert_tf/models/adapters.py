@@ -69,24 +69,24 @@ class Adapter:
     arrays: Mapping[str, np.ndarray]
 
     def check_encoder(self, digest: str) -> None:
-        """Refuses an encoder, by its digest, that is not the adapter's.
+        """Refuses an encoder with another digest than that of the adapter's encoder.
 
         Raises:
-            MismatchError: it is another one.
+            MismatchError: the digests differ.
         """
         if digest != self.digest:
             found = f"its weights have the SHA-256 {digest[:12]}…, not {self.digest[:12]}…"
             raise self.other_encoder(found)
 
     def other_encoder(self, found: str) -> MismatchError:
-        """The error that says so, and what was found."""
+        """The error that names both encoders and what differs."""
         return MismatchError(
             f"{self.encoder}: is not the encoder that {self.directory} was trained on ({found}); "
             f"name that one in {ADAPTER_CONFIG} (base_model_name_or_path)"
         )
 
     def merge_into(self, backbone: keras_hub.models.Backbone) -> None:
-        """Adds the products to the kernels of an encoder, and gives it the pooler."""
+        """Adds the products to the kernels of an encoder, and assigns it the adapter's pooler."""
         for projection in _projections(backbone):
             if projection.target not in self.targets:
                 continue
@@ -102,7 +102,7 @@ class Adapter:
         self._assign_pooler(backbone)
 
     def assign_to(self, backbone: keras_hub.models.Backbone) -> None:
-        """Gives the adapters of an encoder, which were built by `options`, the values."""
+        """Assigns the matrices to the adapters of an encoder that was built with `options`."""
         for projection in _projections(backbone):
             if projection.adapter is not None:
                 factor_a, factor_b = self._factors(projection.name, backbone.hidden_dim)
@@ -143,12 +143,12 @@ class Adapter:
 
 
 def is_adapter(preset: str) -> bool:
-    """Whether a preset is one whose encoder lies elsewhere."""
+    """Whether a preset is an adapter, whose encoder is another preset."""
     return os.path.isfile(os.path.join(preset, ADAPTER_CONFIG))
 
 
 def read_adapter(directory: str) -> Adapter:
-    """Reads an adapter, but for the head in `task.weights.h5`.
+    """Reads an adapter, without the head in `task.weights.h5`.
 
     Args:
         directory: a preset, see `is_adapter`.
@@ -183,7 +183,7 @@ def read_adapter(directory: str) -> Adapter:
 
 
 def _read_arrays(path: str) -> tuple[str, dict[str, np.ndarray]]:
-    """The encoder's digest, and the arrays by their names in `BertModel`, all finite."""
+    """The encoder's digest, and the arrays by their names in `BertModel`, all of them finite."""
     arrays = {}
     try:
         with safetensors.safe_open(path, "np") as file:
@@ -208,7 +208,7 @@ def _read_arrays(path: str) -> tuple[str, dict[str, np.ndarray]]:
 
 
 def load_adapted(backbone: keras_hub.models.Backbone, directory: str) -> None:
-    """Gives an encoder the weights of an adapter's, with the adapter's products.
+    """Loads the weights of an adapter's encoder into an encoder, and merges the adapter into them.
 
     Raises:
         BadInputError: as `read_adapter`; or the encoder's preset is damaged.
@@ -247,11 +247,7 @@ def merge_adapters(model: keras_hub.models.Task) -> keras_hub.models.Task:
         whole = type(model).from_config(config)
     whole.preprocessor = model.preprocessor
     whole.is_head_trained = model.is_head_trained
-    adapters = set()
-    for projection in _projections(backbone):
-        if projection.adapter is not None:
-            adapters.update(id(weight) for weight in projection.adapter.weights)
-    weights = [weight for weight in model.weights if id(weight) not in adapters]
+    weights = [weight for weight in model.weights if "lora" not in weight.name]
     for target, source in zip(whole.weights, weights, strict=True):
         target.assign(source)
     for projection, adapted in zip(_projections(merged), _projections(backbone), strict=True):
@@ -264,12 +260,12 @@ def merge_adapters(model: keras_hub.models.Task) -> keras_hub.models.Task:
 def write_adapter(
     model: keras_hub.models.Task, directory: str, *, preset: str, encoder: str, digest: str
 ) -> None:
-    """Writes the adapter of a run, whole or not at all.
+    """Writes a model's adapter as a directory, whole or not at all.
 
     Args:
         model: a task whose encoder has adapters.
         directory: directory of the adapter.
-        preset: where the same model as `merge_adapters` returns it lies as a preset.
+        preset: preset of the model that `merge_adapters` returns.
         encoder: preset of the encoder without them.
         digest: of the encoder's weights.
 
@@ -303,29 +299,30 @@ def write_adapter(
 
 
 def _as_peft(model: keras_hub.models.Task) -> tuple[dict, dict[str, np.ndarray]]:
-    """What `peft` says of a model with adapters in its configuration, and the arrays by its names.
+    """The configuration that `peft` has for a model with adapters, and the arrays by its names.
 
-    A head that `transformers` lacks is left out: the adapter is one of `BertModel` then.
+    A head that `transformers` does not have is left out: the adapter is one of `BertModel` then.
     """
     head = model.dense_head
     if getattr(model, "pooling", "pooler") != "pooler":  # `transformers` has no such classifier
         head = None
     prefix = _PREFIX + (_BERT if head else "")
     adapted = [part for part in _projections(model.backbone) if part.adapter is not None]
-    matrices = {}
+    arrays = {}
     for projection in adapted:
-        matrices[f"{prefix}{projection.name}.lora_A.weight"] = projection.adapter.kernel_a
-        matrices[f"{prefix}{projection.name}.lora_B.weight"] = projection.adapter.kernel_b
-    modules, whole, biases = [], {}, {}
+        arrays[f"{prefix}{projection.name}.lora_A.weight"] = _numpy(projection.adapter.kernel_a).T
+        arrays[f"{prefix}{projection.name}.lora_B.weight"] = _numpy(projection.adapter.kernel_b).T
+    modules = []
+    trained = {}
     if model.backbone.pooled_dense.trainable:
-        modules, whole[prefix + _POOLER] = ["pooler"], model.backbone.pooled_dense
+        modules.append("pooler")
+        trained[prefix + _POOLER] = model.backbone.pooled_dense
     if head:
-        modules = [*modules, head.transformers_name]
-        whole[_PREFIX + head.transformers_name] = getattr(model, head.layer)
-    for name, dense in whole.items():
-        matrices[f"{name}.weight"], biases[f"{name}.bias"] = dense.kernel, dense.bias
-    arrays = {name: _numpy(matrix).T for name, matrix in matrices.items()}
-    arrays |= {name: _numpy(bias) for name, bias in biases.items()}
+        modules.append(head.transformers_name)
+        trained[_PREFIX + head.transformers_name] = getattr(model, head.layer)
+    for name, dense in trained.items():
+        arrays[f"{name}.weight"] = _numpy(dense.kernel).T
+        arrays[f"{name}.bias"] = _numpy(dense.bias)
     settings = {
         "peft_type": "LORA",
         "task_type": head.peft_task if head else None,

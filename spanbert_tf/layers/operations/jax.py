@@ -36,6 +36,8 @@ def kernel_seed(layer: keras.layers.Dropout, path: str) -> int:
 
     In a model without values, which is only compiled, it depends on the layer alone.
     """
+    if not layer.rate:
+        return 0
     seed = layer.seed_generator.state.value[0]
     if isinstance(seed, jax.core.Tracer):
         return zlib.crc32(path.encode())

@@ -56,7 +56,7 @@ def kernel_seed(layer: keras.layers.Dropout, path: str) -> int:
     """The seed of the attention kernel that draws its own random numbers; only JAX has one.
 
     Args:
-        layer: dropout of the attention weights, with a rate above 0.
+        layer: dropout of the attention weights.
         path: path of the transformer layer.
     """
     return 0

@@ -255,14 +255,16 @@ def data_parallel_results(directory):
 def adapter_results(directory):
     """`fit` of adapters and the head alone, and what the adapter is as a preset of its own."""
     name, backend = "text_classifier", keras.backend.backend()
-    batches, task = batches_of(directory, "texts"), load(directory, name, lora_rank=2)
+    batches, encoder = batches_of(directory, "texts"), f"{directory}/presets/{name}"
+    backbone = spanbert_tf.models.SpanBertBackbone.from_preset(encoder, lora_rank=2)
+    task = load(directory, name, backbone=backbone)
     digest, random = weights_digest(task.backbone), np.random.default_rng(3)
     for variable in task.backbone.trainable_variables:
         variable.assign(random.normal(0, 0.1, variable.shape))
     fit(task, batches, optimizer=adamw(1e-2, warmup_steps=0, total_steps=20, epsilon=1e-6))
     results = {"after": outputs_of(task, batches)}
     results["trained"] = [as_array(variable) for variable in task.trainable_variables]
-    encoder, preset = f"{directory}/presets/{name}", f"{directory}/saved_on_{backend}/adapted"
+    preset = f"{directory}/saved_on_{backend}/adapted"
     task.preprocessor = type(task).from_preset(encoder).preprocessor
     write_preset(merge_adapters(task), preset)
     write_adapter(task, f"{preset}_alone", preset=preset, encoder=encoder, digest=digest)

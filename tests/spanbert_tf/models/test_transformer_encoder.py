@@ -129,7 +129,7 @@ def test_what_keras_changes_after_build_is_refused(place, change):
     part = operator.attrgetter(place)(layer)
     getattr(part, change)({"quantize": "int8", "enable_lora": 2}[change])
     for training in (False, True):
-        with pytest.raises(ValueError, match=rf"{part.path}: .*give lora_rank"):
+        with pytest.raises(ValueError, match=rf"{part.path}: .* give lora_rank"):
             layer(inputs, padding_mask=mask, training=training)
 
 
