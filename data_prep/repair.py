@@ -22,20 +22,19 @@ from spanbert_tf.data.manifest import (
 from spanbert_tf.data.tfrecords import read_records, record_writer
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import sha256
-from spanbert_tf.files.locks import one_writer
-from spanbert_tf.files.outputs import check_output
-from spanbert_tf.files.writing import write_directory, write_text
+from spanbert_tf.files.lock import locks_output
+from spanbert_tf.files.output import Output, write_text
 from spanbert_tf.terminal import print_line
 
 
-@one_writer()
+@locks_output()
 def repair_records(directory: str, output: str, *, overwrite: bool = False) -> PretrainingManifest:
     """Writes the whole records of a directory to another one; says how many of which file are lost.
 
     Every record is read, since a stranger's checksums may be right over damaged ones. Files that
     are whole are hard links, where the file system has them.
     """
-    output = check_output(output, RECORDS, overwrite=overwrite)
+    output = Output(output, RECORDS, overwrite=overwrite).check()
     if os.path.realpath(output) == os.path.realpath(directory):
         raise BadInputError(f"{output}: is what is to be repaired; name another output")
     info = PretrainingManifest.load(directory, check_sizes=False)
@@ -52,7 +51,8 @@ def repair_records(directory: str, output: str, *, overwrite: bool = False) -> P
             shutil.copyfile(os.path.join(directory, name), os.path.join(unfinished, name))
         write_text(os.path.join(unfinished, DATASET_INFO_FILE), repaired.to_json())
 
-    write_directory(output, write, RECORDS, overwrite=overwrite)
+    with Output(output, RECORDS, overwrite=overwrite).written() as unfinished:
+        write(unfinished)
     kept = sum(shard.num_records for shard in repaired.shards)
     lost = sum(shard.num_records for shard in info.shards) - kept
     print_line(f"{output}: {kept:,} records are whole, {lost:,} of {directory} are left out")

@@ -127,10 +127,11 @@ def pretrain(
 
     # Before TensorFlow is imported.
     settings = load_run_config(config, overrides, preset=initial_preset, run=output)
-    from spanbert_tf.supervision import supervise, writing_run
+    from spanbert_tf.process import supervise
+    from spanbert_tf.training.cluster import run_lock
 
     supervise(settings.training.strategy)
-    with writing_run(output, settings.training.strategy, "spanbert-tf pretrain"):
+    with run_lock(output, settings.training.strategy, "spanbert-tf pretrain"):
         import_keras()
         from spanbert_tf.pretraining.job import run_pretraining
 

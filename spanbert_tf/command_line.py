@@ -22,9 +22,8 @@ from importlib.machinery import PathFinder
 import click
 
 from spanbert_tf.errors import ConfigurationError, SpanBertError, TrainingError, reason
-from spanbert_tf.files.outputs import check_mounted, without_slash
-from spanbert_tf.signals import end_process, second_signal_ends
-from spanbert_tf.supervision import is_worker
+from spanbert_tf.files.paths import check_mounted, without_slash
+from spanbert_tf.process import end_process, is_worker, second_signal_ends
 from spanbert_tf.temporary import protected_children
 from spanbert_tf.terminal import escape_controls, print_escaped_traceback
 
@@ -48,7 +47,7 @@ class _ExistingDirectory(click.Path):
 class _OutputPath(click.ParamType):
     """A path that a command writes; slashes at its end mean nothing.
 
-    `inside`: a directory in which files change, see `files.locks.writing`; `None` where the command
+    `inside`: a directory in which files change, see `output_lock`; `None` where the command
     itself holds it.
     """
 
@@ -97,7 +96,7 @@ class WritingCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> object:
         """Runs the command."""
-        from spanbert_tf.files.locks import writing  # `--help` needs none of it
+        from spanbert_tf.files.lock import output_lock  # `--help` needs none of it
 
         _refuse_umask_against_oneself()
         # TensorFlow imports Keras in passing, which fails with a backend that is not there.
@@ -106,7 +105,7 @@ class WritingCommand(click.Command):
             value, kind = ctx.params.get(parameter.name), parameter.type
             is_written = value not in (None, "-")  # `-` is standard output
             if isinstance(kind, _OutputPath) and kind.inside is not None and is_written:
-                ctx.with_resource(writing(value, ctx.command_path, inside=kind.inside))
+                ctx.with_resource(output_lock(value, ctx.command_path, inside=kind.inside))
         return super().invoke(ctx)
 
 

@@ -63,10 +63,11 @@ def finetune(
 
     settings = load_task_config(config, overrides)  # before TensorFlow is imported
     from spanbert_tf.files.kinds import refuse_no_preset
-    from spanbert_tf.supervision import supervise, writing_run
+    from spanbert_tf.process import supervise
+    from spanbert_tf.training.cluster import run_lock
 
     supervise(settings.training.strategy)
-    with writing_run(output, settings.training.strategy, "spanbert-tf finetune"):
+    with run_lock(output, settings.training.strategy, "spanbert-tf finetune"):
         refuse_no_preset(preset)
         import_keras()
         arguments = (settings, preset, data, output, validation_data)

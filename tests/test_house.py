@@ -37,9 +37,8 @@ ORDER = (
     "spanbert_tf.masking",
     "spanbert_tf.text",
     "spanbert_tf.command_line",
-    "spanbert_tf.supervision",
-    "spanbert_tf.signals",
     "spanbert_tf.files",
+    "spanbert_tf.process",
     "spanbert_tf.console",
     "spanbert_tf.terminal",
     "spanbert_tf.validation",
@@ -49,7 +48,7 @@ ORDER = (
 )
 # Tables of places that are imported when they are asked for: the only way up.
 TABLES = (
-    "spanbert_tf.supervision",  # starts the command line anew, in another process
+    "spanbert_tf.process",  # starts the command line anew, in another process
     "spanbert_tf.tasks.table",
     "spanbert_tf.files.kinds",  # asks the table of tasks which commands write records
 )

@@ -28,17 +28,8 @@ from data_prep.text.corpus import DocumentReader
 from data_prep.text.storage import InputFile
 from spanbert_tf.data.manifest import SPLITS
 from spanbert_tf.errors import BadInputError, SpanBertError
-from spanbert_tf.files.outputs import (
-    NEW,
-    UNFINISHED,
-    OutputKind,
-    check_output,
-    discard_unfinished,
-    make_unfinished,
-    without_slash,
-)
+from spanbert_tf.files.output import NEW, Output, OutputKind
 from spanbert_tf.files.text_files import parse_json
-from spanbert_tf.files.writing import put_in_place
 
 _Result = TypeVar("_Result", FileSummary, ShardResult)
 
@@ -49,18 +40,17 @@ class WorkDirectory:
     def __init__(
         self, output: str | os.PathLike, kind: OutputKind, *, overwrite: bool = False
     ) -> None:
-        self._named = without_slash(output)
-        self.output = os.path.realpath(self._named)
-        self.path = f"{self.output}{UNFINISHED}"
-        self._kind, self._overwrite = kind, overwrite
+        self._output = Output(output, kind, overwrite=overwrite)
+        self.output = os.path.realpath(output)
+        self.path = self._output.aside
 
     def check(self) -> None:
         """Raises `BadInputError` unless the output is new, or an earlier one may be replaced."""
-        check_output(self._named, self._kind, overwrite=self._overwrite)
+        self._output.check()
 
     def create(self) -> None:
         """Makes the directory, and removes what a run that was killed has left."""
-        make_unfinished(self.output, "spill", "progress", "results", NEW)
+        self._output.create("spill", "progress", "results", NEW)
 
     def join(self, *names: str) -> str:
         """A path inside."""
@@ -111,11 +101,11 @@ class WorkDirectory:
 
     def publish(self) -> None:
         """Gives the finished files their place, all at once."""
-        put_in_place(self.join(NEW), self.output, self._kind, overwrite=self._overwrite)
+        self._output.publish()
 
     def remove(self) -> None:
         """Removes the directory and all that is in it."""
-        discard_unfinished(self.output)
+        self._output.discard()
 
 
 @dataclasses.dataclass(frozen=True)

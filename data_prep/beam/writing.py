@@ -38,8 +38,8 @@ from spanbert_tf.data.manifest import (
     vocabulary_hash,
 )
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.locks import one_writer
-from spanbert_tf.files.outputs import NEW
+from spanbert_tf.files.lock import locks_output
+from spanbert_tf.files.output import NEW
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.chosen_vocabulary import chosen_vocabulary
 
@@ -47,7 +47,7 @@ _TEXT_BYTES_PER_SHARD = 32 * 2**20
 _GZIP_RATIO = 3  # bytes of English text in a byte of gzip, about
 
 
-@one_writer()
+@locks_output()
 def write_pretraining_records(
     input_pattern: str | os.PathLike | Sequence[str | os.PathLike],
     *,

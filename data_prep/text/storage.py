@@ -21,7 +21,7 @@ from apache_beam.io.filesystems import FileSystems  # noqa: E402
 
 from spanbert_tf.errors import BadInputError  # noqa: E402
 from spanbert_tf.files.contents import each_once, files_inside, refuse_device  # noqa: E402
-from spanbert_tf.files.outputs import is_remote  # noqa: E402
+from spanbert_tf.files.paths import is_remote  # noqa: E402
 
 logging.disable(_disabled_level)
 

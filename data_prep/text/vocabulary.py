@@ -9,8 +9,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from data_prep.text.corpus import DocumentReader
 from data_prep.text.storage import find_files
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.outputs import OutputKind, check_output_file
-from spanbert_tf.files.writing import write_output
+from spanbert_tf.files.output import FileKind, Output, write_output
 from spanbert_tf.terminal import print_line, show_progress
 from spanbert_tf.text.vocabulary import (
     CONTINUATION_PREFIX,
@@ -20,7 +19,6 @@ from spanbert_tf.text.vocabulary import (
     load_vocabulary,
 )
 
-_VOCABULARY = OutputKind("a vocabulary", "vocab.txt")
 _LEAST_FREQUENCY = 2
 # Letters, each with two entries; words with rarer ones become [UNK]. A tenth of the vocabulary,
 # within these limits: 400 letters are all but 1 in 30,000 of Wikipedia's.
@@ -59,7 +57,8 @@ def write_vocabulary(
     Raises:
         BadInputError: a file cannot be used, or the vocabulary exists or cannot be written.
     """
-    output = check_output_file(output, _VOCABULARY, _is_vocabulary, overwrite=overwrite)
+    kind = FileKind("a vocabulary", _is_vocabulary)
+    output = Output(output, kind, overwrite=overwrite).check()
     files = find_files(input_pattern, follow_links=follow_links)
 
     rounds = iter(("counting letters", "counting words"))

@@ -43,7 +43,7 @@ from spanbert_tf.conversion.tfhub import read_tfhub
 from spanbert_tf.conversion.torch_files import read_fairseq
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.files.contents import check_own_files
-from spanbert_tf.files.outputs import check_output
+from spanbert_tf.files.output import Output
 from spanbert_tf.files.preset_files import PRESET_KIND
 from spanbert_tf.files.written import print_written
 from spanbert_tf.lazy import load
@@ -121,7 +121,7 @@ def convert_checkpoint(
         MismatchError: source and options, or source and target, do not fit together.
     """
     write, kind = _WRITERS[target_format]
-    destination = check_output(destination, kind, overwrite=overwrite)
+    destination = Output(destination, kind, overwrite=overwrite).check()
     if os.path.realpath(source) == os.path.realpath(destination):
         raise BadInputError(f"{destination}: is SRC and DST at once; name another directory")
     if os.path.isdir(source):

@@ -39,9 +39,8 @@ from spanbert_tf.conversion.torch_files import (
     write_safetensors,
 )
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.outputs import OutputKind
+from spanbert_tf.files.output import Output, OutputKind
 from spanbert_tf.files.text_files import is_unicode
-from spanbert_tf.files.writing import write_directory
 from spanbert_tf.text.vocabulary import PAD_TOKEN
 
 HUGGINGFACE_KIND = OutputKind(
@@ -176,7 +175,8 @@ def write_huggingface(
         _write_json(unfinished, "tokenizer_config.json", tokenizer)
         save_vocabulary(unfinished, checkpoint.vocabulary)
 
-    write_directory(directory, write, HUGGINGFACE_KIND, overwrite=overwrite)
+    with Output(directory, HUGGINGFACE_KIND, overwrite=overwrite).written() as unfinished:
+        write(unfinished)
     return [part for part in checkpoint.found_parts() if part not in found]
 
 

@@ -46,8 +46,7 @@ from spanbert_tf.conversion.tf1 import (
     write_config,
 )
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.outputs import OutputKind
-from spanbert_tf.files.writing import os_errors, write_directory
+from spanbert_tf.files.output import Output, OutputKind, os_errors
 
 MODEL_GARDEN_KIND = OutputKind(
     "a checkpoint of the Model Garden",
@@ -266,7 +265,8 @@ def write_model_garden(
             saved.write(os.path.join(unfinished, _PREFIX))
         write_config(unfinished, checkpoint)
 
-    write_directory(directory, write, MODEL_GARDEN_KIND, overwrite=overwrite)
+    with Output(directory, MODEL_GARDEN_KIND, overwrite=overwrite).written() as unfinished:
+        write(unfinished)
     return [part for part in checkpoint.found_parts() if part not in found]
 
 

@@ -37,8 +37,7 @@ from spanbert_tf.conversion.configuration import (
     save_vocabulary,
 )
 from spanbert_tf.errors import BadInputError, MismatchError, reason
-from spanbert_tf.files.outputs import OutputKind
-from spanbert_tf.files.writing import os_errors, write_directory
+from spanbert_tf.files.output import Output, OutputKind, os_errors
 
 TF1_KIND = OutputKind(
     "a checkpoint of TensorFlow 1", "bert_config.json", ("bert_model.ckpt.*", "vocab.txt")
@@ -182,7 +181,8 @@ def write_tf1(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
             )
         write_config(unfinished, checkpoint)
 
-    write_directory(directory, write, TF1_KIND, overwrite=overwrite)
+    with Output(directory, TF1_KIND, overwrite=overwrite).written() as unfinished:
+        write(unfinished)
     return [part for part in checkpoint.found_parts() if part not in found]
 
 

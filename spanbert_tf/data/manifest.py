@@ -24,7 +24,8 @@ from spanbert_tf.files.kinds import (
     prepare_command,
     refuse_other_records,
 )
-from spanbert_tf.files.outputs import OutputKind, check_mounted
+from spanbert_tf.files.output import OutputKind
+from spanbert_tf.files.paths import check_mounted
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.text.vocabulary import Casing, load_vocabulary
 

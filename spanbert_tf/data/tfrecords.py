@@ -17,7 +17,7 @@ import google_crc32c
 import numpy as np
 
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.writing import os_errors
+from spanbert_tf.files.output import os_errors
 
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4

@@ -20,7 +20,7 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import check_own_files, is_file_name
 from spanbert_tf.files.hdf5 import FREE_BYTES, check_layout
 from spanbert_tf.files.kinds import PRESET_CONFIG
-from spanbert_tf.files.outputs import is_remote
+from spanbert_tf.files.paths import is_remote
 from spanbert_tf.files.preset_files import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,

@@ -13,7 +13,8 @@ from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.contents import sha256
 from spanbert_tf.files.hdf5 import FREE_BYTES, MAX_RATIO
 from spanbert_tf.files.kinds import PRESET_CONFIG, download_commands
-from spanbert_tf.files.outputs import OutputKind, is_remote
+from spanbert_tf.files.output import OutputKind
+from spanbert_tf.files.paths import is_remote
 
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,

@@ -4,7 +4,7 @@ import os
 import shlex
 from collections.abc import Sequence
 
-from spanbert_tf.files.outputs import is_lock
+from spanbert_tf.files.paths import is_work_file
 from spanbert_tf.terminal import print_line
 
 _KILO, _MEGA = 1_000, 1_000_000
@@ -45,5 +45,5 @@ def _files_of(path: str) -> list[str]:
         os.path.join(directory, name)
         for directory, _, names in os.walk(path)
         for name in names
-        if not is_lock(name) and not os.path.islink(os.path.join(directory, name))
+        if not is_work_file(name) and not os.path.islink(os.path.join(directory, name))
     ]

@@ -27,6 +27,7 @@ from safetensors.numpy import save
 from spanbert_tf.errors import BadInputError, MismatchError, reason
 from spanbert_tf.files.contents import sha256
 from spanbert_tf.files.kinds import PRESET_CONFIG
+from spanbert_tf.files.output import Output
 from spanbert_tf.files.preset import Preset
 from spanbert_tf.files.preset_files import (
     ADAPTER_CONFIG,
@@ -35,7 +36,6 @@ from spanbert_tf.files.preset_files import (
     PRESET_KIND,
     find_preset_file,
 )
-from spanbert_tf.files.writing import write_directory
 from spanbert_tf.layers import LowRankAdapter, weights_are_loaded
 from spanbert_tf.models.keras_hub_presets import check_preset, weights_digest
 
@@ -295,7 +295,8 @@ def write_adapter(
             with open(os.path.join(unfinished, name), "w", encoding="utf-8") as file:
                 json.dump(content, file, indent=1)
 
-    write_directory(directory, write, PRESET_KIND, of_run=True)
+    with Output(directory, PRESET_KIND, overwrite=True).written() as unfinished:
+        write(unfinished)
 
 
 def _as_peft(model: keras_hub.models.Task) -> tuple[dict, dict[str, np.ndarray]]:

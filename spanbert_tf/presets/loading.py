@@ -26,7 +26,7 @@ from spanbert_tf.models.keras_hub_presets import (
 )
 from spanbert_tf.presets.writing import check_token_ids, check_weights
 from spanbert_tf.text.vocabulary import Casing
-from spanbert_tf.training.devices import choose_precision
+from spanbert_tf.training.precision import choose_precision
 
 # What Keras, KerasHub and h5py raise of descriptions and weights that are damaged.
 _DAMAGE = (

@@ -36,7 +36,6 @@ def save_pretraining_preset(
     *,
     sequence_length: int,
     facts: Mapping[str, str] | None = None,
-    of_run: bool = False,
     overwrite: bool = False,
 ) -> None:
     """Writes a preset directory, whole or not at all.
@@ -47,7 +46,6 @@ def save_pretraining_preset(
         directory: directory of the preset.
         sequence_length: positions of a row that the preset's preprocessor packs.
         facts: lines of the model card: what → value.
-        of_run: as for `write_preset`.
         overwrite: as for `write_preset`.
 
     Raises:
@@ -60,7 +58,6 @@ def save_pretraining_preset(
         write_more=functools.partial(write_heads, arrays),
         more_bytes=sum(array.nbytes for array in arrays.values()),
         facts=facts,
-        of_run=of_run,
         overwrite=overwrite,
     )
 

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import tempfile
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
@@ -20,10 +21,10 @@ from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import is_file_name, sha256
-from spanbert_tf.files.outputs import is_remote
+from spanbert_tf.files.output import Output
+from spanbert_tf.files.paths import is_remote
 from spanbert_tf.files.preset_files import CARD_FILE, GOLDEN_FILE, PRESET_KIND
 from spanbert_tf.files.text_files import parse_json
-from spanbert_tf.files.writing import check_space, write_directory
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models.keras_hub_presets import preset_bytes, without_mixed_precision
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone, was_trained
@@ -51,7 +52,6 @@ def write_preset(
     write_more: Callable[[str], None] | None = None,
     more_bytes: int = 0,
     facts: Mapping[str, str] | None = None,
-    of_run: bool = False,
     overwrite: bool = False,
 ) -> None:
     """Writes a preset, its model card and its golden outputs.
@@ -63,7 +63,6 @@ def write_preset(
         write_more: is called with the unfinished directory.
         more_bytes: bytes that `write_more` writes at most.
         facts: lines of the model card: what → value.
-        of_run: whether the directory belongs to a run, which replaces the preset that lies there.
         overwrite: whether an earlier preset may be replaced.
 
     Raises:
@@ -71,7 +70,7 @@ def write_preset(
     """
 
     def write(unfinished: str) -> None:
-        check_space(unfinished, preset_bytes(model) + more_bytes)
+        _check_space(unfinished, preset_bytes(model) + more_bytes)
         model.save_to_preset(unfinished)
         if tokenizer is not None:
             tokenizer.save_to_preset(unfinished)
@@ -81,7 +80,23 @@ def write_preset(
         write_golden(unfinished, getattr(model, "backbone", model), read_by)
         write_model_card(unfinished, model, read_by, facts or {})
 
-    write_directory(directory, write, PRESET_KIND, overwrite=overwrite, of_run=of_run)
+    with Output(directory, PRESET_KIND, overwrite=overwrite).written() as unfinished:
+        write(unfinished)
+
+
+def _check_space(directory: str, num_bytes: int) -> None:
+    """Raises an `OSError` unless a file of a size can be written to a directory.
+
+    HDF5 ends the process with a segmentation fault when it cannot write what it has buffered, and
+    a file system's own count of free bytes knows nothing of quotas and limits.
+    """
+    with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, max(num_bytes, 1))
+            return
+        chunk = bytes(1 << 20)
+        for start in range(0, num_bytes, len(chunk)):
+            file.write(chunk[: num_bytes - start])
 
 
 @dataclasses.dataclass(frozen=True)

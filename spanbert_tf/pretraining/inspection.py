@@ -16,8 +16,7 @@ from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.examples import named_damage
 from spanbert_tf.data.manifest import POSITION_LISTS, SPLITS, PretrainingManifest
 from spanbert_tf.data.rows import parse_records, segment_aware_indices
-from spanbert_tf.files.outputs import OutputKind, check_output_file
-from spanbert_tf.files.writing import output_file
+from spanbert_tf.files.output import FileKind, Output
 from spanbert_tf.layers.segment_aware_embedding import lowered_indices
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS, TABLE_SIZES
@@ -29,7 +28,6 @@ from spanbert_tf.text.vocabulary import MASK_TOKEN, is_continuation
 PAPER_BATCH_TOKENS = 256 * 512  # tokens of a global batch (SpanBERT, section 4.2)
 _BAR_WIDTH = 40
 _RANDOM_TOKENS = {"unigrams": "the unigrams", "uniform": "the vocabulary evenly"}
-_PICTURE = OutputKind("a picture", "span_lengths.png")
 _ROWS_AT_ONCE = 256  # whose indices are counted
 _MASKED, _RANDOM, _KEPT = "bold white on blue", "bold white on red", "bold black on green"
 _PLACE = "dim"
@@ -67,7 +65,8 @@ def inspect_records(
         SpanBertError: the records or the configuration cannot be used.
     """
     if png:
-        png = check_output_file(png, _PICTURE, _is_picture, overwrite=overwrite)
+        picture = Output(png, FileKind("a picture", _is_picture), overwrite=overwrite)
+        picture.check()
     settings = load_config(config, overrides)
     info = PretrainingManifest.load(data)
     _print_counts(console, data, info)
@@ -81,9 +80,9 @@ def inspect_records(
             sizes = {name: getattr(settings.model, TABLE_SIZES[name]) for name in index_names}
             _print_clipped_indices(console, data, sizes)
     if png:
-        with output_file(png) as file:
+        with picture.opened() as file:
             plot_span_lengths(lengths, file, title)
-        console.print(f"wrote {png}", highlight=False)
+        console.print(f"wrote {picture.path}", highlight=False)
 
 
 def _is_picture(path: str) -> bool:

@@ -28,10 +28,10 @@ from spanbert_tf.pretraining.model import (
     keep_initial_encoder,
     mix_with_initial,
 )
-from spanbert_tf.supervision import one_run
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import load_vocabulary
 from spanbert_tf.training.checkpoints import Best, Checkpoints
+from spanbert_tf.training.cluster import locks_run
 from spanbert_tf.training.configured_optimizer import encoder_variables
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import CheckStop, Evaluated, Job, Phase
@@ -42,7 +42,7 @@ from spanbert_tf.training.run import run
 _PRESET = "--initial-preset"
 
 
-@one_run
+@locks_run
 def run_pretraining(
     config: PretrainingConfig,
     data: str,
@@ -242,7 +242,7 @@ def save_run_preset(
         os.path.join(output, PRESET),
         sequence_length=info.sequence_length,
         facts=_card_facts(config, info, measured),
-        of_run=True,
+        overwrite=True,
     )
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError, ConfigurationError
+from spanbert_tf.files.output import whole_file
 from spanbert_tf.files.preset_files import ARRAYS_DAMAGE, read_arrays
-from spanbert_tf.files.writing import whole_file
 from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
 from spanbert_tf.presets.loading import checked_tokenizer
 from spanbert_tf.presets.pretraining import load_preset_into
@@ -24,8 +24,8 @@ from spanbert_tf.training.configured_optimizer import (
     encoder_variables,
     set_gradient_checkpointing,
 )
-from spanbert_tf.training.devices import choose_precision
 from spanbert_tf.training.optimizer import AdamW, VariableGroup, WarmupLinearDecay
+from spanbert_tf.training.precision import choose_precision
 
 INITIAL_ENCODER = "initial_encoder.npz"
 _KEY = "training.initial_encoder_share"

@@ -1,6 +1,5 @@
 """From what a model computes to a SavedModel with its files, whole or not at all."""
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,15 +9,10 @@ import keras_hub
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.files.outputs import (
-    OutputKind,
-    check_output,
-    discard_unfinished,
-    make_unfinished,
-    without_slash,
-)
-from spanbert_tf.files.writing import os_errors, write_directory
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.lock import output_lock
+from spanbert_tf.files.output import Output, OutputKind, os_errors
+from spanbert_tf.files.paths import without_slash
 from spanbert_tf.files.written import print_written
 from spanbert_tf.presets.loading import load_preset, load_trained
 from spanbert_tf.serving.readme import description_of, render_readme
@@ -207,7 +201,7 @@ def check_new_version(output: str, version: int, *, overwrite: bool = False) -> 
     path = os.path.join(without_slash(output), str(version))
     if os.path.isdir(path) and not os.listdir(path):
         raise BadInputError(f"{path}: exists already; give another --version, or remove it")
-    return check_output(path, EXPORT, overwrite=overwrite)
+    return Output(path, EXPORT, overwrite=overwrite).check()
 
 
 def _check_formats(output: str, *, is_for_server: bool) -> None:
@@ -233,25 +227,17 @@ def _write_version(
     overwrite: bool,
 ) -> None:
     """Writes `output/version`, and the files beside the versions."""
-    output, version = os.path.split(path)
-    aside = os.path.join(output, f".server-files-{version}")
-    is_new = not os.path.lexists(output)
-    try:
-        # Under a name that the next command finds, if this one is killed.
-        server_files = make_unfinished(aside)
+    output = os.path.dirname(path)
+    version = Output(path, EXPORT, overwrite=overwrite)
+    with output_lock(path, "a program"), version.named_errors(), version.unfinished() as aside:
+        server_files = os.path.join(aside, "server_files")
+        os.mkdir(server_files)
         write_beside(server_files)
-        write_directory(path, write, EXPORT, overwrite=overwrite)
+        os.mkdir(version.new)
+        write(version.new)
+        version.publish()
         for kept in replace_server_files(server_files, output):
             print_line(f"{kept}: is not as `export` wrote it, and stays as it is")
-    except OSError as error:
-        raise BadInputError(
-            f"{path}: cannot be written ({reason(error)}); free some space"
-        ) from error
-    finally:
-        discard_unfinished(aside)
-        if is_new:
-            with contextlib.suppress(OSError):  # it holds a version, unless that was refused
-                os.rmdir(output)
 
 
 def _write_saved_model(served: Served, path: str) -> None:

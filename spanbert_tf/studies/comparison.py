@@ -22,9 +22,9 @@ from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import ConfigurationError, SpanBertError
-from spanbert_tf.files.locks import one_writer
-from spanbert_tf.files.outputs import check_resumable, without_slash
-from spanbert_tf.files.writing import whole_file
+from spanbert_tf.files.lock import locks_output
+from spanbert_tf.files.output import whole_file
+from spanbert_tf.files.paths import check_resumable, without_slash
 from spanbert_tf.lazy import import_figure
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.models import SpanBertBackbone
@@ -80,7 +80,7 @@ class ContinuedEncoder:
         return math.sqrt(difference / sum(float(np.sum(before**2)) for _, before in pairs))
 
 
-@one_writer(inside=True)
+@locks_output(inside=True)
 def compare_systems(
     configs: Sequence[str],
     data: str,

@@ -16,10 +16,9 @@ from spanbert_tf.config.settings import read_settings
 from spanbert_tf.console import DataConsole, table_console
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.contents import each_once, files_below, regular_size
-from spanbert_tf.files.outputs import OutputKind, check_output_file
+from spanbert_tf.files.output import FileKind, Output
 from spanbert_tf.files.preset_files import golden_digest
 from spanbert_tf.files.text_files import parse_json
-from spanbert_tf.files.writing import output_file
 from spanbert_tf.tasks.text_classification.glue import (
     EVALUATION_FILE,
     GLUE_TASKS,
@@ -32,7 +31,6 @@ from spanbert_tf.terminal import print_line
 T = TypeVar("T")
 Scores = Mapping[str, Mapping[str, float]]  # data set → metric → percent
 
-_SUBMISSION = OutputKind("a submission to GLUE", "CoLA.tsv")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # so that the same predictions are the same bytes
 _MISSING = "-"
 _NOT_SEARCHED = frozenset({"checkpoints", PRESET, "logs"})
@@ -98,7 +96,8 @@ def run_glue(runs: str, submission: str | None = None, *, overwrite: bool = Fals
             written.
     """
     if submission is not None:
-        submission = check_output_file(submission, _SUBMISSION, is_submission, overwrite=overwrite)
+        kind = FileKind("a submission to GLUE", is_submission)
+        submission = Output(submission, kind, overwrite=overwrite).check()
     results, predictions = find_results(runs), find_predictions(runs)
     if not results and not predictions:
         raise BadInputError(
@@ -203,7 +202,7 @@ def _write_submission(path: str, predictions: Mapping[str, str]) -> None:
             f"{path}: there are no predictions for test sets to put in; make them with `predict "
             "--data`"
         )
-    with output_file(path) as output, zipfile.ZipFile(output, "w") as archive:
+    with Output(path).opened() as output, zipfile.ZipFile(output, "w") as archive:
         for dataset in (name for name in GLUE_TASKS if name in predictions):
             with open(predictions[dataset], encoding="utf-8") as file:
                 entry = zipfile.ZipInfo(submission_file(dataset), _EPOCH)

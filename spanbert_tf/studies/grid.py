@@ -9,16 +9,16 @@ import rich.table
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.console import DataConsole
 from spanbert_tf.errors import ConfigurationError
-from spanbert_tf.files.outputs import check_resumable
-from spanbert_tf.supervision import one_run
+from spanbert_tf.files.paths import check_resumable
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.table import load_task
 from spanbert_tf.terminal import print_line
+from spanbert_tf.training.cluster import locks_run
 from spanbert_tf.training.job import check_best
 
 
-@one_run
+@locks_run
 def run_grid(
     config: FinetuningConfig,
     preset: str,

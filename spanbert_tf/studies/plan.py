@@ -20,7 +20,7 @@ from spanbert_tf.studies.described_run import (
     positions_of_row,
 )
 from spanbert_tf.terminal import print_line
-from spanbert_tf.training.devices import choose_precision
+from spanbert_tf.training.precision import choose_precision
 
 _SHARE = 0.4  # of the least time's speed that a run can be expected to reach
 _SHARE_OF_JAX = 0.75  # of a card's memory, unless it is told otherwise

@@ -24,14 +24,15 @@ from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.config.run import PRESET
 from spanbert_tf.data.manifest import VOCABULARY_FILE, PretrainingManifest
 from spanbert_tf.errors import BadInputError, TrainingError
-from spanbert_tf.files.locks import one_writer
-from spanbert_tf.files.outputs import is_lock, without_slash
+from spanbert_tf.files.lock import locks_output
+from spanbert_tf.files.paths import is_work_file, without_slash
 from spanbert_tf.lazy import import_figure
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertMaskedLMPreprocessor, SpanBertTokenizer
 from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.pretraining.model import build_pretrainer
 from spanbert_tf.pretraining.span_lengths import count_span_lengths, plot_span_lengths
+from spanbert_tf.process import run_child
 from spanbert_tf.studies.fillings import (
     TOP_K,
     MaskedSentence,
@@ -40,7 +41,6 @@ from spanbert_tf.studies.fillings import (
     print_fillings,
     texts_of,
 )
-from spanbert_tf.supervision import run_child
 from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import load_vocabulary
@@ -53,7 +53,7 @@ _SKIPPED_DIRECTORIES = frozenset({"site-packages", "dist-packages", "test", "tes
 _LEAST_WORDS = 6
 
 
-@one_writer(inside=True)
+@locks_output(inside=True)
 def run_quickstart(
     output: str, input_pattern: str | None = None, *, trained_by: Sequence[str] = ()
 ) -> None:
@@ -72,7 +72,7 @@ def run_quickstart(
     start = time.monotonic()
     output = without_slash(output)
     if os.path.lexists(output) and not (
-        os.path.isdir(output) and all(map(is_lock, os.listdir(output)))
+        os.path.isdir(output) and all(map(is_work_file, os.listdir(output)))
     ):
         raise BadInputError(f"{output}: exists already; remove it or name another --output")
     text, vocabulary, records, run, served = (

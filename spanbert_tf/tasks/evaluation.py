@@ -11,16 +11,13 @@ from spanbert_tf.console import table_console
 from spanbert_tf.data.records import Records, TaskManifest
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.kinds import refuse_no_preset
-from spanbert_tf.files.outputs import OutputKind, check_output_file
-from spanbert_tf.files.writing import write_output
+from spanbert_tf.files.output import FileKind, Output, write_output
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.loading import checked_tokenizer, load_trained
 from spanbert_tf.tasks.lookup import open_records, task_of_preset, task_of_records
 from spanbert_tf.tasks.report import is_report, print_table
 from spanbert_tf.tasks.task import Predictions, Task
 from spanbert_tf.terminal import print_line
-
-_REPORT = OutputKind("a report page", "report.html")
 
 
 def run_evaluation(
@@ -75,7 +72,7 @@ def checked_report(report: str | None, data: str, *, overwrite: bool) -> str | N
     task = task_of_records(data)
     if task.report is None:
         raise BadInputError(f"{report}: {task.name} has no report; leave out --report")
-    return check_output_file(report, _REPORT, is_report, overwrite=overwrite)
+    return Output(report, FileKind("a report page", is_report), overwrite=overwrite).check()
 
 
 def print_scores(

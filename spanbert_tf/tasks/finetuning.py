@@ -12,8 +12,8 @@ from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.config.run import CONFIG_FILE, PRESET, SCORES_FILE, VALIDATION_ROWS
 from spanbert_tf.data.records import Records, TaskManifest
 from spanbert_tf.errors import BadInputError, MismatchError, reason
+from spanbert_tf.files.output import write_text
 from spanbert_tf.files.text_files import parse_json
-from spanbert_tf.files.writing import write_text
 from spanbert_tf.files.written import print_written
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.adapters import (
@@ -31,13 +31,13 @@ from spanbert_tf.models.keras_hub_presets import (
 from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.presets.loading import checked_tokenizer, load_preset, load_with_tokenizer
 from spanbert_tf.presets.writing import check_weights, published_name, write_preset
-from spanbert_tf.supervision import one_run
 from spanbert_tf.tasks.evaluation import check_encoder, check_labelled, check_reads, shown_scores
 from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.table import TASKS, load_task, load_task_config
 from spanbert_tf.tasks.task import Task
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.checkpoints import Checkpoints
+from spanbert_tf.training.cluster import locks_run
 from spanbert_tf.training.configured_optimizer import compile_task, train_new_pooler
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import CheckStop, Evaluated, Job, check_best
@@ -49,7 +49,7 @@ LOSS = "loss"  # of an evaluation, beside the official scores
 _PERFECT = 100.0 - 1e-9  # of all tasks' scores that are best where they are highest
 
 
-@one_run
+@locks_run
 def run_finetuning(
     config: FinetuningConfig,
     preset: str,
@@ -304,7 +304,7 @@ class FinetuningJob(Job):
         whole = model
         if self.config.optimizer.lora_rank is not None:
             whole = merge_adapters(model)
-        write_preset(whole, directory, facts=facts, of_run=True)
+        write_preset(whole, directory, facts=facts, overwrite=True)
         if self._validation_data:
             write_text(os.path.join(output, SCORES_FILE), json.dumps(scores, indent=1) + "\n")
             said = f"; {remark}" if remark and self.num_steps else ""

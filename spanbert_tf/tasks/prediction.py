@@ -9,9 +9,8 @@ import keras_hub
 
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.contents import refuse_device
-from spanbert_tf.files.outputs import OutputKind, check_output, check_output_file
+from spanbert_tf.files.output import FileKind, Output, OutputKind, write_output
 from spanbert_tf.files.text_files import parse_json
-from spanbert_tf.files.writing import write_directory, write_output
 from spanbert_tf.models.keras_hub_presets import is_task_preset
 from spanbert_tf.presets.loading import load_trained
 from spanbert_tf.serving.exporting import Served, export_model
@@ -27,7 +26,6 @@ _ADVICE = (
     "a line is an object of the task's fields; for plain texts, a line each, give --format text"
 )
 SAVED_MODEL = "saved_model"
-_PREDICTIONS = OutputKind("predictions", "")
 _SHOWN_LABELS = 20
 # The keys of predictions, by which a file of them is known: all of them, and no others.
 _SHAPES = (
@@ -160,15 +158,14 @@ def run_prediction(
     """
     task = task_of_records(data)
     kind = OutputKind("predictions", task.written_files[0], task.written_files[1:])
-    output = check_output(output, kind, overwrite=overwrite)
+    output = Output(output, kind, overwrite=overwrite).check()
     records = open_records(data, task)
     task, model = load_task_model(preset, [records], precision)
     with records.named_damage():
         predictions = task.predict(model, records, batch_size=batch_size)
         outcome = task.outcome(model, records, predictions)
-    write_directory(
-        output, lambda directory: task.write(outcome, directory), kind, overwrite=overwrite
-    )
+    with Output(output, kind, overwrite=overwrite).written() as directory:
+        task.write(outcome, directory)
     print_line(f"{output}: predictions for {len(predictions):,} records")
 
 
@@ -204,7 +201,8 @@ def predict_lines(
     if output != "-":
         if all(map(os.path.exists, (source, output))) and os.path.samefile(source, output):
             raise BadInputError(f"{output}: is --input, too; name another output")
-        output = check_output_file(output, _PREDICTIONS, _holds_predictions, overwrite=overwrite)
+        kind = FileKind("predictions", _holds_predictions)
+        output = Output(output, kind, overwrite=overwrite).check()
     lines = dict(_read_lines(source, source_format))
     inputs = list(lines.values())
     predict = Predictor(preset, precision)

@@ -14,9 +14,8 @@ from spanbert_tf.data.manifest import VOCABULARY_FILE, token_id_dtype, vocabular
 from spanbert_tf.data.records import ROW_TOKEN_IDS, TaskManifest
 from spanbert_tf.data.tfrecords import record_writer, save_lengths, serialize_features
 from spanbert_tf.files.contents import checksums
-from spanbert_tf.files.outputs import OutputKind, check_output
+from spanbert_tf.files.output import Output, OutputKind, write_text
 from spanbert_tf.files.text_files import write_json_lines
-from spanbert_tf.files.writing import write_directory, write_text
 from spanbert_tf.files.written import print_written
 from spanbert_tf.tasks.table import load_task_config
 from spanbert_tf.terminal import print_line
@@ -138,7 +137,7 @@ def write_task_records(
     started = time.monotonic()
     info_class = maker.info_class
     kind = OutputKind(maker.title, info_class.file_name(), info_class.needed_files())
-    output = check_output(output, kind, overwrite=overwrite)
+    output = Output(output, kind, overwrite=overwrite).check()
     pieces, casing = chosen_vocabulary(
         preset=preset, vocabulary=vocabulary, lowercase=lowercase, strip_accents=strip_accents
     )
@@ -147,7 +146,8 @@ def write_task_records(
     def write(unfinished: str) -> None:
         written.append(_write_files(unfinished, maker, pieces, casing, sequence_length))
 
-    write_directory(output, write, kind, overwrite=overwrite)
+    with Output(output, kind, overwrite=overwrite).written() as unfinished:
+        write(unfinished)
     (info,) = written
     first, *others = maker.summary(info, time.monotonic() - started)
     for line in (f"{output}: {first}", *others):

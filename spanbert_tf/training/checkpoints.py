@@ -1,9 +1,9 @@
 """Checkpoints of a training run: complete or absent, and checked when they are read.
 
 `step-00001000` is one of all that a step changes, `best-00001000` of the weights alone, where the
-best ones are kept; `checkpoint_files` says what is in them. It is written by a thread of its own
-while training goes on, under another name, and renamed, so a process that is killed leaves no half
-of one; damage that comes later is seen by the checksum.
+best ones are kept; `checkpoint_files` says what is in them. A thread writes it aside while
+training goes on (`files.output`), so a killed process leaves no half of one. The checksum shows
+damage that comes later.
 """
 
 import concurrent.futures
@@ -21,6 +21,8 @@ from safetensors import SafetensorError, safe_open
 
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.contents import regular_size
+from spanbert_tf.files.output import Output
+from spanbert_tf.files.paths import UNFINISHED
 from spanbert_tf.training.checkpoint_files import (
     BEST,
     STATE_FILE,
@@ -32,8 +34,9 @@ from spanbert_tf.training.checkpoint_files import (
     saved_steps,
     write_files,
 )
+from spanbert_tf.training.devices import backend
 
-_UNFINISHED, _DAMAGED = ".unfinished", "damaged-"
+_DAMAGED, _DELETED = "damaged-", ".deleted"
 
 
 class Best(NamedTuple):
@@ -105,10 +108,17 @@ class Checkpoints:
         self._held: int | None = None  # the step whose weights the model has, if that is known
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
         self._under_way: concurrent.futures.Future | None = None
-        for name in names_in(directory):
-            if writes and name.endswith(_UNFINISHED):  # what a killed process has left
-                path = os.path.join(directory, name)
-                shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+        if writes:
+            self._remove_leftovers()
+
+    def _remove_leftovers(self) -> None:
+        """Removes what a killed process was writing or deleting."""
+        for name in names_in(self._directory):
+            path = os.path.join(self._directory, name)
+            if name.endswith(UNFINISHED):
+                Output(path.removesuffix(UNFINISHED)).discard()
+            elif name.endswith(_DELETED):
+                shutil.rmtree(path)
 
     def close(self) -> None:
         """Ends the thread that writes, when it has written."""
@@ -257,7 +267,7 @@ class Checkpoints:
     ) -> None:
         if self._base is not None:
             facts["base"] = self._base
-        arrays = {name: _snapshot(variable) for name, variable in variables.items()}
+        arrays = {name: backend.read_value(variable) for name, variable in variables.items()}
         self._under_way = self._thread.submit(
             self._write, prefix, step, arrays, num_kept, {"step": step, **facts}
         )
@@ -270,25 +280,22 @@ class Checkpoints:
         num_kept: int,
         facts: Mapping[str, float | str],
     ) -> None:
-        """Writes a checkpoint under another name, renames it, then deletes those too many."""
-        final = self._path(prefix, step)
-        unfinished = final + _UNFINISHED
+        """Writes a checkpoint aside, publishes it, then deletes those too many."""
+        checkpoint = Output(self._path(prefix, step))
         try:
             if not os.path.isdir(self._directory):
                 os.mkdir(self._directory)  # and nothing above it: a run that was removed stays so
             needed = sum(array.nbytes for array in arrays.values())
             if shutil.disk_usage(self._directory).free < needed:
                 self._remove_old(prefix, max(num_kept - 1, 1))  # the newest stays in any case
-            os.mkdir(unfinished)
-            write_files(unfinished, arrays, facts)
-            if os.path.isdir(final):  # the best one, whose description is damaged
-                self._remove(prefix, step)
-            os.rename(unfinished, final)
+            with checkpoint.unfinished():
+                os.mkdir(checkpoint.new)
+                write_files(checkpoint.new, arrays, facts)
+                checkpoint.publish()
         except (OSError, SafetensorError) as error:
-            shutil.rmtree(unfinished, ignore_errors=True)
             raise BadInputError(
-                f"{final}: cannot be written ({reason(error)}); free some space and run the "
-                "same command again, it goes on from the checkpoint before"
+                f"{checkpoint.path}: cannot be written ({reason(error)}); free some space and run "
+                "the same command again, it goes on from the checkpoint before"
             ) from error
         self._remove_old(prefix, num_kept)
 
@@ -333,10 +340,10 @@ class Checkpoints:
             self._remove(prefix, step)
 
     def _remove(self, prefix: str, step: int) -> None:
-        # Killed in the middle, this leaves nothing that looks like a checkpoint.
-        doomed = self._path(prefix, step) + ".deleted" + _UNFINISHED
-        os.rename(self._path(prefix, step), doomed)
-        shutil.rmtree(doomed)
+        """Deletes a checkpoint, so that a kill leaves nothing that looks like one."""
+        path = self._path(prefix, step)
+        os.rename(path, path + _DELETED)
+        shutil.rmtree(path + _DELETED)
 
     def _path(self, prefix: str, step: int) -> str:
         return os.path.join(self._directory, f"{prefix}{step:08d}")
@@ -349,16 +356,3 @@ def _named(kind: str, variables: Iterable[keras.Variable]) -> dict[str, keras.Va
 def num_bytes(variables: Iterable[keras.Variable]) -> int:
     """The bytes of the values of variables."""
     return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)
-
-
-def _snapshot(variable: keras.Variable) -> np.ndarray:
-    """The value that a variable has now, which later steps leave as it is.
-
-    On a processor TensorFlow shares a value's memory with who has read it, and an update writes
-    elsewhere while that lasts; so this costs no time there. JAX may reuse what a step was given.
-    """
-    if keras.backend.backend() != "tensorflow":
-        return np.array(variable.value)
-    tensor = tf.convert_to_tensor(variable.value)
-    is_shared = "CPU" in tensor.device and tensor.dtype != tf.bfloat16  # no format of a buffer
-    return np.asarray(memoryview(tensor)) if is_shared else tensor.numpy()

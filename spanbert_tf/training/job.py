@@ -19,21 +19,9 @@ from spanbert_tf.errors import (
 )
 from spanbert_tf.files.contents import is_inside
 from spanbert_tf.training.checkpoints import Best, Checkpoints
-from spanbert_tf.training.devices import Devices
+from spanbert_tf.training.devices import Devices, backend
 from spanbert_tf.training.memory import is_exhaustion
 from spanbert_tf.training.run_directory import AnyConfig, RunDirectory
-
-# What is raised where another worker cannot be reached any more.
-_LOST_WORKER_ERRORS: tuple[type[Exception], ...] = (
-    tf.errors.UnavailableError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-)
-if keras.backend.backend() == "jax":
-    from jax.errors import JaxRuntimeError
-
-    _LOST_WORKER_ERRORS += (JaxRuntimeError,)
 
 CheckStop = Callable[[], None]  # raises where a signal has come
 
@@ -248,7 +236,7 @@ def lost_workers_named(output: str, devices: Devices) -> Iterator[None]:
     """Raises a `TrainingError` where another worker cannot be reached any more."""
     try:
         yield
-    except _LOST_WORKER_ERRORS as error:
+    except backend.LOST_WORKER_ERRORS as error:
         if not devices.are_several or is_exhaustion(error):
             raise
         raise TrainingError(

@@ -16,8 +16,8 @@ from tensorboard.plugins.hparams import api as hparams
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.output import write_text
 from spanbert_tf.files.text_files import parse_json
-from spanbert_tf.files.writing import write_text
 from spanbert_tf.terminal import print_line
 
 METRICS_FILE, LOGS = "metrics.jsonl", "logs"

@@ -5,15 +5,15 @@ from typing import Any
 
 import keras
 
-from spanbert_tf.files.writing import sync_below
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models.keras_hub_presets import preset_bytes
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.checkpoint_files import saved_steps
 from spanbert_tf.training.checkpoints import Checkpoints
-from spanbert_tf.training.devices import NVIDIA_CARD, Devices, decide_precision, unused_card
+from spanbert_tf.training.devices import NVIDIA_CARD, Devices, unused_card
 from spanbert_tf.training.job import Job, lost_workers_named
 from spanbert_tf.training.memory import describe_step, names_exhaustion
+from spanbert_tf.training.precision import decide_precision
 from spanbert_tf.training.run_directory import BACKEND, CHECKPOINTS, RunDirectory
 from spanbert_tf.training.watch import Watch
 
@@ -108,6 +108,6 @@ def run(
             return None
         result = job.finish(model, checkpoints, output, is_chief=devices.is_chief)
         if devices.is_chief and not training.keep_checkpoints:
-            sync_below(output)  # the preset is all that is left of the run
+            directory.sync()  # the preset is all that is left of the run
             checkpoints.remove()
         return result

@@ -14,9 +14,9 @@ from spanbert_tf.config import FinetuningConfig, PretrainingConfig, flat_values
 from spanbert_tf.config.run import CONFIG_FILE, INPUTS_FILE, PRESET, RUN_FORMAT
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.contents import refuse_special_file
-from spanbert_tf.files.outputs import check_no_link, check_output, is_leftover, is_lock
+from spanbert_tf.files.output import Output, write_text
+from spanbert_tf.files.paths import check_no_link, is_work_file
 from spanbert_tf.files.preset_files import PRESET_KIND
-from spanbert_tf.files.writing import write_text
 
 AnyConfig = TypeVar("AnyConfig", bound=FinetuningConfig | PretrainingConfig)
 
@@ -183,6 +183,14 @@ class RunDirectory:
                 size += os.path.getsize(path)
         return size
 
+    def sync(self) -> None:
+        """Returns when the disk has all files of the run, and their names."""
+        for parent, _, names in os.walk(self._path):
+            for path in (*(os.path.join(parent, name) for name in names), parent):
+                descriptor = os.open(path, os.O_RDONLY)
+                os.fsync(descriptor)
+                os.close(descriptor)
+
     def write_inputs(self, inputs: Mapping[str, str | int | None]) -> None:
         """Writes `inputs.json`, for `check_inputs`, with the format of runs of this version.
 
@@ -205,7 +213,7 @@ class RunDirectory:
         if not os.path.exists(self._path):
             return
         names = os.listdir(self._path) if os.path.isdir(self._path) else ["a file"]
-        others = [name for name in names if not (is_leftover(name) or is_lock(name))]
+        others = [name for name in names if not is_work_file(name)]
         # A run that ended while it began has its inputs alone.
         is_begun = others == [INPUTS_FILE] and self._read_inputs().get(RUN_FORMAT) == _FORMAT
         if others and CONFIG_FILE not in names and not is_begun:
@@ -217,7 +225,7 @@ class RunDirectory:
                 check_no_link(path := os.path.join(parent, name))
                 refuse_special_file(path)
         for name in {PRESET, ADAPTER}.intersection(names):
-            check_output(os.path.join(self._path, name), PRESET_KIND, overwrite=True)
+            Output(os.path.join(self._path, name), PRESET_KIND, overwrite=True).check()
 
     def _read_inputs(self) -> dict[str, Any]:
         """What `inputs.json` says; nothing where there is none."""

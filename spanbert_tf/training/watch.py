@@ -8,7 +8,7 @@ import keras
 
 from spanbert_tf.config.settings import flat_values
 from spanbert_tf.models.train_step import wait_until_computed
-from spanbert_tf.signals import StopSignals
+from spanbert_tf.process import StopSignals
 from spanbert_tf.training.checkpoints import Checkpoints
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import Job, TrainingDiverged, check_best

@@ -14,16 +14,17 @@ import tempfile
 
 import click
 import pytest
+from writing_commands import BESIDE, INSIDE
 
 from spanbert_tf.cli import cli
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError, ConfigurationError
-from spanbert_tf.files.locks import writing
+from spanbert_tf.files.lock import output_lock
 
 _HOLD = """
 import sys
-from spanbert_tf.files.locks import writing
-with writing(sys.argv[1], "spanbert-tf hold", inside=sys.argv[2] == "inside"):
+from spanbert_tf.files.lock import output_lock
+with output_lock(sys.argv[1], "spanbert-tf hold", inside=sys.argv[2] == "inside"):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -58,7 +59,7 @@ def test_the_second_is_told_who_writes_and_nothing_is_left_at_the_end(tmp_path, 
     other_spelling = os.path.join(tmp_path, "new", ".", "deeper", "..", "deeper", "output", "")
     with (
         pytest.raises(BadInputError) as refused,
-        writing(other_spelling, "x", inside=place == "inside"),
+        output_lock(other_spelling, "x", inside=place == "inside"),
     ):
         pass
     message = str(refused.value)
@@ -68,7 +69,7 @@ def test_the_second_is_told_who_writes_and_nothing_is_left_at_the_end(tmp_path, 
     holder.communicate("")
     assert holder.returncode == 0
     assert all_below(tmp_path) == []
-    with writing(output, "x", inside=place == "inside"):
+    with output_lock(output, "x", inside=place == "inside"):
         assert lock_path(output, place).is_file()
     assert all_below(tmp_path) == []
 
@@ -80,7 +81,7 @@ def test_the_lock_of_a_killed_process_is_free_at_once(tmp_path, place):
     holder.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet reaped
     assert lock_path(output, place).is_file()
-    with writing(output, "x", inside=place == "inside"):
+    with output_lock(output, "x", inside=place == "inside"):
         said = json.loads(lock_path(output, place).read_text())
         assert said["process"] == os.getpid()
     holder.communicate()
@@ -92,7 +93,7 @@ def test_a_stopped_process_still_holds(tmp_path):
     holder = start_holder(output)
     holder.send_signal(signal.SIGSTOP)
     os.utime(lock_path(output), (1, 1))
-    with pytest.raises(BadInputError, match=f"process {holder.pid} "), writing(output, "x"):
+    with pytest.raises(BadInputError, match=f"process {holder.pid} "), output_lock(output, "x"):
         pass
     holder.send_signal(signal.SIGCONT)
     holder.communicate("")
@@ -107,7 +108,7 @@ def test_no_text_and_no_time_of_a_file_hold(tmp_path, content):
     output = tmp_path / "output"
     leave_lock(output, content)
     os.utime(lock_path(output), (4_102_444_800,) * 2)
-    with writing(output, "x"):
+    with output_lock(output, "x"):
         assert json.loads(lock_path(output).read_text())["process"] == os.getpid()
     assert all_below(tmp_path) == []
 
@@ -119,7 +120,7 @@ def test_a_holder_is_described_without_control_characters(tmp_path):
     said = {"command": "\x1b[2J", "process": 7, "host": "\nnode\u202e7", "since": "y" * 999}
     for content, shown in ((json.dumps(said), "?[2J (process 7 on ?node?7"), ("{", "another")):
         lock_path(output).write_text(content)
-        with pytest.raises(BadInputError) as refused, writing(output, "x"):
+        with pytest.raises(BadInputError) as refused, output_lock(output, "x"):
             pass
         message = str(refused.value)
         assert f"is being written by {shown}" in message and message.isprintable()
@@ -133,13 +134,16 @@ def test_what_is_no_lock_is_refused_and_not_followed(tmp_path):
     precious.write_text("precious")
     path = lock_path(output)
     path.symlink_to(precious)
-    with pytest.raises(BadInputError, match=r"\.output\.lock: is a link"), writing(output, "x"):
+    with pytest.raises(BadInputError, match=r"\.output\.lock: is a link"), output_lock(output, "x"):
         pass
     assert precious.read_text() == "precious"
     path.unlink()
     for make in (os.mkfifo, os.mkdir):
         make(path)
-        with pytest.raises(BadInputError, match="is no file that a command"), writing(output, "x"):
+        with (
+            pytest.raises(BadInputError, match="is no file that a command"),
+            output_lock(output, "x"),
+        ):
             pass
         path.rmdir() if path.is_dir() else path.unlink()
 
@@ -149,7 +153,7 @@ def _refused_as_another_user(output, told):
     if os.geteuid() == 0:
         os.setuid(65534)
     try:
-        with writing(output, "x"):
+        with output_lock(output, "x"):
             told.put("held")
     except BadInputError as error:
         told.put(str(error))
@@ -162,7 +166,7 @@ def test_the_lock_of_another_user_is_named():
     with tempfile.TemporaryDirectory(dir=os.environ["PYTEST_DEBUG_TEMPROOT"]) as directory:
         os.chmod(directory, 0o777)
         output = pathlib.Path(directory) / "output"
-        with writing(output.with_name("other"), "x"):  # whatever is imported late is, as root
+        with output_lock(output.with_name("other"), "x"):  # whatever is imported late is, as root
             pass
         leave_lock(output)
         lock_path(output).chmod(0o444)
@@ -180,17 +184,17 @@ def test_without_locks_of_the_file_system_the_message_names_the_file(tmp_path, m
 
     monkeypatch.setattr(fcntl, "flock", missing)
     output = tmp_path / "output"
-    with writing(output, "x"):
+    with output_lock(output, "x"):
         assert lock_path(output).is_file()
     assert all_below(tmp_path) == []
     lock_path(output).write_text("7\nanother host\n")
     with (
         pytest.raises(BadInputError, match=r"\.output\.lock: another command .* remove this file"),
-        writing(output, "x"),
+        output_lock(output, "x"),
     ):
         pass
     lock_path(output).unlink()
-    with writing(output, "x"):
+    with output_lock(output, "x"):
         pass
 
 
@@ -198,7 +202,7 @@ def test_a_removed_lock_is_not_that_of_the_next_holder(tmp_path):
     """Whoever removes a lock by hand has two commands write; each removes its own file alone."""
     output = tmp_path / "output"
     with contextlib.ExitStack() as second:
-        with writing(output, "x"):
+        with output_lock(output, "x"):
             lock_path(output).unlink()
             holder = start_holder(output)
         assert lock_path(output).is_file()
@@ -210,7 +214,7 @@ def test_a_link_to_another_place_is_locked_there(tmp_path):
     elsewhere = tmp_path / "disk" / "elsewhere"
     elsewhere.mkdir(parents=True)
     (tmp_path / "output").symlink_to(elsewhere)
-    with writing(tmp_path / "output", "x"):
+    with output_lock(tmp_path / "output", "x"):
         assert lock_path(elsewhere).is_file()
         assert not lock_path(tmp_path / "output").exists()
 
@@ -219,11 +223,11 @@ def test_a_thread_may_hold_twice_what_another_thread_may_not(tmp_path):
     output = tmp_path / "output"
 
     def hold():
-        with writing(output, "x"):
+        with output_lock(output, "x"):
             pass
 
-    with multiprocessing.pool.ThreadPool(1) as threads, writing(output, "x"):
-        with writing(output, "y"):
+    with multiprocessing.pool.ThreadPool(1) as threads, output_lock(output, "x"):
+        with output_lock(output, "y"):
             pass
         assert lock_path(output).is_file()
         with pytest.raises(BadInputError, match=f"process {os.getpid()} "):
@@ -231,34 +235,7 @@ def test_a_thread_may_hold_twice_what_another_thread_may_not(tmp_path):
     assert all_below(tmp_path) == []
 
 
-_RECORDS = ["--input", "missing", "--vocabulary", "missing", "--output", "OUT"]
-_COMMANDS = [
-    ["prepare", "vocabulary", "--vocabulary-size", "999", "--input", "missing", "--output", "OUT"],
-    ["prepare", "pretraining", *_RECORDS],
-    *(["prepare", name, *_RECORDS] for name in ("squad", "mrqa", "coreference", "tacred")),
-    ["prepare", "semeval2010", *_RECORDS],
-    ["prepare", "named_entities", *_RECORDS, "--format", "conll2003"],
-    ["prepare", "glue", *_RECORDS, "--task", "rte"],
-    ["prepare", "classification", *_RECORDS, "--text-column", "a", "--label-column", "b"],
-    ["prepare", "repair", ".", "OUT"],
-    ["convert", "--from", "tf1", "--to", "keras", "missing", "OUT"],
-    ["export", "--preset", "missing", "--output", "OUT"],
-    ["predict", "--preset", "missing", "--input", "missing", "--output", "OUT"],
-    ["evaluate", "--preset", "missing", "--data", ".", "--report", "OUT"],
-    ["inspect", ".", "--png", "OUT"],
-    ["glue", ".", "--submission", "OUT"],
-]
-_COMMANDS_INSIDE = [
-    ["pretrain", "--config", "spanbert_tiny", "--data", ".", "--output", "OUT"],
-    ["finetune", "--config", "rte", "--preset", "missing", "--data", ".", "--output", "OUT"],
-    ["compare", "--configs", "missing", "--data", ".", "--steps", "1", "--output", "OUT"],
-    ["quickstart", "--input", "missing", "--output", "OUT"],
-]
-
-
-@pytest.mark.parametrize(
-    ("place", "commands"), [("beside", _COMMANDS), ("inside", _COMMANDS_INSIDE)]
-)
+@pytest.mark.parametrize(("place", "commands"), [("beside", BESIDE), ("inside", INSIDE)])
 def test_every_command_is_refused_before_it_reads_anything(tmp_path, monkeypatch, place, commands):
     monkeypatch.chdir(tmp_path)
     holder = start_holder("OUT", place)
@@ -273,7 +250,7 @@ def test_every_command_is_refused_before_it_reads_anything(tmp_path, monkeypatch
     assert all_below(tmp_path) == []
 
 
-@pytest.mark.parametrize("command", [*_COMMANDS, *_COMMANDS_INSIDE], ids=" ".join)
+@pytest.mark.parametrize("command", [*BESIDE, *INSIDE], ids=" ".join)
 def test_no_command_makes_a_folder_of_the_name_of_another_file_system(
     tmp_path, monkeypatch, command
 ):
@@ -293,8 +270,8 @@ def test_records_of_another_file_system_are_refused_by_name():
 
 def test_sigterm_gives_the_lock_free(tmp_path):
     output = tmp_path / "output"
-    program = _HOLD.replace("import sys", "import sys\nfrom spanbert_tf import signals")
-    program = program.replace("with writing", "with signals.second_signal_ends(), writing")
+    program = _HOLD.replace("import sys", "import sys\nfrom spanbert_tf import process")
+    program = program.replace("with output", "with process.second_signal_ends(), output")
     arguments = [sys.executable, "-c", program, str(output), "beside"]
     holder = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
@@ -309,7 +286,7 @@ def _race(output, barrier, wins, rounds, is_left):
     for number in range(rounds):
         barrier.wait()
         try:
-            with writing(output, "racer"):
+            with output_lock(output, "racer"):
                 wins[number] += 1  # by one process at a time, if the lock is right
                 barrier.wait()
         except BadInputError:
@@ -338,7 +315,7 @@ def test_of_several_that_begin_at_once_exactly_one_holds(tmp_path, is_left):
 def _hold_and_let_go(output, guard, times, held):
     """Holds an output whenever it can; two that held it at once would meet at the guard."""
     for _ in range(times):
-        with contextlib.suppress(BadInputError), writing(output, "racer"):
+        with contextlib.suppress(BadInputError), output_lock(output, "racer"):
             os.mkdir(guard)
             held.value += 1
             os.rmdir(guard)

@@ -11,6 +11,7 @@ import signal
 import pytest
 import tensorflow as tf
 from torch_models import save_torch_model, torch_model
+from writing_commands import BESIDE, INSIDE
 
 from data_prep.text.storage import find_files
 from spanbert_tf.cli import cli
@@ -186,24 +187,8 @@ def test_a_file_of_the_index_alone_is_no_checkpoint(whole, tmp_path):
         convert_checkpoint("tf1", "keras", str(source), str(tmp_path / "out"), lowercase=False)
 
 
-# Each command that writes: what it is given; the rest of it is read only after the output is.
-_RECORDS = ["--input", "missing", "--vocabulary", "missing", "--output", "OUT"]
-_WRITING = [
-    ["prepare", "vocabulary", "--vocabulary-size", "999", "--input", "missing", "--output", "OUT"],
-    ["prepare", "pretraining", *_RECORDS],
-    ["prepare", "squad", *_RECORDS],
-    ["prepare", "repair", ".", "OUT"],
-    ["convert", "--from", "tf1", "--to", "keras", "missing", "OUT"],
-    ["export", "--preset", "missing", "--output", "OUT"],
-    ["predict", "--preset", "missing", "--input", "missing", "--output", "OUT"],
-    ["evaluate", "--preset", "missing", "--data", ".", "--report", "OUT"],
-    ["inspect", ".", "--png", "OUT"],
-    ["glue", ".", "--submission", "OUT"],
-]
-
-
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/null", path)])
-@pytest.mark.parametrize("command", _WRITING, ids=" ".join)
+@pytest.mark.parametrize("command", [*BESIDE, *INSIDE], ids=" ".join)
 def test_no_command_writes_to_a_pipe_or_a_device(command, make, tmp_path, monkeypatch):
     """It would wait for a reader, or put a file in the device's place; nothing is left beside."""
     monkeypatch.chdir(tmp_path)

@@ -12,7 +12,8 @@ import pytest
 from spanbert_tf import cli
 from spanbert_tf.command_line import describe_surroundings
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.outputs import OutputKind, check_output, check_resumable
+from spanbert_tf.files.output import Output, OutputKind
+from spanbert_tf.files.paths import check_resumable
 from spanbert_tf.pretraining.job import print_summary
 from spanbert_tf.training.run_directory import RunDirectory
 
@@ -128,8 +129,8 @@ def test_working_directories_that_are_no_utf8_are_refused(text, tmp_path, monkey
 
 
 @pytest.mark.parametrize("check", [
-    lambda path: check_output(path, OutputKind("a thing", "marker")),
-    lambda path: check_output(path, OutputKind("a thing", "marker"), overwrite=True),
+    lambda path: Output(path, OutputKind("a thing", "marker")).check(),
+    lambda path: Output(path, OutputKind("a thing", "marker"), overwrite=True).check(),
     lambda path: check_resumable(path, "a run", ()),
 ])  # fmt: skip
 def test_an_output_that_is_a_link_to_nothing_is_called_so(check, tmp_path):

@@ -1,6 +1,7 @@
 """What lies in a shared temporary directory, or in the working directory, is not imported."""
 
 import importlib.util
+import json
 import os
 import pathlib
 import py_compile
@@ -186,12 +187,12 @@ def test_presets_of_other_file_systems_are_not_looked_for_in_a_folder_of_others(
 
 ENDED = """
 import os, subprocess, sys
-import spanbert_tf.signals
+import spanbert_tf.process
 from spanbert_tf.temporary import protected_children
 
 how = sys.argv[1]
 if how == "at once":
-    spanbert_tf.signals.end_process(status=7)
+    spanbert_tf.process.end_process(status=7)
 if how == "by its child":
     with protected_children():
         subprocess.run([sys.executable, "-c", "import os, spanbert_tf; os.kill(os.getpid(), 9)"])
@@ -228,11 +229,15 @@ def command(*arguments, place, shared):
     return subprocess.run(words, cwd=place, env=environment(shared), capture_output=True, text=True)
 
 
-def test_a_worker_imports_nothing_from_the_working_directory(strange, shared, tmp_path):
+def test_a_worker_imports_nothing_from_the_working_directory(
+    strange, shared, tmp_path, monkeypatch
+):
     """A stranger's configuration may ask for one, which is `python -m spanbert_tf.cli`."""
     place, mark = strange
     config = place / "theirs.yaml"
     config.write_text("base: spanbert_tiny\ntraining:\n  strategy: multi_worker\n")
+    cluster = {"cluster": {"worker": ["localhost:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
     done = command("pretrain", "--config", config, "--data", tmp_path, "--output", "/dev/null/run",
                    place=place, shared=shared)  # fmt: skip
     assert not mark.exists()

@@ -1,10 +1,9 @@
-"""Links, and directories of somebody else, where a command writes: nothing is lost by them."""
+"""Links, and directories of the user, where a command writes: nothing is lost by them."""
 
 import contextlib
 import os
 import pickle
 import stat
-import time
 
 import numpy as np
 import pytest
@@ -14,15 +13,22 @@ from data_prep.beam.worker import WorkDirectory
 from data_prep.blocks.sequences import Block, Record
 from spanbert_tf.data.manifest import RECORDS
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.outputs import OutputKind, make_unfinished
-from spanbert_tf.files.writing import whole_file, write_directory, write_text
+from spanbert_tf.files.output import Output, OutputKind, whole_file, write_text
 from spanbert_tf.training.run_directory import RunDirectory
 
 KIND = OutputKind("a kind", "marker")
 
 
-def write_marker(directory):
-    write_text(os.path.join(directory, "marker"), "new")
+def write_output(path):
+    with Output(path, KIND, overwrite=True).written() as directory:
+        write_text(os.path.join(directory, "marker"), "new")
+
+
+def left_by_a_kill(path, *names):
+    """The directory in which a killed command wrote an output, with these directories in it."""
+    output = Output(path)
+    output.create(*names)
+    return output.aside
 
 
 def contents(directory):
@@ -46,48 +52,46 @@ def umask(mask):
 
 
 def test_a_file_is_not_written_through_a_link(tmp_path):
-    """Of the names that a file had until it was finished, and of its own."""
     (tmp_path / "precious").write_text("precious")
-    for name in ("answers.json.incomplete", "answers.json"):
-        (tmp_path / name).symlink_to("precious")
+    (tmp_path / "answers.json").symlink_to("precious")
     write_text(str(tmp_path / "answers.json"), "answers")
-    assert contents(tmp_path) == {
-        "precious": "precious",
-        "answers.json": "answers",
-        "answers.json.incomplete": "precious",
-    }
+    assert contents(tmp_path) == {"precious": "precious", "answers.json": "answers"}
 
 
-def test_two_writers_of_a_file_do_not_share_a_name(tmp_path):
-    path = str(tmp_path / "file")
-    with whole_file(path) as first, whole_file(path) as second:
-        first.write(b"first")
-        second.write(b"second")
-    assert contents(tmp_path) == {"file": "first"}
-
-
-def test_a_link_that_is_put_in_place_of_an_unfinished_file_is_not_written_through(tmp_path):
-    """It was: the new file's name was opened once more."""
+@pytest.mark.parametrize("is_link", [False, True])
+def test_what_has_the_name_of_an_unfinished_file_is_left_alone(is_link, tmp_path):
     (tmp_path / "precious").write_text("precious")
-    with whole_file(tmp_path / "file") as file:
-        [unfinished] = tmp_path.glob("file.*")
-        unfinished.unlink()
-        unfinished.symlink_to("precious")
+    name = "answers.json.incomplete"
+    if is_link:
+        (tmp_path / name).symlink_to("precious")
+    else:
+        (tmp_path / name).write_text("precious")
+    with pytest.raises(BadInputError, match=f"{name}: exists already, and is no directory"):
+        write_text(str(tmp_path / "answers.json"), "answers")
+    assert contents(tmp_path) == {"precious": "precious", name: "precious"}
+
+
+def test_a_file_is_as_before_until_it_is_whole(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("earlier")
+    with pytest.raises(KeyError), whole_file(path) as file:
+        file.write(b"half")
+        raise KeyError
+    assert contents(tmp_path) == {"file": "earlier"}
+    with whole_file(path) as file:
         file.write(b"new")
-    assert (tmp_path / "precious").read_text() == "precious"
+        file.flush()
+        assert path.read_text() == "earlier"
+    assert contents(tmp_path) == {"file": "new"}
 
 
-def test_what_a_kill_left_is_removed_later_if_it_is_ours(tmp_path):
-    left = "metrics.jsonl.0123456789abcdef.incomplete"
-    names = [left, "metrics.jsonl.incomplete", "mine.incomplete", "a.0123.incomplete"]
-    for name in names:
-        (tmp_path / name).write_text(name)
-    write_text(str(tmp_path / "file"), "x")
-    assert len(contents(tmp_path)) == len(names) + 1  # that of a moment ago may be being written
-    for name in names:
-        os.utime(tmp_path / name, (0, time.time() - 4_000))
-    write_text(str(tmp_path / "file"), "x")
-    assert sorted(contents(tmp_path)) == sorted({*names, "file"} - {left})
+def test_what_a_kill_left_of_a_file_is_removed_when_it_is_written_again(tmp_path):
+    left = left_by_a_kill(tmp_path / "file")
+    with open(os.path.join(left, "output"), "w") as file:
+        file.write("half")
+    write_text(tmp_path / "file", "whole")
+    assert os.listdir(tmp_path) == ["file"]
+    assert contents(tmp_path) == {"file": "whole"}
 
 
 @pytest.mark.parametrize(
@@ -96,23 +100,12 @@ def test_what_a_kill_left_is_removed_later_if_it_is_ours(tmp_path):
 def test_outputs_have_the_modes_of_the_umask(mask, of_file, of_directory, tmp_path):
     with umask(mask):
         write_text(str(tmp_path / "file"), "x")
-        write_directory(str(tmp_path / "output"), write_marker, KIND)
+        write_output(tmp_path / "output")
     modes = {
         path: stat.S_IMODE((tmp_path / path).stat().st_mode)
         for path in ("file", "output", "output/marker")
     }
     assert modes == {"file": of_file, "output": of_directory, "output/marker": of_file}
-
-
-def test_nobody_else_can_enter_what_is_unfinished(tmp_path):
-    def write(directory):
-        above = os.stat(os.path.dirname(directory))
-        assert stat.S_IMODE(above.st_mode) == 0o700
-        write_marker(directory)
-
-    with umask(0):
-        write_directory(str(tmp_path / "output"), write, KIND)
-    assert contents(tmp_path) == {"output/marker": "new"}
 
 
 def directory_of_the_users(path):
@@ -128,9 +121,7 @@ def link_to_a_directory(path):
 def marked_link(path):
     """A directory with our mark, in which a link leads to the user's."""
     link_to_a_directory(path.parent / "link")
-    os.rename(
-        make_unfinished(str(path.parent / "other"), "output"), path.parent / "elsewhere" / "x"
-    )
+    os.rename(left_by_a_kill(str(path.parent / "other"), "output"), path.parent / "elsewhere" / "x")
     path.symlink_to("elsewhere/x")
 
 
@@ -147,30 +138,18 @@ def test_directories_of_these_names_are_left_alone(of_beam, name, lies_there, tm
         if of_beam:
             WorkDirectory(output, RECORDS).create()
         else:
-            write_directory(output, write_marker, KIND, overwrite=True)
+            write_output(output)
     assert before.items() <= contents(tmp_path).items()
     assert os.path.lexists(tmp_path / name)
     assert not (tmp_path / "output" / "mine").exists()
 
 
-def test_another_users_directory_is_not_taken_over(tmp_path, monkeypatch):
-    """Even with the mark; what is in it may be changed at any time."""
-    output = str(tmp_path / "output")
-    left = make_unfinished(output, "results")
-    (tmp_path / "output.incomplete" / "results" / "file-0").write_text("{}")
-    user = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    with pytest.raises(BadInputError, match="no directory that a command of yours left"):
-        WorkDirectory(output, RECORDS).create()
-    assert os.path.exists(os.path.join(left, "results", "file-0"))
-
-
 def test_what_our_own_killed_command_left_is_removed(tmp_path):
     output = str(tmp_path / "output")
-    left = make_unfinished(output, "output", "spill")
+    left = left_by_a_kill(output, "output", "spill")
     (tmp_path / "precious").write_text("precious")
     os.symlink(tmp_path / "precious", os.path.join(left, "output", "marker"))
-    write_directory(output, write_marker, KIND)
+    write_output(output)
     assert contents(tmp_path) == {"output/marker": "new", "precious": "precious"}
 
 
@@ -262,28 +241,10 @@ def test_a_run_may_be_named_by_a_link(tmp_path):
     RunDirectory(str(tmp_path / "link")).check_content()
 
 
-def test_a_part_of_a_run_is_not_written_through_a_link(tmp_path):
-    """Should it appear while the run goes on."""
-    directory_of_the_users(tmp_path / "elsewhere")
-    (tmp_path / "preset").symlink_to("elsewhere")
-
-    with pytest.raises(BadInputError, match="preset: is a link"):
-        write_directory(str(tmp_path / "preset"), write_marker, KIND, of_run=True)
-    (tmp_path / "preset").unlink()
-
-    def write(directory):
-        write_marker(directory)
-        (tmp_path / "preset").symlink_to("elsewhere")
-
-    with pytest.raises(BadInputError, match="preset: is a link"):
-        write_directory(str(tmp_path / "preset"), write, KIND, of_run=True)
-    assert contents(tmp_path / "elsewhere") == {"mine": "mine"}
-
-
 @pytest.mark.parametrize("name", ["preset", "checkpoints/checkpoint.json"])
 def test_a_run_that_was_killed_while_it_wrote_goes_on(name, tmp_path):
     run = run_directory(tmp_path)
     (run / "checkpoints").mkdir()
-    make_unfinished(str(run / name), "output")
+    left_by_a_kill(str(run / name), "output")
     (run / f"{name}.0123456789abcdef.incomplete").write_text("half")
     RunDirectory(str(run)).check_content()

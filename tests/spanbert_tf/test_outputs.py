@@ -9,15 +9,8 @@ import pytest
 
 from spanbert_tf.cli import main
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.locks import writing
-from spanbert_tf.files.outputs import (
-    EARLIER,
-    OutputKind,
-    check_output,
-    check_output_file,
-    make_unfinished,
-)
-from spanbert_tf.files.writing import write_directory
+from spanbert_tf.files.lock import output_lock
+from spanbert_tf.files.output import FileKind, Output, OutputKind
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertMaskedLM,
@@ -183,11 +176,17 @@ def write_marker(directory):
         file.write("new")
 
 
+def write_output(path, write):
+    """Replaces a directory by what `write` makes of an empty one."""
+    with Output(path, KIND, overwrite=True).written() as directory:
+        write(directory)
+
+
 def test_a_link_to_a_directory_stays_a_link(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     for _ in range(2):
-        write_directory(tmp_path / "link", write_marker, KIND, overwrite=True)
+        write_output(tmp_path / "link", write_marker)
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real" / "marker").read_text() == "new"
     assert sorted(os.listdir(tmp_path)) == ["link", "real"]
@@ -195,14 +194,15 @@ def test_a_link_to_a_directory_stays_a_link(tmp_path):
 
 def test_a_kill_between_the_renames_loses_nothing(tmp_path):
     """The earlier output lies aside then, and is put back before anything else."""
-    earlier = pathlib.Path(make_unfinished(tmp_path / "output", EARLIER)) / EARLIER
-    (earlier / "marker").write_text("earlier")
+    output = Output(tmp_path / "output", KIND)
+    output.create("earlier")
+    pathlib.Path(output.aside, "earlier", "marker").write_text("earlier")
 
     def fail(directory):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(Exception, match="No space left"):
-        write_directory(str(tmp_path / "output"), fail, KIND, overwrite=True)
+        write_output(tmp_path / "output", fail)
     assert contents(tmp_path) == {str(tmp_path / "output" / "marker"): b"earlier"}
 
 
@@ -215,14 +215,14 @@ def test_a_directory_that_fills_during_the_work_is_left_alone(tmp_path):
         (output / "mine").write_text("mine")
 
     with pytest.raises(Exception, match="holds other things"):
-        write_directory(str(output), write, KIND, overwrite=True)
+        write_output(output, write)
     assert contents(output) == {str(output / "mine"): b"mine"}
 
 
 def test_an_output_below_a_file_is_refused_before_the_work(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(Exception, match="file is no directory"):
-        check_output(tmp_path / "file" / "a" / "b", KIND)
+        Output(tmp_path / "file" / "a" / "b", KIND).check()
 
 
 def test_a_mount_point_is_refused_before_the_work(tmp_path):
@@ -233,14 +233,14 @@ def test_a_mount_point_is_refused_before_the_work(tmp_path):
     (tmp_path / "link").symlink_to(mount)
     for output in (mount, str(tmp_path / "link")):
         with pytest.raises(BadInputError, match=f"{output}: is a mount point.*{output}/output"):
-            check_output(output, KIND, overwrite=True)
+            Output(output, KIND, overwrite=True).check()
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_file_that_is_a_link_to_nothing_is_refused(overwrite, tmp_path):
     (tmp_path / "link").symlink_to("gone")
     with pytest.raises(BadInputError, match=r"link: is a link to nothing \(gone\)"):
-        check_output_file(tmp_path / "link", KIND, os.path.getsize, overwrite=overwrite)
+        Output(tmp_path / "link", FileKind("a file", os.path.isfile), overwrite=overwrite).check()
     assert os.readlink(tmp_path / "link") == "gone"
 
 
@@ -260,6 +260,6 @@ def test_a_run_is_not_made_where_a_link_leads_to_nothing(tmp_path):
     """A disk that is not mounted: the run would fill what lies below its mount point."""
     (tmp_path / "runs").symlink_to("disk/runs")
     said = r"runs: is a link to nothing \(disk/runs\); remove it or name another output"
-    with pytest.raises(BadInputError, match=said), writing(tmp_path / "runs", "a", inside=True):
+    with pytest.raises(BadInputError, match=said), output_lock(tmp_path / "runs", "a", inside=True):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]

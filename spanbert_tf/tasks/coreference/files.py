@@ -19,8 +19,8 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.contents import each_once, files_inside, is_inside, refuse_links
+from spanbert_tf.files.output import write_text
 from spanbert_tf.files.text_files import parse_json, read_text_file
-from spanbert_tf.files.writing import write_text
 from spanbert_tf.tasks.coreference.conll import (
     MOST_DIGITS,
     Document,

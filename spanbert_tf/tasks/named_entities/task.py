@@ -10,8 +10,8 @@ from rich.text import Text
 
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.files.output import write_text
 from spanbert_tf.files.text_files import write_json_lines
-from spanbert_tf.files.writing import write_text
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertTokenClassifier,

@@ -14,7 +14,7 @@ from rich.text import Text
 from spanbert_tf.data.batches import PackedRows
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import MismatchError
-from spanbert_tf.files.writing import write_text
+from spanbert_tf.files.output import write_text
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertQuestionAnswerer,

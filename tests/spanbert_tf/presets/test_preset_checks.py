@@ -14,8 +14,7 @@ from keras.src.backend import random
 
 from spanbert_tf.config.continuing import shape_values
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.files.outputs import OutputKind
-from spanbert_tf.files.writing import write_directory
+from spanbert_tf.files.output import Output, OutputKind
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertMaskedLM,
@@ -285,14 +284,14 @@ def test_failure_leaves_the_earlier_directory(tmp_path):
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "old").touch()
 
-    def fail(directory):
+    target = Output(tmp_path / "target", OutputKind("a target", "old"), overwrite=True)
+    with (
+        pytest.raises(BadInputError, match=r"target: cannot be written \(No space left"),
+        target.written() as directory,
+    ):
         with open(os.path.join(directory, "new"), "w"):
             pass
         raise OSError(28, "No space left on device")
-
-    with pytest.raises(BadInputError, match=r"target: cannot be written \(No space left"):
-        kind = OutputKind("a target", "old")
-        write_directory(str(tmp_path / "target"), fail, kind, overwrite=True)
     assert [path.name for path in tmp_path.rglob("*")] == ["target", "old"]
 
 

@@ -193,7 +193,7 @@ def test_two_processes_train_what_two_devices_do(command, tmp_path):
 
 BROKEN = """
 import os, sys
-from spanbert_tf import supervision
+from spanbert_tf import process
 from spanbert_tf.cli import main
 from spanbert_tf.pretraining.job import PretrainingJob
 
@@ -201,7 +201,7 @@ def build(*arguments):
     raise KeyError("a fault of the program")
 
 PretrainingJob.build = build
-os.environ[supervision._SUPERVISED] = str(os.open(os.devnull, os.O_WRONLY))  # watched by nobody
+os.environ[process._SUPERVISED] = str(os.open(os.devnull, os.O_WRONLY))  # watched by nobody
 main(sys.argv[1:])
 """
 
@@ -228,8 +228,8 @@ def test_one_device_of_mirrored_computes_what_one_device_does(command, tmp_path)
 
 JOINED = """
 import os, signal, time
-from spanbert_tf.signals import second_signal_ends
-from spanbert_tf.training.workers import join_processes
+from spanbert_tf.process import second_signal_ends
+from spanbert_tf.training.devices.jax import join_processes
 
 with second_signal_ends():
     join_processes()

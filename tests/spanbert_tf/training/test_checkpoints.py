@@ -14,9 +14,10 @@ from safetensors.numpy import load_file, save_file
 
 import spanbert_tf.training
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.output import Output
 from spanbert_tf.training import checkpoint_files
-from spanbert_tf.training import checkpoints as checkpoints_module
 from spanbert_tf.training.checkpoints import Best, Checkpoints
+from spanbert_tf.training.devices import backend
 
 LOSS = Best("loss", "min")
 FEATURES = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
@@ -192,7 +193,10 @@ def test_no_number_is_never_the_best():
 
 def test_leftovers_of_a_killed_process_are_no_checkpoints(tmp_path):
     model = _saved(tmp_path, [2])
-    os.rename(tmp_path / "step-00000002", tmp_path / "step-00000004.unfinished")
+    written = Output(tmp_path / "step-00000004")
+    written.create()
+    shutil.copytree(tmp_path / "step-00000002", written.new)
+    os.rename(tmp_path / "step-00000002", tmp_path / "step-00000002.deleted")
     checkpoints = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=3)
     assert checkpoints.steps() == []
     assert os.listdir(tmp_path) == []
@@ -305,7 +309,7 @@ def test_what_is_saved_is_what_the_step_had_reached(jit_compile, tmp_path):
 def test_saving_copies_nothing_on_a_processor(is_mirrored, two_devices, tmp_path):
     with two_devices.scope() if is_mirrored else contextlib.nullcontext():
         model = _make_model()
-    first, second = (checkpoints_module._snapshot(model.weights[0]) for _ in range(2))
+    first, second = (backend.read_value(model.weights[0]) for _ in range(2))
     assert np.shares_memory(first, second)
     np.testing.assert_array_equal(first, model.weights[0].numpy())
 
@@ -347,7 +351,7 @@ def test_oldest_goes_first_where_there_is_no_room(tmp_path, monkeypatch):
     checkpoints = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=2)
     checkpoints.save(4)
     checkpoints.wait()
-    assert sorted(seen[0]) == ["step-00000003", "step-00000004.unfinished"]
+    assert sorted(seen[0]) == ["step-00000003", "step-00000004.incomplete"]
 
 
 @pytest.mark.slow

@@ -6,8 +6,8 @@ import tensorflow as tf
 from spanbert_tf.config import load_config
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.pretraining.job import run_pretraining
-from spanbert_tf.training import devices
-from spanbert_tf.training.devices import decide_precision
+from spanbert_tf.training.devices import tensorflow as tensorflow_devices
+from spanbert_tf.training.precision import choose_precision, decide_precision
 
 WIDE = 768
 # Of lines of `flags` in /proc/cpuinfo, those that matter: Sapphire Rapids, Cooper Lake and Zen 4,
@@ -24,7 +24,7 @@ def on_processor(tmp_path, monkeypatch):
     for name in ("TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA"):
         monkeypatch.delenv(name, raising=False)
     path = tmp_path / "cpuinfo"
-    monkeypatch.setattr(devices, "CPU_INFO", str(path))
+    monkeypatch.setattr(tensorflow_devices, "CPU_INFO", str(path))
 
     def describe(flags):
         core = f"vendor_id\t: Some\nmodel name\t: amx_bf16 avx512_bf16\nflags\t\t: fpu {flags}\n\n"
@@ -48,9 +48,9 @@ def on_processor(tmp_path, monkeypatch):
 )
 def test_processors(flags, width, of_several_machines, expected, on_processor):
     on_processor(flags)
-    found = devices.choose_precision("auto", width, of_several_machines=of_several_machines)
+    found = choose_precision("auto", width, of_several_machines=of_several_machines)
     assert found == expected
-    assert devices.choose_precision("mixed_float16", width) == "mixed_float16"
+    assert choose_precision("mixed_float16", width) == "mixed_float16"
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ def test_instructions_that_tensorflow_does_not_use_do_not_count(
 ):
     on_processor(AMX)
     monkeypatch.setenv(variable, value)
-    assert devices.choose_precision("auto", WIDE) == expected
+    assert choose_precision("auto", WIDE) == expected
 
 
 def test_a_system_that_does_not_describe_its_processor_has_float32(on_processor):
-    assert devices.choose_precision("auto", WIDE) == "float32"  # no such file
+    assert choose_precision("auto", WIDE) == "float32"  # no such file
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_oldest_gpu_decides(capabilities, expected, on_processor, monkeypatch):
         tf.config, "list_physical_devices", lambda kind: numbers if kind == "GPU" else []
     )
     monkeypatch.setattr(tf.config.experimental, "get_device_details", details.__getitem__)
-    assert devices.choose_precision("auto", 32) == expected
+    assert choose_precision("auto", 32) == expected
 
 
 def test_several_workers_keep_float32_on_processors(on_processor):

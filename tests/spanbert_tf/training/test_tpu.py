@@ -11,7 +11,7 @@ from spanbert_tf.config import load_config
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.model import compiled_pretrainer
-from spanbert_tf.training.tpu import join_tpu
+from spanbert_tf.training.devices.tpu import join_tpu
 
 
 class HttpError(Exception):

@@ -18,7 +18,7 @@ import spanbert_tf.training
 from spanbert_tf.config.finetuning import FinetuningConfig, FinetuningTrainingConfig
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models.train_step import TrainStep
-from spanbert_tf.signals import StopSignals
+from spanbert_tf.process import StopSignals
 from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import Evaluated, Job

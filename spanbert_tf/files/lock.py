@@ -1,0 +1,278 @@
+"""One writer for each output: a second command is refused with the name of the first.
+
+A lock is a small file beside an output, or in a directory in which files change. The kernel holds
+it for a process (`filelock`) and frees it when the process ends, however it ends. A killed process
+leaves a file that nothing holds, which the next command takes over. The text of the file names the
+holder for messages; nothing else depends on it. Commands that read need no lock: they see whole
+files without.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import errno
+import functools
+import hashlib
+import inspect
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import filelock
+
+from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.paths import (
+    LOCK,
+    check_mounted,
+    check_no_dangling_link,
+    check_not_special,
+    without_slash,
+)
+from spanbert_tf.process import register_cleanup
+
+_Function = TypeVar("_Function", bound=Callable)
+_TRIES, _SECONDS_BETWEEN = 6, 0.05  # while a lock or its directory appears or disappears
+_MAX_BYTES = 4096  # of a lock's text that are read
+_MAX_SHOWN = 300  # characters of a holder
+_MAX_NAME = 150  # bytes, of the 255 that a file name may have
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Held:
+    """A lock that a thread of this process holds.
+
+    Attributes:
+        path: path of the lock's file.
+        file: device and inode of that file; somebody may have put another one in its place.
+        directories: directories that were made for the lock, innermost first.
+        lock: what the kernel holds.
+        thread: the thread that holds it.
+        process: the process that holds it; a forked child does not.
+    """
+
+    path: str
+    file: tuple[int, int]
+    directories: list[str]
+    lock: filelock.BaseFileLock
+    thread: int = dataclasses.field(default_factory=threading.get_ident)
+    process: int = dataclasses.field(default_factory=os.getpid)
+
+    def remove_files(self) -> None:
+        """Removes the lock's file, and the directories in which nothing was written."""
+        with contextlib.suppress(OSError):  # it may be gone, with its directory
+            if _identity(self.path) == self.file:
+                os.remove(self.path)
+        _remove_empty(self.directories)
+
+
+_held: dict[str, _Held] = {}  # path → the lock that this process holds
+
+
+@contextlib.contextmanager
+def output_lock(output: str | os.PathLike, command: str, *, inside: bool = False) -> Iterator[None]:
+    """Keeps other commands and threads from writing to an output while the context lasts.
+
+    A thread that holds the lock already may take it again.
+
+    Args:
+        output: file or directory, which need not exist.
+        command: what writes, for others' messages.
+        inside: the output is a directory in which files change, such as a run's. It is made, and
+            the lock lies in it, since containers may mount it at several places. Other outputs
+            appear whole, in place of what lies there, and their lock lies beside them.
+
+    Raises:
+        BadInputError: another command or thread holds it, or nothing can be written there.
+    """
+    output = without_slash(output)
+    _check_place(output, inside=inside)
+    path = _lock_path(output, inside=inside)
+    if path in _held and _held[path].thread == threading.get_ident():
+        yield
+        return
+    directories = _missing_directories(os.path.dirname(path))
+    try:
+        lock = _take(output, path, command)
+        held = _Held(path, _identity(path), directories, lock)
+    except OSError as error:
+        _remove_empty(directories)
+        raise BadInputError(
+            f"{output}: cannot be written ({reason(error)}); free some space or name another output"
+        ) from error
+    except BadInputError:
+        _remove_empty(directories)
+        raise
+    _held[path] = held
+    try:
+        yield
+    finally:
+        if held.process == os.getpid():
+            # In this order: whoever has opened the file sees, once it is free, that it has no name.
+            held.remove_files()
+            lock.release()
+            del _held[path]
+
+
+def locks_output(*, inside: bool = False) -> Callable[[_Function], _Function]:
+    """Decorates a function that has an argument `output`, which it locks by `output_lock`."""
+    return locks(lambda given, name: output_lock(given["output"], name, inside=inside))
+
+
+def locks(
+    lock: Callable[[Mapping[str, Any], str], contextlib.AbstractContextManager],
+) -> Callable[[_Function], _Function]:
+    """Decorates a function that runs in the context `lock(arguments, "name()")`."""
+
+    def decorate(function: _Function) -> _Function:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def locked(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            with lock(given, f"{function.__name__}()"):
+                return function(*args, **kwargs)
+
+        return locked
+
+    return decorate
+
+
+@register_cleanup
+def _remove_all_files() -> None:
+    """Removes the files of all locks of a process that ends now, without unwinding its stack."""
+    for held in list(_held.values()):
+        held.remove_files()
+
+
+def _check_place(output: str, *, inside: bool) -> None:
+    """Refuses a place in which no lock can be, before a directory is made for it."""
+    check_mounted(output)
+    check_not_special(output)
+    if inside:
+        check_no_dangling_link(output)
+        if os.path.isfile(output):
+            raise BadInputError(f"{output}: is a file; name a directory")
+
+
+def _lock_path(output: str, *, inside: bool) -> str:
+    """One path for all spellings of an output; for a link, that of what it leads to."""
+    path = os.path.realpath(output)
+    if inside:
+        return os.path.join(path, LOCK)
+    parent, name = os.path.split(path)
+    if len(os.fsencode(name)) > _MAX_NAME:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()
+    return os.path.join(parent, f".{name}{LOCK}")
+
+
+def _take(output: str, path: str, command: str) -> filelock.BaseFileLock:
+    """Makes the lock's directory and takes the lock, or names its holder in a `BadInputError`."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            return _acquire(path, _text(command))
+        except FileNotFoundError:  # another command has just removed the directory
+            if not tries_left:
+                raise
+        except filelock.Timeout as error:
+            holder = _holder(path)
+            if holder or not tries_left:
+                raise BadInputError(
+                    f"{output}: is being written by {holder or 'another command'}; wait until "
+                    "it has ended, or name another output"
+                ) from error
+        time.sleep(_SECONDS_BETWEEN)
+    raise AssertionError("the last try returns or raises")
+
+
+def _acquire(path: str, text: bytes) -> filelock.BaseFileLock:
+    """Takes the lock of a file and writes a text into it.
+
+    Raises:
+        Timeout: another process or thread holds it.
+        BadInputError: what has the name is no lock; or the file system has no locks, and the file
+            lies there already.
+        OSError: the file cannot be made.
+    """
+    if os.path.islink(path):
+        raise BadInputError(f"{path}: is a link and no lock; remove it")
+    if os.path.lexists(path) and not os.path.isfile(path):
+        raise BadInputError(f"{path}: is no file that a command made as its lock; remove it")
+
+    def write(descriptor: int) -> None:
+        # On a full disk the lock is held without its text; the command says what it cannot write.
+        with contextlib.suppress(OSError):
+            os.truncate(descriptor, 0)
+            os.pwrite(descriptor, text, 0)
+
+    try:
+        lock = filelock.FileLock(path, mode=0o644, thread_local=False, on_acquired=write)
+        lock.acquire(timeout=0)
+        return lock
+    except PermissionError as error:
+        if not os.path.exists(path):
+            raise
+        raise BadInputError(f"{path}: is another user's lock, left or held; remove it") from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return _acquire_by_existence(path)
+
+
+def _acquire_by_existence(path: str) -> filelock.BaseFileLock:
+    """Takes a lock where the file system has none: the file itself is the lock."""
+    lock = filelock.SoftFileLock(path, thread_local=False)
+    try:
+        if not os.path.getsize(path):  # just made by `_acquire`; files of other commands have text
+            os.remove(path)
+        lock.acquire(timeout=0)
+        return lock
+    except filelock.Timeout:
+        raise BadInputError(
+            f"{path}: another command writes, or was killed, and this file system has no locks "
+            "that would tell; remove this file if no command runs"
+        ) from None
+
+
+def _text(command: str) -> bytes:
+    """What a lock says of its holder, this process."""
+    since = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
+    holder = {"command": command, "process": os.getpid(), "host": socket.gethostname()}
+    return json.dumps({**holder, "since": since}).encode()
+
+
+def _holder(path: str) -> str:
+    """The holder of a lock as a message names it; empty where the file does not say."""
+    try:
+        with open(path, "rb") as file:
+            holder = json.loads(file.read(_MAX_BYTES))
+        text = "{command} (process {process} on {host}, since {since}".format(**holder)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return ""
+    shown = "".join(one if one.isprintable() else "?" for one in text[:_MAX_SHOWN])
+    return f"{shown}; its lock is {path})"
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = os.lstat(path)
+    return found.st_dev, found.st_ino
+
+
+def _missing_directories(directory: str) -> list[str]:
+    """A directory and those above it that do not exist, innermost first."""
+    missing = []
+    while not os.path.isdir(directory):
+        missing.append(directory)
+        directory = os.path.dirname(directory)
+    return missing
+
+
+def _remove_empty(directories: list[str]) -> None:
+    with contextlib.suppress(OSError):
+        for directory in directories:
+            os.rmdir(directory)

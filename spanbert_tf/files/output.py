@@ -1,0 +1,337 @@
+"""Outputs of commands: checked before the work, written aside, and published whole or not at all.
+
+While `OUT` is written, everything that belongs to it lies in the directory `OUT.incomplete`. A mark
+in that directory tells it from a directory of the user, which is left alone. After a kill, the next
+command that writes `OUT` removes `OUT.incomplete`.
+"""
+
+import contextlib
+import dataclasses
+import fnmatch
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.lock import output_lock
+from spanbert_tf.files.paths import (
+    UNFINISHED,
+    check_no_dangling_link,
+    check_not_special,
+    check_writable,
+    without_slash,
+)
+
+_MARK = "unfinished-output-of-spanbert_tf"
+# Inside of `OUT.incomplete`: the new output, and the earlier one between the two renames.
+NEW, _EARLIER = "output", "earlier"
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputKind:
+    """Recognizes an earlier output directory that may be replaced.
+
+    Attributes:
+        name: for messages: `"predictions"`.
+        marker: a file that every output of the kind has.
+        contents: patterns of the other files in such a directory, for `fnmatch`, one pattern for
+            each part of a path. A directory with any other file also serves another purpose.
+    """
+
+    name: str
+    marker: str
+    contents: tuple[str, ...] = ()
+
+    def describes(self, path: str) -> bool:
+        """Whether a directory holds an output of this kind and nothing else."""
+        names = _files_below(path)
+        patterns = (self.marker, *self.contents)
+        return self.marker in names and all(
+            any(_fits(name, pattern) for pattern in patterns) for name in names
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class FileKind:
+    """Recognizes an earlier output file that may be replaced.
+
+    Attributes:
+        name: for messages: `"a vocabulary"`.
+        describes: whether the file at a path is an output of this kind.
+    """
+
+    name: str
+    describes: Callable[[str], bool]
+
+
+class Output:
+    """A file or directory that is written aside and gets its name when it is complete.
+
+    A link to a directory stays a link: the directory that it leads to is replaced. A link to a file
+    is replaced by the new file.
+
+    Args:
+        path: path of the output, as the user wrote it.
+        kind: what may lie there already. `None`: a part of a run or of another output, which
+            replaces whatever lies there.
+        overwrite: whether an earlier output of that kind may be replaced.
+
+    Attributes:
+        path: the path without slashes at its end.
+        aside: the directory in which the output is written.
+        new: path of the unfinished output in that directory.
+
+    Example:
+    ```python
+    output = Output("answers", OutputKind("predictions", "answers.json"))
+    output.check()
+    ...  # hours of work
+    with output.written() as directory:
+        save_answers(directory)
+    ```
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        kind: OutputKind | FileKind | None = None,
+        *,
+        overwrite: bool = False,
+    ) -> None:
+        self.path = without_slash(path)
+        self._kind = kind
+        self._overwrite = overwrite
+        self._target = self.path if os.path.isfile(self.path) else os.path.realpath(self.path)
+        self.aside = f"{self._target}{UNFINISHED}"
+        self.new = os.path.join(self.aside, NEW)
+
+    def check(self) -> str:
+        """Checks that the output is new, empty, or an earlier one that may be replaced.
+
+        Returns:
+            `self.path`.
+
+        Raises:
+            BadInputError: something else lies there, or an earlier output without `overwrite`; or
+                nothing can be written or renamed there.
+        """
+        self._restore_earlier()
+        check_not_special(self.path)
+        check_no_dangling_link(self.path)
+        if not os.path.lexists(self.path):
+            check_writable(self.path)
+            return self.path
+        if isinstance(self._kind, FileKind):
+            if os.path.isdir(self.path):
+                raise BadInputError(f"{self.path}: is a directory; name a file")
+        else:
+            _check_can_be_moved(self.path)
+            if os.path.isdir(self.path) and not os.listdir(self.path):
+                return self.path
+        if not self._kind.describes(self.path):
+            raise BadInputError(
+                f"{self.path}: exists already and holds other things than {self._kind.name}; name "
+                "another output"
+            )
+        if not self._overwrite:
+            raise BadInputError(
+                f"{self.path}: exists already and holds {self._kind.name}; name another output, "
+                "or give --overwrite"
+            )
+        return self.path
+
+    @contextlib.contextmanager
+    def written(self) -> Iterator[str]:
+        """Yields an empty directory to fill, which becomes the output at the end.
+
+        After an error, what was there before is unchanged.
+
+        Raises:
+            BadInputError: the output cannot be written, see also `check`; or another command writes
+                it.
+        """
+        with output_lock(self.path, "a program"), self.named_errors():
+            self.check()
+            with self.unfinished():
+                os.mkdir(self.new)
+                yield self.new
+                self.publish()
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[BinaryIO]:
+        """Yields a new file to write to, which becomes the output at the end.
+
+        Raises:
+            BadInputError: it cannot be written; what was there before is unchanged.
+        """
+        with self.named_errors(), self.unfinished():
+            with open(self.new, "wb") as file:
+                yield file
+            self.publish()
+
+    @contextlib.contextmanager
+    def unfinished(self) -> Iterator[str]:
+        """Yields the directory `aside`, which is removed at the end; see `create`."""
+        try:
+            self.create()
+            yield self.aside
+        finally:
+            self.discard()
+
+    def create(self, *names: str) -> None:
+        """Makes the directory `aside`, in place of one that a killed command left.
+
+        Args:
+            *names: directories to make in it, beside `new`.
+
+        Raises:
+            BadInputError: something else has its name.
+            OSError: it cannot be made.
+        """
+        self.discard()
+        os.makedirs(os.path.dirname(self.aside) or os.curdir, exist_ok=True)
+        try:
+            os.mkdir(self.aside)
+        except FileExistsError:
+            raise BadInputError(
+                f"{self.aside}: exists already, and is no directory that a command left "
+                "unfinished; move it away, or name another output"
+            ) from None
+        for name in (_MARK, *names):
+            os.mkdir(os.path.join(self.aside, name))
+
+    def publish(self) -> None:
+        """Gives the finished output, which lies at `new`, its name.
+
+        Raises:
+            BadInputError: meanwhile something else has that name.
+            OSError: it cannot be renamed; what was there before is unchanged.
+        """
+        if self._kind is not None:
+            self.check()
+        if not os.path.isdir(self._target) or not os.listdir(self._target):
+            os.replace(self.new, self._target)
+            return
+        earlier = os.path.join(self.aside, _EARLIER)
+        os.rename(self._target, earlier)
+        try:
+            os.rename(self.new, self._target)
+        except OSError:
+            os.rename(earlier, self._target)
+            raise
+
+    def discard(self) -> None:
+        """Removes the directory `aside`, if it is there and has the mark."""
+        if self._is_marked():
+            self._restore_earlier()
+            shutil.rmtree(self.aside, ignore_errors=True)
+
+    def _is_marked(self) -> bool:
+        has_mark = os.path.isdir(os.path.join(self.aside, _MARK))
+        return has_mark and not os.path.islink(self.aside)
+
+    def _restore_earlier(self) -> None:
+        """Puts the earlier output back, if a kill came between the two renames of `publish`."""
+        earlier = os.path.join(self.aside, _EARLIER)
+        if self._is_marked() and os.path.isdir(earlier) and not os.path.lexists(self._target):
+            os.rename(earlier, self._target)
+
+    @contextlib.contextmanager
+    def named_errors(self) -> Iterator[None]:
+        """Raises a `BadInputError` that names the output in place of an `OSError`."""
+        try:
+            yield
+        except OSError as error:
+            raise BadInputError(
+                f"{self.path}: cannot be written ({reason(error)}); free some space or name "
+                "another output"
+            ) from error
+
+
+def _check_can_be_moved(directory: str) -> None:
+    """Raises `BadInputError` for a mount point and for the working directory."""
+    if os.path.ismount(os.path.realpath(directory)):
+        raise BadInputError(
+            f"{directory}: is a mount point, to which nothing can be renamed; name a directory "
+            f"below it, such as {os.path.join(directory, 'output')}"
+        )
+    with contextlib.suppress(OSError):  # the working directory may be gone
+        if os.path.samefile(directory, os.curdir):  # a renaming would take it away
+            raise BadInputError(f"{directory}: is the directory you are in; name another output")
+
+
+def _files_below(directory: str) -> list[str]:
+    """Files and links below a directory, relative to it."""
+    found = []
+    for parent, directories, files in os.walk(directory):
+        for name in (*files, *directories):
+            path = os.path.join(parent, name)
+            if os.path.islink(path) or not os.path.isdir(path):
+                found.append(os.path.relpath(path, directory))
+    return found
+
+
+def _fits(name: str, pattern: str) -> bool:
+    parts, patterns = name.split("/"), pattern.split("/")
+    return len(parts) == len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """Yields a new file to write to, a part of a run or of another output.
+
+    It gets its name at the end. After an error or a kill, the file at that name is unchanged.
+
+    Args:
+        path: path of the file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    output = Output(path)
+    with output.unfinished():
+        with open(output.new, "wb") as file:
+            yield file
+        output.publish()
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """Writes a text file, a part of a run or of another output, as `whole_file` does.
+
+    Args:
+        path: path of the file.
+        text: is written as UTF-8, with `?` for halves of surrogate pairs, which JSON may have.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with whole_file(path) as file:
+        _write(file, text)
+
+
+def write_output(path: str | os.PathLike, text: str) -> None:
+    """Writes a text file that a user named; its path was checked by `Output.check`.
+
+    Raises:
+        BadInputError: it cannot be written.
+    """
+    with Output(path).opened() as file:
+        _write(file, text)
+
+
+def _write(file: BinaryIO, text: str) -> None:
+    file.write(text.encode("utf-8", errors="replace"))
+    file.flush()
+    os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def os_errors() -> Iterator[None]:
+    """Raises an `OSError` in place of TensorFlow's own errors, for example for a full disk."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise OSError(error.message) from error

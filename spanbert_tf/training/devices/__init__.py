@@ -1,0 +1,161 @@
+"""Where a run computes: its devices, and the processes that share it.
+
+`backend` is the module of Keras' backend, `tensorflow` or `jax`; both have the same functions.
+"""
+
+import contextlib
+import math
+import os
+
+import keras
+import tensorflow as tf
+
+from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
+from spanbert_tf.errors import ConfigurationError, MismatchError
+from spanbert_tf.terminal import print_line
+from spanbert_tf.training.cluster import Cluster
+
+if keras.backend.backend() == "jax":
+    from spanbert_tf.training.devices import jax as backend
+else:
+    from spanbert_tf.training.devices import tensorflow as backend
+
+NVIDIA_CARD = "/dev/nvidia0"  # of the driver; a container that is given the card has it
+
+
+class Devices:
+    """The devices and processes of a run; make it before any other TensorFlow operation.
+
+    It also sets what holds for the whole process: the order of sums, determinism, and Keras' seed.
+
+    Args:
+        training: section of the configuration.
+        num_devices: as for `make_strategy`.
+
+    Attributes:
+        strategy: distribution strategy of the run; on JAX, where Keras shares the batches among
+            the devices of a `keras.distribution`, TensorFlow's default.
+        num_replicas: devices that share a batch.
+        are_several: whether several processes share the run.
+        are_tpu: whether TensorFlow trains on a TPU, which compiles a step for each shape.
+        is_chief: whether this process writes.
+
+    Raises:
+        ConfigurationError: as for `make_strategy`.
+    """
+
+    def __init__(
+        self, training: TrainingConfig | FinetuningTrainingConfig, num_devices: int | None = None
+    ) -> None:
+        self.strategy = make_strategy(training, num_devices)
+        self.num_replicas = _num_replicas(self.strategy)
+        self.are_several = training.strategy == "multi_worker"
+        self.are_tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
+        self.is_chief = not self.are_several or Cluster.from_environment().is_chief
+        backend.keep_order_of_sums()
+        if training.deterministic:
+            tf.config.experimental.enable_op_determinism()
+        keras.utils.set_random_seed(training.library_seed)
+
+    def scope(self) -> contextlib.AbstractContextManager:
+        """A context in which variables that are made belong to the run."""
+        return self.strategy.scope()
+
+    def for_workers(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """Global batches for several workers, each of which takes its own rows of every batch.
+
+        Cutting comes last, so every worker computes the whole batch: masking 256 rows takes 7 ms.
+
+        Args:
+            batches: the same in every worker.
+        """
+        return backend.take_own_rows(batches) if self.are_several else batches
+
+    def leave(self, model: keras.Model) -> None:
+        """Ends what several processes share: from now on each computes for itself."""
+        if self.are_several:
+            backend.leave_cluster(model)
+
+    def say(self, line: str) -> None:
+        """Prints a line, once for all workers."""
+        if self.is_chief:
+            print_line(line)
+
+    def describe(self, model: keras.Model, precision: str) -> str:
+        """What runs where in which precision, in a line."""
+        parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+        devices = f"{self.num_replicas} {backend.device_kind()}"
+        if self.num_replicas > 1:
+            devices += f" as {self.num_replicas} replicas"
+        return f"{parameters:,} trained parameters on {devices} in {precision}"
+
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` is true in any of the processes; all of them must ask."""
+        return self._sum(int(flag)) > 0 if self.are_several else flag
+
+    def agreed(self, value: int) -> int:
+        """The mean of a number over all processes, which is the same in each; all must ask."""
+        return self._sum(value) // self.num_replicas if self.are_several else value
+
+    def check_same_step(self, step: int, directory: str) -> None:
+        """Checks that all processes begin with the same step."""
+        if self.are_several and self._sum(step) != step * self.num_replicas:
+            raise MismatchError(
+                f"{directory}: this worker found step {step}, others another one; all workers need "
+                "the same --output on a file system that they share"
+            )
+
+    def _sum(self, value: int) -> int:
+        return backend.sum_over_replicas(self.strategy, value)
+
+
+def make_strategy(
+    training: TrainingConfig | FinetuningTrainingConfig, num_devices: int | None = None
+) -> tf.distribute.Strategy:
+    """The strategy that a configuration asks for; call it before any other TensorFlow operation.
+
+    Args:
+        training: section of the configuration.
+        num_devices: devices of this machine to use, all by default.
+
+    Raises:
+        ConfigurationError: the devices are not there, cannot share the batch equally, or other
+            processes of the run cannot be reached.
+    """
+    if training.strategy == "one_device" and (num_devices or 1) > 1:
+        raise ConfigurationError(
+            f"--devices {num_devices}: training.strategy is one_device; set "
+            "training.strategy=mirrored"
+        )
+    strategy = backend.make_strategy(training, num_devices)
+    num_replicas = _num_replicas(strategy)
+    parts = num_replicas * training.accumulation_steps
+    if training.batch_size % parts:
+        raise ConfigurationError(
+            f"training.batch_size: {training.batch_size} rows cannot be shared equally by "
+            f"{num_replicas} devices in {training.accumulation_steps} "
+            f"micro-batches each; change it to a multiple of {parts}, or training.strategy or "
+            "training.accumulation_steps"
+        )
+    return strategy
+
+
+def _num_replicas(strategy: tf.distribute.Strategy) -> int:
+    """How many devices share a batch."""
+    distribution = keras.distribution.distribution()
+    return distribution.device_mesh.devices.size if distribution else strategy.num_replicas_in_sync
+
+
+def unused_card(device_file: str) -> str | None:
+    """What to do where a card of this machine is not used; `None` where there is none, or it is."""
+    # Devices that a run was told not to see are no mistake.
+    if not os.path.exists(device_file) or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return None
+    if backend.device_kind() != "CPU":
+        return None
+    library = backend.LIBRARY
+    return (
+        f"{device_file}: there is a GPU that {library} does not list, so the processor computes; "
+        f"stop, `pip install -e '.[{backend.GPU_EXTRA}]'` for the libraries that it needs, and "
+        f"start again (where they are installed, `spanbert-tf --debug` shows what {library} lacks)"
+    )

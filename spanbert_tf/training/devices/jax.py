@@ -1,0 +1,192 @@
+"""Devices of JAX: Keras shares batches among them by a `keras.distribution`."""
+
+import contextlib
+import functools
+import os
+import re
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+import tensorflow as tf
+from jax.errors import JaxRuntimeError
+from jax.experimental import multihost_utils
+
+from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
+from spanbert_tf.errors import ConfigurationError, reason
+from spanbert_tf.layers.operations.jax import DETERMINISTIC
+from spanbert_tf.process import waiting_for_others
+from spanbert_tf.terminal import print_line
+from spanbert_tf.training.cluster import Cluster, hidden_lines, port_is_taken
+
+LIBRARY, GPU_EXTRA = "JAX", "jax_cuda"
+LOST_WORKER_ERRORS = (
+    JaxRuntimeError,
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
+_SECONDS_OF_SILENCE = 30  # until a process counts as lost
+# Seconds: the supervisor of this process has less patience; and the first process scores and
+# writes while the others have ended.
+_JOINING_LIMIT, _ENDING_LIMIT = 3_600, 86_400
+_OF_GLOO = re.compile(rb"\[Gloo\] Rank ")
+
+
+def make_strategy(
+    training: TrainingConfig | FinetuningTrainingConfig, num_devices: int | None
+) -> tf.distribute.Strategy:
+    """TensorFlow's default strategy: Keras shares each batch among JAX's devices.
+
+    See `spanbert_tf.training.devices`; all devices hold the same weights.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if training.deterministic and DETERMINISTIC not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {DETERMINISTIC}".strip()  # before JAX sees devices
+    name = training.strategy
+    if name == "tpu":
+        raise ConfigurationError(
+            "training.strategy: tpu is TensorFlow's; on JAX set mirrored for all devices of a "
+            "machine, of a TPU, too, or multi_worker for those of several"
+        )
+    keras.distribution.set_distribution(None)
+    if name == "one_device":
+        return tf.distribute.get_strategy()
+    with contextlib.suppress(RuntimeError):  # JAX runs already, on the devices that it has
+        jax.config.update("jax_num_cpu_devices", num_devices or 1)
+    if name == "multi_worker":
+        join_processes()
+    if (num_devices or 1) > jax.local_device_count():
+        raise ConfigurationError(f"--devices {num_devices}: JAX has {jax.local_device_count()}")
+    devices = keras.distribution.list_devices()
+    if name == "mirrored":
+        devices = devices[:num_devices]
+    if len(devices) > 1:  # one has faster random numbers without, and batches that wait for it
+        # The batches are cut already.
+        shared = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
+        keras.distribution.set_distribution(shared)
+    return tf.distribute.get_strategy()
+
+
+@functools.cache
+def join_processes() -> None:
+    """Joins the processes of a run, and waits until all are there; once a process.
+
+    Raises:
+        ConfigurationError: nothing says who shares the run, what TF_CONFIG says makes no sense, or
+            the first process's port is taken.
+    """
+    options = cluster_options(Cluster.from_environment())
+    print_line(
+        "training.strategy: JAX listens on ports of all networks; whoever reaches them can disturb "
+        "the run (docs/devices.md, Security)"
+    )
+    # JAX's preemption service would take SIGTERM from Python, until training takes it back.
+    jax.config.update("jax_enable_preemption_service", False)
+    try:
+        with waiting_for_others():
+            jax.distributed.initialize(
+                **options,
+                cluster_detection_method="deactivate",  # it would give a task of Slurm one card
+                initialization_timeout=_JOINING_LIMIT,
+                heartbeat_timeout_seconds=_SECONDS_OF_SILENCE,
+                shutdown_timeout_seconds=_ENDING_LIMIT,
+            )
+        with hidden_lines(1, _OF_GLOO):
+            multihost_utils.sync_global_devices("all have joined")
+    except (ValueError, RuntimeError) as error:
+        raise ConfigurationError(
+            f"training.strategy: JAX's processes do not reach each other ({reason(error)}); "
+            "look at their names and ports"
+        ) from error
+
+
+def cluster_options(cluster: Cluster) -> dict[str, Any]:
+    """What `jax.distributed.initialize` is told of a cluster.
+
+    Raises:
+        ConfigurationError: this is the first process, and its port is taken.
+    """
+    if cluster.is_chief:
+        try:
+            socket.create_server(("", int(cluster.port))).close()
+        except OSError as error:  # JAX would crash
+            raise port_is_taken(cluster.port) from error
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    cards = None  # all
+    if cluster.num_tasks_here is not None and seen:
+        numbers = range(len(seen.split(",")))
+        cards = list(numbers[cluster.own_devices(len(numbers))])
+    return {
+        "coordinator_address": cluster.addresses[0],
+        "num_processes": len(cluster.addresses),
+        "process_id": cluster.number,
+        "local_device_ids": cards,
+    }
+
+
+def keep_order_of_sums() -> None:
+    """XLA adds in the order that it compiled."""
+
+
+def take_own_rows(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Of global batches [B, …], this process's rows [B / processes, …]."""
+
+    def own_rows(values: tf.Tensor) -> tf.Tensor:
+        num_rows = tf.shape(values)[0] // jax.process_count()
+        first_row = jax.process_index() * num_rows
+        return values[first_row : first_row + num_rows]
+
+    def own_rows_of(*parts: Any) -> Any:
+        batch = parts if len(parts) > 1 else parts[0]
+        return tf.nest.map_structure(own_rows, batch)
+
+    return batches.map(own_rows_of)
+
+
+def leave_cluster(model: keras.Model) -> None:
+    """Ends what several processes share: from now on each computes for itself.
+
+    Variables on the devices of all processes take only what all compute together.
+    """
+    keras.distribution.set_distribution(None)
+    for variable in {id(one): one for one in _all_variables(model)}.values():
+        variable._layout = None
+        variable.assign(variable.value.addressable_data(0))
+
+
+def _all_variables(model: keras.Model) -> Iterator[keras.Variable]:
+    yield from model.variables
+    yield from model.optimizer.variables
+    yield from model.metrics_variables
+
+
+def sum_over_replicas(strategy: tf.distribute.Strategy, value: int) -> int:
+    """The sum of a number over all devices; all processes must ask."""
+    of_processes = multihost_utils.process_allgather(np.int32(value))
+    return int(of_processes.sum()) * (jax.device_count() // jax.process_count())
+
+
+def read_value(variable: keras.Variable) -> np.ndarray:
+    """A copy of the value that a variable has now: JAX may reuse what a step was given."""
+    return np.array(variable.value)
+
+
+def device_kind() -> str:
+    """What computes: `CPU`, `GPU` or `TPU`."""
+    return jax.default_backend().upper()
+
+
+def compute_capability() -> tuple[int, int]:
+    """That of the oldest GPU; a GPU that says nothing about itself has (0, 0)."""
+    found = [getattr(device, "compute_capability", "0.0") for device in jax.local_devices()]
+    return min(tuple(map(int, one.split("."))) for one in found)
+
+
+def multiplies_bfloat16() -> bool:
+    """JAX computes no faster in bfloat16 on a processor."""
+    return False
