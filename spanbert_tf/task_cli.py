@@ -37,23 +37,22 @@ precision_option = click.option(
 @click.option(
     "--keep-checkpoints", is_flag=True, help="Finished runs of a grid keep them; else the presets."
 )
-@click.option("--devices", type=click.IntRange(min=1), help="Devices of this machine. [all]")
+@click.option(
+    "--devices", "num_devices", type=click.IntRange(min=1), help="Devices of this machine. [all]"
+)
 @backend_changed_option
 @set_option
 def finetune(
     config: str,
+    overrides: Sequence[str],
     preset: str,
-    data: str,
-    validation_data: str | None,
-    output: str,
     grid: bool,
     keep_checkpoints: bool,
-    devices: int | None,
     backend_changed: bool,
-    overrides: Sequence[str],
+    **options: object,
 ) -> None:
     """Fine-tune an encoder for the configuration's task; run again, it resumes."""
-    if grid and not validation_data:
+    if grid and not options["validation_data"]:
         raise click.UsageError("--grid needs --validation-data")
     if keep_checkpoints and not grid:
         raise click.UsageError("--keep-checkpoints is for --grid alone: other runs keep them")
@@ -67,18 +66,17 @@ def finetune(
     from spanbert_tf.training.cluster import run_lock
 
     supervise(settings.training.strategy)
-    with run_lock(output, settings.training.strategy, "spanbert-tf finetune"):
+    with run_lock(options["output"], settings.training.strategy, "spanbert-tf finetune"):
         refuse_no_preset(preset)
         import_keras()
-        arguments = (settings, preset, data, output, validation_data)
         if grid:
             from spanbert_tf.studies.grid import run_grid
 
-            run_grid(*arguments, num_devices=devices, keep_checkpoints=keep_checkpoints)
+            run_grid(settings, preset, keep_checkpoints=keep_checkpoints, **options)
             return
         from spanbert_tf.tasks.finetuning import run_finetuning
 
-        run_finetuning(*arguments, num_devices=devices, backend_changed=backend_changed)
+        run_finetuning(settings, preset, backend_changed=backend_changed, **options)
 
 
 @click.command(cls=ModelCommand)

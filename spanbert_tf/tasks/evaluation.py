@@ -29,15 +29,15 @@ def run_evaluation(
     precision: str = "float32",
     overwrite: bool = False,
 ) -> list[dict[str, float]]:
-    """Prints the scores of a preset on sets of records, and their mean over the sets.
+    """Scores a preset on sets of records, and prints the scores and their mean over the sets.
 
     Args:
-        preset: name of the preset of a task's model; `None`: the task's baseline is scored, which
-            was never trained.
+        preset: name of the preset of a task's model; `None` to score the task's baseline, which is
+            not trained.
         data: directories of records.
         report: path of an HTML page that shows each record of the first set.
-        batch_size: rows of a batch.
-        precision: of weights and computations, as for `load_trained`.
+        batch_size: number of rows of a batch.
+        precision: precision of weights and computations, as for `load_trained`.
         overwrite: whether an earlier report may be replaced.
 
     Returns:
@@ -66,7 +66,7 @@ def run_evaluation(
 
 
 def checked_report(report: str | None, data: str, *, overwrite: bool) -> str | None:
-    """The path of a report of some records without a slash at its end, checked before the work."""
+    """Checks the path of a report before the work, and cuts a slash from its end."""
     if report is None:
         return None
     task = task_of_records(data)
@@ -83,7 +83,16 @@ def print_scores(
     data: Sequence[Records],
     report: str | None,
 ) -> list[dict[str, float]]:
-    """Scores predictions for sets of records, of a model or a baseline; `name` is the report's."""
+    """Scores the predictions of a model or a baseline for sets of records, and prints the scores.
+
+    Args:
+        task: the task.
+        name: name of what predicts, for the title of the report.
+        model: the model; `None` for a baseline.
+        predict: records → predictions.
+        data: the sets of records.
+        report: path of a page that shows the records of the first set, or `None`.
+    """
     scores = []
     for records in data:
         with records.named_damage():
@@ -99,15 +108,15 @@ def print_scores(
             write_output(report, task.report(f"{name} on {records}", outcome, scores[-1]))
             print_line(f"{report}: all records of {records}")
     if len(data) > 1:  # MRQA's overall score (Fisch et al., 2019; SpanBERT, table 2: "Avg.")
-        # Data sets of one task can have metrics of their own, as GLUE's do.
-        shared = [key for key in scores[0] if all(key in one for one in scores)]
-        means = {key: float(np.mean([one[key] for one in scores])) for key in shared}
+        # The data sets of one task can have different metrics, as those of GLUE do.
+        shared = [name for name in scores[0] if all(name in each for each in scores)]
+        means = {name: float(np.mean([each[name] for each in scores])) for name in shared}
         print_line(f"overall, the mean of {len(data)} sets: {shown_scores(means)}")
     return scores
 
 
 def shown_scores(scores: Mapping[str, float]) -> str:
-    """Scores as a line for people."""
+    """Formats scores as one line."""
     return ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
 
 
@@ -118,9 +127,17 @@ def load_task_model(
 ) -> tuple[Task, keras_hub.models.Task]:
     """Loads a fine-tuned model and checks that records were written for it.
 
+    Args:
+        preset: name of the preset.
+        data: the records that the model is to read.
+        precision: as for `load_trained`.
+
+    Returns:
+        The task and its model.
+
     Raises:
-        BadInputError: the preset cannot be used, or holds no task's model.
-        MismatchError: vocabulary, casing or the layout of the rows differ.
+        BadInputError: the preset cannot be used, or does not hold the model of a task.
+        MismatchError: vocabulary, casing or layout of the rows differ.
     """
     preset = os.fspath(preset)
     task = task_of_preset(preset, data[0].info.task if data else None)
@@ -131,7 +148,8 @@ def load_task_model(
         )
     model = load_trained(task.model_class, preset, precision)
     for records in data:
-        if records.info.task != (reads := task.info_class.task):
+        reads = task.info_class.task
+        if records.info.task != reads:
             raise MismatchError(f"{records}: holds no records of {reads}, as {preset} reads")
         check_reads(model.backbone, model.preprocessor.tokenizer, records.info, records, preset)
         task.check_model(model, records, preset)
@@ -139,7 +157,7 @@ def load_task_model(
 
 
 def check_labelled(info: TaskManifest, directory: str) -> None:
-    """Checks that predictions for some records can be scored; says what scores do not tell."""
+    """Refuses records without labels to score by; prints what the scores leave out."""
     if not info.is_labelled:
         raise BadInputError(f"{directory}: {info.lack_of_labels}")
     if info.scoring_note:
@@ -153,16 +171,27 @@ def check_reads(
     data: str,
     preset: str,
 ) -> None:
-    """Checks that a model reads records that it is not trained on: scores would be noise."""
+    """Checks that a model can read records that it is not trained on."""
     checked_tokenizer(preset, data, info, tokenizer)
     check_encoder(backbone, info, data, preset)
 
 
 def check_encoder(backbone: SpanBertBackbone, info: TaskManifest, data: str, preset: str) -> None:
-    """Checks that an encoder reads the positions of some records, and so many of them."""
+    """Checks that an encoder reads the kind of positions that records have, and as many.
+
+    Args:
+        backbone: the encoder.
+        info: manifest of the records.
+        data: name of the records, for errors.
+        preset: name of the preset, for errors.
+
+    Raises:
+        MismatchError: it does not.
+    """
     if info.segment_aware != (backbone.position_embeddings != "absolute"):
-        reads = "BERT's positions" if info.segment_aware else "SegaBERT's positions"
+        reads = "SegaBERT's positions"
         if info.segment_aware:
+            reads = "BERT's positions"
             advice = "write the records without --segment-aware"
         elif info.segment_aware_options:
             advice = f"write the records with {info.segment_aware_options}"

@@ -1,6 +1,6 @@
-"""Masked language modelling as a `Pipeline`, which a pre-trained preset answers.
+"""Masked language modelling, the pipeline of pre-trained presets.
 
-N texts, S positions of a row, M masks, K fillings a mask, V vocabulary entries.
+Dimensions: N texts, S positions of a row, M masks, K fillings of a mask, V vocabulary entries.
 """
 
 import os
@@ -13,7 +13,8 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.readme import row_length
-from spanbert_tf.tasks.pipeline import Pipeline, clean_texts, text_specs
+from spanbert_tf.tasks.graphs import clean_texts, text_specs
+from spanbert_tf.tasks.pipeline import Pipeline
 from spanbert_tf.text.vocabulary import MASK_TOKEN
 
 
@@ -28,10 +29,11 @@ class FillMask(Pipeline):
     row_names = ("token_ids", "padding_mask", "mask_positions")
 
     def signatures(self, model: SpanBertMaskedLM, top_k: int) -> Signatures:
-        """Of texts, and what packs them.
+        """One signature fills the masks of texts, and one packs texts as rows.
 
         Raises:
-            BadInputError: the model reads other positions than a text has, or has fewer fillings.
+            BadInputError: the model reads SegaBERT's positions, which a text does not have, or the
+                vocabulary has fewer than `top_k` entries.
         """
         vocabulary_size = model.preprocessor.tokenizer.vocabulary_size()
         if top_k > vocabulary_size:
@@ -53,16 +55,16 @@ class FillMask(Pipeline):
     def of_rows(
         self, model: SpanBertMaskedLM, x: dict[str, tf.Tensor], top_k: int
     ) -> dict[str, tf.Tensor]:
-        """The ids of fillings and their probabilities, [N, M, K]."""
+        """The ids of the most probable fillings and their probabilities, [N, M, K]."""
         choices, probabilities = most_probable(model, x, top_k)
         return {"filling_ids": choices, "probabilities": probabilities}
 
     def readme_values(self, model: SpanBertMaskedLM) -> dict[str, Any]:
-        """With the number of word pieces of a text that the model reads."""
+        """Adds the largest number of word pieces that the model reads of a text."""
         return {"texts": self.example["texts"], "max_tokens": _max_tokens(model)}
 
     def example_rows(self, model: SpanBertMaskedLM) -> dict[str, tf.Tensor]:
-        """The preprocessor would draw masks; the text has its own."""
+        """Packs the example by its own masks; the preprocessor would draw others."""
         graph = FillMaskGraph(model, 1)
         packed = tf.function(graph.pack_texts)(tf.constant([self.example["texts"]]))
         is_mask = packed["token_ids"] == model.preprocessor.tokenizer.mask_token_id
@@ -75,46 +77,48 @@ class FillMask(Pipeline):
         return {**{name: rows[0] for name, rows in packed.items()}, "mask_positions": places}
 
     def check(self, model: SpanBertMaskedLM, item: dict) -> dict:
-        """Refuses a text without a mask."""
+        """Also refuses a text without a mask."""
         item = super().check(model, item)
         if MASK_TOKEN not in item["text"]:
             raise BadInputError(f"its text has no {MASK_TOKEN}")
         return {"texts": item["text"]}
 
     def answer(self, model: SpanBertMaskedLM, item: dict, found: dict, top_k: int) -> list:
-        """As of `fill-mask`: dicts of `score`, `token` (the id), `token_str` and `sequence`.
+        """As the pipeline `fill-mask`: dicts with `score`, `token`, `token_str` and `sequence`.
 
-        A list of them for a text with one mask, for one with several a list of such lists; empty
-        where a mask was cut off.
+        A text with one mask has a list of dicts, a text with several masks a list of such lists.
+        The list of a mask that was cut off is empty.
         """
         parts = item["texts"].split(MASK_TOKEN)
         token_to_id = model.preprocessor.tokenizer.token_to_id
         masks = []
-        for number in range(len(parts) - 1):
-            before = MASK_TOKEN.join(parts[: number + 1])
-            after = MASK_TOKEN.join(parts[number + 1 :])
-            fillings = zip(found["fillings"][number], found["probabilities"][number], strict=True)
-            masks.append(
-                [
+        for index in range(len(parts) - 1):
+            before = MASK_TOKEN.join(parts[: index + 1])
+            after = MASK_TOKEN.join(parts[index + 1 :])
+            answers = []
+            fillings = zip(found["fillings"][index], found["probabilities"][index], strict=True)
+            for filling, score in fillings:
+                word = filling.decode()
+                if not word:
+                    continue
+                answers.append(
                     {
                         "score": float(score),
-                        "token": int(token_to_id(word.decode())),
-                        "token_str": word.decode(),
-                        "sequence": before + word.decode().removeprefix("##") + after,
+                        "token": int(token_to_id(word)),
+                        "token_str": word,
+                        "sequence": before + word.removeprefix("##") + after,
                     }
-                    for word, score in fillings
-                    if word
-                ]
-            )
+                )
+            masks.append(answers)
         return masks[0] if len(masks) == 1 else masks
 
 
 class FillMaskGraph(tf.Module):
-    """The graph functions of the export.
+    """The graph functions of the signatures.
 
     Args:
         masked_lm: a model with a trained head.
-        top_k: fillings for each mask, K.
+        top_k: K.
     """
 
     def __init__(self, masked_lm: SpanBertMaskedLM, top_k: int) -> None:
@@ -130,16 +134,16 @@ class FillMaskGraph(tf.Module):
         self._max_tokens = _max_tokens(masked_lm)
 
     def fill_texts(self, texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The most probable fillings of each [MASK].
+        """Computes the most probable fillings of each [MASK].
 
         Args:
-            texts: string [N]; bytes that are not UTF-8 are replaced, and what exceeds the
-                preset's rows is cut off.
+            texts: string [N]. Bytes that are not UTF-8 are replaced, and texts are cut to the
+                length of the preset's rows.
 
         Returns:
             `fillings`, string [N, M, K], and `probabilities`, float32 [N, M, K]; M is the largest
-            number of masks in a text. Masks that a text does not have, and those that were cut
-            off, have empty fillings with probability 0.
+            number of masks in a text. Masks that a text does not have or that were cut off have
+            empty fillings with probability 0.
         """
         tokens = self._tokenize(texts)  # ragged [N, tokens]
         num_masks = tf.reduce_sum(
@@ -162,7 +166,7 @@ class FillMaskGraph(tf.Module):
         }
 
     def pack_texts(self, texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The rows that `fill_texts` reads: [CLS] text [SEP] and padding.
+        """Packs texts as `fill_texts` does: [CLS] text [SEP] and padding.
 
         Args:
             texts: string [N], as for `fill_texts`.
@@ -192,21 +196,24 @@ class FillMaskGraph(tf.Module):
 def most_probable(
     masked_lm: SpanBertMaskedLM, x: dict[str, tf.Tensor], top_k: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The fillings of masks, int32 [N, M, K], and their probabilities, float32.
+    """Computes the most probable fillings of masks.
 
     Args:
         masked_lm: the model.
         x: `token_ids` and `padding_mask`, int32 [N, S], and `mask_positions`, int32 [N, M].
         top_k: K.
+
+    Returns:
+        Ids of the fillings, int32 [N, M, K], and their probabilities, float32 [N, M, K].
     """
     features = {**x, "segment_ids": tf.zeros_like(x["token_ids"])}
     logits = tf.cast(masked_lm(features, training=False), tf.float32)  # [N, M, V]
     vocabulary_size = masked_lm.preprocessor.tokenizer.vocabulary_size()
-    logits = logits[..., :vocabulary_size]  # rows beyond it have no entry
+    logits = logits[..., :vocabulary_size]  # the rest of the table has no entries
     probabilities, choices = tf.math.top_k(tf.nn.softmax(logits), top_k)
     return choices, probabilities
 
 
 def _max_tokens(masked_lm: SpanBertMaskedLM) -> int:
-    """Word pieces of a text that are read, beside [CLS] and [SEP]."""
+    """The largest number of word pieces of a text in a row, without [CLS] and [SEP]."""
     return row_length(masked_lm) - 2

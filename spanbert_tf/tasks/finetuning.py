@@ -1,4 +1,4 @@
-"""The fine-tuning of any task as a job."""
+"""The fine-tuning of any task, as a job of `training.run`."""
 
 import json
 import os
@@ -45,8 +45,8 @@ from spanbert_tf.training.run import run
 from spanbert_tf.training.run_directory import ADAPTER
 from spanbert_tf.training.watch import named_precision
 
-LOSS = "loss"  # of an evaluation, beside the official scores
-_PERFECT = 100.0 - 1e-9  # of all tasks' scores that are best where they are highest
+LOSS = "loss"  # name of the validation loss, which an evaluation has beside the official scores
+_PERFECT = 100.0 - 1e-9  # the best value of a metric in percent, up to rounding
 
 
 @locks_run
@@ -57,22 +57,19 @@ def run_finetuning(
     output: str,
     validation_data: str | Records | None = None,
     *,
-    num_devices: int | None = None,
-    backend_changed: bool = False,
     show_next_steps: bool = True,
+    **options: int | bool | None,
 ) -> dict[str, float] | None:
-    """Fine-tunes an encoder for a task, or goes on with a run that was stopped or killed.
+    """Fine-tunes an encoder for a task, or resumes a run that was stopped or killed.
 
     Args:
-        config: configuration of the run; its `task` names the task.
-        preset: preset whose encoder the run begins with.
-        data: directory of the training records, or the records.
+        config: as for `FinetuningJob`.
+        preset: as for `FinetuningJob`.
+        data: as for `FinetuningJob`.
         output: directory of the run.
-        validation_data: directory of records, or records, to score the model on; they also decide
-            what the task chooses on development data, such as the threshold of SQuAD 2.0.
-        num_devices: devices of each machine to use, all by default.
-        backend_changed: whether a run of another backend of Keras is to go on from its checkpoint.
-        show_next_steps: whether to print what can be done with the finished run.
+        validation_data: as for `FinetuningJob`.
+        show_next_steps: as for `FinetuningJob`.
+        **options: `num_devices` and `backend_changed`, as for `training.run.run`.
 
     Returns:
         The scores; empty without `validation_data`; `None` if a signal ended the run.
@@ -80,16 +77,25 @@ def run_finetuning(
     Raises:
         BadInputError: a file or directory cannot be used.
         MismatchError: preset, records, configuration and earlier run do not fit together.
-        ConfigurationError: the devices cannot share the batch equally, or are not there; or more
+        ConfigurationError: the devices cannot share the batch equally, or do not exist; or more
             layers are to be frozen than there are.
-        TrainingError: gradients were not finite again and again, or another worker was lost.
+        TrainingError: gradients were not finite several times in a row, or a worker was lost.
     """
     job = FinetuningJob(config, preset, data, validation_data, show_next_steps=show_next_steps)
-    return run(job, output, num_devices, backend_changed=backend_changed)
+    return run(job, output, **options)
 
 
 class FinetuningJob(Job):
-    """Fine-tunes an encoder for a task; arguments as those of `run_finetuning`."""
+    """Fine-tunes an encoder for a task.
+
+    Args:
+        config: configuration of the run; its `task` names the task.
+        preset: name of the preset with the encoder that the run begins with.
+        data: directory of the training records, or the records.
+        validation_data: directory of records, or records, to score the model on. The task also uses
+            them to choose values such as the threshold of SQuAD 2.0.
+        show_next_steps: whether to print what can be done with the finished run.
+    """
 
     def __init__(
         self,
@@ -130,7 +136,7 @@ class FinetuningJob(Job):
         self.hidden_dim = encoder_width(preset)
 
     def _check_best(self) -> None:
-        """Before the first step, where a baseline tells what another package's task scores."""
+        """Checks the name of the best metric before the first step, by the scores of a baseline."""
         task, records = self._task, self._validation_data
         if task.name not in TASKS and task.baseline is not None and self.best.metric != LOSS:
             scores = task.score(task.outcome(None, records, task.baseline(records)))
@@ -141,7 +147,7 @@ class FinetuningJob(Job):
         return load_task_config(path)
 
     def build(self, devices: Devices) -> SpanBertTask:
-        """The encoder of the preset with the task's layers on it."""
+        """Creates the task's model on the encoder of the preset."""
         self._devices = devices
         config, preset, data = self.config, self._encoder, self._data
         precision = config.training.precision
@@ -169,7 +175,7 @@ class FinetuningJob(Job):
         return model
 
     def _adapter_to_go_on_from(self) -> Adapter | None:
-        """The adapter that `--preset` is, where adapters are trained; else it is merged."""
+        """The adapter in `--preset`, if the run trains adapters; otherwise it is merged."""
         rank = self.config.optimizer.lora_rank
         if rank is None or self.config.training.random_weights or not is_adapter(self._preset):
             return None
@@ -191,7 +197,7 @@ class FinetuningJob(Job):
         return {"lora_rank": self.config.optimizer.lora_rank}
 
     def begin(self, model: SpanBertTask, output: str, *, is_new: bool) -> None:
-        """Nothing: the weights are those that the model was built with."""
+        """Warns about a pooler that was never trained. The model has its first weights already."""
         backbone, is_random = model.backbone, self.config.training.random_weights
         if model.reads_pooler and not (backbone.is_pooler_trained or is_random):
             self._devices.say(
@@ -201,13 +207,13 @@ class FinetuningJob(Job):
             )
 
     def write(self, output: str, *, is_new: bool) -> None:
-        """Beside the inputs, of how many rows the scores are, for the table of GLUE."""
+        """Also records the number of validation rows, by which `glue` tells the data set."""
         if self._validation_data:
             self.inputs[VALIDATION_ROWS] = self._validation_data.info.num_rows
         super().write(output, is_new=is_new)
 
     def describe(self, model: SpanBertTask) -> str:
-        """Steps, rows and epochs."""
+        """The numbers of steps, rows and epochs."""
         return (
             f"{self.num_steps:,} steps of {self.config.training.batch_size:,} rows, "
             f"{self.num_steps / self._plan.steps_per_epoch:,.4g} epochs of "
@@ -217,44 +223,42 @@ class FinetuningJob(Job):
     def batches(self, first_step: int) -> tf.data.Dataset:
         """The task's training batches."""
         training = self.config.training
-        for_tpu = {"last_batch": self.num_steps} if self._devices.are_tpu else {}
+        options = {"seed": training.seed, "first_batch": first_step}
+        if self._devices.are_tpu:
+            options["last_batch"] = self.num_steps
         dataset = self._task.dataset(
-            self._data,
-            batch_size=training.batch_size,
-            training=True,
-            seed=training.seed,
-            first_batch=first_step,
-            **for_tpu,
+            self._data, batch_size=training.batch_size, training=True, **options
         )
         return self._devices.for_workers(dataset)
 
     def evaluates_after(self, step: int) -> bool:
-        """At parts of epochs, where there is something to evaluate on."""
+        """Whether the step ends a part of an epoch and there are validation records."""
         return self._validation_data is not None and step in self._plan.scored_steps
 
     def evaluate(self, model: SpanBertTask, check_stop: CheckStop) -> Evaluated:
-        """The task's scores on the validation data, and the loss there."""
+        """The task's scores and the loss on the validation records."""
         return self._evaluated(model, after_batch=check_stop)
 
     def finish(
         self, model: SpanBertTask, checkpoints: Checkpoints, output: str, *, is_chief: bool
     ) -> dict[str, float]:
-        """The best checkpoint, the preset, and the scores of what was written."""
+        """Restores the best checkpoint, writes the preset, and returns its scores."""
         self._devices.leave(model)
         if not is_chief:
             return {}
         if self.config.training.keep_best:
             best = checkpoints.restore_best()
-            self._devices.say(
-                f"training.keep_best: no evaluation of this run chose a checkpoint ("
-                f"{self._why_none_is_best()}); the weights of the last step are kept"
-                if best is None
-                else f"the best checkpoint is that of step {best}"
-            )
+            if best is None:
+                self._devices.say(
+                    "training.keep_best: no evaluation of this run chose a checkpoint ("
+                    f"{self._why_none_is_best()}); the weights of the last step are kept"
+                )
+            else:
+                self._devices.say(f"the best checkpoint is that of step {best}")
         return self._write_scored_preset(model, output)
 
     def read_result(self, model: SpanBertTask, output: str) -> dict[str, float]:
-        """The scores that were written."""
+        """Reads the scores that the finished run wrote."""
         if not (self._validation_data and self._devices.is_chief):
             return {}
         path = os.path.join(output, SCORES_FILE)
@@ -270,14 +274,14 @@ class FinetuningJob(Job):
         return scores
 
     def damage(self) -> BadInputError | None:
-        """The row that cannot be read, of the records or of the validation data."""
+        """The error that names the first damaged row of the training or validation records."""
         for records in filter(None, (self._data, self._validation_data)):
             if found := records.damage():
                 return found
         return None
 
     def _why_none_is_best(self) -> str:
-        """Why a finished run has no best checkpoint."""
+        """The reason why a finished run has no best checkpoint."""
         if not self._validation_data:
             return "it has no --validation-data"
         if not self.num_steps:
@@ -285,14 +289,12 @@ class FinetuningJob(Job):
         return "all were before training.keep_best was set"
 
     def _write_scored_preset(self, model: keras_hub.models.Task, output: str) -> dict[str, float]:
-        """Scores the model in float32, as `evaluate` will, and writes the preset."""
+        """Scores the model in float32, as `evaluate` does, and writes the preset."""
         directory = os.path.join(output, PRESET)
-        encoder = published_name(self._preset)
-        random_weights = f"random weights of the shape of {encoder}"
-        facts = {
-            "Fine-tuned from": random_weights if self.config.training.random_weights else encoder,
-            "Data": published_name(str(self._data)),
-        }
+        begun_with = published_name(self._preset)
+        if self.config.training.random_weights:
+            begun_with = f"random weights of the shape of {begun_with}"
+        facts = {"Fine-tuned from": begun_with, "Data": published_name(str(self._data))}
         scores = {}
         if self._validation_data:
             with without_mixed_precision(model):
@@ -321,7 +323,7 @@ class FinetuningJob(Job):
         return scores
 
     def _next_commands(self, preset: str) -> Iterator[list[str]]:
-        """What can be done with the model."""
+        """The commands that use the finished model."""
         if not self._show_next_steps:
             return
         if self._validation_data:
@@ -333,7 +335,7 @@ class FinetuningJob(Job):
         yield ["spanbert-tf", "export", "--preset", preset, "--output", "served"]
 
     def _evaluated(self, model: SpanBertTask, **options: CheckStop) -> Evaluated:
-        """Lets the task choose what depends on development data, and scores the model there."""
+        """Calibrates the model on the validation records, and scores it on them."""
         task, records = self._task, self._validation_data
         batch_size = self.config.prediction.batch_size
         predictions, loss = task.predict_with_loss(model, records, batch_size=batch_size, **options)
@@ -345,11 +347,11 @@ class FinetuningJob(Job):
 
 
 def check_records(config: FinetuningConfig, info: TaskManifest, directory: str) -> None:
-    """Checks that records are what the section `data` says.
+    """Checks that records are as the section `data` of the configuration says.
 
     Args:
         config: configuration of the run.
-        info: description of the records.
+        info: manifest of the records.
         directory: directory of the records, for errors.
 
     Raises:
@@ -365,18 +367,18 @@ def check_records(config: FinetuningConfig, info: TaskManifest, directory: str) 
 def load_encoder(
     preset: str, info: TaskManifest, data: str, precision: str, **options: object
 ) -> tuple[SpanBertBackbone, SpanBertTokenizer]:
-    """The encoder of a preset and its tokenizer, both of which fit some records.
+    """Loads the encoder of a preset and its tokenizer, and checks that they fit records.
 
     Args:
         preset: what `from_preset` takes.
-        info: description of the records.
+        info: manifest of the records.
         data: directory of the records, for errors.
-        precision: dtype policy of the encoder, whose weights are in float32.
+        precision: dtype policy of the encoder. Its weights are in float32.
         **options: further arguments of the encoder, in place of the preset's.
 
     Raises:
         BadInputError: the preset cannot be used.
-        MismatchError: it holds no encoder of this project, or one that reads other records.
+        MismatchError: the encoder is not one of this project, or reads other records.
     """
     kind = keras_hub.models.Backbone
     backbone, tokenizer = load_with_tokenizer(kind, preset, dtype=precision, **options)
@@ -389,7 +391,7 @@ def load_encoder(
 
 
 class _Plan:
-    """The steps of a run: how many there are, which end an epoch, which precede an evaluation."""
+    """The number of steps of a run, and the steps that an evaluation follows."""
 
     def __init__(self, config: FinetuningConfig, info: TaskManifest) -> None:
         training = config.training
@@ -400,9 +402,11 @@ class _Plan:
         self.scored_steps = frozenset(self._scored_steps())
 
     def _scored_steps(self) -> Iterator[int]:
-        """The steps that end a part of an epoch, but for those too soon after another; the last."""
-        training, last = self._config.training, 0
-        parts, executed = training.evaluations_per_epoch, training.steps_per_execution
+        """The steps that end a part of an epoch, without those too close to another; the last."""
+        training = self._config.training
+        last = 0
+        parts = training.evaluations_per_epoch
+        executed = training.steps_per_execution
         if not parts or not self.num_steps:
             return
         for part in range(1, self.num_steps * parts // self.steps_per_epoch + 1):
@@ -414,14 +418,14 @@ class _Plan:
 
 
 def _remark(score: float | None, answers: Sequence[str]) -> str:
-    """Says what to try where all answers are the same, or none is right.
+    """Advice for a model whose answers are all the same, or all wrong; empty for any other.
 
     Args:
-        score: the main metric, in percent; `None`: another value, such as the loss, is the best.
-        answers: what is predicted for each item, empty for nothing.
+        score: the main metric, in percent; `None` if it is not a score, such as the loss.
+        answers: the prediction for each item as text, empty where nothing is predicted.
     """
     is_perfect = score is not None and score >= _PERFECT
-    if is_perfect or len(answers) < 2:  # the records themselves may have one class
+    if is_perfect or len(answers) < 2:  # the records themselves may have a single class
         return ""
     if len(set(answers)) == 1:
         label = textwrap.shorten(repr(answers[0]), 60, placeholder="…")  # may be a whole answer

@@ -16,7 +16,8 @@ from spanbert_tf.data.batches import PackedRows
 from spanbert_tf.data.records import Records
 from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.tasks.pipeline import best_of, clean_texts, text_specs
+from spanbert_tf.tasks.graphs import clean_texts, text_specs
+from spanbert_tf.tasks.pipeline import best_of
 from spanbert_tf.tasks.report import (
     ClassScores,
     Table,

@@ -1,6 +1,8 @@
-"""What a preset answers: one function of raw inputs serves the export and raw prediction.
+"""The base class of what a preset answers.
 
-N inputs, R rows of all of them, C of a chunk.
+A pipeline computes its answers in a graph function, which the export and raw prediction share.
+
+Dimensions: N inputs, R rows of all of them.
 """
 
 import abc
@@ -15,19 +17,19 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.serving.exporting import ROWS, Served, Signatures
 from spanbert_tf.serving.readme import BASE_TEMPLATE, describe_inputs, row_length
 from spanbert_tf.serving.runtimes import RowExport
+from spanbert_tf.tasks.graphs import string_tensor
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.positions import SegmentPositions
 
 BATCH_SIZE = 32
-MAX_ROWS = 32  # what `predict` takes at once by default
-TEXT_ALONE = ("text",)  # fields of a pipeline for which a string is an input
+TEXT_ALONE = ("text",)  # `fields` of a pipeline that also takes strings
 
 
 class RawInputError(BadInputError):
-    """An input cannot be used.
+    """An input that cannot be used.
 
     Args:
-        number: its number, from 1.
+        number: number of the input, from 1.
         problem: what is wrong with it.
     """
 
@@ -38,24 +40,26 @@ class RawInputError(BadInputError):
 
 
 class Pipeline(abc.ABC):
-    """What a preset answers: raw inputs in, answers as those of the `transformers` pipeline out.
+    """Answers raw inputs with a model, as the pipelines of `transformers` do.
 
-    A class derives from it and says what a graph computes; checks, batches, progress and errors
-    that name an input are here.
+    A class that derives from this one defines what a graph computes. This class checks inputs,
+    batches them, shows progress, and names the input in errors.
 
     Attributes:
-        name: its name, such as `"fill_mask"`.
-        model_class: class of the presets.
-        fields: texts that a raw input must have; where that is `text` alone, a string is an input.
-        example: inputs of one request, as the graph takes them: the README's, warm-up's, and what
-            another precision is compared by. A text that a signature takes and this lacks is empty.
+        name: name of the pipeline, such as `"fill_mask"`.
+        model_class: class of the models in its presets.
+        fields: names of the texts that a raw input must have. If `text` is the only one, an input
+            may also be a string.
+        example: the inputs of one request, as the graph takes them. The README shows it, a server
+            warms up with it, and precisions are compared by it. A text that a signature takes and
+            the example lacks is empty.
         readme: path of the template of an export's README, see `serving.readme`. The default shows
             the first paragraph of the class's docstring, and names and shapes of the inputs.
-        answered_by: the signature that raw prediction runs.
-        row_names: features that packed rows have in the signature `token_ids`; by default all that
-            the model reads.
-        top_k: answers to an input, where the pipeline gives several, unless others are asked for.
-        max_characters: of a batch, padding counted; word pieces of longer ones fill memory.
+        answered_by: name of the signature that raw prediction runs.
+        row_names: names of the features that the signature `token_ids` takes; by default all
+            features that the model reads.
+        top_k: default number of answers to an input, for a pipeline that gives several.
+        max_characters: largest number of characters of a batch, padding counted. It bounds memory.
     """
 
     name: ClassVar[str]
@@ -70,38 +74,43 @@ class Pipeline(abc.ABC):
 
     @abc.abstractmethod
     def signatures(self, model: keras_hub.models.Task, top_k: int) -> Signatures:
-        """What an export computes of texts, and raw prediction: name → function and its inputs.
+        """The graph functions of texts, for exports and raw prediction.
 
         Args:
             model: a trained model with its preprocessor.
-            top_k: answers to each input, where there are several.
+            top_k: number of answers to each input, for a pipeline that gives several.
 
         Returns:
-            Functions of tensors [N, …] that return a dict of tensors [N, …].
+            Name → function and the specs of its inputs. A function takes tensors [N, …] and returns
+            a dict of tensors [N, …].
+
+        Raises:
+            BadInputError: the model cannot do this.
         """
 
     @abc.abstractmethod
     def answer(
         self, model: keras_hub.models.Task, item: dict, found: dict[str, Any], top_k: int
     ) -> Any:
-        """The answer to one input, as the `transformers` pipeline of the task has it.
+        """Converts the outputs for one input to what the pipeline of `transformers` returns.
 
         Args:
             model: as for `signatures`.
             item: the input, as `check` returned it.
-            found: what the graph found for it: name → array or value.
+            found: the outputs of the graph function for this input: name → array or value.
             top_k: as for `signatures`.
         """
 
     def fields_of(self, model: keras_hub.models.Task) -> tuple[str, ...]:
-        """The fields that a model reads, where they depend on it."""
+        """The fields that a model reads; by default they do not depend on the model."""
         return self.fields
 
     def check(self, model: keras_hub.models.Task, item: dict) -> dict:
-        """Refuses or completes a raw input; it then has what the graph takes, by name.
+        """Checks a raw input, and converts it to the inputs of the graph function by name.
 
         Raises:
-            BadInputError: it cannot be used; the message says why and not where.
+            BadInputError: the input cannot be used. The message does not name the input; the caller
+                adds its number.
         """
         fields = self.fields_of(model)
         for name in fields:
@@ -112,36 +121,38 @@ class Pipeline(abc.ABC):
     def of_rows(
         self, model: keras_hub.models.Task, x: dict[str, tf.Tensor], top_k: int
     ) -> dict[str, tf.Tensor]:
-        """What the signature `token_ids` returns: numbers alone, which any runtime holds.
+        """Computes what the signature `token_ids` returns: only numbers, for any runtime.
 
         Args:
             model: as for `signatures`.
-            x: packed rows, int32 [R, …] each.
+            x: features of packed rows, int32 [R, …] each.
             top_k: as for `signatures`.
         """
         outputs = model(x, training=False)
         return outputs if isinstance(outputs, dict) else {"outputs": outputs}
 
     def readme_values(self, model: keras_hub.models.Task) -> dict[str, Any]:
-        """What the README's template shows, beside the values that all templates have.
+        """Values for the README's template, in addition to those that all templates get.
 
-        `texts` is the example as the client's tokenizer takes it: a text, or a pair of texts.
+        `texts` is the example as the tokenizer of a client takes it: a text, or a pair of texts.
         """
         return {"texts": self._example_texts(model)}
 
     def example_rows(self, model: keras_hub.models.Task) -> dict[str, tf.Tensor]:
-        """The example as the model's preprocessor packs it, without a batch's dimension."""
+        """Packs the example with the model's preprocessor, without the dimension of the batch."""
         return without_padding(model.preprocessor(x=self._example_texts(model)))
 
     def _example_texts(self, model: keras_hub.models.Task) -> str | tuple[str, ...]:
-        """The example as preprocessors take it: a text, or a tuple of some."""
+        """The example as preprocessors take it: a text, or a tuple of texts."""
         texts = tuple(self.example[name] for name in self.fields_of(model))
-        return texts if len(texts) > 1 else texts[0]
+        if len(texts) == 1:
+            return texts[0]
+        return texts
 
     def row_signature(
         self, model: keras_hub.models.Task, top_k: int
     ) -> tuple[Callable[..., dict[str, tf.Tensor]], list[tf.TensorSpec]]:
-        """The graph function of packed rows, and its inputs, [R, S] or as the model reads them."""
+        """The graph function of packed rows, and the specs of its inputs."""
         names = self.row_names or tuple(model.input)
         specs = [tf.TensorSpec(model.input[name].shape, tf.int32, name=name) for name in names]
 
@@ -158,17 +169,17 @@ class Pipeline(abc.ABC):
         with_texts: bool = True,
         runtime: RowExport | None = None,
     ) -> Served:
-        """What an export holds.
+        """Collects what an export holds.
 
         Args:
             model: as for `signatures`.
             top_k: as for `signatures`.
-            with_texts: whether it takes texts, which needs the operations of TensorFlow Text; rows
-                of ids it takes in any case.
-            runtime: another runtime, whose README says what its file takes.
+            with_texts: whether the export takes texts, for which it needs the operations of
+                TensorFlow Text. It always takes rows of ids.
+            runtime: the other runtime that the export is for, if it is for one.
         """
         rows = self.row_signature(model, top_k)
-        texts = self.signatures(model, top_k)  # which refuses what the pipeline cannot do
+        texts = self.signatures(model, top_k)  # refuses what the pipeline cannot do
         if not with_texts:
             texts = {"serving_default": rows}
         example = {name: row.numpy().tolist() for name, row in self.example_rows(model).items()}
@@ -180,7 +191,7 @@ class Pipeline(abc.ABC):
             "inputs": describe_inputs(row_inputs, example),
             "model": model,
             "row_length": row_length(model),
-            "segment_positions": [n for n in model.input if n in SegmentPositions._fields],
+            "segment_positions": [name for name in model.input if name in SegmentPositions._fields],
             "signatures": {name: specs for name, (_, specs) in texts.items()},
             **self.readme_values(model),
         }
@@ -190,46 +201,50 @@ class Pipeline(abc.ABC):
     def predictor(
         self, model: keras_hub.models.Task, top_k: int | None = None
     ) -> Callable[..., list]:
-        """A function of raw inputs and a `batch_size`, traced once; it answers in their order.
-
-        It raises `RawInputError` where an input cannot be used.
+        """Makes a function that answers raw inputs in their order. Its graph is traced once.
 
         Args:
             model: as for `signatures`.
-            top_k: as for `signatures`; by default the pipeline's own.
+            top_k: as for `signatures`; by default the attribute `top_k`.
+
+        Returns:
+            `(inputs, batch_size)` → answers. It raises `RawInputError` if an input cannot be used.
         """
-        top_k = self.top_k if top_k is None else top_k
+        if top_k is None:
+            top_k = self.top_k
         function, specs = self.signatures(model, top_k)[self.answered_by]
         run = tf.function(function, input_signature=specs)
         texts = [spec.name for spec in specs if spec.dtype == tf.string]
 
         def answer_batch(batch: Sequence[dict]) -> list:
-            found = run(*(_column(batch, spec) for spec in specs))
-            columns = {name: values.numpy() for name, values in found.items()}
-            return [
-                self.answer(model, item, {name: v[row] for name, v in columns.items()}, top_k)
-                for row, item in enumerate(batch)
-            ]
+            outputs = run(*(_column(batch, spec) for spec in specs))
+            columns = {name: values.numpy() for name, values in outputs.items()}
+            answers = []
+            for row, item in enumerate(batch):
+                found = {name: values[row] for name, values in columns.items()}
+                answers.append(self.answer(model, item, found, top_k))
+            return answers
 
         def answer_all(inputs: Iterable[str | dict], batch_size: int = BATCH_SIZE) -> list:
             items = self._checked(model, inputs)
             lengths = [sum(len(item[name]) for name in texts) for item in items]
             batches = batches_by_length(lengths, batch_size, self.max_characters)
             answers: list = [None] * len(items)
-            for numbers in show_progress(batches, len(batches), "batches", doing="predicting"):
-                found = answer_batch([items[number] for number in numbers])
-                for number, answer in zip(numbers, found, strict=True):
-                    answers[number] = answer
+            for indices in show_progress(batches, len(batches), "batches", doing="predicting"):
+                found = answer_batch([items[index] for index in indices])
+                for index, answer in zip(indices, found, strict=True):
+                    answers[index] = answer
             return answers
 
         return answer_all
 
     def _checked(self, model: keras_hub.models.Task, inputs: Iterable[str | dict]) -> list[dict]:
-        """Inputs as dicts that the graph takes; errors name the first that is none."""
-        fields, items = self.fields_of(model), []
+        """Checks inputs and converts them to dicts; an error names the first wrong input."""
+        fields = self.fields_of(model)
         wanted = f"{self.name} reads dicts of {' and '.join(fields)}"
         if fields == TEXT_ALONE:
             wanted = f"{self.name} reads strings, or dicts of text"
+        items = []
         for number, item in enumerate(inputs, start=1):
             if isinstance(item, str) and fields == TEXT_ALONE:
                 item = {"text": item}
@@ -245,15 +260,18 @@ class Pipeline(abc.ABC):
 def batches_by_length(
     lengths: Sequence[int], batch_size: int, max_characters: int
 ) -> list[list[int]]:
-    """Numbers of the inputs of each batch, those of similar length together, the longest first.
+    """Batches inputs of similar length, the longest first.
 
     Args:
-        lengths: characters of each input.
-        batch_size: inputs of a batch at most.
-        max_characters: of a batch, if each input were as long as its longest; a longer input is a
-            batch of its own.
+        lengths: number of characters of each input.
+        batch_size: largest number of inputs of a batch.
+        max_characters: largest number of characters of a batch, where each input counts as much as
+            the longest. An input that is longer is a batch of its own.
+
+    Returns:
+        The indices of the inputs of each batch.
     """
-    order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     batches = []
     while order:
         fitting = max_characters // max(lengths[order[0]], 1)
@@ -264,74 +282,27 @@ def batches_by_length(
 
 
 def without_padding(x: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """A row [S] without its padding; other features, such as segments of documents, as they are."""
+    """Cuts the padding from the features [S] of a row; segments of a document are left alone."""
     mask = x["padding_mask"]
+    if mask.shape.rank != 1:
+        return x
     size = int(tf.reduce_sum(mask))
-    return {
-        name: values[:size] if mask.shape.rank == 1 and values.shape == mask.shape else values
-        for name, values in x.items()
-    }
-
-
-def text_specs(*names: str) -> list[tf.TensorSpec]:
-    """Inputs of a signature that are texts, string [N]."""
-    return [tf.TensorSpec([None], tf.string, name=name) for name in names]
-
-
-def clean_texts(texts: tf.Tensor) -> tf.Tensor:
-    """Texts of a request, string [N]; bytes that are not UTF-8 are replaced."""
-    return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-
-
-def string_tensor(texts: Sequence[str]) -> tf.Tensor:
-    """Texts, string [N]; halves of surrogate pairs, which JSON may have, are `?`."""
-    return tf.constant([text.encode("utf-8", "replace") for text in texts], tf.string)
+    row = {}
+    for name, values in x.items():
+        row[name] = values[:size] if values.shape == mask.shape else values
+    return row
 
 
 def _column(batch: Sequence[dict], spec: tf.TensorSpec) -> tf.Tensor:
-    """The values of one input of a signature, string [N] or numbers int32 [N, …]."""
+    """The values of one input of a signature: string [N], or numbers [N, …]."""
     values = [item[spec.name] for item in batch]
-    return string_tensor(values) if spec.dtype == tf.string else tf.constant(values, spec.dtype)
+    if spec.dtype == tf.string:
+        return string_tensor(values)
+    return tf.constant(values, spec.dtype)
 
 
 def best_of(answers: list[dict], top_k: int) -> dict | list[dict]:
-    """The first of some answers where one is asked for, as pipelines have it; else so many."""
-    return answers[0] if top_k == 1 else answers[:top_k]
-
-
-def map_row_chunks(
-    function: Callable[[tf.Tensor], object],
-    rows: object,
-    dtypes: object,
-    max_rows: int | tf.Tensor = MAX_ROWS,
-) -> object:
-    """Applies a function to chunks of rows, one after the other, in a graph or not.
-
-    So the memory that long texts take is bounded.
-
-    Args:
-        function: what `rows` is, of tensors [C, …] → a structure of tensors [C, …].
-        rows: a structure of tensors [R, …].
-        dtypes: structure of the types that the function returns.
-        max_rows: C at most. Chunks have the same size, and the last row may be repeated for that.
-
-    Returns:
-        What the function returns, of tensors [R, …].
-    """
-    num_rows = tf.shape(tf.nest.flatten(rows)[0])[0]
-    num_chunks = tf.maximum(-(-num_rows // max_rows), 1)  # the function has a say on no rows, too
-    size = -(-num_rows // num_chunks)  # C
-
-    def of_chunk(number: tf.Tensor) -> object:
-        taken = tf.minimum(number * size + tf.range(size), num_rows - 1)
-        return function(tf.nest.map_structure(lambda values: tf.gather(values, taken), rows))
-
-    chunks = tf.map_fn(
-        of_chunk, tf.range(num_chunks), parallel_iterations=1, fn_output_signature=dtypes
-    )
-
-    def joined(values: tf.Tensor) -> tf.Tensor:
-        shape = tf.concat([[num_chunks * size], tf.shape(values)[2:]], axis=0)
-        return tf.reshape(values, shape)[:num_rows]
-
-    return tf.nest.map_structure(joined, chunks)
+    """The first answer itself if `top_k` is 1, as in `transformers`; otherwise a list."""
+    if top_k == 1:
+        return answers[0]
+    return answers[:top_k]

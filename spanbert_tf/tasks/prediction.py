@@ -1,4 +1,4 @@
-"""Predictions: for records, as official files; for raw inputs; and by a server, as an export."""
+"""Predictions for records and for raw inputs, and exports that predict."""
 
 import json
 import os
@@ -27,7 +27,7 @@ _ADVICE = (
 )
 SAVED_MODEL = "saved_model"
 _SHOWN_LABELS = 20
-# The keys of predictions, by which a file of them is known: all of them, and no others.
+# The keys of each kind of prediction. A file is one of predictions if a line has exactly these.
 _SHAPES = (
     {"label", "score"},
     {"entity_group", "score", "word", "start", "end"},
@@ -40,28 +40,27 @@ _SHAPES = (
 
 
 class Predictor:
-    """Predicts for raw inputs, as the `transformers` pipeline of the task does.
+    """Predicts for raw inputs, as the pipelines of `transformers` do.
 
     Args:
-        preset: name of the preset of a fine-tuned model, or of a pre-trained one, which fills in
+        preset: name of the preset of a fine-tuned model, or of a pre-trained model, which fills in
             masks.
-        precision: of weights and computations, as for `load_trained`.
+        precision: precision of weights and computations, as for `load_trained`.
 
     Call arguments:
-        inputs: a dict of the task's natural fields, such as `{"question": …, "context": …}`, or
-            several, in a list or anything else that can be gone through. For a task that reads one
-            text (`fields` is `text` alone), a string is as good as a dict.
-        top_k: predictions for each input; by default as many as the pipeline gives.
-        batch_size: inputs that are worked on together at most.
+        inputs: a dict of the task's fields, such as `{"question": …, "context": …}`, or an iterable
+            of such dicts. A task that reads one text (`fields` is `("text",)`) also takes strings.
+        top_k: number of predictions for each input; by default that of the pipeline.
+        batch_size: largest number of inputs of a batch.
 
     Returns:
-        What the pipeline returns: for one input its prediction, for a list a list of them.
+        What the pipeline returns for an input; for an iterable, a list of that.
 
     Attributes:
-        preset: its name.
+        preset: name of the preset.
         task: name of the task; `fill_mask` for a pre-trained model.
         fields: names of the fields that an input must have.
-        labels: names of the classes, where the task has some.
+        labels: names of the classes, if the task has classes.
 
     Raises:
         BadInputError: the preset cannot be used or was never trained, or an input lacks a field.
@@ -91,9 +90,11 @@ class Predictor:
     def __repr__(self) -> str:
         parts = [f"{self.preset!r}", f"task={self.task!r}", f"fields={self.fields!r}"]
         if self.labels:
-            more = len(self.labels) - _SHOWN_LABELS
             shown = ", ".join(map(repr, self.labels[:_SHOWN_LABELS]))
-            parts.append(f"labels=({shown}{f', … {more} more' if more > 0 else ''})")
+            more = len(self.labels) - _SHOWN_LABELS
+            if more > 0:
+                shown += f", … {more} more"
+            parts.append(f"labels=({shown})")
         return f"Predictor({', '.join(parts)})"
 
     def __call__(
@@ -102,7 +103,7 @@ class Predictor:
         top_k: int | None = None,
         batch_size: int = BATCH_SIZE,
     ) -> list | dict:
-        """Predicts; see the class."""
+        """Predicts for one input or several; see the class."""
         if top_k not in self._functions:
             self._functions[top_k] = self._pipeline.predictor(self._model, top_k)
         if hasattr(inputs, "to_dict") and hasattr(inputs, "columns"):  # whose items are its columns
@@ -120,12 +121,13 @@ class Predictor:
 
 
 def pipeline_of_preset(preset: str) -> Pipeline | None:
-    """What a preset answers: its task, or masked language modelling; `None` for an encoder.
+    """The pipeline of a preset: its task, masked language modelling, or `None` for an encoder.
 
     Raises:
-        BadInputError: there is no preset of that name.
+        BadInputError: there is no such preset.
     """
-    if (task := task_of_preset(preset)) is not None:
+    task = task_of_preset(preset)
+    if task is not None:
         return task
     for pipeline in (FillMask(), TextEmbedding()):
         if is_task_preset(preset, pipeline.model_class):
@@ -142,14 +144,14 @@ def run_prediction(
     precision: str = "float32",
     overwrite: bool = False,
 ) -> None:
-    """Writes the predictions for some records in the task's official layout.
+    """Predicts for records and writes the predictions in the task's official formats.
 
     Args:
         preset: name of the preset of a task's model.
         data: directory of records.
-        output: directory that appears whole or not at all.
-        batch_size: rows of a batch.
-        precision: of weights and computations, as for `load_trained`.
+        output: directory of the predictions, which appears whole or not at all.
+        batch_size: number of rows of a batch.
+        precision: precision of weights and computations, as for `load_trained`.
         overwrite: whether earlier predictions may be replaced.
 
     Raises:
@@ -180,23 +182,23 @@ def predict_lines(
     precision: str = "float32",
     overwrite: bool = False,
 ) -> None:
-    """Reads lines of raw inputs and writes a line of predictions for each.
+    """Reads raw inputs, one a line, and writes a line of predictions for each.
 
     Args:
         preset: as for `Predictor`.
-        source: path of the lines, or `-` for standard input; UTF-8, whatever the locale.
-        output: path of the predictions, or `-` for standard output; UTF-8, too.
-        source_format: `"jsonlines"`, objects of the task's fields, blank
-            lines passed over; `"text"`, a text a line, blank ones too, so that the predictions'
-            lines are those of the texts. A carriage return alone ends no line.
+        source: path of the inputs, or `-` for standard input. They are UTF-8 in any locale.
+        output: path of the predictions, or `-` for standard output. They are UTF-8 as well.
+        source_format: `"jsonlines"`: objects of the task's fields; blank lines are skipped.
+            `"text"`: a text on each line; a blank line is a text, so that lines of texts and
+            predictions correspond. A carriage return alone does not end a line.
         top_k: as for `Predictor`.
         batch_size: as for `Predictor`.
         precision: as for `Predictor`.
         overwrite: whether an earlier output may be replaced.
 
     Raises:
-        BadInputError: a line is no JSON object with the task's fields, or a text of a task that
-            reads more; or the output is the source, exists or cannot be written.
+        BadInputError: a line is not a JSON object with the task's fields, or texts are given to a
+            task that reads more; or the output is the source, exists or cannot be written.
     """
     if output != "-":
         if all(map(os.path.exists, (source, output))) and os.path.samefile(source, output):
@@ -238,22 +240,22 @@ def export_preset(
     int8: bool = False,
     **options: object,
 ) -> str:
-    """Writes `output/version/`, a SavedModel that TF Serving loads, or what another runtime does.
+    """Writes `output/version/`, a SavedModel for TF Serving or a file for another runtime.
 
-    A SavedModel loads with TensorFlow and TensorFlow Text alone. Beside the versions lie a README
-    and, for TF Serving, `models.config` and `batching_parameters.txt`.
+    A SavedModel needs only TensorFlow and TensorFlow Text to load. A README and, for TF Serving,
+    `models.config` and `batching_parameters.txt` lie beside the versions.
 
     Args:
-        preset: preset of a fine-tuned model, or of a masked-language model with a trained head;
-            for embeddings of any encoder.
-        output: the model's directory for TF Serving; its name is the model's.
-        top_k: predictions of each input, where the task has several.
-        embeddings: whether it computes vectors of texts, whatever else the preset is for.
-        without_text_ops: whether it takes ids alone; then it loads without TensorFlow Text.
-        file_format: `SAVED_MODEL`, or a name of `RUNTIMES`, which take ids alone.
-        sequence_length: positions of a row, for `"litert"`.
+        preset: preset of a fine-tuned model, or of a masked-language model with a trained head; for
+            embeddings, of any encoder.
+        output: the model's directory for TF Serving. Its name is the name of the model.
+        top_k: number of predictions for each input, for a task that gives several.
+        embeddings: whether the export computes vectors of texts, whatever the preset is for.
+        without_text_ops: whether the export takes only ids. It then loads without TensorFlow Text.
+        file_format: `SAVED_MODEL`, or a key of `RUNTIMES`, which take only ids.
+        sequence_length: number of positions of a row, for `"litert"`.
         int8: whether weights have 8 bits, for `"litert"`.
-        **options: `version`, `precision`, `overwrite`; as for `export_model`.
+        **options: `version`, `precision` and `overwrite`, as for `export_model`.
 
     Returns:
         The path of the version.
@@ -281,12 +283,13 @@ def export_preset(
 
     def served(model: keras_hub.models.Task) -> Served:
         if sequence_length is not None:
-            if sequence_length > (longest := model.backbone.max_sequence_length):
+            longest = model.backbone.max_sequence_length
+            if sequence_length > longest:
                 raise BadInputError(
                     f"--sequence-length {sequence_length}: the model reads {longest} positions at "
                     "most"
                 )
-            model.preprocessor.sequence_length = sequence_length  # the README's rows have it
+            model.preprocessor.sequence_length = sequence_length  # for the rows in the README
         with_texts = runtime is None and not without_text_ops
         return pipeline.served(model, top_k, with_texts=with_texts, runtime=runtime)
 
@@ -301,23 +304,23 @@ def export_preset(
 
 
 def _as_json(found: list | dict) -> str:
-    """A line of JSON; what could act on a terminal is escaped in JSON's way."""
+    """Formats predictions as a line of JSON, with JSON's escapes for what acts on a terminal."""
     text = json.dumps(found, ensure_ascii=False)
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_escaped(one) if is_control(one) else one for one in text)
+    return "".join(_escaped(letter) if is_control(letter) else letter for letter in text)
 
 
 def _escaped(character: str) -> str:
-    if character == "\x7f":  # ASCII, which JSON need not escape
+    if character == "\x7f":  # JSON does not escape this one
         return r"\u007f"
-    if "\ud800" <= character <= "\udfff":  # half of a pair, in whose place `?` is written
+    if "\ud800" <= character <= "\udfff":  # half of a surrogate pair, which is written as `?`
         return character
     return json.dumps(character)[1:-1]
 
 
 def _holds_predictions(path: str) -> bool:
-    """Whether the first line of a file is a prediction, or a list of such; of no inputs, none."""
+    """Whether a file is empty, or its first line is a prediction or a list of predictions."""
     try:
         if not os.path.getsize(path):
             return True
@@ -335,12 +338,12 @@ def _name(source: str) -> str:
 
 
 def _read_lines(source: str, source_format: str) -> Iterator[tuple[int, str | dict]]:
-    """Line number and raw input of each line; of JSON lines, of each that is not blank."""
+    """The number and the raw input of each line. Blank lines of JSON lines are skipped."""
     name = _name(source)
     if source != "-":
         refuse_device(source)
     try:
-        # Standard input, 0, is not this function's to close.
+        # Standard input, descriptor 0, stays open.
         is_file = source != "-"
         options = {"encoding": "utf-8-sig", "newline": "\n", "closefd": is_file}
         with open(source if is_file else 0, **options) as lines:

@@ -1,4 +1,4 @@
-"""What the `prepare` of every task shares: one writer of rows, lengths, vocabulary and manifest."""
+"""The writer of records that all tasks share: rows, lengths, vocabulary and manifest."""
 
 import abc
 import collections
@@ -24,12 +24,12 @@ from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds
 
 
 class Row(NamedTuple):
-    """A row as it is stored, a `tf.train.Example`.
+    """A row to be stored as a `tf.train.Example`.
 
     Attributes:
-        numbers: features of one int64, or of one float32.
-        lists: features of one bytes value: arrays in the type that they are stored as. The token
-            ids, which each row has, are stored in that of the vocabulary.
+        numbers: features that are one int64 or one float32.
+        lists: features that are lists: arrays of the type that they are stored in. Token ids, which
+            every row has, are converted to the type that fits the vocabulary.
     """
 
     numbers: Mapping[str, int | float]
@@ -37,14 +37,14 @@ class Row(NamedTuple):
 
 
 class RowMaker(abc.ABC):
-    """What a task's `prepare` makes of its input, for `write_task_records`.
+    """Makes the rows of a task's records for `write_task_records`.
 
     Attributes:
         info_class: class of the manifest, which names the files.
-        title: of the records, for messages: `"records of questions"`.
-        is_labelled: whether there is something to train.
-        counts: what was met on the way, for the manifest.
-        lines: the JSON lines of each file beside the rows, by its name.
+        title: what messages call the records, such as `"records of questions"`.
+        is_labelled: whether the rows have labels to train on.
+        counts: counts for the manifest.
+        lines: the JSON lines of each file beside the rows: name of the file → lines.
     """
 
     info_class: ClassVar[type[TaskManifest]]
@@ -57,25 +57,31 @@ class RowMaker(abc.ABC):
 
     @abc.abstractmethod
     def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
-        """The rows, those that are trained first; fills in `counts` and `lines` on the way.
+        """Yields the rows, those to train on first, and fills in `counts` and `lines`.
 
         Args:
             pieces: the vocabulary.
-            casing: what is done to the text.
-            sequence_length: positions of a row at most.
+            casing: how text is normalized.
+            sequence_length: largest number of positions of a row.
         """
 
     def described(self) -> dict[str, Any]:
-        """The manifest's fields of the task's own; asked for when the rows are written."""
+        """The values of the manifest's own fields. It is called after the rows were written."""
         return {}
 
     def counted(self, written: Mapping[str, int]) -> dict[str, int]:
-        """The manifest's `counts`; `written`: `rows` and their `tokens`."""
-        untrained = {} if self.is_labelled else {"training_rows": 0}
-        return {**written, **self.counts, **untrained}
+        """The manifest's `counts`.
+
+        Args:
+            written: the numbers of `rows` and of their `tokens`.
+        """
+        counts = {**written, **self.counts}
+        if not self.is_labelled:
+            counts["training_rows"] = 0
+        return counts
 
     def summary(self, info: TaskManifest, seconds: float) -> Iterator[str]:
-        """What is printed at the end; the first line goes on after the output's name."""
+        """Lines that are printed at the end; the first one follows the name of the output."""
         yield f"{info.num_rows:,} rows, {info.num_tokens:,} tokens, {seconds:.1f} s"
 
 
@@ -90,7 +96,7 @@ class RowPacker:
         self._start, self._end, _ = SpecialTokenIds.from_vocabulary(pieces)
 
     def __call__(self, first: np.ndarray, *second: np.ndarray) -> tuple[np.ndarray, int]:
-        """A row, and where its second segment begins.
+        """Returns a row, and the position where its second segment begins.
 
         Args:
             first: token ids, int [T].
@@ -113,26 +119,26 @@ def write_task_records(
     sequence_length: int,
     overwrite: bool = False,
 ) -> TaskManifest:
-    """Writes a directory of records; it appears whole or not at all. Prints a summary.
+    """Writes a directory of records, which appears whole or not at all, and prints a summary.
 
     Args:
         maker: makes the rows.
         output: directory, new or empty.
-        preset: as for `chosen_vocabulary`; the preset that is to be fine-tuned.
+        preset: name of the preset to be fine-tuned; see `chosen_vocabulary`.
         vocabulary: as for `chosen_vocabulary`.
         lowercase: as for `chosen_vocabulary`.
         strip_accents: as for `chosen_vocabulary`.
-        sequence_length: positions of a row at most.
-        overwrite: whether earlier records of the kind may be replaced.
+        sequence_length: largest number of positions of a row.
+        overwrite: whether earlier records of the same kind may be replaced.
 
     Returns:
-        The manifest that was written.
+        The manifest.
 
     Raises:
         BadInputError: the input, the preset or the vocabulary cannot be used, or the output exists
             or cannot be written.
         ConfigurationError: neither a preset nor a vocabulary is given, or both are.
-        MismatchError: the vocabulary is not of the stated case.
+        MismatchError: the casing of the vocabulary is another one.
     """
     started = time.monotonic()
     info_class = maker.info_class
@@ -157,20 +163,20 @@ def write_task_records(
 
 
 def _next_commands(info: TaskManifest, output: str, preset: str) -> Iterator[list[str]]:
-    """What is done with records next: a look at them, and training or, without labels, answers."""
+    """The commands that use the records: `inspect`, then `finetune`; without labels, `predict`."""
     yield ["spanbert-tf", "inspect", output]
     if not info.num_training_rows:
         answers = ["--data", output, "--output", "predictions"]
         yield ["spanbert-tf", "predict", "--preset", "PRESET", *answers]
         return
-    name, settings = info.shipped_config, []
+    name = info.shipped_config
+    command = ["spanbert-tf", "finetune", "--config", name or "CONFIG"]
     if name is not None:
-        wanted = load_task_config(name).data.model_dump()
-        differing = info.differing(wanted).items()
-        settings = [f"data.{key}={_as_yaml(value)}" for key, value in differing]
-    options = ["--config", name or "CONFIG", *(["--set", *settings] if settings else [])]
-    options += ["--preset", preset, "--data", output, "--output", "run"]
-    yield ["spanbert-tf", "finetune", *options]
+        differing = info.differing(load_task_config(name).data.model_dump())
+        if differing:
+            command.append("--set")
+            command += [f"data.{key}={_as_yaml(value)}" for key, value in differing.items()]
+    yield [*command, "--preset", preset, "--data", output, "--output", "run"]
 
 
 def _as_yaml(value: object) -> str:
@@ -180,7 +186,7 @@ def _as_yaml(value: object) -> str:
 def _write_files(
     directory: str, maker: RowMaker, pieces: Sequence[str], casing: Casing, sequence_length: int
 ) -> TaskManifest:
-    """Fills an empty directory; the manifest, which is returned, comes last."""
+    """Writes all files into an empty directory; the manifest, which is returned, comes last."""
     info_class = maker.info_class
     rows = maker.rows(pieces, casing, sequence_length)
     path = os.path.join(directory, info_class.rows_file)
@@ -204,7 +210,7 @@ def _write_files(
 
 
 def _write_rows(path: str, rows: Iterable[Row], id_dtype: str) -> dict[str, int]:
-    """Writes rows and, beside them, their lengths; how many there are, and their tokens."""
+    """Writes rows and their lengths; returns the numbers of rows and tokens."""
     lengths = []
     with record_writer(path) as write:
         for numbers, lists in rows:

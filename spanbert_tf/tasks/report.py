@@ -1,7 +1,7 @@
-"""What the reports of all tasks share: the page that shows each record, and tables of classes.
+"""Reports of all tasks: pages that show each record, and tables of classes.
 
-`page.html` has what all pages share. A task's own template extends it, and fills in the blocks
-`style`, `summary` and `record`. A `Table` is printed on the terminal and stands in the page.
+`page.html` is the base template. The template of a task extends it and fills in the blocks `style`,
+`summary` and `record`. A `Table` is printed on the terminal and shown in the page.
 """
 
 import collections
@@ -16,11 +16,11 @@ import rich.table
 
 from spanbert_tf.console import DataConsole
 
-# Tells a report from any other page.
+# Marks a page as a report.
 GENERATOR = '<meta name="generator" content="spanbert-tf evaluate">'
 _HEAD_BYTES = 1024
-_MATRIX_CLASSES = 20  # more do not fit on a screen
-_NAMED_CHARACTERS = 70  # of all heads of a matrix; longer names have numbers in their place
+_MATRIX_CLASSES = 20  # largest number of classes of a matrix; more do not fit on a screen
+_NAMED_CHARACTERS = 70  # the heads of a matrix are numbers if the names are longer in total
 SHOWN_CONFUSIONS = 20
 _MARKED_TEXTS = """{% from "parts.html" import marked %}{% include "marks.html" %}
 {% for parts in texts %}
@@ -31,14 +31,14 @@ _AVERAGES = ("micro", "macro", "weighted")  # those of scikit-learn and seqeval
 
 
 class Table(NamedTuple):
-    """A table as text, for the terminal and for the page.
+    """A table of texts, for the terminal and the page.
 
     Attributes:
-        title: what it shows.
+        title: title of the table.
         columns: heads of the columns.
-        rows: their cells.
-        totals: rows that sum up the others.
-        num_names: how many of the first columns hold names; the others hold numbers.
+        rows: cells of the rows.
+        totals: rows that summarize the others.
+        num_names: number of columns, from the first, that hold names. The others hold numbers.
     """
 
     title: str
@@ -49,10 +49,10 @@ class Table(NamedTuple):
 
 
 def print_table(console: DataConsole, table: Table) -> None:
-    """Prints a table; a line stands over the rows that sum up the others."""
+    """Prints a table, with a line above the rows that summarize the others."""
     shown = rich.table.Table(title=table.title)
-    for number, name in enumerate(table.columns):
-        shown.add_column(name, justify="left" if number < table.num_names else "right")
+    for index, name in enumerate(table.columns):
+        shown.add_column(name, justify="left" if index < table.num_names else "right")
     for number, row in enumerate(table.rows, start=1):
         shown.add_row(*row, end_section=number == len(table.rows))
     for row in table.totals:
@@ -71,21 +71,21 @@ def render_page(
     tables: Sequence[Table] = (),
     **values: object,
 ) -> str:
-    """The page as HTML that needs nothing else; the worst errors first.
+    """Renders a page as one file of HTML, with the worst errors first.
 
     Args:
-        template: path of the task's template, which begins with `{% extends "page.html" %}`. What
-            it fills in is escaped.
+        template: path of the task's template, which begins with `{% extends "page.html" %}`. All
+            values are escaped.
         title: title of the page.
-        records: what the template's block `record` shows as `record`, in the order of the file.
-            Each has `error`, how wrong it is, 0 for right, and `kinds`, the names of the filters
-            that show it. The block has `record.place`, too: "text 3 of 20".
-        filters: name → what a filter is called; the number of its records is added. Every page has
+        records: the values that the template's block `record` shows as `record`, in the order of
+            the file. Each has `error`, a number that is 0 where nothing is wrong, and `kinds`, the
+            names of the filters that show it. `record.place` is added, such as "text 3 of 20".
+        filters: name → title of a filter; the number of its records is added. Every page has
             filters for the records with errors and for the others.
         unit: what a record is called, in the singular.
-        by: whose predictions these are, `"model"` or `"baseline"`.
-        tables: of the classes, and of what is confused.
-        **values: of the template's block `summary`.
+        by: who made the predictions, `"model"` or `"baseline"`.
+        tables: tables of the classes and of confusions.
+        **values: values for the template's block `summary`.
     """
     folder, name = os.path.split(os.path.abspath(template))
     filters = {_ERRORS: "with errors", _RIGHT: "all right"} | dict(filters)
@@ -120,17 +120,17 @@ def marked_parts(
     chosen: Iterable[Sequence],
     notes: tuple[str, str, str],
 ) -> list[tuple[str, str | None, str]]:
-    """A text in parts, each with the kind and the note of its mark.
+    """Splits a text into parts, each with the kind and the note of its mark.
 
-    The kind is `gold` or `model` where places of one sort alone are, `both` where a place is of
-    both sorts, borders and names alike, `overlap` where different ones are, and `None` elsewhere.
-    The note names the places that begin there.
+    The kind is `gold` or `model` where only places of one sort are, `both` where a place with the
+    same borders and name is of both sorts, `overlap` where different places are, and `None`
+    elsewhere. The note names the places that begin at the part.
 
     Args:
         text: text of the record.
-        golds: first character of each marked place, the one after its last, and its name, if any.
-        chosen: by the model, as `golds`.
-        notes: what is said of a place of `golds`, of `chosen` and of both.
+        golds: first character of each gold place, the character after its last, and a name, if any.
+        chosen: the places that the model chose, as `golds`.
+        notes: notes for a place of `golds`, of `chosen` and of both.
     """
     of_gold, of_model = (set(map(tuple, places)) for places in (golds, chosen))
     kinds = dict.fromkeys(of_gold, "gold") | dict.fromkeys(of_model, "model")
@@ -153,7 +153,7 @@ def marked_parts(
 
 
 def marked_html(texts: Iterable[Sequence[tuple[str, str | None, str]]]) -> markupsafe.Markup:
-    """Texts in parts (`marked_parts`) as HTML with the marks of the reports, for a notebook."""
+    """Renders texts in parts (`marked_parts`) as HTML with the marks of reports, for notebooks."""
     template = _environment().from_string(_MARKED_TEXTS)
     return markupsafe.Markup(template.render(texts=texts))
 
@@ -183,14 +183,14 @@ def is_report(path: str) -> bool:
 
 
 class ClassScore(NamedTuple):
-    """How well a class is predicted, in percent; or an average over classes.
+    """The scores of a class, or an average over classes, in percent.
 
     Attributes:
         name: name of the class.
-        precision: right ones of those predicted; 0 where none is.
-        recall: right ones of those that there are; 0 where there is none.
-        f1: their harmonic mean.
-        support: how many there are.
+        precision: share of the predictions of the class that are right; 0 without predictions.
+        recall: share of the gold items of the class that are predicted; 0 without gold items.
+        f1: harmonic mean of precision and recall.
+        support: number of gold items.
     """
 
     name: str
@@ -201,15 +201,17 @@ class ClassScore(NamedTuple):
 
 
 class ClassScores(NamedTuple):
-    """The scores of each class; and their averages, micro, macro and weighted by the support."""
+    """The scores of each class; and their micro, macro and weighted averages."""
 
     classes: list[ClassScore]
     averages: list[ClassScore]
 
 
 def average_name(kind: str, without: str | None = None) -> str:
-    """What an average is called: "macro avg", as scikit-learn and seqeval have it."""
-    return f"{kind} avg" + (f" without {without}" if without else "")
+    """The name of an average, such as "macro avg", as in scikit-learn and seqeval."""
+    if without:
+        return f"{kind} avg without {without}"
+    return f"{kind} avg"
 
 
 def class_scores(
@@ -218,15 +220,15 @@ def class_scores(
     labels: Sequence[str],
     without: str | None = None,
 ) -> ClassScores:
-    """The scores of each class, and their averages over the classes that gold or predicted hold.
+    """The scores of each class, and averages over the classes that occur.
 
     Args:
-        gold: the right label of each record.
-        predicted: the model's.
+        gold: the gold label of each record.
+        predicted: the predicted label of each record.
         labels: all classes, in the order of the table.
-        without: a class that averages leave out, such as that of no relation.
+        without: a class that averages leave out, such as the class for no relation.
     """
-    import sklearn.metrics  # takes a second, and so where it counts
+    import sklearn.metrics  # the import takes a second
 
     def computed(names: Sequence[str], average: str | None) -> tuple:
         return sklearn.metrics.precision_recall_fscore_support(
@@ -235,7 +237,7 @@ def class_scores(
 
     *shares, support = (column.tolist() for column in computed(labels, None))
     percents = ([100 * value for value in column] for column in shares)
-    # Of classes that some of the labels lack, scikit-learn's counts are floats.
+    # scikit-learn's counts are floats if a class does not occur.
     classes = list(map(ClassScore, labels, *percents, map(int, support)))
     found = set(gold) | set(predicted)
     averaged = [label for label in labels if label in found and label != without]
@@ -249,7 +251,7 @@ def class_scores(
 
 
 def class_table(title: str, scores: ClassScores) -> Table:
-    """A row for each class, and the averages."""
+    """The table of scores: a row for each class, and the averages."""
     rows, totals = ([_cells(score) for score in part] for part in scores)
     return Table(title, ("", "precision", "recall", "F1", "support"), rows, totals)
 
@@ -265,13 +267,13 @@ def confusion_table(
     labels: Sequence[str],
     columns: Sequence[str] | None = None,
 ) -> Table:
-    """The confusion matrix; of many classes, the most frequent confusions.
+    """The confusion matrix; for many classes, the most frequent confusions.
 
     Args:
-        gold: the right label of each record.
-        predicted: the model's.
+        gold: the gold label of each record.
+        predicted: the predicted label of each record.
         labels: all classes, in the order of the matrix.
-        columns: what can be predicted, where that is not `labels`.
+        columns: the classes that can be predicted, if they are not `labels`.
     """
     counts = collections.Counter(zip(gold, predicted, strict=True))
     if len(labels) > _MATRIX_CLASSES:

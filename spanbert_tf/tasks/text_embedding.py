@@ -1,6 +1,6 @@
-"""Vectors of texts as a `Pipeline`, which any encoder answers.
+"""Embeddings of texts, the pipeline of encoders.
 
-N texts, S positions of a row, H width.
+Dimensions: N texts, S positions of a row, H width.
 """
 
 import os
@@ -11,11 +11,12 @@ import tensorflow as tf
 
 from spanbert_tf.models import SpanBertTextEmbedder
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.tasks.pipeline import Pipeline, clean_texts, text_specs
+from spanbert_tf.tasks.graphs import clean_texts, text_specs
+from spanbert_tf.tasks.pipeline import Pipeline
 
 
 class TextEmbedding(Pipeline):
-    """Texts → a vector of each."""
+    """Computes a vector for each text."""
 
     name = "text_embedding"
     model_class = SpanBertTextEmbedder
@@ -23,7 +24,7 @@ class TextEmbedding(Pipeline):
     example: Mapping[str, Any] = {"text": "It rains."}
 
     def signatures(self, model: SpanBertTextEmbedder, top_k: int) -> Signatures:
-        """One, of texts, which tells what the encoder computes as well."""
+        """One signature, which returns the outputs of the encoder as well."""
 
         def embed(text: tf.Tensor) -> dict[str, tf.Tensor]:
             x = model.preprocessor.pack_texts(clean_texts(text))
@@ -34,16 +35,18 @@ class TextEmbedding(Pipeline):
     def of_rows(
         self, model: SpanBertTextEmbedder, x: dict[str, tf.Tensor], top_k: int
     ) -> dict[str, tf.Tensor]:
-        """`embeddings`, float32 [N, H], and what they are made of."""
+        """`embeddings`, float32 [N, H], and the encoder's outputs that they are computed from."""
         encoded = model.backbone(x, training=False)
         embeddings = model.pool(encoded["sequence_output"], x["padding_mask"])
-        with tf.init_scope():  # values of weights are not for graphs
-            hidden = () if model.backbone.is_pooler_trained else ("pooled_output",)
-        found = {"embeddings": embeddings, **encoded}
-        return {n: tf.cast(values, tf.float32) for n, values in found.items() if n not in hidden}
+        outputs = {"embeddings": embeddings, **encoded}
+        with tf.init_scope():  # a graph cannot read the values of weights
+            is_pooler_trained = model.backbone.is_pooler_trained
+        if not is_pooler_trained:
+            del outputs["pooled_output"]
+        return {name: tf.cast(values, tf.float32) for name, values in outputs.items()}
 
     def answer(
         self, model: SpanBertTextEmbedder, item: dict, found: dict, top_k: int
     ) -> dict[str, list[float]]:
-        """The text's vector."""
+        """The vector of the text."""
         return {"embedding": found["embeddings"].tolist()}

@@ -13,7 +13,7 @@ from spanbert_tf.data.documents import TextReader
 from spanbert_tf.models import SpanBertCoreferenceResolver
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.tasks.coreference.records import Clusters
-from spanbert_tf.tasks.pipeline import clean_texts, text_specs
+from spanbert_tf.tasks.graphs import clean_texts, text_specs
 
 NO_CLUSTER = -1
 _NO_PLACE = -1

@@ -1,4 +1,7 @@
-"""Coreference resolution as a `Task`. B documents, K spans."""
+"""The task of coreference resolution.
+
+Dimensions: B documents, T positions of a document, K spans.
+"""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +36,7 @@ from spanbert_tf.tasks.coreference.records import (
     CoreferenceInfo,
 )
 from spanbert_tf.tasks.coreference.report import report_page, tables
-from spanbert_tf.tasks.pipeline import string_tensor
+from spanbert_tf.tasks.graphs import string_tensor
 from spanbert_tf.tasks.report import Table
 from spanbert_tf.tasks.task import Outcome, Task, parsed_specs
 from spanbert_tf.text.tokenization import WordPieceTokenizer
@@ -41,11 +44,11 @@ from spanbert_tf.training.checkpoints import Best
 
 
 class Coreference(Task):
-    """Documents → clusters of mentions. Predictions and what is right are `Clusters` of words.
+    """Finds the clusters of mentions of documents that refer to the same entity.
 
-    A raw input is a `text` and, if it is a dialogue, `speakers`: a list, or lines, of names, one
-    for each line of the text, or for each that has words. The answer is as fastcoref's
-    `get_clusters` has it.
+    Predictions and gold answers are `Clusters` of words. A raw input has a `text` and, for a
+    dialogue, `speakers`: names in a list or on lines, one for each line of the text, or for each
+    line with words. The answer is like that of `get_clusters` of fastcoref.
     """
 
     name = "coreference"
@@ -60,30 +63,31 @@ class Coreference(Task):
     max_characters = 16_384  # about 4,096 pieces
 
     def signatures(self, model: SpanBertCoreferenceResolver, top_k: int) -> Signatures:
-        """Of texts, and of dialogues; there is one set of clusters."""
+        """One signature of texts and one of dialogues. `top_k` has no effect."""
         return ResolveTexts(model).signatures()
 
     def of_rows(
         self, model: SpanBertCoreferenceResolver, x: dict[str, tf.Tensor], top_k: int
     ) -> dict[str, tf.Tensor]:
-        """Spans of positions in place of words."""
-        places = tf.range(tf.shape(x["begins_word"])[1])
-        words = tf.zeros_like(x["begins_word"]) + places  # [B, T]
+        """The clusters of spans of positions, in place of words."""
+        positions = tf.range(tf.shape(x["begins_word"])[1])
+        words = tf.zeros_like(x["begins_word"]) + positions  # [B, T]
         linked = link_spans(model, {"word_indices": words}, model(x, training=False))
         return dict(zip(("starts", "ends", "clusters"), linked, strict=True))
 
     def check(self, model: SpanBertCoreferenceResolver, item: dict) -> dict:
-        """Gives the input `speakers` as lines, one name for each line of the text with words."""
+        """Converts `speakers` to lines, one name for each line of the text with words."""
         item = super().check(model, item)
         names = _names(item)
-        names = names and _of_lines_with_words(model, item["text"], names)
+        if names:
+            names = _of_lines_with_words(model, item["text"], names)
         return {**item, "speakers": "\n".join(names)}
 
     def answer(
         self, model: SpanBertCoreferenceResolver, item: dict, found: dict, top_k: int
     ) -> dict:
-        """`text`, `clusters` of characters, ends exclusive, their `strings`, a given `doc_key`."""
-        # As the graph has it: halves of surrogate pairs are one character there, too.
+        """`text`, `clusters` of characters (ends exclusive), their `strings`, and any `doc_key`."""
+        # As in the graph, where half of a surrogate pair is one character, too.
         text = item["text"].encode("utf-8", "replace").decode()
         numbers = found["clusters"].tolist()
         clusters: list[list[list[int]]] = [[] for _ in range(max(numbers, default=-1) + 1)]
@@ -98,8 +102,9 @@ class Coreference(Task):
     def check_model(
         self, model: SpanBertCoreferenceResolver, records: Records, preset: str
     ) -> None:
-        """Segments are as long as those that the model was trained on."""
-        found, wanted = records.info.sequence_length, model.preprocessor.sequence_length
+        """Refuses segments of another length than those that the model was trained on."""
+        found = records.info.sequence_length
+        wanted = model.preprocessor.sequence_length
         if found != wanted:
             raise MismatchError(
                 f"{records}: sequence_length of these documents is {found}, of {preset} {wanted}; "
@@ -113,7 +118,7 @@ class Coreference(Task):
         info: CoreferenceInfo,
         config: CoreferenceConfig,
     ) -> SpanBertCoreferenceResolver:
-        """A resolver on the encoder."""
+        """Creates a resolver on the encoder."""
         return self.model_class(
             backbone,
             SpanBertCoreferenceResolverPreprocessor(tokenizer, info.sequence_length),
@@ -123,23 +128,23 @@ class Coreference(Task):
         )
 
     def dataset(self, records: Records, **options: bool | int) -> tf.data.Dataset:
-        """Batches of whole documents; for training, of random runs of their segments."""
+        """Reads whole documents; for training, random runs of their segments."""
         return coreference_dataset(records, **options)
 
     def predict_batch(
         self, model: SpanBertCoreferenceResolver, x: dict, outputs: dict[str, tf.Tensor]
     ) -> LinkedSpans:
-        """The spans of documents and their clusters, int32 [B, K]."""
+        """The spans of each document and their clusters, int32 [B, K]."""
         return link_spans(model, x, outputs)
 
     def collect(
         self, model: SpanBertCoreferenceResolver, records: Records, rows: list[LinkedSpans]
     ) -> list[Clusters]:
-        """The clusters of each document, spans of words."""
+        """The clusters of each document, as spans of words."""
         return [clusters_of(*row) for row in rows]
 
     def baseline(self, records: Records) -> list[Clusters]:
-        """Links what is written alike."""
+        """Links words and names that are written the same."""
         return link_equal_strings(records.lines(DOCUMENTS_FILE))
 
     def outcome(
@@ -148,21 +153,21 @@ class Coreference(Task):
         records: Records,
         predictions: Sequence[Clusters],
     ) -> Outcome:
-        """Clusters as they are; as texts, empty where there is none."""
+        """The clusters of each document. As text, a document without clusters is empty."""
         gold = list(map(_gold_clusters, records.lines(DOCUMENTS_FILE)))
         texts = [str(found or "") for found in predictions]
         return Outcome(model, records, predictions, gold, predictions, texts)
 
     def score(self, outcome: Outcome) -> dict[str, float]:
-        """The scores of the official scorer."""
+        """The scores of the official CoNLL scorer."""
         return score_documents(zip(outcome.gold, outcome.predicted, strict=True)).as_dict()
 
     def write(self, outcome: Outcome, output: str) -> None:
-        """CoNLL, JSON lines, and text to read."""
+        """Writes files in CoNLL's format, as JSON lines and as text."""
         write_predictions(outcome.records.lines(DOCUMENTS_FILE), outcome.predicted, output)
 
     def tables(self, outcome: Outcome) -> list[Table]:
-        """The official metrics, and the links by what is linked."""
+        """The official metrics, and the scores of links from pronouns and from other mentions."""
         return tables(outcome)
 
     def widest_batch(self, info: CoreferenceInfo, batch_size: int) -> tuple[Any, Any]:
@@ -190,7 +195,7 @@ class Coreference(Task):
             yield as_text(line, _gold_clusters(line)).removesuffix("\n").split("\n")
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
-        """A page of all documents, gold clusters beside predicted ones."""
+        """Renders a page that shows each document, gold clusters beside predicted ones."""
         return report_page(title, outcome, scores)
 
 
@@ -199,12 +204,13 @@ def _gold_clusters(line: dict) -> Clusters:
 
 
 def _names(item: dict) -> list[str]:
-    """The speakers of a raw input, if it has some."""
+    """The speakers of a raw input; empty if it has none."""
     speakers = item.get("speakers") or []
     if isinstance(speakers, str):
-        # A line end that ends the text, too, begins no line of its own.
-        ends_line = item["text"].endswith("\n")
-        return (speakers.removesuffix("\n") if ends_line else speakers).split("\n")
+        # If the text ends with a line end, the last line end of the speakers begins no new line.
+        if item["text"].endswith("\n"):
+            speakers = speakers.removesuffix("\n")
+        return speakers.split("\n")
     if isinstance(speakers, list | tuple) and all(isinstance(name, str) for name in speakers):
         return [" ".join(name.split()) for name in speakers]
     raise BadInputError("'speakers' is no list of names, one for each line")
@@ -213,7 +219,7 @@ def _names(item: dict) -> list[str]:
 def _of_lines_with_words(
     model: SpanBertCoreferenceResolver, text: str, names: list[str]
 ) -> list[str]:
-    """The names of the lines that have words, of those lines' or of all lines'."""
+    """The names for the lines with words, from a name for each of these or for each line."""
     lines = text.removesuffix("\n").split("\n")
     tokenizer = model.preprocessor.tokenizer
     reader = WordPieceTokenizer.shared(tokenizer.get_vocabulary(), tokenizer.casing)

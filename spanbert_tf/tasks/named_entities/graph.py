@@ -8,8 +8,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from spanbert_tf.models import SpanBertTokenClassifier
+from spanbert_tf.tasks.graphs import clean_texts, map_row_chunks
 from spanbert_tf.tasks.named_entities.records import BEGIN, INSIDE, OUTSIDE
-from spanbert_tf.tasks.pipeline import clean_texts, map_row_chunks
 from spanbert_tf.text.positions import changes
 from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
 from spanbert_tf.text.vocabulary import is_continuation

@@ -1,4 +1,7 @@
-"""Named entities as a `Task`. B rows, S positions, N texts."""
+"""The task of finding named entities.
+
+Dimensions: B rows, S positions, N texts.
+"""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +22,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.exporting import Signatures
+from spanbert_tf.tasks.graphs import string_tensor, text_specs
 from spanbert_tf.tasks.label_task import LabelTask
 from spanbert_tf.tasks.marked_text import marked_pieces
 from spanbert_tf.tasks.named_entities.graph import (
@@ -44,7 +48,6 @@ from spanbert_tf.tasks.named_entities.records import (
     NamedEntitiesInfo,
     SentenceLine,
 )
-from spanbert_tf.tasks.pipeline import string_tensor, text_specs
 from spanbert_tf.tasks.report import (
     Table,
     class_table,
@@ -55,7 +58,7 @@ from spanbert_tf.tasks.report import (
 from spanbert_tf.tasks.task import Outcome
 from spanbert_tf.terminal import print_line
 
-_PIPELINE_NAMES = {  # of an entity: ours and those of the pipeline
+_PIPELINE_NAMES = {  # outputs of the graph → keys of an entity in the pipeline's answer
     "types": "entity_group",
     "scores": "score",
     "words": "word",
@@ -73,14 +76,17 @@ _NOTES = ("missed", "wrong", "\u2713")
 
 
 class PieceLabels(NamedTuple):
-    """What is predicted for a sentence."""
+    """The predictions for a sentence."""
 
-    labels: np.ndarray  # numbers of the pieces' labels, int32 [pieces]
+    labels: np.ndarray  # numbers of the labels of its word pieces, int32 [pieces]
     scores: np.ndarray  # their probabilities, float32 [pieces]
 
 
 class NamedEntities(LabelTask):
-    """Texts → their entities. Predictions are `PieceLabels`, what is right labels of words."""
+    """Finds the named entities of texts.
+
+    Predictions are `PieceLabels`; gold labels are those of words.
+    """
 
     name = "named_entities"
     model_class = SpanBertTokenClassifier
@@ -94,33 +100,31 @@ class NamedEntities(LabelTask):
     example: Mapping[str, Any] = {"text": "Ann lives in New York."}
 
     def signatures(self, model: SpanBertTokenClassifier, top_k: int) -> Signatures:
-        """One, which returns all entities."""
+        """One signature, which returns all entities of texts."""
         return {"serving_default": (FindEntities(model).find, text_specs("text"))}
 
     def of_rows(
         self, model: SpanBertTokenClassifier, x: dict[str, tf.Tensor], top_k: int
     ) -> dict[str, tf.Tensor]:
-        """Labels of pieces, whose entities a client puts together."""
+        """The labels of word pieces, of which a client makes entities."""
         labels, scores = best_labels(model(x, training=False))
         return {"labels": labels, "scores": scores}
 
     def answer(
         self, model: SpanBertTokenClassifier, item: dict, found: dict, top_k: int
     ) -> list[dict]:
-        """As of `token-classification`: all entities, in their order."""
+        """As the pipeline `token-classification`: all entities in their order."""
         rows = zip(*(found[name] for name in _PIPELINE_NAMES), strict=True)
         return [
             dict(zip(_PIPELINE_NAMES.values(), _plain(values), strict=True))
             for values in rows
-            if values[0]  # the type; empty beyond the text's own entities
+            if values[0]  # the type, which is empty after the last entity of the text
         ]
 
     def check_model(self, model: SpanBertTokenClassifier, records: Records, preset: str) -> None:
-        """Labels are compared by name; what the model never saw can only be missed."""
-        names, labels = (
-            [name for name in labels if name != OUTSIDE]  # which all records have
-            for labels in (model.labels, records.info.labels)
-        )
+        """Compares labels by name. Entities of types that the model lacks count as missed."""
+        names = [label for label in model.labels if label != OUTSIDE]
+        labels = [label for label in records.info.labels if label != OUTSIDE]
         if others := [name for name in names if not name.startswith((BEGIN, INSIDE))]:
             raise MismatchError(
                 f"{preset}: its label {others[0]!r} is neither {OUTSIDE} nor one that begins with "
@@ -141,7 +145,7 @@ class NamedEntities(LabelTask):
         info: NamedEntitiesInfo,
         config: NamedEntitiesConfig,
     ) -> SpanBertTokenClassifier:
-        """A classifier of word pieces on the encoder, which begins at the labels' shares."""
+        """Creates a classifier of word pieces that first predicts the shares of the labels."""
         strategy = config.prediction.aggregation_strategy
         if strategy == "first" and info.words == "marked":
             strategy = "word"
@@ -158,20 +162,18 @@ class NamedEntities(LabelTask):
     def predict_batch(
         self, model: SpanBertTokenClassifier, x: dict, outputs: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Numbers of labels and their probabilities, [B, S]."""
+        """The most probable label of each position and its probability, [B, S]."""
         return best_labels(outputs)
 
     def collect(
         self, model: SpanBertTokenClassifier, records: Records, rows: list
     ) -> list[PieceLabels]:
-        """Of each sentence, whose further pieces may be in further rows."""
+        """Combines the rows of each sentence, without [CLS], [SEP] and padding."""
         lengths = records.lengths()
-        columns = [  # without [CLS], [SEP] and padding; [pieces of all sentences]
-            np.concatenate(
-                [row[1 : length - 1] for row, length in zip(column, lengths, strict=True)]
-            )
-            for column in zip(*rows, strict=True)
-        ]
+        columns = []  # labels and scores of the word pieces of all sentences
+        for column in zip(*rows, strict=True):
+            pairs = zip(column, lengths, strict=True)
+            columns.append(np.concatenate([row[1 : length - 1] for row, length in pairs]))
         sentences = records.lines(SENTENCES_FILE)
         ends = np.cumsum([sentence["num_pieces"] for sentence in sentences])
         if ends[-1] != len(columns[0]):
@@ -184,7 +186,7 @@ class NamedEntities(LabelTask):
     def outcome(
         self, model: SpanBertTokenClassifier, records: Records, predictions: Sequence[PieceLabels]
     ) -> Outcome:
-        """Labels of the words; as texts, empty for those outside of entities."""
+        """The labels of words. As texts, labels of words outside of entities are empty."""
         sentences = records.lines(SENTENCES_FILE)
         of_pieces = [found.labels for found in predictions]
         if model.aggregation_strategy == "word" and records.info.words != "marked":
@@ -198,11 +200,11 @@ class NamedEntities(LabelTask):
         return Outcome(model, records, predictions, gold, predicted, texts)
 
     def score(self, outcome: Outcome) -> dict[str, float]:
-        """F1, precision and recall of all entities."""
+        """F1, precision and recall of entities."""
         return score_labels(outcome.gold, outcome.predicted)[0]
 
     def tables(self, outcome: Outcome) -> list[Table]:
-        """The types, and what was predicted in the place of each."""
+        """The scores of each type, and what was predicted in place of each type."""
         gold, found = _spans(outcome)
         _, scores = score_labels(outcome.gold, outcome.predicted)
         labels = [*(score.name for score in scores.classes), NO_ENTITY]
@@ -210,25 +212,25 @@ class NamedEntities(LabelTask):
         return [class_table("entities by type", scores), confusions]
 
     def gold_labels(self, line: SentenceLine) -> Sequence[str]:
-        """The labels of the words."""
+        """The gold labels of the words of a sentence."""
         return line["labels"] or []
 
     def row_in_words(
         self, records: Records, index: int, pieces: Sequence[str], labels: np.ndarray
     ) -> Iterator[Text]:
-        """The sentence with its entities."""
+        """Shows a row with its entities marked."""
         names = [records.info.labels[label] if label >= 0 else None for label in labels]
         yield marked_pieces(pieces, _spans_of_pieces(names[: len(pieces) - 1]))
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
-        """A page of all sentences with their entities."""
+        """Renders a page that shows each sentence with its entities."""
         sentences = outcome.records.lines(SENTENCES_FILE)
         records = map(_record, sentences, *_spans(outcome))
         options = {"unit": "sentence", "by": outcome.by, "tables": self.tables(outcome)}
         return render_page(_TEMPLATE, title, records, _FILTERS, scores=scores, **options)
 
     def write(self, outcome: Outcome, output: str) -> None:
-        """`entities.jsonl`, and the columns that the script `conlleval` reads."""
+        """Writes `entities.jsonl`, and the columns that the script `conlleval` reads."""
         sentences = outcome.records.lines(SENTENCES_FILE)
         lines = [
             {"id": sentence["id"], "text": sentence["text"], "entities": found}
@@ -239,8 +241,9 @@ class NamedEntities(LabelTask):
         write_text(os.path.join(output, "predictions.conll"), text)
 
     def _entities(self, outcome: Outcome) -> list[list[dict]]:
-        """The entities of each sentence as the pipeline has them, by the export's decoder."""
-        decoder, answers = EntityDecoder(outcome.model), []
+        """The entities of each sentence as the pipeline returns them, by the decoder of exports."""
+        decoder = EntityDecoder(outcome.model)
+        answers = []
         sentences = outcome.records.lines(SENTENCES_FILE)
         has_marked_words = outcome.records.info.words == "marked"
         for first in range(0, len(sentences), _TEXTS_AT_ONCE):
@@ -261,7 +264,7 @@ class NamedEntities(LabelTask):
 
 
 def _begin_words(sentence: SentenceLine) -> np.ndarray:
-    """Whether each piece is the first of a word that the data mark, bool [pieces]."""
+    """Whether each word piece is the first of a word that is marked in the data, bool [pieces]."""
     begins = np.zeros(sentence["num_pieces"], bool)
     begins[[first for first in sentence["first_pieces"] if first >= 0]] = True
     return begins
@@ -272,17 +275,18 @@ def _spoken_labels(
     sentences: Sequence[SentenceLine],
     labels: Sequence[np.ndarray],
 ) -> list[np.ndarray]:
-    """The labels of pieces where the first one of each of the text's words speaks for the others.
+    """Gives all word pieces of a word the label of its first piece.
 
-    So a model that was trained on marked words is scored by the words of BERT's tokenizer; those
-    after the first go on with its entity.
+    With it a model that was trained on marked words is scored by the words of BERT's tokenizer.
+    The pieces after the first get the label that continues its entity.
 
     Args:
         model: the model.
-        sentences: sentences whose words are the tokenizer's.
-        labels: numbers of the pieces' labels, int32 [pieces] each.
+        sentences: sentences whose words are those of BERT's tokenizer.
+        labels: numbers of the labels of the word pieces, int32 [pieces] for each sentence.
     """
-    decoder, spoken = EntityDecoder(model), []
+    decoder = EntityDecoder(model)
+    spoken = []
     going_on = _labels_that_go_on(model.labels)
     for first in range(0, len(sentences), _TEXTS_AT_ONCE):
         part = slice(first, first + _TEXTS_AT_ONCE)
@@ -296,7 +300,7 @@ def _spoken_labels(
 
 
 def _labels_that_go_on(labels: Sequence[str]) -> np.ndarray:
-    """For each label the number of the one that goes on with its entity: of `B-TYPE`, `I-TYPE`."""
+    """For each label, the number of the label that continues its entity: `I-TYPE` for `B-TYPE`."""
     numbers = {label: number for number, label in enumerate(labels)}
     found = list(range(len(labels)))
     for label, number in numbers.items():
@@ -306,7 +310,7 @@ def _labels_that_go_on(labels: Sequence[str]) -> np.ndarray:
 
 
 def _columns(sentence: dict, predicted: Sequence[str]) -> str:
-    """A line `word gold predicted` for each word; without gold labels `word predicted`."""
+    """Formats a line `word gold predicted` for each word, without `gold` if it is not known."""
     places = sentence["words"]
     words = ["".join(sentence["text"][start:end].split()) or "_" for start, end in places]
     columns = [words, sentence["labels"], predicted]
@@ -315,7 +319,7 @@ def _columns(sentence: dict, predicted: Sequence[str]) -> str:
 
 
 def _spans_of_pieces(labels: Sequence[str | None]) -> Iterator[tuple[int, int, str]]:
-    """First and last piece, and type, of each entity; pieces without a label go on with a word."""
+    """First piece, last piece and type of each entity; a piece without a label continues a word."""
     start, kind = 0, ""
     for place, label in enumerate([*labels, OUTSIDE]):
         if label is None or (kind and label == f"{INSIDE}{kind}"):
@@ -332,14 +336,16 @@ def _plain(values: Sequence[bytes | np.generic]) -> list[str | float | int]:
 def _spans(outcome: Outcome) -> list[list[set[tuple[int, int, str]]]]:
     """The gold entities of each sentence, and the predicted ones."""
     sentences = outcome.records.lines(SENTENCES_FILE)
-    return [
-        [set(entity_spans(*pair)) for pair in zip(sentences, labels, strict=True)]
-        for labels in (outcome.gold, outcome.predicted)
-    ]
+    spans = []
+    for labels in (outcome.gold, outcome.predicted):
+        pairs = zip(sentences, labels, strict=True)
+        spans.append([set(entity_spans(*pair)) for pair in pairs])
+    return spans
 
 
 def _record(sentence: SentenceLine, gold: set[tuple], found: set[tuple]) -> dict:
-    missed, invented = gold - found, found - gold
+    missed = gold - found
+    invented = found - gold
     types = {place[:2]: place[2] for place in missed}
     mistyped = {place for place in invented if place[:2] in types}
     places_of_mistyped = {place[:2] for place in mistyped}

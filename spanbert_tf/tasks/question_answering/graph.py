@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from spanbert_tf.data.windows import WindowPacker, Windows
 from spanbert_tf.models import SpanBertQuestionAnswerer
-from spanbert_tf.tasks.pipeline import clean_texts, map_row_chunks
+from spanbert_tf.tasks.graphs import clean_texts, map_row_chunks
 from spanbert_tf.tasks.question_answering.records import MAX_QUESTION_TOKENS
 from spanbert_tf.text.positions import pair_positions
 from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before

@@ -1,4 +1,7 @@
-"""Extractive question answering as a `Task`. B rows, S positions."""
+"""The task of extractive question answering.
+
+Dimensions: B rows, S positions.
+"""
 
 import collections
 import dataclasses
@@ -22,8 +25,9 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.exporting import Signatures
+from spanbert_tf.tasks.graphs import text_specs
 from spanbert_tf.tasks.marked_text import marked_pieces, pieces_of_row
-from spanbert_tf.tasks.pipeline import best_of, text_specs
+from spanbert_tf.tasks.pipeline import best_of
 from spanbert_tf.tasks.question_answering.answers import (
     AnsweredQuestion,
     answer_by_overlap,
@@ -59,9 +63,9 @@ _SHOWN_OPENINGS = 10  # first words of questions
 
 
 class QuestionAnswering(Task):
-    """Questions and passages → the parts of the passages that answer them.
+    """Answers questions with parts of passages.
 
-    Predictions are `AnsweredQuestion`; what is right are the lines of `questions.jsonl`.
+    Predictions are `AnsweredQuestion`; the gold answers are in the lines of `questions.jsonl`.
     """
 
     name = "question_answering"
@@ -77,12 +81,12 @@ class QuestionAnswering(Task):
     }
 
     def signatures(self, model: SpanBertQuestionAnswerer, top_k: int) -> Signatures:
-        """One, of texts."""
+        """One signature, of questions and contexts."""
         function = AnswerQuestions(model, max(top_k, 1)).answer
         return {"serving_default": (function, text_specs("question", "context"))}
 
     def readme_values(self, model: SpanBertQuestionAnswerer) -> dict[str, Any]:
-        """With question and context in the order that the model reads them in."""
+        """Puts question and context in the order in which the model reads them."""
         question, context = (self.example[name] for name in self.fields)
         is_first = model.preprocessor.question_first
         return {"texts": (question, context) if is_first else (context, question)}
@@ -90,7 +94,7 @@ class QuestionAnswering(Task):
     def answer(
         self, model: SpanBertQuestionAnswerer, item: dict, found: dict, top_k: int
     ) -> dict | list[dict]:
-        """As of `question-answering`; one that counts as unanswerable has an empty `answer`."""
+        """As the pipeline `question-answering`; `answer` is empty for an unanswerable question."""
         if model.has_unanswerable and not found["is_answerable"]:
             return best_of([{"score": 0.0, "start": 0, "end": 0, "answer": ""}], top_k)
         columns = (found[name] for name in ("probabilities", "starts", "ends", "answers"))
@@ -101,8 +105,9 @@ class QuestionAnswering(Task):
         return best_of([one for one in answers if one["answer"]] or answers[:1], top_k)
 
     def check_model(self, model: SpanBertQuestionAnswerer, records: Records, preset: str) -> None:
-        """The order of rows, and whether there are questions without an answer."""
-        info, question_first = records.info, model.preprocessor.question_first
+        """Refuses another order of question and passage, and unanswerable questions for others."""
+        info = records.info
+        question_first = model.preprocessor.question_first
         if info.question_first != question_first:
             orders = ("after the passage", "before the passage")
             option = "with" if question_first else "without"
@@ -125,7 +130,7 @@ class QuestionAnswering(Task):
         info: QuestionAnsweringInfo,
         config: QuestionAnsweringConfig,
     ) -> SpanBertQuestionAnswerer:
-        """A question answerer on the encoder."""
+        """Creates a question answerer on the encoder."""
         preprocessor = SpanBertQuestionAnswererPreprocessor(
             tokenizer,
             sequence_length=info.sequence_length,
@@ -144,22 +149,22 @@ class QuestionAnswering(Task):
     def parse(
         self, rows: PackedRows, serialized: tf.Tensor, width: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Windows, and the positions of their answers.
+        """Parses windows and the positions of their answers.
 
-        `x` also has `question_index` and `passage_start`, int32 [B], and in each position of the
+        `x` also has `question_index` and `passage_start`, int32 [B], and for each position of the
         passage its characters in the context, `offset_starts` and `offset_ends`, and
         `has_most_context`, int32 [B, S]. `y` has `start_positions` and `end_positions`, int32 [B],
-        0 where there is no answer.
+        which are 0 where the window has no answer.
         """
         x, found = rows.parse(serialized, width)
         x["question_index"] = found[QUESTION_INDEX]
         x["passage_start"] = found[PASSAGE_START]
         in_passage = tf.range(width)[tf.newaxis] - x["passage_start"][:, tf.newaxis]  # [B, S]
-        for name in _PASSAGE_LISTS:  # of the passage from position 0 on
+        for name in _PASSAGE_LISTS:  # stored for the tokens of the passage alone
             shifted = tf.gather(found[name], tf.maximum(in_passage, 0), batch_dims=1)
             x[name] = tf.where(in_passage >= 0, shifted, 0)
-        starts, ends = found[START_POSITION], found[END_POSITION]
-        return x, {"start_positions": starts, "end_positions": ends}
+        y = {"start_positions": found[START_POSITION], "end_positions": found[END_POSITION]}
+        return x, y
 
     def predict_batch(
         self, model: SpanBertQuestionAnswerer, x: dict, outputs: dict[str, tf.Tensor]
@@ -170,11 +175,11 @@ class QuestionAnswering(Task):
     def collect(
         self, model: SpanBertQuestionAnswerer, records: Records, rows: list[WindowSpans]
     ) -> list[AnsweredQuestion]:
-        """The answers of each question, over all of its windows."""
+        """Chooses the answers to each question from all of its windows."""
         return answer_questions(records, rows, model.num_candidates)
 
     def baseline(self, records: Records) -> list[AnsweredQuestion]:
-        """The words after the longest n-gram that passage and question share."""
+        """Answers with the words after the longest n-gram that passage and question share."""
         return answer_by_overlap(records)
 
     def calibrate(
@@ -183,7 +188,7 @@ class QuestionAnswering(Task):
         records: Records,
         predictions: Sequence[AnsweredQuestion],
     ) -> None:
-        """Sets the null odds above which a question counts as unanswerable."""
+        """Sets the threshold of the null odds above which a question counts as unanswerable."""
         if model.has_unanswerable:
             questions = records.lines(QUESTIONS_FILE)
             model.null_threshold = choose_null_threshold(questions, predictions)
@@ -194,14 +199,14 @@ class QuestionAnswering(Task):
         records: Records,
         predictions: Sequence[AnsweredQuestion],
     ) -> Outcome:
-        """The answers that count, empty for none."""
+        """The texts of the answers, which are empty for questions that count as unanswerable."""
         threshold = _threshold(model)
         texts = [item.text_under(threshold) for item in predictions]
         questions = records.lines(QUESTIONS_FILE)
         return Outcome(model, records, predictions, questions, texts, texts)
 
     def score(self, outcome: Outcome) -> dict[str, float]:
-        """Exact match and F1, by SQuAD's official scripts."""
+        """Exact match and F1 by the official scripts of SQuAD."""
         model = outcome.model
         has_unanswerable = outcome.records.info.has_unanswerable
         return score_answers(
@@ -212,7 +217,7 @@ class QuestionAnswering(Task):
         )
 
     def write(self, outcome: Outcome, output: str) -> None:
-        """The files of the original code for SQuAD, which the official scripts read."""
+        """Writes the files of BERT's code for SQuAD, which the official scripts read."""
         answered = outcome.predictions
         texts = zip(answered, outcome.predicted, strict=True)
         files = {
@@ -229,7 +234,7 @@ class QuestionAnswering(Task):
             write_text(os.path.join(output, name), text)
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
-        """A page of all questions with their passages."""
+        """Renders a page that shows each question with its passage."""
         contexts = outcome.records.lines(CONTEXTS_FILE)
         each = score_each(outcome.gold, outcome.predicted)
         columns = (outcome.gold, outcome.predictions, outcome.predicted, each)
@@ -242,7 +247,7 @@ class QuestionAnswering(Task):
         return render_page(_TEMPLATE, title, records, _FILTERS, **shown)
 
     def tables(self, outcome: Outcome) -> list[Table]:
-        """The questions by their first word, and by what was answered."""
+        """The scores of questions by their first word, and the kinds of answers."""
         each = score_each(outcome.gold, outcome.predicted)
         return [_by_opening(outcome.gold, each), _by_answer(outcome, each)]
 
@@ -264,7 +269,7 @@ class QuestionAnswering(Task):
 
 
 def _by_opening(questions: Sequence[dict], each: Sequence[Mapping[str, float]]) -> Table:
-    """Mean scores of the questions that begin with the same word; of the most frequent words."""
+    """Mean scores of the questions with the same first word, for the most frequent words."""
     openings = [question["question"].lower().partition(" ")[0] for question in questions]
     counts = collections.Counter(openings).most_common(_SHOWN_OPENINGS)
     scores: dict[str, list] = {f"{opening} \u2026": [] for opening, _ in counts}
@@ -282,9 +287,12 @@ def _means(name: str, each: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
 
 
 def _by_answer(outcome: Outcome, each: Sequence[Mapping[str, float]]) -> Table:
-    """How many questions with and without an answer were answered, and how well."""
-    has_answer, has_none, no_answer = "has an answer", "has none", "no answer"
-    gold, found = [], []
+    """Counts how questions with and without a gold answer were answered."""
+    has_answer = "has an answer"
+    has_none = "has none"
+    no_answer = "no answer"
+    gold = []
+    found = []
     for question, text, one in zip(outcome.gold, outcome.predicted, each, strict=True):
         gold.append(has_answer if question["gold_texts"] else has_none)
         if not text:
@@ -299,8 +307,10 @@ def _by_answer(outcome: Outcome, each: Sequence[Mapping[str, float]]) -> Table:
 
 
 def _threshold(model: SpanBertQuestionAnswerer | None) -> float:
-    """Null odds above which no answer counts; a baseline always answers."""
-    return np.inf if model is None or not model.has_unanswerable else model.null_threshold
+    """The null odds above which a question counts as unanswerable; a baseline always answers."""
+    if model is None or not model.has_unanswerable:
+        return np.inf
+    return model.null_threshold
 
 
 def _record(
@@ -314,11 +324,11 @@ def _record(
     best = item.candidates[0]
     chosen = [(best.start, best.end)] if answer else []
     is_exact = score["exact_match"] > 0
-    # Articles and punctuation around an exact match do not count, nor do the other gold answers.
+    # An exact match is shown as the gold answer, whatever articles and punctuation surround it.
     golds = chosen if is_exact else question["gold_spans"]
     notes = ("gold", by, f"\u2713 {by}")
     return {
-        "kinds": ["wrong"] * (score["f1"] == 0),
+        "kinds": ["wrong"] if score["f1"] == 0 else [],
         "error": 0 if is_exact else 101 - score["f1"],
         "id": question["id"],
         "f1": score["f1"],

@@ -6,7 +6,7 @@ N texts.
 import tensorflow as tf
 
 from spanbert_tf.models import SpanBertRelationClassifier
-from spanbert_tf.tasks.pipeline import clean_texts
+from spanbert_tf.tasks.graphs import clean_texts
 
 _STAND_IN, _PLACES = "..", ([0, 1], [1, 2])  # read in place of a text with such entities
 

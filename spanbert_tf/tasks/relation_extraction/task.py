@@ -1,4 +1,7 @@
-"""Relation extraction as a `Task`. B rows, S positions."""
+"""The task of extracting the relation between two entities.
+
+Dimensions: B rows, S positions, N texts.
+"""
 
 import collections
 import os
@@ -20,9 +23,10 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.exporting import Signatures
+from spanbert_tf.tasks.graphs import text_specs
 from spanbert_tf.tasks.label_task import LabelTask
 from spanbert_tf.tasks.marked_text import marked_pieces, marked_text
-from spanbert_tf.tasks.pipeline import best_of, text_specs, without_padding
+from spanbert_tf.tasks.pipeline import best_of, without_padding
 from spanbert_tf.tasks.relation_extraction.graph import ClassifyRelations
 from spanbert_tf.tasks.relation_extraction.metrics import score_semeval2010, score_tacred
 from spanbert_tf.tasks.relation_extraction.records import (
@@ -48,10 +52,7 @@ _MARKS = {"gold": "subject", "model": "object", "both": "object", "overlap": "ob
 
 
 class RelationExtraction(LabelTask):
-    """Texts with two entities → the relation of the one to the other.
-
-    Predictions are the probabilities of all relations, float32 [relations] each.
-    """
+    """Classifies the relation of the subject of a text to its object."""
 
     name = "relation_extraction"
     model_class = SpanBertRelationClassifier
@@ -74,31 +75,33 @@ class RelationExtraction(LabelTask):
     }
 
     def signatures(self, model: SpanBertRelationClassifier, top_k: int) -> Signatures:
-        """One, which takes the places of both entities, and their types."""
+        """One signature, which takes texts, the places of both entities, and their types."""
         text, *types = text_specs("text", "subject_type", "object_type")
         places = [tf.TensorSpec([None, 2], tf.int32, name=name) for name in ("subject", "object")]
         function = ClassifyRelations(model, top_k).classify
         return {"serving_default": (function, [text, *places, *types])}
 
     def readme_values(self, model: SpanBertRelationClassifier) -> dict[str, Any]:
-        """With the word pieces of the example and the markers of its entities as a text."""
+        """Adds the example as a text of word pieces, in which markers stand for the entities."""
         vocabulary = model.preprocessor.tokenizer.get_vocabulary()
         _, *pieces, _ = (vocabulary[number] for number in self.example_rows(model)["token_ids"])
         return {"texts": " ".join(pieces).replace(f" {CONTINUATION_PREFIX}", "")}
 
     def example_rows(self, model: SpanBertRelationClassifier) -> dict[str, tf.Tensor]:
-        """The preprocessor takes the places of entities, too."""
+        """Packs the example with its entities, which the preprocessor reads as well."""
         return without_padding(model.preprocessor(dict(self.example)))
 
     def check(self, model: SpanBertRelationClassifier, item: dict) -> dict:
-        """Takes texts, or tokens as TACRED has them; see `marked_text_of`.
+        """Takes texts, or tokens as in TACRED; see `marked_text_of`.
 
-        From Python an entity may be a tuple, such as `re.Match.span()`, or of NumPy's numbers.
+        In Python an entity may also be a tuple, such as `re.Match.span()`, or hold integers of
+        NumPy.
         """
         item = dict(item)
         for role in ("subject", "object"):
-            if isinstance(item.get(role), tuple | list | np.ndarray):
-                item[role] = [n.item() if isinstance(n, np.integer) else n for n in item[role]]
+            place = item.get(role)
+            if isinstance(place, tuple | list | np.ndarray):
+                item[role] = [n.item() if isinstance(n, np.integer) else n for n in place]
         try:
             return marked_text_of(item, "input")
         except BadInputError as error:
@@ -107,12 +110,12 @@ class RelationExtraction(LabelTask):
     def answer(
         self, model: SpanBertRelationClassifier, item: dict, found: dict, top_k: int
     ) -> dict | list[dict]:
-        """As of `text-classification`: the most probable relations."""
+        """As the pipeline `text-classification`: the most probable relations."""
         pairs = zip(found["labels"], found["probabilities"], strict=True)
         return best_of([{"label": n.decode(), "score": float(p)} for n, p in pairs], top_k)
 
     def check_model(self, model: SpanBertRelationClassifier, records: Records, preset: str) -> None:
-        """Other markers or another order of the relations would shift all predictions."""
+        """Refuses records with other markers or relations, for which predictions would be wrong."""
         info, preprocessor = records.info, model.preprocessor
         for name, found, wanted in (
             ("entities", info.entities, preprocessor.entities),
@@ -133,7 +136,7 @@ class RelationExtraction(LabelTask):
         info: RelationExtractionInfo,
         config: RelationExtractionConfig,
     ) -> SpanBertRelationClassifier:
-        """A classifier of relations on the encoder."""
+        """Creates a classifier of relations on the encoder."""
         preprocessor = SpanBertRelationClassifierPreprocessor(
             tokenizer, info.sequence_length, markers=info.markers, entities=info.entities
         )
@@ -150,7 +153,7 @@ class RelationExtraction(LabelTask):
     def row_in_words(
         self, records: Records, index: int, pieces: Sequence[str], labels: np.ndarray
     ) -> Iterator[str | Text]:
-        """The sentence with its two entities, the relation, and what the model reads."""
+        """Shows the text with its entities, the relation, and the row that the model reads."""
         line = records.lines(EXAMPLES_FILE)[index]
         parts = [
             (*line[role], f"{role} {line[f'{role}_type']}".strip())
@@ -162,7 +165,7 @@ class RelationExtraction(LabelTask):
         yield Text("  row: ").append(marked_pieces([names.get(p, p) for p in pieces], ()))
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
-        """A page of all examples; it filters by the most frequent confusions."""
+        """Renders a page that shows each example, with filters for frequent confusions."""
         pairs = list(zip(outcome.gold, outcome.predicted, strict=True))
         confusions = collections.Counter(pair for pair in pairs if pair[0] != pair[1])
         names = {
@@ -187,8 +190,9 @@ class RelationExtraction(LabelTask):
         return render_page(_TEMPLATE, title, records, filters, scores=scores, **options)
 
     def write(self, outcome: Outcome, output: str) -> None:
-        """What the official scorers read, and all probabilities as JSON lines."""
-        examples, lines = outcome.records.lines(EXAMPLES_FILE), outcome.predicted
+        """Writes the file that the official scorer reads, and all probabilities as JSON lines."""
+        examples = outcome.records.lines(EXAMPLES_FILE)
+        lines = outcome.predicted
         if outcome.records.info.layout == "semeval2010":
             pairs = zip(examples, outcome.predicted, strict=True)
             lines = [f"{example['id']}\t{relation}" for example, relation in pairs]
@@ -216,7 +220,7 @@ def _all_scores(outcome: Outcome) -> tuple[dict[str, float], ClassScores]:
 
 
 def _marked(example: ExampleLine) -> list[tuple[str, str | None, str]]:
-    """The text in parts, with the subject and the object marked and their types named."""
+    """Splits a text into parts, with subject and object marked and their types named."""
     places = ([(*example[role], example[f"{role}_type"] or "")] for role in ("subject", "object"))
     parts = marked_parts(example["text"], *places, _NOTES)
     return [(text, _MARKS.get(kind, kind), note) for text, kind, note in parts]

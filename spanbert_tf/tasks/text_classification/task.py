@@ -1,7 +1,9 @@
-"""Classification of texts and pairs of texts as a `Task`. B rows, C classes."""
+"""The task of classifying texts and pairs of texts, or of predicting a number for each.
+
+Dimensions: B rows, N texts, C classes.
+"""
 
 import dataclasses
-import functools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +26,10 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.presets.writing import published_name
 from spanbert_tf.serving.exporting import Signatures
+from spanbert_tf.tasks.graphs import clean_texts, text_specs
 from spanbert_tf.tasks.label_task import PREDICTIONS_FILE, LabelTask, known_labels
 from spanbert_tf.tasks.marked_text import marked_pieces
-from spanbert_tf.tasks.pipeline import best_of, clean_texts, text_specs
+from spanbert_tf.tasks.pipeline import best_of
 from spanbert_tf.tasks.report import (
     Table,
     render_page,
@@ -53,22 +56,21 @@ from spanbert_tf.tasks.text_classification.records import (
 )
 from spanbert_tf.training.checkpoints import Best
 
-# What records hold, without and with each property, and how a `prepare` command makes it so.
+# What records without and with a property hold, and the options of `prepare` that write them.
 _PAIRS = ("single texts", "pairs of texts")
 _PAIR_ADVICE = ("without --text-pair-column", "with --text-pair-column, or of pairs")
 _NUMBERS = ("texts with classes as labels", "texts with numbers as labels")
 _NUMBER_ADVICE = ("without --regression", "with --regression")
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 _SURE = 0.9
-_FAR = 1.0  # of a regression; a fifth of the range of STS-B
-_CLASS_FILTERS = {"sure": f"errors with a {{}} over {_SURE:.0%}"}
+_FAR = 1.0  # error of a regression that counts as wrong; a fifth of the range of STS-B
 _NUMBER_FILTERS = {"errors": f"off by {_FAR:g} or more", "right": "nearer than that"}
 
 
 class TextClassification(LabelTask):
-    """Texts, or pairs of texts → a class of each, or a number.
+    """Assigns a class to each text or pair of texts; a regression predicts a number instead.
 
-    Predictions are float32 [C] each: probabilities, or of a regression its number.
+    Predictions are float32 [C] for each text: probabilities, or the number of a regression.
     """
 
     name = "text_classification"
@@ -84,16 +86,16 @@ class TextClassification(LabelTask):
     example: Mapping[str, Any] = {"text": "It rains.", "text_pair": "The street is wet."}
 
     def best_of(self, info: TextClassificationInfo) -> Best:
-        """By the metric of the data set, or the mean of its metrics."""
+        """Uses the metric of the data set, or the mean of its metrics."""
         metric = main_metric(info.dataset, is_regression=info.is_regression)
         return self.best or Best(metric, "max")
 
     def fields_of(self, model: SpanBertTextClassifier) -> tuple[str, ...]:
-        """One text, or two."""
+        """One text, or two for a model of pairs."""
         return text_names(model.preprocessor.is_pair)
 
     def signatures(self, model: SpanBertTextClassifier, top_k: int) -> Signatures:
-        """As of all label tasks; a regression returns the number of each text."""
+        """See `LabelTask`. A regression returns the number of each text."""
         if not model.is_regression:
             return super().signatures(model, top_k)
 
@@ -104,21 +106,26 @@ class TextClassification(LabelTask):
         return {"serving_default": (regress, text_specs(*self.fields_of(model)))}
 
     def probabilities(self, model: SpanBertTextClassifier, outputs: tf.Tensor) -> tf.Tensor:
-        """As of all label tasks; of a regression the number, float32 [..., 1]."""
-        logits = tf.cast(outputs, tf.float32)
+        """Applies softmax, unless the model is a regression or has an activation of its own."""
         is_linear = model.output_dense.activation.__name__ == "linear"
-        return logits if model.is_regression or not is_linear else tf.nn.softmax(logits)
+        if model.is_regression or not is_linear:
+            return tf.cast(outputs, tf.float32)
+        return super().probabilities(model, outputs)
 
     def of_rows(
         self, model: SpanBertTextClassifier, x: dict[str, tf.Tensor], top_k: int
     ) -> dict[str, tf.Tensor]:
-        """`probabilities`, float32 [N, C], or of a regression `scores`, float32 [N]."""
+        """`probabilities`, float32 [N, C]; for a regression `scores`, float32 [N]."""
         outputs = super().of_rows(model, x, top_k)
-        return {"scores": outputs["probabilities"][:, 0]} if model.is_regression else outputs
+        if model.is_regression:
+            return {"scores": outputs["probabilities"][:, 0]}
+        return outputs
 
     def targets(self, model: SpanBertTextClassifier, records: Records, y: tf.Tensor) -> tf.Tensor:
-        """As of all label tasks; the numbers of a regression stay as they are."""
-        return y if records.info.is_regression else super().targets(model, records, y)
+        """See `LabelTask`. The numbers of a regression are not converted."""
+        if records.info.is_regression:
+            return y
+        return super().targets(model, records, y)
 
     def outcome(
         self,
@@ -126,7 +133,7 @@ class TextClassification(LabelTask):
         records: Records,
         predictions: Sequence[np.ndarray],
     ) -> Outcome:
-        """As of all label tasks; of a regression the numbers."""
+        """See `LabelTask`. For a regression, `predicted` are numbers."""
         outcome = super().outcome(model, records, predictions)
         if records.info.is_regression:
             numbers = [float(row[0]) for row in predictions]
@@ -134,18 +141,20 @@ class TextClassification(LabelTask):
         return dataclasses.replace(outcome, note=_note(records.info, outcome.predicted))
 
     def tables(self, outcome: Outcome) -> Sequence[Table]:
-        """As of all label tasks; none for a regression."""
-        return [] if outcome.records.info.is_regression else super().tables(outcome)
+        """See `LabelTask`. There are no tables for a regression."""
+        if outcome.records.info.is_regression:
+            return []
+        return super().tables(outcome)
 
     def label_counts(self, records: Records) -> Mapping[str, int]:
-        """As the manifest counts them; none for a regression."""
+        """The counts of the manifest; none for a regression."""
         info = records.info
         if info.is_regression:
             return {}
         return dict(zip(info.labels, info.label_counts, strict=True))
 
     def check(self, model: SpanBertTextClassifier, item: dict) -> dict:
-        """Refuses a second text that would not be read."""
+        """Also refuses a second text that the model does not read."""
         if not model.preprocessor.is_pair and item.get("text_pair") is not None:
             raise BadInputError("has a 'text_pair', and the model was trained on single texts")
         return super().check(model, item)
@@ -153,13 +162,13 @@ class TextClassification(LabelTask):
     def answer(
         self, model: SpanBertTextClassifier, item: dict, found: dict, top_k: int
     ) -> dict | list[dict]:
-        """As of `text-classification`; the score of a regression is its number."""
+        """As the pipeline `text-classification`; the score of a regression is its number."""
         if not model.is_regression:
             return super().answer(model, item, found, top_k)
         return best_of([{"label": model.labels[0], "score": float(found["scores"])}], top_k)
 
     def check_model(self, model: SpanBertTextClassifier, records: Records, preset: str) -> None:
-        """Single texts or pairs, classes or numbers; and no class that the model lacks."""
+        """Refuses pairs for single texts, numbers for classes, and classes that the model lacks."""
         info = records.info
         for (without, with_it), found, wanted, advice in (
             (_PAIRS, info.is_pair, model.preprocessor.is_pair, _PAIR_ADVICE),
@@ -185,7 +194,7 @@ class TextClassification(LabelTask):
         info: TextClassificationInfo,
         config: TextClassificationConfig,
     ) -> SpanBertTextClassifier:
-        """A classifier on the encoder, untrained or with weights that predict the majority."""
+        """Creates a classifier with random weights, or weights that predict the largest class."""
         preprocessor = SpanBertTextClassifierPreprocessor(
             tokenizer,
             info.sequence_length,
@@ -205,10 +214,10 @@ class TextClassification(LabelTask):
         return model
 
     def baseline(self, records: Records) -> list[np.ndarray]:
-        """For each text the shares of the classes in these records; of a regression the mean.
+        """Predicts the shares of the classes, or the mean of a regression, for every text.
 
-        Of the very records that are scored: no constant can score better by accuracy and by squared
-        error.
+        Shares and mean are those of the scored records, so no other constant prediction has a
+        better accuracy or squared error.
         """
         info = records.info
         if info.is_regression:
@@ -219,7 +228,7 @@ class TextClassification(LabelTask):
         return [row] * info.num_rows
 
     def score(self, outcome: Outcome) -> dict[str, float]:
-        """GLUE's metrics, or those of anyone's own data."""
+        """The metrics of the GLUE task; for other data, accuracy and macro F1 or correlations."""
         info = outcome.records.info
         return score_labels(
             outcome.gold,
@@ -231,30 +240,35 @@ class TextClassification(LabelTask):
     def row_in_words(
         self, records: Records, index: int, pieces: Sequence[str], labels: np.ndarray
     ) -> Iterator[str | Text]:
-        """The texts, and the name of the class."""
+        """Shows the word pieces and the name of the class."""
         yield marked_pieces(pieces, ())
         label = records.lines(EXAMPLES_FILE)[index]["label"]
-        yield "  no label" if label is None else f"  label: {label}"
+        if label is None:
+            yield "  no label"
+        else:
+            yield f"  label: {label}"
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
-        """A page of all texts."""
+        """Renders a page that shows each text."""
         is_regression = outcome.records.info.is_regression
         certainty = "probability" if outcome.by == "model" else "share of its class"
-        record_of = _number_record if is_regression else functools.partial(_class_record, certainty)
+        filters = _NUMBER_FILTERS
+        if not is_regression:
+            filters = {"sure": f"errors with a {certainty} over {_SURE:.0%}"}
         lines = outcome.records.lines(EXAMPLES_FILE)
-        records = [
-            record_of(line, label, float(row.max()))
-            for line, label, row in zip(lines, outcome.predicted, outcome.predictions, strict=True)
-        ]
-        filters = _NUMBER_FILTERS if is_regression else _CLASS_FILTERS
-        filters = {kind: called.format(certainty) for kind, called in filters.items()}
+        records = []
+        for line, label, row in zip(lines, outcome.predicted, outcome.predictions, strict=True):
+            if is_regression:
+                records.append(_number_record(line, label))
+            else:
+                records.append(_class_record(line, label, float(row.max()), certainty))
         shown = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in scores.items())
         options = {"unit": "text", "by": outcome.by, "tables": self.tables(outcome)}
         options |= {"scores": shown, "is_regression": is_regression}
         return render_page(_TEMPLATE, title, records, filters, **options)
 
     def write(self, outcome: Outcome, output: str) -> None:
-        """`predictions.jsonl`, a line a text; GLUE's file for its test sets, else the scores."""
+        """Writes `predictions.jsonl`, and the scores or, for a test set of GLUE, its submission."""
         info = outcome.records.info
         model = outcome.model
         if info.is_regression:
@@ -264,8 +278,8 @@ class TextClassification(LabelTask):
         else:
             super().write(outcome, output)
         if info.is_labelled:
-            # `spanbert-tf glue` tells a development set by its size, and whose predictions these
-            # are.
+            # `spanbert-tf glue` recognises a development set by its size, and the model by the
+            # preset.
             content = {
                 "dataset": info.dataset,
                 "rows": info.num_rows,
@@ -280,7 +294,7 @@ class TextClassification(LabelTask):
 
 
 def _note(info: TextClassificationInfo, predicted: Sequence[str] | Sequence[float]) -> str:
-    """Says where a metric is not defined."""
+    """A sentence for predictions for which a metric of the data set is not defined."""
     if not is_constant(predicted):
         return ""
     if not has_correlation(info.dataset, is_regression=info.is_regression):
@@ -289,7 +303,7 @@ def _note(info: TextClassificationInfo, predicted: Sequence[str] | Sequence[floa
 
 
 def _predict_shares(model: SpanBertTextClassifier, info: TextClassificationInfo) -> None:
-    """Gives the classifier weights that predict the shares of the classes whatever the text."""
+    """Sets weights with which the classifier predicts the shares of the classes for any text."""
     if info.is_regression:
         raise MismatchError(
             "classifier.initial: is majority, and these records have numbers, no classes; set it "
@@ -298,24 +312,31 @@ def _predict_shares(model: SpanBertTextClassifier, info: TextClassificationInfo)
     counts = np.maximum(np.array(info.label_counts, "float32"), np.finfo("float32").tiny)
     kernel, _ = model.output_dense.get_weights()
     model.output_dense.set_weights([np.zeros_like(kernel), np.log(counts / counts.sum())])
-    model.is_head_trained = True  # it predicts, though no step has trained it
+    model.is_head_trained = True  # these weights predict, although no step has trained them
 
 
-def _class_record(certainty: str, line: ExampleLine, label: str, probability: float) -> dict:
+def _class_record(line: ExampleLine, label: str, probability: float, certainty: str) -> dict:
+    """What the report shows of a text with a class."""
     is_wrong = label != line["label"]
-    kinds = ["sure"] * (is_wrong and probability > _SURE)
-    shown = f"{certainty} {probability:.0%}"
-    record = {"kinds": kinds, "certainty": shown, "error": is_wrong * probability}
-    return record | _shown(line, str(line["label"]), label)
+    return {
+        **_shown_texts(line, str(line["label"]), label),
+        "kinds": ["sure"] if is_wrong and probability > _SURE else [],
+        "certainty": f"{certainty} {probability:.0%}",
+        "error": probability if is_wrong else 0.0,
+    }
 
 
-def _number_record(line: ExampleLine, number: float, _: float) -> dict:
+def _number_record(line: ExampleLine, number: float) -> dict:
+    """What the report shows of a text with a number."""
     error = abs(number - float(line["label"]))
-    record = {"kinds": [], "error": error if error >= _FAR else 0.0}
-    record["certainty"] = f"off by {error:.2f}"
-    return record | _shown(line, f"{line['label']:.2f}", f"{number:.2f}")
+    return {
+        **_shown_texts(line, f"{line['label']:.2f}", f"{number:.2f}"),
+        "kinds": [],
+        "certainty": f"off by {error:.2f}",
+        "error": error if error >= _FAR else 0.0,
+    }
 
 
-def _shown(line: ExampleLine, gold: str, predicted: str) -> dict:
+def _shown_texts(line: ExampleLine, gold: str, predicted: str) -> dict:
     texts = [line[name] for name in ("text", "text_pair") if name in line]
     return {"texts": texts, "gold": gold, "predicted": predicted, "line": line["line"]}

@@ -10,7 +10,7 @@ from tiny_models import INPUTS, SENTENCE, pipeline_of, tiny_model
 from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.task_cli import predict
-from spanbert_tf.tasks.pipeline import MAX_ROWS
+from spanbert_tf.tasks.graphs import MAX_ROWS
 
 LONG = {
     "question_answering": {"question": "who has the cat ?", "context": SENTENCE * 200},

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from spanbert_tf.tasks.pipeline import Pipeline, batches_by_length, map_row_chunks, text_specs
+from spanbert_tf.tasks.graphs import map_row_chunks, text_specs
+from spanbert_tf.tasks.pipeline import Pipeline, batches_by_length
 
 
 @hypothesis.given(st.lists(st.integers(0, 30), max_size=20), st.integers(1, 5), st.integers(1, 60))

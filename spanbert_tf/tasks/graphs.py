@@ -1,0 +1,66 @@
+"""What the graph functions of several tasks share.
+
+Dimensions: N texts, R rows of all of them, C rows of a chunk.
+"""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+MAX_ROWS = 32  # rows of a chunk; as many as `predict` takes at once by default
+
+
+def text_specs(*names: str) -> list[tf.TensorSpec]:
+    """The specs of inputs of a signature that are texts, string [N]."""
+    return [tf.TensorSpec([None], tf.string, name=name) for name in names]
+
+
+def clean_texts(texts: tf.Tensor) -> tf.Tensor:
+    """Replaces bytes that are not UTF-8 in the texts of a request, string [N]."""
+    return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+
+
+def string_tensor(texts: Sequence[str]) -> tf.Tensor:
+    """Converts texts to a tensor, string [N]. Halves of surrogate pairs, as in JSON, become `?`."""
+    return tf.constant([text.encode("utf-8", "replace") for text in texts], tf.string)
+
+
+def map_row_chunks(
+    function: Callable[[tf.Tensor], object],
+    rows: object,
+    dtypes: object,
+    max_rows: int | tf.Tensor = MAX_ROWS,
+) -> object:
+    """Applies a function to one chunk of rows after the other, so that memory is bounded.
+
+    It works in a graph and eagerly.
+
+    Args:
+        function: takes a chunk, the structure of `rows` with tensors [C, …], and returns a
+            structure of tensors [C, …].
+        rows: a structure of tensors [R, …].
+        dtypes: the structure of the types that the function returns.
+        max_rows: the largest C. All chunks have the same size; the last row is repeated to fill the
+            last one.
+
+    Returns:
+        The structure that the function returns, with tensors [R, …].
+    """
+    num_rows = tf.shape(tf.nest.flatten(rows)[0])[0]
+    num_chunks = tf.maximum(-(-num_rows // max_rows), 1)  # without rows the function is called, too
+    size = -(-num_rows // num_chunks)  # C
+
+    def of_chunk(index: tf.Tensor) -> object:
+        taken = tf.minimum(index * size + tf.range(size), num_rows - 1)
+        chunk = tf.nest.map_structure(lambda values: tf.gather(values, taken), rows)
+        return function(chunk)
+
+    chunks = tf.map_fn(
+        of_chunk, tf.range(num_chunks), parallel_iterations=1, fn_output_signature=dtypes
+    )
+
+    def joined(values: tf.Tensor) -> tf.Tensor:
+        shape = tf.concat([[num_chunks * size], tf.shape(values)[2:]], axis=0)
+        return tf.reshape(values, shape)[:num_rows]
+
+    return tf.nest.map_structure(joined, chunks)
