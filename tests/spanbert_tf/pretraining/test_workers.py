@@ -91,10 +91,11 @@ def test_two_workers_train_what_one_does_also_after_a_preemption(
 ):
     """One step in each execution alone, four with two workers."""
     alone, shared = tmp_path / "alone", tmp_path / "shared"
-    run_pretraining(load_config(str(config_file)), tiny_records, str(alone))
+    periods = ("log_every", "evaluate_every", "checkpoint_every_steps")
+    periods = tuple(f"training.{name}=4" for name in periods)
+    run_pretraining(load_config(str(config_file), periods), tiny_records, str(alone))
     # Slow enough to be met in the middle: SIGTERM to one worker stops both at one step.
-    periods = ("log_every=4", "evaluate_every=12", "checkpoint_every_steps=4")
-    loops = tuple(f"training.{name}" for name in (*periods, "steps_per_execution=4"))
+    loops = (*periods, "training.steps_per_execution=4")
     workers = _start_workers(config_file, tiny_records, shared, loops)
     _await_step(shared, 2, workers)
     workers[1].send_signal(signal.SIGTERM)
