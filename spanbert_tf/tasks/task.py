@@ -23,14 +23,12 @@ from spanbert_tf.data.batches import PackedRows, packed_batches
 from spanbert_tf.data.records import Records, TaskManifest
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.objective import ObjectiveSums, mean_loss
+from spanbert_tf.models.train_step import traced_once, with_model
 from spanbert_tf.tasks.marked_text import marked_pieces, pieces_of_row
 from spanbert_tf.tasks.pipeline import Pipeline
 from spanbert_tf.tasks.report import Table
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.training.checkpoints import Best
-
-if keras.backend.backend() == "jax":
-    from spanbert_tf.models.train_step.jax import jitted
 
 Model = keras_hub.models.Task
 Predictions = Sequence[Any]  # one for each item of the records; the type is the task's own
@@ -267,7 +265,6 @@ class Task(Pipeline):
         dataset = self.dataset(records, batch_size=batch_size, training=False)
         dataset = dataset.map(lambda x, y: (x, self.targets(model, records, y)))
         num_labelled = records.info.num_training_rows if with_loss else None
-        with_model = jitted if keras.backend.backend() == "jax" else functools.partial
         compute = with_model(_outputs_and_losses, model)
 
         def predict_batch(x: dict, y: Any) -> tuple[Any, dict[str, tuple[tf.Tensor, tf.Tensor]]]:
@@ -275,9 +272,7 @@ class Task(Pipeline):
             outputs, losses = tf.nest.map_structure(tf.convert_to_tensor, found)
             return self.predict_batch(model, x, outputs), losses
 
-        function = predict_batch
-        if keras.backend.backend() == "tensorflow":  # one trace, whatever the batches' shapes
-            function = tf.function(predict_batch, input_signature=dataset.element_spec)
+        function = traced_once(predict_batch, dataset.element_spec)
         rows: dict[int, Any] = {}
         totals: dict[str, np.ndarray] = {}  # loss and targets of each objective
         for x, y in show_progress(

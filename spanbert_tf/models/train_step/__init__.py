@@ -1,4 +1,7 @@
-"""The training step, as each backend of Keras has it; the backend is asked for here, once."""
+"""How a model is trained and computed with on each backend of Keras, which is asked for here, once.
+
+The modules `tensorflow`, `jax` and `plain` have the same names.
+"""
 
 import keras
 
@@ -10,4 +13,6 @@ else:
     from spanbert_tf.models.train_step import plain as backend
 
 TrainStep = backend.TrainStep
+traced_once = backend.traced_once
 wait_until_computed = backend.wait_until_computed
+with_model = backend.with_model

@@ -195,7 +195,7 @@ def wait_until_computed(results: object) -> None:
 _COMPILED: weakref.WeakKeyDictionary[keras.Model, dict] = weakref.WeakKeyDictionary()
 
 
-def jitted(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
+def with_model(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
     """Compiles a function that computes with a model, by XLA; it takes and returns NumPy arrays.
 
     Args:
@@ -214,6 +214,11 @@ def jitted(function: Callable[..., Any], model: keras.Model) -> Callable[..., An
         return jax.tree.map(np.asarray, functions[function](values, *arrays))
 
     return call
+
+
+def traced_once(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
+    """The function as it is: `with_model` compiles what computes with a model."""
+    return function
 
 
 def _compiled(

@@ -6,10 +6,10 @@ B is the number of rows of a replica, N the number of its micro-batches.
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.eager import backprop
 
 from spanbert_tf.models.objective import BatchLoss, loss_of
 from spanbert_tf.models.train_step.micro_batches import equal_parts
@@ -321,12 +321,11 @@ def wait_until_computed(results: object) -> None:
     """Does nothing: on TensorFlow a step returns when it is computed."""
 
 
-def add_in_order(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor:
-    """Adds up gradients of one value from left to right.
+def with_model(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
+    """A function of the further arguments, which computes with a model; see `jax.with_model`."""
+    return functools.partial(function, model)
 
-    TensorFlow's own function adds up slices of tables, and lists of tensors.
-    """
-    are_slices = all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients)
-    if are_slices or gradients[0].dtype == tf.variant:
-        return backprop._aggregate_grads(gradients)
-    return functools.reduce(tf.add, map(tf.convert_to_tensor, gradients))
+
+def traced_once(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
+    """Traces a function of tensors once, for all shapes that fit a signature."""
+    return tf.function(function, input_signature=signature)

@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -15,7 +16,6 @@ from tensorflow.python.eager import backprop, context
 from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.lazy import keep_arithmetic
-from spanbert_tf.models.train_step.tensorflow import add_in_order
 from spanbert_tf.process import waiting_for_others
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.cluster import Cluster, hidden_lines, port_is_taken
@@ -144,8 +144,19 @@ def keep_order_of_sums() -> None:
     its own's place.
     """
     keep_arithmetic()
-    ordered = backprop._default_vspace._replace(aggregate_fn=add_in_order)
+    ordered = backprop._default_vspace._replace(aggregate_fn=_add_in_order)
     pywrap_tfe.TFE_Py_RegisterVSpace(ordered)
+
+
+def _add_in_order(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor:
+    """Adds up gradients of one value from left to right.
+
+    TensorFlow's own function adds up slices of tables, and lists of tensors.
+    """
+    are_slices = all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients)
+    if are_slices or gradients[0].dtype == tf.variant:
+        return backprop._aggregate_grads(gradients)
+    return functools.reduce(tf.add, map(tf.convert_to_tensor, gradients))
 
 
 def take_own_rows(batches: tf.data.Dataset) -> tf.data.Dataset:

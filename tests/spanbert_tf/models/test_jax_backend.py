@@ -206,7 +206,7 @@ kernel = model.weights[0]
 assert len(jax_step._here(kernel.value).sharding.device_set) == 1
 for number in (4, 5, 4):
     kernel.assign(np.full((3, 2), number))
-    found = jax_step.jitted(doubled, model)(rows[number])
+    found = jax_step.with_model(doubled, model)(rows[number])
     np.testing.assert_allclose(found, np.full((number, 2), 6 * number))
 assert traced == [(4, 3), (5, 3)]
 
