@@ -31,12 +31,13 @@ class LowRankAdapter(keras.layers.Layer):
         super().__init__(**kwargs)
         self.rank = rank
         self.alpha = rank if alpha is None else alpha
+        self._initializer = keras.initializers.RandomNormal(stddev=0.02)
 
     def build(self, inputs_shape: tuple[int | None, ...]) -> None:
         width = inputs_shape[-1]
         self.kernel_a = self.add_weight(
             shape=(width, self.rank),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
+            initializer=self._initializer,
             name="lora_kernel_a",
         )
         self.kernel_b = self.add_weight(
@@ -52,9 +53,15 @@ class LowRankAdapter(keras.layers.Layer):
         return ops.matmul(self.kernel_a, self.kernel_b) * (self.alpha / self.rank)
 
     def load_own_variables(self, store: dict) -> None:
-        """Loads the matrices; from the file of an encoder without adapters, none: they stay new."""
+        """Loads the matrices; for the file of an encoder without adapters they are new ones.
+
+        On JAX KerasHub deletes all values before it loads a file, so they are drawn once more.
+        """
         if store.keys():
             super().load_own_variables(store)
+        else:
+            self.kernel_a.assign(self._initializer(self.kernel_a.shape))
+            self.kernel_b.assign(ops.zeros(self.kernel_b.shape))
 
     def compute_output_shape(self, inputs_shape: tuple[int | None, ...]) -> tuple:
         return inputs_shape
