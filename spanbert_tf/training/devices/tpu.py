@@ -1,4 +1,4 @@
-"""TPUs on TensorFlow: the one that a configuration names, or what keeps it from being used."""
+"""The TPU that a configuration names, for TensorFlow."""
 
 import socket
 
@@ -9,7 +9,7 @@ from spanbert_tf.terminal import print_line
 
 _THIS_MACHINE = "local"
 _PATIENCE = 30.0  # seconds for a connection
-_FAULTS = (  # words of a failure → what it is
+_FAULTS = (  # words of an error → what is wrong and what to do
     (
         ("No OpKernel was registered",),
         "no TPU was found: this TensorFlow computes on none; install tensorflow-tpu in its place "
@@ -38,13 +38,13 @@ _FAULTS = (  # words of a failure → what it is
 
 
 def join_tpu(name: str) -> tf.distribute.Strategy:
-    """The strategy of a TPU; what keeps it from being used is one line.
+    """Connects to a TPU and makes its strategy.
 
     Args:
         name: `local`, a name, or `grpc://HOST:PORT`.
 
     Raises:
-        ConfigurationError: it cannot be used.
+        ConfigurationError: it cannot be used; the message says in one line why.
     """
     if name != _THIS_MACHINE:
         print_line(
@@ -66,7 +66,7 @@ def join_tpu(name: str) -> tf.distribute.Strategy:
 
 
 def _check_answers(address: str) -> None:
-    """TensorFlow would wait for ever."""
+    """Raises `ConfigurationError` where nothing listens; TensorFlow would wait for ever."""
     host, _, port = address.removeprefix("grpc://").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
@@ -78,7 +78,7 @@ def _check_answers(address: str) -> None:
 
 
 def _fault(error: Exception) -> str:
-    """What was wrong, and what to do, by what Google's libraries say."""
+    """What is wrong and what to do, as far as the errors of Google's libraries tell."""
     said = f"{type(error).__name__}: {error}"
     for words, advice in _FAULTS:
         if any(word in said for word in words):
