@@ -19,7 +19,7 @@ from spanbert_tf.errors import (
 )
 from spanbert_tf.files.contents import is_inside
 from spanbert_tf.training.checkpoints import Best, Checkpoints
-from spanbert_tf.training.devices import Devices, backend
+from spanbert_tf.training.devices import LOST_WORKER_ERRORS, Devices
 from spanbert_tf.training.memory import is_exhaustion
 from spanbert_tf.training.run_directory import AnyConfig, RunDirectory
 
@@ -236,7 +236,7 @@ def lost_workers_named(output: str, devices: Devices) -> Iterator[None]:
     """Raises a `TrainingError` where another worker cannot be reached any more."""
     try:
         yield
-    except backend.LOST_WORKER_ERRORS as error:
+    except LOST_WORKER_ERRORS as error:
         if not devices.are_several or is_exhaustion(error):
             raise
         raise TrainingError(

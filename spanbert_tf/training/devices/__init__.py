@@ -20,6 +20,14 @@ if keras.backend.backend() == "jax":
 else:
     from spanbert_tf.training.devices import tensorflow as backend
 
+# What is raised where another worker cannot be reached any more.
+LOST_WORKER_ERRORS = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    *backend.LOST_WORKER_ERRORS,
+)
 NVIDIA_CARD = "/dev/nvidia0"  # of the driver; a container that is given the card has it
 
 

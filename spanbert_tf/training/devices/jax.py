@@ -23,13 +23,7 @@ from spanbert_tf.terminal import print_line
 from spanbert_tf.training.cluster import Cluster, hidden_lines, port_is_taken
 
 LIBRARY, GPU_EXTRA = "JAX", "jax_cuda"
-LOST_WORKER_ERRORS = (
-    JaxRuntimeError,
-    tf.errors.UnavailableError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-)
+LOST_WORKER_ERRORS = (JaxRuntimeError,)  # beside those of `tf.errors`
 _SECONDS_OF_SILENCE = 30  # until a process counts as lost
 # Seconds: the supervisor of this process has less patience; and the first process scores and
 # writes while the others have ended.

@@ -22,12 +22,7 @@ from spanbert_tf.training.cluster import Cluster, hidden_lines, port_is_taken
 from spanbert_tf.training.devices.tpu import join_tpu
 
 LIBRARY, GPU_EXTRA = "TensorFlow", "cuda"
-LOST_WORKER_ERRORS = (
-    tf.errors.UnavailableError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-)
+LOST_WORKER_ERRORS = ()  # beside those of `tf.errors`
 _SECONDS_OF_SILENCE = 30  # until a worker counts as lost
 # What TensorFlow's server says of itself: that its log begins, and where it listens.
 _OF_SERVER = re.compile(rb"WARNING: All log messages before absl::|I\d{4} .* Started server with ")
