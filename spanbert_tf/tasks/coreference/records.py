@@ -1,7 +1,7 @@
-"""The configuration of coreference resolution, and its records as `prepare` writes them.
+"""The configuration and the records of coreference resolution.
 
-`rows.tfrecord` holds a document a record, `rows.lengths.npy` their positions, `documents.jsonl` the
-words that they were made of. Nothing here needs TensorFlow.
+`rows.tfrecord` has a record for each document, `rows.lengths.npy` the numbers of their positions,
+and `documents.jsonl` their words. Importing this module does not import TensorFlow.
 """
 
 import dataclasses
@@ -38,12 +38,13 @@ GENRES = ("bc", "bn", "mz", "nw", "pt", "tc", "wb")
 
 
 class DocumentDataConfig(RowsConfig):
-    """What the records of documents must be.
+    """What the records must be.
 
     Attributes:
-        sequence_length: positions of a segment at most.
-        segment_aware: false; documents in segments have no SegaBERT positions.
-        max_training_segments: segments of a document that are trained at once; null: any.
+        sequence_length: largest number of positions of a segment.
+        segment_aware: false: documents in segments do not have SegaBERT's positions.
+        max_training_segments: number of segments of a document that are trained at once; null for
+            any.
     """
 
     sequence_length: PositiveInt = 384
@@ -64,8 +65,8 @@ class ClusterConfig(PredictionConfig):
     """How clusters are predicted.
 
     Attributes:
-        batch_size: documents of a batch at most; long ones are fewer.
-        singletons: whether mentions without another one are predicted, too.
+        batch_size: largest number of documents of a batch; there are fewer long ones.
+        singletons: whether a mention without another mention of the entity is predicted as well.
     """
 
     singletons: bool = False
@@ -103,7 +104,7 @@ class CoreferenceInfo(TaskManifest):
     """The content of `coreference_info.json`; `sequence_length` is that of a segment.
 
     Attributes:
-        max_training_segments: segments of a document that are trained at once.
+        max_training_segments: number of segments of a document that are trained at once.
         counts: rows are documents.
     """
 
@@ -147,26 +148,26 @@ class CoreferenceInfo(TaskManifest):
 
     @property
     def shipped_config(self) -> str:
-        """As of all records."""
+        """The shipped configuration for these records."""
         return "coreference_spanbert_base"
 
     @property
     def num_training_rows(self) -> int:
-        """Documents that are trained: none where no cluster is known, for nothing is to learn."""
+        """The number of documents to train on: none if no clusters are known."""
         return self.num_rows if self.is_labelled else 0
 
     @property
     def is_labelled(self) -> bool:
-        """Whether the documents have clusters; without any, all scores are 0."""
+        """Whether any document has clusters. Without clusters all scores would be 0."""
         return self.counts.get("mentions", 1) > 0
 
 
 def default_training_segments(sequence_length: int) -> int:
-    """The original's number for segments of a length (`experiments.conf`), or as much text."""
+    """The number in the original `experiments.conf` for a length, or one for as much text."""
     return {128: 11, 256: 5, 384: 3, 512: 3}.get(sequence_length, max(3, 1408 // sequence_length))
 
 
 def genre_id(name: str) -> int:
-    """The genre of a document, by the first two letters of its name."""
+    """The number of a document's genre, which the first two letters of its name tell."""
     genre = name[:2]
     return GENRES.index(genre) if genre in GENRES else 0

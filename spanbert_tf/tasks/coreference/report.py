@@ -1,4 +1,4 @@
-"""A page that shows each document with its clusters in colours, gold beside predicted."""
+"""The report of coreference: each document with its clusters in colours, gold beside predicted."""
 
 import collections
 import colorsys
@@ -19,13 +19,13 @@ _FILTERS = {
     "missed": "with missed links or mentions",
     "wrong": "with wrong links or mentions",
 }
-_OFF = "\u2260"  # of a mention that is not in the cluster of that number beside it
-_GOLDEN_ANGLE = 0.618034  # neighbouring numbers are far apart in colour
-_MAX_SHOWN = 60  # links of each kind
+_OFF = "\u2260"  # marks a mention that the other side does not have in the cluster of that number
+_GOLDEN_ANGLE = 0.618034  # so that neighbouring numbers have very different colours
+_MAX_SHOWN = 60  # largest number of links of each kind that are shown
 
 
 def report_page(title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
-    """The page as HTML that needs nothing else."""
+    """Renders the page as one file of HTML."""
     lines = outcome.records.lines(DOCUMENTS_FILE)
     records = map(_record, lines, outcome.predicted)
     shown = ", ".join(
@@ -38,7 +38,7 @@ def report_page(title: str, outcome: Outcome, scores: Mapping[str, float]) -> st
 
 
 def tables(outcome: Outcome) -> list[Table]:
-    """The official metrics, and the links by what is linked."""
+    """The official metrics, and the scores of links from pronouns and from other mentions."""
     score = score_documents(zip(outcome.gold, outcome.predicted, strict=True))
     rows = []
     for name, shown in TITLES.items():
@@ -50,7 +50,7 @@ def tables(outcome: Outcome) -> list[Table]:
 
 
 def _link_scores(outcome: Outcome) -> ClassScores:
-    """How many links from pronouns and from other mentions are found."""
+    """The scores of links from pronouns, from other mentions, and of all links."""
     counts = {name: collections.Counter() for name in ("of pronouns", "of others", "all links")}
     lines = outcome.records.lines(DOCUMENTS_FILE)
     for line, gold, predicted in zip(lines, outcome.gold, outcome.predicted, strict=True):
@@ -79,37 +79,47 @@ def _link_score(name: str, counts: Mapping[str, int]) -> ClassScore:
 
 
 def links(clusters: Sequence[Sequence[Span]], others: Sequence[Sequence[Span]]) -> list[tuple]:
-    """The links from each mention to the one before it in its cluster that others do not have.
+    """The links that one set of clusters has and another has not.
+
+    A link goes from each mention to the one before it in its cluster.
 
     Args:
-        clusters: whose links these are.
-        others: clusters that would have both mentions in one.
+        clusters: the clusters with the links.
+        others: the other clusters; they have a link if both mentions are in one cluster.
 
     Returns:
         Pairs of spans.
     """
-    cluster_of = {tuple(span): n for n, spans in enumerate(others) for span in spans}
-    pairs = (pair for spans in clusters for pair in itertools.pairwise(sorted(map(tuple, spans))))
-    return [
-        (first, second)
-        for first, second in pairs
-        if first not in cluster_of or cluster_of[first] != cluster_of.get(second)
-    ]
+    cluster_of = {}
+    for number, spans in enumerate(others):
+        for span in spans:
+            cluster_of[tuple(span)] = number
+    found = []
+    for spans in clusters:
+        for first, second in itertools.pairwise(sorted(map(tuple, spans))):
+            if first not in cluster_of or cluster_of[first] != cluster_of.get(second):
+                found.append((first, second))
+    return found
 
 
 def _record(line: DocumentLine, predicted: Clusters) -> dict:
     gold = [[tuple(span) for span in spans] for spans in line["clusters"]]
-    missed, wrong = links(gold, predicted), links(predicted, gold)
-    score = None  # of a document where nothing is to be found, and nothing was
+    missed = links(gold, predicted)
+    wrong = links(predicted, gold)
+    score = None  # for a document without gold and predicted clusters
     if gold or predicted:
         score = score_documents([(gold, predicted)]).as_dict()["average_f1"]
     numbers = cluster_numbers(gold, predicted)
     of_gold = _numbers_of_spans(gold, range(len(gold)))
     of_predicted = _numbers_of_spans(predicted, numbers)
-    mentions, found = ({span for _, span in of_clusters} for of_clusters in (of_gold, of_predicted))
-    # Clusters of one mention have no links.
-    kinds = ["missed"] * bool(missed or mentions - found)
-    kinds += ["wrong"] * bool(wrong or found - mentions)
+    gold_mentions = {span for _, span in of_gold}
+    predicted_mentions = {span for _, span in of_predicted}
+    kinds = []
+    # A cluster of one mention has no links, so the mentions are compared as well.
+    if missed or gold_mentions - predicted_mentions:
+        kinds.append("missed")
+    if wrong or predicted_mentions - gold_mentions:
+        kinds.append("wrong")
     return {
         "kinds": kinds,
         "error": 101 - (score or 0) if kinds else 0,
@@ -130,10 +140,10 @@ def _link(line: DocumentLine, pair: tuple[Span, Span]) -> str:
 
 
 def cluster_numbers(gold: Clusters, predicted: Clusters) -> list[int]:
-    """The number of each predicted cluster: of the gold one with which it shares most mentions.
+    """Numbers the predicted clusters like the gold clusters with which they share most mentions.
 
-    Each gold cluster lends its number once, to the cluster that shares most with it; of a cluster
-    that was parted, the smaller parts have numbers of their own, and so have all others.
+    Each gold cluster gives its number to one predicted cluster, the one that shares most mentions.
+    All other predicted clusters get new numbers.
     """
     shared = collections.Counter(
         (one, other)
@@ -161,7 +171,15 @@ def _marked(
     others: set[tuple[int, Span]],
     side: str,
 ) -> markupsafe.Markup:
-    """The text with its mentions, marked and numbered; those that others lack have a sign."""
+    """Renders a text with its mentions marked and numbered.
+
+    Args:
+        line: the document.
+        clusters: clusters of its mentions.
+        numbers: the number of each cluster.
+        others: numbers and spans of the other side; mentions that it lacks get a sign.
+        side: class of these mentions in the page, `"gold"` or `"model"`.
+    """
     begun, ended = mention_borders(clusters)
     starts = set(line["sentence_starts"])
     parts = []
@@ -170,9 +188,10 @@ def _marked(
         for end, cluster in begun[place]:
             number = numbers[cluster]
             is_off = (number, (place, end)) not in others
+            kind = side if is_off else "both"
+            note = f"{number + 1}{_OFF}" if is_off else str(number + 1)
             parts.append(
-                f'<span class="mark {side if is_off else "both"}" '
-                f'style="--cluster:{_colour(number)}" data-note="{number + 1}{_OFF * is_off}">'
+                f'<span class="mark {kind}" style="--cluster:{_colour(number)}" data-note="{note}">'
             )
         parts += [str(markupsafe.escape(word)), "</span>" * len(ended[place])]
     return markupsafe.Markup("".join(parts))

@@ -1,6 +1,6 @@
-"""The F1 of entities, by `seqeval`'s strict rule: type and both borders must be right.
+"""The F1 of entities by the strict rule of `seqeval`: type and both borders must be right.
 
-It takes a second to import, and so where it counts.
+`seqeval` takes a second to import, so the functions that need it import it.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,7 +18,7 @@ NO_ENTITY, OTHER_BORDERS = "no entity", "other borders"
 def word_labels(
     sentence: SentenceLine, labels: Sequence[str], piece_labels: np.ndarray
 ) -> list[str]:
-    """The labels of a sentence's words: those of their first pieces."""
+    """The labels of a sentence's words, which are those of their first pieces."""
     return [
         OUTSIDE if first < 0 else labels[piece_labels[first]] for first in sentence["first_pieces"]
     ]
@@ -27,11 +27,11 @@ def word_labels(
 def score_labels(
     gold: Sequence[list[str]], predicted: Sequence[list[str]]
 ) -> tuple[dict[str, float], ClassScores]:
-    """F1, precision and recall of all entities, in percent; and of each type, with averages.
+    """F1, precision and recall of all entities, and of each type with averages, in percent.
 
     Args:
-        gold: labels of the words of each sentence, `B-TYPE`, `I-TYPE` or `O`.
-        predicted: as `gold`.
+        gold: gold labels of the words of each sentence, `B-TYPE`, `I-TYPE` or `O`.
+        predicted: predicted labels, as `gold`.
     """
     from seqeval.metrics import classification_report
     from seqeval.scheme import IOB2
@@ -53,9 +53,9 @@ def confused_types(
 ) -> tuple[list[str], list[str]]:
     """The type of each gold entity, and what was predicted in its place.
 
-    That is a type where both borders are right, else `OTHER_BORDERS` where a predicted entity
-    overlaps it, else `NO_ENTITY`. What was predicted and overlaps no gold entity is added: the
-    first list has `NO_ENTITY` there.
+    This is a type if both borders are right, otherwise `OTHER_BORDERS` if a predicted entity
+    overlaps the gold entity, otherwise `NO_ENTITY`. Predicted entities that overlap no gold entity
+    are added; the first list has `NO_ENTITY` for them.
 
     Args:
         gold: start, end (exclusive) and type of the entities of each sentence.
@@ -74,7 +74,7 @@ def confused_types(
         for start, end, name in sorted(found):
             if not _overlaps((start, end), expected):
                 pairs.append((NO_ENTITY, name))
-    return [one for one, _ in pairs], [other for _, other in pairs]
+    return [name for name, _ in pairs], [name for _, name in pairs]
 
 
 def _overlaps(place: tuple[int, int], others: Collection[tuple]) -> bool:
@@ -83,7 +83,7 @@ def _overlaps(place: tuple[int, int], others: Collection[tuple]) -> bool:
 
 
 def entity_spans(sentence: SentenceLine, labels: list[str]) -> list[tuple[int, int, str]]:
-    """Characters, the end exclusive, and types of the entities that strict scoring sees."""
+    """Start, end (exclusive) and type of the entities that strict scoring recognises."""
     from seqeval.scheme import IOB2, Entities
 
     words = sentence["words"]

@@ -1,7 +1,9 @@
-"""The configuration of named entities, and their records as `prepare` writes them.
+"""The configuration and the records of named entities.
 
-`rows.tfrecord` holds packed rows: a sentence each, and where one is too long its further pieces in
-further rows. `sentences.jsonl` tells what they were made of. Nothing here needs TensorFlow.
+`rows.tfrecord` has a packed row for each sentence; the word pieces of a sentence that is too long
+continue in further rows. `sentences.jsonl` has the sentences themselves.
+
+Importing this module does not import TensorFlow.
 """
 
 import dataclasses
@@ -25,13 +27,13 @@ BEGIN, INSIDE = "B-", "I-"
 
 
 class EntityPredictionConfig(PredictionConfig):
-    """How entities are made of the labels of word pieces.
+    """How the labels of word pieces become entities.
 
     Attributes:
-        batch_size: rows of a batch.
-        aggregation_strategy: `first` lets the first piece of a word, which is the trained one,
-            speak for the others; `simple` takes each piece for itself. Words are those of the
-            training records: the model's own strategy is `word` where the data marked them.
+        batch_size: number of rows of a batch.
+        aggregation_strategy: `first`: the label of the first piece of a word, which is the trained
+            one, counts for the whole word. `simple`: each piece counts by itself. Words are those
+            of the training records; if the data mark them, the strategy of the model is `word`.
     """
 
     aggregation_strategy: Literal["simple", "first"] = "first"
@@ -56,9 +58,9 @@ class SentenceLine(TypedDict):
         id: id of the sentence.
         text: its words and what stands between them.
         words: characters of each word, the end exclusive.
-        first_pieces: number of the first piece of each word; -1: it has none.
+        first_pieces: index of the first piece of each word; -1 for a word without pieces.
         num_pieces: number of word pieces of the sentence.
-        labels: labels of the words; `None`: not known.
+        labels: labels of the words; `None` if they are not known.
     """
 
     id: str
@@ -75,9 +77,9 @@ class NamedEntitiesInfo(TaskManifest):
 
     Attributes:
         labels: `O`, and `B-TYPE` and `I-TYPE` of each type, the types sorted.
-        words: whose first pieces have labels: the words that the data mark, or those of BERT's
-            tokenizer.
-        label_counts: how many pieces have each label.
+        words: the words whose first pieces have labels: those that the data mark, or those of
+            BERT's tokenizer.
+        label_counts: number of word pieces with each label.
     """
 
     task: ClassVar[str] = "named_entities"
@@ -99,19 +101,19 @@ class NamedEntitiesInfo(TaskManifest):
         return {"labels": labels, "words": "marked", "label_counts": [1] * len(labels)}
 
     def fault(self) -> str | None:
-        """As of all records; and counts of other labels than there are."""
+        """Also checks that labels and their counts fit each other."""
         if len(self.label_counts) != len(self.labels):
             return f"label_counts: are {len(self.label_counts)}, of {len(self.labels)} labels"
         return super().fault()
 
     @property
     def shipped_config(self) -> str:
-        """As of all records."""
+        """The shipped configuration for these records."""
         return "named_entities"
 
     @property
     def scoring_note(self) -> str | None:
-        """How many entities no label tells of, which makes the recall too high."""
+        """The number of entities that the labels leave out, which makes the recall too high."""
         unscored = self.counts.get("unscored_entities", 0)
         if not unscored:
             return None

@@ -1,8 +1,10 @@
-"""The configuration of question answering, and its records as `prepare` writes them.
+"""The configuration and the records of question answering.
 
-`windows.tfrecord` holds packed rows, one for each window of a passage and each question about it,
-those that are not trained at its end; `windows.lengths.npy` their lengths; `questions.jsonl` and
-`contexts.jsonl` what they were made of. Nothing here needs TensorFlow.
+`windows.tfrecord` has a packed row for each question and each window of its passage, with the rows
+that are not trained at the end, and `windows.lengths.npy` their lengths. `questions.jsonl` and
+`contexts.jsonl` have the questions and passages themselves.
+
+Importing this module does not import TensorFlow.
 """
 
 import dataclasses
@@ -27,17 +29,17 @@ PASSAGE_START = "passage_start"  # int64; position of the passage's first token 
 START_POSITION = "start_position"  # int64; position in the row; 0: no answer in this window
 END_POSITION = "end_position"  # int64; inclusive
 QUESTION_INDEX = "question_index"  # int64; line of questions.jsonl, from 0
-# For each token of the passage in this window: where it stands in the context, in characters, and
-# whether no other window shows more of the text around it.
+# For each token of the passage in this window: its characters in the context, and whether no other
+# window shows more of the text around it.
 OFFSET_STARTS, OFFSET_ENDS = "offset_starts", "offset_ends"
 HAS_MOST_CONTEXT = "has_most_context"
 OFFSET_DTYPE, FLAG_DTYPE = "uint32", "uint8"
 
-MAX_QUESTION_TOKENS = 64  # of a row, where records are written and where questions are answered
+MAX_QUESTION_TOKENS = 64  # of a question in a row; longer questions are cut
 
 
 class QuestionDataConfig(RowsConfig):
-    """What the records of questions must be.
+    """What the records must be.
 
     Attributes:
         stride: tokens from one window of a passage to the next (appendix B: 128).
@@ -54,8 +56,8 @@ class AnswerConfig(PredictionConfig):
     """How answers are chosen.
 
     Attributes:
-        max_answer_tokens: longest answer.
-        num_candidates: possible answers that are kept for each question.
+        max_answer_tokens: largest number of tokens of an answer.
+        num_candidates: number of possible answers that are kept for each question.
     """
 
     max_answer_tokens: PositiveInt = 30
@@ -144,29 +146,29 @@ class QuestionAnsweringInfo(TaskManifest):
 
     @property
     def shipped_config(self) -> str:
-        """As of all records."""
+        """The shipped configuration for these records."""
         return "squad_v2" if self.has_unanswerable else "squad_v1"
 
     @property
     def num_rows(self) -> int:
-        """Rows of all questions, a window each."""
+        """The number of rows, one for each question and window."""
         return self.counts["windows"]
 
     @property
     def num_training_rows(self) -> int:
-        """Rows that are trained, the first ones."""
+        """The number of rows to train on, which are the first ones."""
         return self.counts["training_windows"]
 
     @property
     def is_labelled(self) -> bool:
-        """Whether answers can be scored; without `has_unanswerable` each question needs one."""
+        """Whether answers can be scored: unless `has_unanswerable`, each question needs one."""
         if self.has_unanswerable:
             return self.counts["unlabelled_questions"] < self.counts["questions"]
         return not self.counts["unanswered_questions"]
 
     @property
     def lack_of_labels(self) -> str:
-        """What is wrong, and what to do, where `is_labelled` is false."""
+        """The error message for records that cannot be scored."""
         without = self.counts["unanswered_questions"]
         if without == self.counts["questions"]:
             return super().lack_of_labels

@@ -1,6 +1,6 @@
-"""From texts with two entities to relations, in a graph: the export and the predictor.
+"""The graph function that classifies relations, for exports and raw prediction.
 
-N texts.
+Dimensions: N texts.
 """
 
 import tensorflow as tf
@@ -8,15 +8,17 @@ import tensorflow as tf
 from spanbert_tf.models import SpanBertRelationClassifier
 from spanbert_tf.tasks.graphs import clean_texts
 
-_STAND_IN, _PLACES = "..", ([0, 1], [1, 2])  # read in place of a text with such entities
+# The text and its entities that the model reads where the places of entities are wrong.
+_STAND_IN = ".."
+_PLACES = ([0, 1], [1, 2])
 
 
 class ClassifyRelations(tf.Module):
-    """The graph function of the export.
+    """The graph function of the signature.
 
     Args:
         model: a classifier of relations with its preprocessor.
-        top_k: relations of each text.
+        top_k: number of relations for each text.
     """
 
     def __init__(self, model: SpanBertRelationClassifier, top_k: int) -> None:
@@ -37,18 +39,18 @@ class ClassifyRelations(tf.Module):
         subject_type: tf.Tensor,
         object_type: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
-        """The most probable relations.
+        """Computes the most probable relations.
 
         Args:
-            text: string [N]; bytes that are no UTF-8 are replaced.
+            text: string [N]; bytes that are not UTF-8 are replaced.
             subject: first character and the one after the last, int32 [N, 2].
             object: as `subject`.
             subject_type: string [N].
             object_type: string [N].
 
         Returns:
-            `labels` and `probabilities`, [N, top k]; empty and 0 where an entity is empty, not in
-            its text or overlaps the other.
+            `labels` and `probabilities`, [N, top k]. They are empty and 0 for a text with an entity
+            that is empty, not in the text, or overlaps the other.
         """
         texts = clean_texts(text)
         is_marked = _are_places(texts, subject, object)[:, tf.newaxis]  # [N, 1]
@@ -74,7 +76,7 @@ class ClassifyRelations(tf.Module):
 
 
 def _are_places(texts: tf.Tensor, subject: tf.Tensor, object: tf.Tensor) -> tf.Tensor:
-    """Whether both entities of a text [N] are in it and do not overlap, bool [N]."""
+    """Whether both entities are in their text and do not overlap, bool [N]."""
     length = tf.strings.length(texts, unit="UTF8_CHAR")
     are_in = [
         (places[:, 0] >= 0) & (places[:, 0] < places[:, 1]) & (places[:, 1] <= length)

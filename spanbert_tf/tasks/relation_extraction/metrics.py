@@ -5,23 +5,23 @@ from collections.abc import Mapping, Sequence
 
 from spanbert_tf.tasks.report import ClassScore, ClassScores, average_name
 
-OTHER = "Other"  # of SemEval-2010 task 8; no relation, and not scored
+OTHER = "Other"  # means no relation in SemEval-2010 task 8, and is not scored
 
 
 def score_tacred(
     gold: Sequence[str], predicted: Sequence[str], negative: str = "no_relation"
 ) -> dict[str, float]:
-    """Micro F1, precision and recall over all relations but the one of none.
+    """Micro F1, precision and recall over all relations but the one that means none.
 
-    As TACRED's `scorer.py` (Zhang et al., 2017) has them: where nothing is predicted, precision
-    is 1.
+    The rules are those of TACRED's `scorer.py` (Zhang et al., 2017): precision is 1 if nothing is
+    predicted.
     """
-    # Not scikit-learn's: its micro F1 differs in the last digit, and where nothing is predicted the
-    # precision is 1, where nothing is there the recall 0, which one `zero_division` cannot say.
+    # scikit-learn's micro F1 differs in the last digit. Without predictions the precision is 1, and
+    # without gold relations the recall is 0, which one value of `zero_division` cannot express.
     num_gold = sum(relation != negative for relation in gold)
     num_predicted = sum(relation != negative for relation in predicted)
     pairs = zip(gold, predicted, strict=True)
-    num_right = sum(one == other != negative for one, other in pairs)
+    num_right = sum(right == found != negative for right, found in pairs)
     precision = num_right / num_predicted if num_predicted else 1.0
     recall = num_right / num_gold if num_gold else 0.0
     scores = {"f1": _f1(precision, recall), "precision": precision, "recall": recall}
@@ -31,11 +31,15 @@ def score_tacred(
 def score_semeval2010(
     key: Mapping[str, str], answers: Mapping[str, str]
 ) -> tuple[dict[str, float], ClassScores]:
-    """The official score (Hendrickx et al., 2010): nine relations, direction counted.
+    """The official scores over nine relations with their directions (Hendrickx et al., 2010).
 
-    As version 1.2 of the official scorer prints them under "(9+1)-way evaluation taking
-    directionality into account". A prediction in the wrong direction counts as predicted, and not
-    as right; recall is over the whole key; what the key does not name counts as `Other`.
+    They are those that version 1.2 of the official scorer prints under "(9+1)-way evaluation taking
+    directionality into account". A prediction with the wrong direction counts as predicted but not
+    as right. Recall is over the whole key. Relations that the key does not have count as `Other`.
+
+    Args:
+        key: id of an example → gold relation.
+        answers: id of an example → predicted relation.
     """
     relations = sorted({_relation(label) for label in key.values()} - {OTHER})
     right: collections.Counter[str] = collections.Counter()
@@ -64,7 +68,7 @@ def _averages(
     guessed: Mapping[str, int],
     means: Mapping[str, float],
 ) -> list[ClassScore]:
-    """Over the relations: of their counts, unweighted (the official score), and by support."""
+    """Micro, macro (the official score) and weighted averages over the relations."""
     if not scores:
         return []
     support = sum(score.support for score in scores)

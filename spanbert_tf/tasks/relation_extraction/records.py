@@ -1,7 +1,8 @@
-"""The configuration of relation extraction, and its records as `prepare` writes them.
+"""The configuration and the records of relation extraction.
 
-`rows.tfrecord` holds a packed row for each example, `examples.jsonl` what it was made of. Nothing
-here needs TensorFlow.
+`rows.tfrecord` has a packed row for each example, and `examples.jsonl` the example itself.
+
+Importing this module does not import TensorFlow.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ Place = Annotated[list[int], Len(2, 2)]  # first character, and the one after th
 
 
 class RelationDataConfig(RowsConfig):
-    """What the records of relations must be.
+    """What the records must be.
 
     Attributes:
         sequence_length: positions of a row at most (SpanBERT, appendix B: 128).
@@ -63,10 +64,11 @@ class RelationExtractionInfo(TaskManifest):
     """The content of `relation_extraction_info.json`.
 
     Attributes:
-        labels: relations of the training set: the one of none, the others sorted.
-        markers: markers of `make_markers`, by the types of the training set.
-        entities: whether they are masked, or kept between markers.
-        layout: layout of the source, whose official scorer counts.
+        labels: relations of the training set: first the one that means none, then the others,
+            sorted.
+        markers: markers of `make_markers` for the entity types of the training set.
+        entities: whether entities are masked, or kept between markers.
+        layout: layout of the source, which decides on the scorer.
     """
 
     task: ClassVar[str] = "relation_extraction"
@@ -89,5 +91,5 @@ class RelationExtractionInfo(TaskManifest):
 
     @property
     def shipped_config(self) -> str:
-        """As of all records."""
+        """The shipped configuration for these records."""
         return {"tacred": "tacred", "semeval2010": "semeval2010_task8"}[self.layout]

@@ -1,7 +1,7 @@
-"""The configuration of the classification of texts, and its records as `prepare` writes them.
+"""The configuration and the records of text classification.
 
-`rows.tfrecord` holds a packed row for each text or pair of texts, in the order of the file;
-`examples.jsonl` what they were made of. Nothing here needs TensorFlow.
+`rows.tfrecord` has a packed row for each text or pair of texts, in the order of the file, and
+`examples.jsonl` the texts themselves. Importing this module does not import TensorFlow.
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ LABEL = "label"
 
 
 class ClassificationDataConfig(RowsConfig):
-    """What the records of texts with labels must be.
+    """What the records must be.
 
     Attributes:
         sequence_length: positions of a row at most (SpanBERT, appendix B: 128).
-        dataset: name of the GLUE task, as in `prepare glue --task`; null: any data.
+        dataset: name of the GLUE task, as in `prepare glue --task`; null for any data.
     """
 
     sequence_length: PositiveInt = 128
@@ -37,14 +37,14 @@ class ClassificationDataConfig(RowsConfig):
 
 
 class ClassifierConfig(Section):
-    """The layer over what the encoder tells of a text.
+    """The classification layer on the encoder.
 
     Attributes:
-        pooling: what that is: `pooler`, BERT's dense layer over [CLS]; `cls`, the encoder's output
-            for [CLS]; `mean`, the mean of its outputs for all tokens. The latter two are for an
-            encoder whose pooler nothing has trained.
-        initial: its first weights: `random`, or `majority`, which predicts the most frequent class
-            of the training records whatever the text; with training.epochs 0 it goes on so.
+        pooling: input of the layer: `pooler`, BERT's dense layer over [CLS]; `cls`, the encoder's
+            output for [CLS]; `mean`, the mean of its outputs for all tokens. `cls` and `mean` are
+            for an encoder whose pooler was never trained.
+        initial: first weights of the layer: `random`, or `majority`, which predicts the most
+            frequent class of the training records for any text. With training.epochs 0 it stays so.
     """
 
     pooling: Literal["pooler", "cls", "mean"] = "pooler"
@@ -52,12 +52,12 @@ class ClassifierConfig(Section):
 
 
 class TextClassificationConfig(FinetuningConfig):
-    """A fine-tuning run for the classification of texts and pairs of texts, or regression.
+    """A fine-tuning run that classifies texts or pairs of texts, or predicts numbers.
 
     Attributes:
         task: `text_classification`.
         data: what the records must be.
-        classifier: the layer over what the encoder tells of a text.
+        classifier: the classification layer on the encoder.
     """
 
     task: Literal["text_classification"] = "text_classification"
@@ -68,10 +68,10 @@ class TextClassificationConfig(FinetuningConfig):
 class ExampleLine(TypedDict):
     """A line of `examples.jsonl`."""
 
-    line: Annotated[int, Ge(1)]  # of the file that it is from
+    line: Annotated[int, Ge(1)]  # number of the line in the source file
     text: str
     text_pair: NotRequired[str]
-    label: str | float | None  # the name of the class, or the number of a regression
+    label: str | float | None  # name of the class, or number of a regression
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,13 +79,13 @@ class TextClassificationInfo(TaskManifest):
     """The content of `text_classification_info.json`.
 
     Attributes:
-        labels: names of the classes in the order of their numbers; of a regression the name of
-            its number alone.
-        label_counts: how many rows of each class there are; empty for a regression.
+        labels: names of the classes in the order of their numbers; for a regression, the name of
+            the number.
+        label_counts: number of rows of each class; empty for a regression.
         is_pair: whether the texts are pairs.
         is_regression: whether labels are numbers.
         dataset: name of the GLUE task, `None` for other data.
-        counts: `training_rows` is 0 where the texts have no labels.
+        counts: `training_rows` is 0 if the texts have no labels.
     """
 
     task: ClassVar[str] = "text_classification"
@@ -99,7 +99,7 @@ class TextClassificationInfo(TaskManifest):
     dataset: str | None = None
 
     def fault(self) -> str | None:
-        """As of all records; and whether classes and their counts fit each other."""
+        """Also checks the data set, and that classes and their counts fit each other."""
         if self.dataset is not None and self.dataset not in GLUE_TASKS:
             return f"dataset: {self.dataset!r} is no task of GLUE"
         if len(self.label_counts) != (0 if self.is_regression else len(self.labels)):
@@ -133,16 +133,16 @@ class TextClassificationInfo(TaskManifest):
 
     @property
     def shipped_config(self) -> str:
-        """As of all records."""
+        """The shipped configuration for these records."""
         is_shipped = self.dataset in shipped_names("finetune")
         return self.dataset if is_shipped else "classification"
 
     @property
     def text_names(self) -> tuple[str, ...]:
-        """The fields of an example, and of a request."""
+        """The names of the texts of an example or a request."""
         return text_names(self.is_pair)
 
 
 def text_names(is_pair: bool) -> tuple[str, ...]:
-    """The names of the texts, those of the `text-classification` pipeline of `transformers`."""
+    """The names of the texts, as in the pipeline `text-classification` of `transformers`."""
     return ("text", "text_pair") if is_pair else ("text",)
