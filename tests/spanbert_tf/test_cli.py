@@ -217,9 +217,9 @@ def test_a_file_that_ends_early_is_no_interrupt(monkeypatch, capsys):
 
 def test_set_takes_several_values_and_leaves_arguments_alone(monkeypatch, tmp_path):
     calls = []
-    module = types.ModuleType("spanbert_tf.tasks.task")
+    module = types.ModuleType("spanbert_tf.tasks.inspection")
     module.inspect_records = lambda *arguments, **options: calls.append(arguments)
-    monkeypatch.setitem(sys.modules, "spanbert_tf.tasks.task", module)
+    monkeypatch.setitem(sys.modules, "spanbert_tf.tasks.inspection", module)
     data = str(tmp_path)
     for arguments in (
         ["--set", "training.seed=1", "training.tpu=x y", data],

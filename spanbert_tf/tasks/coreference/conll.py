@@ -1,8 +1,8 @@
-"""Documents with clusters of mentions, and the files that have a word a line: CoNLL-2012's, GUM's.
+"""Reads documents from the formats of CoNLL-2012 and GUM, which have a word on each line.
 
 In nearly all files the rows of a document have the same number of columns, with spaces between
-them. Where the cells stand is computed for such a text as a whole, and only those that are wanted
-become strings; calling functions for each row takes more than twice as long.
+them. For such a text the places of all cells are computed at once, and only the cells that are
+needed become strings. Parsing row by row takes more than twice as long.
 """
 
 import collections

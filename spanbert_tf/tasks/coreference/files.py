@@ -1,9 +1,8 @@
-"""Documents as files: how they are found and read, and how predicted clusters are written.
+"""Finds and reads files of documents, and writes files of predicted clusters.
 
-What is read is one file, many, or a directory of them: CoNLL's, and JSON lines. Those are lines of
-e2e-coref and of the original SpanBERT code, a document each: `sentences` holds words, or with
-`subtoken_map` word pieces of some other vocabulary, of which the words are put together again.
-Nothing here needs TensorFlow.
+The files are in CoNLL's formats, or JSON lines as in e2e-coref and the original SpanBERT code, a
+document a line. `sentences` holds words or, with `subtoken_map`, word pieces of another vocabulary,
+which are joined to words. Importing this module does not import TensorFlow.
 """
 
 import collections
@@ -58,11 +57,16 @@ def read_documents(
     *,
     follow_links: bool = False,
 ) -> list[Document]:
-    """The documents of all files, those of a file in its order.
+    """Reads the documents of all files, in the order of each file.
 
-    Patterns are paths, or patterns of paths; of a directory all files below are read whose names
-    end in `_conll`, `.conll`, `.jsonlines` or `.jsonl`, compressed by gzip or not. Links may lead
-    out of such a directory, or of the one before a pattern's first wildcard, with `follow_links`.
+    Args:
+        patterns: paths, or patterns of paths. In a directory, all files are read whose names end in
+            `_conll`, `.conll`, `.jsonlines` or `.jsonl`, compressed by gzip or not.
+        follow_links: whether links may lead out of a directory, or out of the folder before the
+            first wildcard of a pattern.
+
+    Raises:
+        BadInputError: a file cannot be used, or there are no documents.
     """
     if isinstance(patterns, str | os.PathLike):
         patterns = [patterns]
@@ -111,7 +115,7 @@ def _files_below(directory: str, follow_links: bool) -> list[str]:
 
 
 def _check_documents(path: str, documents: Sequence[Document]) -> None:
-    """Refuses documents that no records can be made of: none, or two of one key."""
+    """Refuses files without words, and two documents with the same key."""
     if not any(document.words for document in documents):
         raise BadInputError(f"{path}: holds no document with words")
     places: dict[str, str] = {}
@@ -230,9 +234,10 @@ def as_conll(line: DocumentLine, clusters: Clusters) -> str:
 
 
 def mention_borders(clusters: Sequence[Iterable[Span]]) -> tuple[_Borders, _Borders]:
-    """The mentions that begin at a word, and those that end there: other ends and clusters.
+    """The mentions that begin at each word, and those that end at each word.
 
-    Of those that begin together the longest stands first, and ends last.
+    Of mentions that begin at the same word, the longest comes first. Of mentions that end at the
+    same word, it comes last.
     """
     begun, ended = collections.defaultdict(list), collections.defaultdict(list)
     for number, spans in enumerate(clusters):
@@ -289,12 +294,11 @@ def as_text(line: DocumentLine, clusters: Clusters) -> str:
 
 
 def as_resolved(line: DocumentLine, clusters: Clusters) -> str:
-    """Sentences in which pronouns are replaced: `she` by `Alice`, `her` before a noun by `Alice's`.
+    """Replaces pronouns: `she` by `Alice`, and `her` before a noun by `Alice's`.
 
-    A pronoun that is a mention is replaced by the first mention of its cluster that is not one, as
-    it stands in the text: pronouns inside of what is put in stay. So do those of a cluster of
-    pronouns alone, and one inside the mention that it would be replaced by. `her` is taken as
-    possessive where it does not end its sentence's clause.
+    A pronoun that is a mention is replaced by the first mention of its cluster that is not a
+    pronoun. Pronouns stay inside the replacement, in a cluster of pronouns alone, and inside the
+    mention that would replace them. `her` counts as possessive if a word follows it.
     """
     words = list(line["words"])
     for spans in clusters:

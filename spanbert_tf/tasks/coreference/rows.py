@@ -1,9 +1,9 @@
-"""Documents as rows: word pieces, segments and mentions, with all that is lost counted.
+"""Makes rows of documents: word pieces, segments and mentions. What is lost is counted.
 
-Each distinct word is tokenized once: the tokenizer looks at nothing beyond white space, so that a
-word has the same pieces everywhere. Segments are cut by the rule of `document_segments` without a
-graph: that of the rule is traced for half a second, and its loop over segments takes ten times as
-long as the one here. A test holds both against each other.
+Each distinct word is tokenized once, since the tokenizer splits at white space and a word has the
+same pieces everywhere. Segments are cut in NumPy by the rule of
+`data.documents.document_segments`: the graph takes half a second to trace, and its loop over
+segments takes ten times as long. A test compares both.
 """
 
 import bisect
@@ -186,14 +186,14 @@ def write_documents(
     max_training_segments: int | None = None,
     **options: object,
 ) -> CoreferenceInfo:
-    """Writes records of documents, checked already, in their order; `options` as for all tasks."""
+    """Writes the records of documents in their order; `options` as for `write_task_records`."""
     at_once = max_training_segments or default_training_segments(sequence_length)
     maker = DocumentRows(documents, max_span_width, at_once)
     return write_task_records(maker, output, sequence_length=sequence_length, **options)
 
 
 class DocumentRows(RowMaker):
-    """Word pieces, segments and mentions of documents, with all that is lost counted."""
+    """Makes the rows of documents, and counts what is lost."""
 
     info_class = CoreferenceInfo
     title = "coreference records"
@@ -213,7 +213,7 @@ class DocumentRows(RowMaker):
         self.counts.update(dict.fromkeys(names, 0))
 
     def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
-        """A row a document.
+        """Yields a row for each document.
 
         Raises:
             BadInputError: a word is longer than a segment.
@@ -238,11 +238,11 @@ class DocumentRows(RowMaker):
                 yield self._row(document, row)
 
     def described(self) -> dict[str, int]:
-        """How many segments are trained at once."""
+        """The number of segments that are trained at once."""
         return {"max_training_segments": self._max_training_segments}
 
     def summary(self, info: CoreferenceInfo, seconds: float) -> Iterator[str]:
-        """What there is, and what was lost."""
+        """The numbers of documents and mentions, and of what was lost."""
         yield ", ".join(f"{info.counts[name]:,} {title}" for title, name in _SHOWN)
         for name, meaning in _LOST.items():
             if info.counts[name]:

@@ -1,4 +1,4 @@
-"""`spanbert-tf prepare named_entities`; what it reads is imported when it is called."""
+"""`spanbert-tf prepare named_entities`. What it calls is imported later."""
 
 import click
 

@@ -1,12 +1,13 @@
-"""Sentences with named entities: the formats that they come in, and their rows.
+"""Reads sentences with named entities, and makes their rows.
 
-Columns of CoNLL-2003, JSON lines with spans of characters, CrossRE's JSON lines.
+The formats are the columns of CoNLL-2003, JSON lines with spans of characters, and CrossRE's JSON
+lines.
 
-An entity's first word piece has the label `B-TYPE`, the first pieces of its other words `I-TYPE`.
-Words are those that the data mark (Devlin et al., 2019, section 5.3); in JSON lines, which mark
-none, those of BERT's tokenizer.
+The first word piece of an entity has the label `B-TYPE`, and the first pieces of its other words
+have `I-TYPE`. Words are those that the data mark (Devlin et al., 2019, section 5.3). JSON lines
+mark no words, so there they are the words of BERT's tokenizer.
 
-T pieces of a sentence.
+Dimensions: T pieces of a sentence.
 """
 
 import dataclasses
@@ -36,8 +37,10 @@ from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText
 from spanbert_tf.text.vocabulary import Casing, is_continuation
 
 _DOCUMENT = "-DOCSTART-"
-_COLUMNS = re.compile("[ \t]+")  # and no other space, which can be part of a word
-_BEGINS, _GOES_ON = "BS", "IE"  # B and I of BIO; E ends one of BIOES, S is one of a single word
+_COLUMNS = re.compile("[ \t]+")  # other kinds of space can be part of a word
+# Prefixes of tags: B and I of BIO; in BIOES, E ends an entity, and S is an entity of one word.
+_BEGINS = "BS"
+_GOES_ON = "IE"
 _SHOWN_LOST = 5
 _LABEL_DTYPE = np.dtype(LABEL_DTYPE).newbyteorder("<")
 
@@ -52,17 +55,30 @@ class Entity(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """A sentence, or another text that is tagged as a whole."""
+    """A sentence, or another text that is tagged as a whole.
+
+    Attributes:
+        id: id of the sentence.
+        text: its text.
+        words: characters of the words, ends exclusive; `None` for the words of BERT's tokenizer.
+        entities: the entities, which do not overlap; `None` if they are not known.
+    """
 
     id: str
     text: str
-    words: tuple[tuple[int, int], ...] | None  # characters, ends exclusive; or the tokenizer's
-    entities: tuple[Entity, ...] | None  # none overlaps another; `None`: not known
+    words: tuple[tuple[int, int], ...] | None
+    entities: tuple[Entity, ...] | None
 
 
 @dataclasses.dataclass(frozen=True)
 class SentenceSet:
-    """What a file holds, in its order; and what was mended while reading → how often."""
+    """The sentences of a file.
+
+    Attributes:
+        path: path of the file.
+        sentences: the sentences in the order of the file.
+        repairs: what was repaired while reading → how often.
+    """
 
     path: str
     sentences: list[Sentence]
@@ -72,7 +88,7 @@ class SentenceSet:
 def _sentence_of_words(
     identifier: str, words: Sequence[str], spans: Sequence[tuple[int, int, str]] | None
 ) -> Sentence:
-    """A sentence with a space between its words."""
+    """Joins words to a sentence with spaces between them."""
     text, places = join_words(words)
     entities = None
     if spans is not None:
@@ -81,11 +97,14 @@ def _sentence_of_words(
 
 
 def spans_of_tags(tags: Sequence[str], place: str) -> tuple[list[tuple[int, int, str]], int]:
-    """Entities of words that are tagged in BIO or BIOES.
+    """Reads the entities of words that are tagged in BIO or BIOES.
 
-    A tag that goes on with an entity which is not there begins it, as in `conlleval`; so the tags
-    of the original CoNLL-2003 files, which have `B-` only between neighbours, are read as well; how
-    many tags begin one so is returned, too.
+    As in `conlleval`, a tag that continues an entity which has not begun begins it. So the original
+    CoNLL-2003 files, which have `B-` only between adjacent entities, are read correctly.
+
+    Returns:
+        The entities: first word, last word and type; and the number of tags `I-` or `E-` that began
+        one.
     """
     spans: list[list] = []
     is_open, num_begun = False, 0
@@ -109,7 +128,7 @@ def spans_of_tags(tags: Sequence[str], place: str) -> tuple[list[tuple[int, int,
 
 
 def _check_spans(spans: Sequence[tuple[int, int, str]], length: int, place: str) -> None:
-    """Refuses spans, ends inclusive, that are not in a sentence or overlap."""
+    """Refuses spans (ends inclusive) that are outside of the sentence or overlap."""
     last_end = -1
     for start, end, name in sorted(spans):
         shown = f"{place}: entity {name!r} from {start} to {end}"
@@ -167,8 +186,8 @@ def read_conll2003(path: str) -> SentenceSet:
 def read_entity_lines(path: str) -> SentenceSet:
     """Reads JSON lines `{"text": …, "entities": [{"start": …, "end": …, "label": …}]}`.
 
-    Characters are counted from 0, the end is exclusive. An `id` is kept; lines without `entities`
-    can be predicted only.
+    Characters are counted from 0, and the end is exclusive. An `id` is kept. Lines without
+    `entities` can only be predicted.
     """
     sentences = []
     for number, line in enumerate(read_json_objects(path, _Line), start=1):
@@ -185,7 +204,7 @@ def read_entity_lines(path: str) -> SentenceSet:
 
 
 def read_crossre(path: str) -> SentenceSet:
-    """Reads CrossRE's own JSON lines (Bassignana and Plank, 2022); no relations."""
+    """Reads the JSON lines of CrossRE (Bassignana and Plank, 2022), without its relations."""
     sentences = []
     for number, line in enumerate(read_json_objects(path, _CrossReLine), start=1):
         place = f"{path}: entry {number} ({line['doc_key']})"
@@ -209,19 +228,20 @@ READERS: Mapping[str, Callable[[str], SentenceSet]] = {
 def write_entities(
     sentences: SentenceSet, output: str, *, sequence_length: int = 512, **options: object
 ) -> NamedEntitiesInfo:
-    """Writes a directory of rows and sentences; it appears whole or not at all."""
+    """Writes the records of sentences, which appear whole or not at all."""
     maker = EntityRows(sentences)
     return write_task_records(maker, output, sequence_length=sequence_length, **options)
 
 
 class EntityRows(RowMaker):
-    """Makes the rows of sentences and counts what became of them.
+    """Makes the rows of sentences and counts their entities.
 
-    Entities that begin or end inside a word, or have no pieces, have no labels: `lost_entities`; of
-    these the `unscored_entities` are in no word's label, either: scores do not know of them.
+    Entities that begin or end inside a word, or have no pieces, have no labels; they are counted as
+    `lost_entities`. Those of them that no label of a word shows are also `unscored_entities`, which
+    scores leave out.
 
     Raises:
-        BadInputError: there are no sentences, or only some tell their entities.
+        BadInputError: there are no sentences, or the entities of only some are known.
     """
 
     info_class = NamedEntitiesInfo
@@ -241,7 +261,7 @@ class EntityRows(RowMaker):
         self._label_counts = np.zeros(len(self._labels), int)
 
     def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
-        """A row a sentence; what is longer goes on in further ones."""
+        """Yields a row for each sentence, and further rows for a sentence that is too long."""
         sentences = self._sentences.sentences
         self._continues = np.array([is_continuation(piece) for piece in pieces])
         tokenize, pack = TextTokenizer(pieces, casing, segment_aware=False), RowPacker(pieces)
@@ -257,7 +277,7 @@ class EntityRows(RowMaker):
             yield from self._rows(text, labels, pack, sequence_length)
 
     def described(self) -> dict[str, Any]:
-        """The labels, whose they are, and how many of each there are."""
+        """The labels and their counts, and the kind of words that have labels."""
         return {
             "labels": self._labels,
             "words": "marked" if self._has_words else "tokenizer",
@@ -265,7 +285,7 @@ class EntityRows(RowMaker):
         }
 
     def summary(self, info: NamedEntitiesInfo, seconds: float) -> Iterator[str]:
-        """What there is, what was lost, and what was mended while reading."""
+        """The numbers of sentences and entities, lost entities, and repairs while reading."""
         counts = info.counts
         yield (
             f"{counts['sentences']:,} sentences in {counts['rows']:,} rows, "
@@ -292,9 +312,9 @@ class EntityRows(RowMaker):
             yield Row({SECOND_START: second_start}, lists)
 
     def _labels_of_words(self, sentence: Sentence, line: SentenceLine) -> np.ndarray:
-        """Numbers of the labels of words at their first pieces, int64 [T]; -1 for other pieces.
+        """Labels of words at their first pieces, int64 [T]; -1 for other pieces.
 
-        The first word of an entity that has pieces begins it.
+        An entity begins at its first word that has pieces.
         """
         labels = np.full(line["num_pieces"], -1)
         if line["labels"] is None:
@@ -315,7 +335,7 @@ class EntityRows(RowMaker):
         return labels
 
     def _piece_labels(self, sentence: Sentence, text: TokenizedText) -> np.ndarray:
-        """Numbers of the labels, int64 [T]; -1 for pieces that go on with a tokenizer's word."""
+        """Labels of the tokenizer's words at their first pieces, int64 [T]; -1 for other pieces."""
         labels = np.where(self._continues[text.token_ids], -1, 0)
         if sentence.entities is None:
             return np.full_like(labels, -1)
@@ -331,7 +351,7 @@ class EntityRows(RowMaker):
         return labels
 
     def _span(self, entity: Entity, text: TokenizedText) -> slice | None:
-        """The pieces of an entity; `None` where it has none, or begins or ends inside a word."""
+        """The pieces of an entity; `None` if it has none, or begins or ends inside a word."""
         found = text.span(entity.start, entity.end)
         if found is None:
             return None

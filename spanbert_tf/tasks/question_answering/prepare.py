@@ -1,4 +1,4 @@
-"""`spanbert-tf prepare squad` and `prepare mrqa`; what they read is imported when called."""
+"""`spanbert-tf prepare squad` and `prepare mrqa`. What they call is imported later."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,7 @@ def prepare_mrqa(
 
 
 def _write(questions: "QuestionSet", output: str, **others: Any) -> None:
-    """The options of rows are told from those that all records have."""
+    """Writes the records, with the options of rows apart from those of all records."""
     from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 
     names = {field.name for field in dataclasses.fields(QuestionOptions)} & others.keys()

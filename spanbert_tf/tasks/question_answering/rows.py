@@ -1,7 +1,6 @@
-"""Questions as rows: what `prepare squad` and `prepare mrqa` share.
+"""Makes rows of questions, for `prepare squad` and `prepare mrqa`.
 
-`[CLS] passage [SEP] question [SEP]` (SpanBERT, section 4.1), or the question first. Offsets are
-those of the project's one tokenizer.
+A row is `[CLS] passage [SEP] question [SEP]` (SpanBERT, section 4.1), or has the question first.
 """
 
 import dataclasses
@@ -42,24 +41,33 @@ from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText
 from spanbert_tf.text.vocabulary import Casing
 
 _SHOWN_LOST = 5
-_COUNTS = ("windows", "training_windows", "untrained_questions", "cut_questions")
-_COUNTS += ("unanswered_questions", "unlabelled_questions")
-_COUNTS += ("found", "repaired", "lost", "round_trips")
+_COUNTS = (
+    "windows",
+    "training_windows",
+    "untrained_questions",
+    "cut_questions",
+    "unanswered_questions",
+    "unlabelled_questions",
+    "found",
+    "repaired",
+    "lost",
+    "round_trips",
+)
 
 Located = tuple[Answer, Outcome, Location | None]
 
 
 @dataclasses.dataclass(frozen=True)
 class QuestionOptions:
-    """How questions become rows.
+    """Options of the rows of questions.
 
     Attributes:
-        sequence_length: positions of a row at most (SpanBERT, appendix B: 512).
-        stride: tokens from one window to the next (appendix B: 128).
-        question_first: `[CLS] question [SEP] passage [SEP]`, for checkpoints fine-tuned so.
+        sequence_length: largest number of positions of a row (SpanBERT, appendix B: 512).
+        stride: number of tokens from one window to the next (appendix B: 128).
+        question_first: whether rows are `[CLS] question [SEP] passage [SEP]`.
         has_unanswerable: whether questions without an answer belong to the task (SQuAD 2.0).
-        segment_aware: whether rows tell SegaBERT's positions: the question is paragraph 0, the
-            passage begins with paragraph 1. Needs `question_first`.
+        segment_aware: whether rows store SegaBERT's positions. The question is paragraph 0, and the
+            passage begins with paragraph 1, so this needs `question_first`.
     """
 
     sequence_length: int = 512
@@ -72,7 +80,7 @@ class QuestionOptions:
 def write_questions(
     questions: QuestionSet, output: str, *, options: QuestionOptions, **others: Any
 ) -> QuestionAnsweringInfo:
-    """Writes a directory of rows, questions and contexts; it appears whole or not at all.
+    """Writes the records of questions, which appear whole or not at all.
 
     Args:
         questions: questions of one file.
@@ -82,13 +90,17 @@ def write_questions(
             `strip_accents`; `overwrite`.
 
     Returns:
-        The manifest that was written. Its `counts` tell `questions`, `contexts`, `windows`, their
-        `tokens`, `cut_questions`, and for the answers `answers`, `found`, `repaired`, `lost`,
-        `round_trips` (those whose tokens give back the same text). Questions whose answers are all
-        lost, or that have no answers where `has_unanswerable` is false, are scored but not
-        trained: `untrained_questions`; their windows follow the `training_windows`. Questions
-        without a gold answer are `unanswered_questions`; those of which the file does not say
-        either that they have none are `unlabelled_questions`, as in a test set.
+        The manifest. Its `counts` are:
+
+        - `questions`, `contexts`, `windows`, their `tokens`, and `cut_questions`;
+        - for answers: `answers`, `found`, `repaired`, `lost`, and `round_trips`, whose tokens give
+          back the same text;
+        - `untrained_questions`: questions whose answers are all lost, or that have no answers while
+          `has_unanswerable` is false. They are scored, but not trained; their windows follow the
+          `training_windows`;
+        - `unanswered_questions`: questions without a gold answer;
+        - `unlabelled_questions`: those of them of which the file does not say that they have no
+          answer, as in a test set.
 
     Raises:
         BadInputError: the questions cannot be used, or the output exists or cannot be written.
@@ -102,7 +114,7 @@ def write_questions(
 
 
 class QuestionRows(RowMaker):
-    """Makes the rows of a set of questions and counts what became of them."""
+    """Makes the rows of questions, and counts questions and answers."""
 
     info_class = QuestionAnsweringInfo
     title = "records of questions"
@@ -110,13 +122,13 @@ class QuestionRows(RowMaker):
     def __init__(self, questions: QuestionSet, options: QuestionOptions) -> None:
         super().__init__()
         self._questions, self._options = questions, options
-        self._lost: list[str] = []  # the first ones, for people
+        self._lost: list[str] = []  # lines on the first lost answers, to print
         counts = {"contexts": len(questions.contexts), "questions": len(questions.questions)}
         self.counts.update({**dict.fromkeys(_COUNTS, 0), **counts})
         self.lines[CONTEXTS_FILE] = questions.contexts
 
     def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
-        """A row for each window of a passage and each question about it."""
+        """Yields a row for each question and each window of its passage."""
         tokenize = TextTokenizer(pieces, casing, segment_aware=self._options.segment_aware)
         self._pack_segments = RowPacker(pieces)
         contexts, questions = self._questions.contexts, self._questions.questions
@@ -137,16 +149,16 @@ class QuestionRows(RowMaker):
                 yield row
 
     def described(self) -> dict[str, Any]:
-        """The options that a reader of the rows needs."""
+        """The options that the manifest stores."""
         names = ("stride", "question_first", "has_unanswerable", "segment_aware")
         return {name: getattr(self._options, name) for name in names}
 
     def counted(self, written: Mapping[str, int]) -> dict[str, int]:
-        """Rows are told as windows."""
+        """The counts, in which rows are `windows`."""
         return {**self.counts, "tokens": written["tokens"]}
 
     def summary(self, info: QuestionAnsweringInfo, seconds: float) -> Iterator[str]:
-        """What there is, and what became of the answers."""
+        """The numbers of questions, contexts, windows and answers."""
         counts = self.counts
         yield (
             f"{counts['questions']:,} questions about {counts['contexts']:,} contexts in "
@@ -177,7 +189,7 @@ class QuestionRows(RowMaker):
     def _answer(
         self, question: Question, passages: Sequence[TokenizedText]
     ) -> tuple[int, int] | None:
-        """Tokens of a question's answer; its line is kept."""
+        """First and last token of a question's answer. It also keeps the line of the question."""
         passage = passages[question.context_index]
         if not len(passage.token_ids):
             raise BadInputError(
@@ -195,11 +207,11 @@ class QuestionRows(RowMaker):
             )
 
     def _is_trained(self, question: Question, answer: tuple[int, int] | None) -> bool:
-        """Whether it is trained: not if its answers were lost (as in the original code)."""
+        """Whether a question is trained; not if its answers were lost, as in the original code."""
         if answer is not None:
             return True
-        # Some files mark a question without an answer by its empty list alone; test sets, where no
-        # question has one, tell nothing by it.
+        # In some files only an empty list of answers says that a question has no answer. In a test
+        # set, where all lists are empty, it says nothing.
         is_labelled = self.counts["unlabelled_questions"] < len(self._questions.questions)
         return self._options.has_unanswerable and is_labelled and not question.gold_texts
 
@@ -215,7 +227,7 @@ class QuestionRows(RowMaker):
         passage: TokenizedText,
         answer: tuple[int, int] | None,
     ) -> Iterator[Row]:
-        """The rows of a question."""
+        """Yields the rows of a question."""
         options, num_tokens = self._options, len(passage.token_ids)
         self.counts["cut_questions"] += len(text.token_ids) > MAX_QUESTION_TOKENS
         question_ids = text.token_ids[:MAX_QUESTION_TOKENS]
@@ -247,7 +259,7 @@ class QuestionRows(RowMaker):
             yield Row(numbers, lists)
 
     def _room(self, question: Question, num_question_tokens: int, num_tokens: int) -> int:
-        """How many tokens of a passage a row with this question shows."""
+        """The number of tokens of the passage in a row with this question."""
         options = self._options
         room = options.sequence_length - 3 - num_question_tokens  # [CLS], [SEP], [SEP]
         if room < 1 or (num_tokens > room and room < options.stride):
@@ -261,7 +273,7 @@ class QuestionRows(RowMaker):
     def _pack(
         self, passage_ids: np.ndarray, question_ids: np.ndarray
     ) -> tuple[np.ndarray, int, int]:
-        """The row, where the passage begins in it, and where the second segment does."""
+        """Packs a row; returns it, and where the passage and the second segment begin."""
         is_question_first = self._options.question_first
         parts = [question_ids, passage_ids] if is_question_first else [passage_ids, question_ids]
         row, second_start = self._pack_segments(*parts)
@@ -270,8 +282,9 @@ class QuestionRows(RowMaker):
     def _answer_tokens(
         self, question: Question, located: Sequence[Located], passage: TokenizedText
     ) -> tuple[int, int] | None:
-        """Tokens of the first answer that can be found; counts all of them."""
-        context, spans = self._questions.contexts[question.context_index], []
+        """First and last token of the first answer that is found. It counts all answers."""
+        context = self._questions.contexts[question.context_index]
+        spans = []
         for answer, outcome, location in located:
             span = location and passage.span(*location)
             if span is None:
@@ -293,8 +306,8 @@ class QuestionRows(RowMaker):
 def _position_lists(question: np.ndarray, passage: np.ndarray) -> dict[str, np.ndarray]:
     """SegaBERT's positions of a row with the question first, from those of its parts [tokens, 3].
 
-    [CLS] is where the question begins; each [SEP] goes on counting the tokens of the sentence
-    before it (as in `data.rows.segment_aware_indices`).
+    [CLS] has the position where the question begins. Each [SEP] is the next token of the sentence
+    before it, as in `data.rows.segment_aware_indices`.
     """
     rows = [np.zeros([1, 3], "int32")]
     for part in (question, passage):

@@ -1,7 +1,7 @@
-"""Texts with two entities, by tokens or by characters, checked where they come in, and their rows.
+"""Reads texts with two entities, and makes their rows.
 
-Raw inputs, and the files of TACRED (Zhang et al., 2017) and of SemEval-2010 task 8 (Hendrickx et
-al., 2010): what `prepare tacred` and `prepare semeval2010` share.
+The texts come as raw inputs, or from the files of TACRED (Zhang et al., 2017) and of SemEval-2010
+task 8 (Hendrickx et al., 2010).
 """
 
 import collections
@@ -35,8 +35,8 @@ _PENN_BRACKETS = {f"-{name}-": bracket for name, bracket in _BRACKETS.items()}
 NO_RELATION = "no_relation"
 _LAYOUT = "TACRED is one JSON list of examples (of JSON lines: jq -s .)"
 _SENTENCE = re.compile(r'(\d+)\t"?(.*?)"?')
-# Each part ends at the first mark of its kind: where the rest does not fit, no later one helps, and
-# looking for it would take cubic time.
+# Each part ends at the first mark of its kind (`(?>`): if the rest does not match, trying later
+# marks does not help and would take cubic time.
 _MARKED = re.compile("(?>(.*?)<e1>)(?>(.+?)</e1>)(?>(.*?)<e2>)(?>(.+?)</e2>)(.*)")
 _RELATION = re.compile(r"Other|[A-Z][A-Za-z]*-[A-Z][A-Za-z]*\((e1,e2|e2,e1)\)")
 _COMMENT = "Comment:"
@@ -67,7 +67,7 @@ class MarkedTokens(TypedDict):
 
 
 def marked_text_of(item: Any, place: str) -> dict:
-    """A raw input with all fields of a `MarkedText`, from tokens or characters."""
+    """Checks a raw input of tokens or characters, and converts it to a complete `MarkedText`."""
     if isinstance(item, Mapping) and "token" in item:
         return _text_of_tokens(check_json_value(item, MarkedTokens, place), place)
     found = check_json_value(item, MarkedText, place)
@@ -76,7 +76,7 @@ def marked_text_of(item: Any, place: str) -> dict:
 
 
 def _text_of_tokens(item: MarkedTokens, place: str) -> dict:
-    """A `MarkedText` with a space between the words; brackets of the Penn Treebank are brackets."""
+    """Joins tokens to a `MarkedText`, with spaces between them and the Penn Treebank's brackets."""
     words = [_PENN_BRACKETS.get(word.lower(), word) for word in item["token"]]
     spans = [[item[f"{role}_start"], item[f"{role}_end"] + 1] for role in ("subj", "obj")]
     _check_places(*spans, len(words), "words", place)
@@ -95,7 +95,7 @@ def _text_of_tokens(item: MarkedTokens, place: str) -> dict:
 def _check_places(
     subject: Sequence[int], entity: Sequence[int], length: int, unit: str, place: str
 ) -> None:
-    """Refuses entities that are empty, not in their text, or overlap; of `unit`, ends exclusive."""
+    """Refuses entities (ends exclusive) that are empty, outside of the text, or overlap."""
     for name, (start, end) in (("subject", subject), ("object", entity)):
         if not 0 <= start < end <= length:
             raise BadInputError(
@@ -108,21 +108,28 @@ def _check_places(
 
 @dataclasses.dataclass(frozen=True)
 class RelationSet:
-    """What a file holds."""
+    """The examples of a file.
+
+    Attributes:
+        path: path of the file.
+        layout: `"tacred"` or `"semeval2010"`, which decides on the scorer.
+        negative: the relation that means none.
+        examples: the examples; their relations are `None` if the file has no relations.
+    """
 
     path: str
-    layout: str  # "tacred" or "semeval2010", whose official scorer counts
-    negative: str  # the relation of none
-    examples: list[ExampleLine]  # their relations are `None` where the file has none
+    layout: str
+    negative: str
+    examples: list[ExampleLine]
 
     def labels(self) -> list[str]:
-        """The relation of none, and the others sorted."""
+        """The relation that means none, and then the others, sorted."""
         found = {example["relation"] for example in self.examples} - {None, self.negative}
         return [self.negative, *sorted(found)]
 
 
 def check_relations(relations: RelationSet) -> None:
-    """Refuses a file without examples or with relations in some alone, ids twice, controls."""
+    """Refuses an empty file, duplicate ids, and relations that are missing or have controls."""
     path, examples = relations.path, relations.examples
     if not examples:
         raise BadInputError(f"{path}: holds no examples")

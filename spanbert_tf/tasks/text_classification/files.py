@@ -1,10 +1,11 @@
-"""Texts with labels, and the tables that they come in: TSV, CSV and JSON lines, checked by line.
+"""Reads labelled texts from TSV, CSV and JSON lines.
 
-Nothing is guessed and nothing shifted: a row with other columns than its header is refused. GLUE's
-files are as it distributes them: tab-separated without quotes, columns found by their header, which
-only CoLA's labelled files lack. A file without the label's column is a test set.
+A row whose number of columns differs from the header's is refused. Files of GLUE are read as they
+are distributed: separated by tabs, without quotes, with a header (only CoLA's labelled files have
+none). A file without a column for the label is a test set.
 """
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -18,8 +19,8 @@ from spanbert_tf.files.text_files import parse_json, read_text_file, refuse_json
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, SCORE_RANGE, GlueTask
 
 FORMATS = ("csv", "tsv", "jsonl")
-_MAX_FIELD = 1 << 27  # characters; the module's own limit is 2 ** 17
-_LARGEST = float.fromhex("0x1.fffffep127")  # of float32, in which labels are stored
+_MAX_FIELD = 1 << 27  # characters of a field; the default of `csv` is 2 ** 17
+_LARGEST = float.fromhex("0x1.fffffep127")  # largest float32; labels are stored as float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +30,7 @@ class LabelledText:
     Attributes:
         line: its line in the file, from 1.
         texts: one text, or two.
-        label: name of the class, or number of a regression; `None` where there is none.
+        label: name of the class, or number of a regression; `None` if there is no label.
     """
 
     line: int
@@ -39,17 +40,17 @@ class LabelledText:
 
 @dataclasses.dataclass(frozen=True)
 class LabelledTexts:
-    """What a file holds; all of its texts have labels, or none has.
+    """The texts of a file. Either all of them have labels, or none has.
 
     Attributes:
         path: path of the file.
         examples: the texts in the order of the file.
-        labels: names of the classes in the order of their numbers; of a regression the name of
-            its number alone.
+        labels: names of the classes in the order of their numbers; for a regression, the name of
+            the number.
         is_pair: whether the texts are pairs.
         is_regression: whether labels are numbers.
         dataset: name of the GLUE task.
-        num_skipped: lines that were left out.
+        num_skipped: number of lines that were left out.
     """
 
     path: str
@@ -61,7 +62,7 @@ class LabelledTexts:
     num_skipped: int = 0
 
     def check(self) -> None:
-        """Refuses no texts, labels of some alone, and unknown ones."""
+        """Refuses an empty file, labels for only some texts, and unknown labels."""
         if not self.examples:
             raise BadInputError(f"{self.path}: holds no texts")
         first = self.examples[0]
@@ -81,11 +82,11 @@ class LabelledTexts:
 
 
 def _parse_number(text: object, place: str) -> float:
-    """The number of a regression."""
-    try:
-        number = float(str(text)) if not isinstance(text, bool) else math.nan
-    except ValueError:
-        number = math.nan
+    """Parses the number of a regression."""
+    number = math.nan
+    if not isinstance(text, bool):
+        with contextlib.suppress(ValueError):
+            number = float(str(text))
     if not math.isfinite(number):
         raise BadInputError(f"{place}: label {text!r} is no number")
     if abs(number) > _LARGEST:
@@ -96,19 +97,19 @@ def _parse_number(text: object, place: str) -> float:
 class Line(NamedTuple):
     """A row of a table."""
 
-    number: int  # of its first line in the file, from 1
+    number: int  # number of its first line in the file, from 1
     cells: list[str]
 
 
 class Row(NamedTuple):
-    """A row by the names of its columns."""
+    """A row with the names of its columns."""
 
-    number: int  # as of `Line`
-    values: Mapping[str, object]  # column → text, or in JSON any value
+    number: int  # as for `Line`
+    values: Mapping[str, object]  # column → text; in JSON, any value
 
 
 def read_tsv(path: str) -> list[Line]:
-    """Lines of tab-separated columns, as they stand: quotes are text, only tabs separate."""
+    """Reads lines of columns that are separated by tabs. Quotes have no meaning."""
     lines = _text(path).split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
@@ -119,7 +120,7 @@ def read_tsv(path: str) -> list[Line]:
 
 
 def read_csv(path: str) -> list[Line]:
-    """Rows of comma-separated columns, quoted as in RFC 4180, so that texts may have line ends.
+    """Reads rows of columns that are separated by commas and quoted as in RFC 4180.
 
     Raises:
         BadInputError: as `read_tsv`; or a quote is not closed, or text follows a closing one.
@@ -143,7 +144,7 @@ def read_csv(path: str) -> list[Line]:
 
 
 def with_header(path: str, lines: Sequence[Line], names: Iterable[str]) -> list[Row]:
-    """The rows by the names in the first one."""
+    """Names the columns of rows by the first row."""
     header = lines[0].cells
     for name in names:
         if header.count(name) != 1:
@@ -157,7 +158,7 @@ def with_header(path: str, lines: Sequence[Line], names: Iterable[str]) -> list[
 
 
 def _check_width(path: str, line: Line, width: int) -> None:
-    """Refuses a row that has another number of columns than it should."""
+    """Refuses a row with another number of columns."""
     if len(line.cells) != width:
         raise BadInputError(
             f"{path}: line {line.number}: has {len(line.cells)} columns, {width} are expected; "
@@ -166,7 +167,7 @@ def _check_width(path: str, line: Line, width: int) -> None:
 
 
 def _read_jsonl(path: str, names: Iterable[str]) -> list[Row]:
-    """The objects of a file of JSON lines; empty lines at its end are passed over."""
+    """Reads the objects of JSON lines. Empty lines at the end are skipped."""
     rows, lines = [], read_tsv(path)
     refuse_json_list(path, lines[0].cells[0])
     for number, cells in lines:
@@ -203,8 +204,8 @@ def read_labelled_texts(
         text_columns: column of the text, or columns of both texts of a pair.
         label_column: column of the label; `None` to read no labels.
         is_regression: whether labels are numbers.
-        labels: the classes in the order of their numbers; `None`: those of the file, sorted.
-        file_format: one of `FORMATS`; `None`: by the file's name.
+        labels: the classes in the order of their numbers; `None` for those of the file, sorted.
+        file_format: one of `FORMATS`; `None` to choose by the name of the file.
 
     Raises:
         BadInputError: the file cannot be used; the message names the line.
@@ -283,9 +284,9 @@ def read_glue(path: str, task: str) -> LabelledTexts:
     """Reads a file of a GLUE task.
 
     Args:
-        path: path of `train.tsv`, `dev.tsv` or `test.tsv`. MNLI's mismatched files are told by
-            their name; they are a data set of their own (`mnli_mm`), on which no model is chosen.
-        task: key of `GLUE_TASKS`, but `mnli_mm`.
+        path: path of `train.tsv`, `dev.tsv` or `test.tsv`. MNLI's mismatched files are recognised
+            by their names; they become a data set of their own, `mnli_mm`.
+        task: key of `GLUE_TASKS` other than `mnli_mm`.
 
     Raises:
         BadInputError: the file is not as GLUE has it; the message names the line.

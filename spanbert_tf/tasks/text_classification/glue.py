@@ -1,6 +1,6 @@
 """The tasks of GLUE (Wang et al., 2019): columns, labels, metrics, test sets and submissions.
 
-Nothing here needs TensorFlow.
+Importing this module does not import TensorFlow.
 """
 
 import dataclasses
@@ -10,23 +10,23 @@ from collections.abc import Sequence
 ENTAILMENT = ("entailment", "not_entailment")
 _NLI = ("contradiction", "entailment", "neutral")
 _BINARY = ("0", "1")
-EVALUATION_FILE = "evaluation.json"  # the scores of predictions, beside them
+EVALUATION_FILE = "evaluation.json"  # the scores of the predictions beside it
 _SENTENCES = ("sentence1", "sentence2")
 
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
-    """One task as GLUE distributes and scores it.
+    """A task as GLUE distributes and scores it.
 
     Attributes:
-        title: name in GLUE's table, and of the file in a submission.
-        texts: headers of the texts' columns.
-        label: header of the label's column; `None` where no file has labels.
+        title: name in GLUE's table, and name of the file in a submission.
+        texts: headers of the columns of texts.
+        label: header of the column of labels; `None` if no file has labels.
         labels: names of the classes in the order of their numbers; empty for a regression.
         metrics: keys of the scores, in the order of the paper's tables.
         test_rows: number of texts in the test set.
-        dev_rows: number of texts in the development set; 0 where there is none.
-        columns: columns of the labelled files, where they have no header.
+        dev_rows: number of texts in the development set; 0 if there is none.
+        columns: columns of the labelled files, if they have no header.
         skips_short_rows: whether rows with too few columns are part of the distribution.
     """
 

@@ -1,4 +1,4 @@
-"""`spanbert-tf prepare classification` and `prepare glue`; readers are imported when called."""
+"""`spanbert-tf prepare classification` and `prepare glue`. What they call is imported later."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""Labelled texts as rows: what `prepare glue` and `prepare classification` share."""
+"""Makes rows of labelled texts, for `prepare glue` and `prepare classification`."""
 
 import collections
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,19 +40,19 @@ def write_labelled_texts(
     segment_aware: bool = False,
     **options: object,
 ) -> TextClassificationInfo:
-    """Writes a directory of rows and of what they were made of; it appears whole or not at all.
+    """Writes the records of labelled texts, which appear whole or not at all.
 
     Args:
         texts: texts of one file.
         output: directory, new or empty.
-        sequence_length: positions of a row at most (SpanBERT, appendix B: 128); of a pair the
-            longer text is trimmed first.
-        segment_aware: whether rows tell SegaBERT's positions.
+        sequence_length: largest number of positions of a row (SpanBERT, appendix B: 128). The
+            longer text of a pair is cut first.
+        segment_aware: whether rows store SegaBERT's positions.
         **options: as for `write_task_records`: `preset`, `vocabulary` and so on.
 
     Returns:
-        The manifest that was written. Its `counts` tell `rows`, `training_rows`, `tokens`,
-        `cut_rows`, `empty_texts` (they stay where they are) and `skipped_lines`.
+        The manifest. Its `counts` are `rows`, `training_rows`, `tokens`, `cut_rows`, `empty_texts`
+        (which have rows, too) and `skipped_lines`.
 
     Raises:
         BadInputError: the texts cannot be used, or the output exists or cannot be written.
@@ -64,7 +64,7 @@ def write_labelled_texts(
 
 
 class LabelledTextRows(RowMaker):
-    """Makes the rows of texts, and adds their labels."""
+    """Makes the rows of labelled texts."""
 
     info_class = TextClassificationInfo
     title = "records of labelled texts"
@@ -77,7 +77,7 @@ class LabelledTextRows(RowMaker):
         self.lines[EXAMPLES_FILE] = (_example_line(texts, example) for example in texts.examples)
 
     def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
-        """A row a text, or a pair of them."""
+        """Yields a row for each text or pair of texts."""
         featurize = Featurizer(pieces, casing, sequence_length, segment_aware=self._segment_aware)
         rows = featurize(self._texts, self.counts)
         for example, row in zip(self._texts.examples, rows, strict=True):
@@ -85,7 +85,7 @@ class LabelledTextRows(RowMaker):
             yield row._replace(numbers={**row.numbers, **label})
 
     def described(self) -> dict[str, Any]:
-        """The classes, and of which kind the texts are."""
+        """The classes and their counts, and the kind of the texts."""
         texts = self._texts
         of_class = collections.Counter(example.label for example in texts.examples)
         return {
@@ -100,7 +100,7 @@ class LabelledTextRows(RowMaker):
         }
 
     def counted(self, written: Mapping[str, int]) -> dict[str, int]:
-        """Without labels there is nothing to train."""
+        """Adds the number of training rows, which is 0 without labels."""
         is_labelled = self._texts.examples[0].label is not None
         return {
             **self.counts,
@@ -109,7 +109,7 @@ class LabelledTextRows(RowMaker):
         }
 
     def summary(self, info: TextClassificationInfo, seconds: float) -> Iterator[str]:
-        """What there is, and of which labels."""
+        """The numbers of texts, tokens and labels, and what was cut or skipped."""
         what = f"{info.dataset}: " if info.dataset else ""
         kind = "pairs of texts" if info.is_pair else "texts"
         yield f"{what}{info.num_rows:,} {kind}, {info.num_tokens:,} tokens, {seconds:.1f} s"
@@ -118,14 +118,16 @@ class LabelledTextRows(RowMaker):
         elif not info.is_regression:
             counted = list(zip(info.labels, info.label_counts, strict=True))
             shown = ", ".join(f"{label} {count:,}" for label, count in counted[:_SHOWN_LABELS])
-            yield f"  labels: {shown}{', …' * (len(counted) > _SHOWN_LABELS)}"
+            if len(counted) > _SHOWN_LABELS:
+                shown += ", …"
+            yield f"  labels: {shown}"
         for name in ("cut_rows", "empty_texts", "skipped_lines"):
             if info.counts[name]:
                 yield f"  {name.replace('_', ' ')}: {info.counts[name]:,}"
 
 
 class Featurizer:
-    """Makes rows of labelled texts, thousands at once."""
+    """Makes rows of labelled texts in large batches."""
 
     def __init__(
         self, pieces: Sequence[str], casing: Casing, sequence_length: int, *, segment_aware: bool
@@ -136,13 +138,13 @@ class Featurizer:
         self._segment_aware = segment_aware
 
     def rows(self, texts: Sequence[tuple[str, ...]]) -> TextRows:
-        """The rows of texts, or of pairs of them."""
+        """Packs texts, or pairs of texts."""
         columns = zip(*texts, strict=True)
         encoded = ([text.encode("utf-8", "replace") for text in column] for column in columns)
         return self._pack(*(self._tokenizer.tokenize(tf.constant(column)) for column in encoded))
 
     def __call__(self, texts: LabelledTexts, counts: collections.Counter) -> Iterator[Row]:
-        """The rows without their labels; those that were cut are added to `cut_rows`."""
+        """Yields rows without labels, and counts those that were cut in `cut_rows`."""
         starts = range(0, len(texts.examples), _TEXTS_AT_ONCE)
         for first in show_progress(starts, len(starts), "batches of texts"):
             some = texts.examples[first : first + _TEXTS_AT_ONCE]
@@ -175,7 +177,7 @@ def _example_line(texts: LabelledTexts, example: LabelledText) -> dict:
 
 
 def load_labels(directory: str) -> list[str]:
-    """The labels of training records, for the records of other files."""
+    """The labels of training records, for records of another file."""
     info = Records.of(directory, TextClassificationInfo).info
     if info.is_regression:
         raise BadInputError(f"{directory}: has numbers for labels; give --regression")
