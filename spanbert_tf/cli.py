@@ -179,24 +179,20 @@ def compare(configs: Sequence[str], data: str, output: str, **options: object) -
 
 @cli.command(cls=_JaxCommand)
 @click.option("--config", required=True, metavar="NAME|FILE", help="Of pretrain or of finetune.")
-@click.option(
-    "--device", required=True, metavar="CHIPS", help="v5e:2x4, v5p:4x4x4, h100:8 …; cpu: this one."
-)
+@click.option("--device", required=True, metavar="CHIPS", help="v5e:2x4, v5p:4x4x4, h100:8 …")
 @click.option("--rows", type=click.IntRange(min=1), help="Of a batch. [training.batch_size]")
 @click.option(
     "--encoder",
     metavar="NAME|FILE",
     help="To fine-tune or continue: the configuration that it was pre-trained by.  [spanbert_base]",
 )
-@click.option("--variants", is_flag=True, help="Other ways, too: recomputed, fused attention.")
-@click.option("--largest", is_flag=True, help="Find the most rows that fit, in each of these ways.")
 @set_option
 def plan(
     config: str,
     device: str,
     encoder: str | None,
     overrides: Sequence[str],
-    **options: int | bool | None,
+    rows: int | None,
 ) -> None:
     """What a run takes on chips that are not here: its step is compiled for them."""
     from spanbert_tf.config import load_config
@@ -206,12 +202,13 @@ def plan(
 
     # Before TensorFlow is imported.
     load = load_task_config if kind_of(config) == "finetune" else load_config
-    settings, pretraining = load(config, overrides), load_config(encoder) if encoder else None
+    settings = load(config, overrides)
+    pretraining = load_config(encoder) if encoder else None
     describe_to_compilers(device)
     import_keras()
     from spanbert_tf.studies.plan import run_plan
 
-    run_plan(settings, device, encoder=pretraining, **options)
+    run_plan(settings, device, encoder=pretraining, rows=rows)
 
 
 @cli.command(cls=WritingCommand)

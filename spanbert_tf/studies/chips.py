@@ -1,14 +1,16 @@
-"""The accelerators that `plan` knows: what their makers publish, what compilers are told of them.
+"""The accelerators that `plan` knows: figures that their makers publish, and their compilers.
 
-None has to be here: TPUs' compiler is in `libtpu`, that of NVIDIA's cards in JAX' plugin for CUDA.
-What is here is this machine's processor, on which a step is measured.
+No accelerator has to be present: the compiler of TPUs is in `libtpu`, that of NVIDIA's cards in
+JAX' plugin for CUDA.
 """
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import math
 import os
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from spanbert_tf.errors import ConfigurationError, reason
@@ -17,17 +19,19 @@ _GIB = 2**30
 
 
 class Chip(NamedTuple):
-    """What one chip does at best, and where that is published.
+    """The peak figures of one chip.
 
     Attributes:
-        operations: a second, in half precision, of dense matrices; 0: to be measured.
-        memory: bytes.
-        bandwidth: bytes a second from and to its memory.
-        link: bytes a second that it sends to others: of its pod, or cards of its host.
-        precision: dtype policy that it computes fastest in; `auto`: a run asks the processor.
-        source: where the figures are from.
-        network: bytes a second that a card sends to other hosts; 0: pods have one network.
-        description: of a card, what XLA is told of it (its `GpuDeviceInfoProto`).
+        operations: operations per second on dense matrices in half precision.
+        memory: bytes of memory.
+        bandwidth: bytes per second from and to the memory.
+        link: bytes per second to the other chips of a pod, or to the other cards of a host.
+        precision: fastest dtype policy.
+        source: where the figures are published.
+        network: bytes per second that a card sends to other hosts; 0 for TPUs, whose pods have one
+            network.
+        description: XLA's description of a card (fields of its `GpuDeviceInfoProto`); `None` for
+            TPUs.
     """
 
     operations: float
@@ -41,7 +45,7 @@ class Chip(NamedTuple):
 
     @property
     def fuses_attention(self) -> bool:
-        """Whether it takes cuDNN's attention, which drops no weights: Ampere and newer cards."""
+        """Whether cuDNN's attention runs on it: cards of Ampere and newer."""
         return bool(self.description) and self.description["major"] >= 8
 
 
@@ -59,9 +63,9 @@ def _card(
     }
 
 
-# Links are half of what is published for both directions. Cards are those of NVIDIA's DGX: its
-# networks have 400 (H), 200 (A) and 50 Gbit/s a card (V, four adapters for eight). What XLA is told
-# is as in openxla/xla, xla/backends/gpu/target_config/specs.
+# Links are half of the published figure, which counts both directions. Cards are those of NVIDIA's
+# DGX, whose networks have 400 (H), 200 (A) and 50 Gbit/s a card (V, four adapters for eight cards).
+# Descriptions for XLA are those of openxla/xla, xla/backends/gpu/target_config/specs.
 CHIPS = {
     "v5e": Chip(
         197e12, 16 * _GIB, 819e9, 200e9, "mixed_bfloat16", "docs.cloud.google.com/tpu/docs/v5e"
@@ -114,10 +118,9 @@ CHIPS = {
     ),
 }
 _EXAMPLES = "v5e:2x4, v5e:16x16, v6e:2x4, v6e:16x16, v5p:2x2x1, v5p:4x4x4, h100:8, v100:32"
-_PROCESSOR = "cpu"  # this machine's, with all of its cores
 _CARDS_OF_A_HOST = 8
 _CUDNN = 91_000  # 9.10, as TensorFlow's and JAX' extras bring it
-# A card's own limits, the same for all of them.
+# Limits that all cards share.
 _ALL_CARDS = """
   threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
   threads_per_core_limit: 2048 block_dim_limit_x: 2147483647 block_dim_limit_y: 65535
@@ -128,37 +131,64 @@ class Machine(NamedTuple):
     """Chips that a step is compiled for.
 
     Attributes:
-        name: as it was asked for, `v5e:2x4`.
-        chip: each of them.
-        devices: JAX' descriptions of them.
+        name: name of the chips, such as `v5e:2x4`.
+        chip: figures of each chip.
+        devices: JAX' descriptions of the chips.
     """
 
     name: str
     chip: Chip
     devices: tuple[Any, ...]
 
-    def sent(self, shared: float) -> float:
-        """Bytes that each chip sends to others, of those that go around the ring of all chips."""
-        return shared * (1 - 1 / len(self.devices))
+    def sent(self, gradients: float) -> float:
+        """Bytes that each chip sends so that all have the sum of their gradients.
 
-    def seconds_to_share(self, shared: float) -> float:
-        """Least time for bytes that go around; cards share inside of each host first."""
-        num_hosts = -(-len(self.devices) // _CARDS_OF_A_HOST) if self.chip.network else 1
+        Chips in a ring send twice the size of the sum, but for one part (Patarasuk and Yuan, 2009).
+
+        Args:
+            gradients: bytes of the gradients of one chip.
+        """
+        return 2 * gradients * (1 - 1 / len(self.devices))
+
+    def seconds_to_add_up(self, gradients: float) -> float:
+        """Least time for the sum of gradients. Cards add up inside of each host first."""
+        num_hosts = 1
+        if self.chip.network:
+            num_hosts = math.ceil(len(self.devices) / _CARDS_OF_A_HOST)
         if num_hosts == 1:
-            return self.sent(shared) / self.chip.link
-        inside = shared * (1 - 1 / _CARDS_OF_A_HOST) / self.chip.link
-        between = shared / _CARDS_OF_A_HOST * (1 - 1 / num_hosts) / self.chip.network
+            return self.sent(gradients) / self.chip.link
+        inside = 2 * gradients * (1 - 1 / _CARDS_OF_A_HOST) / self.chip.link
+        between = 2 * gradients / _CARDS_OF_A_HOST * (1 - 1 / num_hosts) / self.chip.network
         return max(inside, between)
+
+    @contextlib.contextmanager
+    def described_to_attention(self) -> Iterator[None]:
+        """Answers what Keras asks JAX about the present card before it takes cuDNN's attention.
+
+        The card is not present. Without this context, steps compute attention in parts.
+        """
+        if not self.chip.description:
+            yield
+            return
+        from jax._src.cudnn import fused_attention_stablehlo as fused
+
+        version, capability = fused.check_cudnn_version, fused.check_compute_capability
+        fused.check_cudnn_version = lambda: _CUDNN
+        fused.check_compute_capability = lambda least: self.chip.fuses_attention
+        try:
+            yield
+        finally:
+            fused.check_cudnn_version = version
+            fused.check_compute_capability = capability
 
 
 def describe_to_compilers(name: str) -> None:
-    """Sets what JAX and compilers read when they are loaded; call it before JAX is imported."""
+    """Sets the variables that JAX and the compilers read; call it before JAX is imported."""
     os.environ["JAX_PLATFORMS"] = "cpu"
-    chip, kind, _ = _parse(name)
-    if kind == _PROCESSOR:
-        return
+    chip, _, _ = _parse(name)
     if chip.description:
-        flags = os.environ.get("XLA_FLAGS", "")  # without a card, nothing can be tried out on it
+        # Autotuning would time kernels on a card.
+        flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_autotune_level=0".strip()
         return
     of_machine = {
@@ -166,37 +196,29 @@ def describe_to_compilers(name: str) -> None:
         "TPU_WORKER_HOSTNAMES": "localhost",
         "TPU_WORKER_ID": "0",
         "TPU_ACCELERATOR_TYPE": "v5litepod-8",
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # it only compiles; another process may have the TPU
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # another process may use a TPU of this machine
     }
     os.environ.update(of_machine)
 
 
 def machine_of(name: str) -> Machine:
-    """The chips that a name such as `v5e:2x4` or `h100:8` stands for.
+    """The chips of a name such as `v5e:2x4` or `h100:8`.
 
     Raises:
-        ConfigurationError: no such chips are known, or their compiler is not here.
+        ConfigurationError: no such chips are known, or their compiler is not installed.
     """
     chip, kind, shape = _parse(name)
-    if kind == _PROCESSOR:
-        import jax
-
-        return Machine(name, chip, tuple(jax.devices(_PROCESSOR)[:1]))
     if chip.description:
         return Machine(name, chip, _cards(name, kind, shape[0], chip))
     return Machine(name, chip, _tpus(name, shape))
 
 
 def _parse(name: str) -> tuple[Chip, str, tuple[int, ...]]:
-    if name == _PROCESSOR:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return Chip(0.0, memory, 0.0, 0.0, "auto", "this machine"), name, (1,)
     found = re.fullmatch(r"(\w+):([1-9]\d{0,4}(?:x[1-9]\d{0,3}){0,2})", name)
     chip = CHIPS.get(found[1]) if found else None
     if chip is None:
         raise ConfigurationError(
-            f"--device {name}: is not known; known are {', '.join(CHIPS)}, as {_EXAMPLES}; and "
-            f"{_PROCESSOR}, this machine's own"
+            f"--device {name}: is not known; known are {', '.join(CHIPS)}, as {_EXAMPLES}"
         )
     shape = tuple(map(int, found[2].split("x")))
     if chip.description and len(shape) > 1:
@@ -208,8 +230,9 @@ def _tpus(name: str, shape: tuple[int, ...]) -> tuple[Any, ...]:
     _require(name, "libtpu", "the compiler of TPUs", "tpu")
     from jax.experimental import topologies
 
-    # A host has four chips in a square; a single chip is a host of its own.
-    options = {"chips_per_host_bounds": (1, 1, 1)} if math.prod(shape) == 1 else {}
+    options = {}
+    if math.prod(shape) == 1:  # by default a host has four chips
+        options["chips_per_host_bounds"] = (1, 1, 1)
     try:
         topology = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except (RuntimeError, ValueError, NotImplementedError) as error:
@@ -244,16 +267,7 @@ def _cards(name: str, kind: str, count: int, chip: Chip) -> tuple[Any, ...]:
         )
     except (RuntimeError, ValueError, NotImplementedError) as error:
         raise _unusable(name, "jax-cuda12-plugin", "plan", error) from error
-    _describe_to_attention(chip)
     return tuple(topology.devices)
-
-
-def _describe_to_attention(card: Chip) -> None:
-    """Has JAX answer for a described card what Keras asks before it takes cuDNN's attention."""
-    from jax._src.cudnn import fused_attention_stablehlo as fused
-
-    fused.check_cudnn_version = lambda: _CUDNN
-    fused.check_compute_capability = lambda least: card.fuses_attention
 
 
 def _require(name: str, module: str, what: str, extra: str) -> None:

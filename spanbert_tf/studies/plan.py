@@ -1,17 +1,20 @@
-"""What a run would take on machines that are not here, by compiling its step for them."""
+"""What a run would take on chips that are not here: its training step is compiled for them."""
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.studies.chips import Machine, machine_of
 from spanbert_tf.studies.compiled_step import (
-    CompiledStep,
+    Memory,
     OutOfMemory,
     compile_step,
+    count_operations,
     distribute,
+    fuses_attention,
+    memory_of,
+    num_bytes,
 )
 from spanbert_tf.studies.described_run import (
     AnyConfig,
@@ -22,12 +25,28 @@ from spanbert_tf.studies.described_run import (
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.precision import choose_precision
 
-_SHARE = 0.4  # of the least time's speed that a run can be expected to reach
-_SHARE_OF_JAX = 0.75  # of a card's memory, unless it is told otherwise
-_ROWS = 100_000  # of a task's records, which a plan does not have
-_GIB, _TERA = 2**30, 1e12
-_Way = tuple[str, AnyConfig, PretrainingConfig]  # its name, the run's and its encoder's settings
-_Compile = Callable[[AnyConfig, PretrainingConfig], CompiledStep]
+# The share of the least time's speed that a plan expects. The runs that were measured (base and
+# large on an H100, the paper's on V100) reached 18 % to 37 %.
+_SHARE = 0.25
+_SHARE_OF_JAX = 0.75  # of a card's memory, which JAX allocates by default
+_ROWS = 100_000  # rows of a task's records, which a plan does not have
+_GIB = 2**30
+
+
+class Plan(NamedTuple):
+    """What a training step takes on each chip.
+
+    Attributes:
+        memory: bytes of its memory.
+        operations: floating-point operations.
+        gradients: least bytes of the gradients, which the chips add up.
+        fuses_attention: whether attention is one operation of cuDNN.
+    """
+
+    memory: Memory
+    operations: float
+    gradients: int
+    fuses_attention: bool
 
 
 def run_plan(
@@ -36,25 +55,20 @@ def run_plan(
     *,
     encoder: PretrainingConfig | None = None,
     rows: int | None = None,
-    variants: bool = False,
-    largest: bool = False,
-) -> CompiledStep:
-    """Compiles a configuration's step for a machine, and prints what it takes there.
+) -> Plan:
+    """Compiles the training step of a configuration for chips, and prints what it takes there.
 
     Args:
         config: configuration of the run.
-        device: chips that `chips.machine_of` knows.
-        encoder: configuration that an encoder was pre-trained by, which is fine-tuned or continued;
-            the paper's base model by default.
-        rows: of a global batch; those of the configuration by default.
-        variants: whether to compile the step in other ways, too: recomputed, with fused attention.
-        largest: whether to look for the largest batch that fits, too, in each of these ways.
+        device: name of the chips, for `chips.machine_of`.
+        encoder: configuration by which the encoder was pre-trained, for a run that fine-tunes or
+            continues one; by default the paper's base model.
+        rows: rows of a global batch; by default those of the configuration.
 
     Raises:
-        ConfigurationError: the machine is not known or its compiler not here, its chips cannot
-            share the rows, or the step does not fit on it.
+        ConfigurationError: the chips are not known, their compiler is not installed, they cannot
+            share the rows equally, or the step does not fit in their memory.
     """
-    machine = machine_of(device)
     is_continued = isinstance(config, PretrainingConfig) and config.model.from_preset
     if encoder and isinstance(config, PretrainingConfig) and not is_continued:
         raise ConfigurationError(
@@ -63,131 +77,24 @@ def run_plan(
     encoder = encoder or load_config("spanbert_base")
     if is_continued:
         config = config.replace(model=encoder.model)
+    machine = machine_of(device)
     config = configured(config, machine, rows, encoder)
-    distribute(machine)
-
-    steps: dict[str, CompiledStep] = {}  # of so many rows, by their settings
-    num_rows = config.training.batch_size
-
-    def compiled(config: AnyConfig, encoder: PretrainingConfig) -> CompiledStep:
-        key = f"{config.to_yaml()}{encoder.to_yaml()}"
-        if key in steps:  # compiling takes minutes
-            return steps[key]
-        step = fitting(compile_step(*described(config, encoder), machine), machine)
-        # A step holds its compiled code; those of a search for the most rows are asked for once.
-        if config.training.batch_size == num_rows:
-            steps[key] = step
-        return step
-
-    for name, *way in ways(config, encoder, machine) if variants or largest else ():
-        if largest:
-            print_line(f"{device}, {name}: {_largest(compiled, *way, machine)}")
-        if variants:
-            print_line(f"{device}, {name}: {_in_short(compiled, *way, machine)}")
     try:
-        step = compiled(config, encoder)
+        plan = plan_step(config, encoder, machine)
     except OutOfMemory as error:
         raise ConfigurationError(
             f"--device {device}: {config.training.batch_size:,} rows do not fit ({error}); "
             f"{_advice(config)}"
         ) from error
-    for line in report(step, config, machine):
+    for line in report(plan, config, machine):
         print_line(line)
-    return step
-
-
-def fitting(step: CompiledStep, machine: Machine) -> CompiledStep:
-    """The step; compilers for cards leave it to others to look whether it fits."""
-    if step.memory > machine.chip.memory:
-        sizes = [f"{size / _GIB:.1f}" for size in (step.memory, machine.chip.memory)]
-        raise OutOfMemory(f"needs {sizes[0]} of {sizes[1]} GiB a chip")
-    return step
-
-
-def ways(config: AnyConfig, encoder: PretrainingConfig, machine: Machine) -> Iterator[_Way]:
-    """The ways in which a step can be done on a machine."""
-    pretraining = _pretraining_of(config, encoder)
-    model = pretraining.model
-    of_attention = model.dropout if model.attention_dropout is None else model.attention_dropout
-    fused = pretraining.replace(model=model.replace(attention_dropout=0.0))
-    for recompute in ("none", "layers"):
-        way = {"training": config.training.replace(recompute=recompute)}
-        name = f"recompute {recompute}"
-        yield name, config.replace(**way), encoder
-        if machine.chip.fuses_attention and of_attention:
-            is_own = config is pretraining
-            other = (fused if is_own else config).replace(**way), encoder if is_own else fused
-            yield f"{name}, no dropout of attention's weights", *other
-
-
-def _pretraining_of(config: AnyConfig, encoder: PretrainingConfig) -> PretrainingConfig:
-    """The configuration that says the encoder's shape and rates."""
-    return config if isinstance(config, PretrainingConfig) else encoder
-
-
-def _in_short(
-    compiled: _Compile, config: AnyConfig, encoder: PretrainingConfig, machine: Machine
-) -> str:
-    """What a step takes, in words."""
-    try:
-        step = compiled(config, encoder)
-    except OutOfMemory as error:
-        return f"{config.training.batch_size:,} rows do not fit ({error})"
-    found, _ = (_bounds if machine.chip.operations else _measurement)(step, machine)
-    return (
-        f"{step.memory / _GIB:.2f} GiB a chip, attention {step.attention}, {found[-2].strip()}, "
-        f"{found[-1].strip()}"
-    )
-
-
-def _largest(
-    compiled: _Compile, config: AnyConfig, encoder: PretrainingConfig, machine: Machine
-) -> str:
-    """What is known of the largest batch, in words."""
-    parts = len(machine.devices) * config.training.accumulation_steps
-
-    def memory(count: int) -> tuple[int, int] | None:
-        """Bytes of a step of so many times `parts` rows, and those that grow with them."""
-        training = config.training.replace(batch_size=count * parts)
-        try:
-            step = compiled(config.replace(training=training), encoder)
-        except OutOfMemory:
-            return None
-        return step.memory, step.activations
-
-    found = largest_count(memory, config.training.batch_size // parts, machine.chip.memory)
-    if not found:
-        return f"not even {parts:,} rows fit"
-    return f"{found * parts:,} rows fit ({found * parts // len(machine.devices):,} a chip)"
-
-
-def largest_count(memory: Callable[[int], tuple[int, int] | None], first: int, limit: int) -> int:
-    """The largest number that fits, to 5 %; 0 where not even 1 does.
-
-    Args:
-        memory: number → what it takes, and the part of that which grows with it; `None`: too much.
-        first: number to begin with.
-        limit: what there is.
-    """
-    fits, too_many, number = 0, math.inf, first
-    while number and number > fits:
-        if found := memory(number):
-            taken, growing = found
-            fits, guess = number, number + int((limit - taken) / max(growing / number, 1))
-        else:
-            too_many, guess = number, (fits + number) // 2
-        if too_many - fits <= max(fits // 20, 1):
-            break
-        # Strictly between the two, and upwards by 5 % at least.
-        least = fits + max(fits // 20, 1)
-        number = int(min(max(guess, least), too_many - 1)) if fits else guess
-    return fits
+    return plan
 
 
 def configured(
     config: AnyConfig, machine: Machine, rows: int | None, encoder: PretrainingConfig
 ) -> AnyConfig:
-    """The configuration as a run on that machine resolves it."""
+    """The configuration as a run on these chips resolves it."""
     training = config.training
     rows = rows or training.batch_size
     parts = len(machine.devices) * training.accumulation_steps
@@ -197,10 +104,36 @@ def configured(
             f"{len(machine.devices)} chips in {training.accumulation_steps} micro-batches each; "
             f"try --rows {-(-rows // parts) * parts}"
         )
-    model = _pretraining_of(config, encoder).model
-    wanted = machine.chip.precision if training.precision == "auto" else training.precision
+    wanted = training.precision
+    if wanted == "auto":
+        wanted = machine.chip.precision
+    model = config.model if isinstance(config, PretrainingConfig) else encoder.model
     precision = choose_precision(wanted, model.hidden_dim)
     return config.replace(training=training.replace(batch_size=rows, precision=precision))
+
+
+def plan_step(config: AnyConfig, encoder: PretrainingConfig, machine: Machine) -> Plan:
+    """Compiles the training step for the chips.
+
+    Args:
+        config: configuration of the run, of `configured`.
+        encoder: configuration by which the encoder was pre-trained.
+        machine: the chips.
+
+    Raises:
+        OutOfMemory: the step does not fit in a chip's memory.
+    """
+    in_one_batch = config.replace(training=config.training.replace(accumulation_steps=1))
+    operations = count_operations(*described(in_one_batch, encoder))
+    distribute(machine)
+    model, batch = described(config, encoder)
+    compiled = compile_step(model, batch, machine)
+    memory = memory_of(model, compiled)
+    check_fits(memory, machine)
+    gradients = num_bytes(model.trainable_variables)
+    if config.training.precision != "float32":
+        gradients //= 2  # they are computed in half precision, and may be added up in it
+    return Plan(memory, operations / len(machine.devices), gradients, fuses_attention(compiled))
 
 
 def described(config: AnyConfig, encoder: PretrainingConfig) -> tuple[Any, tuple]:
@@ -210,32 +143,47 @@ def described(config: AnyConfig, encoder: PretrainingConfig) -> tuple[Any, tuple
     return described_task(config, encoder)
 
 
+def check_fits(memory: Memory, machine: Machine) -> None:
+    """Raises `OutOfMemory` for a step that is too large: compilers for cards do not check."""
+    available = machine.chip.memory
+    if memory.total > available:
+        raise OutOfMemory(f"needs {memory.total / _GIB:.1f} of {available / _GIB:.1f} GiB a chip")
+
+
 def _advice(config: AnyConfig) -> str:
-    training, changes = config.training, []
+    training = config.training
+    changes = []
     if training.recompute == "none":
         changes.append("--set training.recompute=layers")
     changes.append(f"--set training.accumulation_steps={2 * training.accumulation_steps}")
     return f"try {' or '.join(changes)}, fewer --rows or more chips"
 
 
-def report(step: CompiledStep, config: AnyConfig, machine: Machine) -> list[str]:
-    """What a plan prints; a step of this machine's processor is measured for it."""
+def report(plan: Plan, config: AnyConfig, machine: Machine) -> list[str]:
+    """The lines that `plan` prints."""
     training, chip, count = config.training, machine.chip, len(machine.devices)
-    rows, length = training.batch_size, positions_of_row(config)
-    found, seconds = (_bounds if chip.operations else _measurement)(step, machine)
-    parts = training.accumulation_steps
+    rows, length, parts = training.batch_size, positions_of_row(config), training.accumulation_steps
+    attention = "fused" if plan.fuses_attention else "in parts"
+    title = f"{machine.name}: {rows:,} rows of {length:,}, {rows // count:,} a chip"
+    if parts > 1:
+        title += f" in {parts} micro-batches"
+    least = least_seconds(plan, machine)
+    bound = max(least, key=least.get)
+    expected = least[bound] / _SHARE
+    times = [f"{1000 * seconds:,.3g} ms of {name}" for name, seconds in least.items()]
     lines = [
-        f"{machine.name}: {rows:,} rows of {length:,}, {rows // count:,} a chip"
-        + f" in {parts} micro-batches" * (parts > 1)
-        + f"; {training.precision}, recompute {training.recompute}, attention {step.attention}",
-        f"  memory: fits, {step.memory / _GIB:.2f} of {chip.memory / _GIB:.1f} GiB a chip "
-        f"({_shares(step)})",
-        *found[:-1],
-        f"{found[-1]}, {rows * length / seconds:,.0f} tokens/s; {_course(config, seconds)}",
+        f"{title}; {training.precision}, recompute {training.recompute}, attention {attention}",
+        f"  memory: fits, {plan.memory.total / _GIB:.2f} of {chip.memory / _GIB:.1f} GiB a chip "
+        f"({_shares(plan.memory)})",
+        f"  a step of a chip: {plan.operations / 1e12:.3g} T operations, "
+        f"{machine.sent(plan.gradients) / 1e9:,.3g} GB of gradients sent",
+        f"  at least {', '.join(times)}: bound by {bound}",
+        f"  at {_SHARE:.0%} of that speed {1000 * expected:,.3g} ms, "
+        f"{rows * length / expected:,.0f} tokens/s; {_course(config, expected)}",
     ]
-    if chip.operations and training.precision == "float32":
+    if training.precision == "float32":
         lines.append("  compute is at the peak of half precision; in float32 it takes longer")
-    if chip.description and step.memory > _SHARE_OF_JAX * chip.memory:
+    if chip.description and plan.memory.total > _SHARE_OF_JAX * chip.memory:
         lines.append(
             f"  JAX takes {_SHARE_OF_JAX:.0%} of a card by itself: set "
             "XLA_PYTHON_CLIENT_MEM_FRACTION=0.97"
@@ -243,55 +191,36 @@ def report(step: CompiledStep, config: AnyConfig, machine: Machine) -> list[str]
     return lines
 
 
-def _bounds(step: CompiledStep, machine: Machine) -> tuple[list[str], float]:
-    """The least times that a step can take, in lines, and the seconds to expect."""
-    chip = machine.chip
-    seconds = {
-        "compute": step.operations / chip.operations,
-        "memory": step.traffic / chip.bandwidth,
-        "network": machine.seconds_to_share(step.shared),
+def least_seconds(plan: Plan, machine: Machine) -> dict[str, float]:
+    """Lower bounds of the time of a step, by the peaks of the chip.
+
+    All that lies in the memory of a chip is written once and read once in each step.
+    """
+    return {
+        "compute": plan.operations / machine.chip.operations,
+        "memory": 2 * plan.memory.total / machine.chip.bandwidth,
+        "network": machine.seconds_to_add_up(plan.gradients),
     }
-    bound = max(seconds, key=seconds.get)
-    expected = seconds[bound] / _SHARE
-    least = ", ".join(f"{1000 * value:,.3g} ms of {name}" for name, value in seconds.items())
-    return [
-        f"  a step of a chip: {step.operations / _TERA:.3g} T operations, "
-        f"{step.traffic / 1e9:,.3g} GB from and to memory, "
-        f"{machine.sent(step.shared) / 1e9:,.3g} GB sent",
-        f"  at least {least}: bound by {bound}",
-        f"  at {_SHARE:.0%} of that {1000 * expected:,.3g} ms",
-    ], expected
 
 
-def _measurement(step: CompiledStep, machine: Machine) -> tuple[list[str], float]:
-    """What a step takes on this machine, in lines, and its seconds."""
-    seconds = step.measured()
-    return [
-        f"  a step: {step.operations / _TERA:.3g} T operations, "
-        f"{step.operations / seconds / 1e9:,.3g} G a second",
-        f"  measured: {1000 * seconds:,.4g} ms",
-    ], seconds
-
-
-def _shares(step: CompiledStep) -> str:
-    rest = step.memory - step.weights - step.optimizer - step.activations
+def _shares(memory: Memory) -> str:
     parts = {
-        "weights": step.weights,
-        "optimizer": step.optimizer,
-        "batch and padding": rest,
-        "activations": step.activations,
+        "weights": memory.weights,
+        "optimizer": memory.optimizer,
+        "batch and padding": (
+            memory.total - memory.weights - memory.optimizer - memory.activations
+        ),
+        "activations": memory.activations,
     }
     return ", ".join(f"{name} {size / _GIB:.2f}" for name, size in parts.items())
 
 
 def _course(config: AnyConfig, seconds: float) -> str:
-    """How long the configuration's steps take, or where records say how many, a number of rows."""
-    rows = config.training.batch_size
-    if isinstance(config, PretrainingConfig):
-        steps = config.training.steps
-    else:
-        steps = config.training.max_steps or math.ceil(_ROWS * config.training.epochs / rows)
-    hours = steps * seconds / 3600
-    if isinstance(config, PretrainingConfig) or config.training.max_steps:
-        return f"{steps:,} steps in {hours:,.3g} hours, {steps * rows:,} rows read"
-    return f"{config.training.epochs} epochs of each {_ROWS:,} rows in {hours:,.3g} hours"
+    """The hours of the configuration's steps, or of its epochs over a number of rows."""
+    training = config.training
+    steps = training.steps if isinstance(config, PretrainingConfig) else training.max_steps
+    if steps:
+        hours = steps * seconds / 3600
+        return f"{steps:,} steps in {hours:,.3g} hours, {steps * training.batch_size:,} rows read"
+    hours = math.ceil(_ROWS * training.epochs / training.batch_size) * seconds / 3600
+    return f"{training.epochs} epochs of each {_ROWS:,} rows in {hours:,.3g} hours"

@@ -22,7 +22,7 @@ from spanbert_tf.config import load_config  # noqa: E402
 from spanbert_tf.config.settings import kind_of  # noqa: E402
 from spanbert_tf.studies import described_run, plan  # noqa: E402
 from spanbert_tf.studies.chips import machine_of  # noqa: E402
-from spanbert_tf.studies.compiled_step import compile_step, distribute  # noqa: E402
+from spanbert_tf.studies.compiled_step import compile_step, distribute, memory_of  # noqa: E402
 from spanbert_tf.tasks.table import load_task_config  # noqa: E402
 
 LENGTH = 32
@@ -62,32 +62,44 @@ def planned(config, encoder, machine):
     """What `plan` finds, and the bytes of the state of a model that is made."""
     distribute(machine)
     model, batch = plan.described(config, encoder)
-    step = compile_step(model, batch, machine)
+    compiled = compile_step(model, batch, machine)
+    memory, code = memory_of(model, compiled), compiled.as_text()
     keras.distribution.set_distribution(None)
     described_run.undrawn, before = made, described_run.undrawn
     whole, _ = plan.described(config, encoder)
     described_run.undrawn = before
+    of_made = memory_of_made(whole, batch, machine) if len(machine.devices) == 1 else None
     return {
-        "memory": step.memory,
-        "state": step.weights + step.optimizer,
+        "memory": memory.total,
+        "state": memory.weights + memory.optimizer,
         "made": num_bytes([*whole.variables, *whole.optimizer.variables]),
         "gradients": num_bytes(whole.trainable_variables),
-        "gathered_weights": gathered(step, whole.trainable_variables),
-        "collectives": step.collectives,
-        "aliased": step.compiled.memory_analysis().alias_size_in_bytes,
-        "memory_of_made": memory_of(whole, batch, machine) if len(machine.devices) == 1 else None,
-        "report": plan.report(step, config, machine),
+        "gathered_weights": gathered(code, whole.trainable_variables),
+        "collectives": collectives(code),
+        "aliased": compiled.memory_analysis().alias_size_in_bytes,
+        "memory_of_made": of_made,
     }
 
 
-def gathered(step, variables):
+def collectives(code):
+    """The bytes of the results of each kind of collective in a compiled program."""
+    kinds = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
+    found = {}
+    for result, kind in re.findall(rf"= (.*?) ({kinds})(?:-start)?\(", code):
+        for bits, shape in re.findall(r"\b[a-z]+(\d+)\[([\d,]*)\]", result):
+            size = int(np.prod([int(one) for one in shape.split(",") if one])) * int(bits) / 8
+            found[kind] = found.get(kind, 0) + size
+    return found
+
+
+def gathered(code, variables):
     """The shapes, of two axes or more, that chips gather and that weights have."""
-    found = re.findall(r"= \w+\[([\d,]+)\]\S* all-gather\(", step.compiled.as_text())
+    found = re.findall(r"= \w+\[([\d,]+)\]\S* all-gather\(", code)
     shapes = {",".join(map(str, v.shape)) for v in variables if len(v.shape) > 1}
     return sorted(shapes.intersection(found))
 
 
-def memory_of(model, batch, machine):
+def memory_of_made(model, batch, machine):
     """What the compiler says of the step of a model that is made, on one chip."""
     chip = jax.sharding.SingleDeviceSharding(machine.devices[0])
     kinds = (model.trainable_variables, model.non_trainable_variables)
