@@ -1,28 +1,45 @@
 """Who does the work: processes of this machine, or a runner of Apache Beam.
 
-Beam's own local runner is not taken: with several processes it opens six ports to the whole
-network, without any authentication. Processes that are joined by pipes open none.
+Beam's own local runner is not used: with several processes it opens six ports to the whole network,
+without any authentication. Processes that are joined by pipes open none.
 """
 
 import argparse
 import contextlib
-import gc
+import functools
 import io
 import logging
 import os
+import pickle
+import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
 from data_prep.text.storage import InputFile  # imports Beam without its warnings
 
 # isort: split
 import apache_beam as beam
 import loky
+import tensorflow as tf
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.runner import PipelineResult, create_runner
+from loky.backend import get_context
 
-from data_prep.beam.worker import Job, Worker
+from data_prep.beam.steps import (
+    SPILL,
+    FileSummary,
+    Job,
+    ShardResult,
+    Show,
+    held_out_records,
+    release_memory,
+    spill_file,
+    write_shard,
+)
+from data_prep.blocks.held_out import HeldOut
 from spanbert_tf.errors import BadInputError, ConfigurationError, SpanBertError
 from spanbert_tf.temporary import protected_children
 
@@ -32,7 +49,22 @@ _RUNNERS = {"direct": _LOCAL_RUNNER, "dask": _DASK_RUNNER}
 # Of Dask's tasks: each costs a tenth of a second, in which a worker reads half a megabyte.
 _MAX_PARTITIONS, _BYTES_PER_PARTITION = 10_000, 4 * 2**20
 _SECONDS_BETWEEN_LOOKS = 0.5  # at whether the parent lives
-_this_worker: Worker | None = None  # of a process that `run_locally` has started
+_RESULTS = "results"  # file beside the spill files in which a runner's workers leave them
+_given: tuple[Job, Show] | None = None  # to a process that `_processes` has started
+
+
+class Outcome(NamedTuple):
+    """What became of all input files and of all shards.
+
+    Attributes:
+        summaries: one for each input file, in any order.
+        held_out: tells the records that are held out.
+        shards: one for each shard, in their order.
+    """
+
+    summaries: list[FileSummary]
+    held_out: HeldOut
+    shards: list[ShardResult]
 
 
 def runner_options(arguments: Sequence[str]) -> PipelineOptions | None:
@@ -97,55 +129,91 @@ def _check_scheduler(options: PipelineOptions) -> None:
         )
 
 
-def run_locally(job: Job, files: Sequence[InputFile], num_processes: int) -> None:
-    """Writes all spill files, then all shards; results lie in the job's directory."""
-    # The largest first, so that no process is left alone with one at the end.
+def run_locally(job: Job, files: Sequence[InputFile], num_processes: int, show: Show) -> Outcome:
+    """Does the work by processes of this machine.
+
+    Args:
+        job: the job.
+        files: the input files.
+        num_processes: number of processes; a single one is this process.
+        show: shows progress.
+
+    Raises:
+        BadInputError: a file cannot be used, or a process was killed.
+        OSError: a file cannot be written.
+    """
+    # The largest files first, so that no process is left alone with one at the end.
     numbered = sorted(enumerate(files), key=lambda entry: -entry[1].size)
     if num_processes == 1:
-        worker = Worker(job)
-        try:
-            for number, file in numbered:
-                worker.write_spill(number, file)
-            for shard in range(job.num_shards):
-                worker.write_shard(shard, range(len(files)))
-        finally:
-            gc.unfreeze()
-        return
-    with protected_children():
-        _run_in_processes(job, numbered, num_processes)
+        workers = _this_process(job, show)
+    else:
+        workers = _processes(job, num_processes, show)
+    with workers as call:
+        summaries = call(spill_file, numbered)
+        held_out = held_out_records(job, summaries)
+        shards = call(write_shard, [(held_out, shard) for shard in range(job.num_shards)])
+    return Outcome(summaries, held_out, shards)
 
 
-def _run_in_processes(
-    job: Job, numbered: Sequence[tuple[int, InputFile]], num_processes: int
-) -> None:
-    executor = loky.ProcessPoolExecutor(
-        num_processes,
-        initializer=_start_worker,
-        initargs=(job,),
-        # They need no GPU, and would divide its memory among them.
-        env={"CUDA_VISIBLE_DEVICES": "-1"},
-    )
+@contextlib.contextmanager
+def _this_process(job: Job, show: Show) -> Iterator[Callable]:
+    """Gives `call(step, arguments)`: the results of a step for each tuple of arguments."""
+
+    def call(step: Callable, arguments: Iterable[tuple]) -> list:
+        return [step(job, show, *each) for each in arguments]
+
     try:
-        for spill in [executor.submit(_write_spill, *entry) for entry in numbered]:
-            spill.result()
-        shards, file_numbers = range(job.num_shards), range(len(numbered))
-        for written in [executor.submit(_write_shard, shard, file_numbers) for shard in shards]:
-            written.result()
-    except loky.BrokenProcessPool as error:
-        raise BadInputError(
-            f"--num-processes {num_processes}: a process was killed, perhaps for want of memory; "
-            "take fewer processes, or more --num-shards"
-        ) from error
+        yield call
     finally:
-        executor.shutdown(kill_workers=True)  # after an interruption they would go on
+        release_memory()
 
 
-def _start_worker(job: Job) -> None:
-    global _this_worker
+@contextlib.contextmanager
+def _processes(job: Job, num_processes: int, show: Show) -> Iterator[Callable]:
+    """The same, by several processes."""
+    # Messages are short enough that a pipe takes them whole, without a lock, which a process that
+    # is killed would leave locked. The pipe ends when no process has its writing end any more.
+    progress, writer = get_context("loky").Pipe(duplex=False)
+    watcher = threading.Thread(target=_show_progress, args=(progress, show), daemon=True)
+    watcher.start()
+    with protected_children():
+        executor = loky.ProcessPoolExecutor(
+            num_processes,
+            initializer=_start_process,
+            initargs=(job, writer),
+            # They need no GPU, and would divide its memory among them.
+            env={"CUDA_VISIBLE_DEVICES": "-1"},
+        )
+
+        def call(step: Callable, arguments: Iterable[tuple]) -> list:
+            futures = [executor.submit(_call_step, step, *each) for each in arguments]
+            return [future.result() for future in futures]
+
+        try:
+            yield call
+        except loky.BrokenProcessPool as error:
+            raise BadInputError(
+                f"--num-processes {num_processes}: a process was killed, perhaps for want of "
+                "memory; take fewer processes, or more --num-shards"
+            ) from error
+        finally:
+            executor.shutdown(kill_workers=True)  # after an interruption they would go on
+            writer.close()
+            watcher.join()
+
+
+def _show_progress(progress: Connection, show: Show) -> None:
+    with contextlib.suppress(EOFError), progress:
+        while True:
+            show(progress.recv())
+
+
+def _start_process(job: Job, writer: Connection) -> None:
+    global _given
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-    # Beam's and TensorFlow's advice for its importers, which comes once a process.
+    # Beam and TensorFlow advise their importers, once in each process.
     logging.disable(logging.WARNING)
-    _this_worker = Worker(job)
+    _given = job, writer.send
 
 
 def _end_with_parent(parent: int) -> None:
@@ -155,19 +223,16 @@ def _end_with_parent(parent: int) -> None:
     os._exit(1)
 
 
-def _write_spill(file_number: int, file: InputFile) -> int:
-    return _this_worker.write_spill(file_number, file)
+def _call_step(step: Callable, *arguments: object) -> Any:
+    return step(*_given, *arguments)
 
 
-def _write_shard(shard: int, file_numbers: Sequence[int]) -> None:
-    _this_worker.write_shard(shard, file_numbers)
-
-
-def run_on_beam(job: Job, files: Sequence[InputFile], options: PipelineOptions) -> None:
-    """The same on a runner of Beam.
+def run_on_beam(job: Job, files: Sequence[InputFile], options: PipelineOptions) -> Outcome:
+    """Does the work on a runner of Beam, which shows its progress itself.
 
     Raises:
-        BadInputError: the runner cannot be reached, or has given up.
+        BadInputError: a file cannot be used or written, the runner cannot be reached or has given
+            up, or it has left out work.
     """
     runner = options.view_as(StandardOptions).runner
     if runner == _DASK_RUNNER:
@@ -182,24 +247,122 @@ def run_on_beam(job: Job, files: Sequence[InputFile], options: PipelineOptions) 
         name = runner.rpartition(".")[-1]
         raise BadInputError(f"--runner {name}: {reason}; nothing was written") from error
     finally:
-        gc.unfreeze()
+        release_memory()
+    return _read_outcome(job)
 
 
 def _make_pipeline(job: Job, files: Sequence[InputFile], options: PipelineOptions) -> beam.Pipeline:
     pipeline = beam.Pipeline(options=options)
-    spilled = (
+    summaries = (
         pipeline
         | "List files" >> beam.Create(list(enumerate(files)))
         | "Spread files" >> beam.Reshuffle()
-        | "Write spill files" >> beam.ParDo(_SpillStep(job))
+        | "Write spill files" >> beam.Map(functools.partial(_spill_on_beam, job))
     )
-    _ = (
+    shards = (
         pipeline
         | "List shards" >> beam.Create(range(job.num_shards))
         | "Spread shards" >> beam.Reshuffle()
-        | "Write shards" >> beam.ParDo(_ShardStep(job), beam.pvalue.AsList(spilled))
+        | "Write shards"
+        >> beam.Map(functools.partial(_write_shard_on_beam, job), beam.pvalue.AsList(summaries))
+    )
+    _ = (
+        pipeline
+        | "Begin the end" >> beam.Create([0])
+        | "Write results"
+        >> beam.Map(
+            functools.partial(_write_outcome, job),
+            beam.pvalue.AsList(summaries),
+            beam.pvalue.AsList(shards),
+        )
     )
     return pipeline
+
+
+class _Failure(NamedTuple):
+    """The message of an error that the user can mend. Runners would repeat and bury an error."""
+
+    message: str
+
+
+def _spill_on_beam(job: Job, numbered: tuple[int, InputFile]) -> FileSummary | _Failure:
+    check_shared(job)
+    try:
+        return spill_file(job, _show_nothing, *numbered)
+    except SpanBertError as error:
+        return _Failure(str(error))
+    except (OSError, tf.errors.OpError) as error:
+        return _Failure(cannot_write(job.output, error))
+
+
+def _write_shard_on_beam(
+    job: Job, shard: int, summaries: list[FileSummary | _Failure]
+) -> ShardResult | _Failure | None:
+    check_shared(job)
+    if any(isinstance(summary, _Failure) for summary in summaries):
+        return None
+    try:
+        return write_shard(job, _show_nothing, held_out_records(job, summaries), shard)
+    except SpanBertError as error:
+        return _Failure(str(error))
+    except (OSError, tf.errors.OpError) as error:
+        return _Failure(cannot_write(job.output, error))
+
+
+def _show_nothing(more: object) -> None:
+    pass
+
+
+def check_shared(job: Job) -> None:
+    """Raises `BadInputError` on a host that does not see the work directory."""
+    if not os.path.isdir(job.directory):
+        raise BadInputError(
+            f"{job.directory}: not there on the host {socket.gethostname()}; a runner's hosts need "
+            "--input and --output on a file system that all share"
+        )
+
+
+def _write_outcome(job: Job, element: int, summaries: list, shards: list) -> None:
+    path = os.path.join(job.directory, SPILL, _RESULTS)
+    with job.whole_file(path) as unfinished, open(unfinished, "wb") as file:
+        pickle.dump([*summaries, *shards], file)
+
+
+def _read_outcome(job: Job) -> Outcome:
+    """Reads what `_write_outcome` wrote.
+
+    Raises:
+        BadInputError: a step failed, or was left out: runners skip steps that they do not know.
+    """
+    found = []
+    path = os.path.join(job.directory, SPILL, _RESULTS)
+    if os.path.exists(path):
+        with open(path, "rb") as file:
+            found = pickle.load(file)
+    for result in found:
+        if isinstance(result, _Failure):
+            raise BadInputError(result.message)
+    summaries = [result for result in found if isinstance(result, FileSummary)]
+    shards = [result for result in found if isinstance(result, ShardResult)]
+    _check_number(job, "files", len(summaries), job.num_files)
+    _check_number(job, "shards", len(shards), job.num_shards)
+    shards.sort(key=lambda result: result.shard)
+    return Outcome(summaries, held_out_records(job, summaries), shards)
+
+
+def _check_number(job: Job, what: str, number: int, expected: int) -> None:
+    if number != expected:
+        raise BadInputError(
+            f"{job.output}: nothing came of {expected - number:,} of {expected:,} {what}; the "
+            "runner left them out, or its hosts do not share the file system of --output"
+        )
+
+
+def cannot_write(output: str, error: Exception) -> str:
+    """What to tell the user when the disk is full, or the like."""
+    # TensorFlow puts the path before the reason.
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0].split("; ")[-1]
+    return f"{output}: cannot be written ({reason}); free some space or name another --output"
 
 
 def _divide(options: PipelineOptions, num_elements: int, num_bytes: int) -> None:
@@ -258,31 +421,3 @@ def _plain_labels() -> Iterator[None]:
         yield
     finally:
         beam.pipeline.alter_label_if_ipython = rename
-
-
-class _Step(beam.DoFn):
-    """A half of the work, by a worker that each process of the runner builds once."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-
-    def setup(self) -> None:
-        """Called once in each worker."""
-        self._job.directory.check_shared()
-        self._worker = Worker(self._job)
-
-
-class _SpillStep(_Step):
-    """First half; yields the number of the file."""
-
-    def process(self, element: tuple[int, InputFile]) -> Iterator[int]:
-        """Handles an input file."""
-        yield self._worker.write_spill(*element)
-
-
-class _ShardStep(_Step):
-    """Second half; what it is given beside the shard are the numbers of all files."""
-
-    def process(self, shard: int, file_numbers: list[int]) -> None:
-        """Handles a shard."""
-        self._worker.write_shard(shard, file_numbers)

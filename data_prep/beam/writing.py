@@ -1,28 +1,36 @@
 """Writes pre-training records: `spanbert-tf prepare pretraining`.
 
-In two halves, with files between them, by processes of this machine or a runner of Apache Beam:
+Processes of this machine, or a runner of Apache Beam, do the work in two steps (`steps`):
 
-1. each input file → records in a spill file (`blocks.records`);
-2. each shard ← its part of every spill file, in an order that is random but always the same
-   (`shards`).
+1. They write the records of each input file to a spill file.
+2. They put each shard together from its part of every spill file, in a random order that is the
+   same in every run.
 
-Only numbers travel between processes, memory does not grow with the corpus, and the output is the
-same for any number of processes.
+Only numbers travel between processes. Memory does not grow with the corpus, and the output does not
+depend on the number of processes.
 """
 
 import collections
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
 
 import numpy as np
+import tensorflow as tf
 
-from data_prep.beam.pipeline import run_locally, run_on_beam, runner_options
-from data_prep.beam.progress import ProgressDisplay
-from data_prep.beam.worker import Job, WorkDirectory, cannot_write
+from data_prep.beam.pipeline import (
+    Outcome,
+    cannot_write,
+    run_locally,
+    run_on_beam,
+    runner_options,
+)
+from data_prep.beam.progress import Progress
+from data_prep.beam.steps import SPILL, Job
 from data_prep.blocks.annotations import check_annotations
 from data_prep.blocks.held_out import HeldOut
 from data_prep.blocks.records import RecordOptions
@@ -39,7 +47,7 @@ from spanbert_tf.data.manifest import (
 )
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.lock import locks_output
-from spanbert_tf.files.output import NEW
+from spanbert_tf.files.output import NEW, Output
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.chosen_vocabulary import chosen_vocabulary
 
@@ -104,8 +112,8 @@ def write_pretraining_records(
             is missing.
     """
     start = time.monotonic()
-    directory = WorkDirectory(output, RECORDS, overwrite=overwrite)
-    directory.check()
+    target = Output(output, RECORDS, overwrite=overwrite)
+    target.check()
     files = find_files(input_pattern, follow_links=follow_links)
     pieces, casing = chosen_vocabulary(
         preset=preset, vocabulary=vocabulary, lowercase=lowercase, strip_accents=strip_accents
@@ -113,8 +121,9 @@ def write_pretraining_records(
     input_bytes = sum(file.size for file in files)
     text_bytes = sum(file.size * (_GZIP_RATIO if _is_gzip(file) else 1) for file in files)
     job = Job(
-        directory,
-        RecordOptions(
+        output=os.path.realpath(target.path),
+        directory=target.aside,
+        options=RecordOptions(
             tuple(pieces),
             casing,
             sequence_length,
@@ -123,26 +132,26 @@ def write_pretraining_records(
             check_annotations(annotate, spacy_model),
             spacy_model,
         ),
-        num_shards or -(-text_bytes // _TEXT_BYTES_PER_SHARD),
-        validation_fraction,
+        num_files=len(files),
+        num_shards=num_shards or math.ceil(text_bytes / _TEXT_BYTES_PER_SHARD),
+        validation_fraction=validation_fraction,
     )
     options = runner_options(beam_arguments)
     try:
-        job.directory.create()
-        progress = job.directory.join("progress")
-        with ProgressDisplay(progress, input_bytes, job.num_shards):
-            if options is None:
-                run_locally(job, files, num_processes)
-            else:
-                run_on_beam(job, files, options)
-        if error := job.directory.read_error():
-            raise BadInputError(error)
-        info, held_out = _finish(job, len(files))
-    except OSError as error:
+        target.create(SPILL, NEW)
+        os.chmod(os.path.join(target.aside, SPILL), 0o700)  # pickles are read from there
+        if options is None:
+            with Progress(input_bytes, job.num_shards) as progress:
+                outcome = run_locally(job, files, num_processes, progress.add)
+        else:
+            outcome = run_on_beam(job, files, options)
+        info = _finish(job, outcome)
+        target.publish()
+    except (OSError, tf.errors.OpError) as error:
         raise BadInputError(cannot_write(output, error)) from error
     finally:
-        job.directory.remove()
-    print_line(_summary(info, held_out, output, time.monotonic() - start))
+        target.discard()
+    print_line(_summary(info, outcome.held_out, output, time.monotonic() - start))
     return info
 
 
@@ -150,26 +159,21 @@ def _is_gzip(file: InputFile) -> bool:
     return file.name.endswith(".gz")
 
 
-def _finish(job: Job, num_files: int) -> tuple[PretrainingManifest, HeldOut]:
-    """Names the shards, adds vocabulary and description, and puts the directory in its place."""
-    directory = job.directory
-    _check_results(job, num_files)
-    summaries = [job.file_summary(number) for number in range(num_files)]
-    results = [job.shard_result(number) for number in range(job.num_shards)]
+def _finish(job: Job, outcome: Outcome) -> PretrainingManifest:
+    """Names the shards, and adds vocabulary, unigram counts and description."""
     counts: collections.Counter = collections.Counter()
-    for summary in summaries:
+    for summary in outcome.summaries:
         counts.update(summary.counts)
-    written = [file for result in results for file in result.files]
+    written = [file for shard in outcome.shards for file in shard.files]
     if not written:
         raise BadInputError("--input: no document has text that can be used; check its format")
     if (num_written := sum(file.num_records for file in written)) != counts["records"]:
         raise BadInputError(
-            f"{directory.output}: {num_written:,} of {counts['records']:,} records were written; "
+            f"{job.output}: {num_written:,} of {counts['records']:,} records were written; "
             "run the command again"
         )
-    shards = _name_shards(directory, written)
     pieces = job.options.vocabulary
-    totals = np.sum([result.unigram_counts for result in results], axis=0)
+    totals = np.sum([shard.unigram_counts for shard in outcome.shards], axis=0)
     unigram_counts = json.dumps(totals.tolist()) + "\n"
     info = PretrainingManifest(
         vocabulary_hash=vocabulary_hash(pieces),
@@ -180,7 +184,7 @@ def _finish(job: Job, num_files: int) -> tuple[PretrainingManifest, HeldOut]:
         sequences=job.options.sequences,
         annotations=job.options.annotations,
         counts=dict(sorted(counts.items())),
-        shards=tuple(shards),
+        shards=tuple(_name_shards(job, written)),
         unigram_counts_hash=hashlib.sha256(unigram_counts.encode()).hexdigest(),
     )
     texts = {
@@ -189,31 +193,19 @@ def _finish(job: Job, num_files: int) -> tuple[PretrainingManifest, HeldOut]:
         DATASET_INFO_FILE: info.to_json(),
     }
     for name, text in texts.items():
-        with open(directory.join(NEW, name), "wb") as file:
+        with open(job.shard_path(name), "wb") as file:
             file.write(text.encode())
-    directory.publish()
-    return info, job.held_out(summaries)
+    return info
 
 
-def _check_results(job: Job, num_files: int) -> None:
-    """Raises `BadInputError` if work was left out: runners skip steps that they do not know."""
-    found = job.directory.result_names()
-    for what, expected in (("file", num_files), ("shard", job.num_shards)):
-        if missing := len({f"{what}-{number}" for number in range(expected)} - found):
-            raise BadInputError(
-                f"{job.directory.output}: nothing came of {missing:,} of {expected:,} {what}s; the "
-                "runner left them out, or its hosts do not share the file system of --output"
-            )
-
-
-def _name_shards(directory: WorkDirectory, files: Sequence[Shard]) -> list[Shard]:
+def _name_shards(job: Job, files: Sequence[Shard]) -> list[Shard]:
     """Numbers the files of each split; shards without a record in a split have no file there."""
     named = []
     for split in SPLITS:
         of_split = [file for file in files if file.split == split]
         for number, file in enumerate(of_split):
             name = f"{split}-{number:05d}-of-{len(of_split):05d}.tfrecord"
-            os.rename(directory.join(NEW, file.file), directory.join(NEW, name))
+            os.rename(job.shard_path(file.file), job.shard_path(name))
             named.append(dataclasses.replace(file, file=name))
     return named
 

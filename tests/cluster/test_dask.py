@@ -45,11 +45,15 @@ def begin(preparation, output, hosts):
     """A command, and the workers of two hosts, when one file is done, while others are not."""
     workers = [start_worker(host, hosts[0], output.parent) for host in hosts[:2]]
     process = prepare(preparation, output, hosts[0])
-    results = pathlib.Path(f"{output}.incomplete/results")
-    while not list(results.glob("file-*")):
+    spill = pathlib.Path(f"{output}.incomplete/spill")
+
+    def num_finished():  # others have names with hyphens
+        return sum(path.name.isdecimal() for path in spill.glob("*"))
+
+    while not num_finished():
         assert process.poll() is None, outcomes([process])
         time.sleep(0.05)
-    assert len(list(results.glob("file-*"))) < preparation.num_files
+    assert num_finished() < preparation.num_files
     return process, workers
 
 

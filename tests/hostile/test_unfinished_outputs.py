@@ -2,16 +2,10 @@
 
 import contextlib
 import os
-import pickle
 import stat
 
-import numpy as np
 import pytest
 
-from data_prep.beam.shards import FileSummary, read_spill, write_spill
-from data_prep.beam.worker import WorkDirectory
-from data_prep.blocks.sequences import Block, Record
-from spanbert_tf.data.manifest import RECORDS
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.output import Output, OutputKind, whole_file, write_text
 from spanbert_tf.training.run_directory import RunDirectory
@@ -127,18 +121,14 @@ def marked_link(path):
 
 @pytest.mark.parametrize("lies_there", [directory_of_the_users, link_to_a_directory, marked_link])
 @pytest.mark.parametrize("name", ["output.incomplete", "output.replaced"])
-@pytest.mark.parametrize("of_beam", [False, True])
-def test_directories_of_these_names_are_left_alone(of_beam, name, lies_there, tmp_path):
+def test_directories_of_these_names_are_left_alone(name, lies_there, tmp_path):
     """The second name was that of an earlier output while the new one took its place."""
     lies_there(tmp_path / name)
     before = contents(tmp_path)
     output = str(tmp_path / "output")
     refused = pytest.raises(BadInputError, match=r"output\.incomplete: exists already, and")
     with refused if name.endswith("incomplete") else contextlib.nullcontext():
-        if of_beam:
-            WorkDirectory(output, RECORDS).create()
-        else:
-            write_output(output)
+        write_output(output)
     assert before.items() <= contents(tmp_path).items()
     assert os.path.lexists(tmp_path / name)
     assert not (tmp_path / "output" / "mine").exists()
@@ -151,48 +141,6 @@ def test_what_our_own_killed_command_left_is_removed(tmp_path):
     os.symlink(tmp_path / "precious", os.path.join(left, "output", "marker"))
     write_output(output)
     assert contents(tmp_path) == {"output/marker": "new", "precious": "precious"}
-
-
-def test_results_are_not_unpickled(tmp_path):
-    """Another user's result would run as this one, as it did while results were pickles."""
-
-    class Intruder:
-        def __reduce__(self):
-            return open, (str(tmp_path / "intruded"), "w")
-
-    directory = WorkDirectory(str(tmp_path / "output"), RECORDS)
-    directory.create()
-    for name in ("results/file-0", "spill/0"):
-        with open(directory.join(*name.split("/")), "wb") as file:
-            pickle.dump(Intruder(), file)
-    with pytest.raises(BadInputError, match="not JSON"):
-        directory.read_result("file-0", FileSummary)
-    with contextlib.suppress(Exception):
-        list(read_spill(directory.join("spill", "0"), [(0, 0, 1_000)]))
-    assert not (tmp_path / "intruded").exists()
-
-
-@pytest.mark.parametrize("num_annotations", [0, 1, 2])
-def test_spilled_records_come_back_as_they_were(num_annotations, tmp_path):
-    random = np.random.default_rng(num_annotations)
-
-    def block():
-        spans = [random.bytes(size * n) for n in range(num_annotations) for size in (2, 1)]
-        ids, *lists = (random.bytes(int(random.integers(70_000))) for _ in range(5))
-        numbers = int(random.integers(2**40)), int(random.integers(2**31))
-        return Block(*numbers, ids, 2**33, (*lists, *spans))
-
-    records = [
-        Record(2**64 - 1 - n, 2**63 - 1, n, block(), block() if n % 2 else None, n % 2)
-        for n in range(20)
-    ]
-    path = str(tmp_path / "spill")
-    segments = write_spill(path, records, num_shards=3)
-    found = [
-        list(read_spill(path, [segment for segment in segments if segment.shard == shard]))
-        for shard in range(3)
-    ]
-    assert found == [[r for r in records if r.order_key % 3 == shard] for shard in range(3)]
 
 
 def run_directory(tmp_path):

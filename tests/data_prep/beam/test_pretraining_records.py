@@ -2,10 +2,12 @@ import collections
 import gzip
 import hashlib
 import itertools
+import os
 import pathlib
 import random
 import shutil
 import socket
+import stat
 import sys
 
 import numpy as np
@@ -15,18 +17,19 @@ import written_records
 from tokenizers import BertWordPieceTokenizer
 
 import data_prep.beam.pipeline
-import data_prep.beam.shards
+import data_prep.beam.spill
+import data_prep.beam.steps
 import data_prep.blocks.records
 import data_prep.text.corpus
-from data_prep.beam.pipeline import runner_options
-from data_prep.beam.worker import Job, WorkDirectory, Worker
+from data_prep.beam.pipeline import check_shared, runner_options
+from data_prep.beam.steps import Job, spill_file
 from data_prep.beam.writing import write_pretraining_records
 from data_prep.blocks.records import RecordOptions
 from data_prep.text.corpus import split_sentences
 from data_prep.text.storage import find_files
 from data_prep.text.vocabulary import write_vocabulary
 from spanbert_tf.cli import main
-from spanbert_tf.data.manifest import RECORDS, PretrainingManifest
+from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.text.vocabulary import Casing, load_vocabulary
@@ -235,12 +238,31 @@ def test_a_runner_of_beam_writes_the_same_bytes(single, corpus, letters_vocabula
     assert directory_bytes(output) == directory_bytes(single[0])
 
 
+def test_pickles_lie_where_nobody_else_can_enter(corpus, letters_vocabulary, tmp_path, monkeypatch):
+    modes = []
+    read = data_prep.beam.steps.read_spill
+
+    def read_spill(path, shard):
+        modes.append(stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode))
+        return read(path, shard)
+
+    monkeypatch.setattr(data_prep.beam.steps, "read_spill", read_spill)
+    mask = os.umask(0)
+    try:
+        output = str(tmp_path / "records")
+        pattern = str(corpus[0] / "*")
+        write_pretraining_records(pattern, vocabulary=letters_vocabulary, output=output, **OPTIONS)
+    finally:
+        os.umask(mask)
+    assert set(modes) == {0o700}
+
+
 def test_small_pieces_of_text_give_the_same_bytes(
     single, corpus, letters_vocabulary, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(data_prep.text.corpus, "READ_SIZE", 2_000)
     monkeypatch.setattr(data_prep.blocks.records, "CHUNK_CHARACTERS", 300)
-    monkeypatch.setattr(data_prep.beam.shards, "SEGMENT_BYTES", 5_000)
+    monkeypatch.setattr(data_prep.beam.spill, "SEGMENT_BYTES", 5_000)
     output = str(tmp_path / "records")
     pattern = str(corpus[0] / "*")
     write_pretraining_records(pattern, vocabulary=letters_vocabulary, output=output, **OPTIONS)
@@ -382,7 +404,7 @@ def test_the_extra_of_a_runner_is_named(monkeypatch):
 
 def test_work_that_a_runner_left_out_is_missed(corpus, letters_vocabulary, tmp_path, monkeypatch):
     """Beam's runner for Dask gives back the input of steps that it does not know."""
-    monkeypatch.setattr(data_prep.beam.pipeline._ShardStep, "process", lambda *_: None)
+    monkeypatch.setattr(data_prep.beam.pipeline, "_write_shard_on_beam", lambda *_: None)
     with pytest.raises(BadInputError, match="nothing came of 3 of 3 shards"):
         write_pretraining_records(
             str(corpus[0] / "*"),
@@ -395,11 +417,11 @@ def test_work_that_a_runner_left_out_is_missed(corpus, letters_vocabulary, tmp_p
 
 
 def test_records_that_were_not_written_are_missed(single, corpus, tmp_path, monkeypatch):
-    read = data_prep.beam.shards.ShardWriter._read
+    read = data_prep.beam.steps._read_shard
     monkeypatch.setattr(
-        data_prep.beam.shards.ShardWriter,
-        "_read",
-        lambda writer, shard: itertools.islice(read(writer, shard), 1, None),
+        data_prep.beam.steps,
+        "_read_shard",
+        lambda job, shard: itertools.islice(read(job, shard), 1, None),
     )
     expected = single[1].counts["records"]
     message = f": {expected - OPTIONS['num_shards']:,} of {expected:,} records were written"
@@ -413,28 +435,31 @@ def test_records_that_were_not_written_are_missed(single, corpus, tmp_path, monk
     assert not list(tmp_path.iterdir())
 
 
-def test_finished_work_is_not_done_again(single, corpus, tmp_path):
-    """A runner asks for it when the worker is lost, while others read what it wrote."""
-    pieces = tuple(load_vocabulary(single[0] / "vocab.txt"))
-    options = RecordOptions(pieces, Casing.of(False), SEQUENCE_LENGTH, "single", None, (), "")
-    directory = WorkDirectory(tmp_path / "records", RECORDS)
-    directory.create()
-    job = Job(directory, options, 1, 0.2)
+def job_in(directory, vocabulary):
+    pieces = tuple(load_vocabulary(vocabulary))
+    options = RecordOptions(pieces, Casing.of(False), SEQUENCE_LENGTH, "single")
+    return Job(str(directory / "records"), str(directory / "work"), options, 1, 1, 0.2)
+
+
+def test_finished_work_is_whole_while_it_is_done_again(single, corpus, tmp_path):
+    """A runner has another worker do it when one is lost, while others read what was written."""
+    job = job_in(tmp_path, single[0] / "vocab.txt")
+    (tmp_path / "work" / "spill").mkdir(parents=True)
     (file, *_) = find_files(str(corpus[0] / "*"))
-    Worker(job).write_spill(0, file)
-    written = pathlib.Path(job.spill_path(0))
-    before, summary = written.stat().st_mtime_ns, job.file_summary(0)
-    assert Worker(job).write_spill(0, file) == 0
-    assert written.stat().st_mtime_ns == before
-    assert job.file_summary(0) == summary
+    path = pathlib.Path(job.spill_path(0))
+    seen = []
+    first = spill_file(job, lambda more: seen.append(path.exists()), 0, file)
+    assert not any(seen)
+    written = path.read_bytes()
+    again = spill_file(job, lambda more: seen.append(path.read_bytes() == written), 0, file)
+    assert seen[-1] and again == first
+    assert [other.name for other in path.parent.iterdir()] == ["0"]
 
 
-def test_a_directory_that_a_host_does_not_see_is_not_made_there(tmp_path):
-    directory = WorkDirectory(tmp_path / "records", RECORDS)
+def test_a_directory_that_a_host_does_not_see_is_not_made_there(single, tmp_path):
+    job = job_in(tmp_path, single[0] / "vocab.txt")
     with pytest.raises(BadInputError, match=f"not there on the host {socket.gethostname()}"):
-        directory.check_shared()
-    with pytest.raises(FileNotFoundError):
-        directory.write_error("disk full")
+        check_shared(job)
     assert not list(tmp_path.iterdir())
 
 
@@ -492,13 +517,20 @@ def test_options_that_beam_does_not_know_are_refused(
 
 
 @pytest.mark.parametrize("bad", [b"caf\xe9", b'<doc id="1" title="A">\nA\n\nB\n', b"\x1f\x8b\x08"])
-def test_a_bad_file_among_good_ones_leaves_nothing(bad, corpus, letters_vocabulary, tmp_path):
+@pytest.mark.parametrize("runner", [(), ("--runner=FnApiRunner",)])
+def test_a_bad_file_among_good_ones_leaves_nothing(
+    runner, bad, corpus, letters_vocabulary, tmp_path
+):
     text = shutil.copytree(corpus[0], tmp_path / "text")
     (text / "wiki_03b").write_bytes(bad)
     with pytest.raises(BadInputError, match="wiki_03b: ") as raised:
         write_pretraining_records(
-            str(text / "*"), vocabulary=letters_vocabulary, output=str(tmp_path / "records")
+            str(text / "*"),
+            vocabulary=letters_vocabulary,
+            output=str(tmp_path / "records"),
+            beam_arguments=runner,
         )
+    assert str(raised.value).startswith(f"{text}/wiki_03b: ")
     assert "\n" not in str(raised.value)
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 

@@ -1,53 +1,38 @@
 import contextlib
-import itertools
 import os
 import pty
 import re
 import subprocess
 import sys
-import textwrap
-import threading
 
 import data_prep.beam.progress
 import spanbert_tf.terminal
-from data_prep.beam.progress import ProgressDisplay, ProgressWriter, Totals
+from data_prep.beam.progress import Progress, Totals
 from spanbert_tf.terminal import describe_share, show_progress
 
 
-def test_totals_are_those_of_all_writers_and_never_fall(tmp_path):
-    writers = [ProgressWriter(str(tmp_path)) for _ in range(3)]
-    display = ProgressDisplay(str(tmp_path), 1, 1)
-    rounds = 300
-
-    def work(writer):
-        for _ in range(rounds):
-            writer.add(Totals(documents=1, text_bytes=10))
-
-    threads = [threading.Thread(target=work, args=[writer]) for writer in writers]
-    for thread in threads:
-        thread.start()
-    seen = [display.totals().text_bytes]
-    while any(thread.is_alive() for thread in threads):
-        seen.append(display.totals().text_bytes)
-    assert all(before <= behind for before, behind in itertools.pairwise(seen))
-    assert display.totals() == Totals(3 * rounds, 30 * rounds, 0, 0)
-
-
-def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(data_prep.beam.progress, "_LOOKS_BETWEEN_LINES", 1)
-    with ProgressDisplay(str(tmp_path), 2_000_000, 4):
-        writer = ProgressWriter(str(tmp_path))
-        writer.add(Totals(1_234, 2_500_000, 900_000, 3))
+def test_lines_where_there_is_no_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(data_prep.beam.progress, "_SECONDS_BETWEEN_LINES", 0)
+    with Progress(2_000_000, 4) as progress:
+        progress.add(Totals(1_000, 2_000_000, 800_000))
+        progress.add(Totals(234, 500_000, 100_000, 3))
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("preparing: 1,234 documents, 2.5 MB of text, ")
     assert last.endswith(" MB/s, 3 of 4 shards")
 
 
-def test_lines_tell_the_share_of_the_input_that_is_read(tmp_path, monkeypatch, capsys):
+def test_lines_come_now_and_then(capsys):
+    with Progress(2_000_000, 4) as progress:
+        for _ in range(100):
+            progress.add(Totals(1, 1_000, 1_000))
+    assert capsys.readouterr().err == ""
+
+
+def test_lines_tell_the_share_of_the_input_that_is_read(monkeypatch, capsys):
     """By bytes on disk, of which compressed text has fewer."""
-    monkeypatch.setattr(data_prep.beam.progress, "_LOOKS_BETWEEN_LINES", 1)
-    with ProgressDisplay(str(tmp_path), 2_000_000, 4):
-        ProgressWriter(str(tmp_path)).add(Totals(1_234, 2_500_000, 900_000))
+    monkeypatch.setattr(data_prep.beam.progress, "_SECONDS_BETWEEN_LINES", 0)
+    with Progress(2_000_000, 4) as progress:
+        progress.add(Totals(1_234, 2_500_000, 900_000))
     last = capsys.readouterr().err.splitlines()[-1]
     assert re.search(r" MB/s, 45 %, \d:\d\d:\d\d left$", last)
 
@@ -90,15 +75,12 @@ def test_a_bar_of_items_on_a_terminal():
     assert "━━━━" in shown
 
 
-def test_a_bar_on_a_terminal(tmp_path):
-    script = textwrap.dedent(
-        """
-        import sys
-        from data_prep.beam.progress import ProgressDisplay, ProgressWriter, Totals
-        with ProgressDisplay(sys.argv[1], 100, 1):
-            ProgressWriter(sys.argv[1]).add(Totals(7, 3_000_000, 100, 1))
-        """
-    )
-    shown = on_a_terminal(script, str(tmp_path))
+def test_a_bar_on_a_terminal():
+    script = """if True:
+        from data_prep.beam.progress import Progress, Totals
+        with Progress(100, 1) as progress:
+            progress.add(Totals(7, 3_000_000, 100, 1))
+    """
+    shown = on_a_terminal(script)
     assert "7 documents, 3.0 MB of text" in shown
     assert "━━━━" in shown

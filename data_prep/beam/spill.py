@@ -1,0 +1,60 @@
+"""Spill files: the records of an input file until they are written to shards.
+
+A runner of Beam may keep what it groups in memory, so records do not travel through it. Each input
+file becomes one spill file: lists of records of one shard each, then an index of where these lists
+begin. The files lie in a directory that other users cannot enter.
+"""
+
+import os
+import pickle
+import struct
+from collections.abc import Iterable, Iterator
+
+from data_prep.blocks.sequences import Record
+
+SEGMENT_BYTES = 32 * 2**20  # of records that wait in memory
+_RECORD_OVERHEAD = 1_000  # bytes of memory that a waiting record takes besides its tokens
+_INDEX_OFFSET = struct.Struct("<Q")  # at the end of the file
+
+
+def write_spill(path: str, records: Iterable[Record], num_shards: int) -> None:
+    """Writes a spill file. Memory is bounded by `SEGMENT_BYTES`."""
+    offsets: dict[int, list[int]] = {}
+    with open(path, "wb") as file:
+        for batch in _batches(records):
+            shards: dict[int, list[Record]] = {}
+            for record in batch:
+                shards.setdefault(record.order_key % num_shards, []).append(record)
+            for shard, shard_records in shards.items():
+                offsets.setdefault(shard, []).append(file.tell())
+                pickle.dump(shard_records, file)
+        index_offset = file.tell()
+        pickle.dump(offsets, file)
+        file.write(_INDEX_OFFSET.pack(index_offset))
+
+
+def read_spill(path: str, shard: int) -> Iterator[Record]:
+    """Reads the records of a shard."""
+    with open(path, "rb") as file:
+        file.seek(-_INDEX_OFFSET.size, os.SEEK_END)
+        (index_offset,) = _INDEX_OFFSET.unpack(file.read())
+        file.seek(index_offset)
+        offsets = pickle.load(file)
+        for offset in offsets.get(shard, ()):
+            file.seek(offset)
+            yield from pickle.load(file)
+
+
+def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
+    batch: list[Record] = []
+    num_bytes = 0
+    for record in records:
+        batch.append(record)
+        num_bytes += len(record.block.token_ids) + _RECORD_OVERHEAD
+        if record.second is not None:
+            num_bytes += len(record.second.token_ids)
+        if num_bytes > SEGMENT_BYTES:
+            yield batch
+            batch, num_bytes = [], 0
+    if batch:
+        yield batch
