@@ -1,40 +1,30 @@
-"""How a command runs: options that several share, quiet libraries, and the status at the end, with
-what an error has that comes from where the command was started.
-"""
+"""How a command runs: options that several commands share, quiet libraries, and the exit status."""
 
-import contextlib
-import errno
 import functools
 import importlib.util
-import io
 import itertools
 import json
 import logging
 import os
 import re
-import resource
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from importlib.machinery import PathFinder
 
 import click
 
-from spanbert_tf.errors import ConfigurationError, SpanBertError, TrainingError, reason
+from spanbert_tf.doctor import describe_surroundings, prepare_surroundings, refuse_umask
+from spanbert_tf.errors import ConfigurationError, SpanBertError, TrainingError
 from spanbert_tf.files.paths import check_mounted, without_slash
 from spanbert_tf.process import end_process, is_worker, second_signal_ends
 from spanbert_tf.temporary import protected_children
 from spanbert_tf.terminal import escape_controls, print_escaped_traceback
 
-_JAX_DEVICES = os.path.join("jax", "_src", "xla_bridge.py")  # where JAX looks for them
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 # What a group without a command raises, from click 8.2 on; earlier ones print its help themselves.
 _HELP_OF_GROUP = getattr(click.exceptions, "NoArgsIsHelpError", ())
 _KEY_AND_VALUE = re.compile(r"[\w.]+=")
-_OURS = ("spanbert_tf", "data_prep")  # a checkout in PYTHONPATH hides what is installed, as meant
-_NO_ROOM = ("failed to map segment", "cannot allocate memory", "can't start new thread")
 
 
 class _ExistingDirectory(click.Path):
@@ -98,7 +88,7 @@ class WritingCommand(click.Command):
         """Runs the command."""
         from spanbert_tf.files.lock import output_lock  # `--help` needs none of it
 
-        _refuse_umask_against_oneself()
+        refuse_umask()
         # TensorFlow imports Keras in passing, which fails with a backend that is not there.
         os.environ["KERAS_BACKEND"] = self.backend()
         for parameter in self.params:
@@ -310,11 +300,9 @@ def run_command(
         arguments: arguments of the command.
         debug: whether to show tracebacks.
     """
-    _open_closed_streams()
-    _escape_unknown_characters()
     sys.excepthook = print_escaped_traceback
     try:
-        _refuse_undecodable_paths(arguments)
+        prepare_surroundings(arguments)
         with second_signal_ends(), protected_children():
             command.main(list(arguments), name, standalone_mode=False, **CONTEXT_SETTINGS)
     except _HELP_OF_GROUP as error:
@@ -344,96 +332,3 @@ def _fail(line: str, status: int) -> None:
         sys.stdout.flush()
         end_process(status=status)
     sys.exit(status)
-
-
-def _open_closed_streams() -> None:
-    """Where standard output or error is closed (`>&-`), what is printed is dropped.
-
-    Otherwise the next file that is opened would be the stream, and get what libraries print.
-    """
-    for name, mode, number in (("stdin", "r", 0), ("stdout", "w", 1), ("stderr", "w", 2)):
-        if getattr(sys, name) is None:
-            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
-            if nowhere != number:
-                os.dup2(nowhere, number)
-                os.close(nowhere)
-            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
-            setattr(sys, name, stream)
-
-
-def _refuse_undecodable_paths(arguments: Sequence[str]) -> None:
-    """Refuses names that TensorFlow, which wants UTF-8, could not open, before any work."""
-    names = [*arguments]
-    with contextlib.suppress(OSError):  # the working directory was removed
-        names.append(os.getcwd())
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError as error:
-            encoding = sys.getfilesystemencoding()
-            advice = "rename it" if encoding == "utf-8" else "set PYTHONUTF8=1, or rename it"
-            raise ConfigurationError(
-                f"{name}: is not the {encoding} that file names are in here; {advice}"
-            ) from error
-
-
-def _refuse_umask_against_oneself() -> None:
-    """Refuses a umask with which a command could not enter, or remove, the directories it makes."""
-    umask = os.umask(0o777)
-    os.umask(umask)
-    if umask & 0o700:
-        raise ConfigurationError(
-            f"umask {umask:03o}: takes rights from yourself, too, and what is written could not be "
-            f"read; set `umask {umask & 0o077:03o}`"
-        )
-
-
-def _escape_unknown_characters() -> None:
-    """What the encoding of the terminal lacks is printed escaped; standard error does so anyway."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def describe_surroundings(error: Exception) -> str | None:
-    """What is wrong with the surroundings and what to do, in a line; `None` if nothing is."""
-    if isinstance(error, ImportError | AttributeError) and (line := _hidden_package()):
-        return line
-    frames = traceback.walk_tb(error.__traceback__)
-    if any(frame.f_code.co_filename.endswith(_JAX_DEVICES) for frame, _ in frames):
-        return (
-            f"JAX: its devices cannot be used ({reason(error)}); set JAX_PLATFORMS=cpu for the "
-            "processor, or install what they need: pip install -e '.[jax_cuda]' for cards"
-        )
-    if sys.flags.optimize > 1 and "tensorflow" not in sys.modules:  # its import failed
-        return f"PYTHONOPTIMIZE or -OO: TensorFlow needs its docstrings ({error}); use 1, or -O"
-    if isinstance(error, PermissionError) and error.filename:
-        return f"{error.filename}: cannot be used ({reason(error)}); see who may read or write it"
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    is_full = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
-    is_full = is_full or any(words in str(error).lower() for words in _NO_ROOM)
-    if is_full and limit != resource.RLIM_INFINITY:
-        return (
-            f"ulimit -v: {limit >> 20:,} MiB of address space are too little ("
-            f"{str(error) or type(error).__name__}); allow more, or `ulimit -v unlimited`"
-        )
-    return None
-
-
-def _hidden_package() -> str | None:
-    """Names a module from PYTHONPATH or the working directory that a later directory has, too."""
-    own = {os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
-    own.add(os.getcwd())
-    for name, module in sorted(sys.modules.items()):
-        path = getattr(module, "__file__", None)
-        if "." in name or name in _OURS or not isinstance(path, str):
-            continue
-        place = os.path.abspath(os.path.dirname(path))
-        if os.path.basename(path).startswith("__init__."):
-            place = os.path.dirname(place)
-        others = [one for one in sys.path if os.path.abspath(one) != place]
-        if place in own and PathFinder.find_spec(name, others) is not None:
-            return (
-                f"{path}: is imported in place of the package {name}; rename it, or leave its "
-                "directory, or take it out of PYTHONPATH"
-            )
-    return None

@@ -39,6 +39,7 @@ ORDER = (
     "spanbert_tf.command_line",
     "spanbert_tf.files",
     "spanbert_tf.process",
+    "spanbert_tf.doctor",
     "spanbert_tf.console",
     "spanbert_tf.terminal",
     "spanbert_tf.validation",

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from spanbert_tf import cli
-from spanbert_tf.command_line import describe_surroundings
+from spanbert_tf.doctor import describe_surroundings
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.output import Output, OutputKind
 from spanbert_tf.files.paths import check_resumable

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from spanbert_tf.cli import main
-from spanbert_tf.command_line import describe_surroundings
+from spanbert_tf.doctor import describe_surroundings
 
 PROGRAM = """
 import click, sys
