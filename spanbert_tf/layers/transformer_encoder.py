@@ -129,9 +129,15 @@ class TransformerEncoder(keras.layers.Layer):
         self._kernel_seed = operations.kernel_seed(weights_dropout, self.path)
         self.adapters = {}
         if self.lora_rank is not None:
-            for layer in self._flatten_layers(include_self=False):
-                layer.trainable = False
             self.adapters = self._build_adapters(hidden_dim)
+            self.freeze_all_but_adapters()
+
+    def freeze_all_but_adapters(self) -> None:
+        """Freezes each layer inside that is no adapter."""
+        adapters = {id(adapter) for adapter in self.adapters.values()}
+        for layer in self._flatten_layers(include_self=False):
+            if id(layer) not in adapters:
+                layer.trainable = False
 
     def _layer_norm(self, name: str) -> keras.layers.LayerNormalization:
         return keras.layers.LayerNormalization(

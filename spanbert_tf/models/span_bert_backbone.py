@@ -222,8 +222,12 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
             **kwargs,
         )
         if lora_rank is not None:
+            # Here once more for the transformer layers, since `trainable=True`, as presets have it,
+            # makes Keras' constructor train everything again.
             for layer in self.layers:
-                if layer not in self.transformer_layers:  # which train their adapters
+                if layer in self.transformer_layers:
+                    layer.freeze_all_but_adapters()
+                else:
                     layer.trainable = False
 
         # === Config ===

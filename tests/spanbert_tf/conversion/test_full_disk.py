@@ -21,7 +21,7 @@ def _contents(directory):
 
 
 @pytest.mark.parametrize("limit", [0, 300, 3_000])
-@pytest.mark.parametrize("target", ["keras_bert", "huggingface", "tf1", "model_garden", "tfhub"])
+@pytest.mark.parametrize("target", ["keras_bert", "huggingface", "tf1", "model_garden"])
 @pytest.mark.quick_cases(2)
 def test_full_disk_leaves_what_was_there(target, limit, preset, tmp_path, full_disk):
     output = tmp_path / "output"
