@@ -21,7 +21,7 @@ else:
 WIDTH, LENGTH, NUM_LAYERS = 32, 9, 2
 
 
-def layers(dtype, dropout, *, recompute, last=TransformerEncoder, **last_options):
+def layers(dtype, dropout, /, *, recompute, last=TransformerEncoder, **last_options):
     """A stack of layers; the last one may be of another class, or have other options."""
     keras.utils.set_random_seed(1)
     options = {"intermediate_dim": 37, "num_heads": 4, "dropout": dropout, "dtype": dtype}
