@@ -40,8 +40,7 @@ def repair_records(directory: str, output: str, *, overwrite: bool = False) -> P
     info = PretrainingManifest.load(directory, check_sizes=False)
     repaired = dataclasses.replace(info, shards=(), repaired_from=info.digest)
 
-    def write(unfinished: str) -> None:
-        nonlocal repaired
+    with Output(output, RECORDS, overwrite=overwrite).written() as unfinished:
         shards = tuple(_repaired(directory, shard, info, unfinished) for shard in info.shards)
         repaired = dataclasses.replace(repaired, shards=shards)
         for split in SPLITS:
@@ -50,9 +49,6 @@ def repair_records(directory: str, output: str, *, overwrite: bool = False) -> P
         for name in (VOCABULARY_FILE, UNIGRAM_COUNTS_FILE):
             shutil.copyfile(os.path.join(directory, name), os.path.join(unfinished, name))
         write_text(os.path.join(unfinished, DATASET_INFO_FILE), repaired.to_json())
-
-    with Output(output, RECORDS, overwrite=overwrite).written() as unfinished:
-        write(unfinished)
     kept = sum(shard.num_records for shard in repaired.shards)
     lost = sum(shard.num_records for shard in info.shards) - kept
     print_line(f"{output}: {kept:,} records are whole, {lost:,} of {directory} are left out")

@@ -6,7 +6,9 @@ What comes from data is in the lines, and may not act on a terminal.
 import contextlib
 import datetime
 import os
+import re
 import sys
+import tempfile
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
@@ -164,3 +166,30 @@ def show_progress(
                 shown = time.monotonic()
                 with contextlib.suppress(BrokenPipeError):  # as in `print_line`
                     print(describe(amount), file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def hidden_lines(descriptor: int, hidden: re.Pattern[bytes]) -> Iterator[None]:
+    """Hides lines that C++ libraries write; all others are shown as soon as the context ends.
+
+    TF_CPP_MIN_LOG_LEVEL does not rule these lines, and they do not go through Python's streams.
+
+    Args:
+        descriptor: 1 for standard output, 2 for standard error.
+        hidden: what these lines begin with.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != "3":  # the user wants to see them
+        yield
+        return
+    stream = sys.stdout if descriptor == 1 else sys.stderr
+    stream.flush()
+    shown = os.dup(descriptor)
+    with tempfile.TemporaryFile() as lines:
+        os.dup2(lines.fileno(), descriptor)
+        try:
+            yield
+        finally:
+            os.dup2(shown, descriptor)
+            os.close(shown)
+            lines.seek(0)
+            os.write(descriptor, b"".join(line for line in lines if not hidden.match(line)))

@@ -259,20 +259,28 @@ def _make_pipeline(job: Job, files: Sequence[InputFile], options: PipelineOption
         | "Spread files" >> beam.Reshuffle()
         | "Write spill files" >> beam.Map(functools.partial(_spill_on_beam, job))
     )
+    # Once for all shards: all keys of all files are sorted for it.
+    held_out = (
+        pipeline
+        | "Begin the decision" >> beam.Create([0])
+        | "Decide what is held out"
+        >> beam.Map(functools.partial(_hold_out_on_beam, job), beam.pvalue.AsList(summaries))
+    )
     shards = (
         pipeline
         | "List shards" >> beam.Create(range(job.num_shards))
         | "Spread shards" >> beam.Reshuffle()
         | "Write shards"
-        >> beam.Map(functools.partial(_write_shard_on_beam, job), beam.pvalue.AsList(summaries))
+        >> beam.Map(functools.partial(_write_shard_on_beam, job), beam.pvalue.AsList(held_out))
     )
     _ = (
         pipeline
         | "Begin the end" >> beam.Create([0])
         | "Write results"
         >> beam.Map(
-            functools.partial(_write_outcome, job),
+            functools.partial(_write_results, job),
             beam.pvalue.AsList(summaries),
+            beam.pvalue.AsList(held_out),
             beam.pvalue.AsList(shards),
         )
     )
@@ -287,22 +295,30 @@ class _Failure(NamedTuple):
 
 def _spill_on_beam(job: Job, numbered: tuple[int, InputFile]) -> FileSummary | _Failure:
     check_shared(job)
-    try:
-        return spill_file(job, _show_nothing, *numbered)
-    except SpanBertError as error:
-        return _Failure(str(error))
-    except (OSError, tf.errors.OpError) as error:
-        return _Failure(cannot_write(job.output, error))
+    return _result_or_failure(job, spill_file, job, _show_nothing, *numbered)
+
+
+def _hold_out_on_beam(
+    job: Job, element: int, summaries: list[FileSummary | _Failure]
+) -> HeldOut | _Failure | None:
+    if any(isinstance(summary, _Failure) for summary in summaries):
+        return None
+    return _result_or_failure(job, held_out_records, job, summaries)
 
 
 def _write_shard_on_beam(
-    job: Job, shard: int, summaries: list[FileSummary | _Failure]
+    job: Job, shard: int, decisions: list[HeldOut | _Failure | None]
 ) -> ShardResult | _Failure | None:
     check_shared(job)
-    if any(isinstance(summary, _Failure) for summary in summaries):
+    (held_out,) = decisions
+    if not isinstance(held_out, HeldOut):
         return None
+    return _result_or_failure(job, write_shard, job, _show_nothing, held_out, shard)
+
+
+def _result_or_failure(job: Job, step: Callable, *arguments: object) -> Any:
     try:
-        return write_shard(job, _show_nothing, held_out_records(job, summaries), shard)
+        return step(*arguments)
     except SpanBertError as error:
         return _Failure(str(error))
     except (OSError, tf.errors.OpError) as error:
@@ -322,14 +338,14 @@ def check_shared(job: Job) -> None:
         )
 
 
-def _write_outcome(job: Job, element: int, summaries: list, shards: list) -> None:
+def _write_results(job: Job, element: int, summaries: list, decisions: list, shards: list) -> None:
     path = os.path.join(job.directory, SPILL, _RESULTS)
     with job.whole_file(path) as unfinished, open(unfinished, "wb") as file:
-        pickle.dump([*summaries, *shards], file)
+        pickle.dump([*summaries, *decisions, *shards], file)
 
 
 def _read_outcome(job: Job) -> Outcome:
-    """Reads what `_write_outcome` wrote.
+    """Reads what `_write_results` wrote.
 
     Raises:
         BadInputError: a step failed, or was left out: runners skip steps that they do not know.
@@ -346,8 +362,9 @@ def _read_outcome(job: Job) -> Outcome:
     shards = [result for result in found if isinstance(result, ShardResult)]
     _check_number(job, "files", len(summaries), job.num_files)
     _check_number(job, "shards", len(shards), job.num_shards)
+    (held_out,) = [result for result in found if isinstance(result, HeldOut)]
     shards.sort(key=lambda result: result.shard)
-    return Outcome(summaries, held_out_records(job, summaries), shards)
+    return Outcome(summaries, held_out, shards)
 
 
 def _check_number(job: Job, what: str, number: int, expected: int) -> None:

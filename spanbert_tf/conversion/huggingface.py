@@ -163,7 +163,7 @@ def write_huggingface(
     """
     found = [part for part in checkpoint.found_parts() if part in _HEAD_PARTS]
 
-    def write(unfinished: str) -> None:
+    with Output(directory, HUGGINGFACE_KIND, overwrite=overwrite).written() as unfinished:
         _write_weights(checkpoint, found, unfinished)
         _write_json(unfinished, "config.json", _config(checkpoint, found))
         tokenizer = {
@@ -174,9 +174,6 @@ def write_huggingface(
         }
         _write_json(unfinished, "tokenizer_config.json", tokenizer)
         save_vocabulary(unfinished, checkpoint.vocabulary)
-
-    with Output(directory, HUGGINGFACE_KIND, overwrite=overwrite).written() as unfinished:
-        write(unfinished)
     return [part for part in checkpoint.found_parts() if part not in found]
 
 

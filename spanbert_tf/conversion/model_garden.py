@@ -254,7 +254,7 @@ def write_model_garden(
     check_absolute(checkpoint, "the Model Garden's encoder")
     found = [part for part in checkpoint.found_parts() if part in (ENCODER, POOLER)]
 
-    def write(unfinished: str) -> None:
+    with Output(directory, MODEL_GARDEN_KIND, overwrite=overwrite).written() as unfinished:
         encoder = tf.train.Checkpoint()
         for part in found:
             for name in checkpoint.parts()[part]:
@@ -264,9 +264,6 @@ def write_model_garden(
         with os_errors():
             saved.write(os.path.join(unfinished, _PREFIX))
         write_config(unfinished, checkpoint)
-
-    with Output(directory, MODEL_GARDEN_KIND, overwrite=overwrite).written() as unfinished:
-        write(unfinished)
     return [part for part in checkpoint.found_parts() if part not in found]
 
 

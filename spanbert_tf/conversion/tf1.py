@@ -171,7 +171,7 @@ def write_tf1(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
     names = [name for part in found for name in parts[part]]
     values = dict(_from_standard(name, checkpoint.arrays[name]) for name in names)
 
-    def write(unfinished: str) -> None:
+    with Output(directory, TF1_KIND, overwrite=overwrite).written() as unfinished:
         with os_errors():
             tf.raw_ops.SaveV2(
                 prefix=os.path.join(unfinished, _PREFIX),
@@ -180,9 +180,6 @@ def write_tf1(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
                 tensors=list(map(_tensor, values.values())),
             )
         write_config(unfinished, checkpoint)
-
-    with Output(directory, TF1_KIND, overwrite=overwrite).written() as unfinished:
-        write(unfinished)
     return [part for part in checkpoint.found_parts() if part not in found]
 
 

@@ -165,7 +165,13 @@ class Output:
         Raises:
             BadInputError: it cannot be written; what was there before is unchanged.
         """
-        with self.named_errors(), self.unfinished():
+        with self.named_errors(), self.file() as file:
+            yield file
+
+    @contextlib.contextmanager
+    def file(self) -> Iterator[BinaryIO]:
+        """As `opened`, but raises an `OSError` if the file cannot be written."""
+        with self.unfinished():
             with open(self.new, "wb") as file:
                 yield file
             self.publish()
@@ -277,8 +283,7 @@ def _fits(name: str, pattern: str) -> bool:
     return len(parts) == len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))
 
 
-@contextlib.contextmanager
-def whole_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
+def whole_file(path: str | os.PathLike) -> contextlib.AbstractContextManager[BinaryIO]:
     """Yields a new file to write to, a part of a run or of another output.
 
     It gets its name at the end. After an error or a kill, the file at that name is unchanged.
@@ -289,11 +294,7 @@ def whole_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
     Raises:
         OSError: it cannot be written.
     """
-    output = Output(path)
-    with output.unfinished():
-        with open(output.new, "wb") as file:
-            yield file
-        output.publish()
+    return Output(path).file()
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:

@@ -272,8 +272,7 @@ def write_adapter(
     Raises:
         BadInputError: it cannot be written; what was there is as it was.
     """
-
-    def write(unfinished: str) -> None:
+    with Output(directory, PRESET_KIND, overwrite=True).written() as unfinished:
         ignored = shutil.ignore_patterns("model.weights.*", "model_*.weights.h5")
         shutil.copytree(preset, unfinished, ignore=ignored, dirs_exist_ok=True)
         # A reader fetches nothing that an adapter names: of a hub's encoder, the copy that is here.
@@ -294,9 +293,6 @@ def write_adapter(
         for name, content in {**files, GOLDEN_FILE: golden}.items():
             with open(os.path.join(unfinished, name), "w", encoding="utf-8") as file:
                 json.dump(content, file, indent=1)
-
-    with Output(directory, PRESET_KIND, overwrite=True).written() as unfinished:
-        write(unfinished)
 
 
 def _as_peft(model: keras_hub.models.Task) -> tuple[dict, dict[str, np.ndarray]]:

@@ -222,8 +222,8 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
             **kwargs,
         )
         if lora_rank is not None:
-            # Here once more for the transformer layers, since `trainable=True`, as presets have it,
-            # makes Keras' constructor train everything again.
+            # Transformer layers once more: on JAX, with `trainable=True`, as presets have it, Keras'
+            # constructor has just made all variables trainable again.
             for layer in self.layers:
                 if layer in self.transformer_layers:
                     layer.freeze_all_but_adapters()

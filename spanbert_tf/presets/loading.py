@@ -34,8 +34,14 @@ _DAMAGE = (
     *(ArithmeticError, AttributeError),
 )
 # Other options can mean a new head.
-_KEEP_WEIGHTS = {"dtype", "load_weights", "preprocessor"}
-_KEEP_WEIGHTS |= {"lora_rank", "lora_alpha", "lora_targets"}
+_KEEP_WEIGHTS = {
+    "dtype",
+    "load_weights",
+    "lora_alpha",
+    "lora_rank",
+    "lora_targets",
+    "preprocessor",
+}
 
 
 class RecordsInfo(Protocol):

@@ -68,8 +68,7 @@ def write_preset(
     Raises:
         BadInputError: the directory exists or cannot be written; what was there is as it was.
     """
-
-    def write(unfinished: str) -> None:
+    with Output(directory, PRESET_KIND, overwrite=overwrite).written() as unfinished:
         _check_space(unfinished, preset_bytes(model) + more_bytes)
         model.save_to_preset(unfinished)
         if tokenizer is not None:
@@ -79,9 +78,6 @@ def write_preset(
         read_by = tokenizer or model.preprocessor.tokenizer
         write_golden(unfinished, getattr(model, "backbone", model), read_by)
         write_model_card(unfinished, model, read_by, facts or {})
-
-    with Output(directory, PRESET_KIND, overwrite=overwrite).written() as unfinished:
-        write(unfinished)
 
 
 def _check_space(directory: str, num_bytes: int) -> None:

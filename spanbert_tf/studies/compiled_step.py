@@ -4,7 +4,6 @@ The model's variables have shapes and no values, so a model of any size is compi
 megabytes of memory.
 """
 
-import math
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ import keras
 
 from spanbert_tf.errors import TrainingError, reason
 from spanbert_tf.studies.chips import Machine
+from spanbert_tf.training.checkpoints import num_bytes
 
 _FUSED_ATTENTION = "__cudnn$fmha"  # the operation of cuDNN in the compiled code
 # "Used 25.8G of 15.7G hbm", or "… HLO temporaries (74.5G) exceeds available HBM (15.7G)".
@@ -153,15 +153,6 @@ def _described(array: Any, layout: Any, device: jax.Device) -> jax.ShapeDtypeStr
         sharding = layout.backend_layout
     dtype = keras.backend.standardize_dtype(array.dtype)
     return jax.ShapeDtypeStruct(tuple(array.shape), dtype, sharding=sharding)
-
-
-def num_bytes(variables: list[keras.Variable]) -> int:
-    """Bytes of the values of variables."""
-    total = 0
-    for variable in variables:
-        itemsize = jax.numpy.dtype(keras.backend.standardize_dtype(variable.dtype)).itemsize
-        total += math.prod(variable.shape) * itemsize
-    return total
 
 
 def shortage(message: str) -> str:

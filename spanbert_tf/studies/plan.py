@@ -14,7 +14,6 @@ from spanbert_tf.studies.compiled_step import (
     distribute,
     fuses_attention,
     memory_of,
-    num_bytes,
 )
 from spanbert_tf.studies.described_run import (
     AnyConfig,
@@ -23,6 +22,7 @@ from spanbert_tf.studies.described_run import (
     positions_of_row,
 )
 from spanbert_tf.terminal import print_line
+from spanbert_tf.training.checkpoints import num_bytes
 from spanbert_tf.training.precision import choose_precision
 
 # The share of the least time's speed that a plan expects. The runs that were measured (base and
@@ -161,12 +161,15 @@ def _advice(config: AnyConfig) -> str:
 
 def report(plan: Plan, config: AnyConfig, machine: Machine) -> list[str]:
     """The lines that `plan` prints."""
-    training, chip, count = config.training, machine.chip, len(machine.devices)
-    rows, length, parts = training.batch_size, positions_of_row(config), training.accumulation_steps
+    training = config.training
+    chip = machine.chip
+    rows = training.batch_size
+    length = positions_of_row(config)
     attention = "fused" if plan.fuses_attention else "in parts"
-    title = f"{machine.name}: {rows:,} rows of {length:,}, {rows // count:,} a chip"
-    if parts > 1:
-        title += f" in {parts} micro-batches"
+    title = f"{machine.name}: {rows:,} rows of {length:,}"
+    title += f", {rows // len(machine.devices):,} a chip"
+    if training.accumulation_steps > 1:
+        title += f" in {training.accumulation_steps} micro-batches"
     least = least_seconds(plan, machine)
     bound = max(least, key=least.get)
     expected = least[bound] / _SHARE

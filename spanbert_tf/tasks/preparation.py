@@ -147,14 +147,8 @@ def write_task_records(
     pieces, casing = chosen_vocabulary(
         preset=preset, vocabulary=vocabulary, lowercase=lowercase, strip_accents=strip_accents
     )
-    written: list[TaskManifest] = []
-
-    def write(unfinished: str) -> None:
-        written.append(_write_files(unfinished, maker, pieces, casing, sequence_length))
-
     with Output(output, kind, overwrite=overwrite).written() as unfinished:
-        write(unfinished)
-    (info,) = written
+        info = _write_files(unfinished, maker, pieces, casing, sequence_length)
     first, *others = maker.summary(info, time.monotonic() - started)
     for line in (f"{output}: {first}", *others):
         print_line(line)

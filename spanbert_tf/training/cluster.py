@@ -6,9 +6,7 @@ import itertools
 import json
 import os
 import re
-import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spanbert_tf.errors import ConfigurationError
@@ -76,6 +74,9 @@ class Cluster:
             raise ValueError(f"a job {others}, but there can be workers and one chief")
         if len(self.jobs.get(_CHIEF, ())) > 1:
             raise ValueError(f"{len(self.jobs[_CHIEF])} chiefs, but there can be one")
+        for address in self.addresses:
+            if not (isinstance(address, str) and re.fullmatch(r".+:\d+", address)):
+                raise ValueError(f"{address!r} is not HOST:PORT")
         if self.job not in self.jobs:
             raise ValueError(f"no {self.job} among {', '.join(self.jobs)}")
         if not 0 <= self.index < len(self.jobs[self.job]):
@@ -178,33 +179,6 @@ def port_is_taken(port: str) -> ConfigurationError:
         f"training.strategy: port {port} of this machine is taken; end what uses it, or name "
         f"another one in {_CLUSTER_VARIABLE}"
     )
-
-
-@contextlib.contextmanager
-def hidden_lines(descriptor: int, hidden: re.Pattern[bytes]) -> Iterator[None]:
-    """Hides lines that C++ libraries write; all others are shown as soon as the context ends.
-
-    TF_CPP_MIN_LOG_LEVEL does not rule these lines, and they do not go through Python's streams.
-
-    Args:
-        descriptor: 1 for standard output, 2 for standard error.
-        hidden: what these lines begin with.
-    """
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != "3":  # the user wants to see them
-        yield
-        return
-    stream = sys.stdout if descriptor == 1 else sys.stderr
-    stream.flush()
-    shown = os.dup(descriptor)
-    with tempfile.TemporaryFile() as lines:
-        os.dup2(lines.fileno(), descriptor)
-        try:
-            yield
-        finally:
-            os.dup2(shown, descriptor)
-            os.close(shown)
-            lines.seek(0)
-            os.write(descriptor, b"".join(line for line in lines if not hidden.match(line)))
 
 
 def run_lock(output: str, strategy: str, command: str) -> contextlib.AbstractContextManager[None]:

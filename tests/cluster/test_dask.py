@@ -60,8 +60,12 @@ def begin(preparation, output, hosts):
 def assert_written(process, output, preparation):
     [(status, printed, errors)] = outcomes([process])
     assert status == 0, errors
-    own = (f"{output}: ", "Next:", "  spanbert-tf ")  # nothing of Dask or of another host
-    assert [line for line in printed.splitlines() if not line.startswith(own)] == []
+    records, files, then, *commands = printed.splitlines()  # nothing of Dask or of another host
+    assert records.startswith(f"{output}: ")
+    assert files.startswith(f"{output}: ")
+    assert then == "Next:"
+    assert len(commands) == 2
+    assert all(command.startswith("  spanbert-tf ") for command in commands)
     assert all(line.startswith("preparing: ") for line in errors.splitlines()), errors
     assert contents(output) == contents(preparation.expected)
 

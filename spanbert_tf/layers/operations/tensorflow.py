@@ -195,9 +195,9 @@ def project_and_normalize(
     wide = keras.backend.result_type(residual.dtype, "float32")
 
     def drop(values: tf.Tensor) -> tf.Tensor:
-        scaled = values * tf.cast(scale, values.dtype)
         if is_kept is None:
             return values
+        scaled = values * tf.cast(scale, values.dtype)
         return tf.where(is_kept, scaled, tf.zeros([], values.dtype))
 
     @tf.custom_gradient

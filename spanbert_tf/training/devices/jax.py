@@ -19,8 +19,8 @@ from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
 from spanbert_tf.errors import ConfigurationError, reason
 from spanbert_tf.layers.operations.jax import DETERMINISTIC
 from spanbert_tf.process import waiting_for_others
-from spanbert_tf.terminal import print_line
-from spanbert_tf.training.cluster import Cluster, hidden_lines, port_is_taken
+from spanbert_tf.terminal import hidden_lines, print_line
+from spanbert_tf.training.cluster import Cluster, port_is_taken
 
 LIBRARY, GPU_EXTRA = "JAX", "jax_cuda"
 LOST_WORKER_ERRORS = (JaxRuntimeError,)  # beside those of `tf.errors`

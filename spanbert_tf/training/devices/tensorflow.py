@@ -17,8 +17,8 @@ from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.lazy import keep_arithmetic
 from spanbert_tf.process import waiting_for_others
-from spanbert_tf.terminal import print_line
-from spanbert_tf.training.cluster import Cluster, hidden_lines, port_is_taken
+from spanbert_tf.terminal import hidden_lines, print_line
+from spanbert_tf.training.cluster import Cluster, port_is_taken
 from spanbert_tf.training.devices.tpu import join_tpu
 
 LIBRARY, GPU_EXTRA = "TensorFlow", "cuda"

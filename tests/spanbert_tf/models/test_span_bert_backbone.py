@@ -305,10 +305,3 @@ def test_weights_that_are_to_be_loaded_are_zeros_that_can_be_written(dtype):
     assert keras.ops.convert_to_numpy(table).astype("float32").tolist() == [[1] * 6] * 7
     assert not np.any(keras.ops.convert_to_numpy(other).astype("float32"))
     assert keras.backend.standardize_dtype(table.value.dtype) == dtype
-
-
-def test_only_adapters_are_trained_whatever_a_preset_says_of_its_encoder():
-    """`trainable: true` stands in the configuration that JAX reads from a preset."""
-    backbone = SpanBertBackbone(**TINY, lora_rank=2, trainable=True)
-    names = {variable.name for variable in backbone.trainable_variables}
-    assert names == {"lora_kernel_a", "lora_kernel_b"}

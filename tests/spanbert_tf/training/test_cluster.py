@@ -83,6 +83,22 @@ def test_without_a_chief_the_first_worker_writes(monkeypatch):
         assert Cluster.from_environment().is_chief == (index == 0)
 
 
+@pytest.mark.parametrize(
+    "workers, named",
+    [
+        (["a:1", 2], "2"),
+        (["a:1", "b"], "'b'"),
+        (["a:port", "b:2"], "'a:port'"),
+        ({"0": "a:1"}, "'0'"),
+    ],
+)
+def test_addresses_that_cannot_be_are_refused_by_name(workers, named, monkeypatch):
+    described = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(described))
+    with pytest.raises(ConfigurationError, match=f"TF_CONFIG: .*{named} is not HOST:PORT"):
+        Cluster.from_environment()
+
+
 def test_a_cluster_is_found_without_tensorflow():
     program = "import spanbert_tf.training.cluster, sys; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
