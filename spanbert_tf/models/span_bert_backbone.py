@@ -222,7 +222,7 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
             **kwargs,
         )
         if lora_rank is not None:
-            # Transformer layers once more: on JAX, with `trainable=True`, as presets have it, Keras'
+            # Transformer layers once more: on JAX, with the `trainable=True` of presets, Keras' own
             # constructor has just made all variables trainable again.
             for layer in self.layers:
                 if layer in self.transformer_layers:
