@@ -261,7 +261,10 @@ class Workshop:
         for name in ("--input", "--training-input"):
             if name in words:
                 words[words.index(name) + 1] = self.file(words, option(words, name))
-        words[words.index("--vocabulary") + 1] = self.vocabularies[casing]
+        if "--preset" in words:
+            words[words.index("--preset") + 1] = self.preset(casing, "absolute")
+        else:
+            words[words.index("--vocabulary") + 1] = self.vocabularies[casing]
         if "--labels-of" in words:
             words[words.index("--labels-of") + 1] = self.prepared_as[option(words, "--labels-of")]
         if "--sequence-length" in words:
