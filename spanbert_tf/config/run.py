@@ -106,8 +106,12 @@ class RunConfig(Section):
         keep_checkpoints: whether a finished run keeps them; without, its preset is what is left.
         max_skipped_steps: the run stops after so many updates in a row whose gradients were not
             finite.
-        keep_best: whether to keep the best checkpoint beside them: by the held-out loss in
-            pre-training; by the task's main metric in fine-tuning, whose preset it then is.
+        keep_best: whether to keep the checkpoint of the best evaluation beside them. The preset of
+            the run then has its weights.
+        best_metric: the metric that decides which evaluation is the best one, for `keep_best`,
+            `early_stopping_patience` and `--grid`: `loss`, or any other metric that the evaluation
+            prints. Lower is better for names that end in `loss`, higher for all others. null: the
+            held-out loss in pre-training, the task's main metric in fine-tuning.
     """
 
     seed: NotNegativeInt = 0
@@ -128,6 +132,7 @@ class RunConfig(Section):
     keep_checkpoints: bool = True
     max_skipped_steps: PositiveInt = 10
     keep_best: bool = False
+    best_metric: str | None = None
 
     # Executions end where one of these periods does.
     periods: ClassVar[tuple[str, ...]] = ("log_every", "checkpoint_every_steps")

@@ -34,7 +34,7 @@ from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.cluster import locks_run
 from spanbert_tf.training.configured_optimizer import encoder_variables
 from spanbert_tf.training.devices import Devices
-from spanbert_tf.training.job import CheckStop, Evaluated, Job, Phase
+from spanbert_tf.training.job import CheckStop, Evaluated, Job, Phase, check_best
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 from spanbert_tf.training.optimizer import WarmupLinearDecay
 from spanbert_tf.training.run import run
@@ -84,8 +84,6 @@ def run_pretraining(
 class PretrainingJob(Job):
     """Pre-trains on records; arguments as those of `run_pretraining`."""
 
-    best = Best("loss", "min")
-
     def __init__(
         self,
         config: PretrainingConfig,
@@ -97,6 +95,7 @@ class PretrainingJob(Job):
         self._info = PretrainingManifest.load(data)
         check_records(config, self._info, data)
         self.config, self._data, self._preset = config, data, initial_preset
+        self.best = Best("loss", "min").or_by(config.training.best_metric)
         self._show_next_steps = show_next_steps
         self.inputs = {"--data": self._info.digest}
         self.num_steps = config.training.steps
@@ -117,7 +116,9 @@ class PretrainingJob(Job):
         self._datasets = RunDatasets(self.config, self._data, self._info, devices)
         # First: it refuses records that lack what the masking needs.
         self._held_out = self._datasets.held_out()
-        return compiled_pretrainer(self.config, self._info.vocabulary_size)
+        model = compiled_pretrainer(self.config, self._info.vocabulary_size)
+        check_best(self.best, [metric.name for metric in model.metrics], self._data)
+        return model
 
     def begin(self, model: SpanBertPretrainer, output: str, *, is_new: bool) -> None:
         """New weights, those of the preset where there is one, and the tokens' frequencies."""
@@ -185,20 +186,24 @@ class PretrainingJob(Job):
     def finish(
         self, model: SpanBertPretrainer, checkpoints: Checkpoints, output: str, *, is_chief: bool
     ) -> SpanBertPretrainer:
-        """The encoder's mean with the one before and its evaluation, preset and summary."""
+        """The best weights, the encoder's mean with the one before, preset and summary."""
+        devices = self._datasets.devices
+        devices.wait_for_all()  # The chief has written the best checkpoint before others read it.
+        step = self.restore_best(checkpoints, devices) or self.num_steps
         share, mixed = self.config.training.initial_encoder_share, None
         if share:
             mix_with_initial(self._model.backbone, output, share)
             # By all workers; before, it was what was trained.
             mixed = self.evaluate(model, lambda: None).metrics
-        self._datasets.devices.leave(model)
+        devices.leave(model)
         if not is_chief:
             return model
         if share:
             print_line(f"encoder: {share:g} x first weights + {1 - share:g} x trained weights")
-        measured = mixed or last_evaluation(output)
-        save_run_preset(self._model, self.config, self._data, output, self._info, measured)
-        print_summary(output, self.num_steps, measured, show_next_steps=self._show_next_steps)
+        measured = mixed or evaluation_after(output, step)
+        facts = _card_facts(self.config, self._info, measured, step)
+        save_run_preset(self._model, self._data, output, self._info, facts)
+        print_summary(output, step, measured, show_next_steps=self._show_next_steps)
         return model
 
     def read_result(self, model: SpanBertPretrainer, output: str) -> SpanBertPretrainer:
@@ -211,9 +216,12 @@ class PretrainingJob(Job):
                 f"from; begin another --output with {_PRESET} {preset}"
             )
         load_preset_into(model, preset)
-        measured = last_evaluation(output)
-        if self.config.training.initial_encoder_share:  # the log has those of what was trained
+        # Neither mixed nor best weights are those of the last line of the log.
+        training = self.config.training
+        if training.initial_encoder_share or training.keep_best:
             measured = self.evaluate(model, lambda: None).metrics
+        else:
+            measured = evaluation_after(output, steps)
         print_summary(output, steps, measured, show_next_steps=self._show_next_steps)
         return model
 
@@ -228,11 +236,10 @@ class PretrainingJob(Job):
 
 def save_run_preset(
     model: SpanBertPretrainer,
-    config: PretrainingConfig,
     data: str,
     output: str,
     info: PretrainingManifest,
-    measured: Mapping[str, float],
+    facts: Mapping[str, str],
 ) -> None:
     """Writes the preset of a finished run into its directory."""
     vocabulary = load_vocabulary(os.path.join(data, VOCABULARY_FILE))
@@ -241,15 +248,18 @@ def save_run_preset(
         SpanBertTokenizer(vocabulary, **info.casing._asdict()),
         os.path.join(output, PRESET),
         sequence_length=info.sequence_length,
-        facts=_card_facts(config, info, measured),
+        facts=facts,
         overwrite=True,
     )
 
 
 def _card_facts(
-    config: PretrainingConfig, info: PretrainingManifest, measured: Mapping[str, float]
+    config: PretrainingConfig,
+    info: PretrainingManifest,
+    measured: Mapping[str, float],
+    step: int,
 ) -> dict[str, str]:
-    """What the model card says of the run."""
+    """What the model card says of the run, whose preset has the weights after `step` steps."""
     training, objectives = config.training, config.objectives
     names = ["masked LM"]
     names += ["span boundary"] * objectives.span_boundary
@@ -266,6 +276,8 @@ def _card_facts(
         "Data": f"{info.num_records('train'):,} records, {info.num_tokens('train'):,} tokens",
         "Held-out losses in nats": ", ".join(losses),
     }
+    if step != training.steps:
+        facts["Weights"] = f"those of step {step:,}, the best evaluation"
     share = training.initial_encoder_share
     if share:
         facts["Weights of the encoder"] = f"{share:g} x before + {1 - share:g} x trained"
@@ -296,8 +308,8 @@ def _metrics_of(output: str) -> str:
     return os.path.join(output, METRICS_FILE)
 
 
-def last_evaluation(output: str) -> dict[str, float]:
-    """The metrics of a run's last evaluation, by their names in the model."""
+def evaluation_after(output: str, step: int) -> dict[str, float]:
+    """The metrics of a run's evaluation after a step, by their names in the model."""
     lines = read_metrics(_metrics_of(output))
-    last = [line for line in lines if "validation_loss" in line][-1]
-    return {name.removeprefix("validation_"): v for name, v in last.items() if name != "step"}
+    found = [line for line in lines if "validation_loss" in line and line["step"] == step][-1]
+    return {name.removeprefix("validation_"): v for name, v in found.items() if name != "step"}

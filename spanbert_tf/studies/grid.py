@@ -10,7 +10,7 @@ from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.console import DataConsole
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.files.paths import check_resumable
-from spanbert_tf.tasks.finetuning import run_finetuning
+from spanbert_tf.tasks.finetuning import best_evaluation, run_finetuning
 from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.table import load_task
 from spanbert_tf.terminal import print_line
@@ -66,7 +66,7 @@ def run_grid(
             f"grid.batch_sizes: {odd[0]} rows cannot be cut into training.accumulation_steps "
             f"({parts}) equal parts; change one of them"
         )
-    chosen_by = task.best_of(validation_data.info)
+    chosen_by = best_evaluation(task, config, validation_data)
     results: dict[str, dict[str, float]] = {}
     points: dict[str, dict[str, str]] = {}
     grid = config.grid

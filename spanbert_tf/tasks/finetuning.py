@@ -36,7 +36,7 @@ from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.table import TASKS, load_task, load_task_config
 from spanbert_tf.tasks.task import Task
 from spanbert_tf.terminal import print_line
-from spanbert_tf.training.checkpoints import Checkpoints
+from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.cluster import locks_run
 from spanbert_tf.training.configured_optimizer import compile_task, train_new_pooler
 from spanbert_tf.training.devices import Devices
@@ -119,10 +119,10 @@ class FinetuningJob(Job):
             check_records(config, records.info, records)
         if validation_data:
             check_labelled(self._validation_data.info, self._validation_data)
-        self.best = self._task.best_of((self._validation_data or self._data).info)
+        self.config, self._preset = config, preset
+        self.best = best_evaluation(self._task, config, self._validation_data or self._data)
         if validation_data:
             self._check_best()
-        self.config, self._preset = config, preset
         self._adapter = self._adapter_to_go_on_from()
         self._encoder = self._adapter.encoder if self._adapter else preset
         self.patience = config.training.early_stopping_patience
@@ -138,9 +138,11 @@ class FinetuningJob(Job):
     def _check_best(self) -> None:
         """Checks the name of the best metric before the first step, by the scores of a baseline."""
         task, records = self._task, self._validation_data
-        if task.name not in TASKS and task.baseline is not None and self.best.metric != LOSS:
-            scores = task.score(task.outcome(None, records, task.baseline(records)))
-            check_best(self.best, [*scores, LOSS], f"task {task.name}")
+        is_known = task.name in TASKS and self.config.training.best_metric is None
+        if is_known or task.baseline is None or self.best.metric == LOSS:
+            return
+        scores = task.score(task.outcome(None, records, task.baseline(records)))
+        check_best(self.best, [*scores, LOSS], f"task {task.name}")
 
     def load_config(self, path: str) -> FinetuningConfig:
         """Reads the `config.yaml` of a run of any task."""
@@ -246,15 +248,7 @@ class FinetuningJob(Job):
         self._devices.leave(model)
         if not is_chief:
             return {}
-        if self.config.training.keep_best:
-            best = checkpoints.restore_best()
-            if best is None:
-                self._devices.say(
-                    "training.keep_best: no evaluation of this run chose a checkpoint ("
-                    f"{self._why_none_is_best()}); the weights of the last step are kept"
-                )
-            else:
-                self._devices.say(f"the best checkpoint is that of step {best}")
+        self.restore_best(checkpoints, self._devices)
         return self._write_scored_preset(model, output)
 
     def read_result(self, model: SpanBertTask, output: str) -> dict[str, float]:
@@ -280,13 +274,13 @@ class FinetuningJob(Job):
                 return found
         return None
 
-    def _why_none_is_best(self) -> str:
+    def why_none_is_best(self) -> str:
         """The reason why a finished run has no best checkpoint."""
         if not self._validation_data:
             return "it has no --validation-data"
         if not self.num_steps:
             return "it has no steps"
-        return "all were before training.keep_best was set"
+        return super().why_none_is_best()
 
     def _write_scored_preset(self, model: keras_hub.models.Task, output: str) -> dict[str, float]:
         """Scores the model in float32, as `evaluate` does, and writes the preset."""
@@ -344,6 +338,11 @@ class FinetuningJob(Job):
         scores = task.score(outcome)
         remark = _remark(scores.get(self.best.metric), outcome.texts)
         return Evaluated({**scores, LOSS: loss}, remark)
+
+
+def best_evaluation(task: Task, config: FinetuningConfig, records: Records) -> Best:
+    """The evaluation that counts as the best one: that of the configuration, or of the task."""
+    return task.best_of(records.info).or_by(config.training.best_metric)
 
 
 def check_records(config: FinetuningConfig, info: TaskManifest, directory: str) -> None:

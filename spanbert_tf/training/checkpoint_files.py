@@ -29,7 +29,8 @@ class Description(TypedDict):
 
     step: int
     sha256: str
-    value: NotRequired[float]  # of the metric, in one of the best
+    value: NotRequired[float]  # of `metric`, in one of the best
+    metric: NotRequired[str]  # that chose it
     base: NotRequired[str]  # of what the weights that are left out come from
 
 

@@ -50,6 +50,12 @@ class Best(NamedTuple):
     metric: str
     mode: Literal["min", "max"]
 
+    def or_by(self, metric: str | None) -> "Best":
+        """The best one by another metric, `training.best_metric`; this one where it is `None`."""
+        if metric is None or metric == self.metric:
+            return self
+        return Best(metric, "min" if metric.endswith("loss") else "max")
+
     def is_better(self, value: float, than: float) -> bool:
         """Whether a value is better than another one; as good is not better."""
         return value < than if self.mode == "min" else value > than
@@ -197,7 +203,7 @@ class Checkpoints:
         if self._writes and is_better and math.isfinite(value):
             self._held = step
             self.wait()
-            self._begin_writing(BEST, step, self._weights, 1, value=value)
+            self._begin_writing(BEST, step, self._weights, 1, value=value, metric=self._by.metric)
             self.wait()
 
     def restore_best(self) -> int | None:
@@ -263,7 +269,7 @@ class Checkpoints:
         step: int,
         variables: Mapping[str, keras.Variable],
         num_kept: int,
-        **facts: float,
+        **facts: float | str,
     ) -> None:
         if self._base is not None:
             facts["base"] = self._base
@@ -326,13 +332,14 @@ class Checkpoints:
         return next(path for path in paths if not os.path.exists(path))
 
     def _best(self) -> Description | None:
-        """Step and value of the best weights; `None` without any."""
+        """Step and value of the best weights; `None` without any that the same metric chose."""
         try:
             step = max(saved_steps(self._directory, BEST))
             description = read_description(self._path(BEST, step))
-            return description if "value" in description else None
         except (OSError, ValueError):
             return None
+        is_by_metric = description.get("metric") == self._by.metric
+        return description if is_by_metric and "value" in description else None
 
     def _remove_old(self, prefix: str, num_kept: int) -> None:
         steps = saved_steps(self._directory, prefix)

@@ -47,7 +47,7 @@ def check_best(best: Best, metrics: Iterable[str], place: str) -> None:
     if best.metric not in metrics:
         raise ConfigurationError(
             f"{place}: its best evaluation is to be chosen by {best.metric!r}, and they have "
-            f"{', '.join(metrics)}; name one of these as the task's `best`, and give the same "
+            f"{', '.join(metrics)}; --set training.best_metric to one of these, and give the same "
             "command again"
         )
 
@@ -177,6 +177,29 @@ class Job(abc.ABC):
         Returns:
             What the run returns.
         """
+
+    def restore_best(self, checkpoints: Checkpoints, devices: Devices) -> int | None:
+        """Gives the model the weights of the best evaluation, and says of which step they are.
+
+        Returns:
+            The step; `None` if the weights of the last step stay, since `training.keep_best` is not
+            set or no evaluation chose a checkpoint.
+        """
+        if not self.config.training.keep_best:
+            return None
+        step = checkpoints.restore_best()
+        if step is None:
+            devices.say(
+                "training.keep_best: no evaluation of this run chose a checkpoint ("
+                f"{self.why_none_is_best()}); the weights of the last step are kept"
+            )
+        else:
+            devices.say(f"the best checkpoint by {self.best.metric} is that of step {step:,}")
+        return step
+
+    def why_none_is_best(self) -> str:
+        """The reason why a finished run with `training.keep_best` has no best checkpoint."""
+        return "all were before training.keep_best was set"
 
     @abc.abstractmethod
     def read_result(self, model: keras.Model, output: str) -> Any:

@@ -37,6 +37,7 @@ _CHANGEABLE = frozenset(
         "training.keep_checkpoints",
         "training.max_checkpoints",
         "training.keep_best",
+        "training.best_metric",
         "training.max_skipped_steps",
         "training.strategy",
         "training.tpu",
@@ -49,7 +50,7 @@ _CHANGEABLE = frozenset(
     }
 )
 # Of these, what decides which weights are kept: of a finished run without checkpoints it is done.
-_OF_RESULT = ("training.keep_best", "training.initial_encoder_share")
+_OF_RESULT = ("training.keep_best", "training.best_metric", "training.initial_encoder_share")
 _FORMAT = 3
 _GRID = "grid."  # section of what other runs try: a grid may get further values later
 # The learning rate has followed them already; a longer run is another one that begins with its

@@ -101,6 +101,10 @@ class Devices:
         """Whether `flag` is true in any of the processes; all of them must ask."""
         return self._sum(int(flag)) > 0 if self.are_several else flag
 
+    def wait_for_all(self) -> None:
+        """Returns when all processes have called it."""
+        self.any(False)
+
     def agreed(self, value: int) -> int:
         """The mean of a number over all processes, which is the same in each; all must ask."""
         return self._sum(value) // self.num_replicas if self.are_several else value

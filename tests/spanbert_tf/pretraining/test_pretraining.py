@@ -16,7 +16,8 @@ from keras.src.backend import random
 from record_files import random_records, write_records
 
 from spanbert_tf.config import load_config
-from spanbert_tf.errors import BadInputError, MismatchError, TrainingError
+from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError, TrainingError
+from spanbert_tf.models import SpanBertMaskedLM
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.training import run as training_run
 from spanbert_tf.training.devices import NVIDIA_CARD, unused_card
@@ -405,6 +406,40 @@ def test_run_that_kept_no_checkpoints_is_finished(config, tiny_records, tmp_path
     best = config.replace(training=config.training.replace(keep_best=True))
     with pytest.raises(MismatchError, match="keep_best False and kept no checkpoints to make it"):
         run_pretraining(best, tiny_records, str(run))
+
+
+@pytest.mark.slow
+def test_the_preset_has_the_weights_of_the_best_evaluation(config, tiny_records, tmp_path, capfd):
+    """The rate is too high, so that the last evaluation is not the best one."""
+    run = tmp_path / "run"
+    changed = {"keep_best": True, "best_metric": "span_boundary_loss", "evaluate_every": 4}
+    config = config.replace(training=config.training.replace(**changed, keep_checkpoints=False))
+    config = config.replace(optimizer=config.optimizer.replace(learning_rate=1.0))
+    model = run_pretraining(config, tiny_records, str(run))
+    printed = capfd.readouterr().out
+    lines = [line for line in read_metrics(str(run / "metrics.jsonl")) if "validation_loss" in line]
+    best = min(lines, key=lambda line: line["validation_span_boundary_loss"])
+    assert [line["step"] for line in lines] == [4, 8, 12] and best["step"] < 12
+    assert f"the best checkpoint by span_boundary_loss is that of step {best['step']}" in printed
+    said = f"Held-out records after step {best['step']}: loss {best['validation_loss']:.4f}"
+    assert said in printed
+    pretrainer = SpanBertMaskedLM.from_preset(str(run / "preset"))
+    for ours, written in zip(
+        model.backbone.get_weights(), pretrainer.backbone.get_weights(), strict=True
+    ):
+        np.testing.assert_array_equal(written, ours)
+    # Again: the same model, evaluated once more, since the last line of the log is of others.
+    run_pretraining(config, tiny_records, str(run))
+    assert f"loss {best['validation_loss']:.4f}" in capfd.readouterr().out
+
+
+def test_a_best_metric_that_pretraining_has_not_is_refused_before_a_step(
+    config, tiny_records, tmp_path
+):
+    config = config.replace(training=config.training.replace(best_metric="f1"))
+    with pytest.raises(ConfigurationError, match="chosen by 'f1', and they have loss, masked_lm_"):
+        run_pretraining(config, tiny_records, str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

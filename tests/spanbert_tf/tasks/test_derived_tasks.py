@@ -147,7 +147,7 @@ def test_the_best_checkpoint_by_the_loss_after_a_wrong_name(material, tmp_path, 
 
     monkeypatch.setattr(by_loss.ByLoss, "best", Best("los", "min"))
     expected = r": its best evaluation is to be chosen by 'los', and they have accuracy, macro_f1, "
-    expected += r"loss; name one of these as the task's `best`, and give the same command again"
+    expected += r"loss; --set training.best_metric to one of these, and give the same command again"
     with pytest.raises(ConfigurationError, match="^task by_loss" + expected):
         run_finetuning(config, *map(str, data))
     assert not output.exists()  # the baseline's scores have told the names

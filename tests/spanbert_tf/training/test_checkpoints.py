@@ -247,6 +247,27 @@ def test_best_weights_outlive_the_newest_checkpoints(tmp_path):
     assert again.steps() == [5, 6]
 
 
+@pytest.mark.parametrize(
+    "metric, mode",
+    [("f1", "max"), ("macro_f1", "max"), ("loss", "min"), ("span_boundary_loss", "min")],
+)
+def test_direction_of_a_metric_that_a_configuration_names(metric, mode):
+    assert Best("average_f1", "max").or_by(metric) == (metric, mode)
+    assert Best(metric, mode).or_by(None) == (metric, mode)
+
+
+def test_the_best_by_another_metric_is_not_compared(tmp_path):
+    """A run whose `training.best_metric` is changed has no best weights until it evaluates."""
+    model = _make_model()
+    by_loss = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=1)
+    by_loss.keep_if_best(1, {"loss": 0.5, "accuracy": 80.0})
+    by_accuracy = Checkpoints(str(tmp_path), model, best=Best("accuracy", "max"), max_to_keep=1)
+    assert by_accuracy.restore_best() is None
+    by_accuracy.keep_if_best(2, {"loss": 0.7, "accuracy": 70.0})
+    assert by_accuracy.restore_best() == 2
+    assert os.listdir(tmp_path) == ["best-00000002"]
+
+
 def test_best_weights_of_a_score_are_restored(tmp_path):
     model = _make_model()
     checkpoints = Checkpoints(str(tmp_path), model, best=Best("f1", "max"), max_to_keep=1)

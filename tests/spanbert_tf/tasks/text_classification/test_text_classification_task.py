@@ -27,8 +27,6 @@ from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.lookup import open_records, task_dataset
 from spanbert_tf.tasks.prediction import Predictor, run_prediction
 from spanbert_tf.tasks.text_classification.records import EXAMPLES_FILE
-from spanbert_tf.tasks.text_classification.task import TextClassification
-from spanbert_tf.training.checkpoints import Best
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 
 
@@ -257,11 +255,10 @@ class TestTextClassification(TaskTests):
         assert max(line["step"] for line in lines) == 3
 
     @pytest.mark.slow
-    def test_the_best_one_can_be_chosen_by_the_loss(self, material, tmp_path, monkeypatch):
-        """One attribute says so, of checkpoints and of a grid; Keras computes the same loss."""
-        monkeypatch.setattr(TextClassification, "best", Best("loss", "min"))
+    def test_the_best_one_can_be_chosen_by_the_loss(self, material, tmp_path):
+        """One key says so, of checkpoints and of a grid; Keras computes the same loss."""
         options = {"training.epochs": 2, "training.batch_size": 16, "training.keep_best": "true"}
-        options |= {"training.evaluations_per_epoch": 2}
+        options |= {"training.evaluations_per_epoch": 2, "training.best_metric": "loss"}
         options |= {"training.min_steps_between_evaluations": 1}
         rates = {"grid.learning_rates": "[0.5]", "grid.batch_sizes": "[16]"}  # too fast
         paths = material["preset"], material["train"], str(tmp_path), material["dev"]
@@ -275,7 +272,8 @@ class TestTextClassification(TaskTests):
         (place,) = (run / "checkpoints").glob("best-*/checkpoint.json")
         best = json.loads(place.read_text())
         assert best.pop("sha256")
-        assert best == {"step": min(losses, key=losses.get), "value": min(losses.values())}
+        step = min(losses, key=losses.get)
+        assert best == {"step": step, "value": losses[step], "metric": "loss"}
         assert len(set(losses.values())) == 4
         scores = json.loads((run / "scores.json").read_text())
         assert scores["loss"] == pytest.approx(best["value"], abs=1e-6)
@@ -284,6 +282,16 @@ class TestTextClassification(TaskTests):
         batches = task_dataset(material["dev"], batch_size=7, training=False)
         found = keras.Model.evaluate(model, batches, return_dict=True, verbose=0)
         assert found["loss"] == pytest.approx(best["value"], abs=1e-5)
+
+    def test_a_best_metric_that_no_evaluation_has_is_refused_before_a_step(
+        self, material, tmp_path
+    ):
+        options = {"training.best_metric": "f2", "training.keep_best": "true"}
+        options |= {"training.evaluations_per_epoch": 1}
+        expected = "by 'f2', and they have accuracy, macro_f1, loss; --set training.best_metric"
+        with pytest.raises(ConfigurationError, match=expected):
+            self.finetune(material, tmp_path / "run", **options)
+        assert not (tmp_path / "run").exists()
 
     @pytest.mark.slow
     def test_a_grid_that_gets_further_values_trains_those_alone(self, material, tmp_path):
