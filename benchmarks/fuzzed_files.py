@@ -145,7 +145,7 @@ def _preset_files(
     directory: pathlib.Path, vocabulary: pathlib.Path
 ) -> Iterator[tuple[str, pathlib.Path, Reader]]:
     from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-    from spanbert_tf.presets.loading import load_checked
+    from spanbert_tf.presets.preset import Preset
     from spanbert_tf.presets.writing import write_preset
 
     backbone = SpanBertBackbone(len(_WORDS), 1, 2, 8, 8, max_sequence_length=64)
@@ -153,7 +153,7 @@ def _preset_files(
     write_preset(backbone, preset, tokenizer=tokenizer)
 
     def load() -> object:
-        return load_checked(SpanBertBackbone, preset)
+        return Preset(preset).encoder()
 
     yield "golden.json", directory / "preset" / "golden.json", load
 
@@ -189,9 +189,9 @@ def _containers(directory: pathlib.Path) -> Iterator[Kind]:
     from spanbert_tf.config.settings import read_settings
     from spanbert_tf.data.tfrecords import RecordFile, check_frames
     from spanbert_tf.files.contents import check_files
-    from spanbert_tf.files.preset_files import HEADS_FILE
-    from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
-    from spanbert_tf.presets.loading import load_preset
+    from spanbert_tf.files.preset import HEADS_FILE
+    from spanbert_tf.models import SpanBertPretrainer
+    from spanbert_tf.presets.preset import Preset
     from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo
 
     settings = directory / "settings.yaml"
@@ -215,7 +215,7 @@ def _containers(directory: pathlib.Path) -> Iterator[Kind]:
         *_archives(directory),
         Kind("YAML", settings, lambda: read_settings(str(settings), 0)),
         Kind(HEADS_FILE, heads, lambda: SpanBertPretrainer.from_preset(str(preset))),
-        Kind(weights.name, weights, lambda: load_preset(SpanBertBackbone, str(preset))),
+        Kind(weights.name, weights, lambda: Preset(str(preset)).encoder()),
         _classifier(directory),
         Kind("frames of a TFRecord file", rows, read_rows),
     ):
@@ -264,7 +264,7 @@ def _classifier(directory: pathlib.Path) -> Kind:
     """The head of a task, in whose file it says whether it is trained."""
     from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier, SpanBertTokenizer
     from spanbert_tf.models import SpanBertTextClassifierPreprocessor as Preprocessor
-    from spanbert_tf.presets.loading import load_trained
+    from spanbert_tf.presets.preset import Preset
     from spanbert_tf.presets.writing import write_preset
 
     backbone = SpanBertBackbone(len(_WORDS), 1, 2, 8, 8, max_sequence_length=64)
@@ -275,7 +275,7 @@ def _classifier(directory: pathlib.Path) -> Kind:
     write_preset(classifier, str(preset))
     (preset / "golden.json").unlink()
     path = preset / "task.weights.h5"
-    return Kind(path.name, path, lambda: load_trained(SpanBertTextClassifier, str(preset)))
+    return Kind(path.name, path, lambda: Preset(str(preset)).trained_task(SpanBertTextClassifier))
 
 
 _OWN_FORMS: dict[str, Mutator] = {

@@ -211,10 +211,10 @@ def load(preset: str) -> None:
     import_keras()
     start = time.monotonic()
     from spanbert_tf.models import SpanBertMaskedLM
-    from spanbert_tf.presets.loading import load_checked
+    from spanbert_tf.presets.preset import Preset
 
     imported = time.monotonic()
-    load_checked(SpanBertMaskedLM, preset)
+    Preset(preset).task(SpanBertMaskedLM)
     _tell({"imports": imported - start, "load": time.monotonic() - imported})
 
 

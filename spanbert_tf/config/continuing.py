@@ -1,6 +1,5 @@
 """The configuration of a run whose model has the shape of the preset that it continues."""
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -9,18 +8,13 @@ from spanbert_tf.config.pretraining import ModelConfig, PretrainingConfig
 from spanbert_tf.config.run import CONFIG_FILE
 from spanbert_tf.config.settings import Setting, build_config, load_settings, read_settings
 from spanbert_tf.errors import BadInputError, ConfigurationError
-from spanbert_tf.files.kinds import hugging_face_model, refuse_no_preset
-from spanbert_tf.files.preset_files import (
-    head_options,
-    locate_preset_file,
-    read_heads,
-)
-from spanbert_tf.files.text_files import parse_json
+from spanbert_tf.files.kinds import PRESET_CONFIG, hugging_face_model
+from spanbert_tf.files.preset import PresetFiles
 
 _SWITCH = "model.from_preset"
 _ENCODER_KEYS = [f"model.{name}" for name in ModelConfig().encoder_options()]
 _HEAD_KEYS = ["objectives.span_position_dim", "masking.max_span_targets"]
-_ENCODER, _CONFIG_FILE = "SpanBertBackbone", "config.json"
+_ENCODER = "SpanBertBackbone"
 _LAYER = -1_000  # below every file: what a file or `--set` says lies over it
 
 
@@ -62,50 +56,33 @@ def _shape(preset: str | None, run: str, place: str) -> dict[str, Setting]:
     return {key: Setting(value, preset, _LAYER) for key, value in shape_values(preset).items()}
 
 
-def shape_values(preset: str) -> dict[str, Any]:
+def shape_values(preset: str | os.PathLike | PresetFiles) -> dict[str, Any]:
     """The values of the keys that describe a preset's model: its encoder and its heads.
 
     Raises:
         BadInputError: the preset cannot be read, or is of another class.
     """
+    preset = PresetFiles.of(preset)
     return _encoder_values(preset) | _head_values(preset)
 
 
-def _encoder_values(preset: str) -> dict[str, Any]:
-    saved = _read_config(preset)
-    if saved.class_name != _ENCODER:
+def _encoder_values(preset: PresetFiles) -> dict[str, Any]:
+    description = preset.description(PRESET_CONFIG)
+    if found := hugging_face_model(description, "DIR"):  # not on this machine, such as hf://
+        raise BadInputError(f"{preset}: is {found.what}; download it to DIR: {found.advice}")
+    class_name, arguments = preset.class_name(PRESET_CONFIG), preset.arguments(PRESET_CONFIG)
+    if class_name != _ENCODER:
         raise BadInputError(
-            f"{preset}: no preset of a {_ENCODER} but of a {saved.class_name}; "
+            f"{preset}: no preset of a {_ENCODER} but of a {class_name}; "
             "`spanbert-tf convert --from keras` makes one of it"
         )
     names = {key: key.removeprefix("model.") for key in _ENCODER_KEYS}
-    return {key: saved.config[name] for key, name in names.items() if name in saved.config}
+    return {key: arguments[name] for key, name in names.items() if name in arguments}
 
 
-def _head_values(preset: str) -> dict[str, int]:
+def _head_values(preset: PresetFiles) -> dict[str, int]:
     """The sizes of the preset's span boundary head; empty if it has none."""
-    options = head_options(read_heads(preset))
+    options = preset.head_options
     if not options["span_boundary"]:
         return {}
     return {key: options[key.split(".")[1]] for key in _HEAD_KEYS}
-
-
-@dataclasses.dataclass(frozen=True)
-class _SavedEncoder:
-    """What `config.json` of a preset holds."""
-
-    class_name: str
-    config: dict[str, Any]
-
-
-def _read_config(preset: str) -> _SavedEncoder:
-    refuse_no_preset(preset)
-    path = locate_preset_file(preset, _CONFIG_FILE)
-    if path is None:
-        raise BadInputError(f"{preset}: no preset of a {_ENCODER} ({_CONFIG_FILE} is missing)")
-    with open(path, "rb") as file:
-        text = file.read()
-    config = parse_json(text, dict[str, Any], path, "copy the preset again")
-    if found := hugging_face_model(config, "DIR"):  # of another place, such as hf://
-        raise BadInputError(f"{preset}: is {found.what}; download it to DIR: {found.advice}")
-    return parse_json(text, _SavedEncoder, path, "copy the preset again")

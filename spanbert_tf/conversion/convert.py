@@ -44,7 +44,7 @@ from spanbert_tf.conversion.torch_files import read_fairseq
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.files.contents import check_own_files
 from spanbert_tf.files.output import Output
-from spanbert_tf.files.preset_files import PRESET_KIND
+from spanbert_tf.files.preset import PRESET_KIND
 from spanbert_tf.files.written import print_written
 from spanbert_tf.lazy import load
 from spanbert_tf.models.span_bert_backbone import was_trained

@@ -54,25 +54,11 @@ from spanbert_tf.models import (
     SpanBertTokenClassifierPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.models.keras_hub_presets import is_task_preset, task_class
 from spanbert_tf.models.span_bert_task import SpanBertTask
-from spanbert_tf.presets.loading import (
-    load_checked,
-    load_preset,
-    without_warning_of_new_heads,
-)
-from spanbert_tf.presets.pretraining import (
-    add_heads,
-    load_encoder_and_head,
-    save_pretraining_preset,
-)
-from spanbert_tf.presets.writing import (
-    check_outputs,
-    encode_rows,
-    golden_rows,
-    published_name,
-    write_preset,
-)
+from spanbert_tf.presets.golden import check_outputs, encode_rows, golden_rows
+from spanbert_tf.presets.preset import Preset
+from spanbert_tf.presets.pretraining import add_heads, save_pretraining_preset
+from spanbert_tf.presets.writing import published_name, write_preset
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import Casing, has_accents
 
@@ -110,14 +96,15 @@ def read_keras(
     """Reads a preset of a `SpanBertBackbone` or of KerasHub's `BertBackbone`, heads included."""
     if vocabulary:
         raise MismatchError(f"{path}: has a vocabulary of its own; leave out --vocabulary")
-    name = task_class(path)
+    preset = Preset(path)
+    name = preset.head_class
     if name in _PARTS:
-        backbone, heads, facts = _read_task(path, _PARTS[name])
+        backbone, heads, facts = _read_task(preset, _PARTS[name])
     else:
-        backbone, heads, facts = _read_pretrained(path, name)
+        backbone, heads, facts = _read_pretrained(preset, name)
     facts["approximates_gelu"] = isinstance(backbone, keras_hub.models.BertBackbone)
-    tokenizer = load_preset(keras_hub.models.Tokenizer, path)
-    check_outputs(path, backbone, tokenizer)
+    tokenizer = preset.tokenizer
+    check_outputs(preset, backbone, tokenizer)
     sizes = {name: getattr(backbone, name) for name in SIZES}
     sizes["layer_norm_epsilon"] = getattr(backbone, "layer_norm_epsilon", BERT_EPSILON)
     sizes["position_embeddings"] = getattr(backbone, "position_embeddings", "absolute")
@@ -146,23 +133,22 @@ def _casing(tokenizer: keras_hub.tokenizers.WordPieceTokenizer) -> Casing:
     return Casing(tokenizer.lowercase, tokenizer.lowercase and not keeps_accents)
 
 
-def _read_task(path: str, part: str) -> _Read:
+def _read_task(preset: Preset, part: str) -> _Read:
     """The encoder of a task's preset, and its head, unless that was never trained."""
-    with without_warning_of_new_heads():
-        task = load_checked(_TASK_OF_PART[part], path)
+    task = preset.task(_TASK_OF_PART[part])
     if not task.is_head_trained:
-        _print_untrained(path)
+        _print_untrained(preset)
         return task.backbone, [], {}
-    facts = _facts_of_task(path, task)
-    _print_settings_left_behind(path, task)
+    facts = _facts_of_task(preset, task)
+    _print_settings_left_behind(preset, task)
     return task.backbone, head_parameters(task), {**facts, "is_head_trained": True}
 
 
-def _facts_of_task(path: str, task: SpanBertTask) -> dict[str, object]:
+def _facts_of_task(preset: Preset, task: SpanBertTask) -> dict[str, object]:
     """What a `Checkpoint` tells of a task beside arrays; refuses what no other project has."""
     if isinstance(task, SpanBertQuestionAnswerer) and not task.preprocessor.question_first:
         raise MismatchError(
-            f"{path}: reads the passage first, which other projects' question answerers do "
+            f"{preset}: reads the passage first, which other projects' question answerers do "
             "not; fine-tune with records of --question-first"
         )
     if isinstance(task, SpanBertTokenClassifier):
@@ -171,18 +157,18 @@ def _facts_of_task(path: str, task: SpanBertTask) -> dict[str, object]:
         return {}
     if task.activation is not keras.activations.linear:
         raise MismatchError(
-            f"{path}: its classifier has an activation, which other projects' have not; set "
+            f"{preset}: its classifier has an activation, which other projects' have not; set "
             "activation to null"
         )
     if task.pooling != "pooler":
         raise MismatchError(
-            f"{path}: its classifier reads {_POOLINGS[task.pooling]}, and other projects' read the "
-            "pooler; fine-tune with classifier.pooling=pooler"
+            f"{preset}: its classifier reads {_POOLINGS[task.pooling]}, and other projects' read "
+            "the pooler; fine-tune with classifier.pooling=pooler"
         )
     return {"labels": tuple(task.labels), "is_pair": task.preprocessor.is_pair}
 
 
-def _print_settings_left_behind(path: str, task: keras_hub.models.Task) -> None:
+def _print_settings_left_behind(preset: Preset, task: keras_hub.models.Task) -> None:
     """Says which settings other formats cannot hold, as far as they are not the defaults."""
     left = []
     for part in (task, task.preprocessor):
@@ -194,39 +180,40 @@ def _print_settings_left_behind(path: str, task: keras_hub.models.Task) -> None:
         ]
     if left:
         settings = ", ".join(left)
-        print_line(f"{path}: these settings have no place in other formats: {settings}")
+        print_line(f"{preset}: these settings have no place in other formats: {settings}")
 
 
-def _read_pretrained(path: str, name: str | None) -> _Read:
+def _read_pretrained(preset: Preset, name: str | None) -> _Read:
     """The encoder of any other preset, with the heads of pre-training, if they were trained."""
-    backbone, masked_lm_head = load_encoder_and_head(path)
+    backbone, masked_lm_head = preset.encoder_and_masked_lm_head()
     if name not in (None, SpanBertMaskedLM.__name__, keras_hub.models.BertMaskedLM.__name__):
         print_line(
-            f"{path}: the head of its {name} has no place in other formats: the encoder alone is "
+            f"{preset}: the head of its {name} has no place in other formats: the encoder alone is "
             "converted",
         )
     if masked_lm_head is None:
         if name == SpanBertMaskedLM.__name__:
-            _print_untrained(path)
+            _print_untrained(preset)
         return backbone, [], {}
     heads = masked_lm_parameters(masked_lm_head, backbone.hidden_dim)
     if not isinstance(backbone, SpanBertBackbone):
         return backbone, heads, {}
-    heads += further_head_parameters(add_heads(path, backbone, masked_lm_head))
+    heads += further_head_parameters(add_heads(preset, backbone, masked_lm_head))
     return backbone, heads, {"is_head_trained": True}
 
 
 def refuse_copy(path: str) -> None:
     """Refuses to convert a task's preset to such a preset, which would reset its settings."""
+    preset = Preset(path)
     for kind in _TASKS:
-        if is_task_preset(path, kind):
+        if preset.holds(kind):
             raise MismatchError(
-                f"{path}: is such a preset already, of a {kind.__name__}; copy the directory"
+                f"{preset}: is such a preset already, of a {kind.__name__}; copy the directory"
             )
 
 
-def _print_untrained(path: str) -> None:
-    print_line(f"{path}: its head was never trained: left out")
+def _print_untrained(preset: Preset) -> None:
+    print_line(f"{preset}: its head was never trained: left out")
 
 
 def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False) -> list[str]:

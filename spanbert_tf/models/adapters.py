@@ -28,13 +28,12 @@ from spanbert_tf.errors import BadInputError, MismatchError, reason
 from spanbert_tf.files.contents import sha256
 from spanbert_tf.files.kinds import PRESET_CONFIG
 from spanbert_tf.files.output import Output
-from spanbert_tf.files.preset import Preset
-from spanbert_tf.files.preset_files import (
+from spanbert_tf.files.preset import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     GOLDEN_FILE,
     PRESET_KIND,
-    find_preset_file,
+    PresetFiles,
 )
 from spanbert_tf.layers import LowRankAdapter, weights_are_loaded
 from spanbert_tf.models.keras_hub_presets import check_preset, weights_digest
@@ -51,8 +50,8 @@ class Adapter:
     """An adapter as it was read.
 
     Attributes:
-        directory: where it lies.
-        encoder: preset of its encoder.
+        directory: the directory of the adapter.
+        encoder: the preset of its encoder.
         digest: of the encoder's weights, see `weights_digest`.
         rank: R.
         alpha: the products count alpha / R.
@@ -61,7 +60,7 @@ class Adapter:
     """
 
     directory: str
-    encoder: str
+    encoder: PresetFiles
     digest: str
     rank: int
     alpha: float
@@ -142,23 +141,18 @@ class Adapter:
         return array
 
 
-def is_adapter(preset: str) -> bool:
-    """Whether a preset is an adapter, whose encoder is another preset."""
-    return os.path.isfile(os.path.join(preset, ADAPTER_CONFIG))
-
-
-def read_adapter(directory: str) -> Adapter:
+def read_adapter(preset: str | os.PathLike | PresetFiles) -> Adapter:
     """Reads an adapter, without the head in `task.weights.h5`.
 
     Args:
-        directory: a preset, see `is_adapter`.
+        preset: the adapter, or its directory.
 
     Raises:
         BadInputError: a file is damaged, it adapts more than queries, keys and values, or its
             encoder is not on this machine.
     """
-    files = Preset(directory)
-    config, encoder = files.adapter, files.encoder.name
+    files = PresetFiles.of(preset)
+    config, directory = files.adapter, files.name
     if not {*config.target_modules} <= {*_PROJECTIONS}:
         raise BadInputError(
             f"{directory}: {ADAPTER_CONFIG}: target_modules has others than "
@@ -178,7 +172,7 @@ def read_adapter(directory: str) -> Adapter:
                 f"{ADAPTER_CONFIG} does not name it; {_ADVICE}"
             )
     return Adapter(
-        directory, encoder, digest, config.r, config.lora_alpha, config.target_modules, arrays
+        directory, files.base, digest, config.r, config.lora_alpha, config.target_modules, arrays
     )
 
 
@@ -215,13 +209,13 @@ def load_adapted(backbone: keras_hub.models.Backbone, directory: str) -> None:
         MismatchError: it is another encoder.
     """
     adapter = read_adapter(directory)
-    check_preset(adapter.encoder).check_weights()
+    check_preset(adapter.encoder, reads_weights=True)
     encoder = backbone
     if backbone.variable_dtype != "float32":  # of which the digest is, and the products
         with weights_are_loaded():
             encoder = type(backbone).from_config({**backbone.get_config(), "dtype": "float32"})
     try:
-        preset_utils.get_preset_loader(adapter.encoder)._load_backbone_weights(encoder)
+        preset_utils.get_preset_loader(adapter.encoder.name)._load_backbone_weights(encoder)
     except ValueError as error:
         raise adapter.other_encoder("its weights have other shapes") from error
     adapter.check_encoder(weights_digest(encoder))
@@ -258,7 +252,12 @@ def merge_adapters(model: keras_hub.models.Task) -> keras_hub.models.Task:
 
 
 def write_adapter(
-    model: keras_hub.models.Task, directory: str, *, preset: str, encoder: str, digest: str
+    model: keras_hub.models.Task,
+    directory: str,
+    *,
+    preset: str,
+    encoder: str | PresetFiles,
+    digest: str,
 ) -> None:
     """Writes a model's adapter as a directory, whole or not at all.
 
@@ -266,7 +265,7 @@ def write_adapter(
         model: a task whose encoder has adapters.
         directory: directory of the adapter.
         preset: preset of the model that `merge_adapters` returns.
-        encoder: preset of the encoder without them.
+        encoder: the preset of the encoder without them, or its name.
         digest: of the encoder's weights.
 
     Raises:
@@ -276,7 +275,7 @@ def write_adapter(
         ignored = shutil.ignore_patterns("model.weights.*", "model_*.weights.h5")
         shutil.copytree(preset, unfinished, ignore=ignored, dirs_exist_ok=True)
         # A reader fetches nothing that an adapter names: of a hub's encoder, the copy that is here.
-        folder = os.path.dirname(find_preset_file(encoder, PRESET_CONFIG))
+        folder = os.path.dirname(PresetFiles.of(encoder).find(PRESET_CONFIG))
         settings, arrays = _as_peft(model)
         files = {
             ADAPTER_CONFIG: {"base_model_name_or_path": os.path.abspath(folder), **settings},

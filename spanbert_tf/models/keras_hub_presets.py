@@ -1,8 +1,9 @@
-"""Presets as KerasHub's classes load and save them: checked, described, in plain precision.
+"""How the models load and save presets: `from_preset` and `save_to_preset` of KerasHub's classes.
 
-Presets name no mixed precision: their weights are in float32, and who loads them chooses. KerasHub
-0.32 could not load a task whose preset names one: it asks whether the policy's name is a float
-dtype, and Keras 3.15 raises an error for names that are no dtype.
+Every `from_preset` goes through `check_preset`. Presets name no mixed precision: their weights are
+in float32, and the caller of `from_preset` chooses. KerasHub 0.32 cannot load a task whose preset
+names one: it asks whether the policy's name is a float dtype, and Keras 3.15 raises an error for
+names that are no dtype.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ import hashlib
 import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -19,16 +20,13 @@ import numpy as np
 from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.contents import check_own_files
-from spanbert_tf.files.kinds import PRESET_CONFIG, refuse_no_preset
+from spanbert_tf.files.kinds import PRESET_CONFIG
 from spanbert_tf.files.preset import (
     PREPROCESSOR_CONFIG,
     TASK_CONFIG,
     TOKENIZER_CONFIG,
-    Preset,
+    PresetFiles,
 )
-from spanbert_tf.files.preset_files import describe_missing, find_preset_file
-from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.models.onnx_operations import register_onnx_operations
 
 # Bytes besides the numbers: for each variable in HDF5 (2,500 to 5,000 measured), and for the
@@ -65,50 +63,37 @@ _KINDS = {
 _MODELS = (keras_hub.models.Backbone, keras_hub.models.Task)
 
 
-def check_preset(preset: str) -> Preset:
-    """Refuses what is no preset of KerasHub's, and one that it is not safe to load.
+def check_preset(preset: str | os.PathLike | PresetFiles, *, reads_weights: bool) -> PresetFiles:
+    """Refuses a preset that is not safe to load, before Keras creates anything from its files.
 
-    Everything that loads a preset calls this first, and `check_weight_files` if it reads weights.
+    The encoder of an adapter is checked as the adapter is.
 
     Args:
-        preset: what `from_preset` takes.
+        preset: a preset, or its name: what `from_preset` takes.
+        reads_weights: whether the weights are loaded.
 
     Returns:
-        The preset, for `check_weight_files`.
+        The preset.
 
     Raises:
-        BadInputError: what lies there is something else, such as a model of Hugging Face; a file
-            is a pipe or a link that leads out; or a description has numbers that no model has, or
-            names classes of others.
+        BadInputError: there is no preset, or something else, such as a model of Hugging Face; a
+            file is a pipe or a link that leads out; a description has numbers that no model has, or
+            names classes of others; or the weights do not fit the descriptions, or lie elsewhere.
     """
-    refuse_no_preset(preset)
-    files = Preset(preset)
-    files.check_descriptions()
+    files = PresetFiles.of(preset)
     for name, description in files.descriptions.items():
         for key, value in _objects(name, description):
             if fault := _class_fault(key, value):
-                raise BadInputError(f"{preset}: {name} {fault}")
+                raise BadInputError(f"{files}: {name} {fault}")
+    if reads_weights:
+        files.check_weights()
+        if files.base is not files:
+            check_preset(files.base, reads_weights=True)
     return files
 
 
-def check_weight_files(files: Preset) -> None:
-    """Refuses weights that do not fit what a preset says of itself, or that lead elsewhere.
-
-    The encoder of an adapter goes through the same door as the adapter.
-
-    Args:
-        files: what `check_preset` returned.
-
-    Raises:
-        BadInputError: as `Preset.check_weights`; or as `check_preset`, of an adapter's encoder.
-    """
-    files.check_weights()
-    if files.encoder is not files:
-        check_preset(files.encoder.name).check_weights()
-
-
 def _objects(name: str, description: object) -> Iterator[tuple[str, dict]]:
-    """What Keras makes objects of, at any depth, and the key that it stands under."""
+    """What Keras creates objects of, at any depth, and the key that it stands under."""
     left = [(name, description)]
     while left:
         key, value = left.pop()
@@ -173,25 +158,26 @@ def _is_of_keras(module: object, name: str, config: object) -> bool:
 
 
 class LoadsPresets:
-    """Base of backbone, tokenizer, tasks and preprocessors; name it before KerasHub's class."""
+    """Base of backbone, tokenizer and preprocessors; name it before KerasHub's class."""
 
     @classmethod
-    def from_preset(cls, preset: str, *args: object, **kwargs: object) -> object:
+    def from_preset(
+        cls, preset: str | os.PathLike | PresetFiles, *args: object, **kwargs: object
+    ) -> object:
         """Loads a preset.
 
         Args:
-            preset: directory, or another name that KerasHub knows.
-            *args: as KerasHub's class takes them.
-            **kwargs: as well.
+            preset: directory, another name that KerasHub knows, or a preset.
+            *args: as for KerasHub's class.
+            **kwargs: as for KerasHub's class.
 
         Raises:
-            BadInputError: see `check_preset` and `check_weight_files`.
+            BadInputError: as `check_preset`.
         """
-        files = check_preset(preset)
         load_weights = args[0] if args else kwargs.get("load_weights", True)
-        if issubclass(cls, _MODELS) and load_weights:
-            check_weight_files(files)
-        return super().from_preset(preset, *args, **kwargs)
+        reads_weights = issubclass(cls, _MODELS) and bool(load_weights)
+        files = check_preset(preset, reads_weights=reads_weights)
+        return super().from_preset(files.name, *args, **kwargs)
 
 
 def preset_bytes(model: keras.Model) -> int:
@@ -266,31 +252,45 @@ class NewHeadWarning(UserWarning):
     """A preset had no trained head of a class, so that it got a new one."""
 
 
-class TaskPresets(SavesWithoutMixedPrecision, LoadsPresets):
-    """Presets of tasks, which hold whether the head was trained; see `SpanBertTask`."""
+class TaskPresets(SavesWithoutMixedPrecision):
+    """Presets of tasks, which store whether the head was trained; see `SpanBertTask`."""
 
     is_head_trained = False
 
     @classmethod
+    def asks_for_new_head(cls, arguments: Mapping[str, object]) -> bool:
+        """Whether arguments of `from_preset` ask for a new head."""
+        return "num_classes" in arguments
+
+    @classmethod
     def from_preset(
-        cls, preset: str, load_weights: bool = True, **kwargs
+        cls, preset: str | os.PathLike | PresetFiles, load_weights: bool = True, **kwargs
     ) -> "keras_hub.models.Task":
         """Loads a preset; one without a head of this class gets a new head.
 
         That warns, unless the call asks for a new head: with `num_classes`, with the `labels` of a
-        relation or token classifier, or without weights. `predict` refuses a head that was never
-        trained.
+        relation or token classifier, or without weights. The commands refuse to predict with a head
+        that was never trained.
 
         Args:
-            preset: directory, or another name that KerasHub knows.
+            preset: directory, another name that KerasHub knows, or a preset.
             load_weights: whether to load weights; all are random otherwise.
             **kwargs: arguments of the class and of its backbone, in place of the preset's.
+
+        Raises:
+            BadInputError: as `check_preset`.
         """
-        task = super().from_preset(preset, load_weights=load_weights, **kwargs)
-        asks_for_new_head = "num_classes" in kwargs or not load_weights
-        if not (asks_for_new_head or task.is_head_trained):
+        is_new = cls.asks_for_new_head(kwargs)
+        files = check_preset(preset, reads_weights=load_weights)
+        if is_new and "num_classes" not in kwargs:
+            # KerasHub leaves a saved head out only if it is given `num_classes`.
+            loader = preset_utils.get_preset_loader(files.name)
+            task = loader.load_task(cls, load_weights, load_task_weights=False, **kwargs)
+        else:
+            task = super().from_preset(files.name, load_weights=load_weights, **kwargs)
+        if not (is_new or not load_weights or task.is_head_trained):
             warnings.warn(
-                f"{preset}: has no trained head of a {cls.__name__}; a new one was put on its "
+                f"{files}: has no trained head of a {cls.__name__}; a new one was put on its "
                 "encoder: train it before you use it",
                 NewHeadWarning,
                 stacklevel=2,
@@ -342,76 +342,3 @@ def weights_digest(backbone: keras_hub.models.Backbone) -> str:
         values = keras.ops.convert_to_numpy(weight)
         digest.update(np.ascontiguousarray(values, "float32"))
     return digest.hexdigest()
-
-
-def task_class(preset: str) -> str | None:
-    """The name of the class of the task whose weights a preset holds; `None` without a task.
-
-    Args:
-        preset: what `from_preset` takes.
-
-    Raises:
-        BadInputError: there is no preset of that name, or its description is damaged.
-    """
-    name = _class_name(preset)
-    has_weights = name and preset_utils.check_file_exists(preset, preset_utils.TASK_WEIGHTS_FILE)
-    return name if has_weights else None
-
-
-def _class_name(preset: str) -> str | None:
-    task = _read(preset, preset_utils.TASK_CONFIG_FILE)
-    return None if task is None else str(task.get("class_name"))
-
-
-def task_config(preset: str) -> dict[str, Any]:
-    """What a preset's task was configured with; empty where it holds no task."""
-    return _config(preset, preset_utils.TASK_CONFIG_FILE)
-
-
-def is_task_preset(preset: str, kind: type) -> bool:
-    """Whether a preset holds a task of exactly this class, with the weights that it has.
-
-    Args:
-        preset: what `from_preset` takes.
-        kind: class of the task.
-
-    Raises:
-        BadInputError: as `task_class`.
-    """
-    # What has no head has no weights beside the encoder's.
-    found = task_class(preset) if issubclass(kind, TaskPresets) else _class_name(preset)
-    return found == kind.__name__
-
-
-def encoder_width(preset: str) -> int:
-    """The `hidden_dim` of a preset's encoder; 0 where there is none, which loading it tells.
-
-    Args:
-        preset: what `from_preset` takes.
-
-    Raises:
-        BadInputError: there is no preset of that name, or its description is damaged.
-    """
-    width = _config(preset, preset_utils.CONFIG_FILE).get("hidden_dim")
-    return width if isinstance(width, int) else 0
-
-
-def _config(preset: str, name: str) -> dict[str, Any]:
-    config = (_read(preset, name) or {}).get("config")
-    return config if isinstance(config, dict) else {}
-
-
-def _read(preset: str, name: str) -> dict[str, Any] | None:
-    """A description in a preset: of its task, of its encoder; `None` where there is none."""
-    if os.path.isdir(preset):
-        check_own_files(preset)
-    try:
-        if (path := find_preset_file(preset, name)) is None:
-            refuse_no_preset(preset)
-            return None
-    except (ValueError, OSError) as error:  # no directory, and no name that KerasHub can load
-        refuse_no_preset(preset)
-        raise BadInputError(describe_missing(preset, error)) from error
-    with open(path, "rb") as file:
-        text = file.read()
-    return parse_json(text, dict[str, Any], f"{preset}: {name} is damaged", "copy the preset again")

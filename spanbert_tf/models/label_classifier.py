@@ -4,7 +4,7 @@ B rows, S positions, C classes, H width.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -12,10 +12,8 @@ import keras_hub
 import numpy as np
 import tensorflow as tf
 from keras import ops
-from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.layers import bert_initializer
-from spanbert_tf.models.keras_hub_presets import check_preset, check_weight_files
 from spanbert_tf.models.objective import weights_of
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
@@ -118,29 +116,15 @@ class LabelClassifier(NamedClasses, SpanBertTask):
         return {**super().get_config(), "labels": self.labels, "dropout": self.dropout}
 
     @classmethod
-    def from_preset(
-        cls, preset: str, load_weights: bool = True, **kwargs
-    ) -> "keras_hub.models.Task":
-        """Loads a preset; with `labels` it gets a new classifier on its encoder.
-
-        Args:
-            preset: directory, or another name that KerasHub knows.
-            load_weights: whether to load weights; all are random otherwise.
-            **kwargs: arguments of the class and of its backbone, in place of the preset's.
+    def asks_for_new_head(cls, arguments: Mapping[str, object]) -> bool:
+        """Whether arguments of `from_preset` have `labels`, which need a new classifier.
 
         Raises:
-            ValueError: `num_classes` is given.
+            ValueError: they have `num_classes`, for which KerasHub would make one, too.
         """
-        if "num_classes" in kwargs:  # of which KerasHub would make a new head without a word
+        if "num_classes" in arguments:
             raise ValueError(f"{cls.__name__} has a class for each of `labels`; give their names")
-        if "labels" not in kwargs:
-            return super().from_preset(preset, load_weights=load_weights, **kwargs)
-        files = check_preset(preset)
-        if load_weights:
-            check_weight_files(files)
-        # KerasHub itself leaves a saved head out where `num_classes` is given, and only there.
-        loader = preset_utils.get_preset_loader(preset)
-        return loader.load_task(cls, load_weights, load_task_weights=False, **kwargs)
+        return "labels" in arguments
 
     def compile(
         self,

@@ -10,8 +10,7 @@ import keras
 import keras_hub
 import numpy as np
 
-from spanbert_tf.files.kinds import refuse_no_preset
-from spanbert_tf.files.preset_files import HEADS_FILE, head_options, read_heads
+from spanbert_tf.files.preset import HEADS_FILE, PresetFiles
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models.span_bert_task import SpanBertTask
 
@@ -69,26 +68,27 @@ class PretrainerPresets:
         write_heads(head_arrays(self), preset_dir)
 
     @classmethod
-    def from_preset(cls, preset: str, load_weights: bool = True, **kwargs) -> Self:
+    def from_preset(
+        cls, preset: str | os.PathLike | PresetFiles, load_weights: bool = True, **kwargs
+    ) -> Self:
         """Loads the encoder of a preset with the pre-training heads that it holds.
 
         Args:
-            preset: directory, or another name that KerasHub knows.
+            preset: directory, another name that KerasHub knows, or a preset.
             load_weights: whether to load weights; all are random otherwise.
             **kwargs: arguments of the class, in place of what the preset holds; `dtype`.
         """
         from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
 
-        refuse_no_preset(preset)
-        saved = read_heads(preset)
-        options = head_options(saved)
+        preset = PresetFiles.of(preset)
+        options = preset.head_options
         options |= {name: kwargs.pop(name) for name in HEAD_ARGUMENTS if name in kwargs}
         loaded = SpanBertMaskedLM.from_preset(
             preset, load_weights=load_weights, preprocessor=None, **kwargs
         )
         pretrainer = cls(loaded.backbone, **options)
         if load_weights:
-            load_heads(pretrainer, loaded.masked_lm_head, saved)
+            load_heads(pretrainer, loaded.masked_lm_head, preset.heads)
             pretrainer.is_head_trained = loaded.is_head_trained
         return pretrainer
 
@@ -120,7 +120,7 @@ def load_heads(
     Args:
         pretrainer: the model.
         masked_lm_head: masked-language-model head of the preset, if it has one.
-        saved: its further heads, as `read_heads` returned them.
+        saved: its further heads, as `PresetFiles.heads`.
 
     Returns:
         What became of each part: `LOADED`, or `FRESH` and why.

@@ -8,13 +8,14 @@ import keras_hub
 import numpy as np
 
 from spanbert_tf.errors import MismatchError
+from spanbert_tf.files.preset import is_adapter
 from spanbert_tf.layers import (
     SegmentAwareEmbedding,
     TiedEmbedding,
     TransformerEncoder,
     bert_initializer,
 )
-from spanbert_tf.models.adapters import is_adapter, load_adapted
+from spanbert_tf.models.adapters import load_adapted
 from spanbert_tf.models.keras_hub_presets import LoadsPresets, SavesWithoutMixedPrecision
 
 # Which indices have embeddings. Without that of the token, the position in the row has one.

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import keras
 
+from spanbert_tf.files.preset import PresetFiles
 from spanbert_tf.models.keras_hub_presets import NewHeadWarning, TaskPresets
 from spanbert_tf.models.objective import ObjectiveMetrics, Objectives, mean_loss
 from spanbert_tf.models.train_step import TrainStep
@@ -42,9 +43,9 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
     optimizer; the backbone itself, which other tasks may share, stays as it is.
 
     Attributes:
-        loaded_from: name of the preset that a command loaded, for what is written of its outputs.
-        is_head_trained: whether the head was trained, here or before it was saved. `fit` sets it,
-            and files of weights tell it; for weights that are set by hand set it, too.
+        loaded_from: the preset that a command loaded the model from.
+        is_head_trained: whether the head was trained, now or before it was saved. `fit` sets it,
+            and files of weights store it; if you set weights by hand, set it, too.
         checkpoint_part: the part of a `conversion.checkpoint.Checkpoint` that is the head of such a
             task; empty where no other project has such a head.
         dense_head: what other projects call the head, where it is one dense layer.
@@ -52,7 +53,7 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
 
     checkpoint_part: ClassVar[str] = ""
     dense_head: ClassVar[DenseHead | None] = None
-    loaded_from: str | None = None
+    loaded_from: PresetFiles | None = None
     accepts_loss = False  # whether outputs and labels are such as a Keras loss takes
     _has_warned = False  # of a new head
     _learning_rate = 3e-5

@@ -3,6 +3,7 @@
 B rows, C classes.
 """
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import keras
 import keras_hub
 from keras import ops
 
-from spanbert_tf.models.keras_hub_presets import is_task_preset, task_config
+from spanbert_tf.files.preset import TASK_CONFIG, PresetFiles
 from spanbert_tf.models.label_classifier import NamedClasses, checked_labels, classifier_layers
 from spanbert_tf.models.objective import ObjectiveSums, crossentropy_sums
 from spanbert_tf.models.preprocessing import check_positions
@@ -113,27 +114,29 @@ class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextCl
 
     @classmethod
     def from_preset(
-        cls, preset: str, load_weights: bool = True, **kwargs
+        cls, preset: str | os.PathLike | PresetFiles, load_weights: bool = True, **kwargs
     ) -> "SpanBertTextClassifier":
         """Loads a preset; with `num_classes` or other labels with a new classifier.
 
         Args:
-            preset: directory, or another name that KerasHub knows.
+            preset: directory, another name that KerasHub knows, or a preset.
             load_weights: whether to load weights; all are random otherwise.
             **kwargs: arguments of the class and of its backbone, in place of the preset's.
         """
+        preset = PresetFiles.of(preset)
+        saved = _saved_arguments(preset)
         if "num_classes" in kwargs:
             kwargs.setdefault("labels", None)
             _checked_labels(kwargs["num_classes"], kwargs["labels"])
         elif kwargs.get("labels") is not None:
             labels = _checked_labels(None, kwargs["labels"])
-            if _saved_config(preset).get("num_classes") != len(labels):
+            if saved.get("num_classes") != len(labels):
                 kwargs["num_classes"] = len(labels)
-        if "pooling" in kwargs and "num_classes" not in kwargs:
-            saved = _saved_config(preset)
-            if saved.get("pooling", "pooler") != kwargs["pooling"] and "num_classes" in saved:
-                kwargs["num_classes"] = saved["num_classes"]  # so the classifier is a new one
-                kwargs.setdefault("labels", saved.get("labels"))
+        saved_pooling = saved.get("pooling", "pooler")
+        is_other_pooling = kwargs.get("pooling", saved_pooling) != saved_pooling
+        if is_other_pooling and "num_classes" in saved and "num_classes" not in kwargs:
+            kwargs["num_classes"] = saved["num_classes"]  # so the classifier is a new one
+            kwargs.setdefault("labels", saved.get("labels"))
         return super().from_preset(preset, load_weights=load_weights, **kwargs)
 
     @classmethod
@@ -226,9 +229,10 @@ def _checked_labels(num_classes: int | None, labels: Sequence[str] | None) -> li
     return checked_labels(labels, num_classes)
 
 
-def _saved_config(preset: str) -> dict[str, Any]:
-    """The arguments of the text classifier of a preset; empty where it holds none."""
-    return task_config(preset) if is_task_preset(preset, SpanBertTextClassifier) else {}
+def _saved_arguments(preset: PresetFiles) -> dict[str, Any]:
+    """The arguments of the text classifier that a preset holds; empty if it holds none."""
+    is_classifier = preset.head_class == SpanBertTextClassifier.__name__
+    return preset.arguments(TASK_CONFIG) if is_classifier else {}
 
 
 def _mean(states: keras.KerasTensor, padding_mask: keras.KerasTensor) -> keras.KerasTensor:

@@ -1,17 +1,17 @@
-"""Saves a pre-trained model as a preset, and takes a preset's weights over into a new one.
+"""Saves a pre-trained model as a preset, and copies a preset's weights into a new model.
 
 The preset is a `SpanBertMaskedLM`. The heads that only pre-training needs (span boundary, next
 sentence) lie beside it in `pretraining_heads.npz`, one array a variable.
 """
 
 import functools
+import os
 from collections.abc import Mapping
 
 import keras_hub
 
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.files.preset_files import head_options, read_heads
-from spanbert_tf.models.keras_hub_presets import task_class
+from spanbert_tf.files.preset import PresetFiles
 from spanbert_tf.models.pretraining_heads import (
     assign_rows,
     head_arrays,
@@ -19,10 +19,9 @@ from spanbert_tf.models.pretraining_heads import (
     write_heads,
 )
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
-from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
 from spanbert_tf.models.span_bert_pretrainer import SpanBertPretrainer
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
-from spanbert_tf.presets.loading import load_checked, without_warning_of_new_heads
+from spanbert_tf.presets.preset import Preset
 from spanbert_tf.presets.writing import write_preset
 
 # Settings of an encoder that its weights need, beside its sizes.
@@ -63,32 +62,33 @@ def save_pretraining_preset(
 
 
 def add_heads(
-    preset: str,
+    preset: PresetFiles,
     backbone: SpanBertBackbone,
     masked_lm_head: keras_hub.layers.MaskedLMHead | None,
 ) -> SpanBertPretrainer:
-    """A model with all pre-training heads of a preset, whose encoder is loaded already.
+    """A model with all pre-training heads of a preset, on its encoder.
 
     Args:
-        preset: what `from_preset` takes.
-        backbone: backbone of the preset.
+        preset: the preset.
+        backbone: encoder of the preset.
         masked_lm_head: masked-language-model head of the preset, if it has one.
 
     Raises:
         BadInputError: the file of the further heads is damaged.
     """
-    saved = read_heads(preset)
-    pretrainer = SpanBertPretrainer(backbone, **head_options(saved))
-    load_heads(pretrainer, masked_lm_head, saved)
+    pretrainer = SpanBertPretrainer(backbone, **preset.head_options)
+    load_heads(pretrainer, masked_lm_head, preset.heads)
     return pretrainer
 
 
-def load_preset_into(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, str]:
+def load_preset_into(
+    pretrainer: SpanBertPretrainer, preset: str | os.PathLike | Preset
+) -> dict[str, str]:
     """Gives a new model the weights of a preset, part by part.
 
     Args:
         pretrainer: the model; its encoder must have the preset's shape.
-        preset: what `from_preset` takes.
+        preset: the preset, or its name.
 
     Returns:
         What became of each part: `LOADED`, or `FRESH` and why.
@@ -98,7 +98,8 @@ def load_preset_into(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, s
         MismatchError: its encoder has another shape or epsilon; the message names the first
             difference.
     """
-    backbone, masked_lm_head = load_encoder_and_head(preset)
+    preset = Preset.of(preset)
+    backbone, masked_lm_head = preset.encoder_and_masked_lm_head()
     if not isinstance(backbone, SpanBertBackbone):
         raise BadInputError(
             f"{preset}: no preset of a SpanBertBackbone but of a {type(backbone).__name__}; "
@@ -107,11 +108,11 @@ def load_preset_into(pretrainer: SpanBertPretrainer, preset: str) -> dict[str, s
     _check_settings(preset, backbone, pretrainer.backbone)
     assign_rows(pretrainer.backbone, backbone)
     # The heads were trained together, or none of them was.
-    further = {} if masked_lm_head is None else read_heads(preset)
+    further = {} if masked_lm_head is None else preset.heads
     return load_heads(pretrainer, masked_lm_head, further)
 
 
-def _check_settings(preset: str, found: SpanBertBackbone, wanted: SpanBertBackbone) -> None:
+def _check_settings(preset: Preset, found: SpanBertBackbone, wanted: SpanBertBackbone) -> None:
     """Refuses an encoder of other settings than those which the weights were trained with."""
     for name, value in wanted.get_config().items():
         is_fixed = name.endswith(("_size", "_dim", "_layers", "_heads", "_length", "_segments"))
@@ -125,34 +126,10 @@ def _check_settings(preset: str, found: SpanBertBackbone, wanted: SpanBertBackbo
             )
 
 
-def _check_vocabulary_size(preset: str, num_rows: int, num_entries: int) -> None:
+def _check_vocabulary_size(preset: Preset, num_rows: int, num_entries: int) -> None:
     """Embeddings are often padded: rows beyond the vocabulary are left out."""
     if num_rows < num_entries:
         raise MismatchError(
             f"{preset}: its token embedding has {num_rows} rows, the records' vocabulary "
             f"{num_entries} entries; write the records with the preset's vocabulary"
         )
-
-
-def load_encoder_and_head(
-    preset: str,
-) -> tuple[keras_hub.models.Backbone, keras_hub.layers.MaskedLMHead | None]:
-    """The encoder and the masked-language-model head of a preset, in one reading.
-
-    Args:
-        preset: this project's, or one of KerasHub's BERT.
-
-    Returns:
-        The encoder, and the head, or `None` where the preset was saved without one, or with one
-        that was never trained.
-
-    Raises:
-        BadInputError: as `load_checked`.
-    """
-    for kind in (SpanBertMaskedLM, keras_hub.models.BertMaskedLM):
-        if task_class(preset) == kind.__name__:
-            with without_warning_of_new_heads():
-                masked_lm = load_checked(kind, preset, preprocessor=None)
-            is_trained = getattr(masked_lm, "is_head_trained", True)  # KerasHub's does not say
-            return masked_lm.backbone, masked_lm.masked_lm_head if is_trained else None
-    return load_checked(keras_hub.models.Backbone, preset), None

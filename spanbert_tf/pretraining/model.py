@@ -13,10 +13,10 @@ import numpy as np
 from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError, ConfigurationError
+from spanbert_tf.files.arrays import ARRAYS_DAMAGE, read_arrays
 from spanbert_tf.files.output import whole_file
-from spanbert_tf.files.preset_files import ARRAYS_DAMAGE, read_arrays
 from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
-from spanbert_tf.presets.loading import checked_tokenizer
+from spanbert_tf.presets.preset import Preset, check_tokenizer
 from spanbert_tf.presets.pretraining import load_preset_into
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.configured_optimizer import (
@@ -85,10 +85,14 @@ def pretraining_optimizer(model: SpanBertPretrainer, config: PretrainingConfig) 
 
 
 def begin_with_preset(
-    model: SpanBertPretrainer, preset: str, data: str, info: PretrainingManifest
+    model: SpanBertPretrainer,
+    preset: str | os.PathLike | Preset,
+    data: str,
+    info: PretrainingManifest,
 ) -> dict[str, str]:
-    """Gives a model the weights of a preset and prints, part by part, what was taken over."""
-    checked_tokenizer(preset, data, info)
+    """Gives a model the weights of a preset and prints, part by part, what was copied."""
+    preset = Preset.of(preset)
+    check_tokenizer(preset.tokenizer, preset.name, data, info)
     report = load_preset_into(model, preset)
     print_line(f"{preset}:")
     for part, outcome in report.items():

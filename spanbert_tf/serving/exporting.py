@@ -14,7 +14,7 @@ from spanbert_tf.files.lock import output_lock
 from spanbert_tf.files.output import Output, OutputKind, os_errors
 from spanbert_tf.files.paths import without_slash
 from spanbert_tf.files.written import print_written
-from spanbert_tf.presets.loading import load_preset, load_trained
+from spanbert_tf.presets.preset import Preset
 from spanbert_tf.serving.readme import description_of, render_readme
 from spanbert_tf.serving.runtimes import RUNTIMES, RowExport, largest_difference
 from spanbert_tf.serving.server_files import (
@@ -110,7 +110,7 @@ def _filled(spec: tf.TensorSpec, example: Mapping[str, Any], size: int, times: i
 
 def export_model(
     model_class: type[keras_hub.models.Task],
-    preset: str,
+    preset: Preset,
     output: str,
     served: Callable[[keras_hub.models.Task], Served],
     *,
@@ -123,7 +123,7 @@ def export_model(
 
     Args:
         model_class: class of the preset's model.
-        preset: preset with a trained model of that class.
+        preset: a preset with a trained model of that class.
         output: the model's directory for TF Serving; its name is the model's.
         served: what the export computes, from the model.
         version: version of the model; the name of the directory.
@@ -140,10 +140,11 @@ def export_model(
     """
     path = check_new_version(output, version, overwrite=overwrite)
     _check_formats(output, is_for_server=runtime is None)
-    model = load_trained(model_class, preset)
+    model = preset.trained_task(model_class)
     computed = served(model)
     if precision != "float32":
-        exact, model = computed.answer_example(), load_preset(model_class, preset, dtype=precision)
+        exact = computed.answer_example()
+        model = preset.trained_task(model_class, precision)
         computed = served(model)
         print_line(f"{precision}: {describe_difference(exact, computed.answer_example())}")
 

@@ -29,8 +29,7 @@ from spanbert_tf.lazy import import_figure
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.models.keras_hub_presets import weights_digest
-from spanbert_tf.presets.loading import checked_tokenizer
-from spanbert_tf.presets.pretraining import load_encoder_and_head
+from spanbert_tf.presets.preset import Preset, check_tokenizer
 from spanbert_tf.pretraining.datasets import check_records, tokens_per_row
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.training.run_directory import RunDirectory
@@ -58,9 +57,9 @@ class Result:
 class ContinuedEncoder:
     """What the encoder of a preset was before the runs."""
 
-    def __init__(self, preset: str) -> None:
-        self.preset = preset
-        encoder, _ = load_encoder_and_head(preset)
+    def __init__(self, preset: Preset) -> None:
+        self.preset = preset.name
+        encoder = preset.encoder()
         self._weights = encoder.get_weights()
         self._digest = weights_digest(encoder)
 
@@ -122,12 +121,13 @@ def compare_systems(
     check_resumable(output, "a comparison", (RESULTS_FILE, PLOT_FILE, RUNS, INPUTS_FILE))
     info = PretrainingManifest.load(data)
     overrides = [f"training.keep_checkpoints={str(keep_checkpoints).lower()}", *overrides]
+    preset = Preset(initial_preset) if initial_preset else None
     # All are checked before the first is trained.
     runs = []
     for name, seed in itertools.product(configs, seeds):
         settings = [f"training.seed={seed}", *overrides]
-        if initial_preset:
-            config = _continued_version(name, initial_preset, info, steps, settings)
+        if preset:
+            config = _continued_version(name, preset, info, steps, settings)
         else:
             config = small_version(name, info, steps, settings)
         try:
@@ -142,9 +142,9 @@ def compare_systems(
             "each seed once, by --seeds alone"
         )
     encoder = None
-    if initial_preset:
-        checked_tokenizer(initial_preset, data, info)
-        encoder = ContinuedEncoder(initial_preset)
+    if preset:
+        check_tokenizer(preset.tokenizer, preset.name, data, info)
+        encoder = ContinuedEncoder(preset)
         encoder.note_in(output)
     results = []
     for number, ((name, config), run_name) in enumerate(zip(runs, run_names, strict=True), start=1):
@@ -263,7 +263,7 @@ def small_version(
 
 
 def _continued_version(
-    name: str, preset: str, info: PretrainingManifest, steps: int, overrides: Sequence[str]
+    name: str, preset: Preset, info: PretrainingManifest, steps: int, overrides: Sequence[str]
 ) -> PretrainingConfig:
     """A configuration in a preset's shape, whose heads train alone for their share of steps."""
     training = load_config(name).training

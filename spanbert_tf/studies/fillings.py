@@ -13,7 +13,7 @@ import tensorflow as tf
 from spanbert_tf.data.manifest import SENTENCE_STARTS, VOCABULARY_FILE, PretrainingManifest
 from spanbert_tf.data.rows import parse_records
 from spanbert_tf.models import SpanBertMaskedLM
-from spanbert_tf.presets.loading import load_checked, without_warning_of_new_heads
+from spanbert_tf.presets.preset import Preset
 from spanbert_tf.tasks.fill_mask import FillMaskGraph
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import MASK_TOKEN, is_continuation, load_vocabulary
@@ -43,11 +43,10 @@ def show_what_was_learned(before: str, after: str, records: str) -> None:
         records: directory of its records.
     """
     sentences = choose_masked_sentences(records)
-    trained = load_checked(SpanBertMaskedLM, after)
+    trained = Preset(after).task(SpanBertMaskedLM)
     if not sentences or trained.backbone.position_embeddings != "absolute":
         return
-    with without_warning_of_new_heads():
-        first = load_checked(SpanBertMaskedLM, before)
+    first = Preset(before).task(SpanBertMaskedLM)
     print_line()
     print_line("What the model fills in:")
     print_fillings(

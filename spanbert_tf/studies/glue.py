@@ -17,7 +17,7 @@ from spanbert_tf.console import DataConsole, table_console
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.contents import each_once, files_below, regular_size
 from spanbert_tf.files.output import FileKind, Output
-from spanbert_tf.files.preset_files import golden_digest
+from spanbert_tf.files.preset import golden_digest
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.tasks.text_classification.glue import (
     EVALUATION_FILE,

@@ -10,10 +10,9 @@ import numpy as np
 from spanbert_tf.console import table_console
 from spanbert_tf.data.records import Records, TaskManifest
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.files.kinds import refuse_no_preset
 from spanbert_tf.files.output import FileKind, Output, write_output
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-from spanbert_tf.presets.loading import checked_tokenizer, load_trained
+from spanbert_tf.presets.preset import Preset, check_tokenizer
 from spanbert_tf.tasks.lookup import open_records, task_of_preset, task_of_records
 from spanbert_tf.tasks.report import is_report, print_table
 from spanbert_tf.tasks.task import Predictions, Task
@@ -37,7 +36,7 @@ def run_evaluation(
         data: directories of records.
         report: path of an HTML page that shows each record of the first set.
         batch_size: number of rows of a batch.
-        precision: precision of weights and computations, as for `load_trained`.
+        precision: precision of weights and computations, as for `Preset.trained_task`.
         overwrite: whether an earlier report may be replaced.
 
     Returns:
@@ -56,7 +55,7 @@ def run_evaluation(
         sets = [open_records(directory, task) for directory in data]
         predict = task.baseline
     else:
-        refuse_no_preset(os.fspath(preset))
+        preset = Preset.of(preset)
         sets = [open_records(directory) for directory in data]
         task, model = load_task_model(preset, sets, precision)
         predict = functools.partial(task.predict, model, batch_size=batch_size)
@@ -121,16 +120,16 @@ def shown_scores(scores: Mapping[str, float]) -> str:
 
 
 def load_task_model(
-    preset: str | os.PathLike,
+    preset: str | os.PathLike | Preset,
     data: Sequence[Records] = (),
     precision: str = "float32",
 ) -> tuple[Task, keras_hub.models.Task]:
     """Loads a fine-tuned model and checks that records were written for it.
 
     Args:
-        preset: name of the preset.
+        preset: the preset, or its name.
         data: the records that the model is to read.
-        precision: as for `load_trained`.
+        precision: as for `Preset.trained_task`.
 
     Returns:
         The task and its model.
@@ -139,20 +138,21 @@ def load_task_model(
         BadInputError: the preset cannot be used, or does not hold the model of a task.
         MismatchError: vocabulary, casing or layout of the rows differ.
     """
-    preset = os.fspath(preset)
+    preset = Preset.of(preset)
     task = task_of_preset(preset, data[0].info.task if data else None)
     if task is None:
         raise BadInputError(
             f"{preset}: holds no fine-tuned model with a trained head; fine-tune it first, or use "
             "the preset of a fine-tuning run"
         )
-    model = load_trained(task.model_class, preset, precision)
+    model = preset.trained_task(task.model_class, precision)
     for records in data:
         reads = task.info_class.task
         if records.info.task != reads:
             raise MismatchError(f"{records}: holds no records of {reads}, as {preset} reads")
-        check_reads(model.backbone, model.preprocessor.tokenizer, records.info, records, preset)
-        task.check_model(model, records, preset)
+        tokenizer = model.preprocessor.tokenizer
+        check_reads(model.backbone, tokenizer, records.info, records, preset.name)
+        task.check_model(model, records, preset.name)
     return task, model
 
 
@@ -172,7 +172,7 @@ def check_reads(
     preset: str,
 ) -> None:
     """Checks that a model can read records that it is not trained on."""
-    checked_tokenizer(preset, data, info, tokenizer)
+    check_tokenizer(tokenizer, preset, data, info)
     check_encoder(backbone, info, data, preset)
 
 

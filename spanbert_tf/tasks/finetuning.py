@@ -18,19 +18,14 @@ from spanbert_tf.files.written import print_written
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.adapters import (
     Adapter,
-    is_adapter,
     merge_adapters,
     read_adapter,
     write_adapter,
 )
-from spanbert_tf.models.keras_hub_presets import (
-    encoder_width,
-    weights_digest,
-    without_mixed_precision,
-)
+from spanbert_tf.models.keras_hub_presets import weights_digest, without_mixed_precision
 from spanbert_tf.models.span_bert_task import SpanBertTask
-from spanbert_tf.presets.loading import checked_tokenizer, load_preset, load_with_tokenizer
-from spanbert_tf.presets.writing import check_weights, published_name, write_preset
+from spanbert_tf.presets.preset import Preset, check_tokenizer
+from spanbert_tf.presets.writing import published_name, write_preset
 from spanbert_tf.tasks.evaluation import check_encoder, check_labelled, check_reads, shown_scores
 from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.table import TASKS, load_task, load_task_config
@@ -52,7 +47,7 @@ _PERFECT = 100.0 - 1e-9  # the best value of a metric in percent, up to rounding
 @locks_run
 def run_finetuning(
     config: FinetuningConfig,
-    preset: str,
+    preset: str | Preset,
     data: str | Records,
     output: str,
     validation_data: str | Records | None = None,
@@ -90,7 +85,7 @@ class FinetuningJob(Job):
 
     Args:
         config: configuration of the run; its `task` names the task.
-        preset: name of the preset with the encoder that the run begins with.
+        preset: the preset with the encoder that the run begins with, or its name.
         data: directory of the training records, or the records.
         validation_data: directory of records, or records, to score the model on. The task also uses
             them to choose values such as the threshold of SQuAD 2.0.
@@ -100,7 +95,7 @@ class FinetuningJob(Job):
     def __init__(
         self,
         config: FinetuningConfig,
-        preset: str,
+        preset: str | Preset,
         data: str | Records,
         validation_data: str | Records | None,
         *,
@@ -119,12 +114,13 @@ class FinetuningJob(Job):
             check_records(config, records.info, records)
         if validation_data:
             check_labelled(self._validation_data.info, self._validation_data)
-        self.config, self._preset = config, preset
+        self.config = config
+        self._preset = Preset.of(preset)
         self.best = best_evaluation(self._task, config, self._validation_data or self._data)
         if validation_data:
             self._check_best()
         self._adapter = self._adapter_to_go_on_from()
-        self._encoder = self._adapter.encoder if self._adapter else preset
+        self._encoder = Preset.of(self._adapter.encoder) if self._adapter else self._preset
         self.patience = config.training.early_stopping_patience
         self.inputs = {
             "--data": self._data.digest,
@@ -133,7 +129,7 @@ class FinetuningJob(Job):
         self._plan = _Plan(config, self._info)
         self.num_steps = self._plan.num_steps
         self.tokens_per_step = self._plan.tokens_per_step
-        self.hidden_dim = encoder_width(preset)
+        self.hidden_dim = self._preset.hidden_dim
 
     def _check_best(self) -> None:
         """Checks the name of the best metric before the first step, by the scores of a baseline."""
@@ -157,10 +153,9 @@ class FinetuningJob(Job):
         backbone, tokenizer = load_encoder(preset, self._info, data, precision, **lora)
         if self._validation_data:
             validation_data = self._validation_data
-            check_reads(backbone, tokenizer, validation_data.info, validation_data, preset)
+            check_reads(backbone, tokenizer, validation_data.info, validation_data, preset.name)
         if config.training.random_weights:
-            options = {"dtype": precision, "load_weights": False}
-            backbone = load_preset(SpanBertBackbone, preset, **options, **lora)
+            backbone = preset.encoder(precision, load_weights=False, **lora)
         self.inputs["--preset"] = (
             None if config.training.random_weights else weights_digest(backbone)
         )
@@ -179,9 +174,11 @@ class FinetuningJob(Job):
     def _adapter_to_go_on_from(self) -> Adapter | None:
         """The adapter in `--preset`, if the run trains adapters; otherwise it is merged."""
         rank = self.config.optimizer.lora_rank
-        if rank is None or self.config.training.random_weights or not is_adapter(self._preset):
+        if rank is None or self.config.training.random_weights:
             return None
-        check_weights(self._preset)
+        if self._preset.adapter is None:
+            return None
+        self._preset.check_checksums()
         adapter = read_adapter(self._preset)
         if adapter.rank != rank:
             raise MismatchError(
@@ -285,7 +282,7 @@ class FinetuningJob(Job):
     def _write_scored_preset(self, model: keras_hub.models.Task, output: str) -> dict[str, float]:
         """Scores the model in float32, as `evaluate` does, and writes the preset."""
         directory = os.path.join(output, PRESET)
-        begun_with = published_name(self._preset)
+        begun_with = published_name(self._preset.name)
         if self.config.training.random_weights:
             begun_with = f"random weights of the shape of {begun_with}"
         facts = {"Fine-tuned from": begun_with, "Data": published_name(str(self._data))}
@@ -364,12 +361,12 @@ def check_records(config: FinetuningConfig, info: TaskManifest, directory: str) 
 
 
 def load_encoder(
-    preset: str, info: TaskManifest, data: str, precision: str, **options: object
+    preset: Preset, info: TaskManifest, data: str, precision: str, **options: object
 ) -> tuple[SpanBertBackbone, SpanBertTokenizer]:
     """Loads the encoder of a preset and its tokenizer, and checks that they fit records.
 
     Args:
-        preset: what `from_preset` takes.
+        preset: the preset.
         info: manifest of the records.
         data: directory of the records, for errors.
         precision: dtype policy of the encoder. Its weights are in float32.
@@ -379,14 +376,14 @@ def load_encoder(
         BadInputError: the preset cannot be used.
         MismatchError: the encoder is not one of this project, or reads other records.
     """
-    kind = keras_hub.models.Backbone
-    backbone, tokenizer = load_with_tokenizer(kind, preset, dtype=precision, **options)
+    backbone = preset.encoder(precision, **options)
     if not isinstance(backbone, SpanBertBackbone):
         raise MismatchError(
             f"{preset}: no encoder of this project; `spanbert-tf convert` makes one"
         )
-    check_encoder(backbone, info, data, preset)
-    return backbone, checked_tokenizer(preset, data, info, tokenizer)
+    check_encoder(backbone, info, data, preset.name)
+    check_tokenizer(preset.tokenizer, preset.name, data, info)
+    return backbone, preset.tokenizer
 
 
 class _Plan:

@@ -7,7 +7,7 @@ import tensorflow as tf
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.kinds import ANY_TASK, info_file, refuse_other_records
-from spanbert_tf.models.keras_hub_presets import is_task_preset
+from spanbert_tf.presets.preset import Preset
 from spanbert_tf.tasks.table import TASKS, load_task, task_names
 from spanbert_tf.tasks.task import Task
 
@@ -72,19 +72,22 @@ def task_dataset(directory: str | os.PathLike | Records, **options: bool | int) 
     return load_task(records.info.task).dataset(records, **options)
 
 
-def task_of_preset(preset: str, records_task: str | None = None) -> Task | None:
+def task_of_preset(
+    preset: str | os.PathLike | Preset, records_task: str | None = None
+) -> Task | None:
     """The task whose model a preset holds; `None` if it holds another model.
 
     Several tasks can share a class of models. The task of the records comes first, then the tasks
     of this package, then the tasks of other packages.
 
     Args:
-        preset: what `from_preset` takes.
+        preset: the preset, or its name.
         records_task: name of the task of the records that the model is to read, if there are any.
 
     Raises:
         BadInputError: there is no such preset, or two tasks of other packages share its class.
     """
+    preset = Preset.of(preset)
     if records_task is not None and _is_model_of(preset, records_task):
         return load_task(records_task)
     for name in TASKS:
@@ -99,5 +102,5 @@ def task_of_preset(preset: str, records_task: str | None = None) -> Task | None:
     return load_task(others[0]) if others else None
 
 
-def _is_model_of(preset: str, task: str) -> bool:
-    return is_task_preset(preset, load_task(task).model_class)
+def _is_model_of(preset: Preset, task: str) -> bool:
+    return preset.holds(load_task(task).model_class)

@@ -11,8 +11,7 @@ from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.contents import refuse_device
 from spanbert_tf.files.output import FileKind, Output, OutputKind, write_output
 from spanbert_tf.files.text_files import parse_json
-from spanbert_tf.models.keras_hub_presets import is_task_preset
-from spanbert_tf.presets.loading import load_trained
+from spanbert_tf.presets.preset import Preset
 from spanbert_tf.serving.exporting import Served, export_model
 from spanbert_tf.serving.runtimes import RowExport
 from spanbert_tf.tasks.evaluation import load_task_model
@@ -45,7 +44,7 @@ class Predictor:
     Args:
         preset: name of the preset of a fine-tuned model, or of a pre-trained model, which fills in
             masks.
-        precision: precision of weights and computations, as for `load_trained`.
+        precision: precision of weights and computations, as for `Preset.trained_task`.
 
     Call arguments:
         inputs: a dict of the task's fields, such as `{"question": …, "context": …}`, or an iterable
@@ -74,16 +73,15 @@ class Predictor:
 
     def __init__(self, preset: str | os.PathLike, precision: str = "float32") -> None:
         self._functions: dict[int | None, Callable[..., list]] = {}  # traced once each
-        self.preset = preset = os.fspath(preset)
+        preset = Preset.of(preset)
+        self.preset = preset.name
         self._pipeline = pipeline_of_preset(preset)
         if self._pipeline is None:
             raise BadInputError(
                 f"{preset}: holds an encoder and no trained head; fine-tune it first"
             )
         self.task = self._pipeline.name
-        self._model: keras_hub.models.Task = load_trained(
-            self._pipeline.model_class, preset, precision
-        )
+        self._model = preset.trained_task(self._pipeline.model_class, precision)
         self.fields = self._pipeline.fields_of(self._model)
         self.labels: tuple[str, ...] = tuple(getattr(self._model, "labels", None) or ())
 
@@ -120,7 +118,7 @@ class Predictor:
         return found[0] if is_single else found
 
 
-def pipeline_of_preset(preset: str) -> Pipeline | None:
+def pipeline_of_preset(preset: Preset) -> Pipeline | None:
     """The pipeline of a preset: its task, masked language modelling, or `None` for an encoder.
 
     Raises:
@@ -130,7 +128,7 @@ def pipeline_of_preset(preset: str) -> Pipeline | None:
     if task is not None:
         return task
     for pipeline in (FillMask(), TextEmbedding()):
-        if is_task_preset(preset, pipeline.model_class):
+        if preset.holds(pipeline.model_class):
             return pipeline
     return None
 
@@ -151,7 +149,7 @@ def run_prediction(
         data: directory of records.
         output: directory of the predictions, which appears whole or not at all.
         batch_size: number of rows of a batch.
-        precision: precision of weights and computations, as for `load_trained`.
+        precision: precision of weights and computations, as for `Preset.trained_task`.
         overwrite: whether earlier predictions may be replaced.
 
     Raises:
@@ -229,7 +227,7 @@ def predict_lines(
 
 
 def export_preset(
-    preset: str,
+    preset: str | os.PathLike | Preset,
     output: str,
     *,
     top_k: int = 5,
@@ -264,6 +262,7 @@ def export_preset(
         BadInputError: the preset cannot be used, options do not go together, the version exists,
             or it cannot be written.
     """
+    preset = Preset.of(preset)
     pipeline = TextEmbedding() if embeddings else pipeline_of_preset(preset)
     if pipeline is None:
         raise BadInputError(

@@ -1,6 +1,5 @@
 """The vocabulary and the casing that records are written with: a preset's, or those of options."""
 
-import dataclasses
 import os
 from typing import NotRequired
 
@@ -8,16 +7,13 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 
 from spanbert_tf.command_line import check_vocabulary_options
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.kinds import convert_keras_command, refuse_no_preset
-from spanbert_tf.files.preset_files import (
-    TOKENIZER_CONFIG,
-    TOKENIZER_VOCABULARY,
-    locate_preset_file,
-)
-from spanbert_tf.files.text_files import parse_json
+from spanbert_tf.files.kinds import convert_keras_command
+from spanbert_tf.files.preset import TOKENIZER_CONFIG, TOKENIZER_VOCABULARY, PresetFiles
+from spanbert_tf.files.text_files import check_json_value
 from spanbert_tf.text.vocabulary import Casing, check_case, load_vocabulary
 
 _TOKENIZER = "SpanBertTokenizer"
+_ADVICE = "copy the preset again"
 
 
 class _TokenizerConfig(TypedDict):
@@ -25,9 +21,8 @@ class _TokenizerConfig(TypedDict):
     strip_accents: NotRequired[bool | None]
 
 
-@dataclasses.dataclass(frozen=True)
-class _SavedTokenizer:
-    """What is read of `tokenizer.json`."""
+class _SavedTokenizer(TypedDict):
+    """The content of `tokenizer.json` that is read."""
 
     class_name: str
     config: _TokenizerConfig
@@ -66,7 +61,7 @@ def chosen_vocabulary(
     return pieces, casing
 
 
-def load_vocabulary_of_preset(preset: str) -> tuple[list[str], Casing]:
+def load_vocabulary_of_preset(preset: str | os.PathLike) -> tuple[list[str], Casing]:
     """The vocabulary of a preset's tokenizer, and what it does to text; no model is built.
 
     Args:
@@ -76,26 +71,28 @@ def load_vocabulary_of_preset(preset: str) -> tuple[list[str], Casing]:
         BadInputError: there is no preset of that name, its tokenizer is of another project, or one
             of the two files is missing or damaged.
     """
-    refuse_no_preset(preset)
-    config_path = _find(preset, TOKENIZER_CONFIG)
-    with open(config_path, "rb") as file:
-        text = file.read()
-    saved = parse_json(text, _SavedTokenizer, config_path, "copy the preset again")
-    if saved.class_name != _TOKENIZER:
+    files = PresetFiles(preset)
+    description = files.description(TOKENIZER_CONFIG)
+    if description is None:
+        raise _missing(files, TOKENIZER_CONFIG)
+    place = f"{files}: {TOKENIZER_CONFIG}"
+    saved = check_json_value(description, _SavedTokenizer, place, _ADVICE)
+    if saved["class_name"] != _TOKENIZER:
         raise BadInputError(
-            f"{preset}: its tokenizer is a {saved.class_name}, not a {_TOKENIZER}; "
-            f"{convert_keras_command(preset)}"
+            f"{files}: its tokenizer is a {saved['class_name']}, not a {_TOKENIZER}; "
+            f"{convert_keras_command(files.name)}"
         )
+    config = saved["config"]
     try:
-        casing = Casing.of(saved.config["lowercase"], saved.config.get("strip_accents"))
+        casing = Casing.of(config["lowercase"], config.get("strip_accents"))
     except ValueError as error:
-        raise BadInputError(f"{config_path}: {error}; copy the preset again") from error
-    return load_vocabulary(_find(preset, TOKENIZER_VOCABULARY)), casing
+        raise BadInputError(f"{place}: {error}; {_ADVICE}") from error
+    vocabulary = files.find(TOKENIZER_VOCABULARY)
+    if vocabulary is None:
+        raise _missing(files, TOKENIZER_VOCABULARY)
+    return load_vocabulary(vocabulary), casing
 
 
-def _find(preset: str, name: str) -> str:
-    """The path of a file that every preset with a tokenizer has."""
-    path = locate_preset_file(preset, name)
-    if path is None:
-        raise BadInputError(f"{preset}: {name} is missing; copy the preset again")
-    return path
+def _missing(preset: PresetFiles, name: str) -> BadInputError:
+    """The error for a file that every preset with a tokenizer has."""
+    return BadInputError(f"{preset}: {name} is missing; {_ADVICE}")

@@ -16,7 +16,7 @@ from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.contents import refuse_special_file
 from spanbert_tf.files.output import Output, write_text
 from spanbert_tf.files.paths import check_no_link, is_work_file
-from spanbert_tf.files.preset_files import PRESET_KIND
+from spanbert_tf.files.preset import PRESET_KIND
 
 AnyConfig = TypeVar("AnyConfig", bound=FinetuningConfig | PretrainingConfig)
 

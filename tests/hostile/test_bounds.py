@@ -26,7 +26,7 @@ from spanbert_tf.data.tfrecords import check_frames, masked_checksum, read_recor
 from spanbert_tf.data.windows import WindowPacker
 from spanbert_tf.errors import SpanBertError
 from spanbert_tf.files.contents import sha256
-from spanbert_tf.files.preset_files import read_heads
+from spanbert_tf.files.preset import PresetFiles
 from spanbert_tf.files.text_files import read_text_file
 from spanbert_tf.models import (
     SpanBertBackbone,
@@ -34,7 +34,7 @@ from spanbert_tf.models import (
     SpanBertTextClassifierPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.presets.loading import load_preset
+from spanbert_tf.presets.preset import Preset
 from spanbert_tf.pretraining.model import (
     INITIAL_ENCODER,
     check_initial_encoder,
@@ -226,16 +226,15 @@ def test_a_preset_is_no_larger_than_its_weights(sizes, preset):
     description = json.loads(path.read_text())
     description["config"] |= sizes
     path.write_text(json.dumps(description))
-    message = refusal(load_preset, SpanBertBackbone, str(preset))
+    message = refusal(Preset(preset).encoder)
     assert message.startswith(f"{preset}: its sizes (") and "are those of another model" in message
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
 def test_deep_json_in_a_preset_is_one_line(name, preset):
     (preset / name).write_text("[" * 100_000 + "]" * 100_000)
-    for kind in (SpanBertBackbone, SpanBertTokenizer):
-        if (name == "tokenizer.json") == (kind is SpanBertTokenizer):
-            assert str(preset) in refusal(load_preset, kind, str(preset))
+    for load in (Preset(preset).encoder, lambda: Preset(preset).tokenizer):
+        assert str(preset) in refusal(load)
 
 
 def test_a_checkpoint_has_no_more_layers_than_arrays():
@@ -252,6 +251,11 @@ def test_a_tensor_is_no_larger_than_its_storage(tmp_path):
     assert read_pickled(str(path))["a"].shape == (3, 4)
 
 
+def read_heads(directory):
+    (directory / "config.json").write_text('{"class_name": "SpanBertBackbone"}')
+    return PresetFiles(directory).heads
+
+
 def test_arrays_are_no_larger_than_their_file(tmp_path):
     path = tmp_path / "pretraining_heads.npz"
     header = io.BytesIO()
@@ -259,16 +263,16 @@ def test_arrays_are_no_larger_than_their_file(tmp_path):
     np.lib.format.write_array_header_1_0(header, fields)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.npy", header.getvalue())
-    assert "an array of 4,398,046,511,104 bytes in" in refusal(read_heads, str(tmp_path))
+    assert "an array of 4,398,046,511,104 bytes in" in refusal(read_heads, tmp_path)
     with (
         zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
         archive.open("a", "w") as file,
     ):
         for _ in range(100):
             file.write(bytes(1 << 22))
-    assert "unpacks to 419,430,400 bytes" in refusal(read_heads, str(tmp_path))
+    assert "unpacks to 419,430,400 bytes" in refusal(read_heads, tmp_path)
     np.savez(path, a=np.arange(3.0), b=np.ones((2, 2), "float32"))
-    assert read_heads(str(tmp_path))["a"].tolist() == [0, 1, 2]
+    assert read_heads(tmp_path)["a"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("text", ["(" * 5_000, "{'descr': ", "\x00", "{}", "{'a' 'b'", '"""'])
@@ -277,7 +281,7 @@ def test_heads_of_arrays_that_are_no_python(text, tmp_path):
     head = np.lib.format.magic(1, 0) + struct.pack("<H", len(text)) + text.encode()
     with zipfile.ZipFile(tmp_path / "pretraining_heads.npz", "w") as archive:
         archive.writestr("a.npy", head)
-    assert "pretraining_heads.npz is damaged (" in refusal(read_heads, str(tmp_path))
+    assert "pretraining_heads.npz is damaged (" in refusal(read_heads, tmp_path)
 
 
 def test_what_an_encoder_began_with_is_no_larger_than_its_file(tmp_path):
@@ -311,10 +315,10 @@ def test_arrays_of_hdf5_are_no_larger_than_their_file(preset):
         with h5py.File(path, "a") as file:
             file.create_dataset("vars/0", (2 * 10**9,), "uint8", chunks=(2**20,), **options)
             file["vars/0"][: 2**20] = 1
-        message = refusal(load_preset, SpanBertBackbone, str(preset))
+        message = refusal(Preset(preset).encoder)
         assert message.startswith(f"{preset}: model.weights.h5 tells of 2,000,0")
     path.write_bytes(whole)
-    load_preset(SpanBertBackbone, str(preset))
+    Preset(str(preset)).encoder()
 
 
 def test_the_state_of_a_head_is_one_value(tmp_path):

@@ -24,7 +24,7 @@ from spanbert_tf.models import (
     SpanBertTextClassifierPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.presets.loading import load_checked, load_preset
+from spanbert_tf.presets.preset import Preset
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.prediction import Predictor
 
@@ -224,8 +224,8 @@ def preset(whole, tmp_path):
 
 DOORS = {
     "task": Predictor,
-    "encoder": lambda preset: load_checked(keras_hub.models.Backbone, preset),
-    "tokenizer": lambda preset: load_preset(SpanBertTokenizer, preset),
+    "encoder": lambda preset: Preset(preset).encoder(),
+    "tokenizer": lambda preset: Preset(preset).tokenizer,
 }
 
 
@@ -278,7 +278,7 @@ def test_classes_are_allowed_by_name_before_anything_is_made(gadget, preset, ope
     gadget = MISPLACED[gadget](path)
     for place, name, use in (
         ("tokenizer", "tokenizer.json", SpanBertTokenizer.from_preset),
-        ("tokenizer", "tokenizer.json", lambda preset: load_preset(SpanBertTokenizer, preset)),
+        ("tokenizer", "tokenizer.json", lambda preset: Preset(preset).tokenizer),
         ("preprocessor", "task.json", SpanBertTextClassifier.from_preset),
         ("preprocessor", "task.json", Predictor),
         ("backbone", "task.json", Predictor),
@@ -351,7 +351,7 @@ def test_classes_that_a_user_registers_are_loaded(tmp_path):
     model = OwnClassifier(backbone, 2, preprocessor, initializer=initializer)
     model.is_head_trained = True
     write_preset(model, str(tmp_path / "preset"))
-    loaded = load_checked(OwnClassifier, str(tmp_path / "preset"))
+    loaded = Preset(str(tmp_path / "preset")).task(OwnClassifier)
     assert loaded.initializer.stddev == 0.5 and loaded.squash is keras.activations.tanh
 
 
@@ -365,9 +365,9 @@ def test_keras_hubs_own_bert_is_loaded(tmp_path):
     for old, new in (("", ""), ("keras_hub>Bert", "keras_nlp>Bert")):
         for file in (tmp_path / "preset").glob("*.json"):
             file.write_text(file.read_text().replace(old, new) if old else file.read_text())
-        loaded = load_preset(keras_hub.models.BertTextClassifier, preset)
+        loaded = Preset(preset).task(keras_hub.models.BertTextClassifier)
         np.testing.assert_array_equal(loaded.get_weights()[0], model.get_weights()[0])
-        assert load_preset(keras_hub.models.Tokenizer, preset).get_vocabulary() == VOCABULARY
+        assert Preset(preset).tokenizer.get_vocabulary() == VOCABULARY
 
 
 @pytest.mark.slow  # a model is built and run each time for those that are taken

@@ -19,7 +19,7 @@ from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.text_files import read_text_file
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-from spanbert_tf.presets.loading import load_preset
+from spanbert_tf.presets.preset import Preset
 from spanbert_tf.tasks.prediction import Predictor, predict_lines
 from spanbert_tf.text.chosen_vocabulary import load_vocabulary_of_preset
 from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, load_vocabulary
@@ -66,8 +66,8 @@ def test_pipes_and_devices_are_named_and_not_opened(kind, make, whole, tmp_path)
             doors += [lambda: Predictor(str(source))]
             doors += [lambda: load_vocabulary_of_preset(str(source))]
             doors += [
-                lambda k=k: load_preset(k, str(source))
-                for k in (SpanBertBackbone, SpanBertTokenizer)
+                lambda: Preset(source).encoder(),
+                lambda: Preset(source).tokenizer,
             ]
         for door in doors:
             signal.setitimer(signal.ITIMER_REAL, 20)
@@ -113,8 +113,9 @@ def test_links_that_stay_inside_and_the_hubs_are_read(kind, whole, tmp_path):
         (source / "assets").symlink_to("more")
     for number, folder in enumerate([source, inside, blobs_of(whole / kind, tmp_path / "hub")]):
         if kind == "keras":
-            load_preset(SpanBertTokenizer, str(folder))
-            assert load_preset(SpanBertBackbone, str(folder)).num_layers == 2
+            preset = Preset(folder)
+            assert preset.tokenizer.vocabulary_size() > 0
+            assert preset.encoder().num_layers == 2
         else:
             convert_checkpoint(kind, "keras", str(folder), str(tmp_path / f"out{number}"))
 
@@ -136,7 +137,7 @@ def test_links_that_lead_out_are_named_and_not_followed(kind, whole, tmp_path):
             doors += [
                 lambda: SpanBertTokenizer.from_preset(str(source)),
                 lambda: SpanBertBackbone.from_preset(str(source), load_weights=False),
-                lambda: load_preset(SpanBertBackbone, str(source)),
+                lambda: Preset(str(source)).encoder(),
                 lambda: Predictor(str(source)),
                 lambda: load_vocabulary_of_preset(str(source)),
             ]

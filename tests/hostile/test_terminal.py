@@ -21,7 +21,7 @@ from spanbert_tf.command_line import run_command
 from spanbert_tf.console import DataConsole
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier, SpanBertTokenClassifier
-from spanbert_tf.presets.loading import load_preset
+from spanbert_tf.presets.preset import Preset
 from spanbert_tf.presets.writing import published_name, write_preset
 from spanbert_tf.serving.server_files import write_readme
 from spanbert_tf.tasks.coreference.files import as_conll, as_resolved, as_text
@@ -371,7 +371,7 @@ def preset(tmp_path, monkeypatch):
     [
         SpanBertTextClassifier.from_preset,
         lambda preset: SpanBertTokenClassifier.from_preset(preset, labels=["O", "B-X"]),
-        lambda preset: load_preset(keras_hub.models.TextClassifier, preset),
+        lambda preset: Preset(preset).task(keras_hub.models.TextClassifier),
     ],
 )
 def test_presets_import_nothing_of_the_working_directory(name, load, preset):

@@ -18,7 +18,7 @@ from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.conversion.torch_files import read_pickled
 from spanbert_tf.errors import SpanBertError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-from spanbert_tf.presets.loading import load_checked
+from spanbert_tf.presets.preset import Preset
 from spanbert_tf.presets.writing import write_preset
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "."]
@@ -98,7 +98,7 @@ def text(file, name, secret):
 def test_weights_are_in_their_own_file(make, preset, secret):
     replace_table(preset, lambda file, name: make(file, name, secret))
     with pytest.raises(SpanBertError) as caught:
-        load_checked(SpanBertBackbone, str(preset))
+        Preset(str(preset)).encoder()
     assert "\n" not in str(caught.value) and str(preset) in str(caught.value)
 
 
@@ -107,7 +107,7 @@ def test_what_hdf5_says_of_damage_is_one_line(preset):
     path = preset / "model.weights.h5"
     path.write_bytes(path.read_bytes().replace(b"HEAP\0", b"HEAP\1"))
     with pytest.raises(SpanBertError, match=r"model\.weights\.h5 is damaged") as caught:
-        load_checked(SpanBertBackbone, str(preset))
+        Preset(str(preset)).encoder()
     assert "\n" not in str(caught.value)
 
 
@@ -159,9 +159,9 @@ def test_the_layout_of_hdf5_is_looked_at_before_keras_reads(change, name, words,
     with h5py.File(preset / name, "a") as file:
         file.require_group("layers")
         change(file)
-    for load in (load_checked, lambda kind, preset: kind.from_preset(preset)):
+    for load in (lambda preset: Preset(preset).encoder(), SpanBertBackbone.from_preset):
         with pytest.raises(SpanBertError) as caught:
-            load(SpanBertBackbone, str(preset))
+            load(str(preset))
         message = str(caught.value)
         assert message.startswith(f"{preset}: {name}") and words in message
         assert "\n" not in message
@@ -180,9 +180,9 @@ def test_the_layout_of_hdf5_is_looked_at_before_keras_reads(change, name, words,
 def test_an_index_names_files_of_its_preset(index, words, preset):
     (preset / "model.weights.h5").rename(preset / "model_00000.weights.h5")
     (preset / "model.weights.json").write_text(json.dumps(index))
-    for load in (load_checked, lambda kind, preset: kind.from_preset(preset)):
+    for load in (lambda preset: Preset(preset).encoder(), SpanBertBackbone.from_preset):
         with pytest.raises(SpanBertError) as caught:
-            load(SpanBertBackbone, str(preset))
+            load(str(preset))
         message = str(caught.value)
         assert message.startswith(f"{preset}: model.weights.json: ") and words in message
         assert "\n" not in message
@@ -282,7 +282,7 @@ def test_golden_json_names_files_of_its_preset(name, whole, tmp_path, secret):
     golden["weights"][name] = "0" * 64
     (preset / "golden.json").write_text(json.dumps(golden))
     with pytest.raises(SpanBertError, match="is no file's name") as caught:
-        load_checked(SpanBertBackbone, str(preset))
+        Preset(str(preset)).encoder()
     assert "\n" not in str(caught.value)
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.output import write_text
-from spanbert_tf.files.preset_files import golden_digest
+from spanbert_tf.files.preset import golden_digest
 from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.models import (
     SpanBertBackbone,
@@ -283,7 +283,7 @@ class TextClassification(LabelTask):
             content = {
                 "dataset": info.dataset,
                 "rows": info.num_rows,
-                "preset": model.loaded_from and published_name(model.loaded_from),
+                "preset": model.loaded_from and published_name(model.loaded_from.name),
                 "golden_sha256": model.loaded_from and golden_digest(model.loaded_from),
                 "scores": self.score(outcome),
             }

@@ -106,11 +106,20 @@ def test_preset_of_another_class_is_refused(tmp_path):
     )
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"config": {}}', '{"class_name": 1}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"config": {}}',
+        '{"class_name": 1}',
+        '{"class_name": "SpanBertBackbone", "config": 1}',
+    ],
+)
 def test_damaged_description_is_named(content, tmp_path):
     preset = write_preset(tmp_path / "preset")
     (tmp_path / "preset" / "config.json").write_text(content)
-    assert f"{preset}/config.json: " in message_of(tmp_path, preset)
+    assert f"{preset}: config.json" in message_of(tmp_path, preset)
 
 
 def test_directory_that_is_no_preset(tmp_path):

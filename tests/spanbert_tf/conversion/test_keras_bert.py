@@ -21,7 +21,7 @@ from torch_models import (
 
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.models import SpanBertBackbone
-from spanbert_tf.presets.writing import SENTENCES
+from spanbert_tf.presets.golden import SENTENCES
 
 TOLERANCE = 2e-5
 

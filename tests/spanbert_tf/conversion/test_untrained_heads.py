@@ -20,7 +20,7 @@ from spanbert_tf.models import (
     SpanBertTokenClassifierPreprocessor,
 )
 from spanbert_tf.models.pretraining_heads import FRESH
-from spanbert_tf.presets.loading import load_trained
+from spanbert_tf.presets.preset import Preset
 from spanbert_tf.presets.pretraining import load_preset_into
 from spanbert_tf.presets.writing import write_preset
 
@@ -69,10 +69,10 @@ def test_there_and_back_a_head_is_as_trained_as_before(
     assert ("its head was never trained: left out" in capfd.readouterr().out) != is_trained
     convert_checkpoint("keras" if between == "keras_bert" else between, "keras", middle, back)
     if is_trained:
-        assert load_trained(type(task), back).is_head_trained
+        assert Preset(back).trained_task(type(task)).is_head_trained
     else:
         with pytest.raises(BadInputError, match="has no trained head"):
-            load_trained(type(task), back)
+            Preset(back).trained_task(type(task))
 
 
 def test_what_a_source_does_not_say_its_biases_tell(tmp_path):
@@ -81,7 +81,7 @@ def test_what_a_source_does_not_say_its_biases_tell(tmp_path):
     source = save_torch_model(model, tmp_path / "source")
     convert_checkpoint("huggingface", "keras", str(source), str(tmp_path / "preset"))
     with pytest.raises(BadInputError, match="was never trained"):
-        load_trained(SpanBertTextClassifier, str(tmp_path / "preset"))
+        Preset(str(tmp_path / "preset")).trained_task(SpanBertTextClassifier)
 
 
 def test_an_untrained_head_is_not_taken_over(tiny_backbone, tiny_tokenizer, tmp_path):

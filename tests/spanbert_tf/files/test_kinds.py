@@ -9,7 +9,6 @@ import tarfile
 import tempfile
 import zipfile
 
-import keras_hub
 import pytest
 import tensorflow as tf
 
@@ -29,7 +28,7 @@ from spanbert_tf.models import (
     SpanBertTokenClassifier,
     SpanBertTokenizer,
 )
-from spanbert_tf.presets.loading import load_checked
+from spanbert_tf.presets.preset import Preset
 from spanbert_tf.tasks.lookup import task_of_records
 from spanbert_tf.tasks.named_entities.records import NamedEntitiesInfo
 from spanbert_tf.tasks.prediction import Predictor
@@ -208,7 +207,7 @@ def test_what_is_no_preset_is_named(tmp_path, kind):
         SpanBertMaskedLM.from_preset,
         SpanBertPretrainer.from_preset,
         lambda path: SpanBertTokenClassifier.from_preset(path, labels=["O", "B-X"]),
-        lambda path: load_checked(keras_hub.models.Backbone, path),
+        lambda path: Preset(path).encoder(),
         Predictor,
         lambda path: read_keras(path).__enter__(),
     ],

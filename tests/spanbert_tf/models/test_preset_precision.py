@@ -14,7 +14,7 @@ from spanbert_tf.models import (
     SpanBertTextClassifierPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.presets.writing import encode_rows
+from spanbert_tf.presets.golden import encode_rows
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "span", "a", "."]
 ROWS = [[2, 5, 6, 3]]

@@ -27,7 +27,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.models.keras_hub_presets import NewHeadWarning
-from spanbert_tf.presets.loading import load_trained
+from spanbert_tf.presets.preset import Preset
 from spanbert_tf.tasks.prediction import Predictor
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "."]
@@ -102,16 +102,16 @@ def test_an_encoder_gets_a_new_head_which_is_not_for_prediction(kind, encoder_pr
     assert len(messages) == (not options) and all(encoder_preset in text for text in messages)
     assert not task.is_head_trained
     with pytest.raises(BadInputError, match="encoder: has no trained head"):
-        load_trained(kind, encoder_preset)
+        Preset(encoder_preset).trained_task(kind)
     task.save_to_preset(str(tmp_path / "new"))
     with pytest.raises(BadInputError, match=r"new: the head of its .* was never trained"):
-        load_trained(kind, str(tmp_path / "new"))
+        Preset(str(tmp_path / "new")).trained_task(kind)
     train(task, data)
     assert task.is_head_trained
     task.compile()  # a new optimizer
     assert task.is_head_trained
     task.save_to_preset(str(tmp_path / "trained"))
-    loaded = load_trained(kind, str(tmp_path / "trained"))
+    loaded = Preset(str(tmp_path / "trained")).trained_task(kind)
     for expected, actual in zip(task.get_weights(), loaded.get_weights(), strict=True):
         np.testing.assert_array_equal(actual, expected)
 
@@ -246,7 +246,7 @@ def test_a_model_without_a_preprocessor_is_not_for_the_commands(
     task.save_to_preset(str(tmp_path / "preset"))
     if has_tokenizer:
         SpanBertTokenizer(VOCABULARY).save_to_preset(str(tmp_path / "preset"))
-    for load in (Predictor, lambda preset: load_trained(kind, preset)):
+    for load in (Predictor, lambda preset: Preset(preset).trained_task(kind)):
         with pytest.raises(BadInputError, match=r"preset: was saved without a preprocessor.*;"):
             load(str(tmp_path / "preset"))
 

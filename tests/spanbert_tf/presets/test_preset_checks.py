@@ -14,6 +14,7 @@ from keras.src.backend import random
 
 from spanbert_tf.config.continuing import shape_values
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.files import preset as files_of_presets
 from spanbert_tf.files.output import Output, OutputKind
 from spanbert_tf.models import (
     SpanBertBackbone,
@@ -25,19 +26,11 @@ from spanbert_tf.models import (
     SpanBertTokenClassifierPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.models.keras_hub_presets import is_task_preset
-from spanbert_tf.presets import loading
-from spanbert_tf.presets.loading import (
-    load_checked,
-    load_preset,
-    load_trained,
-    load_with_tokenizer,
-)
-from spanbert_tf.presets.pretraining import (
-    load_encoder_and_head,
-    save_pretraining_preset,
-)
-from spanbert_tf.presets.writing import check_outputs, encode_rows, write_preset
+from spanbert_tf.presets import preset as opening
+from spanbert_tf.presets.golden import check_outputs, encode_rows
+from spanbert_tf.presets.preset import Preset
+from spanbert_tf.presets.pretraining import save_pretraining_preset
+from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.lookup import task_of_preset
 from spanbert_tf.tasks.prediction import Predictor
 
@@ -57,7 +50,7 @@ def write(backbone, directory, **options):
 
 def check_same_weights(preset, backbone):
     for loaded in (
-        load_checked(keras_hub.models.Backbone, preset),
+        Preset(preset).encoder(),
         keras_hub.models.Backbone.from_preset(preset),
     ):
         for expected, actual in zip(backbone.get_weights(), loaded.get_weights(), strict=True):
@@ -73,7 +66,7 @@ def test_sharded_weights_load_and_are_checked(backbone, tmp_path, monkeypatch):
     check_same_weights(preset, backbone)
     os.remove(os.path.join(preset, shards[1]))
     with pytest.raises(BadInputError, match=rf"{shards[1]} is missing"):
-        load_checked(keras_hub.models.Backbone, preset)
+        Preset(preset).encoder()
 
 
 def test_every_file_of_weights_has_its_checksum(backbone, tmp_path):
@@ -102,10 +95,10 @@ def test_other_results_are_noticed(change, backbone, tmp_path):
     with open(path, "w", encoding="utf-8") as file:
         json.dump(golden, file)
     if change != "token_ids":  # of a load they are no part
-        load_checked(keras_hub.models.Backbone, preset)
+        Preset(preset).encoder()
     with pytest.raises(BadInputError, match="Short") as caught:
-        loaded, tokenizer = load_with_tokenizer(keras_hub.models.Backbone, preset)
-        check_outputs(preset, loaded, tokenizer)
+        opened = Preset(preset)
+        check_outputs(opened, opened.encoder(), opened.tokenizer)
     assert "\n" not in str(caught.value)
 
 
@@ -133,16 +126,17 @@ def test_the_tokenizer_that_a_task_reads_with_is_checked(backbone, tmp_path):
     assert text.count('"lowercase": false') == 1
     (preset / "task.json").write_text(text.replace('"lowercase": false', '"lowercase": true'))
     with pytest.raises(BadInputError, match="other token ids"):
-        load_checked(SpanBertMaskedLM, str(preset))
+        Preset(str(preset)).task(SpanBertMaskedLM)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1, 2", "[1, 2]"])
 def test_damaged_description_of_a_task_is_named(content, tmp_path):
+    (tmp_path / "config.json").write_text('{"class_name": "SpanBertBackbone"}')
     (tmp_path / "task.json").write_text(content)
     with pytest.raises(
         BadInputError, match=r"task\.json is damaged: .*copy the preset again"
     ) as found:
-        is_task_preset(str(tmp_path), SpanBertMaskedLM)
+        Preset(str(tmp_path)).holds(SpanBertMaskedLM)
     assert "\n" not in str(found.value)
 
 
@@ -180,9 +174,9 @@ def test_segabert_of_before_is_refused(positions, tmp_path):
     write_preset(classifier, preset)
     as_before_0_2_0(preset)
     loads = [
-        functools.partial(load_checked, keras_hub.models.Backbone),
-        functools.partial(load_trained, SpanBertTextClassifier),
-        load_encoder_and_head,  # of `pretrain` and `convert`
+        lambda preset: Preset(preset).encoder(),
+        lambda preset: Preset(preset).trained_task(SpanBertTextClassifier),
+        lambda preset: Preset(preset).encoder_and_masked_lm_head(),  # `pretrain` and `convert`
         SpanBertMaskedLM.from_preset,
         keras_hub.models.Backbone.from_preset,
     ]
@@ -212,7 +206,7 @@ def drawn(monkeypatch):
 def test_weights_that_are_loaded_are_not_drawn_first(backbone, drawn, tmp_path):
     encoder = write(backbone, tmp_path / "encoder")
     drawn.clear()
-    loaded = load_checked(keras_hub.models.Backbone, encoder)
+    loaded = Preset(encoder).encoder()
     assert drawn == []
     for expected, actual in zip(backbone.get_weights(), loaded.get_weights(), strict=True):
         np.testing.assert_array_equal(actual, expected)
@@ -220,7 +214,7 @@ def test_weights_that_are_loaded_are_not_drawn_first(backbone, drawn, tmp_path):
     task = str(tmp_path / "task")
     save_pretraining_preset(pretrainer, SpanBertTokenizer(VOCABULARY), task, sequence_length=40)
     drawn.clear()
-    loaded = load_checked(SpanBertMaskedLM, task)
+    loaded = Preset(task).task(SpanBertMaskedLM)
     assert drawn == []
     expected = pretrainer.masked_lm_head.get_weights()
     for one, other in zip(expected, loaded.masked_lm_head.get_weights(), strict=True):
@@ -233,9 +227,9 @@ def test_a_masked_lm_of_keras_hub_without_its_heads_weights_is_an_encoder(tmp_pa
     tokenizer = keras_hub.models.BertTokenizer(VOCABULARY, lowercase=True)
     preprocessor = keras_hub.models.BertMaskedLMPreprocessor(tokenizer, sequence_length=8)
     keras_hub.models.BertMaskedLM(backbone, preprocessor).save_to_preset(preset)
-    assert load_encoder_and_head(preset)[1] is not None
+    assert Preset(preset).encoder_and_masked_lm_head()[1] is not None
     os.remove(tmp_path / "preset" / "task.weights.h5")
-    encoder, head = load_encoder_and_head(preset)
+    encoder, head = Preset(preset).encoder_and_masked_lm_head()
     assert head is None
     for expected, actual in zip(backbone.get_weights(), encoder.get_weights(), strict=True):
         np.testing.assert_array_equal(actual, expected)
@@ -243,13 +237,13 @@ def test_a_masked_lm_of_keras_hub_without_its_heads_weights_is_an_encoder(tmp_pa
 
 def test_weights_that_are_not_loaded_are_drawn(backbone, drawn, tmp_path):
     encoder = write(backbone, tmp_path / "encoder")
-    with pytest.warns(UserWarning, match="no trained head"):
-        task = load_preset(SpanBertMaskedLM, encoder)
+    task = Preset(encoder).task(SpanBertMaskedLM)
+    assert not task.is_head_trained
     (kernel,) = (w for w in task.masked_lm_head.get_weights() if w.shape == (32, 32))
     assert kernel.shape in drawn
     assert kernel.std() == pytest.approx(0.0176, abs=0.003)  # of a normal cut at two deviations
     drawn.clear()
-    new = load_preset(SpanBertBackbone, encoder, load_weights=False)
+    new = Preset(encoder).encoder(load_weights=False)
     assert new.token_embedding.embeddings.shape in drawn
     assert np.all(np.std(new.token_embedding.embeddings, axis=1) > 0)
 
@@ -276,7 +270,7 @@ def test_what_is_no_preset_is_named(backbone, tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("nothing", "empty"):
         with pytest.raises(BadInputError, match=name) as caught:
-            load_preset(SpanBertBackbone, str(tmp_path / name))
+            Preset(str(tmp_path / name)).encoder()
         assert "\n" not in str(caught.value)
 
 
@@ -326,7 +320,7 @@ def test_configuration_without_a_key_is_named(backbone, tmp_path):
     with open(path, "w", encoding="utf-8") as file:
         json.dump(config, file)
     with pytest.raises(BadInputError, match=r"no preset of a Backbone .*hidden_dim") as caught:
-        load_checked(keras_hub.models.Backbone, preset)
+        Preset(preset).encoder()
     assert "\n" not in str(caught.value)
 
 
@@ -338,7 +332,7 @@ def test_weights_of_another_shape_are_named(backbone, tmp_path):
     with open(path, "w", encoding="utf-8") as file:
         file.write(text.replace('"intermediate_dim": 37', '"intermediate_dim": 36'))
     with pytest.raises(BadInputError, match="preset: no preset of a Backbone") as caught:
-        load_checked(keras_hub.models.Backbone, preset)
+        Preset(preset).encoder()
     assert "\n" not in str(caught.value)
 
 
@@ -374,7 +368,7 @@ def whole_classifier(backbone, tmp_path_factory):
         ("num_heads", 0, "config.num_heads is 0, no number from 1 to 2,147,483,647"),
         ("vocabulary_size", 2**40, "config.vocabulary_size is 1099511627776, no number from"),
         ("name", "a\ud800", "config.name has half of a surrogate pair"),
-        ("intermediate_dim", [37], "no preset of a SpanBertBackbone ("),
+        ("intermediate_dim", [37], "no preset of a Backbone ("),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
@@ -384,7 +378,7 @@ def test_numbers_that_no_encoder_has_are_one_line(
     preset = shutil.copytree(whole_classifier, tmp_path / "preset")
     edit(preset, "config.json", f"config.{place}", value)
     with pytest.raises(BadInputError) as caught:
-        load_checked(SpanBertBackbone, str(preset))
+        Preset(str(preset)).encoder()
     assert message in str(caught.value) and str(preset) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -407,7 +401,7 @@ def test_numbers_that_no_task_has_are_one_line(place, value, message, whole_clas
     """Its description has the encoder's sizes once more, by which it is built."""
     preset = shutil.copytree(whole_classifier, tmp_path / "preset")
     edit(preset, "task.json", place, value)
-    for use in (Predictor, functools.partial(load_checked, SpanBertTextClassifier)):
+    for use in (Predictor, lambda preset: Preset(preset).task(SpanBertTextClassifier)):
         with pytest.raises(BadInputError) as caught:
             use(str(preset))
         assert message in str(caught.value) and str(preset) in str(caught.value)
@@ -442,9 +436,9 @@ def test_a_directory_that_holds_a_preset_is_told_from_one(is_run, backbone, tmp_
         found, advice = "the directory of a run", f"name {write(backbone, tmp_path / 'preset')}"
     message = f"^{tmp_path}: is {found}, no preset; {advice}$"
     for use in (
-        functools.partial(load_preset, SpanBertBackbone),
-        functools.partial(load_preset, SpanBertTokenizer),
-        functools.partial(load_trained, SpanBertMaskedLM),
+        lambda preset: Preset(preset).encoder(),
+        lambda preset: Preset(preset).tokenizer,
+        lambda preset: Preset(preset).trained_task(SpanBertMaskedLM),
         Predictor,
         task_of_preset,
     ):
@@ -461,17 +455,18 @@ def test_a_task_is_loaded_once_in_bfloat16(precision, chosen, backbone, tmp_path
     write_preset(classifier, preset)
     if chosen:
         monkeypatch.setattr(
-            loading, "choose_precision", lambda precision, width: chosen if width == 32 else None
+            opening, "choose_precision", lambda precision, width: chosen if width == 32 else None
         )
     exact = classifier.backbone.get_weights() + classifier.output_dense.get_weights()
-    expected, load = SpanBertTextClassifier.from_preset(preset, dtype="bfloat16"), load_preset
+    expected = SpanBertTextClassifier.from_preset(preset, dtype="bfloat16")
+    load = SpanBertTextClassifier.from_preset
 
     def count(*args, **options):
         loads.append(options)
         return load(*args, **options)
 
-    monkeypatch.setattr(loading, "load_preset", count)
-    loaded = load_trained(SpanBertTextClassifier, preset, precision)
+    monkeypatch.setattr(SpanBertTextClassifier, "from_preset", count)
+    loaded = Preset(preset).trained_task(SpanBertTextClassifier, precision)
     assert loads == [{"dtype": "bfloat16"}]
     weights = loaded.backbone.weights + loaded.output_dense.weights
     for weight, values in zip(weights, exact, strict=True):
@@ -482,6 +477,30 @@ def test_a_task_is_loaded_once_in_bfloat16(precision, chosen, backbone, tmp_path
     assert found.tobytes() == as_before.tobytes()
 
 
+def test_a_preset_that_is_open_is_read_and_checked_once(whole_classifier, monkeypatch):
+    """KerasHub reads the descriptions again; it takes names alone."""
+    opens, layouts, read, check = [], [], open, files_of_presets.check_layout
+
+    def open_and_note(path, *args, **options):
+        opens.append(os.path.basename(path) if isinstance(path, str) else path)
+        return read(path, *args, **options)
+
+    def check_and_note(path, where):
+        layouts.append(os.path.basename(path))
+        return check(path, where)
+
+    monkeypatch.setattr("builtins.open", open_and_note)
+    monkeypatch.setattr(files_of_presets, "check_layout", check_and_note)
+    preset = Preset(whole_classifier)
+    for _ in range(2):
+        assert preset.holds(SpanBertTextClassifier) and preset.hidden_dim == 32
+        assert len(preset.golden.sentences) == 3
+    assert sorted(opens) == ["config.json", "config.json", "golden.json", "task.json"]
+    preset.trained_task(SpanBertTextClassifier)
+    assert opens.count("golden.json") == 1
+    assert sorted(layouts) == ["model.weights.h5", "task.weights.h5"]
+
+
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_presets_of_mixed_precision_are_checked_in_float32(policy, tmp_path):
     keras.utils.set_random_seed(1)
@@ -490,8 +509,8 @@ def test_presets_of_mixed_precision_are_checked_in_float32(policy, tmp_path):
     check_same_weights(preset, mixed)
     rows = [[2, 5, 6, 3], [2, 3]]
     before = encode_rows(mixed, rows)
-    exact = load_checked(SpanBertBackbone, preset)
-    checked, _ = load_with_tokenizer(SpanBertBackbone, preset, dtype=policy)
+    exact = Preset(preset).encoder()
+    checked = Preset(preset).encoder(policy)
     assert not np.array_equal(encode_rows(exact, rows)[0], before[0])
     for expected, actual in zip(before, encode_rows(checked, rows), strict=True):
         np.testing.assert_array_equal(actual, expected)  # the check leaves it as it was
@@ -500,8 +519,8 @@ def test_presets_of_mixed_precision_are_checked_in_float32(policy, tmp_path):
 @pytest.mark.parametrize("name", ["bert-base-cased", "google/bert_uncased_L-2_H-128_A-2"])
 def test_names_of_the_hub_say_what_comes_first(name):
     for load in (
-        lambda: load_preset(SpanBertBackbone, name),
-        lambda: is_task_preset(name, SpanBertMaskedLM),
+        lambda: Preset(name).encoder(),
+        lambda: Preset(name).holds(SpanBertMaskedLM),
     ):
         with pytest.raises(BadInputError, match="convert --from huggingface") as caught:
             load()
@@ -513,7 +532,7 @@ def test_a_new_head_on_a_preset_of_the_class_is_drawn(backbone, tmp_path):
     classifier = SpanBertTokenClassifier(backbone, ["O", "B-A", "I-A"], preprocessor)
     classifier.is_head_trained = True
     write_preset(classifier, str(tmp_path / "preset"))
-    other = load_preset(
-        SpanBertTokenClassifier, str(tmp_path / "preset"), labels=["O", "B-X", "I-X"]
+    other = SpanBertTokenClassifier.from_preset(
+        str(tmp_path / "preset"), labels=["O", "B-X", "I-X"]
     )
     assert np.all(np.std(other.output_dense.kernel, axis=0) > 0)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.files.preset_files import HEADS_FILE
+from spanbert_tf.files.preset import HEADS_FILE
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertMaskedLM,
@@ -20,7 +20,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.models.pretraining_heads import FRESH, LOADED
-from spanbert_tf.presets.loading import load_trained
+from spanbert_tf.presets.preset import Preset
 from spanbert_tf.presets.pretraining import load_preset_into, save_pretraining_preset
 
 WORDS = ["the", "a", "Cat", "dog", "sat", "##s", "on", "mat", "."]
@@ -211,7 +211,7 @@ def test_pretrainer_saves_what_the_commands_and_all_classes_load(source, tmp_pat
     for loaded in (target, SpanBertPretrainer.from_preset(preset)):
         for expected, actual in zip(source.get_weights(), loaded.get_weights(), strict=True):
             np.testing.assert_array_equal(actual, expected)
-    masked_lm = load_trained(SpanBertMaskedLM, preset)
+    masked_lm = Preset(preset).trained_task(SpanBertMaskedLM)
     expected = source.to_masked_lm(tokenizer)(inputs(), training=False)
     np.testing.assert_allclose(masked_lm(inputs(), training=False), expected, rtol=1e-4, atol=1e-4)
     assert masked_lm.preprocessor.sequence_length == 16

@@ -11,9 +11,10 @@ from spanbert_tf.config import load_config
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertTokenizer
+from spanbert_tf.presets.preset import Preset, check_tokenizer
 from spanbert_tf.presets.pretraining import save_pretraining_preset
 from spanbert_tf.pretraining.job import run_pretraining
-from spanbert_tf.pretraining.model import begin_with_preset, build_pretrainer, checked_tokenizer
+from spanbert_tf.pretraining.model import begin_with_preset, build_pretrainer
 
 SPECIAL, WORDS = VOCABULARY[:5], VOCABULARY[5:]
 
@@ -150,7 +151,9 @@ def test_accents_must_be_treated_as_in_the_records(save_preset, tiny_records):
     info = PretrainingManifest.load(tiny_records)
     info = dataclasses.replace(info, lowercase=True, strip_accents=True)
     _, preset = save_preset(lowercase=True, strip_accents=False)
+    tokenizer = Preset(preset).tokenizer
     with pytest.raises(MismatchError, match=r"accents kept, .* again with --preset "):
-        checked_tokenizer(preset, tiny_records, info)
+        check_tokenizer(tokenizer, preset, tiny_records, info)
     of_kept = dataclasses.replace(info, strip_accents=False)
-    assert checked_tokenizer(preset, tiny_records, of_kept).casing == (True, False)
+    check_tokenizer(tokenizer, preset, tiny_records, of_kept)
+    assert tokenizer.casing == (True, False)

@@ -23,7 +23,7 @@ from benchmarks.classification import main as benchmark
 from spanbert_tf.command_line import EXIT_BAD_INPUT
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-from spanbert_tf.presets.loading import load_trained
+from spanbert_tf.presets.preset import Preset
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.evaluation import load_task_model, run_evaluation
 from spanbert_tf.tasks.finetuning import FinetuningJob, run_finetuning
@@ -220,7 +220,7 @@ class TaskTests:
     def test_the_example_that_a_server_warms_up_with_is_answered(self, finished):
         """Each signature gets it alone and in batches, short and long."""
         task = task_of_preset(finished[0])
-        served = task.served(load_trained(task.model_class, finished[0]), 2)
+        served = task.served(Preset(finished[0]).trained_task(task.model_class), 2)
         signatures, sizes = served.signatures, {}
         traced = {
             name: tf.function(function, input_signature=specs)

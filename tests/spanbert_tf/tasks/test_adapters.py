@@ -20,7 +20,7 @@ from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier
 from spanbert_tf.models.adapters import merge_adapters, read_adapter, write_adapter
 from spanbert_tf.models.keras_hub_presets import weights_digest
-from spanbert_tf.presets.loading import load_checked, load_trained
+from spanbert_tf.presets.preset import Preset
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.prediction import Predictor
 
@@ -78,7 +78,7 @@ def test_a_head_that_reads_no_pooler_is_not_one_of_transformers(tmp_path):
     settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert settings["task_type"] is settings["modules_to_save"] is None
     rows = model.preprocessor(["ann has the cat .", "bob"])
-    loaded = load_trained(SpanBertTextClassifier, adapter)
+    loaded = Preset(adapter).trained_task(SpanBertTextClassifier)
     np.testing.assert_allclose(loaded(rows), model(rows), atol=1e-5)
 
 
@@ -104,7 +104,9 @@ def test_it_is_the_preset_with_the_products_in_its_kernels(adapted):
     adapter, preset = str(directory / "adapter"), str(directory / "preset")
     assert not [file for file in os.listdir(adapter) if file.startswith("model") and "h5" in file]
     for precision in ("float32", "bfloat16"):
-        loaded, expected = (load_trained(type(model), p, precision) for p in (adapter, preset))
+        loaded, expected = (
+            Preset(p).trained_task(type(model), precision) for p in (adapter, preset)
+        )
         for ours, theirs in zip(loaded.weights, expected.weights, strict=True):
             assert ours.dtype == theirs.dtype and ours.path == theirs.path
             ours, theirs = np.array(ours, "float32"), np.array(theirs, "float32")
@@ -167,7 +169,7 @@ def test_another_encoder_is_refused(hidden_dim, answerer, tmp_path):
     edit_config(answerer, base_model_name_or_path=other)
     for precision in ("float32", "bfloat16"):
         with pytest.raises(MismatchError) as error:
-            load_checked(tiny_class(), answerer, dtype=precision)
+            Preset(answerer).task(tiny_class(), dtype=precision)
         message = str(error.value)
         assert "\n" not in message and answerer in message and other in message
         assert "adapter_config.json" in message
@@ -178,12 +180,12 @@ def test_an_encoder_that_was_moved_is_named_anew(answerer, tmp_path):
     shutil.move(encoder, tmp_path / "moved")
     edit_config(answerer, base_model_name_or_path=encoder)
     with pytest.raises(BadInputError, match=rf"{answerer}: its encoder {encoder} is no preset"):
-        load_checked(tiny_class(), answerer)
+        Preset(answerer).task(tiny_class())
     edit_config(answerer, base_model_name_or_path=str(tmp_path / "moved"))
-    load_checked(tiny_class(), answerer)
+    Preset(answerer).task(tiny_class())
     edit_config(answerer, base_model_name_or_path=answerer)  # and no end
     with pytest.raises(BadInputError, match="is no preset"):
-        load_checked(tiny_class(), answerer)
+        Preset(answerer).task(tiny_class())
 
 
 def edit_config(adapter, **values):
@@ -202,7 +204,7 @@ def test_a_damaged_file_is_named(answerer, has_checksums):
     for content in (b"", b"\x10\0\0\0\0\0\0\0{}", path.read_bytes()[:-1]):
         path.write_bytes(content)
         with pytest.raises(BadInputError, match=r"adapter_model.safetensors.* again") as error:
-            load_checked(tiny_class(), answerer)
+            Preset(answerer).task(tiny_class())
         assert answerer in str(error.value) and "\n" not in str(error.value)
 
 
@@ -229,7 +231,7 @@ def test_a_damaged_file_is_named(answerer, has_checksums):
 def test_what_does_not_fit_its_arrays_is_named(answerer, values, message):
     edit_config(answerer, **values)
     with pytest.raises(BadInputError, match=message):
-        load_checked(tiny_class(), answerer)
+        Preset(answerer).task(tiny_class())
 
 
 def change_array(answerer, change):
@@ -258,7 +260,7 @@ def change_array(answerer, change):
 def test_matrices_of_other_numbers_are_named(answerer, change, message):
     change_array(answerer, change)
     with pytest.raises(BadInputError, match=message) as error:
-        load_checked(tiny_class(), answerer)
+        Preset(answerer).task(tiny_class())
     text = str(error.value)
     assert (
         text.startswith(f"{answerer}/adapter_model.safetensors: 'base_model.") and "\n" not in text
@@ -280,7 +282,7 @@ def test_a_pooler_without_its_bias_is_named(tmp_path):
         left = {name: a for name, a in whole.items() if not name.endswith(tuple(parts))}
         safetensors.torch.save_file(left, path, metadata)
         with pytest.raises(BadInputError, match=message):
-            load_checked(type(tiny_model("text_classification")), adapter)
+            Preset(adapter).task(type(tiny_model("text_classification")))
 
 
 @pytest.mark.parametrize(
@@ -289,21 +291,21 @@ def test_a_pooler_without_its_bias_is_named(tmp_path):
 def test_nothing_is_fetched_that_an_adapter_names(name, answerer, monkeypatch):
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("asks the network"))
     edit_config(answerer, base_model_name_or_path=f"{name}\x1b]0;title\x07")
-    for load in (load_checked, lambda kind, preset: kind.from_preset(preset)):
+    for load in (lambda preset: Preset(preset).task(tiny_class()), tiny_class().from_preset):
         with pytest.raises(
             BadInputError, match="nothing is fetched that an adapter names"
         ) as error:
-            load(tiny_class(), answerer)
+            load(answerer)
         assert "download it if you trust it, and name in adapter_config.json" in str(error.value)
 
 
 def test_an_encoder_is_named_from_where_its_adapter_lies(answerer, tmp_path, monkeypatch):
     edit_config(answerer, base_model_name_or_path="../encoder")
     monkeypatch.chdir("/")
-    load_checked(tiny_class(), answerer)
+    Preset(answerer).task(tiny_class())
     shutil.move(tmp_path / "encoder", tmp_path / "adapter" / "inside")
     edit_config(answerer, base_model_name_or_path="inside")
-    load_checked(tiny_class(), answerer)
+    Preset(answerer).task(tiny_class())
 
 
 @pytest.mark.parametrize("name", ["config.json", "task.json", "model.weights.h5"])
@@ -311,9 +313,9 @@ def test_the_encoder_goes_through_the_door_of_presets(name, answerer, tmp_path):
     path = tmp_path / "encoder" / name
     path.unlink(missing_ok=True)
     os.mkfifo(path)  # whoever opens it waits for ever
-    for load in (load_checked, lambda kind, preset: kind.from_preset(preset)):
+    for load in (lambda preset: Preset(preset).task(tiny_class()), tiny_class().from_preset):
         with pytest.raises(BadInputError, match="is no regular file") as error:
-            load(tiny_class(), answerer)
+            load(answerer)
         assert str(path) in str(error.value)
 
 
@@ -326,14 +328,14 @@ def test_classes_and_sizes_of_the_encoder_are_looked_at(answerer, tmp_path):
     ):
         path.write_text(json.dumps(whole | change))
         with pytest.raises(BadInputError, match=message) as error:
-            load_checked(tiny_class(), answerer)
+            Preset(answerer).task(tiny_class())
         assert str(tmp_path / "encoder") in str(error.value)
 
 
 def test_one_that_is_trained_further_computes_the_same_at_first(answerer):
     """Its alpha is not its rank, which a new adapter's is."""
     assert ALPHA != RANK
-    merged = load_trained(tiny_class(), answerer)
+    merged = Preset(answerer).trained_task(tiny_class())
     adapter = read_adapter(answerer)
     encoder = answerer.replace("adapter", "encoder")
     backbone = SpanBertBackbone.from_preset(encoder, **adapter.options)

@@ -20,7 +20,7 @@ from task_tests import SEQUENCE_LENGTH, SPECIAL, TaskTests, assert_same_answers,
 
 from spanbert_tf.console import DataConsole
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.presets.loading import load_trained
+from spanbert_tf.presets.preset import Preset
 from spanbert_tf.tasks.evaluation import run_evaluation
 from spanbert_tf.tasks.inspection import inspect_records
 
@@ -169,7 +169,8 @@ def test_a_task_of_another_package_goes_the_whole_way_by_the_shipped_commands(tm
     kill_in_the_middle(finetuning(killed), killed)
     assert "going on after step" in run(*finetuning(killed))
     models = [
-        load_trained(toy_task.ToyClassifier, str(run / "preset")) for run in (straight, killed)
+        Preset(str(run / "preset")).trained_task(toy_task.ToyClassifier)
+        for run in (straight, killed)
     ]
     for expected, actual in zip(*(model.get_weights() for model in models), strict=True):
         np.testing.assert_array_equal(actual, expected)

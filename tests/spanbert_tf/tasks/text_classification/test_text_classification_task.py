@@ -20,7 +20,7 @@ from task_tests import TaskTests
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.lazy import UNUSED
 from spanbert_tf.models import SpanBertBackbone
-from spanbert_tf.models.keras_hub_presets import task_config
+from spanbert_tf.presets.preset import Preset
 from spanbert_tf.studies.grid import run_grid
 from spanbert_tf.tasks.evaluation import load_task_model, run_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
@@ -203,7 +203,7 @@ class TestTextClassification(TaskTests):
         self.finetune(material, tmp_path / "mean", **options, **{"classifier.pooling": "mean"})
         assert "its pooler" not in capfd.readouterr().out
         preset = str(tmp_path / "mean" / "preset")
-        assert task_config(preset)["pooling"] == "mean"
+        assert Preset(preset).arguments("task.json")["pooling"] == "mean"
         Predictor(preset)([self.raw_input])
 
     @pytest.mark.slow
