@@ -29,28 +29,29 @@ from spanbert_tf.files.preset import (
 )
 from spanbert_tf.models.onnx_operations import register_onnx_operations
 
-# Bytes besides the numbers: for each variable in HDF5 (2,500 to 5,000 measured), and for the
-# vocabulary and the configurations.
+# Bytes beside the values of the weights: for each variable in HDF5 (2,500 to 5,000 were measured),
+# and for vocabulary and descriptions.
 _HDF5_ENTRY, _TEXT_FILES = 8192, 4 << 20
-_HEAD_STATE = "is_head_trained"  # in the file of weights, beside the head's
-# What the descriptions may name. A registered class is this project's, of a package that the user
-# has imported, or KerasHub's, whose hundreds of classes open paths that a description names.
+_HEAD_STATE = "is_head_trained"  # name of the mark in the file with the head's weights
+# The classes that descriptions may name. A registered class belongs to this project, to a package
+# that the user has imported, or to KerasHub; some of KerasHub's hundreds of classes open paths that
+# a description names.
 _KERAS_HUB = ("keras_hub", "keras_nlp")
 _STOCK_CLASSES = (
     *("BertBackbone", "BertTokenizer", "BertMaskedLM", "BertMaskedLMPreprocessor"),
     *("BertTextClassifier", "BertTextClassifierPreprocessor"),
     *("BertTextEmbedder", "BertTextEmbedderPreprocessor"),
 )
-# Keras' own that are made of numbers: none opens files or makes layers.
+# Modules of Keras whose classes take numbers alone: none opens files or creates layers.
 _MODULES_OF_NUMBERS = {
-    "keras": keras.dtype_policies,  # as Keras names these
+    "keras": keras.dtype_policies,  # the module that Keras writes for policies
     "keras.dtype_policies": keras.dtype_policies,
     "keras.initializers": keras.initializers,
     "keras.regularizers": keras.regularizers,
     "keras.constraints": keras.constraints,
 }
 _PLAIN = ("__tuple__", "__numpy__", "__ellipsis__", "__slice__")
-# What stands at the root of a file, or under a key of a task or preprocessor.
+# The base class that is meant at the root of a file, or under a key of a task or preprocessor.
 _KINDS = {
     PRESET_CONFIG: keras_hub.models.Backbone,
     TASK_CONFIG: keras_hub.models.Task,
@@ -93,7 +94,7 @@ def check_preset(preset: str | os.PathLike | PresetFiles, *, reads_weights: bool
 
 
 def _objects(name: str, description: object) -> Iterator[tuple[str, dict]]:
-    """What Keras creates objects of, at any depth, and the key that it stands under."""
+    """The parts of a description from which Keras creates objects, each with its key."""
     left = [(name, description)]
     while left:
         key, value = left.pop()
@@ -106,9 +107,9 @@ def _objects(name: str, description: object) -> Iterator[tuple[str, dict]]:
 
 
 def _class_fault(key: str, value: dict) -> str | None:
-    """Why Keras is not to make an object of what stands under a key, as a predicate of the file."""
+    """Why Keras must not create an object from a part of a description, as a predicate."""
     if key == PRESET_CONFIG and "class_name" not in value and value.get("model_type") == "bert":
-        return None  # of Hugging Face, in another place: KerasHub makes its own BERT of it
+        return None  # a remote model of Hugging Face, which KerasHub converts to its own BERT
     module, name = value.get("module"), value.get("class_name")
     if not isinstance(name, str):
         return "names no class; copy the preset again"
@@ -140,13 +141,13 @@ def _registered_name(value: dict) -> object:
 
 
 def _registered(value: dict) -> Any:
-    """The class or function that is registered by the name in a description, if one is."""
+    """The class or function that is registered under the name in a description, if one is."""
     name = _registered_name(value)
     return keras.saving.get_registered_object(name) if isinstance(name, str) else None
 
 
 def _is_of_keras(module: object, name: str, config: object) -> bool:
-    """Whether an unregistered name is Keras' own, of what is made of numbers alone."""
+    """Whether an unregistered name is one of Keras' classes that take numbers alone."""
     if not isinstance(module, str | None):
         return False
     if name == "function":
@@ -181,14 +182,14 @@ class LoadsPresets:
 
 
 def preset_bytes(model: keras.Model) -> int:
-    """What a preset of a model takes of a disk at most."""
+    """The largest number of bytes that a preset of a model can take on disk."""
     numbers = sum(math.prod(weight.shape) * 4 for weight in model.weights)  # float32
     return numbers + len(model.weights) * _HDF5_ENTRY + _TEXT_FILES
 
 
 @contextlib.contextmanager
 def without_mixed_precision(model: keras.Model) -> Iterator[None]:
-    """For a time, layers in mixed precision compute in the dtype of their weights.
+    """A context in which layers in mixed precision compute in the dtype of their weights.
 
     Args:
         model: the model; its weights stay as they are.
@@ -211,14 +212,13 @@ class SavesWithoutMixedPrecision:
     """Base of backbone and tasks; name it before KerasHub's class.
 
     Attributes:
-        needs_tensorflow: why no other runtime computes what the model computes; empty where each
-            does.
+        needs_tensorflow: why the model runs on TensorFlow alone; empty if it does not.
     """
 
     needs_tensorflow = ""
 
     def save_to_preset(self, preset_dir: str, max_shard_size: float | None = 10) -> None:
-        """Writes a preset, whose description names the dtype of the weights alone.
+        """Writes a preset whose descriptions name the dtype of the weights alone.
 
         Args:
             preset_dir: directory of the preset.
@@ -249,7 +249,7 @@ class SavesWithoutMixedPrecision:
 
 
 class NewHeadWarning(UserWarning):
-    """A preset had no trained head of a class, so that it got a new one."""
+    """A preset has no trained head of a class, so its model got a new one."""
 
 
 class TaskPresets(SavesWithoutMixedPrecision):
@@ -298,9 +298,9 @@ class TaskPresets(SavesWithoutMixedPrecision):
         return task
 
     def save_own_variables(self, store: dict) -> None:
-        """Writes the model's own variables, and a mark where the head was never trained.
+        """Writes the model's own variables, and a mark if the head was never trained.
 
-        A plain `keras.Model`, which knows no marks, loads the file of a trained one.
+        The file of a trained head has no mark, so a plain `keras.Model` can load it.
         """
         super().save_own_variables(store)
         if not self.is_head_trained:
@@ -310,17 +310,17 @@ class TaskPresets(SavesWithoutMixedPrecision):
         """Reads what `save_own_variables` wrote."""
         own = {name: store[name] for name in store.keys()}  # noqa: SIM118
         state = own.pop(_HEAD_STATE, None)
-        if state is not None and state.shape != ():  # of HDF5, which has read no value so far
+        if state is not None and state.shape != ():  # HDF5 has not read its values yet
             raise ValueError(f"{_HEAD_STATE} has shape {list(state.shape)}, and is one value")
         self.is_head_trained = state is None or bool(np.array(state))
         super().load_own_variables(own)
 
     def save_task_weights(self, filepath: str) -> None:
-        """Saves the head alone: neither the encoder nor the optimizer."""
+        """Saves the head without the encoder and the optimizer."""
         keras.saving.save_weights(self, filepath, objects_to_skip=self._beside_head())
 
     def load_task_weights(self, filepath: str) -> None:
-        """Loads the head alone."""
+        """Loads what `save_task_weights` wrote."""
         keras.saving.load_weights(self, filepath, objects_to_skip=self._beside_head())
 
     def _beside_head(self) -> list[object]:
@@ -330,10 +330,10 @@ class TaskPresets(SavesWithoutMixedPrecision):
 
 
 def weights_digest(backbone: keras_hub.models.Backbone) -> str:
-    """A hexadecimal digest of an encoder's weights, wherever and however they were stored.
+    """A hexadecimal digest of an encoder's weights, whatever format they were stored in.
 
     Args:
-        backbone: the encoder; its adapters do not count.
+        backbone: the encoder; its adapters are left out.
     """
     digest = hashlib.sha256()
     for weight in backbone.weights:

@@ -24,8 +24,8 @@ SENTENCES = (
     "In 1876, Zoë paid 3.50 for an Übersetzung (unabridged).",
     "Short.",
 )
-_NUM_VALUES = 8  # of each output vector
-# Of the largest value. Processors and GPUs differ by 1e-5, a wrong weight or activation by more.
+_NUM_VALUES = 8  # the first values of an output vector that are stored
+# Relative to the largest value. Processors and GPUs differ by 1e-5, wrong weights by more.
 _TOLERANCE = 1e-3
 _WEIGHT_ENDINGS = (".weights.h5", ".weights.json", ".npz")
 
@@ -33,15 +33,15 @@ _WEIGHT_ENDINGS = (".weights.h5", ".weights.json", ".npz")
 def write_golden(
     directory: str, backbone: keras_hub.models.Backbone, tokenizer: keras_hub.tokenizers.Tokenizer
 ) -> None:
-    """Writes `golden.json` into a preset whose weights are there, and tests whether they load.
+    """Writes `golden.json` into a preset whose weights are written, and tests whether they load.
 
     Args:
         directory: directory of the preset.
         backbone: the encoder that was saved.
-        tokenizer: the one that was saved.
+        tokenizer: the tokenizer that was saved.
 
     Raises:
-        BadInputError: what was saved computes something else than the encoder.
+        BadInputError: the saved weights compute other outputs than the encoder.
     """
     is_exact = _holds_what_it_saved(backbone, directory)
     with weights_are_loaded():
@@ -55,7 +55,7 @@ def write_golden(
     golden = Golden(checksums, _run_sentences(backbone, tokenizer))
     with open(os.path.join(directory, GOLDEN_FILE), "w", encoding="utf-8") as file:
         json.dump(dataclasses.asdict(golden), file)
-    if is_exact:  # both share what is read, so that the weights are in memory once
+    if is_exact:  # both encoders share the values read, so that these are in memory once
         backbone.load_weights(os.path.join(directory, preset_utils.MODEL_WEIGHTS_FILE))
         for weight, read in zip(loaded.weights, backbone.weights, strict=True):
             weight.assign(read.value)
@@ -63,7 +63,7 @@ def write_golden(
 
 
 def _holds_what_it_saved(backbone: keras_hub.models.Backbone, directory: str) -> bool:
-    """Whether an encoder's own values are those in its file: float32, no shards."""
+    """Whether an encoder has the same values as its file: in float32, not in shards."""
     is_one_file = os.path.exists(os.path.join(directory, preset_utils.MODEL_WEIGHTS_FILE))
     return is_one_file and backbone.variable_dtype == "float32"
 

@@ -32,14 +32,14 @@ _DAMAGE = (
 
 
 class RecordsInfo(Protocol):
-    """What the manifests of all kinds of records tell."""
+    """The vocabulary and casing in the manifest of any kind of records."""
 
     vocabulary_hash: str
     casing: Casing
 
 
 class Preset(PresetFiles):
-    """A preset, opened once. Each loads with the weights and token ids of `golden.json`, if any.
+    """A preset, opened once. What it loads is compared with `golden.json`, if there is one.
 
     Args:
         name: directory, or another name that `from_preset` takes.
