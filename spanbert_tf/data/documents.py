@@ -1,10 +1,9 @@
 """Documents of any length as a coreference resolver reads them, in a graph.
 
 Texts become documents of words and sentences; documents become segments that an encoder can read,
-each `[CLS] pieces [SEP]`; segments become dense batches. Preprocessor and exports call these rules
-(original `minimize.py`): a segment takes what fits, back to the last end of a sentence; of a longer
-sentence, back to the last end of a word; a longer word is cut. Preparation follows them in NumPy,
-and a test compares both.
+each `[CLS] pieces [SEP]`; segments become dense batches. Preparation, preprocessor and exports call
+these rules (original `minimize.py`): a segment takes what fits, back to the last end of a sentence;
+of a longer sentence, back to the last end of a word; a longer word is cut.
 
 N or B documents, P pieces of all of them, Q segments of all of them, T positions (of all documents,
 or of the longest), special tokens counted; G segments of the longest, L positions of a segment.
@@ -241,36 +240,41 @@ def _is_end(values: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
 def _cut(
     splits: tf.Tensor, sentence_ends: tf.Tensor, word_ends: tf.Tensor, max_pieces: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Document, first piece and the piece after the last of each segment, int32 [Q] each."""
-    places = [  # after each end, ascending
+    """Document, first piece and the piece after the last of each segment, int32 [Q] each.
+
+    A turn of the loop cuts the next segment of every document.
+    """
+    document_ends = splits[1:]  # [N]
+    ends_of_sentences, ends_of_words = (
         tf.cast(tf.where(is_end)[:, 0], tf.int32) + 1 for is_end in (sentence_ends, word_ends)
-    ]
-    num_documents = tf.size(splits) - 1
+    )  # the piece after each, ascending
 
-    def last_end(ends: tf.Tensor, limit: tf.Tensor) -> tf.Tensor:
-        """The last end that is not beyond a limit; 0 without one."""
-        count = tf.searchsorted(ends, limit[tf.newaxis], side="right")[0]
-        return tf.where(count > 0, tf.gather(tf.concat([[0], ends], axis=0), count), 0)
+    def last_end(ends: tf.Tensor, limits: tf.Tensor) -> tf.Tensor:
+        """The last end that is not beyond each limit [N]; 0 without one."""
+        counts = tf.searchsorted(ends, limits, side="right")
+        return tf.gather(tf.concat([[0], ends], axis=0), counts)
 
-    def cut_one(
-        number: tf.Tensor, document: tf.Tensor, start: tf.Tensor, found: tf.TensorArray
-    ) -> tuple:
-        document_end = splits[document + 1]
-        limit = tf.minimum(start + max_pieces, document_end)
-        of_sentence, of_word = (last_end(ends, limit) for ends in places)
-        end = tf.where(of_word > start, of_word, limit)
-        end = tf.where(of_sentence > start, of_sentence, end)
-        found = found.write(number, tf.stack([document, start, end]))
-        return number + 1, document + tf.cast(end == document_end, tf.int32), end, found
+    def is_unfinished(turn: tf.Tensor, starts: tf.Tensor, found: tf.TensorArray) -> tf.Tensor:
+        return (turn == 0) | tf.reduce_any(starts < document_ends)
 
-    found = tf.TensorArray(tf.int32, size=0, dynamic_size=True, element_shape=[3])
-    *_, found = tf.while_loop(
-        lambda number, document, start, found: document < num_documents,
-        cut_one,
-        (tf.constant(0), tf.constant(0), tf.constant(0), found),
-        parallel_iterations=1,
+    def cut_next(turn: tf.Tensor, starts: tf.Tensor, found: tf.TensorArray) -> tuple:
+        limits = tf.minimum(starts + max_pieces, document_ends)
+        of_sentence = last_end(ends_of_sentences, limits)
+        of_word = last_end(ends_of_words, limits)
+        ends = tf.where(of_word > starts, of_word, limits)
+        ends = tf.where(of_sentence > starts, of_sentence, ends)
+        return turn + 1, ends, found.write(turn, ends)
+
+    found = tf.TensorArray(tf.int32, size=0, dynamic_size=True, element_shape=[None])
+    _, _, found = tf.while_loop(
+        is_unfinished, cut_next, (tf.constant(0), splits[:-1], found), parallel_iterations=1
     )
-    return tuple(tf.unstack(found.stack(), axis=1))
+    ends = tf.transpose(found.stack())  # [N, turns]
+    starts = tf.concat([splits[:-1, tf.newaxis], ends[:, :-1]], axis=1)
+    # A document of no pieces has one segment, in the first turn.
+    is_segment = (ends > starts) | (tf.range(tf.shape(ends)[1]) == 0)
+    documents = tf.cast(tf.where(is_segment)[:, 0], tf.int32)
+    return documents, tf.boolean_mask(starts, is_segment), tf.boolean_mask(ends, is_segment)
 
 
 def pack_documents(

@@ -1,4 +1,4 @@
-"""Windows over passages, in a graph: the rows that `prepare squad` writes, for any texts.
+"""Windows over passages: the rows of questions. Preparation, preprocessor and exports call this.
 
 Where the windows lie is known before any is packed, so that those of a long passage can be packed a
 few at a time: all of them are many times the passage.
@@ -234,11 +234,15 @@ def _has_most_context(
     strides: tf.Tensor,
     passage_sizes: tf.Tensor,
 ) -> tf.Tensor:
-    """The rule of `spanbert_tf.tasks.question_answering.rows`; bool [C, S].
+    """Whether the window of a row has the most text around a token of it, bool [C, S].
 
-    What a window scores for a token rises, then falls from each window to the next: the smaller of
-    two straight lines, of which the last window, the only one that can be shorter, has less yet.
-    So a window is the first of the best ones where the one before scores less and the next no more.
+    A token stands in several windows. Predictions count only in the window where the smaller of the
+    text before and after the token is largest; of equal ones in the longer window, then the first
+    (Devlin et al., 2019, code for SQuAD).
+
+    From each window to the next, a token's score rises, then falls: it is the smaller of two
+    straight lines, and only the last window can be shorter, which lowers its score further. So a
+    window is the first of the best ones where the one before scores less and the next no more.
     """
 
     def score(first: tf.Tensor) -> tf.Tensor:

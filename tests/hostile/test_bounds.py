@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import itertools
 import json
 import pathlib
 import shutil
@@ -40,7 +41,9 @@ from spanbert_tf.pretraining.model import (
     check_initial_encoder,
     mix_with_initial,
 )
+from spanbert_tf.tasks.question_answering.files import Question, QuestionSet
 from spanbert_tf.tasks.question_answering.graph import WindowSpans, best_candidates
+from spanbert_tf.tasks.question_answering.rows import QuestionOptions, QuestionRows
 from spanbert_tf.text.vocabulary import Casing
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
@@ -72,6 +75,19 @@ def test_windows_of_a_long_passage_are_packed_a_few_at_a_time():
     tokens = packed[0].passage_tokens.numpy()
     assert tokens[:, 1].tolist() == [0, 200_000, 399_939, 399_940]
     assert packed[0].has_most_context.numpy().sum(axis=1).tolist() == [31, 1, 1, 30]
+
+
+def test_rows_of_a_long_passage_are_written_a_few_at_a_time():
+    """All of them, 400,000 rows, would be several GiB."""
+    question = Question("1", "a", 0, (), ())
+    questions = QuestionSet("x", ["a " * 400_000], [question])
+    options = QuestionOptions(sequence_length=64, stride=1, has_unanswerable=True)
+    rows = QuestionRows(questions, options).rows(VOCABULARY, Casing.of(False), 64)
+    some = []
+    next(QuestionRows(questions, options).rows(VOCABULARY, Casing.of(False), 64))
+    used = peak_above(lambda: some.extend(itertools.islice(rows, 2000)))
+    assert [row.lists["offset_starts"][0] for row in some] == list(range(0, 4000, 2))
+    assert used < 0.3
 
 
 def test_answers_of_a_long_passage_are_cut_a_few_at_a_time():

@@ -1,21 +1,18 @@
-"""Makes rows of documents: word pieces, segments and mentions. What is lost is counted.
+"""Makes rows of documents: word pieces, segments and mentions. It counts what is lost.
 
-Each distinct word is tokenized once, since the tokenizer splits at white space and a word has the
-same pieces everywhere. Segments are cut in NumPy by the rule of
-`data.documents.document_segments`: the graph takes half a second to trace, and its loop over
-segments takes ten times as long. A test compares both.
+Words are tokenized one by one, since the tokenizer splits at white space: a word has the same
+pieces everywhere. The graph of `data.documents`, which exports call too, cuts segments.
 """
 
-import bisect
-import collections
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
-from spanbert_tf.data.documents import NO_PIECE, SegmentedDocuments
+from spanbert_tf.data.documents import NO_PIECE, SegmentedDocuments, segment_documents
 from spanbert_tf.data.records import ROW_TOKEN_IDS
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.coreference.conll import Document
@@ -63,49 +60,74 @@ _LOST = {
 }
 
 
-class Pieces(NamedTuple):
-    """The word pieces of a document."""
+class DocumentPieces(NamedTuple):
+    """The word pieces of N documents.
 
-    token_ids: np.ndarray  # int32 [P]
-    words: np.ndarray  # word of each, ascending, int32 [P]
-    sentences: np.ndarray  # sentence of each, ascending, int32 [P]
-    sentence_starts: list[int]  # first word of each
+    Attributes:
+        token_ids: ids of the vocabulary, ragged int32 [N, pieces].
+        word_indices: index of the word of each piece in its document, ragged int32 [N, pieces].
+        sentence_indices: index of its sentence, ragged int32 [N, pieces].
+        sentence_starts: for each document, the first word of each sentence.
+        word_sizes: for each document, the number of pieces of each word, int64 [words].
+    """
+
+    token_ids: tf.RaggedTensor
+    word_indices: tf.RaggedTensor
+    sentence_indices: tf.RaggedTensor
+    sentence_starts: list[list[int]]
+    word_sizes: list[np.ndarray]
 
 
 class DocumentTokenizer:
-    """Makes pieces of documents."""
+    """Splits the words of documents into word pieces."""
 
     def __init__(self, vocabulary: Sequence[str], casing: Casing) -> None:
         self._vocabulary = vocabulary
         self._casing = casing
         self._tokenizer = WordPieceTokenizer.shared(vocabulary, casing)
 
-    def __call__(self, documents: Sequence[Document]) -> Iterator[Pieces]:
-        """The pieces of each document; all have words."""
-        numbers: dict[str, int] = collections.defaultdict(itertools.count().__next__)
-        all_numbers = [
-            np.fromiter(map(numbers.__getitem__, document.words), "int64") for document in documents
+    def __call__(self, documents: Sequence[Document]) -> DocumentPieces:
+        """The word pieces of documents, each of which has words."""
+        words = [
+            word.encode("utf-8", "replace") for document in documents for word in document.words
         ]
-        raw = [word.encode("utf-8", "replace") for word in numbers]
-        ids = self._tokenizer.tokenize(raw)
-        flat, splits = ids.flat_values.numpy(), ids.row_splits.numpy()
+        ids = self._tokenizer.tokenize(tf.constant(words))  # ragged [words of all, pieces]
+        word_counts = [len(document.words) for document in documents]
+        sentence_starts = self._sentence_starts(documents)
+        word_indices = [np.arange(count) for count in word_counts]
+        sentence_indices = [
+            np.searchsorted(starts, indices, side="right") - 1
+            for starts, indices in zip(sentence_starts, word_indices, strict=True)
+        ]
+        token_ids = tf.RaggedTensor.from_row_lengths(ids, word_counts).merge_dims(1, 2)
+        sizes = ids.row_lengths().numpy()
+
+        def of_pieces(of_words: Sequence[np.ndarray]) -> tf.RaggedTensor:
+            repeated = np.repeat(np.concatenate(of_words), sizes)
+            return token_ids.with_flat_values(tf.constant(repeated, tf.int32))
+
+        return DocumentPieces(
+            token_ids,
+            of_pieces(word_indices),
+            of_pieces(sentence_indices),
+            sentence_starts,
+            np.split(sizes, np.cumsum(word_counts)[:-1]),
+        )
+
+    def _sentence_starts(self, documents: Sequence[Document]) -> list[list[int]]:
+        """For each document, the first words of its sentences; found where it does not say."""
         found = self._found_sentences(documents)
-        for document, own in zip(documents, all_numbers, strict=True):
-            starts = document.sentence_starts
-            if starts is None:
-                starts = next(found)
-            firsts, sizes = splits[own], splits[own + 1] - splits[own]
-            words = np.repeat(np.arange(len(sizes), dtype="int32"), sizes)
-            places = np.arange(len(words)) + np.repeat(firsts - (np.cumsum(sizes) - sizes), sizes)
-            sentences = np.searchsorted(starts, words, side="right") - 1
-            yield Pieces(flat[places], words, sentences.astype("int32"), starts)
+        return [
+            next(found) if document.sentence_starts is None else document.sentence_starts
+            for document in documents
+        ]
 
     def _found_sentences(self, documents: Sequence[Document]) -> Iterator[list[int]]:
-        """First words of the sentences of those documents that do not tell them."""
-        untold = [document for document in documents if document.sentence_starts is None]
-        if untold:
-            texts = self._in_context([" ".join(document.words) for document in untold])
-            yield from itertools.starmap(_sentence_starts, zip(untold, texts, strict=True))
+        """First words of the sentences of those documents that do not say."""
+        unsplit = [document for document in documents if document.sentence_starts is None]
+        if unsplit:
+            texts = self._in_context([" ".join(document.words) for document in unsplit])
+            yield from itertools.starmap(_sentence_starts, zip(unsplit, texts, strict=True))
 
     @functools.cached_property
     def _in_context(self) -> TextTokenizer:
@@ -125,56 +147,23 @@ def _sentence_starts(document: Document, text: TokenizedText) -> list[int]:
     return starts
 
 
-def segment_pieces(
-    pieces: Pieces, *, sequence_length: int, start_id: int, end_id: int
-) -> SegmentedDocuments:
-    """Cuts a document into segments and adds [CLS] and [SEP]; int32 [segments] and [positions]."""
-    ends_sentence, ends_word = _is_end(pieces.sentences), _is_end(pieces.words)
-    ends = np.array(_cuts(ends_sentence, ends_word, sequence_length - 2), "int32")
-    starts = np.append(np.int32(0), ends[:-1])
-    lengths = ends - starts + 2
-    last = np.cumsum(lengths) - 1
-    first = last - lengths + 1
-    is_piece = np.ones(lengths.sum(), bool)
-    is_piece[first] = is_piece[last] = False
-
-    def positions(of_pieces: np.ndarray, of_first: object, of_last: object) -> np.ndarray:
-        found = np.empty(len(is_piece), "int32")
-        found[is_piece], found[first], found[last] = of_pieces, of_first, of_last
-        return found
-
-    ended = np.append(0, np.cumsum(ends_sentence))  # before each piece, and at the end
-    words = np.append(0, pieces.words)  # that of the piece before each
-    return SegmentedDocuments(
-        lengths,
-        positions(pieces.token_ids, start_id, end_id),
-        positions(np.arange(len(pieces.token_ids)), NO_PIECE, NO_PIECE),
-        positions(ended[:-1], ended[starts], ended[ends]),
-        positions(pieces.words, words[starts], words[ends]),
+def document_rows(
+    pieces: DocumentPieces, special: SpecialTokenIds, sequence_length: int
+) -> list[SegmentedDocuments]:
+    """Cuts documents into segments; returns arrays, int32 [segments] or [positions] of each."""
+    segmented = segment_documents(
+        pieces.token_ids,
+        pieces.sentence_indices,
+        pieces.word_indices,
+        sequence_length=sequence_length,
+        start_id=special.start,
+        end_id=special.end,
     )
-
-
-def _is_end(values: np.ndarray) -> np.ndarray:
-    """Where the next value is missing or another, bool [P]."""
-    return np.append(values[1:] != values[:-1], True)[: len(values)]
-
-
-def _cuts(ends_sentence: np.ndarray, ends_word: np.ndarray, max_pieces: int) -> list[int]:
-    """The piece after the last of each segment; at least one segment."""
-    places = [(np.flatnonzero(is_end) + 1).tolist() for is_end in (ends_sentence, ends_word)]
-    start, num_pieces, cuts = 0, len(ends_word), []
-    while not cuts or start < num_pieces:
-        limit = min(start + max_pieces, num_pieces)
-        found = (_last(ends, limit) for ends in places)
-        start = next((end for end in found if end > start), limit)
-        cuts.append(start)
-    return cuts
-
-
-def _last(ends: list[int], limit: int) -> int:
-    """The last end that is not beyond a limit; 0 without one."""
-    count = bisect.bisect_right(ends, limit)
-    return ends[count - 1] if count else 0
+    columns = [
+        np.split(values.flat_values.numpy(), values.row_splits.numpy()[1:-1])
+        for values in segmented
+    ]
+    return [SegmentedDocuments(*row) for row in zip(*columns, strict=True)]
 
 
 def write_documents(
@@ -224,17 +213,17 @@ class DocumentRows(RowMaker):
     def _made(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
         tokenize = DocumentTokenizer(pieces, casing)
         special = SpecialTokenIds.from_vocabulary(pieces)
-        ids = {"start_id": special.start, "end_id": special.end}
         for first in range(0, len(self._documents), _DOCUMENTS_AT_ONCE):
-            some = self._documents[first : first + _DOCUMENTS_AT_ONCE]
-            tokenized = list(zip(some, tokenize(some), strict=True))
-            for document, of_document in tokenized:
-                _check_words(document, of_document, sequence_length - 2)
-            for document, of_document in tokenized:
-                row = segment_pieces(of_document, sequence_length=sequence_length, **ids)
-                self._count(document, of_document, row)
-                line = _document_line(document, of_document.sentence_starts)
-                self.lines[DOCUMENTS_FILE].append(line)
+            documents = self._documents[first : first + _DOCUMENTS_AT_ONCE]
+            tokenized = tokenize(documents)
+            for document, sizes in zip(documents, tokenized.word_sizes, strict=True):
+                _check_words(document, sizes, sequence_length - 2)
+            rows = document_rows(tokenized, special, sequence_length)
+            for document, row, sentence_starts, sizes in zip(
+                documents, rows, tokenized.sentence_starts, tokenized.word_sizes, strict=True
+            ):
+                self._count(document, len(sentence_starts), sizes, row)
+                self.lines[DOCUMENTS_FILE].append(_document_line(document, sentence_starts))
                 yield self._row(document, row)
 
     def described(self) -> dict[str, int]:
@@ -293,33 +282,34 @@ class DocumentRows(RowMaker):
         )
         return starts, ends, clusters[has_pieces]
 
-    def _count(self, document: Document, pieces: Pieces, row: SegmentedDocuments) -> None:
+    def _count(
+        self,
+        document: Document,
+        num_sentences: int,
+        word_sizes: np.ndarray,
+        row: SegmentedDocuments,
+    ) -> None:
         self.counts.update(
             words=len(document.words),
-            sentences=len(pieces.sentence_starts),
+            sentences=num_sentences,
             segments=len(row.segment_lengths),
             clusters=len(document.clusters),
             mentions=sum(map(len, document.clusters)),
             singletons=sum(len(spans) == 1 for spans in document.clusters),
-            words_without_pieces=len(document.words) - _num_distinct(pieces.words),
+            words_without_pieces=int(np.sum(word_sizes == 0)),
             documents_without_clusters=int(not document.clusters),
             documents_with_speakers=int(any(document.speakers)),
         )
 
 
-def _check_words(document: Document, pieces: Pieces, max_pieces: int) -> None:
-    sizes = np.bincount(pieces.words, minlength=len(document.words))
-    if sizes.max(initial=0) > max_pieces:
-        word = int(sizes.argmax())
+def _check_words(document: Document, sizes: np.ndarray, max_pieces: int) -> None:
+    word = int(sizes.argmax())
+    if sizes[word] > max_pieces:
         raise BadInputError(
             f"{document.path}: document {document.key!r}: word {word} (from 0), "
             f"{document.words[word][:40]!r}, has {sizes[word]} pieces and a segment room for "
             f"{max_pieces}; give a larger --sequence-length"
         )
-
-
-def _num_distinct(ascending: np.ndarray) -> int:
-    return int(np.count_nonzero(np.diff(ascending, prepend=-1)))
 
 
 def _document_line(document: Document, sentence_starts: list[int]) -> DocumentLine:

@@ -1,6 +1,7 @@
 """Makes rows of questions, for `prepare squad` and `prepare mrqa`.
 
 A row is `[CLS] passage [SEP] question [SEP]` (SpanBERT, section 4.1), or has the question first.
+The graph of `data.windows`, which exports call too, packs the rows.
 """
 
 import dataclasses
@@ -8,10 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from spanbert_tf.data.records import POSITION_DTYPE, ROW_TOKEN_IDS, SECOND_START, SEGMENT_POSITIONS
+from spanbert_tf.data.records import POSITION_DTYPE, ROW_TOKEN_IDS, SECOND_START
+from spanbert_tf.data.windows import PlannedWindows, WindowPacker, Windows
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.tasks.preparation import Row, RowMaker, RowPacker, write_task_records
+from spanbert_tf.tasks.preparation import Row, RowMaker, write_task_records
 from spanbert_tf.tasks.question_answering.files import (
     Answer,
     Location,
@@ -37,10 +40,13 @@ from spanbert_tf.tasks.question_answering.records import (
     QuestionAnsweringInfo,
 )
 from spanbert_tf.terminal import show_progress
+from spanbert_tf.text.positions import SegmentPositions
 from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText
-from spanbert_tf.text.vocabulary import Casing
+from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds
 
 _SHOWN_LOST = 5
+_QUESTIONS_AT_ONCE = 256
+_WINDOWS_AT_ONCE = 512
 _COUNTS = (
     "windows",
     "training_windows",
@@ -113,6 +119,25 @@ def write_questions(
     return write_task_records(maker, output, sequence_length=options.sequence_length, **others)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """A question and its passage, in word pieces.
+
+    Attributes:
+        number: index of the question.
+        text: word pieces of the question.
+        passage: word pieces of its context.
+        answer: first and last token of the answer in the passage; `None` without one.
+        is_trained: whether its windows are trained.
+    """
+
+    number: int
+    text: TokenizedText
+    passage: TokenizedText
+    answer: tuple[int, int] | None
+    is_trained: bool
+
+
 class QuestionRows(RowMaker):
     """Makes the rows of questions, and counts questions and answers."""
 
@@ -123,6 +148,7 @@ class QuestionRows(RowMaker):
         super().__init__()
         self._questions, self._options = questions, options
         self._lost: list[str] = []  # lines on the first lost answers, to print
+        self._num_packed = 0  # questions, for the progress bar
         counts = {"contexts": len(questions.contexts), "questions": len(questions.questions)}
         self.counts.update({**dict.fromkeys(_COUNTS, 0), **counts})
         self.lines[CONTEXTS_FILE] = questions.contexts
@@ -130,23 +156,27 @@ class QuestionRows(RowMaker):
     def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
         """Yields a row for each question and each window of its passage."""
         tokenize = TextTokenizer(pieces, casing, segment_aware=self._options.segment_aware)
-        self._pack_segments = RowPacker(pieces)
         contexts, questions = self._questions.contexts, self._questions.questions
-        passages = tokenize(contexts, first_paragraph=1)
-        passages = list(show_progress(passages, len(contexts), "contexts"))
+        tokenized = tokenize(contexts, first_paragraph=1)
+        passages = list(show_progress(tokenized, len(contexts), "contexts"))
         texts = list(tokenize([question.text.replace("\n", " ") for question in questions]))
         answers = [self._answer(question, passages) for question in questions]
         self._count_unlabelled()
         trained = [self._is_trained(*pair) for pair in zip(questions, answers, strict=True)]
         self.counts["untrained_questions"] += trained.count(False)
         order = sorted(range(len(questions)), key=lambda number: not trained[number])
-        for number in show_progress(order, len(order), "questions"):
-            question = questions[number]
-            passage = passages[question.context_index]
-            for row in self._windows(number, question, texts[number], passage, answers[number]):
-                self.counts["windows"] += 1
-                self.counts["training_windows"] += trained[number]
-                yield row
+        asked = [
+            _Asked(
+                number,
+                texts[number],
+                passages[questions[number].context_index],
+                answers[number],
+                trained[number],
+            )
+            for number in order
+        ]
+        rows = self._packed(asked, self._packer(pieces, sequence_length))
+        yield from show_progress(rows, len(asked), "questions", done=lambda: self._num_packed)
 
     def described(self) -> dict[str, Any]:
         """The options that the manifest stores."""
@@ -219,65 +249,61 @@ class QuestionRows(RowMaker):
         context = self._questions.contexts[question.context_index]
         return [(answer, *locate_answer(context, answer)) for answer in question.answers]
 
-    def _windows(
-        self,
-        number: int,
-        question: Question,
-        text: TokenizedText,
-        passage: TokenizedText,
-        answer: tuple[int, int] | None,
-    ) -> Iterator[Row]:
-        """Yields the rows of a question."""
-        options, num_tokens = self._options, len(passage.token_ids)
-        self.counts["cut_questions"] += len(text.token_ids) > MAX_QUESTION_TOKENS
-        question_ids = text.token_ids[:MAX_QUESTION_TOKENS]
-        length = self._room(question, len(question_ids), num_tokens)
-        starts = window_starts(num_tokens, length, options.stride)
-        best = windows_with_most_context(starts, num_tokens, length)  # [T]
-        for window, start in enumerate(starts.tolist()):
-            part = slice(start, min(start + length, num_tokens))
-            row, passage_start, second_start = self._pack(passage.token_ids[part], question_ids)
-            first, last = answer or (-1, -1)
-            is_inside = part.start <= first and last < part.stop
-            shift = passage_start - part.start
-            numbers = {
-                QUESTION_INDEX: number,
-                PASSAGE_START: passage_start,
-                SECOND_START: second_start,
-                START_POSITION: first + shift if is_inside else 0,
-                END_POSITION: last + shift if is_inside else 0,
-            }
-            lists = {
-                ROW_TOKEN_IDS: row,
-                OFFSET_STARTS: passage.starts[part].astype(OFFSET_DTYPE),
-                OFFSET_ENDS: passage.ends[part].astype(OFFSET_DTYPE),
-                HAS_MOST_CONTEXT: (best[part] == window).astype(FLAG_DTYPE),
-            }
-            if options.segment_aware:
-                asked = text.positions[: len(question_ids)]
-                lists |= _position_lists(asked, passage.positions[part])
-            yield Row(numbers, lists)
+    def _packer(self, pieces: Sequence[str], sequence_length: int) -> WindowPacker:
+        special = SpecialTokenIds.from_vocabulary(pieces)
+        return WindowPacker(
+            special.start,
+            special.end,
+            special.pad,
+            sequence_length=sequence_length,
+            stride=self._options.stride,
+            max_question_tokens=MAX_QUESTION_TOKENS,
+            question_first=self._options.question_first,
+        )
 
-    def _room(self, question: Question, num_question_tokens: int, num_tokens: int) -> int:
-        """The number of tokens of the passage in a row with this question."""
+    def _packed(self, asked: Sequence[_Asked], pack: WindowPacker) -> Iterator[Row]:
+        """Yields the rows of questions; they are packed a few at a time."""
+        for first in range(0, len(asked), _QUESTIONS_AT_ONCE):
+            some = asked[first : first + _QUESTIONS_AT_ONCE]
+            for question in some:
+                self._check_room(question)
+                self.counts["cut_questions"] += len(question.text.token_ids) > MAX_QUESTION_TOKENS
+            planned = self._plan(some, pack)
+            num_windows = int(planned.num_windows)
+            for first_window in range(0, num_windows, _WINDOWS_AT_ONCE):
+                end = min(first_window + _WINDOWS_AT_ONCE, num_windows)
+                packed = planned.pack(tf.range(first_window, end))
+                windows = tf.nest.map_structure(np.asarray, packed)
+                for row, number in enumerate(windows.question_index):
+                    self.counts["windows"] += 1
+                    self.counts["training_windows"] += some[number].is_trained
+                    yield _stored_row(windows, row, some[number])
+            self._num_packed += len(some)
+
+    def _plan(self, asked: Sequence[_Asked], pack: WindowPacker) -> PlannedWindows:
+        texts = [each.text for each in asked]
+        passages = [each.passage for each in asked]
+        positions = None
+        if self._options.segment_aware:
+            positions = _ragged_positions(texts), _ragged_positions(passages)
+        return pack.plan(
+            _ragged([text.token_ids for text in texts]),
+            _ragged([passage.token_ids for passage in passages]),
+            positions,
+        )
+
+    def _check_room(self, asked: _Asked) -> None:
+        """Refuses a question that leaves too little room for its passage in a row."""
         options = self._options
+        num_question_tokens = min(len(asked.text.token_ids), MAX_QUESTION_TOKENS)
         room = options.sequence_length - 3 - num_question_tokens  # [CLS], [SEP], [SEP]
-        if room < 1 or (num_tokens > room and room < options.stride):
+        if room < 1 or (len(asked.passage.token_ids) > room and room < options.stride):
+            question = self._questions.questions[asked.number]
             raise BadInputError(
                 f"{self._questions.path}: question {question.id!r}: leaves room for "
                 f"{max(room, 0)} tokens of its context in a row, less than --stride "
                 f"({options.stride}); give a larger --sequence-length or a smaller --stride"
             )
-        return room
-
-    def _pack(
-        self, passage_ids: np.ndarray, question_ids: np.ndarray
-    ) -> tuple[np.ndarray, int, int]:
-        """Packs a row; returns it, and where the passage and the second segment begin."""
-        is_question_first = self._options.question_first
-        parts = [question_ids, passage_ids] if is_question_first else [passage_ids, question_ids]
-        row, second_start = self._pack_segments(*parts)
-        return row, second_start if is_question_first else 1, second_start
 
     def _answer_tokens(
         self, question: Question, located: Sequence[Located], passage: TokenizedText
@@ -303,18 +329,48 @@ class QuestionRows(RowMaker):
         return spans[0] if spans else None
 
 
-def _position_lists(question: np.ndarray, passage: np.ndarray) -> dict[str, np.ndarray]:
-    """SegaBERT's positions of a row with the question first, from those of its parts [tokens, 3].
+def _ragged_positions(texts: Sequence[TokenizedText]) -> SegmentPositions:
+    columns = range(len(SegmentPositions._fields))
+    return SegmentPositions(
+        *(_ragged([text.positions[:, column] for text in texts]) for column in columns)
+    )
 
-    [CLS] has the position where the question begins. Each [SEP] is the next token of the sentence
-    before it, as in `data.rows.segment_aware_indices`.
+
+def _ragged(rows: Sequence[np.ndarray]) -> tf.RaggedTensor:
+    return tf.RaggedTensor.from_row_lengths(np.concatenate(rows), list(map(len, rows)))
+
+
+def _stored_row(windows: Windows, row: int, asked: _Asked) -> Row:
+    """A window as it is stored.
+
+    Args:
+        windows: packed windows, as arrays.
+        row: index of the window.
+        asked: its question.
     """
-    rows = [np.zeros([1, 3], "int32")]
-    for part in (question, passage):
-        end = part[-1:] + np.array([[0, 0, 1]]) if len(part) else np.zeros([1, 3], "int32")
-        rows += [part, end]
-    columns = np.concatenate(rows).astype(POSITION_DTYPE).T  # [3, S]
-    return dict(zip(SEGMENT_POSITIONS, columns, strict=True))
+    length = int(windows.padding_mask[row].sum())
+    places = np.flatnonzero(windows.passage_tokens[row] >= 0)
+    tokens = windows.passage_tokens[row, places]
+    part = slice(tokens[0], tokens[-1] + 1)  # of the passage
+    shift = places[0] - tokens[0]
+    first, last = asked.answer or (-1, -1)
+    is_inside = part.start <= first and last < part.stop
+    numbers = {
+        QUESTION_INDEX: asked.number,
+        PASSAGE_START: int(places[0]),
+        SECOND_START: length - int(windows.segment_ids[row].sum()),
+        START_POSITION: int(first + shift) if is_inside else 0,
+        END_POSITION: int(last + shift) if is_inside else 0,
+    }
+    lists = {
+        ROW_TOKEN_IDS: windows.token_ids[row, :length],
+        OFFSET_STARTS: asked.passage.starts[part].astype(OFFSET_DTYPE),
+        OFFSET_ENDS: asked.passage.ends[part].astype(OFFSET_DTYPE),
+        HAS_MOST_CONTEXT: windows.has_most_context[row, places].astype(FLAG_DTYPE),
+    }
+    for name, positions in windows.segment_positions.items():
+        lists[name] = positions[row, :length].astype(POSITION_DTYPE)
+    return Row(numbers, lists)
 
 
 def _line(question: Question, located: Sequence[Located]) -> dict:
@@ -327,37 +383,3 @@ def _line(question: Question, located: Sequence[Located]) -> dict:
         "gold_spans": sorted({location for _, _, location in located if location}),
         "is_impossible": question.is_impossible,
     }
-
-
-def window_starts(num_tokens: int, length: int, stride: int) -> np.ndarray:
-    """The first token of each window, int64 [W]; the last is the first that reaches the end."""
-    num_windows = 1 + -(-max(num_tokens - length, 0) // stride)
-    return np.arange(num_windows) * stride
-
-
-def windows_with_most_context(starts: np.ndarray, num_tokens: int, length: int) -> np.ndarray:
-    """The window in which each token has the most text around it, int64 [T].
-
-    A token stands in several windows; predictions count only in the window where the smaller of
-    the text before and after it is largest; of equal ones, in the longer window, then the first
-    (Devlin et al., 2019, code for SQuAD).
-    """
-    tokens = np.arange(num_tokens)
-    last = np.searchsorted(starts, tokens, side="right") - 1  # that a token stands in
-    best, best_score = last, np.full(num_tokens, -1.0)
-    # A token is in few windows, however long the passage; from the last one back to the first.
-    for back in range(_num_overlapping(starts, length)):
-        window = np.maximum(last - back, 0)
-        ends = np.minimum(starts[window] + length, num_tokens)  # exclusive
-        before, after = tokens - starts[window], ends - 1 - tokens
-        score = np.minimum(before, after) + 0.01 * (ends - starts[window])
-        is_better = (after >= 0) & (score >= best_score)
-        best = np.where(is_better, window, best)
-        best_score = np.where(is_better, score, best_score)
-    return best
-
-
-def _num_overlapping(starts: np.ndarray, length: int) -> int:
-    """How many windows a token stands in at most."""
-    stride = int(starts[1]) if len(starts) > 1 else length
-    return -(-length // stride)

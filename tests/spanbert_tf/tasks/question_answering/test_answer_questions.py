@@ -3,15 +3,12 @@
 import json
 import os
 
-import hypothesis
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import strategies as st
 from server_process import TEXT_OPERATIONS, operations_beyond_tensorflow, run
 
-from spanbert_tf.data.windows import WindowPacker
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import (
     SpanBertBackbone,
@@ -24,68 +21,12 @@ from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.tasks.question_answering.files import Question, QuestionSet
 from spanbert_tf.tasks.question_answering.graph import AnswerQuestions
-from spanbert_tf.tasks.question_answering.rows import (
-    QuestionOptions,
-    window_starts,
-    windows_with_most_context,
-    write_questions,
-)
+from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 from spanbert_tf.tasks.question_answering.task import QuestionAnswering
 
 WORDS = ["ann", "bob", "zoe", "has", "the", "cat", "owl", "who", "?", ".", "##s", "中"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 LENGTH, STRIDE, TOP_K = 24, 7, 4
-START, END, PAD = 101, 102, 0
-TOKENS = st.lists(st.integers(1, 99), max_size=40)
-
-
-@hypothesis.settings(max_examples=60)
-@hypothesis.given(
-    st.lists(st.tuples(st.lists(st.integers(1, 99), max_size=6), TOKENS), min_size=1, max_size=3),
-    st.booleans(),
-)
-def test_windows_are_those_of_preparation(pairs, question_first):
-    packer = WindowPacker(
-        START,
-        END,
-        PAD,
-        sequence_length=LENGTH,
-        stride=STRIDE,
-        max_question_tokens=5,
-        question_first=question_first,
-    )
-    questions, passages = (
-        tf.ragged.constant([pair[number] for pair in pairs], tf.int32, ragged_rank=1)
-        for number in (0, 1)
-    )
-    windows = packer(questions, passages)
-    row = 0
-    for number, (question, passage) in enumerate(pairs):
-        question = question[:5]
-        length = LENGTH - 3 - len(question)
-        starts = window_starts(max(len(passage), 1), length, STRIDE)
-        best = windows_with_most_context(starts, len(passage), length)
-        for window, start in enumerate(starts.tolist()):
-            part = passage[start : start + length]
-            segments = [question, part] if question_first else [part, question]
-            expected = [START, *segments[0], END, *segments[1], END]
-            second = 2 + len(segments[0])
-            size = len(expected)
-            assert windows.question_index[row] == number
-            assert windows.token_ids[row, :size].numpy().tolist() == expected
-            assert not windows.token_ids[row, size:].numpy().any()
-            assert windows.padding_mask[row].numpy().sum() == size
-            segment_ids = windows.segment_ids[row].numpy()
-            assert segment_ids[:size].tolist() == [0] * second + [1] * (size - second)
-            tokens = windows.passage_tokens[row].numpy()
-            where = np.flatnonzero(tokens >= 0)
-            assert tokens[where].tolist() == list(range(start, start + len(part)))
-            first = second if question_first else 1
-            assert where.tolist() == list(range(first, first + len(part)))
-            found = windows.has_most_context[row].numpy()[where]
-            assert found.tolist() == (best[start : start + length] == window).tolist()
-            row += 1
-    assert row == len(windows.token_ids)
 
 
 CONTEXTS = [
@@ -96,19 +37,6 @@ CONTEXTS = [
     "unknown words only",
     "Ann has the \ud83d\ude00 cat. ".encode("utf-16", "surrogatepass").decode("utf-16") * 5,
 ]
-
-
-@pytest.mark.parametrize("question_size", [LENGTH - 4, LENGTH - 3, 200])
-def test_a_question_that_fills_the_row_leaves_room_for_each_token(question_size):
-    packer = WindowPacker(
-        START, END, PAD, sequence_length=LENGTH, stride=STRIDE, max_question_tokens=500
-    )
-    question = tf.ragged.constant([[7] * question_size], tf.int32)
-    windows = packer(question, tf.ragged.constant([[1, 2, 3]], tf.int32))
-    shown = windows.passage_tokens.numpy()
-    assert shown[shown >= 0].tolist() == [0, 1, 2]
-    assert windows.has_most_context.numpy().sum() == 3
-    assert windows.token_ids.shape[1] == LENGTH
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,11 @@ import gzip
 import json
 import pathlib
 import re
-import tracemalloc
 
-import hypothesis
 import numpy as np
 import pytest
 import tensorflow as tf
 import transformers
-from hypothesis import strategies as st
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import checksums
@@ -32,8 +29,6 @@ from spanbert_tf.tasks.question_answering.records import (
 )
 from spanbert_tf.tasks.question_answering.rows import (
     QuestionOptions,
-    window_starts,
-    windows_with_most_context,
     write_questions,
 )
 
@@ -168,42 +163,6 @@ def test_an_answer_across_the_border_of_a_window_is_none_of_it(tmp_path, vocabul
         assert (y["start_positions"], y["end_positions"]) == expected
         whole, partly = whole + is_whole, partly + (bool(shown) and not is_whole)
     assert whole and partly
-
-
-@hypothesis.settings(max_examples=100)
-@hypothesis.given(st.integers(1, 60), st.integers(1, 30), st.integers(1, 20))
-def test_windows_are_those_of_the_original_loop(num_tokens, length, stride):
-    spans, offset = [], 0
-    while True:  # run_squad.py of google-research/bert
-        size = min(num_tokens - offset, length)
-        spans.append((offset, size))
-        if offset + size == num_tokens:
-            break
-        offset += min(size, stride)
-    hypothesis.assume(stride <= length)
-    starts = window_starts(num_tokens, length, stride)
-    assert starts.tolist() == [start for start, _ in spans]
-    best = windows_with_most_context(starts, num_tokens, length)
-    for token in range(num_tokens):
-        scores = [
-            min(token - start, start + size - 1 - token) + 0.01 * size
-            if start <= token < start + size
-            else -1
-            for start, size in spans
-        ]
-        assert best[token] == scores.index(max(scores))
-
-
-def test_windows_of_a_long_passage_take_little_memory():
-    num_tokens, length = 200_000, 384
-    starts = window_starts(num_tokens, length, 128)
-    tracemalloc.start()
-    best = windows_with_most_context(starts, num_tokens, length)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 200 * num_tokens  # bytes; with a table of all windows 1,560 tokens each
-    inside = np.arange(num_tokens) - starts[best]
-    assert inside.min() == 0 and inside.max() < length
 
 
 @pytest.mark.parametrize(
