@@ -1,10 +1,12 @@
-"""What a path holds that was given for something else: the same words everywhere.
+"""Names what a path holds that was given in place of a text, a preset or records.
 
-Of files the first bytes tell, of directories the names, and a small `config.json`; nothing else is
-read. Nothing here needs TensorFlow.
+A file is recognised by its first bytes, a directory by the names of its files and a `config.json`.
+Each format is one record: how it is recognised, its name, and what to do. Importing this module
+does not import TensorFlow.
 """
 
 import codecs
+import glob
 import json
 import os
 import re
@@ -16,166 +18,190 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import check_own_files
 from spanbert_tf.lazy import load
 
-HEAD_SIZE = 2**16  # bytes that tell every kind; of TFRecords, features of the first ones
-_TAR_MAGIC, _TAR_PLACE = b"ustar", 257
-_ZIP_MAGIC, _GZIP_MAGIC, _XZ_MAGIC = b"PK\x03\x04", b"\x1f\x8b", b"\xfd7zXZ\0"
-_COMPRESSED = (_GZIP_MAGIC, _XZ_MAGIC)  # as tar archives are
-_LONGEST_RECORD = 2**32  # bytes; the length of a TFRecord's first record stands in 8
-# What BERT's `create_pretraining_data.py` writes, and the Model Garden's, with masks drawn before.
-_MASKED_FEATURES = (
-    *("input_ids", "input_word_ids", "input_mask", "segment_ids", "input_type_ids"),
-    *("masked_lm_positions", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels"),
-)
+HEAD_SIZE = 2**16  # bytes of a file that are looked at
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_BITS = 31  # zlib's name for its largest window, in a file of gzip
 
 
-class _Kind(NamedTuple):
-    magic: bytes
+class _FileKind(NamedTuple):
+    """A format that is given for a text.
+
+    Attributes:
+        beginning: a regular expression for the first bytes of such a file.
+        name: the format, as the predicate of a sentence.
+        advice: what to do; `FILE` stands for the file's name.
+    """
+
+    beginning: bytes
     name: str
     advice: str
 
 
-def _as_json_lines(function: str) -> str:
-    return (
+# A TFRecord begins with the length of its first record, a little-endian integer of 8 bytes.
+_TFRECORD = rb"(?!\0{4}).{4}\0{4}"
+_MASKED = _FileKind(
+    _TFRECORD + rb".*masked_lm_positions",
+    "a TFRecord of BERT's or the Model Garden's masked examples",
+    "masks are drawn while training here: name the text they were of",
+)
+# The first that fits counts.
+_FILE_KINDS = (
+    _FileKind(
+        rb"PAR1",
+        "Parquet",
         "write its rows as JSON lines, for example with "
-        f"`pandas.{function}('FILE').to_json('rows.jsonl', orient='records', lines=True)`"
-    )
-
-
-_AS_TEXT = "write its text as plain UTF-8"
-_UNPACK = "unpack it first"
-_ARROW = (
-    "write its rows as JSON lines, for example with "
-    "`datasets.Dataset.from_file('FILE').to_json('rows.jsonl')`"
-)
-# From the formats' own specifications. What could begin a text (ORC's magic is "ORC") is left out.
-_KINDS = (
-    _Kind(b"PAR1", "Parquet", _as_json_lines("read_parquet")),
-    _Kind(b"ARROW1\0\0", "Arrow (Feather)", _as_json_lines("read_feather")),
-    _Kind(b"\xff\xff\xff\xff", "Arrow, as `datasets` stores it", _ARROW),
-    _Kind(b"Obj\x01", "Avro", "write its rows as JSON lines"),
-    _Kind(b"SQLite format 3\0", "an SQLite database", "write its rows as JSON lines"),
-    _Kind(b"\x89HDF\r\n\x1a\n", "HDF5", "name a file of text"),
-    _Kind(b"\x93NUMPY", "a NumPy array", "name a file of text"),
-    _Kind(b"\x28\xb5\x2f\xfd", "compressed by zstd", f"{_UNPACK}: `zstd -d FILE`, or use gzip"),
-    _Kind(_XZ_MAGIC, "compressed by xz", f"{_UNPACK}: `xz -dk FILE`, or use gzip"),
-    _Kind(b"BZh", "compressed by bzip2", f"{_UNPACK}: `bunzip2 -k FILE`, or use gzip"),
-    _Kind(b"\x04\x22\x4d\x18", "compressed by lz4", f"{_UNPACK}: `lz4 -d FILE`, or use gzip"),
-    _Kind(_GZIP_MAGIC, "compressed by gzip twice", f"{_UNPACK} once: `gunzip -k FILE`"),
-    _Kind(b"\x1f\x9d", "compressed by compress", f"{_UNPACK}: `uncompress FILE`, or use gzip"),
-    _Kind(
-        _ZIP_MAGIC,
-        "a ZIP archive (as docx, xlsx and epub are)",
-        f"unzip it and name the files of text; of a document, {_AS_TEXT}",
+        "`pandas.read_parquet('FILE').to_json('rows.jsonl', orient='records', lines=True)`",
     ),
-    _Kind(b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it and name the files of text"),
-    _Kind(b"Rar!\x1a\x07", "a RAR archive", "unpack it and name the files of text"),
-    _Kind(b"%PDF-", "PDF", f"{_AS_TEXT}, for example with pdftotext"),
-    _Kind(b"{\\rtf", "RTF", _AS_TEXT),
-    _Kind(b"%!PS-Adobe", "PostScript", _AS_TEXT),
-    _Kind(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a document of Word or Excel 97", _AS_TEXT),
-    _Kind(b"\x89PNG\r\n\x1a\n", "a PNG picture", "name a file of text"),
-    _Kind(b"\xff\xd8\xff", "a JPEG picture", "name a file of text"),
-    _Kind(b"\x7fELF", "a program", "name a file of text"),
+    _FileKind(
+        rb"ARROW1\0\0|\xff{4}",
+        "Arrow (Feather, or a data set of `datasets`)",
+        "write its rows as JSON lines, for example with "
+        "`datasets.Dataset.from_file('FILE').to_json('rows.jsonl')`, or `pandas.read_feather`",
+    ),
+    _FileKind(
+        rb"\x28\xb5\x2f\xfd|\xfd7zXZ\0|BZh\d(?:1AY&SY|\x17rE8P\x90)|\x1f\x8b",
+        "compressed (zstd, xz, bzip2, or gzip twice)",
+        "unpack it first (`zstd -d`, `xz -dk`, `bunzip2 -k`, `gunzip -k`), or use gzip",
+    ),
+    _FileKind(
+        rb"PK\x03\x04|.{257}ustar",
+        "an archive (ZIP, as docx, xlsx and epub are, or tar)",
+        "unpack it and name the files of text; of a document, write its text as plain UTF-8",
+    ),
+    _FileKind(
+        rb"%PDF-|{\\rtf",
+        "a document (PDF or RTF)",
+        "write its text as plain UTF-8, for example with pdftotext",
+    ),
+    _MASKED,
+    _FileKind(_TFRECORD + rb".{8}", "TFRecord (or other binary data)", "name a file of text"),
+    _FileKind(  # a byte order mark, or the NULs beside the first Latin letters
+        rb"\xff\xfe|\xfe\xff|(?:[^\0]{0,3}\0){4}",
+        "UTF-16 or UTF-32",
+        "convert it: `iconv -f UTF-16 -t UTF-8 FILE`",
+    ),
 )
-_BZIP2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")  # after its level: a first block, or none at all
 
 
 def refuse_known_binary(path: str, head: bytes, *, unpacked: bool = False) -> None:
-    """Refuses content whose format is known and is no text.
+    """Refuses content whose format is known and is not text.
 
     Args:
         path: path of the file, for the error.
         head: the first `HEAD_SIZE` bytes, or all there are.
-        unpacked: whether they were taken out of gzip, which is then named.
+        unpacked: whether they were unpacked from gzip.
 
     Raises:
-        BadInputError: it is such content; the message names the format and says what to do.
+        BadInputError: the content is of such a format. The message names the format and says what
+            to do.
     """
-    found = _known_binary(head)
-    if found is None or (found.magic == _GZIP_MAGIC and not unpacked):
+    if head.startswith(_GZIP_MAGIC) and not unpacked:
         return
-    inside = ", inside gzip," if unpacked and found.magic != _GZIP_MAGIC else ""
-    raise BadInputError(
-        f"{path}: is {found.name}{inside} and not read here; "
-        f"{found.advice.replace('FILE', os.path.basename(path))}"
-    )
+    kind = _file_kind(head)
+    if kind is not None:
+        inside = ", inside gzip," if unpacked else ""
+        advice = kind.advice.replace("FILE", os.path.basename(path))
+        raise BadInputError(f"{path}: is {kind.name}{inside} and not read here; {advice}")
 
 
-def archive_kind(head: bytes) -> str | None:
-    """`"zip"`, or `"tar"`, which may be compressed; `None` for what is no archive."""
-    if head.startswith(_ZIP_MAGIC):
-        return "zip"
-    is_tar = head.startswith(_COMPRESSED) or head[_TAR_PLACE:].startswith(_TAR_MAGIC)
-    return "tar" if is_tar or _is_bzip2(head) else None
-
-
-def _known_binary(head: bytes) -> _Kind | None:
-    for kind in _KINDS:
-        if head.startswith(kind.magic) and (kind.magic != b"BZh" or _is_bzip2(head)):
+def _file_kind(head: bytes) -> _FileKind | None:
+    for kind in _FILE_KINDS:
+        if re.match(kind.beginning, head, re.DOTALL):
             return kind
-    if head[_TAR_PLACE:].startswith(_TAR_MAGIC):
-        return _Kind(b"", "a tar archive", "unpack it (`tar -xf FILE`) and name the files of text")
-    if masked := _masked_records(head):
-        return _Kind(b"", masked, "masks are drawn while training here: name the text they were of")
-    if _begins_with_record(head):
-        return _Kind(b"", "TFRecord (or other binary data)", "name a file of text")
-    return _utf_16(head[:512])
-
-
-def _begins_with_record(head: bytes) -> bool:
-    return len(head) >= 16 and 0 < int.from_bytes(head[:8], "little") < _LONGEST_RECORD
-
-
-def _masked_records(head: bytes) -> str | None:
-    """What masked records are, by names of features that stand in them as text."""
-    if not _begins_with_record(head) or b"masked_lm_positions" not in head:
-        return None
-    names = [name for name in _MASKED_FEATURES if name.encode() in head]
-    return f"a TFRecord of BERT's or the Model Garden's masked examples ({', '.join(names)})"
-
-
-def _is_bzip2(head: bytes) -> bool:
-    return head.startswith(b"BZh") and head[3:4].isdigit() and head[4:10] in _BZIP2_BLOCKS
-
-
-def _utf_16(head: bytes) -> _Kind | None:
-    """UTF-16 and UTF-32, with their byte order mark or by the NULs beside Latin letters."""
-    has_mark = head.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff"))
-    if has_mark or 3 * head.count(0) > len(head):
-        name = "UTF-16 or UTF-32"
-        return _Kind(b"", name, "convert it: `iconv -f UTF-16 -t UTF-8 FILE`")
     return None
 
 
-# What directories hold, and what to do with it.
 PRESET_CONFIG = "config.json"
 RUN_CONFIG, PRESET_OF_RUN = "config.yaml", "preset"
 PRETRAINING_RECORDS, ANY_TASK = "pretraining", "a task"
 _PRETRAINING_INFO, _INFO_ENDING = "dataset_info.json", "_info.json"
 _COMMANDS_OF_TASK = "spanbert_tf.tasks.table:commands_of_task"
 _HUGGING_FACE_KEYS = {"model_type", "architectures", "transformers_version", "hidden_size"}
-_OBJECT_BASED = re.compile(r"ckpt-\d+\.index")  # as `tf.train.CheckpointManager` names files
+_HUGGING_FACE_WEIGHTS = {"model.safetensors", "pytorch_model.bin", "pytorch_model.bin.index.json"}
 _HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")  # MODEL or OWNER/MODEL
-_GZIP_BITS = 31  # zlib's largest window, in a file of gzip
 # With one of these among them, files of text are those of a preset or another model.
 _MODEL_FILES = {
     *("metadata.json", "task.json", "tokenizer.json", "preprocessor.json", "golden.json"),
     *(PRESET_CONFIG, RUN_CONFIG, "vocab.txt"),
 }
 _MODEL_ENDINGS = (".h5", ".npz", ".safetensors", ".bin", ".pt")
-_HUGGING_FACE_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+def _convert(source_format: str, path: str) -> str:
+    return f"`spanbert-tf convert --from {source_format} --to keras {path} PRESET` makes one of it"
+
+
+class _DirectoryKind(NamedTuple):
+    """What a directory can be that is given for a preset or for records.
+
+    Attributes:
+        files: patterns of the paths in it; one of them is there.
+        name: what the directory is, with an article.
+        advice: how to get a preset. `{path}` is the directory, `{inside}` the directory of the
+            file that was found.
+    """
+
+    files: tuple[str, ...]
+    name: str
+    advice: str
+
+
+# The first that fits counts: from the surest to the least sure.
+_DIRECTORY_KINDS = (
+    _DirectoryKind(
+        (f"{PRESET_OF_RUN}/{PRESET_CONFIG}",), "the directory of a run", "name {inside}"
+    ),
+    _DirectoryKind(
+        (RUN_CONFIG,),
+        "the directory of a run that has not ended",
+        "go on with it: its preset is written last",
+    ),
+    _DirectoryKind(
+        ("adapter_config.json",),
+        "an adapter of peft without the files of a preset",
+        "merge it into its model there (`merge_and_unload`) and convert that",
+    ),
+    _DirectoryKind(
+        ("ckpt-[0-9]*.index",),
+        "a checkpoint of the Model Garden",
+        _convert("model_garden", "{path}"),
+    ),
+    _DirectoryKind(
+        ("*.ckpt*.index", "bert_config.json"),
+        "a checkpoint of TensorFlow 1",
+        _convert("tf1", "{path}"),
+    ),
+    _DirectoryKind(("*.pt",), "a checkpoint of fairseq", _convert("fairseq", "{path}")),
+    _DirectoryKind(
+        ("saved_model.pb", "[0-9]*/saved_model.pb"),
+        "a SavedModel, as `export` writes it",
+        "name the preset that it was made of; one cannot be made of it",
+    ),
+    _DirectoryKind(
+        ("dataset_dict.json", "state.json"),
+        "a data set of Hugging Face's `datasets`",
+        "name the directory of a preset",
+    ),
+)
 
 
 class Found(NamedTuple):
-    """What lies somewhere."""
+    """What a path holds.
 
-    what: str  # in words, with an article: `"a checkpoint of TensorFlow 1"`
-    advice: str  # what to do to get a preset of it
-    records_of: str = ""  # task of the records that lie there, or `PRETRAINING_RECORDS`
-    is_text: bool = False  # of which records can be written
+    Attributes:
+        what: in words, with an article: `"a checkpoint of TensorFlow 1"`.
+        advice: how to get a preset.
+        records_of: the task of the records that lie there, or `PRETRAINING_RECORDS`.
+        is_text: whether records can be written of it.
+    """
+
+    what: str
+    advice: str
+    records_of: str = ""
+    is_text: bool = False
 
     def __str__(self) -> str:
-        """What it is, as a predicate."""
+        """The predicate of a sentence about the path."""
         return f"{'holds' if self.records_of else 'is'} {self.what}"
 
 
@@ -290,10 +316,6 @@ def hugging_face_model(config: object, path: str) -> Found | None:
     return Found("a BERT model of Hugging Face", _convert("huggingface", path))
 
 
-def _convert(source_format: str, path: str) -> str:
-    return f"`spanbert-tf convert --from {source_format} --to keras {path} PRESET` makes one of it"
-
-
 def convert_keras_command(preset: str) -> str:
     """What to do with a preset of KerasHub's own classes."""
     return _convert("keras", preset)
@@ -335,103 +357,61 @@ def _class_of_preset(directory: str) -> str | None:
 
 
 def look_into(path: str) -> Found | None:
-    """What a directory holds that is no preset; the first that fits, from sure to unsure."""
-    names = os.listdir(path)
-    looks = (
-        *(_run, _hugging_face, _checkpoint, _saved_model, _data_set, _records, _above, _masked),
-        _texts,
-    )
-    for look in looks:
-        if found := look(path, names):
-            return found
-    return None if names else Found("an empty directory", "name the directory of a preset")
+    """What a directory is that holds no preset; `None` where that is not known."""
+    names = sorted(os.listdir(path))
+    if not names:
+        return Found("an empty directory", "name the directory of a preset")
+    found = hugging_face_model(_read_config(path), path)
+    if found is None:
+        found = _directory_kind(path)
+    if found is None and PRESET_CONFIG not in names and _HUGGING_FACE_WEIGHTS.intersection(names):
+        advice = f"copy that, too, and {_convert('huggingface', path)}"
+        found = Found(f"a model of Hugging Face without its {PRESET_CONFIG}", advice)
+    for look in (_records, _presets, _texts):
+        if found is None:
+            found = look(path, names)
+    return found
 
 
-def _run(path: str, names: list[str]) -> Found | None:
-    inner = _in(path, PRESET_OF_RUN)
-    if _class_of_preset(inner):
-        return Found("the directory of a run", f"name {inner}")
-    if RUN_CONFIG not in names:
-        return None
-    return Found(
-        "the directory of a run that has not ended", "go on with it: its preset is written last"
-    )
-
-
-def _hugging_face(path: str, names: list[str]) -> Found | None:
-    config = _read_config(path)
-    if "adapter_config.json" in names:
-        return Found(
-            "an adapter of peft without the files of a preset",
-            "merge it into its model there (`merge_and_unload`) and convert that",
-        )
-    if found := hugging_face_model(config, path):
-        return found
-    if config is None and PRESET_CONFIG not in names and {*names} & {*_HUGGING_FACE_WEIGHTS}:
-        return Found(
-            f"a model of Hugging Face without its {PRESET_CONFIG}",
-            f"copy that, too, and {_convert('huggingface', path)}",
-        )
-    return None
-
-
-def _checkpoint(path: str, names: list[str]) -> Found | None:
-    if any(_OBJECT_BASED.fullmatch(name) for name in names):
-        return Found("a checkpoint of the Model Garden", _convert("model_garden", path))
-    is_checkpoint = any(".ckpt" in name and name.endswith(".index") for name in names)
-    if is_checkpoint or "bert_config.json" in names:
-        return Found("a checkpoint of TensorFlow 1", _convert("tf1", path))
-    if any(name.endswith(".pt") for name in names):
-        return Found("a checkpoint of fairseq", _convert("fairseq", path))
-    return None
-
-
-def _saved_model(path: str, names: list[str]) -> Found | None:
-    versions = [_in(path, name) for name in names if name.isdigit()]
-    if any(os.path.exists(_in(place, "saved_model.pb")) for place in (path, *versions)):
-        return Found(
-            "a SavedModel, as `export` writes it",
-            "name the preset that it was made of; one cannot be made of it",
-        )
-    return None
-
-
-def _data_set(path: str, names: list[str]) -> Found | None:
-    if "dataset_dict.json" in names or {"state.json", _PRETRAINING_INFO} <= {*names}:
-        return Found("a data set of Hugging Face's `datasets`", "name the directory of a preset")
+def _directory_kind(path: str) -> Found | None:
+    """The first kind of directory of whose files one is there."""
+    for kind in _DIRECTORY_KINDS:
+        for pattern in kind.files:
+            if found := sorted(glob.glob(_in(glob.escape(path), pattern))):
+                inside = os.path.dirname(found[0])
+                return Found(kind.name, kind.advice.format(path=path, inside=inside))
     return None
 
 
 def _records(path: str, names: list[str]) -> Found | None:
-    infos = sorted(name for name in names if name.endswith(_INFO_ENDING))
-    if not infos:
-        return None
-    name = infos[0].removesuffix(_INFO_ENDING)
-    task = PRETRAINING_RECORDS if infos[0] == _PRETRAINING_INFO else name
-    return Found(_records_name(task), "records are what --data takes", task)
+    for name in names:
+        if name == _PRETRAINING_INFO:
+            task = PRETRAINING_RECORDS
+        elif name.endswith(_INFO_ENDING):
+            task = name.removesuffix(_INFO_ENDING)
+        else:
+            continue
+        return Found(_records_name(task), "records are what --data takes", task)
+    return None
 
 
-def _above(path: str, names: list[str]) -> Found | None:
-    presets = [name for name in sorted(names) if _class_of_preset(_in(path, name))]
-    if not presets:
-        return None
-    return Found("a directory of presets", f"name one of them, such as {_in(path, presets[0])}")
-
-
-def _masked(path: str, names: list[str]) -> Found | None:
-    places = [_in(path, name) for name in sorted(names)]
-    for place in [place for place in places if os.path.isfile(place)][:3]:
-        with open(place, "rb") as file:
-            if masked := _masked_records(file.read(HEAD_SIZE)):
-                return Found(f"a directory with {masked}", "name the directory of a preset")
+def _presets(path: str, names: list[str]) -> Found | None:
+    for name in names:
+        inner = _in(path, name)
+        if _class_of_preset(inner):
+            return Found("a directory of presets", f"name one of them, such as {inner}")
     return None
 
 
 def _texts(path: str, names: list[str]) -> Found | None:
-    """A folder of text, by its first files; hidden ones are not looked at."""
+    """A folder of text, or of masked examples, by its first files."""
     files = visible_files(path, names)
-    is_of_model = any(name in _MODEL_FILES or name.endswith(_MODEL_ENDINGS) for name in files)
-    if not files or is_of_model or not all(_is_text(_in(path, name)) for name in files[:3]):
+    if not files or any(name in _MODEL_FILES or name.endswith(_MODEL_ENDINGS) for name in files):
+        return None
+    heads = [_read_head(_in(path, name)) for name in files[:3]]
+    if any(_file_kind(head) is _MASKED for head in heads):
+        return Found(f"a directory with {_MASKED.name}", "name the directory of a preset")
+    if not all(map(_is_text, heads)):
         return None
     advice = (
         "name the directory of a preset; to train one on this text, begin with `spanbert-tf "
@@ -441,7 +421,7 @@ def _texts(path: str, names: list[str]) -> Found | None:
 
 
 def visible_files(path: str, names: list[str]) -> list[str]:
-    """The names of the files in a directory, but for hidden ones."""
+    """The names of the files in a directory, without hidden files."""
     return [
         name
         for name in sorted(names)
@@ -449,17 +429,24 @@ def visible_files(path: str, names: list[str]) -> list[str]:
     ]
 
 
-def _is_text(path: str) -> bool:
-    """Whether a file begins with text, in UTF-8 and perhaps inside gzip."""
+def _read_head(path: str) -> bytes:
+    """The first bytes of a file, unpacked from gzip; empty where they cannot be unpacked."""
     with open(path, "rb") as file:
         head = file.read(HEAD_SIZE)
+    if not head.startswith(_GZIP_MAGIC):
+        return head
     try:
-        if head.startswith(_GZIP_MAGIC):
-            head = zlib.decompressobj(wbits=_GZIP_BITS).decompress(head, HEAD_SIZE)
-        if not head or _known_binary(head):
-            return False
+        return zlib.decompressobj(wbits=_GZIP_BITS).decompress(head, HEAD_SIZE)
+    except zlib.error:
+        return b""
+
+
+def _is_text(head: bytes) -> bool:
+    if not head or _file_kind(head):
+        return False
+    try:
         codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
-    except (zlib.error, UnicodeDecodeError):
+    except UnicodeDecodeError:
         return False
     return True
 
@@ -467,14 +454,13 @@ def _is_text(path: str) -> bool:
 def _file(path: str) -> Found | None:
     """What a file is that was named in place of a directory, or the beginning of its name."""
     directory = os.path.dirname(path) or "."
+    if os.path.exists(f"{path}.index"):  # of a checkpoint, whose files share the path
+        return _directory_kind(directory)
     if not os.path.isfile(path):
-        index = f"{path}.index"
-        return _checkpoint(directory, [os.path.basename(index)]) if os.path.exists(index) else None
-    with open(path, "rb") as file:
-        kind = archive_kind(file.read(HEAD_SIZE))
-    if kind == "zip" and path.lower().endswith(".zip"):  # PyTorch's and Keras' files are such, too
+        return None
+    if path.lower().endswith(".zip"):
         return Found("a ZIP archive", "unzip it; Google's BERT: then " + _convert("tf1", "DIR"))
-    if kind == "tar":
+    if path.lower().endswith((".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")):
         return Found("an archive", _convert("huggingface", path))
     if _class_of_preset(directory):
         return Found("a file of a preset", f"name its directory, {directory}")

@@ -13,7 +13,6 @@ import struct
 import tarfile
 import zipfile
 
-import numpy as np
 import pytest
 
 from data_prep.text.corpus import DocumentReader
@@ -41,12 +40,6 @@ def archive(kind):
     return file.getvalue()
 
 
-def saved_array():
-    file = io.BytesIO()
-    np.save(file, np.arange(9))
-    return file.getvalue()
-
-
 TEXT = "\n\n".join(SENTENCES[:20])
 # What the libraries write, or, where none is installed, the beginning that the format prescribes.
 BINARY = {
@@ -60,7 +53,6 @@ BINARY = {
     "tar": archive("tar"),
     "PDF": b"%PDF-1.7\n1 0 obj << >> endobj",
     "RTF": rb"{\rtf1\ansi Some text.}",
-    "NumPy": saved_array(),
     "TFRecord": struct.pack("<QI", 20, 1234567) + bytes(24),
     "UTF-16": TEXT.encode("utf-16"),
     "UTF-16 or": TEXT.encode("utf-16-le"),

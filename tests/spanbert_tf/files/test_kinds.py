@@ -53,10 +53,7 @@ def zip_file():
     return file.getvalue()
 
 
-MASKED = (
-    "a TFRecord of BERT's or the Model Garden's masked examples (input_word_ids, input_mask, "
-    "input_type_ids, masked_lm_positions, masked_lm_ids, masked_lm_weights)"
-)
+MASKED = "a TFRecord of BERT's or the Model Garden's masked examples"
 
 
 def masked_records():
