@@ -1,8 +1,9 @@
-"""`spanbert-tf prepare`: all of its commands, and the code of those that belong to no task."""
+"""`spanbert-tf prepare`: the table of its commands, and the commands that belong to no task."""
 
 import importlib.metadata
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint
+from typing import Any
 
 import click
 
@@ -21,13 +22,13 @@ from spanbert_tf.lazy import load
 from spanbert_tf.tasks.table import prepare_commands
 from spanbert_tf.text.vocabulary import Casing
 
-# Other packages add commands by entry points of this group; the value is a `click.Command`.
+# Other packages add commands through this group of entry points. Each names a `click.Command`.
 ENTRY_POINTS = "spanbert_tf.prepare"
 _COMMANDS = {
     "pretraining": "data_prep.cli:prepare_pretraining",
     "repair": "data_prep.cli:prepare_repair",
     "vocabulary": "data_prep.cli:prepare_vocabulary",
-    **prepare_commands(),  # of the tasks
+    **prepare_commands(),
 }
 _BEAM_CONTEXT = {"ignore_unknown_options": True, "allow_extra_args": True}
 _input_option = click.option(
@@ -47,26 +48,28 @@ _separator_option = click.option(
 _corpus_options = options(_input_option, follow_links_option, _separator_option)
 
 
-class _Commands(Mapping):
-    """Commands by their names, imported when they are asked for."""
+class _Commands(Mapping[str, click.Command]):
+    """Maps names to commands. A command is imported when it is looked up."""
 
     def __getitem__(self, name: str) -> click.Command:
         if name in _COMMANDS:
             return load(_COMMANDS[name])
-        (point, *_) = _entry_points().select(name=name) or [None]
-        if point is None:
-            raise KeyError(name)
-        return _CommandOfPackage(point)
+        for point in _entry_points().select(name=name):
+            return _CommandOfPackage(point)
+        raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted({*_COMMANDS, *_entry_points().names}))  # the same in each process
+        return iter(sorted({*_COMMANDS, *_entry_points().names}))
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len({*_COMMANDS, *_entry_points().names})
 
 
 class _CommandOfPackage(click.Command):
-    """Stands for the command of another package until it is called, so that help is quick."""
+    """Placeholder for a command of another package.
+
+    It loads the package when the command is called, so `prepare --help` stays fast.
+    """
 
     def __init__(self, point: EntryPoint) -> None:
         package = point.dist.name if point.dist else point.module
@@ -74,9 +77,13 @@ class _CommandOfPackage(click.Command):
         self._point = point
 
     def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
     ) -> click.Context:
-        """The context of the command itself."""
+        """Loads the command and returns its context."""
         try:
             command = self._point.load()
         except (ImportError, AttributeError) as error:
@@ -97,10 +104,10 @@ def prepare() -> None:
 
 
 class _QuotedInput(WritingCommand):
-    """A command with advice for the case that the shell has expanded the pattern of --input."""
+    """A command that explains what to do when the shell has expanded the pattern of `--input`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Looks for files beside the first that follows `--input`."""
+        """Raises `UsageError` if more than one word follows `--input`."""
         for flag, first, second in zip(args, args[1:], args[2:], strict=False):
             if flag == "--input" and not second.startswith("-"):
                 raise click.UsageError(
@@ -116,15 +123,17 @@ class _QuotedInput(WritingCommand):
 @click.option("--output", default="vocab.txt", show_default=True, type=OUTPUT_PATH, metavar="FILE")
 @overwrite_option
 @click.option("--vocabulary-size", type=click.IntRange(min=100), required=True)
-def prepare_vocabulary(input_pattern: Sequence[str], output: str, **others: object) -> None:
+def prepare_vocabulary(input_pattern: Sequence[str], output: str, **others: Any) -> None:
     """Train a WordPiece vocabulary."""
     from data_prep.text.vocabulary import write_vocabulary
 
     write_vocabulary(input_pattern, output, **others)
-    inputs = [word for pattern in input_pattern for word in ("--input", pattern)]
-    casing = Casing.of(others["lowercase"], others["strip_accents"]).options()
-    words = ["--vocabulary", output, *casing.split(), "--output", "records"]
-    print_written(output, ["spanbert-tf", "prepare", "pretraining", *inputs, *words])
+    command = ["spanbert-tf", "prepare", "pretraining"]
+    for pattern in input_pattern:
+        command += ["--input", pattern]
+    casing = Casing.of(others["lowercase"], others["strip_accents"])
+    command += ["--vocabulary", output, *casing.options().split(), "--output", "records"]
+    print_written(output, command)
 
 
 @click.command("pretraining", cls=_QuotedInput, context_settings=_BEAM_CONTEXT)
@@ -152,24 +161,29 @@ def prepare_pretraining(
     input_pattern: Sequence[str],
     annotate: str,
     runner: str | None,
-    **others: object,
+    **others: Any,
 ) -> None:
     """Write pre-training records."""
     from data_prep.beam.writing import write_pretraining_records
     from spanbert_tf.config import load_config
 
-    info = write_pretraining_records(
+    beam_arguments = list(context.args)
+    if runner:
+        beam_arguments.insert(0, f"--runner={runner}")
+    manifest = write_pretraining_records(
         input_pattern,
-        annotate=tuple(name for name in annotate.split(",") if name),
-        beam_arguments=((f"--runner={runner}",) if runner else ()) + tuple(context.args),
+        annotate=[name for name in annotate.split(",") if name],
+        beam_arguments=beam_arguments,
         **others,
     )
-    output, preset = others["output"], others["preset"]
+    output = others["output"]
+    preset = others["preset"]
     config = "spanbert_base" if preset is None else "continue"
     data = load_config(config).data
-    wanted = {name: getattr(data, name) for name in ("sequence_length", "sequences")}
-    settings = [f"data.{name}={value}" for name, value in info.differing(wanted).items()]
-    options = ["--config", config, *(["--set", *settings] if settings else [])]
+    wanted = {"sequence_length": data.sequence_length, "sequences": data.sequences}
+    options = ["--config", config]
+    if settings := [f"data.{key}={value}" for key, value in manifest.differing(wanted).items()]:
+        options += ["--set", *settings]
     begins_with = [] if preset is None else ["--initial-preset", preset]
     print_written(
         output,

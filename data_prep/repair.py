@@ -1,7 +1,7 @@
-"""`spanbert-tf prepare repair`: the same records without those that are damaged.
+"""`spanbert-tf prepare repair`: copies records and leaves out damaged ones.
 
-Where a record's bytes are damaged, the next record still begins where the length says; where the
-length itself is, the rest of the file is lost.
+If the bytes of a record are damaged, reading continues with the next record. If the stored length
+of a record is damaged, the rest of its file is lost.
 """
 
 import dataclasses
@@ -29,43 +29,59 @@ from spanbert_tf.terminal import print_line
 
 @locks_output()
 def repair_records(directory: str, output: str, *, overwrite: bool = False) -> PretrainingManifest:
-    """Writes the whole records of a directory to another one; says how many of which file are lost.
+    """Copies the undamaged records of a directory and prints how many are lost in each file.
 
-    Every record is read, since a stranger's checksums may be right over damaged ones. Files that
-    are whole are hard links, where the file system has them.
+    Every record is read: checksums that somebody else wrote may match damaged records. Undamaged
+    files become hard links where the file system supports them.
+
+    Args:
+        directory: directory of pre-training records.
+        output: directory to write.
+        overwrite: whether earlier records at `output` may be replaced.
+
+    Returns:
+        The manifest of the new records.
+
+    Raises:
+        BadInputError: the records cannot be read, a split has no undamaged record, or the output
+            exists or cannot be written.
     """
     output = Output(output, RECORDS, overwrite=overwrite).check()
     if os.path.realpath(output) == os.path.realpath(directory):
         raise BadInputError(f"{output}: is what is to be repaired; name another output")
-    info = PretrainingManifest.load(directory, check_sizes=False)
-    repaired = dataclasses.replace(info, shards=(), repaired_from=info.digest)
+    manifest = PretrainingManifest.load(directory, check_sizes=False)
+    repaired = dataclasses.replace(manifest, shards=(), repaired_from=manifest.digest)
 
     with Output(output, RECORDS, overwrite=overwrite).written() as unfinished:
-        shards = tuple(_repaired(directory, shard, info, unfinished) for shard in info.shards)
+        shards = tuple(
+            _repaired(directory, shard, manifest, unfinished) for shard in manifest.shards
+        )
         repaired = dataclasses.replace(repaired, shards=shards)
         for split in SPLITS:
-            if info.num_records(split) and not repaired.num_records(split):
+            if manifest.num_records(split) and not repaired.num_records(split):
                 raise BadInputError(f"{directory}: no whole record is left in the {split} split")
         for name in (VOCABULARY_FILE, UNIGRAM_COUNTS_FILE):
             shutil.copyfile(os.path.join(directory, name), os.path.join(unfinished, name))
         write_text(os.path.join(unfinished, DATASET_INFO_FILE), repaired.to_json())
     kept = sum(shard.num_records for shard in repaired.shards)
-    lost = sum(shard.num_records for shard in info.shards) - kept
+    lost = sum(shard.num_records for shard in manifest.shards) - kept
     print_line(f"{output}: {kept:,} records are whole, {lost:,} of {directory} are left out")
     return repaired
 
 
-def _repaired(directory: str, shard: Shard, info: PretrainingManifest, output: str) -> Shard:
-    """Writes the whole records of a file, and describes them."""
-    source, target = (os.path.join(place, shard.file) for place in (directory, output))
-    stored = info.stored()
-    if sha256(source) == shard.sha256 and not info.damage_of(directory, shard):
+def _repaired(directory: str, shard: Shard, manifest: PretrainingManifest, output: str) -> Shard:
+    """Writes the undamaged records of one shard and returns the description of the new shard."""
+    source = os.path.join(directory, shard.file)
+    target = os.path.join(output, shard.file)
+    stored = manifest.stored()
+    if sha256(source) == shard.sha256 and not manifest.damage_of(directory, shard):
         try:
-            os.link(os.path.realpath(source), target)  # of a link a second name would be a link
-        except OSError:  # another file system, or one without links
+            os.link(os.path.realpath(source), target)  # `os.link` does not follow symbolic links
+        except OSError:  # the target lies on another file system, or this one has no hard links
             shutil.copyfile(source, target)
         return shard
-    num_records = num_tokens = 0
+    num_records = 0
+    num_tokens = 0
     with record_writer(target) as write:
         for serialized, fault in read_records(source):
             if fault or example_fault(serialized, stored):

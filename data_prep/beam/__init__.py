@@ -1,1 +1,1 @@
-"""Records at any scale, from files of text to shards: by this machine or a runner of Beam."""
+"""Writes pre-training records from text files, on this machine or on a runner of Apache Beam."""

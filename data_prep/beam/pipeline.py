@@ -1,7 +1,7 @@
-"""Who does the work: processes of this machine, or a runner of Apache Beam.
+"""Runs the two steps of preparation in processes of this machine or on a runner of Apache Beam.
 
-Beam's own local runner is not used: with several processes it opens six ports to the whole network,
-without any authentication. Processes that are joined by pipes open none.
+Beam's own local runner is not used: with several processes it opens six unauthenticated ports to
+the whole network. The processes started here communicate through pipes and open no ports.
 """
 
 import argparse
@@ -16,9 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
-from data_prep.text.storage import InputFile  # imports Beam without its warnings
+from data_prep.text.storage import InputFile  # must import Beam first, to silence its warnings
 
 # isort: split
 import apache_beam as beam
@@ -46,20 +46,24 @@ from spanbert_tf.temporary import protected_children
 _LOCAL_RUNNER = "DirectRunner"  # Beam's name for "on this machine"
 _DASK_RUNNER = "apache_beam.runners.dask.dask_runner.DaskRunner"  # not among Beam's short names
 _RUNNERS = {"direct": _LOCAL_RUNNER, "dask": _DASK_RUNNER}
-# Of Dask's tasks: each costs a tenth of a second, in which a worker reads half a megabyte.
-_MAX_PARTITIONS, _BYTES_PER_PARTITION = 10_000, 4 * 2**20
-_SECONDS_BETWEEN_LOOKS = 0.5  # at whether the parent lives
-_RESULTS = "results"  # file beside the spill files in which a runner's workers leave them
-_given: tuple[Job, Show] | None = None  # to a process that `_processes` has started
+# A Dask task costs a tenth of a second; a worker reads half a megabyte in that time.
+_MAX_PARTITIONS = 10_000
+_BYTES_PER_PARTITION = 4 * 2**20
+_SECONDS_BETWEEN_CHECKS = 0.5  # whether the parent process is alive
+_RESULTS = "results"  # file beside the spill files; a runner's last step writes all results there
+_job_and_show: tuple[Job, Show] | None = None  # set by `_start_process` in a worker process
+
+
+_Result = TypeVar("_Result")
 
 
 class Outcome(NamedTuple):
-    """What became of all input files and of all shards.
+    """The results of both steps.
 
     Attributes:
         summaries: one for each input file, in any order.
-        held_out: tells the records that are held out.
-        shards: one for each shard, in their order.
+        held_out: decides which records are held out.
+        shards: one for each shard, ordered by shard.
     """
 
     summaries: list[FileSummary]
@@ -68,18 +72,29 @@ class Outcome(NamedTuple):
 
 
 def runner_options(arguments: Sequence[str]) -> PipelineOptions | None:
-    """The user's options for a runner of Beam; `None`: the work is done on this machine."""
+    """Parses the user's options for a runner of Beam.
+
+    Args:
+        arguments: command-line options, such as `--runner=dask`.
+
+    Returns:
+        The options, or `None` if the work is to be done on this machine.
+
+    Raises:
+        ConfigurationError: an option is unknown, has a bad value or lacks `--runner`, or the runner
+            is not installed.
+    """
     options = PipelineOptions(list(arguments))
     parsers: list[argparse.ArgumentParser] = []
     messages = io.StringIO()
     try:
         with contextlib.redirect_stderr(messages):
             standard = options.view_as(StandardOptions)
-            # First, since a runner's own options are known once its module is there.
+            # The import registers the runner's own options, which the next line collects.
             standard.runner = _import_runner(standard.runner)
             options.get_all_options(add_extra_args_fn=parsers.append)
             _, unknown = parsers[0].parse_known_args(list(arguments))
-    except SystemExit as error:  # a bad value; the last line says which
+    except SystemExit as error:  # argparse exits on a bad value; its last line names the value
         reason = messages.getvalue().strip().splitlines()[-1].split("error: ")[-1]
         raise ConfigurationError(f"{' '.join(arguments)}: {reason}") from error
     if unknown:
@@ -99,20 +114,20 @@ def runner_options(arguments: Sequence[str]) -> PipelineOptions | None:
 
 
 def _import_runner(name: str | None) -> str | None:
-    """Imports a runner by one of its names, and gives the one that Beam knows."""
+    """Imports a runner and returns the name by which Beam knows it."""
     if name is None:
         return None
-    place = _RUNNERS.get(name.lower().removesuffix("runner"), name)
+    beam_name = _RUNNERS.get(name.lower().removesuffix("runner"), name)
     try:
-        create_runner(place)
+        create_runner(beam_name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        remedy = "pip install -e '.[dask]'" if place == _DASK_RUNNER else "see --help"
+        remedy = "pip install -e '.[dask]'" if beam_name == _DASK_RUNNER else "see --help"
         raise ConfigurationError(f"--runner {name}: {error}; {remedy}") from error
-    return place
+    return beam_name
 
 
 def _check_scheduler(options: PipelineOptions) -> None:
-    """Raises `ConfigurationError` where Dask would start a cluster of its own, with open ports."""
+    """Raises `ConfigurationError` if Dask would start its own cluster, which opens ports."""
     from apache_beam.runners.dask.dask_runner import DaskOptions
 
     dask = options.view_as(DaskOptions)
@@ -121,7 +136,7 @@ def _check_scheduler(options: PipelineOptions) -> None:
             "--runner dask: needs --dask_client_address tcp://HOST:8786 or --dask_scheduler_file "
             "FILE of a scheduler that runs; on this machine there is --num-processes"
         )
-    # Dask waits for it without end.
+    # Dask would wait for a missing file forever.
     if not dask.address and not os.path.isfile(dask.scheduler_file):
         raise ConfigurationError(
             f"--dask_scheduler_file {dask.scheduler_file}: no such file; `dask scheduler "
@@ -130,19 +145,19 @@ def _check_scheduler(options: PipelineOptions) -> None:
 
 
 def run_locally(job: Job, files: Sequence[InputFile], num_processes: int, show: Show) -> Outcome:
-    """Does the work by processes of this machine.
+    """Runs both steps in processes of this machine.
 
     Args:
         job: the job.
         files: the input files.
-        num_processes: number of processes; a single one is this process.
-        show: shows progress.
+        num_processes: number of processes. With 1, this process does the work.
+        show: called with the progress since its last call.
 
     Raises:
         BadInputError: a file cannot be used, or a process was killed.
         OSError: a file cannot be written.
     """
-    # The largest files first, so that no process is left alone with one at the end.
+    # Largest files first: otherwise one process could still read a large file when others are done.
     numbered = sorted(enumerate(files), key=lambda entry: -entry[1].size)
     if num_processes == 1:
         workers = _this_process(job, show)
@@ -155,11 +170,18 @@ def run_locally(job: Job, files: Sequence[InputFile], num_processes: int, show: 
     return Outcome(summaries, held_out, shards)
 
 
-@contextlib.contextmanager
-def _this_process(job: Job, show: Show) -> Iterator[Callable]:
-    """Gives `call(step, arguments)`: the results of a step for each tuple of arguments."""
+class _Call(Protocol):
+    """Calls `step(job, show, *arguments)` for each tuple of arguments; returns the results."""
 
-    def call(step: Callable, arguments: Iterable[tuple]) -> list:
+    def __call__(self, step: Callable[..., _Result], arguments: Iterable[tuple]) -> list[_Result]:
+        """Calls the step."""
+
+
+@contextlib.contextmanager
+def _this_process(job: Job, show: Show) -> Iterator[_Call]:
+    """Yields a function that runs a step in this process."""
+
+    def call(step: Callable[..., _Result], arguments: Iterable[tuple]) -> list[_Result]:
         return [step(job, show, *each) for each in arguments]
 
     try:
@@ -169,10 +191,11 @@ def _this_process(job: Job, show: Show) -> Iterator[Callable]:
 
 
 @contextlib.contextmanager
-def _processes(job: Job, num_processes: int, show: Show) -> Iterator[Callable]:
-    """The same, by several processes."""
-    # Messages are short enough that a pipe takes them whole, without a lock, which a process that
-    # is killed would leave locked. The pipe ends when no process has its writing end any more.
+def _processes(job: Job, num_processes: int, show: Show) -> Iterator[_Call]:
+    """Yields a function that runs a step in several processes."""
+    # All processes write progress into one pipe. The messages are short, so writes are atomic and
+    # need no lock, which a killed process would leave locked. The reader sees the end of the pipe
+    # when every process has closed its writing end.
     progress, writer = get_context("loky").Pipe(duplex=False)
     watcher = threading.Thread(target=_show_progress, args=(progress, show), daemon=True)
     watcher.start()
@@ -181,11 +204,11 @@ def _processes(job: Job, num_processes: int, show: Show) -> Iterator[Callable]:
             num_processes,
             initializer=_start_process,
             initargs=(job, writer),
-            # They need no GPU, and would divide its memory among them.
+            # The processes need no GPU; each would reserve a part of its memory.
             env={"CUDA_VISIBLE_DEVICES": "-1"},
         )
 
-        def call(step: Callable, arguments: Iterable[tuple]) -> list:
+        def call(step: Callable[..., _Result], arguments: Iterable[tuple]) -> list[_Result]:
             futures = [executor.submit(_call_step, step, *each) for each in arguments]
             return [future.result() for future in futures]
 
@@ -197,7 +220,7 @@ def _processes(job: Job, num_processes: int, show: Show) -> Iterator[Callable]:
                 "memory; take fewer processes, or more --num-shards"
             ) from error
         finally:
-            executor.shutdown(kill_workers=True)  # after an interruption they would go on
+            executor.shutdown(kill_workers=True)  # they would continue after an interruption
             writer.close()
             watcher.join()
 
@@ -209,34 +232,45 @@ def _show_progress(progress: Connection, show: Show) -> None:
 
 
 def _start_process(job: Job, writer: Connection) -> None:
-    global _given
+    """Initializes a worker process."""
+    global _job_and_show
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-    # Beam and TensorFlow advise their importers, once in each process.
+    # Beam and TensorFlow log advice when they are imported, once in each process.
     logging.disable(logging.WARNING)
-    _given = job, writer.send
+    _job_and_show = (job, writer.send)
 
 
 def _end_with_parent(parent: int) -> None:
-    """Ends this process when its parent was killed: nobody waits for the work, or removes it."""
+    """Ends this process when its parent was killed: nobody would use or remove its files."""
     while os.getppid() == parent:
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        time.sleep(_SECONDS_BETWEEN_CHECKS)
     os._exit(1)
 
 
-def _call_step(step: Callable, *arguments: object) -> Any:
-    return step(*_given, *arguments)
+def _call_step(step: Callable[..., _Result], *arguments: object) -> _Result:
+    """Runs a step in a worker process."""
+    if _job_and_show is None:
+        raise AssertionError("`_start_process` was not called in this process")
+    job, show = _job_and_show
+    return step(job, show, *arguments)
 
 
 def run_on_beam(job: Job, files: Sequence[InputFile], options: PipelineOptions) -> Outcome:
-    """Does the work on a runner of Beam, which shows its progress itself.
+    """Runs both steps on a runner of Beam, which shows its progress itself.
+
+    Args:
+        job: the job.
+        files: the input files.
+        options: options of the runner, from `runner_options`.
 
     Raises:
-        BadInputError: a file cannot be used or written, the runner cannot be reached or has given
-            up, or it has left out work.
+        BadInputError: a file cannot be used or written, the runner cannot be reached, it gave up,
+            or it skipped work.
     """
     runner = options.view_as(StandardOptions).runner
     if runner == _DASK_RUNNER:
-        _divide(options, max(len(files), job.num_shards), sum(file.size for file in files))
+        num_elements = max(len(files), job.num_shards)
+        _set_partitions(options, num_elements, sum(file.size for file in files))
     try:
         with _quiet_loggers(), _plain_labels():
             _run(_make_pipeline(job, files, options))
@@ -259,7 +293,7 @@ def _make_pipeline(job: Job, files: Sequence[InputFile], options: PipelineOption
         | "Spread files" >> beam.Reshuffle()
         | "Write spill files" >> beam.Map(functools.partial(_spill_on_beam, job))
     )
-    # Once for all shards: all keys of all files are sorted for it.
+    # Decided once, not for each shard: the decision sorts the keys of all files.
     held_out = (
         pipeline
         | "Begin the decision" >> beam.Create([0])
@@ -288,7 +322,10 @@ def _make_pipeline(job: Job, files: Sequence[InputFile], options: PipelineOption
 
 
 class _Failure(NamedTuple):
-    """The message of an error that the user can mend. Runners would repeat and bury an error."""
+    """The message of an error that the user can mend.
+
+    Steps return it instead of raising the error: runners would retry the step and hide the message.
+    """
 
     message: str
 
@@ -316,7 +353,9 @@ def _write_shard_on_beam(
     return _result_or_failure(job, write_shard, job, _show_nothing, held_out, shard)
 
 
-def _result_or_failure(job: Job, step: Callable, *arguments: object) -> Any:
+def _result_or_failure(
+    job: Job, step: Callable[..., _Result], *arguments: object
+) -> _Result | _Failure:
     try:
         return step(*arguments)
     except SpanBertError as error:
@@ -330,7 +369,7 @@ def _show_nothing(more: object) -> None:
 
 
 def check_shared(job: Job) -> None:
-    """Raises `BadInputError` on a host that does not see the work directory."""
+    """Raises `BadInputError` on a host that cannot see the work directory."""
     if not os.path.isdir(job.directory):
         raise BadInputError(
             f"{job.directory}: not there on the host {socket.gethostname()}; a runner's hosts need "
@@ -345,10 +384,10 @@ def _write_results(job: Job, element: int, summaries: list, decisions: list, sha
 
 
 def _read_outcome(job: Job) -> Outcome:
-    """Reads what `_write_results` wrote.
+    """Reads the results that `_write_results` wrote.
 
     Raises:
-        BadInputError: a step failed, or was left out: runners skip steps that they do not know.
+        BadInputError: a step failed, or the runner skipped it because it does not support it.
     """
     found = []
     path = os.path.join(job.directory, SPILL, _RESULTS)
@@ -376,16 +415,16 @@ def _check_number(job: Job, what: str, number: int, expected: int) -> None:
 
 
 def cannot_write(output: str, error: Exception) -> str:
-    """What to tell the user when the disk is full, or the like."""
-    # TensorFlow puts the path before the reason.
+    """The message for an output that cannot be written, for example because the disk is full."""
+    # TensorFlow's messages have the form "path; reason".
     reason = getattr(error, "strerror", None) or str(error).splitlines()[0].split("; ")[-1]
     return f"{output}: cannot be written ({reason}); free some space or name another --output"
 
 
-def _divide(options: PipelineOptions, num_elements: int, num_bytes: int) -> None:
-    """Has Dask hand out files and shards one by one where they are not small.
+def _set_partitions(options: PipelineOptions, num_elements: int, num_bytes: int) -> None:
+    """Makes Dask distribute files and shards one by one unless they are small.
 
-    By its own default 128 of them are one task, so that a worker would do it all.
+    By default Dask puts 128 elements into one task, so a single worker would do everything.
     """
     from apache_beam.runners.dask.dask_runner import DaskOptions
 
@@ -396,15 +435,16 @@ def _divide(options: PipelineOptions, num_elements: int, num_bytes: int) -> None
 
 
 def _run(pipeline: beam.Pipeline) -> None:
-    """Runs a pipeline to its end; an interruption ends it wherever it runs."""
+    """Runs a pipeline to its end, and cancels it on the runner after an error or interruption."""
     result = pipeline.run()
     try:
         result.wait_until_finish()
-        # Dask's waits no longer when its scheduler is lost, but raises nothing.
+        # Dask's `wait_until_finish` returns without an error when the scheduler is lost; its
+        # futures raise one.
         for future in getattr(result, "futures", ()):
             future.result()
     except BaseException:
-        with contextlib.suppress(Exception):  # the first error says why
+        with contextlib.suppress(Exception):  # the first error is the cause
             result.cancel()
         raise
     finally:
@@ -420,7 +460,7 @@ def _disconnect(result: PipelineResult) -> None:
 
 @contextlib.contextmanager
 def _quiet_loggers() -> Iterator[None]:
-    """Hides what runners log, with tracebacks: the errors among it are raised as well."""
+    """Hides the logs of runners. They repeat, with tracebacks, errors that are raised anyway."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -431,7 +471,7 @@ def _quiet_loggers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _plain_labels() -> Iterator[None]:
-    """Keeps Beam from renaming steps in IPython, for which it imports what fails with pandas 3."""
+    """Keeps Beam from renaming steps in IPython: its code for that fails to import on pandas 3."""
     rename = beam.pipeline.alter_label_if_ipython
     beam.pipeline.alter_label_if_ipython = lambda transform, pvalueish: None
     try:

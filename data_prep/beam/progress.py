@@ -1,9 +1,10 @@
-"""Shows how far preparation has come: documents and megabytes of text, over all processes."""
+"""Shows the progress of preparation, added up over all processes."""
 
 import contextlib
 import sys
 import time
 from collections.abc import Callable
+from types import TracebackType
 from typing import NamedTuple
 
 from spanbert_tf.terminal import describe_share, terminal_bar
@@ -13,12 +14,12 @@ _SECONDS_BETWEEN_LINES = 10
 
 
 class Totals(NamedTuple):
-    """What was done.
+    """Amounts of work that are done.
 
     Attributes:
         documents: number of documents.
-        text_bytes: bytes of text after decompression.
-        input_bytes: bytes of the input files, as they lie on disk.
+        text_bytes: bytes of text, after decompression.
+        input_bytes: bytes of the input files, before decompression.
         shards: number of shards.
     """
 
@@ -28,16 +29,16 @@ class Totals(NamedTuple):
     shards: int = 0
 
     def plus(self, other: "Totals") -> "Totals":
-        """The sums."""
+        """Returns the sums."""
         return Totals(*(a + b for a, b in zip(self, other, strict=True)))
 
     def minus(self, other: "Totals") -> "Totals":
-        """The differences."""
+        """Returns the differences."""
         return Totals(*(a - b for a, b in zip(self, other, strict=True)))
 
 
 class Progress(contextlib.AbstractContextManager):
-    """A bar on a terminal; elsewhere a line every ten seconds, on stderr.
+    """Shows a bar on a terminal; otherwise prints a line to stderr every ten seconds.
 
     Args:
         input_bytes: bytes of all input files.
@@ -48,7 +49,8 @@ class Progress(contextlib.AbstractContextManager):
         self._input_bytes = input_bytes
         self._num_shards = num_shards
         self._totals = Totals()
-        self._start = self._shown = time.monotonic()
+        self._start = time.monotonic()
+        self._shown = self._start
         self._bar = terminal_bar(input_bytes, stays=True)
         self._update: Callable[[int, str], None] | None = None
 
@@ -57,17 +59,25 @@ class Progress(contextlib.AbstractContextManager):
         self._show()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._show()
-        self._bar.__exit__(*error)
+        self._bar.__exit__(kind, error, trace)
 
     def add(self, more: Totals) -> None:
-        """Adds to the totals, and shows them now and then."""
+        """Adds to the totals and shows them if enough time has passed."""
         now = time.monotonic()
-        if not self._totals.text_bytes:  # before the first text, imports and models take time
-            self._start = self._shown = now
+        if not self._totals.text_bytes:  # do not count the time of imports and of loading spaCy
+            self._start = now
+            self._shown = now
         self._totals = self._totals.plus(more)
-        pause = _SECONDS_BETWEEN_LINES if self._update is None else _SECONDS_BETWEEN_UPDATES
+        pause = _SECONDS_BETWEEN_UPDATES
+        if self._update is None:
+            pause = _SECONDS_BETWEEN_LINES
         if now >= self._shown + pause:
             self._shown = now
             self._show()
@@ -88,7 +98,7 @@ class Progress(contextlib.AbstractContextManager):
         text = f"{totals.documents:,} documents, {megabytes:,.1f} MB of text, {rate:.2g} MB/s"
         if totals.shards:
             return f"{text}, {totals.shards:,} of {self._num_shards:,} shards"
-        # Writing the shards takes little of the time that reading the text does.
+        # Writing the shards takes much less time than reading the text, so it is not counted.
         if self._input_bytes:
             return f"{text}, {describe_share(totals.input_bytes, self._input_bytes, seconds)}"
         return text

@@ -1,8 +1,8 @@
-"""Spill files: the records of an input file until they are written to shards.
+"""Spill files, which store the records of an input file until they are written to shards.
 
-A runner of Beam may keep what it groups in memory, so records do not travel through it. Each input
-file becomes one spill file: lists of records of one shard each, then an index of where these lists
-begin. The files lie in a directory that other users cannot enter.
+Records are not sent through a runner of Beam, which may hold what it groups in memory. A spill file
+has pickled lists of records, each for one shard, and then an index of the offsets of these lists.
+Pickles are safe to load here because the directory is not accessible to other users.
 """
 
 import os
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 
 from data_prep.blocks.sequences import Record
 
-SEGMENT_BYTES = 32 * 2**20  # of records that wait in memory
-_RECORD_OVERHEAD = 1_000  # bytes of memory that a waiting record takes besides its tokens
-_INDEX_OFFSET = struct.Struct("<Q")  # at the end of the file
+SEGMENT_BYTES = 32 * 2**20  # bytes of records that are buffered in memory
+_RECORD_OVERHEAD = 1_000  # bytes of memory of a buffered record besides its tokens
+_INDEX_OFFSET = struct.Struct("<Q")  # the last bytes of the file
 
 
 def write_spill(path: str, records: Iterable[Record], num_shards: int) -> None:
@@ -55,6 +55,7 @@ def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
             num_bytes += len(record.second.token_ids)
         if num_bytes > SEGMENT_BYTES:
             yield batch
-            batch, num_bytes = [], 0
+            batch = []
+            num_bytes = 0
     if batch:
         yield batch

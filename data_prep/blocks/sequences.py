@@ -1,4 +1,4 @@
-"""Fills blocks with whole sentences: functions on arrays, many documents at a time.
+"""Fills blocks with whole sentences. The functions process arrays of many documents at once.
 
 T tokens, N sentences, E annotated spans.
 """
@@ -21,10 +21,11 @@ class Sentences(NamedTuple):
     Attributes:
         token_ids: int [T], the word pieces of all sentences.
         lengths: int [N], word pieces of each sentence, at least 1.
-        documents: int [N], number of each sentence's document in the file.
+        documents: int [N], index of each sentence's document in the file.
         paragraph_indices: int [N], index of each sentence's paragraph in its document.
         sentence_indices: int [N], index of each sentence in its paragraph.
-        token_offsets: int [N], word pieces of the same sentence that come before; 0 but for parts.
+        token_offsets: int [N], word pieces of the same sentence before this part; 0 for whole
+            sentences.
         spans: for each annotation, int [E, 2]: first and last position in `token_ids`, in order.
     """
 
@@ -37,7 +38,7 @@ class Sentences(NamedTuple):
     spans: tuple[np.ndarray, ...] = ()
 
     def join(self, other: "Sentences") -> "Sentences":
-        """These sentences, followed by the others."""
+        """Returns these sentences followed by the others."""
         shift = len(self.token_ids)
         spans = zip(self.spans, other.spans, strict=True)
         return Sentences(
@@ -51,24 +52,24 @@ class Sentences(NamedTuple):
         )
 
     def from_sentence(self, first: int) -> "Sentences":
-        """The sentences from number `first` on."""
+        """Returns the sentences from index `first` on."""
         begin = int(self.lengths[:first].sum())
-        spans = tuple(values[np.searchsorted(values[:, 0], begin) :] for values in self.spans)
-        return self._with(
-            lambda values: values[first:],
-            self.token_ids[begin:],
-            tuple(values - begin for values in spans),
-        )
+        spans = []
+        for values in self.spans:
+            kept = values[np.searchsorted(values[:, 0], begin) :]
+            spans.append(kept - begin)
+        return self._with(lambda values: values[first:], self.token_ids[begin:], tuple(spans))
 
     def take(self, firsts: np.ndarray, stops: np.ndarray) -> "Sentences":
-        """Runs of sentences, one after the other; they may overlap.
+        """Returns runs of sentences, one after another. Runs may overlap.
 
         Args:
-            firsts: int [R], number of the first sentence of each run.
-            stops: int [R], number of the sentence after its last.
+            firsts: int [R], index of the first sentence of each run.
+            stops: int [R], index of the sentence after each run.
         """
         token_bounds = np.append(0, np.cumsum(self.lengths))
-        starts, ends = token_bounds[firsts], token_bounds[stops]  # [R], in token_ids
+        starts = token_bounds[firsts]  # [R], in token_ids
+        ends = token_bounds[stops]
         shifts = np.cumsum(ends - starts) - ends
         spans = []
         for values in self.spans:
@@ -85,7 +86,7 @@ class Sentences(NamedTuple):
         token_ids: np.ndarray,
         spans: tuple[np.ndarray, ...],
     ) -> "Sentences":
-        """Other sentences of these: `select` takes what there is for each sentence."""
+        """Returns a selection; `select` is applied to each array that has a value per sentence."""
         return Sentences(
             token_ids,
             lengths=select(self.lengths),
@@ -98,14 +99,16 @@ class Sentences(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The tokens of a record, or of a segment of a pair. Bytes as in `spanbert_tf.data.manifest`.
+    """The tokens of a record, or of a segment of a pair.
+
+    Lists are bytes in the format of `spanbert_tf.data.manifest`.
 
     Attributes:
-        document: number of the document in the file.
-        num_tokens: word pieces.
-        token_ids: the word pieces.
+        document: index of the document in the file.
+        num_tokens: number of word pieces.
+        token_ids: ids of the word pieces.
         first_token_index: index of the first token in its sentence.
-        lists: those of `POSITION_LISTS`; and for each annotation the starts and the ends.
+        lists: those of `POSITION_LISTS`, then the starts and the ends of each annotation.
     """
 
     document: int
@@ -119,12 +122,13 @@ class Record(NamedTuple):
     """A record before it is written.
 
     Attributes:
-        order_key: uint64; shards are filled and sorted by it.
+        order_key: uint64. It decides the shard, and the order of records in the shard.
         record_id: 63 bits.
-        document_key: 63 bits; decides the split.
+        document_key: 63 bits. It decides the split if documents are held out.
         block: the tokens, or the first segment of a pair.
-        second: in pairs, the second segment, or what this record gives to another one, if anything.
-        label: in pairs, 0 if `second` is its second segment, 1 if another document gives one.
+        second: of pairs with label 0, the second segment; with label 1, the segment that this
+            record gives to another one, if it has one.
+        label: of pairs, 0 if `second` is the second segment, 1 if that comes from another document.
     """
 
     order_key: int
@@ -138,7 +142,15 @@ class Record(NamedTuple):
 def number_sentences(
     documents: np.ndarray, paragraphs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Counts paragraphs in each document and sentences in each paragraph, from 0; all int [N]."""
+    """Indexes paragraphs in their documents and sentences in their paragraphs.
+
+    Args:
+        documents: int [N], index of each sentence's document.
+        paragraphs: int [N], index of each sentence's paragraph, over all documents.
+
+    Returns:
+        `(paragraph_indices, sentence_indices)` of `Sentences`, int [N] each.
+    """
     begins_document = begins_run(documents)
     begins_paragraph = begins_run(paragraphs) | begins_document
     paragraph = np.cumsum(begins_paragraph) - 1
@@ -149,19 +161,19 @@ def number_sentences(
 
 
 def begins_run(numbers: np.ndarray) -> np.ndarray:
-    """Whether a number differs from the one before, bool [N]; the first one does."""
+    """Whether each number begins a run of equal numbers, bool [N]."""
     return np.concatenate([[True], numbers[1:] != numbers[:-1]])[: len(numbers)]
 
 
 def _ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """The numbers from each start to its stop (exclusive), one range after the other."""
+    """Concatenates the ranges from each start to its stop (exclusive)."""
     sizes = stops - starts
     ends = np.cumsum(sizes)
     return np.repeat(starts - (ends - sizes), sizes) + np.arange(ends[-1])
 
 
 def split_long_sentences(sentences: Sentences, limit: int) -> Sentences:
-    """Splits sentences of more than `limit` tokens into parts of `limit` and a rest."""
+    """Splits sentences of more than `limit` tokens into parts of `limit` tokens and a rest."""
     num_parts = -(-sentences.lengths // limit)  # [N]
     if (num_parts == 1).all():
         return sentences
@@ -183,10 +195,17 @@ def split_long_sentences(sentences: Sentences, limit: int) -> Sentences:
 def fill_blocks(
     sentences: Sentences, limit: int, token_dtype: str, *, is_open: bool
 ) -> tuple[list[Block], Sentences]:
-    """Fills blocks greedily with whole sentences up to the end of a document (SpanBERT, 4.2).
+    """Fills blocks greedily with whole sentences of one document (SpanBERT, section 4.2).
 
-    Where the last document goes on (`is_open`), its last block waits for more: its sentences are
-    what is returned beside the blocks.
+    Args:
+        sentences: consecutive sentences of a file, none longer than `limit`.
+        limit: word pieces of a block.
+        token_dtype: dtype in which token ids are stored.
+        is_open: whether the last document continues. If so, its last block waits for more
+            sentences.
+
+    Returns:
+        The blocks, and the sentences that are not used yet.
     """
     bounds = _block_bounds(sentences, limit)
     if is_open and len(bounds) > 1:
@@ -196,7 +215,7 @@ def fill_blocks(
 
 
 def _block_bounds(sentences: Sentences, limit: int) -> list[int]:
-    """The numbers of the sentences that begin a block, and N."""
+    """The indices of the sentences that begin a block, and N."""
     token_ends = np.cumsum(sentences.lengths).tolist()
     first_of_document = np.flatnonzero(begins_run(sentences.documents)).tolist()
     bounds = [0]
@@ -209,9 +228,15 @@ def _block_bounds(sentences: Sentences, limit: int) -> list[int]:
 
 
 def cut_blocks(sentences: Sentences, block_bounds: Sequence[int], token_dtype: str) -> list[Block]:
-    """Cuts sentences into blocks: out of arrays of bytes, so that a block takes few operations.
+    """Cuts sentences into blocks.
 
-    `block_bounds` are 0, and for each block the number of the sentence after its last.
+    Whole arrays are converted to bytes first, and the bytes are cut: so each block needs few
+    operations.
+
+    Args:
+        sentences: the sentences.
+        block_bounds: 0, and for each block the index of the sentence after it.
+        token_dtype: dtype in which token ids are stored.
     """
     bounds = np.asarray(block_bounds)
     num_sentences = int(bounds[-1])
@@ -247,28 +272,37 @@ def cut_blocks(sentences: Sentences, block_bounds: Sequence[int], token_dtype: s
 
 
 def _storable(indices: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """Paragraph indices of which no block's last one is larger than what is stored.
+    """Lowers the paragraph indices of each block so that its last one can be stored.
 
-    A block is lowered as a whole: models read differences, by `lowered_indices`.
+    All indices of a block are lowered by the same number, because models only use differences
+    (`lowered_indices`).
     """
-    first, last = indices[bounds[:-1]], indices[bounds[1:] - 1]  # [blocks]
+    first = indices[bounds[:-1]]  # [blocks]
+    last = indices[bounds[1:] - 1]
     excess = np.minimum(first, np.maximum(last - LIST_MAXIMUM, 0))
     return indices - np.repeat(excess, np.diff(bounds))
 
 
 def _cut_spans(spans: tuple[np.ndarray, ...], token_bounds: np.ndarray) -> Iterator[list[bytes]]:
-    """For each annotation the starts, then the ends of those that lie wholly inside each block."""
+    """For each annotation, the starts and then the ends of the spans inside each block.
+
+    Spans that cross the border of a block are dropped.
+    """
     for values in spans:
         block_of_start, block_of_end = np.searchsorted(token_bounds, values.T, side="right") - 1
         inside = (block_of_start == block_of_end) & (block_of_start < len(token_bounds) - 1)
-        block, values = block_of_start[inside], values[inside]
+        block = block_of_start[inside]
         span_bounds = np.searchsorted(block, np.arange(len(token_bounds)))
-        positions = values - token_bounds[block][:, np.newaxis]
-        yield from (_slices(positions[:, side], span_bounds) for side in (0, 1))
+        positions = values[inside] - token_bounds[block][:, np.newaxis]
+        yield _slices(positions[:, 0], span_bounds)
+        yield _slices(positions[:, 1], span_bounds)
 
 
 def _slices(values: np.ndarray, bounds: np.ndarray, dtype: np.dtype = LIST_TYPE) -> list[bytes]:
-    """Values between neighbouring bounds as bytes; list entries beyond the type are its maximum."""
+    """The bytes of the values between neighbouring bounds.
+
+    Entries of lists that exceed `LIST_MAXIMUM` are stored as `LIST_MAXIMUM`.
+    """
     if dtype is LIST_TYPE:
         values = np.minimum(values, LIST_MAXIMUM)
     raw = values.astype(dtype).tobytes()

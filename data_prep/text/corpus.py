@@ -1,8 +1,8 @@
-"""Reads the documents of text files in parts, whatever the format, and splits their sentences.
+"""Reads the documents of text files in parts, and splits paragraphs into sentences.
 
-Formats are recognised by content: gzip by its first two bytes; then WikiExtractor's text, JSON
-lines or plain text by the first line. What else is known (Parquet, tables, web pages …) is refused
-by name. Memory is bounded by READ_SIZE and, in JSON lines, by the longest line.
+Formats are recognised by content: gzip by its first two bytes; WikiExtractor's text, JSON lines and
+plain text by the first line. Other known formats (Parquet, tables, web pages …) are refused by
+name. Memory is bounded by `READ_SIZE` and, in JSON lines, by the longest line.
 """
 
 import gzip
@@ -10,7 +10,6 @@ import itertools
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO, cast
 
 import sentencex
 
@@ -27,12 +26,13 @@ from spanbert_tf.files.kinds import HEAD_SIZE, refuse_known_binary
 from spanbert_tf.files.text_files import GZIP_MAGIC
 
 READ_SIZE = 2**20  # bytes
-# An opening quotation mark without a closing one costs the splitter a look at all that follows:
-# 100,000 in a row took 2 s, twice as many take four times as long. So it sees so many characters at
-# once, and of these the last ones only as what follows.
-_SEEN, _FOLLOWING = 30_000, 1_000
-# The splitter takes text apart at bytes and fails where an initial ("J.") follows white space of
-# more than one byte, so it is shown plain spaces.
+# The splitter reads to the end of the text for each opening quotation mark that is not closed:
+# 100,000 of them took 2 s, and the time grows quadratically. So it gets windows of this many
+# characters. Sentences that end in the last part of a window are split again in the next window.
+_WINDOW = 30_000
+_LOOK_AHEAD = 1_000
+# The splitter cuts text at bytes, and fails at an initial ("J.") after white space of several
+# bytes. So such white space is replaced by plain spaces.
 _WIDE_SPACE = re.compile("[\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
 _BYTE_ORDER_MARK = "\ufeff"
 _WIKIPEDIA_START = re.compile(r"\s*<doc [^\n]*>")
@@ -41,15 +41,16 @@ _JSON_ARRAY_START = re.compile(r'\s*\[\s*(\{\s*"|"[^"\n]*"\s*,\s*")')
 
 
 class DocumentReader:
-    """Iterates over the documents of a file, a part at a time.
+    """Iterates over the documents of a file in parts.
 
     Args:
         path: path of a text file.
         document_separator: in plain text, a line equal to this begins a new document.
 
     Attributes:
-        bytes_read: bytes of text read so far, after decompression.
-        position: bytes of the file read so far.
+        path: the path.
+        bytes_read: bytes of text that were read so far, after decompression.
+        position: bytes of the file that were read so far.
     """
 
     def __init__(self, path: str, document_separator: str | None = None) -> None:
@@ -59,7 +60,11 @@ class DocumentReader:
         self._separator = document_separator
 
     def __iter__(self) -> Iterator[TextPart]:
-        """Yields parts of about `READ_SIZE` or less."""
+        """Yields parts of about `READ_SIZE` bytes or less.
+
+        Raises:
+            BadInputError: the file cannot be read, is empty, or has another format.
+        """
         blocks = self._blocks()
         first = next(blocks, "")
         if not first:
@@ -73,15 +78,16 @@ class DocumentReader:
                 f"{self.path}: is a JSON array; write one JSON object a line, with its text as "
                 "`text`"
             )
-        # The last line of a short text is a block of its own, where it has no end.
         is_whole = self.bytes_read < READ_SIZE
-        start = [first, *(itertools.islice(blocks, 1) if is_whole else ())]
+        start = [first]
+        if is_whole:  # a last line without a line end is a block of its own
+            start += itertools.islice(blocks, 1)
         refuse_foreign_format(self.path, "".join(start), is_whole=is_whole)
         blocks = itertools.chain(start, blocks)
         return plain_text_parts(blocks, self.path, self._separator, READ_SIZE)
 
     def _blocks(self) -> Iterator[str]:
-        """Text of whole lines; a line longer than `READ_SIZE` comes in several blocks."""
+        """Yields text of whole lines. A line longer than `READ_SIZE` is cut into several blocks."""
         rest = b""
         for data in self._read():
             data = rest + data
@@ -99,7 +105,7 @@ class DocumentReader:
             with open_to_read(self.path) as raw:
                 is_compressed = raw.read(2) == GZIP_MAGIC
                 raw.seek(0)
-                file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if is_compressed else raw
+                file = gzip.GzipFile(fileobj=raw) if is_compressed else raw
                 while data := file.read(READ_SIZE):
                     if not self.bytes_read:
                         refuse_known_binary(self.path, data[:HEAD_SIZE], unpacked=is_compressed)
@@ -124,11 +130,13 @@ class DocumentReader:
             ) from error
         if not first_byte:
             text = text.removeprefix(_BYTE_ORDER_MARK)
-        return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+        if "\r" in text:
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        return text
 
 
 def _character_boundary(data: bytes) -> int:
-    """The last position where a UTF-8 character begins."""
+    """The last position at which a UTF-8 character begins."""
     for length in range(1, 5):
         if data[-length] & 0xC0 != 0x80:
             return len(data) - length
@@ -136,14 +144,14 @@ def _character_boundary(data: bytes) -> int:
 
 
 def split_sentences(paragraphs: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Splits English paragraphs by rules (sentencex).
+    """Splits English paragraphs into sentences by the rules of `sentencex`.
 
     Args:
-        paragraphs: text without line ends.
+        paragraphs: texts without line ends.
 
     Returns:
-        The sentences, and for each paragraph how many of them are its own. The sentences of a
-        paragraph, put together, are the paragraph to the character.
+        The sentences of all paragraphs, and the number of sentences of each paragraph. The
+        concatenated sentences of a paragraph are the paragraph, character for character.
     """
     sentences: list[str] = []
     counts: list[int] = []
@@ -155,7 +163,9 @@ def split_sentences(paragraphs: Sequence[str]) -> tuple[list[str], list[int]]:
 
 
 def _split(paragraph: str) -> list[str]:
-    shown = paragraph if paragraph.isascii() else _WIDE_SPACE.sub(" ", paragraph)
+    shown = paragraph
+    if not paragraph.isascii():
+        shown = _WIDE_SPACE.sub(" ", paragraph)
     sentences = []
     start = 0
     for length in _lengths(shown):
@@ -165,12 +175,12 @@ def _split(paragraph: str) -> list[str]:
 
 
 def _lengths(text: str) -> Iterator[int]:
-    """Characters of each sentence; one that is longer than what is seen at once is cut."""
+    """Yields the number of characters of each sentence. A sentence longer than a window is cut."""
     start = 0
-    while len(text) - start > _SEEN:
-        lengths = [len(found) for found in sentencex.segment("en", text[start : start + _SEEN])]
+    while len(text) - start > _WINDOW:
+        lengths = [len(found) for found in sentencex.segment("en", text[start : start + _WINDOW])]
         ends = itertools.accumulate(lengths)
-        num_whole = sum(end <= _SEEN - _FOLLOWING for end in ends)
+        num_whole = sum(end <= _WINDOW - _LOOK_AHEAD for end in ends)
         for length in lengths[: num_whole or 1]:
             yield length
             start += length

@@ -1,8 +1,8 @@
-"""Documents and paragraphs of plain text, WikiExtractor's text and JSON lines.
+"""Parses the documents and paragraphs of plain text, WikiExtractor's text and JSON lines.
 
-What is text, but not a corpus (web pages, XML, tables), would be read as prose and is refused. Each
-parser takes blocks of text that end at line ends (only a line longer than a block is cut) and
-yields documents in parts, so that a document of any size passes through.
+Web pages, XML and tables would be read as prose, so they are refused. Each parser takes blocks of
+text that end at line ends (only a line longer than a block is cut) and yields documents in parts,
+so documents may have any size.
 """
 
 import csv
@@ -17,22 +17,22 @@ from typing import NamedTuple
 from spanbert_tf.errors import BadInputError
 
 _BLANK_LINES = re.compile(r"\n\s*\n")
-# At the beginning of a line, which is looked at after the first letter: so the search is fast.
+# The tag begins a line. This is checked after its first letter, which makes the search fast.
 _WIKIPEDIA_TAG = re.compile(
     r"<(?<![^\n]<)(?:doc (?P<attributes>[^\n]*)>|/doc>)[^\S\n]*$", re.MULTILINE
 )
 _TITLE = re.compile(r'title="(.*)"')
-# Pages and tables are recognised by how a file begins. A text is refused where it could not be
-# prose: no language writes a comma between letters, the same number of times in every line, under
-# a line of names.
-# Comments are atomic: a comment that may go on to the end of a later one takes exponential time.
+# Pages and tables are recognised by the beginning of a file. A text is refused only if it cannot be
+# prose: no language has the same number of commas in every line, under a line of names.
+# Comments are matched atomically: with backtracking into later comments, matching would take
+# exponential time.
 _BEFORE_MARKUP = r"\s*+(?:<\?xml[^>]*\?>\s*+)?(?:(?><!--.*?-->)\s*+)*+"
 _PAGE = re.compile(_BEFORE_MARKUP + r"<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL)
 _WIKI_DUMP = re.compile(_BEFORE_MARKUP + r"<mediawiki\b", re.DOTALL)
 _XML = re.compile(r"\s*<\?xml\s")
-# A piece of a page: it begins with one of these elements, and there are closing tags as well.
+# A fragment of a page begins with one of these elements, and also has closing tags.
 _ELEMENTS = "article|body|div|h[1-6]|head|main|meta|ol|p|script|section|span|style|table|title|ul"
-_PIECE_START = re.compile(rf"{_BEFORE_MARKUP}<(?:{_ELEMENTS})(?:\s[^<>]*)?>", re.I | re.DOTALL)
+_FRAGMENT_START = re.compile(rf"{_BEFORE_MARKUP}<(?:{_ELEMENTS})(?:\s[^<>]*)?>", re.I | re.DOTALL)
 _CLOSING_TAG = re.compile(rf"</(?:{_ELEMENTS}|a|b|em|i|li|strong|td|tr)>", re.IGNORECASE)
 _FEWEST_CLOSING_TAGS = 3
 
@@ -42,7 +42,7 @@ _AS_JSON_LINES = (
 )
 _DELIMITERS = {",": "CSV", ";": "CSV with semicolons", "\t": "TSV", "|": "a table of columns"}
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_ .:/#()-]{0,39}")
-# Names of the only column of a table, which no text has as its first line.
+# Names of the column of a one-column table. No text has one of them as its first line.
 _TEXT_COLUMNS = {
     *("text", "texts", "sentence", "sentences", "content", "contents", "document", "documents"),
     *("review", "body", "comment", "tweet", "passage", "abstract", "article"),
@@ -50,35 +50,48 @@ _TEXT_COLUMNS = {
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 _FEWEST_ROWS = 3  # without a header
 _FEWEST_ROWS_OF_TABS = 10  # without a header or a number
-_REGULAR_SHARE = 0.95  # of rows as wide as the first; real tables have broken ones
-_MAX_FIELD = 1 << 27  # characters; the module's own limit is 2 ** 17
+_REGULAR_SHARE = 0.95  # least share of rows as wide as the first; real tables have broken rows
+_MAX_FIELD = 1 << 27  # characters; the default of `csv` is 2 ** 17
 
 
 class TextPart(NamedTuple):
-    """Paragraphs of a document, all of them or a part."""
+    """Paragraphs of a document, either all of them or a part.
 
-    paragraphs: list[str]  # text without line ends, not blank; whole paragraphs
-    ends_document: bool  # whether the next part begins another document
-    has_title: bool = False  # whether a title was left out of the text
+    Attributes:
+        paragraphs: whole paragraphs without line ends, none of them blank.
+        ends_document: whether the next part begins another document.
+        has_title: whether a title was removed from the text.
+    """
+
+    paragraphs: list[str]
+    ends_document: bool
+    has_title: bool = False
 
 
 def plain_text_parts(
     blocks: Iterator[str], path: str, separator: str | None, paragraph_limit: int
 ) -> Iterator[TextPart]:
-    """Parses text with blank lines between paragraphs; hard-wrapped lines are joined.
+    """Parses text with blank lines between paragraphs. Hard-wrapped lines are joined.
 
-    A line equal to `separator` begins a new document; empty documents at both ends do not count. A
-    paragraph of more than `paragraph_limit` characters is cut at the end of a block.
+    Args:
+        blocks: the text.
+        path: path of the file, for errors.
+        separator: a line equal to this begins a new document. Empty documents at the beginning and
+            the end of the file are ignored.
+        paragraph_limit: characters. Longer paragraphs are cut at the end of a block.
+
+    Raises:
+        BadInputError: the file has only white space.
     """
     separator_line = None
     if separator is not None:
-        # Nothing at the end of a block is no empty line, and no line end may be left over for the
-        # next block, where it would be one.
+        # A match must not be empty at the end of a block, and must include its line end: at the
+        # beginning of the next block the line end would be an empty line.
         end = r"(?:\n|(?<=[^\n])\Z)"
         separator_line = re.compile(rf"^{re.escape(separator)}[^\S\n]*{end}", re.MULTILINE)
     unfinished = ""
     is_started = False  # whether the current document, or one before it, has text
-    has_paragraphs = False  # of the current document
+    has_paragraphs = False  # whether paragraphs of the current document were yielded
     for block in blocks:
         text = unfinished + block
         *finished, text = separator_line.split(text) if separator_line else [text]
@@ -107,11 +120,19 @@ def _join_lines(paragraphs: list[str]) -> list[str]:
 def wikipedia_parts(blocks: Iterator[str], path: str) -> Iterator[TextPart]:
     """Parses WikiExtractor's `<doc id= url= title=>` … `</doc>`.
 
-    Each line is a paragraph, in the older layout (with blank lines between most of them) and in
-    the newer one. The title line is left out, and entities that were left in are undone.
+    Each line is a paragraph, in the older layout (with blank lines between most paragraphs) and in
+    the newer one. The title line is removed, and HTML entities are replaced by their characters.
+
+    Args:
+        blocks: the text.
+        path: path of the file, for errors.
+
+    Raises:
+        BadInputError: there is text outside of a document, or the file ends inside one.
     """
     title: str | None = None  # of the current document, until its first line has been read
-    is_inside = has_title = False
+    is_inside = False
+    has_title = False
     lines_before = 0
     for block in blocks:
         position = 0
@@ -132,7 +153,8 @@ def wikipedia_parts(blocks: Iterator[str], path: str) -> Iterator[TextPart]:
                 yield TextPart(paragraphs, ends_document=tag is not None, has_title=has_title)
             if tag:
                 position = tag.end()
-                is_inside, has_title = tag["attributes"] is not None, False
+                is_inside = tag["attributes"] is not None
+                has_title = False
                 found = _TITLE.search(tag["attributes"] or "")
                 title = html.unescape(found[1]).strip() if found else None
         lines_before += block.count("\n")
@@ -144,10 +166,17 @@ def wikipedia_parts(blocks: Iterator[str], path: str) -> Iterator[TextPart]:
 
 
 def json_lines_parts(blocks: Iterator[str], path: str) -> Iterator[TextPart]:
-    """Parses one JSON object a line, whose `text` is a document, as WikiExtractor writes them.
+    """Parses JSON lines: each is an object whose `text` is a document, as WikiExtractor writes it.
 
-    Each line of `text` is a paragraph; the first is left out where it repeats `title`; entities
-    that were left in are undone.
+    Each line of `text` is a paragraph. The first one is removed if it repeats `title`. HTML
+    entities are replaced by their characters.
+
+    Args:
+        blocks: the text.
+        path: path of the file, for errors.
+
+    Raises:
+        BadInputError: a line is no such object.
     """
     for number, line in enumerate(_lines(blocks), start=1):
         if not line.strip():
@@ -155,7 +184,7 @@ def json_lines_parts(blocks: Iterator[str], path: str) -> Iterator[TextPart]:
         try:
             record = json.loads(line)
             text = record["text"]
-            text.encode()  # an escaped half of a surrogate pair is no character
+            text.encode()  # fails for an escaped half of a surrogate pair, which is no character
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise BadInputError(
                 f"{path}: line {number}: not a JSON object with a string `text` "
@@ -184,19 +213,31 @@ def _lines(blocks: Iterator[str]) -> Iterator[str]:
 
 
 def refuse_foreign_format(path: str, beginning: str, *, is_whole: bool) -> None:
-    """Refuses a file that begins like a web page, XML or a table; `is_whole`: no row is cut."""
-    for name, advice in filter(None, (_markup(beginning), _table(beginning, is_whole))):
+    """Refuses a file that begins like a web page, XML or a table.
+
+    Args:
+        path: path of the file.
+        beginning: text at the beginning of the file.
+        is_whole: whether this is all of its text. Otherwise its last line may be cut.
+
+    Raises:
+        BadInputError: the file has such a format.
+    """
+    found = _markup(beginning) or _table(beginning, is_whole)
+    if found:
+        name, advice = found
         advice = advice.replace("FILE", os.path.basename(path))
         raise BadInputError(f"{path}: is {name}, which would be read as text; {advice}")
 
 
 def _markup(text: str) -> tuple[str, str] | None:
+    """The name of the markup that a text begins with, and advice."""
     if _WIKI_DUMP.match(text):
         return "MediaWiki's XML", "take its text out with WikiExtractor, whose output is read"
-    is_piece = _PIECE_START.match(text) and (
+    is_fragment = _FRAGMENT_START.match(text) and (
         len(_CLOSING_TAG.findall(text)) >= _FEWEST_CLOSING_TAGS
     )
-    if is_piece or _PAGE.match(text):
+    if is_fragment or _PAGE.match(text):
         return "HTML", (
             "take its text out first, for example with `trafilatura` or BeautifulSoup's `get_text`"
         )
@@ -206,6 +247,7 @@ def _markup(text: str) -> tuple[str, str] | None:
 
 
 def _table(text: str, is_whole: bool) -> tuple[str, str] | None:
+    """The name of the kind of table that a text begins with, and advice."""
     lines = text.lstrip("\n").split("\n", 1)
     if len(lines) == 1:
         return None
@@ -218,23 +260,29 @@ def _table(text: str, is_whole: bool) -> tuple[str, str] | None:
     return None
 
 
-def _rows(text: str, delimiter: str, is_whole: bool, **options: int) -> list[list[str]] | None:
-    """The rows of a table; `None` where there is an empty line between two, as in prose."""
+def _rows(
+    text: str, delimiter: str, is_whole: bool, *, has_quotes: bool = True
+) -> list[list[str]] | None:
+    """The rows of a table, or `None` if there is an empty line, as between paragraphs of prose."""
     csv.field_size_limit(_MAX_FIELD)
-    reader = csv.reader(io.StringIO(text.strip("\n"), newline=""), delimiter=delimiter, **options)
+    reader = csv.reader(
+        io.StringIO(text.strip("\n"), newline=""),
+        delimiter=delimiter,
+        quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE,
+    )
     try:
         rows = list(reader)
     except csv.Error:
         return None
     if not is_whole and len(rows) > _FEWEST_ROWS:
-        rows.pop()  # it may be cut
+        rows.pop()  # the last row may be cut
     return rows if all(rows) else None
 
 
 def _is_table(text: str, delimiter: str, is_whole: bool) -> bool:
     rows = _rows(text, delimiter, is_whole)
-    if delimiter == "\t":  # quotes are text, or they are quotes
-        rows = _rows(text, delimiter, is_whole, quoting=csv.QUOTE_NONE) or rows
+    if delimiter == "\t":  # in most such tables quotation marks are text
+        rows = _rows(text, delimiter, is_whole, has_quotes=False) or rows
     if rows is None or len(rows) < 2 or len(rows[0]) < 2:
         return False
     width = len(rows[0])
@@ -250,14 +298,14 @@ def _is_table(text: str, delimiter: str, is_whole: bool) -> bool:
         return has_number or (
             len(rows) >= _FEWEST_ROWS_OF_TABS and all(row[0].strip() for row in regular)
         )
-    # Rows of numbers alone are lists of numbers in a text; a table of texts quotes some.
+    # Rows of numbers alone may be lists of numbers in a text. Tables of texts have quoted fields.
     return _is_all_quoted(text, delimiter) or (has_number and f'{delimiter}"' in text)
 
 
 def _is_header(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a row names columns; pandas leaves the name of its row numbers empty."""
-    if not names[0]:
-        names = names[1:] if all(_NUMBER.fullmatch(row[0]) for row in rows) else names
+    """Whether a row has names of columns. The name of pandas' column of row numbers is empty."""
+    if not names[0] and all(_NUMBER.fullmatch(row[0]) for row in rows):
+        names = names[1:]
     return (
         len(set(names)) == len(names)
         and all(map(_COLUMN_NAME.fullmatch, names))
@@ -272,7 +320,7 @@ def _is_all_quoted(text: str, delimiter: str) -> bool:
 
 
 def _is_column(text: str, is_whole: bool) -> bool:
-    """Whether commas stand in quotes alone, as where one column is written as CSV."""
+    """Whether commas are always quoted, as in a CSV file with one column."""
     rows = _rows(text, ",", is_whole)
     has_quoted = any(line.startswith('"') and "," in line for line in text.split("\n"))
     return rows is not None and has_quoted and all(len(row) == 1 for row in rows)

@@ -1,7 +1,7 @@
-"""Files to read of any file system that Apache Beam knows, whatever compression their names tell.
+"""Finds and opens input files on any file system that Apache Beam supports.
 
-Importing Beam logs warnings about cloud packages that are not installed and not needed; this is
-the one place that imports it first, and silently.
+Importing Beam logs warnings about cloud packages that are not installed and not needed. This module
+imports it first, and hides these warnings.
 """
 
 import dataclasses
@@ -29,7 +29,11 @@ _FIRST_WILDCARD = re.compile(r"[*?[]")
 
 
 def open_to_read(path: str) -> BinaryIO:
-    """Opens a file as bytes; raises `OSError` if it is not there."""
+    """Opens a file to read its bytes as they are stored; Beam would decompress some.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
     return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
 
@@ -48,33 +52,37 @@ def _match_remote_files(pattern: str) -> dict[str, int]:
 
 @dataclasses.dataclass(frozen=True)
 class InputFile:
-    """A file of text.
+    """A text file of the input.
 
-    With the number of a document in the file its name identifies the document, wherever the files
-    are moved.
+    Attributes:
+        path: path of the file.
+        name: path relative to the common directory of all input files. The name and the index of a
+            document in the file identify the document, even if the files are moved.
+        size: bytes on disk.
     """
 
     path: str
-    name: str  # its path below the directory that all input files share
-    size: int  # in bytes, as it lies on disk
+    name: str
+    size: int
 
 
 def find_files(
     patterns: str | os.PathLike | Sequence[str | os.PathLike], *, follow_links: bool = False
 ) -> list[InputFile]:
-    """The files that match a pattern or one of several, in order of their names.
+    """Finds the files that match at least one pattern.
 
     Args:
-        patterns: paths with `*`, `?`, `[…]` and `**` (which also matches `/`); the path of a file
-            that is there is no pattern. Links to local directories are followed.
+        patterns: one or more paths with `*`, `?`, `[…]` and `**` (which also matches `/`). The path
+            of an existing file is not read as a pattern. Links to local directories are followed.
         follow_links: whether links may lead out of the directory before a pattern's first wildcard.
 
     Returns:
-        Each file once, by the first of its paths where links lead to it by several.
+        The files, sorted by name. A file that links reach by several paths appears once, by the
+        first path.
 
     Raises:
-        BadInputError: a pattern matches no file, or a link to nothing or out of the directory, a
-            file is empty, or some are of this machine and others are not.
+        BadInputError: a pattern matches no file, a link leads nowhere or out of the directory, a
+            file is empty, or local and remote files are mixed.
     """
     patterns = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
     sizes: dict[str, int] = {}
@@ -109,7 +117,7 @@ def find_files(
 
 
 def _refuse_mixed(paths: Sequence[str]) -> None:
-    """Files are named by the directory that all share, which these have not."""
+    """Refuses a mix of local and remote files: their names need a common directory."""
     first = {is_remote(path): path for path in reversed(paths)}
     if len(first) > 1:
         raise BadInputError(
@@ -118,7 +126,7 @@ def _refuse_mixed(paths: Sequence[str]) -> None:
 
 
 def _absolute(pattern: str) -> str:
-    """The pattern from the root on; brackets of the working directory stand for themselves."""
+    """Makes a pattern absolute. Wildcards in the name of the working directory are escaped."""
     return os.path.normpath(os.path.join(glob.escape(os.getcwd()), pattern))
 
 
@@ -140,8 +148,10 @@ def _match_local_files(pattern: str, *, follow_links: bool = False) -> dict[str,
 
 
 def _may_hold(directory: str, pattern: str) -> bool:
+    """Whether files that match a pattern may lie below a directory."""
     depth = directory.count("/") + 1
-    start, is_whole = pattern.split("/")[:depth], pattern.count("/") < depth
+    start = pattern.split("/")[:depth]
+    is_whole = pattern.count("/") < depth
     if any("**" in part for part in start):
         return True
     return not is_whole and bool(re.match(FileSystem.translate_pattern("/".join(start)), directory))

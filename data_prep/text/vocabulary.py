@@ -20,9 +20,10 @@ from spanbert_tf.text.vocabulary import (
 )
 
 _LEAST_FREQUENCY = 2
-# Letters, each with two entries; words with rarer ones become [UNK]. A tenth of the vocabulary,
-# within these limits: 400 letters are all but 1 in 30,000 of Wikipedia's.
-_FEWEST_LETTERS, _MOST_LETTERS = 100, 1_000
+# Each letter takes two entries, together at most a tenth of the vocabulary within these limits.
+# Words with rarer letters become [UNK]. 400 letters cover all but 1 in 30,000 of Wikipedia's.
+_FEWEST_LETTERS = 100
+_MOST_LETTERS = 1_000
 
 
 def write_vocabulary(
@@ -38,18 +39,18 @@ def write_vocabulary(
 ) -> int:
     """Trains a vocabulary with HuggingFace `tokenizers` and writes it, one word piece a line.
 
-    The text is normalised and split as BERT does, so that the pieces are those that the
-    tokenizer of records and models looks up.
+    The text is normalised and split as in BERT, so the pieces fit the tokenizer of records and
+    models.
 
     Args:
-        input_pattern: glob of text files, or several (formats: `data_prep.text.corpus`).
+        input_pattern: one or more glob patterns of text files (formats: `data_prep.text.corpus`).
         output: path of the vocabulary, conventionally `vocab.txt`.
-        vocabulary_size: entries, special tokens included; fewer if the text does not give so many.
-        lowercase: lower-case the text.
-        strip_accents: and strip accents; `None`: where it is lower-cased.
+        vocabulary_size: number of entries, special tokens included. A small text gives fewer.
+        lowercase: whether to lower-case the text.
+        strip_accents: whether to strip accents; `None`: if the text is lower-cased.
         document_separator: in plain text, a line equal to this begins a new document.
-        follow_links: as for `find_files`.
-        overwrite: whether a vocabulary that lies there may be replaced.
+        follow_links: see `find_files`.
+        overwrite: whether an earlier vocabulary at `output` may be replaced.
 
     Returns:
         The number of entries.
@@ -91,18 +92,26 @@ def write_vocabulary(
 def train_vocabulary(
     texts: Callable[[], Iterable[str]], vocabulary_size: int, casing: Casing
 ) -> list[str]:
-    """Trains a vocabulary; the same text always gives the same one.
+    """Trains a vocabulary. The same text always gives the same vocabulary.
 
-    The trainer numbers letters inside words as it meets them, in an order that changes from run
-    to run, and breaks ties by these numbers. So letters are counted first, and given to it as if
-    they were special tokens, in order: thus each word of these letters has pieces, too.
+    The trainer numbers the letters inside of words in an order that differs from run to run, and
+    breaks ties by these numbers. Therefore letters are counted first and passed as special tokens,
+    in a fixed order. This also ensures that every word of these letters can be split into pieces.
+
+    Args:
+        texts: returns an iterator over the text; called twice.
+        vocabulary_size: number of entries, special tokens included.
+        casing: normalisation of the text.
+
+    Returns:
+        The entries, ordered by id.
     """
     tokenizer = Tokenizer(models.WordPiece(unk_token=UNKNOWN_TOKEN))
     tokenizer.normalizer = normalizers.BertNormalizer(**casing._asdict())
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    room = (vocabulary_size - len(SPECIAL_TOKENS)) // 2
-    most = min(room, max(_FEWEST_LETTERS, min(vocabulary_size // 20, _MOST_LETTERS)))
-    letters = _find_letters(texts(), tokenizer, most)
+    share = min(max(vocabulary_size // 20, _FEWEST_LETTERS), _MOST_LETTERS)
+    most_that_fit = (vocabulary_size - len(SPECIAL_TOKENS)) // 2
+    letters = _find_letters(texts(), tokenizer, min(share, most_that_fit))
     inside = [
         CONTINUATION_PREFIX + letter for letter in letters if _continues_words(letter, tokenizer)
     ]
@@ -113,7 +122,7 @@ def train_vocabulary(
         initial_alphabet=letters,
         special_tokens=[*SPECIAL_TOKENS, *letters, *inside],
         continuing_subword_prefix=CONTINUATION_PREFIX,
-        show_progress=False,  # its bars would lie over that of the reader
+        show_progress=False,  # its bars would overwrite the reader's bar
     )
     tokenizer.train_from_iterator(texts(), trainer)
     ids = tokenizer.get_vocab()
@@ -121,7 +130,7 @@ def train_vocabulary(
 
 
 def _find_letters(texts: Iterable[str], tokenizer: Tokenizer, limit: int) -> list[str]:
-    """The most frequent characters of normalised text, in order."""
+    """The most frequent characters of the normalised text, sorted by code point."""
     characters: collections.Counter = collections.Counter()
     for text in texts:
         characters.update(text)
@@ -135,7 +144,7 @@ def _find_letters(texts: Iterable[str], tokenizer: Tokenizer, limit: int) -> lis
 
 
 def _continues_words(letter: str, tokenizer: Tokenizer) -> bool:
-    """Whether words have the letter inside; punctuation and Chinese characters stand alone."""
+    """Whether a letter can continue a word; punctuation and Chinese characters cannot."""
     text = tokenizer.normalizer.normalize_str(f"a{letter}a")
     return len(tokenizer.pre_tokenizer.pre_tokenize_str(text)) == 1
 

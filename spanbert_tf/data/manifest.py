@@ -49,11 +49,13 @@ NEXT_SENTENCE_LABEL = "next_sentence_label"  # int64; 0 = the second continues t
 SECOND_FIRST_TOKEN_INDEX = "second_first_token_index"  # int64; as FIRST_TOKEN_INDEX
 # Span lists, which masking schemes can take: name → features of starts and of ends, token positions
 # in the block, ends inclusive. Without ends, a span ends where the next one begins.
-ANNOTATIONS = {  # of records that were written with `--annotate`
+Annotation = Literal["entities", "noun_phrases"]
+ANNOTATIONS: dict[Annotation, tuple[str, str]] = {  # of records that were written with `--annotate`
     "entities": ("entity_starts", "entity_ends"),
     "noun_phrases": ("noun_phrase_starts", "noun_phrase_ends"),
 }
-SPAN_LISTS = {**ANNOTATIONS, "sentences": (SENTENCE_STARTS,)}
+SPAN_LISTS: dict[str, tuple[str, ...]] = dict(ANNOTATIONS.items())
+SPAN_LISTS["sentences"] = (SENTENCE_STARTS,)
 
 # Numbers of speakers, of documents for coreference; those of named ones are larger.
 NO_SPEAKER, SPECIAL_SPEAKER = 0, 1
@@ -61,8 +63,13 @@ NO_SPEAKER, SPECIAL_SPEAKER = 0, 1
 LIST_DTYPE = "uint16"
 LIST_MAXIMUM = 2**16 - 1  # larger numbers are stored as this; every index table is far smaller
 
-NUM_BLOCKS = {"single": 1, "pair": 2}  # blocks of a packed row: [CLS], and a [SEP] after each
-SPLITS = ("train", "validation")
+Sequences = Literal["single", "pair"]
+NUM_BLOCKS: dict[Sequences, int] = {
+    "single": 1,
+    "pair": 2,
+}  # blocks of a packed row: [CLS], and a [SEP] after each
+Split = Literal["train", "validation"]
+SPLITS: tuple[Split, ...] = ("train", "validation")
 RECORDS = OutputKind(
     "records",
     DATASET_INFO_FILE,
@@ -235,7 +242,7 @@ class Shard:
     """One TFRecord file of pre-training records."""
 
     file: str  # name inside the directory, `train-00000-of-00008.tfrecord`
-    split: Literal["train", "validation"]
+    split: Split
     num_records: Count
     num_tokens: Count  # word pieces in the file
     sha256: str  # hexadecimal digest of the whole file
@@ -262,8 +269,8 @@ class PretrainingManifest(Manifest):
     version_key: ClassVar[str] = "schema_version"
 
     sequence_length: Annotated[int, Ge(8), Lt(2**16)]
-    sequences: Literal["single", "pair"]
-    annotations: tuple[Literal["entities", "noun_phrases"], ...]  # keys of `ANNOTATIONS`
+    sequences: Sequences
+    annotations: tuple[Annotation, ...]
     counts: dict[str, Count]
     shards: tuple[Shard, ...]
     unigram_counts_hash: str

@@ -477,7 +477,7 @@ def test_dask_has_a_task_for_each_file_that_is_not_small(
 ):
     runner = ["--runner=dask", "--dask_client_address=tcp://127.0.0.1:9"]
     options = runner_options([*runner, *arguments])
-    data_prep.beam.pipeline._divide(options, num_elements, num_bytes)
+    data_prep.beam.pipeline._set_partitions(options, num_elements, num_bytes)
     assert options.get_all_options()["npartitions"] == expected
 
 
