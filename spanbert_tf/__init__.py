@@ -1,6 +1,6 @@
 """SpanBERT and SegaBERT in TensorFlow and Keras.
 
-Importing this package is cheap: its parts are loaded when they are first used.
+Importing this package is fast: its submodules are imported on first use.
 """
 
 import os
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from spanbert_tf.lazy import lazy_names
 from spanbert_tf.temporary import use_private_directory
 
-# As the commands have it: else TensorFlow and XLA log what they find on the machine when they are
-# first used. TF_CPP_MIN_LOG_LEVEL=0 in the environment brings their lines back.
+# Hides the log in which TensorFlow and XLA describe the machine on first use. To see it, set
+# TF_CPP_MIN_LOG_LEVEL=0 in the environment.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Before TensorFlow imports code from the temporary directory that all users share.
+# Must come before TensorFlow imports code from the temporary directory that all users share.
 use_private_directory()
 
 __version__ = "0.2.0"
@@ -35,13 +35,15 @@ if TYPE_CHECKING:
 
 
 def predictor(preset: str | os.PathLike, precision: str = "float32") -> "Predictor":
-    """Predictions for raw inputs, as the `transformers` pipeline of the preset's task gives them.
+    """Makes a predictor, which takes raw inputs and returns predictions.
+
+    The predictions have the form of the `transformers` pipeline of the preset's task.
 
     Args:
         preset: name of the preset of a fine-tuned model, or of a pre-trained one, which fills in
             masks.
-        precision: `"float32"`, `"bfloat16"`, or `"auto"`, what this machine's devices compute
-            fastest in.
+        precision: `"float32"`, `"bfloat16"`, or `"auto"` for the fastest precision of this
+            machine's devices.
 
     Raises:
         BadInputError: the preset cannot be used, or has no trained head.

@@ -1,12 +1,12 @@
-"""The command line: parses, imports lazily, and calls one function per command.
+"""The command line. Each command parses its options and calls one function.
 
-TensorFlow and Keras are imported by the function that a command calls, never here, so that every
-`--help` answers at once.
+This module never imports TensorFlow or Keras; the function of a command does. So `--help` is fast.
 """
 
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -33,10 +33,10 @@ from spanbert_tf.terminal import print_line
 
 
 class _JaxCommand(SeveralValues):
-    """A command that runs on JAX, whatever Keras' settings name."""
+    """A command that always runs on JAX, whatever backend Keras' settings name."""
 
     def backend(self) -> str:
-        """JAX."""
+        """Returns `"jax"` if JAX is installed."""
         os.environ["KERAS_BACKEND"] = "jax"
         return super().backend()
 
@@ -67,14 +67,17 @@ for command in (prepare, finetune, evaluate, predict, glue):
 @click.option("--input", "input_pattern", metavar="GLOB", help="Default: text shipped with Python.")
 def quickstart(output: str, input_pattern: str | None) -> None:
     """The whole way from text to a served model, in a few minutes on a CPU."""
-    # On JAX a process of its own trains: this one exports, which TensorFlow does.
-    backend, os.environ["KERAS_BACKEND"] = os.environ["KERAS_BACKEND"], "tensorflow"
-    trained_by = ["env", f"KERAS_BACKEND={backend}", sys.executable, "-m", "spanbert_tf.cli"]
-    is_other = backend != "tensorflow"
-    import_keras(leaves_cards=is_other)
+    # The export needs TensorFlow. So with another backend, a child process trains.
+    backend = os.environ["KERAS_BACKEND"]
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    trained_by: list[str] = []
+    if backend != "tensorflow":
+        trained_by += ["env", f"KERAS_BACKEND={backend}"]
+        trained_by += [sys.executable, "-m", "spanbert_tf.cli", "pretrain"]
+    import_keras(leaves_cards=bool(trained_by))
     from spanbert_tf.studies.quickstart import run_quickstart
 
-    run_quickstart(output, input_pattern, trained_by=[*trained_by, "pretrain"] if is_other else ())
+    run_quickstart(output, input_pattern, trained_by=trained_by)
 
 
 @cli.command(cls=SeveralValues)
@@ -89,16 +92,11 @@ def quickstart(output: str, input_pattern: str | None) -> None:
 )
 @click.option("--num-examples", type=click.IntRange(min=0), default=3, show_default=True)
 @overwrite_option
-def inspect(
-    data: str,
-    config: str,
-    overrides: Sequence[str],
-    **options: object,
-) -> None:
+def inspect(data: str, config: str, overrides: Sequence[str], **options: Any) -> None:
     """Show masked examples, span lengths and counts of a set of records."""
     from spanbert_tf.config import load_config
 
-    load_config(config, overrides)  # a mistake is reported before TensorFlow is imported
+    load_config(config, overrides)  # reports mistakes before the slow import of TensorFlow
     import_keras()
     from spanbert_tf.tasks.inspection import inspect_records
 
@@ -125,7 +123,7 @@ def pretrain(
     """Pre-train a model; run again with the same RUN, it resumes."""
     from spanbert_tf.config import load_run_config
 
-    # Before TensorFlow is imported.
+    # Mistakes are reported before the slow import of TensorFlow.
     settings = load_run_config(config, overrides, preset=initial_preset, run=output)
     from spanbert_tf.process import supervise
     from spanbert_tf.training.cluster import run_lock
@@ -144,7 +142,7 @@ def pretrain(
             backend_changed=backend_changed,
         )
         has_ended = model is not None
-        del model  # its memory is needed
+        del model  # frees its memory for what follows
         is_one_process = settings.training.strategy in ("one_device", "mirrored")
         is_on_tensorflow = os.environ["KERAS_BACKEND"] == "tensorflow"
         if initial_preset and has_ended and is_one_process and is_on_tensorflow:
@@ -169,7 +167,7 @@ def pretrain(
     "--keep-checkpoints", is_flag=True, help="Finished runs keep them; else their presets alone."
 )
 @set_option
-def compare(configs: Sequence[str], data: str, output: str, **options: object) -> None:
+def compare(configs: Sequence[str], data: str, output: str, **options: Any) -> None:
     """Train small versions of several systems and compare what they reach."""
     import_keras()
     from spanbert_tf.studies.comparison import compare_systems
@@ -200,7 +198,7 @@ def plan(
     from spanbert_tf.studies.chips import describe_to_compilers
     from spanbert_tf.tasks.table import load_task_config
 
-    # Before TensorFlow is imported.
+    # Mistakes are reported before the slow import of TensorFlow.
     load = load_task_config if kind_of(config) == "finetune" else load_config
     settings = load(config, overrides)
     pretraining = load_config(encoder) if encoder else None
@@ -242,7 +240,7 @@ def plan(
 @click.argument("destination", type=OUTPUT_PATH, metavar="DST")
 @overwrite_option
 def convert(
-    source_format: str, target_format: str, source: str, destination: str, **options: object
+    source_format: str, target_format: str, source: str, destination: str, **options: Any
 ) -> None:
     """Convert a checkpoint: a directory, a .tar.gz archive or a preset."""
     import_keras()
@@ -286,7 +284,7 @@ def convert(
     help="Take rows of ids alone: it loads without TensorFlow Text.",
 )
 @overwrite_option
-def export(preset: str, output: str, **options: object) -> None:
+def export(preset: str, output: str, **options: Any) -> None:
     """Write a SavedModel for TF Serving, texts in, predictions out; or a file of ids."""
     import_keras()
     from spanbert_tf.tasks.prediction import export_preset

@@ -1,6 +1,5 @@
-"""How a command runs: options that several commands share, quiet libraries, and the exit status."""
+"""What commands share: options, kinds of commands, quiet libraries, and the exit status."""
 
-import functools
 import importlib.util
 import itertools
 import json
@@ -10,6 +9,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -20,25 +20,34 @@ from spanbert_tf.process import end_process, is_worker, second_signal_ends
 from spanbert_tf.temporary import protected_children
 from spanbert_tf.terminal import escape_controls, print_escaped_traceback
 
-EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
-CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-# What a group without a command raises, from click 8.2 on; earlier ones print its help themselves.
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+CONTEXT_SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+# Raised for a group without a command by click 8.2 and later; earlier versions print its help.
 _HELP_OF_GROUP = getattr(click.exceptions, "NoArgsIsHelpError", ())
+_Decorator = Callable[[Callable], Callable]
 _KEY_AND_VALUE = re.compile(r"[\w.]+=")
 
 
 class _ExistingDirectory(click.Path):
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The path; one of another file system is refused by name."""
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str:
+        """Returns the path. Raises `BadInputError` for a path on another file system (`gs://…`)."""
         check_mounted(value)
-        return super().convert(value, param, ctx)
+        return os.fsdecode(super().convert(value, param, ctx))
 
 
 class _OutputPath(click.ParamType):
-    """A path that a command writes; slashes at its end mean nothing.
+    """A path that a command writes. Slashes at its end are ignored.
 
-    `inside`: a directory in which files change, see `output_lock`; `None` where the command
-    itself holds it.
+    Args:
+        inside: whether the path is a directory in which files change, see `output_lock`. `None`:
+            the command itself locks it.
     """
 
     name = "path"
@@ -47,63 +56,71 @@ class _OutputPath(click.ParamType):
         self.inside = inside
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The path without slashes at its end."""
+        """Returns the path without slashes at its end."""
         if not value:
             self.fail("is empty; name a path", param, ctx)
         return without_slash(value)
 
 
 EXISTING_DIRECTORY = _ExistingDirectory(exists=True, file_okay=False)
-RECORDS_PATH = _ExistingDirectory(exists=True)  # of a file, its reader says how to write records
+RECORDS_PATH = _ExistingDirectory(exists=True)  # for a file, the reader's error is more helpful
 OUTPUT_PATH = _OutputPath()
 WORK_PATH = _OutputPath(inside=True)
 RUN_PATH = _OutputPath(inside=None)
 
 
 class WritingCommand(click.Command):
-    """A command that holds what it writes from its beginning to its end."""
+    """A command that locks its outputs from its beginning to its end."""
 
     def __init__(
-        self, name: str | None, *, context_settings: dict[str, object] | None = None, **others
+        self, name: str | None, *, context_settings: dict[str, Any] | None = None, **others: Any
     ) -> None:
-        # Its own: click keeps the option of help that a command's first context makes, whoever
-        # makes that, the whole program or Python for this command alone.
+        # Each command needs these settings: click caches the help option of a command's first
+        # context, which may have no parent context with the settings.
         settings = CONTEXT_SETTINGS | (context_settings or {})
         super().__init__(name, context_settings=settings, **others)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuses an option that takes one value and has two: click would drop the first."""
-        *_, given = self.make_parser(ctx).parse_args(list(args))
+        """Refuses a repeated option that takes one value: click would ignore all but the last."""
+        _, _, given = self.make_parser(ctx).parse_args(list(args))
         for option in given:
-            is_single = isinstance(option, click.Option) and not (option.multiple or option.is_flag)
-            if is_single and given.count(option) > 1:
+            if not isinstance(option, click.Option) or option.multiple or option.is_flag:
+                continue
+            if given.count(option) > 1:
                 raise click.UsageError(f"{option.opts[0]}: is given twice, and takes one value")
         return super().parse_args(ctx, args)
 
     def backend(self) -> str:
-        """The backend of Keras that the command runs on."""
+        """Returns the Keras backend that the command runs on."""
         return "tensorflow"
 
     def invoke(self, ctx: click.Context) -> object:
-        """Runs the command."""
-        from spanbert_tf.files.lock import output_lock  # `--help` needs none of it
+        """Locks the outputs and runs the command."""
+        from spanbert_tf.files.lock import output_lock  # `--help` does not need it
 
         refuse_umask()
-        # TensorFlow imports Keras in passing, which fails with a backend that is not there.
+        # TensorFlow imports Keras, which fails if its settings name a backend that is missing.
         os.environ["KERAS_BACKEND"] = self.backend()
         for parameter in self.params:
-            value, kind = ctx.params.get(parameter.name), parameter.type
-            is_written = value not in (None, "-")  # `-` is standard output
-            if isinstance(kind, _OutputPath) and kind.inside is not None and is_written:
-                ctx.with_resource(output_lock(value, ctx.command_path, inside=kind.inside))
+            kind = parameter.type
+            if not isinstance(kind, _OutputPath) or kind.inside is None:
+                continue
+            path = ctx.params.get(parameter.name)
+            if path is None or path == "-":  # `-` is standard output
+                continue
+            ctx.with_resource(output_lock(path, ctx.command_path, inside=kind.inside))
         return super().invoke(ctx)
 
 
 class ModelCommand(WritingCommand):
-    """A command that trains or evaluates, on TensorFlow or on JAX, as Keras is told to."""
+    """A command that trains or evaluates, on TensorFlow or on JAX."""
 
     def backend(self) -> str:
-        """The one that Keras' settings name."""
+        """Returns the backend that Keras' settings name.
+
+        Raises:
+            ConfigurationError: it is neither TensorFlow nor JAX, or is not installed.
+        """
         backend, place = _keras_backend()
         if backend not in ("tensorflow", "jax"):
             raise ConfigurationError(
@@ -118,7 +135,10 @@ class ModelCommand(WritingCommand):
 
 
 def _keras_backend() -> tuple[str, str]:
-    """The backend that Keras will take, and what says so; Keras itself takes seconds to import."""
+    """The backend that Keras will use, and the setting that names it.
+
+    This repeats Keras' own rule, because importing Keras takes seconds.
+    """
     if backend := os.environ.get("KERAS_BACKEND"):
         return backend, "KERAS_BACKEND"
     home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
@@ -126,7 +146,7 @@ def _keras_backend() -> tuple[str, str]:
     try:
         with open(path, encoding="utf-8") as file:
             settings = json.load(file)
-    except (OSError, ValueError):  # Keras passes over it, too
+    except (OSError, ValueError):  # Keras also ignores such a file
         settings = {}
     except RecursionError:
         settings = None
@@ -139,23 +159,27 @@ class SeveralValues(ModelCommand):
     """A command whose repeatable options take several values after one flag: `--seeds 1 2 3`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Repeats the flag before each value, as click wants it: `--seeds 1 --seeds 2 …`."""
+        """Repeats the flag before each value, as click expects it: `--seeds 1 --seeds 2 …`."""
         options = [param for param in self.params if isinstance(param, click.Option)]
         repeatable = {flag for option in options if option.multiple for flag in option.opts}
-        for flag, following in itertools.pairwise([*args, "-"]):
-            # An empty `--seeds $SEEDS`: without a value to repeat it before, it would be dropped.
-            if flag in repeatable and following.startswith("-"):
-                raise click.UsageError(f"{flag}: needs a value")
-        repeated, flag, is_first = [], None, False
+        for argument, following in itertools.pairwise([*args, "-"]):
+            # For example `--seeds $SEEDS` with an empty variable; the flag would be dropped.
+            if argument in repeatable and following.startswith("-"):
+                raise click.UsageError(f"{argument}: needs a value")
+        repeated: list[str] = []
+        flag: str | None = None  # the repeatable option whose values are being read
+        is_first = False
         for argument in args:
-            if argument.startswith("-"):
-                flag, is_first = (argument, True) if argument in repeatable else (None, False)
-                if flag is None:
-                    repeated.append(argument)
+            if argument in repeatable:
+                flag = argument
+                is_first = True
                 continue
-            # After --set, an argument of the command can follow: the next value has its `=`.
-            takes = flag and (is_first or flag != "--set" or _KEY_AND_VALUE.match(argument))
-            repeated += [flag, argument] if takes else [argument]
+            if argument.startswith("-"):
+                flag = None
+            # The values of --set have `=`; without one, a later word is an argument of the command.
+            elif flag and (is_first or flag != "--set" or _KEY_AND_VALUE.match(argument)):
+                repeated.append(flag)
+            repeated.append(argument)
             is_first = False
         return super().parse_args(ctx, repeated)
 
@@ -180,17 +204,35 @@ follow_links_option = click.option(
 )
 
 
-def options(*each: Callable) -> Callable[[Callable], Callable]:
-    """Options of a command as one decorator; its help shows them in this order."""
-    return lambda command: functools.reduce(lambda done, add: add(done), reversed(each), command)
+def options(*each: _Decorator) -> _Decorator:
+    """Combines options of a command into one decorator. Help shows them in this order."""
+
+    def decorate(command: Callable) -> Callable:
+        for add_option in reversed(each):
+            command = add_option(command)
+        return command
+
+    return decorate
 
 
-def case_options_with(default: bool | None, lowercase: str, accents: str) -> Callable:
-    """How text is cased; `default` as for `--lowercase`, and the help of both options."""
-    kept = {"flag_value": False, "default": None, "type": bool, "help": accents}
+def case_options_with(default: bool | None, lowercase: str, accents: str) -> _Decorator:
+    """The options for the casing of text.
+
+    Args:
+        default: default of `--lowercase`.
+        lowercase: help of `--lowercase`.
+        accents: help of `--keep-accents`.
+    """
     return options(
         click.option("--lowercase/--cased", default=default, help=lowercase),
-        click.option("--keep-accents", "strip_accents", **kept),
+        click.option(
+            "--keep-accents",
+            "strip_accents",
+            flag_value=False,
+            default=None,
+            type=bool,
+            help=accents,
+        ),
     )
 
 
@@ -205,10 +247,16 @@ def check_vocabulary_options(
     lowercase: bool | None,
     strip_accents: bool | None,
 ) -> None:
-    """Refuses two sources of a vocabulary and its casing, and none.
+    """Checks that exactly one option names the vocabulary and its casing.
+
+    Args:
+        preset: value of `--preset`.
+        vocabulary: value of `--vocabulary`.
+        lowercase: value of `--lowercase`.
+        strip_accents: value of `--keep-accents`.
 
     Raises:
-        ConfigurationError: there are two, or none; the message says what to leave out or to give.
+        ConfigurationError: two options name it, or none does.
     """
     if preset is None and vocabulary is None:
         raise ConfigurationError(
@@ -223,15 +271,19 @@ def check_vocabulary_options(
 
 
 class _PresetOption(click.Option):
-    """`--preset` beside `--vocabulary`; looked at before the input is read and before imports."""
+    """`--preset` beside `--vocabulary`. It is checked before the input is read."""
 
     def handle_parse_result(
-        self, ctx: click.Context, opts: Mapping[str, object], args: list[str]
-    ) -> tuple[object, list[str]]:
-        """Checks what was given of both and of the casing."""
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        """Checks the options that name the vocabulary and its casing."""
         if not ctx.resilient_parsing:
-            names = ("preset", "vocabulary", "lowercase", "strip_accents")
-            check_vocabulary_options(*(opts.get(name) for name in names))
+            check_vocabulary_options(
+                opts.get("preset"),
+                opts.get("vocabulary"),
+                opts.get("lowercase"),
+                opts.get("strip_accents"),
+            )
         return super().handle_parse_result(ctx, opts, args)
 
 
@@ -247,11 +299,11 @@ vocabulary_options = options(
 )
 
 
-def record_options_with(sequence_length: int) -> Callable[[Callable], Callable]:
+def record_options_with(sequence_length: int) -> _Decorator:
     """The options of every command that writes records of a task.
 
     Args:
-        sequence_length: by default, positions of a row at most.
+        sequence_length: default of `--sequence-length`.
     """
     return options(
         click.option("--input", "input_path", required=True, metavar="FILE"),
@@ -274,29 +326,31 @@ segment_aware_option = click.option(
 
 
 def quiet_libraries() -> None:
-    """Hides warnings, as importing the package hides TensorFlow's own log; before TensorFlow."""
-    # Libraries' warnings do not concern the user; Beam's workers inherit the variable.
-    os.environ.setdefault("PYTHONWARNINGS", "ignore")
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a line for each of a dozen tries
+    """Hides the warnings of libraries. Call it before TensorFlow is imported.
+
+    TensorFlow's own log is hidden when the package is imported.
+    """
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")  # child processes inherit it
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # it would log each of a dozen retries
     warnings.simplefilter("ignore")
     for name in ("matplotlib", "tensorflow"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def show_library_logs() -> None:
-    """Shows TensorFlow's log, which importing the package hides; before TensorFlow is imported."""
-    if os.environ["TF_CPP_MIN_LOG_LEVEL"] == "3":  # another level is the user's
+    """Shows TensorFlow's log, which importing the package hides. Call it before TensorFlow."""
+    if os.environ["TF_CPP_MIN_LOG_LEVEL"] == "3":  # the user may have set another level
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "0"
 
 
 def run_command(
     command: click.Command, name: str, arguments: Sequence[str], *, debug: bool = False
 ) -> None:
-    """Runs a command and exits: 0 done, 2 bad input or configuration, 1 anything else.
+    """Runs a command and exits. Status 0: done; 2: bad input or configuration; 1: other errors.
 
     Args:
-        command: to run.
-        name: name of the program, as its help shows it.
+        command: the command.
+        name: name of the program in its help.
         arguments: arguments of the command.
         debug: whether to show tracebacks.
     """
@@ -306,12 +360,12 @@ def run_command(
         with second_signal_ends(), protected_children():
             command.main(list(arguments), name, standalone_mode=False, **CONTEXT_SETTINGS)
     except _HELP_OF_GROUP as error:
-        error.show()  # it has lines
+        error.show()  # a help text of several lines
         sys.exit(EXIT_BAD_INPUT)
     except click.ClickException as error:
         _fail(" ".join(error.format_message().split()), EXIT_BAD_INPUT)
     except (click.Abort, KeyboardInterrupt) as error:
-        if isinstance(error.__cause__, EOFError):  # of a broken file; Click takes it for Ctrl-D
+        if isinstance(error.__cause__, EOFError):  # a broken file; click takes it for Ctrl-D
             raise error.__cause__ from None
         _fail("interrupted", EXIT_FAILED)
     except Exception as error:
@@ -326,7 +380,10 @@ def run_command(
 
 
 def _fail(line: str, status: int) -> None:
-    """Prints an error, and exits; of several workers at once: JAX would wait for all the others."""
+    """Prints an error and exits.
+
+    One of several workers exits without cleanup: JAX would wait for all other workers.
+    """
     click.echo(f"spanbert-tf: {escape_controls(line)}", err=True)
     if is_worker():
         sys.stdout.flush()

@@ -1,6 +1,6 @@
-"""Where tables are printed, and text in colours of our own.
+"""A console for tables and coloured text.
 
-Apart from the lines of `terminal`: importing rich would be a fifth of what `--help` takes.
+It is separate from `terminal` because importing rich would take a fifth of the time of `--help`.
 """
 
 import os
@@ -12,26 +12,26 @@ from rich.segment import Segment
 
 from spanbert_tf.terminal import drop_output, escape_controls, escape_lines
 
-_FILE_WIDTH = 120  # of tables in a file or a pipe
+_FILE_WIDTH = 120  # columns of tables in a file or a pipe
 
 
 class DataConsole(rich.console.Console):
-    """A console on which texts of data are no more than text.
+    """A console that prints untrusted data safely.
 
-    A string, also in the cells and titles of tables, is one line: its controls are escaped
-    (`escape_controls`) before widths are measured, and nothing in it is rich's markup or the name
-    of an emoji. Colours come from `rich.text.Text` alone; who builds one escapes what goes into it.
+    Each string, also in the cells and titles of tables, is one line: its control characters are
+    escaped (`escape_controls`) before widths are measured, and it is never read as rich's markup or
+    as the name of an emoji. Use `rich.text.Text` for colours, and escape the data in it.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{**options, "markup": False, "emoji": False})
 
     def on_broken_pipe(self) -> None:
-        """Goes on, as `print_line` does, where rich would end the process."""
+        """Drops further output, as `print_line` does; rich would end the process."""
         drop_output()
 
     def render_str(self, text: str, **options: Any) -> rich.console.Text:
-        """A string as text; called by rich for every string, wherever it stands."""
+        """Converts a string to text. Rich calls this for every string."""
         return super().render_str(escape_controls(text), **options)
 
     def render(
@@ -39,7 +39,7 @@ class DataConsole(rich.console.Console):
         renderable: rich.console.RenderableType,
         options: rich.console.ConsoleOptions | None = None,
     ) -> Iterable[Segment]:
-        """What is printed; the last place where controls in a `Text` can be escaped."""
+        """Renders an object, and escapes control characters in a `Text`."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -48,5 +48,5 @@ class DataConsole(rich.console.Console):
 
 
 def table_console() -> DataConsole:
-    """A console as wide as the terminal; wide enough for tables without one."""
+    """Makes a console as wide as the terminal, or wide enough for tables without a terminal."""
     return DataConsole(width=None if os.isatty(1) else _FILE_WIDTH)

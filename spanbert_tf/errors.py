@@ -1,16 +1,16 @@
-"""The errors that a user can cause and mend; the command line prints them as one line."""
+"""The errors that users can cause and fix. The command line prints each as one line."""
 
 
 class SpanBertError(Exception):
-    """Base of all errors whose message is meant for the user.
+    """Base class of all errors whose message is meant for the user.
 
-    The message is one line that names the place (file, line, record or key), says what is wrong,
-    and says what to do. The command line prints it without a traceback and exits with status 2.
+    The message is one line that names the place (file, line, record or key), the problem, and what
+    to do. The command line prints it without a traceback and exits with status 2.
     """
 
 
 class BadInputError(SpanBertError, ValueError):
-    """A file, a record, a document or a directory cannot be used; what Keras raises there, too."""
+    """A file, record, document or directory cannot be used. A `ValueError`, as Keras raises it."""
 
 
 class ConfigurationError(SpanBertError):
@@ -18,14 +18,14 @@ class ConfigurationError(SpanBertError):
 
 
 class MismatchError(SpanBertError):
-    """Two things that must agree do not: records and configuration, vocabulary and preset."""
+    """Two inputs do not fit together, such as records and configuration."""
 
 
 class TrainingError(SpanBertError):
-    """A run cannot go on, though nothing that the user gave it is wrong; exit status 1."""
+    """A run cannot continue, although its inputs are correct. The exit status is 1."""
 
 
 def reason(error: BaseException) -> str:
-    """What an error says in its first line, without its path; its name if it says nothing."""
+    """The first line of an error's message without its path, or the error's name if it is empty."""
     text = getattr(error, "strerror", None) or str(error)
     return (text.splitlines() or [type(error).__name__])[0]

@@ -1,6 +1,6 @@
-"""What is imported, and when: a command starts as fast as what it needs.
+"""Lazy imports, so that a command starts as fast as what it needs allows.
 
-A place is `"package.module:attribute"`, or a module alone.
+A place is `"package.module:attribute"`, or the name of a module.
 """
 
 import contextlib
@@ -11,9 +11,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-# TensorFlow and Keras try to import these and go on without them: for models of JAX, data sets of
-# Grain's, data frames, estimators, pictures, notebooks, clusters of Google's. What a command draws
-# or scores with, it imports itself, later.
+# Optional dependencies of TensorFlow and Keras, which both work without them. A command that needs
+# one, for example to draw or to score, imports it later.
 UNUSED = (
     "IPython",
     "PIL",
@@ -28,11 +27,11 @@ UNUSED = (
 
 
 def load(place: str) -> Any:
-    """The module, or its attribute, imported now.
+    """Imports a place, and returns the attribute or the module.
 
     Raises:
         ImportError: there is no such module.
-        AttributeError: it has no such attribute.
+        AttributeError: the module has no such attribute.
     """
     module, _, attribute = place.partition(":")
     found = importlib.import_module(module)
@@ -42,7 +41,7 @@ def load(place: str) -> Any:
 def lazy_names(
     package: Mapping[str, Any], places: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package that offers names of its modules.
+    """Makes `__getattr__` and `__dir__` for a package that offers names of its modules.
 
     Args:
         package: `globals()` of the package.
@@ -58,14 +57,14 @@ def lazy_names(
 
 
 def import_keras(*, leaves_cards: bool = False) -> None:
-    """Imports what all commands with a model need; for the command line, not for its users' code.
+    """Imports KerasHub and configures TensorFlow, for commands of the command line.
 
-    What is imported stays until the end, so the garbage collector, which would go through it again
-    and again, never looks at it.
+    The imported objects are excluded from garbage collection, because they live until the process
+    ends and each collection would visit them.
 
     Args:
-        leaves_cards: whether another process needs the memory of the GPUs; with JAX as the backend
-            TensorFlow always leaves them alone.
+        leaves_cards: whether TensorFlow must not reserve the memory of the GPUs, because another
+            process needs it. With the JAX backend it never does.
     """
     on_jax = os.environ.get("KERAS_BACKEND") == "jax"
     is_collecting = gc.isenabled()
@@ -73,8 +72,8 @@ def import_keras(*, leaves_cards: bool = False) -> None:
     try:
         with _hidden([name for name in UNUSED if not (on_jax and name == "jax")]):
             import keras_hub  # noqa: F401
-        keep_arithmetic()  # as a run has it, whose scores are `evaluate`'s to the bit
-        if on_jax or leaves_cards:  # TensorFlow would take, and keep, the whole memory of a GPU
+        keep_arithmetic()  # as in training, so that `evaluate` gives exactly the scores of a run
+        if on_jax or leaves_cards:  # otherwise TensorFlow reserves the whole memory of each GPU
             import tensorflow as tf
 
             tf.config.set_visible_devices([], "GPU")
@@ -85,10 +84,10 @@ def import_keras(*, leaves_cards: bool = False) -> None:
 
 
 def keep_arithmetic() -> None:
-    """From now on TensorFlow leaves additions as they are; it makes one, by name, of any chain.
+    """Turns off two of TensorFlow's graph optimizers.
 
-    Nor does it look for images whose axes it could reorder: there are none, and in the graph of 24
-    layers with micro-batches that took 40 seconds.
+    The arithmetic optimizer merges chains of additions in an order that depends on names of nodes.
+    The layout optimizer only helps images; with 24 layers and micro-batches it takes 40 seconds.
     """
     import tensorflow as tf
 
@@ -97,11 +96,12 @@ def keep_arithmetic() -> None:
 
 
 def import_figure() -> type:
-    """Matplotlib's `Figure`; the user's settings count, those of the working directory do not.
+    """Imports matplotlib and returns its class `Figure`.
 
-    matplotlib reads a `matplotlibrc` of the working directory as it is imported, whoever made it:
-    one may name a module of that directory as the backend, or be a pipe. No variable of the
-    environment comes before it, so it is imported in another directory.
+    When imported, matplotlib reads a `matplotlibrc` of the working directory, which may belong to
+    another user: it may name a module of that directory as the backend, or be a pipe. No
+    environment variable prevents this, so matplotlib is imported from another directory. The user's
+    own settings still apply.
     """
     if "matplotlib" not in sys.modules:
         with contextlib.chdir("/"):
@@ -113,7 +113,7 @@ def import_figure() -> type:
 
 @contextlib.contextmanager
 def _hidden(names: Sequence[str]) -> Iterator[None]:
-    """Packages are, for imports, as if they were not installed."""
+    """Makes packages look as if they were not installed, while the context lasts."""
     hidden = [name for name in names if name not in sys.modules]
     for name in hidden:
         sys.modules[name] = None  # type: ignore[assignment]  # imports of it raise ImportError

@@ -1,12 +1,12 @@
-"""The processes of a command: the signals that end one, and the children that it starts.
+"""The processes of a command: the signals that end it, and the child processes that it starts.
 
-Python runs handlers of signals between two instructions of the main thread, so never while
-TensorFlow waits for data that does not come. The interpreter itself writes the number of each
-signal at once to a "wake-up" file, which a thread can read.
+Python runs signal handlers between two instructions of the main thread, so never while TensorFlow
+waits for data that does not come. But the interpreter immediately writes the number of each signal
+to a "wake-up" file, which another thread can read.
 
-A run of several workers does its work in a child process, since at times only another process can
-end it: TensorFlow and JAX abort a worker when another one is lost, and TensorFlow keeps Python's
-lock while it waits for the others to start.
+A run with several workers does its work in a child process, because sometimes only another process
+can end it cleanly: TensorFlow and JAX abort a worker when another one is lost, and TensorFlow holds
+Python's global lock while it waits for the other workers to start.
 """
 
 import contextlib
@@ -23,16 +23,17 @@ from types import FrameType
 from spanbert_tf.temporary import remove_private_directory
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# One request can come as several signals: `timeout` sends SIGTERM to its child and to the group.
+# Signals within this time count as one: `timeout` sends SIGTERM to its child and to the group.
 _ONE_REQUEST_SECONDS = 0.5
 _NO_WAKEUP = -1
-# The variable with the descriptor by which a worker tells its supervisor what it does.
+# This environment variable has the descriptor to which a worker writes its state.
 _SUPERVISED = "SPANBERT_TF_SUPERVISED"
-_WAITS, _TRAINS = b"w", b"t"
+_WAITS = b"w"
+_TRAINS = b"t"
 _EXIT_FAILED = 1
-_PATIENCE = 600.0  # seconds for the other workers to start
-_LEFT_OPEN = 10.0  # seconds for a child's errors to end: what it started may hold them open
-_LAST_WORDS = re.compile(rb"F\d{4} ")  # of C++ code that aborts; the stack follows
+_PATIENCE = 600.0  # seconds in which the other workers must start
+_DRAIN_SECONDS = 10.0  # to read standard error after the child ended: its children may hold it open
+_FATAL_LOG = re.compile(rb"F\d{4} ")  # C++ code logs this before it aborts; a stack trace follows
 _Handler = Callable[[int, FrameType | None], None]
 _cleanups: list[Callable[[], None]] = [remove_private_directory]
 
@@ -44,16 +45,16 @@ _cleanups: list[Callable[[], None]] = [remove_private_directory]
 def handle_signals(
     handler: _Handler, numbers: Iterable[int] = _STOP_SIGNALS, *, wakeup: int | None = None
 ) -> Iterator[None]:
-    """Has a handler called for signals while the context lasts, then puts the former ones back.
+    """Installs a signal handler while the context lasts, and then restores the former handlers.
 
-    A signal that the process ignores stays ignored, as Ctrl-C in a background job of a shell.
-    Outside of the main thread, the only one that Python lets handle signals, this does nothing.
+    A signal that the process ignores stays ignored, such as Ctrl-C in a background job of a shell.
+    Outside of the main thread this does nothing, because Python forbids it there.
 
     Args:
-        handler: is called with the signal's number and the current frame.
+        handler: called with the number of the signal and the current frame.
         numbers: the signals, by default those of Ctrl-C and of `kill`.
-        wakeup: descriptor to which Python writes the number of each signal, -1 for none; by
-            default as it was.
+        wakeup: descriptor to which Python writes the number of each signal, or -1 for none. By
+            default it is not changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -74,10 +75,10 @@ def handle_signals(
 
 
 class StopSignals:
-    """Notes Ctrl-C and SIGTERM while the context lasts, in place of what they would do.
+    """Records Ctrl-C and SIGTERM while the context lasts; they have no other effect.
 
     Attributes:
-        received: the last signal, `None` without one.
+        received: the last signal, or `None`.
     """
 
     def __init__(self) -> None:
@@ -97,12 +98,12 @@ class StopSignals:
 
 @contextlib.contextmanager
 def second_signal_ends() -> Iterator[None]:
-    """Ends the process with status 128 + n at the second signal, while the context lasts.
+    """While the context lasts, the second signal n ends the process with status 128 + n.
 
-    The first one is for the handlers that are set: KeyboardInterrupt, or a checkpoint. SIGTERM
-    without a handler ends the process at the first, with the same status.
+    The first signal is left to its handler, which raises KeyboardInterrupt or writes a checkpoint.
+    If SIGTERM has no handler, it ends the process at once, with the same status.
     """
-    # Without a handler SIGTERM would end the process before Python has noted it.
+    # Without a handler, SIGTERM would end the process before Python could clean up.
     is_unhandled = signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, _end)
     numbers = [signal.SIGTERM] if is_unhandled else []
     reader, writer = os.pipe()
@@ -116,15 +117,15 @@ def second_signal_ends() -> Iterator[None]:
 
 
 def _end_at_second(reader: int) -> None:
-    """Reads the numbers of signals as they come, and ends the process at the second request."""
+    """Reads the numbers of signals as they arrive, and ends the process at the second request."""
     first = None
     with open(reader, "rb", buffering=0) as file:
         while received := file.read(1):
             number = received[0]
             if number not in _STOP_SIGNALS:
                 continue
-            if signal.getsignal(number) is _end:  # the main thread may never come to it
-                _end(number)
+            if signal.getsignal(number) is _end:  # the main thread may be blocked
+                end_process(status=128 + number)
             now = time.monotonic()
             if first is None:
                 first = now
@@ -137,7 +138,10 @@ def _end(number: int, frame: FrameType | None = None) -> None:
 
 
 def _forget_in_child() -> None:
-    """A forked process would write into its parent's file, and its parent ends it by SIGTERM."""
+    """Resets signal handling in a forked child.
+
+    The child would write to its parent's wake-up file, and must end when its parent sends SIGTERM.
+    """
     signal.set_wakeup_fd(_NO_WAKEUP)
     if signal.getsignal(signal.SIGTERM) is _end:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -147,9 +151,14 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def end_process(line: str = "", status: int = 1) -> None:
-    """Ends the process at once, whatever its main thread does, after all registered cleanups."""
+    """Runs all registered cleanups and ends the process, whatever its main thread is doing.
+
+    Args:
+        line: is printed to standard error, if not empty.
+        status: exit status.
+    """
     if line:
-        with contextlib.suppress(OSError):  # whoever read standard error may be gone
+        with contextlib.suppress(OSError):  # the reader of standard error may be gone
             os.write(2, f"\nspanbert-tf: {line}\n".encode())
     for clean_up in _cleanups:
         clean_up()
@@ -157,7 +166,7 @@ def end_process(line: str = "", status: int = 1) -> None:
 
 
 def register_cleanup(function: Callable[[], None]) -> Callable[[], None]:
-    """Has `end_process` call a function first: no `finally` and no `atexit` handler runs then."""
+    """Registers a function that `end_process` calls: it skips `finally` and `atexit` handlers."""
     _cleanups.insert(0, function)
     return function
 
@@ -166,16 +175,19 @@ def register_cleanup(function: Callable[[], None]) -> Callable[[], None]:
 
 
 def run_child(command: Sequence[str]) -> int:
-    """Runs a command to its end; signals are passed on, so that it never outlives this process.
+    """Runs a command to its end. Signals are forwarded, so it does not outlive this process.
+
+    Args:
+        command: the words of the command.
 
     Returns:
-        Its status; -n of one that signal n ended.
+        The status of the command; -n if signal n ended it.
 
     Raises:
-        SystemExit: it failed after such a signal, and has said so; with its status.
+        SystemExit: the command failed after a forwarded signal, and has printed why.
     """
-    child = None
-    received = []
+    child: subprocess.Popen[bytes] | None = None
+    received: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         received.append(number)
@@ -184,7 +196,7 @@ def run_child(command: Sequence[str]) -> int:
 
     with handle_signals(pass_on, wakeup=_NO_WAKEUP):
         child = subprocess.Popen(command)
-        for number in tuple(received):  # while it was being started
+        for number in tuple(received):  # signals that arrived while the child was being started
             child.send_signal(number)
         status = child.wait()
     if status and received:
@@ -193,7 +205,7 @@ def run_child(command: Sequence[str]) -> int:
 
 
 def supervise(strategy: str) -> None:
-    """Where a command is one of several workers, does its work in a child, and exits like it.
+    """Runs the command in a child process if it is one of several workers, and exits as it does.
 
     Args:
         strategy: `training.strategy` of the configuration.
@@ -203,33 +215,33 @@ def supervise(strategy: str) -> None:
 
 
 def is_worker() -> bool:
-    """Whether this process is one of several workers, which another process supervises."""
+    """Whether this process is a worker that another process supervises."""
     return _SUPERVISED in os.environ
 
 
 @contextlib.contextmanager
 def waiting_for_others() -> Iterator[None]:
-    """Tells the supervisor, if there is one, that this worker waits while the context lasts."""
-    _tell(_WAITS)
+    """Tells the supervisor, if there is one, that this worker waits for other workers."""
+    _report(_WAITS)
     yield
-    _tell(_TRAINS)
+    _report(_TRAINS)
 
 
-def _tell(state: bytes) -> None:
+def _report(state: bytes) -> None:
     if is_worker():
         os.write(int(os.environ[_SUPERVISED]), state)
 
 
 def _run_worker(arguments: Sequence[str]) -> int:
-    """Runs `spanbert-tf` with these arguments in a child process; returns its status.
+    """Runs `spanbert-tf` with these arguments in a child process and returns its status.
 
-    Signals are passed on. A child that waits for other workers is ended by the first of them, or
-    after some time. Where a signal ends the child, a line says what that means.
+    Signals are forwarded. A child that waits for other workers is killed at the first signal, or
+    after `_PATIENCE`. If a signal ends the child, a line is printed that explains it.
     """
     worker = _Worker(arguments)
     with handle_signals(worker.pass_on, wakeup=_NO_WAKEUP):
         status = worker.process.wait()
-        worker.showing_errors.join(_LEFT_OPEN)
+        worker.showing_errors.join(_DRAIN_SECONDS)
     if status >= 0:
         return status
     ended = worker.ended_because or (
@@ -242,16 +254,16 @@ def _run_worker(arguments: Sequence[str]) -> int:
 
 
 class _Worker:
-    """A child process that is one of several workers, and what it has told.
+    """The child process of a worker, and the state that it has reported.
 
     Args:
-        arguments: of `spanbert-tf`.
+        arguments: arguments of `spanbert-tf`.
 
     Attributes:
         process: the child.
-        showing_errors: the thread that shows what the child writes to standard error.
-        has_said_why: whether that ended with a line of ours.
-        ended_because: why the supervisor ended it; empty if it did not.
+        showing_errors: the thread that copies the standard error of the child.
+        has_said_why: whether the last line was an error message of `spanbert-tf`.
+        ended_because: why the supervisor killed the child; empty if it did not.
     """
 
     def __init__(self, arguments: Sequence[str]) -> None:
@@ -281,28 +293,31 @@ class _Worker:
             self.process.send_signal(number)
 
     def _listen(self, reader: int) -> None:
-        with open(reader, "rb", buffering=0) as told:
-            while state := told.read(1):
+        """Reads the states that the child reports."""
+        with open(reader, "rb", buffering=0) as states:
+            while state := states.read(1):
                 if state == _WAITS:
                     self._is_waiting.set()
                 else:
                     self._is_training.set()
 
     def _show_errors(self) -> None:
-        """Shows what the child writes; once it aborts, lines of ours alone."""
+        """Copies the child's standard error; once it aborts, only messages of `spanbert-tf`."""
+        assert self.process.stderr is not None  # it is a pipe
         aborts = False
         for line in self.process.stderr:
-            if _LAST_WORDS.match(line) and not self._shows_all:
+            if _FATAL_LOG.match(line) and not self._shows_all:
                 aborts = True
             is_ours = line.startswith(b"spanbert-tf: ")
             if is_ours or not aborts:
                 self.has_said_why = is_ours
-                # Where nobody reads any more (`2>&1 | tee`), the child must be read all the same.
+                # If nobody reads our output any more (`2>&1 | tee`), continue reading the child's.
                 with contextlib.suppress(OSError):
                     sys.stderr.buffer.write(line)
                     sys.stderr.flush()
 
     def _limit_wait(self) -> None:
+        """Kills the child if it waits too long for other workers."""
         self._is_waiting.wait()
         if not self._is_training.wait(_PATIENCE):
             self._end(f"waited {_PATIENCE:g} s for the other workers; start all of them")

@@ -1,6 +1,7 @@
 """The commands of tasks: `finetune`, `evaluate`, `predict` and `glue`."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -49,7 +50,7 @@ def finetune(
     grid: bool,
     keep_checkpoints: bool,
     backend_changed: bool,
-    **options: object,
+    **options: Any,
 ) -> None:
     """Fine-tune an encoder for the configuration's task; run again, it resumes."""
     if grid and not options["validation_data"]:
@@ -60,7 +61,8 @@ def finetune(
         raise click.UsageError("--backend-changed is for one run; leave out --grid")
     from spanbert_tf.tasks.table import load_task_config
 
-    settings = load_task_config(config, overrides)  # before TensorFlow is imported
+    # Mistakes are reported before the slow import of TensorFlow.
+    settings = load_task_config(config, overrides)
     from spanbert_tf.files.kinds import refuse_no_preset
     from spanbert_tf.process import supervise
     from spanbert_tf.training.cluster import run_lock
@@ -105,7 +107,7 @@ def evaluate(
     baseline: bool,
     data: Sequence[str],
     report: str | None,
-    **options: object,
+    **options: Any,
 ) -> None:
     """Score a fine-tuned model by the official rules of its task."""
     if baseline == bool(preset):
@@ -140,7 +142,7 @@ def predict(
     source_format: str | None,
     output: str,
     top_k: int | None,
-    **options: object,
+    **options: Any,
 ) -> None:
     """Predict for records (--data, official files) or raw inputs (--input, lines)."""
     if (data is None) == (source is None):
@@ -155,12 +157,18 @@ def predict(
     if source is not None:
         from spanbert_tf.tasks.prediction import predict_lines
 
-        options |= {"source_format": source_format or "jsonlines", "top_k": top_k}
-        predict_lines(preset, source, output, **options)
-        return
-    from spanbert_tf.tasks.prediction import run_prediction
+        predict_lines(
+            preset,
+            source,
+            output,
+            source_format=source_format or "jsonlines",
+            top_k=top_k,
+            **options,
+        )
+    elif data is not None:
+        from spanbert_tf.tasks.prediction import run_prediction
 
-    run_prediction(preset, data, output, **options)
+        run_prediction(preset, data, output, **options)
 
 
 @click.command(cls=WritingCommand)

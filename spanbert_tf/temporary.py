@@ -1,10 +1,10 @@
-"""A directory of this process alone, where libraries would take one that all users share.
+"""A private temporary directory, for libraries that would use one that all users share.
 
-TensorFlow writes the code that AutoGraph makes of a function to the temporary directory, and
-imports it from there. Python looks for its bytecode in `__pycache__` beside it first, and takes
-some kinds without comparing source or owner; in a shared directory anyone can make that folder.
-Where Keras cannot write to the home, it takes settings and downloaded presets from `/tmp/.keras`,
-which anyone can make, too.
+TensorFlow writes the code that AutoGraph generates to the temporary directory, and imports it from
+there. Python first looks for bytecode in the `__pycache__` beside it, and accepts some kinds
+without checking source or owner. In a shared directory, any user can create that folder. Likewise,
+if Keras cannot write to the home directory, it reads settings and presets from `/tmp/.keras`, which
+any user can create.
 """
 
 import atexit
@@ -15,45 +15,54 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
-_PREFIX, _KERAS_HOME = "spanbert_tf-", ".keras"
-_AUTOGRAPH, _BYTECODE = "__autograph_generated_file", "__pycache__"
+_PREFIX = "spanbert_tf-"
+_AUTOGRAPH = "__autograph_generated_file"
+_BYTECODE = "__pycache__"
+_KERAS_HOME = ".keras"
 _KERAS_SETTINGS = "keras.json"
 _directory: str | None = None
-_owner = 0  # the process that made it; one that is forked uses it, too
+_owner = 0  # the process that made the directory; forked children use it too
 
 
 def use_private_directory() -> None:
-    """Makes the directory, and has Python's `tempfile` and Keras take it until the process ends.
+    """Makes the directory. Python's `tempfile` and Keras use it until the process ends.
 
-    AutoGraph knows no other setting than `tempfile.tempdir`, so the user's own temporary files lie
-    in it, too. They stay, and the directory with them; only what TensorFlow and Keras wrote is
-    removed. A program that does not want this sets `tempfile.tempdir = None` after the import.
+    AutoGraph can only be redirected through `tempfile.tempdir`, so the user's own temporary files
+    are also written there. At the end, only the files of TensorFlow and Keras are removed; if other
+    files remain, the directory remains too. A program that does not want this sets
+    `tempfile.tempdir = None` after the import.
     """
     global _directory, _owner
     if _directory is not None:
         return
     try:
         directory = tempfile.mkdtemp(prefix=_PREFIX)
-    except OSError:  # no temporary directory can be written to, nor can AutoGraph use one
+    except OSError:  # no temporary directory is writable, so AutoGraph cannot use one either
         _use_writable_keras_home(os.devnull)
         return
-    _directory = tempfile.tempdir = directory
+    _directory = directory
+    tempfile.tempdir = directory
     _owner = os.getpid()
     atexit.register(remove_private_directory)
     with contextlib.suppress(OSError):
-        # systemd removes what was not used for ten days, but no directory that is locked.
+        # systemd removes files that were not used for ten days, but not from a locked directory.
         fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_SH)
     _use_writable_keras_home(directory)
 
 
 def _use_writable_keras_home(directory: str) -> None:
-    """Where Keras could not write to its home, it gets one in a directory, with its settings."""
+    """If Keras cannot write to its home, gives it one in a directory, with a copy of its settings.
+
+    Args:
+        directory: a directory; the new home lies in it.
+    """
     stated = os.environ.get("KERAS_HOME")
     home = stated or os.path.expanduser(os.path.join("~", _KERAS_HOME))
-    is_known = stated or os.path.isabs(home)  # else it would lie in the working directory
+    is_known = stated or os.path.isabs(home)  # without HOME, `~` stays as it is
     if is_known and _can_be_written(home):
         return
-    private = os.environ["KERAS_HOME"] = os.path.join(directory, _KERAS_HOME)
+    private = os.path.join(directory, _KERAS_HOME)
+    os.environ["KERAS_HOME"] = private
     settings = os.path.join(os.path.expanduser(home), _KERAS_SETTINGS)
     with contextlib.suppress(OSError):  # most homes have no settings
         os.mkdir(private)
@@ -62,8 +71,8 @@ def _use_writable_keras_home(directory: str) -> None:
 
 
 def _can_be_written(directory: str) -> bool:
-    """Whether a directory is there, or can be made, and files in it."""
-    if directory.startswith("~"):  # KerasHub does not expand it
+    """Whether files can be made in a directory, which need not exist yet."""
+    if directory.startswith("~"):  # KerasHub does not expand `~`
         return False
     existing = os.path.abspath(directory)
     while not os.path.lexists(existing):
@@ -72,9 +81,9 @@ def _can_be_written(directory: str) -> bool:
 
 
 def remove_private_directory() -> None:
-    """Removes what TensorFlow and Keras wrote, and the directory if no other file is in it.
+    """Removes the files of TensorFlow and Keras, and the directory if it is empty then.
 
-    For the end of a process; one that was forked leaves it to its parent.
+    It is called at the end of a process. In a forked child it does nothing.
     """
     if _directory is not None and os.getpid() == _owner:
         _remove(_directory)
@@ -83,24 +92,25 @@ def remove_private_directory() -> None:
 def _remove(directory: str) -> None:
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(directory)):
-            if entry.name.startswith(_PREFIX):  # of a child that was killed
+            if entry.name.startswith(_PREFIX):  # the directory of a child that was killed
                 _remove(entry.path)
             elif entry.name in (_BYTECODE, _KERAS_HOME):
                 shutil.rmtree(entry.path, ignore_errors=True)
             elif entry.name.startswith(_AUTOGRAPH):
                 os.remove(entry.path)
             elif entry.is_dir(follow_symlinks=False):
-                with contextlib.suppress(OSError):  # PyTorch makes one, and leaves it empty
+                with contextlib.suppress(OSError):  # PyTorch leaves an empty directory
                     os.rmdir(entry.path)
         os.rmdir(directory)
 
 
 @contextlib.contextmanager
 def protected_children() -> Iterator[None]:
-    """Python processes that are started while it lasts import nothing from the working directory.
+    """Protects Python processes that are started while the context lasts.
 
-    It comes first on the path of `python -m` and `python -c`, and may be a stranger's. Their
-    temporary files lie in this process's directory, so that it removes what they leave.
+    They do not import from the working directory, which may belong to another user; with
+    `python -m` and `python -c` it would be first on the path. Their temporary files are written to
+    the directory of this process, which removes them.
     """
     variables = {"PYTHONSAFEPATH": "1"}
     if _directory is not None:

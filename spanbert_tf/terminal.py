@@ -1,6 +1,6 @@
-"""Lines that leave the process, and how far it has come; TensorFlow is not needed, rich for bars.
+"""Prints lines and progress. Data in these lines cannot control the terminal.
 
-What comes from data is in the lines, and may not act on a terminal.
+Nothing here needs TensorFlow, and only bars need rich.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from spanbert_tf.errors import BadInputError, reason
 _Item = TypeVar("_Item")
 _SECONDS_BETWEEN_LINES = 10.0
 
-# Controls (escape sequences, line ends, tabs), formats (bidirectional marks, embeddings, overrides
-# and isolates among them), line and paragraph separators, halves of surrogate pairs.
+# Control characters (escape sequences, line ends, tabs), format characters (such as bidirectional
+# marks), line and paragraph separators, and halves of surrogate pairs.
 _ESCAPED_CATEGORIES = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
-# Formats that writing needs: the space without width between the words of Thai and Khmer; the two
-# joiners of Persian, Indic scripts and emoji; signs of Arabic, Syriac and Kaithi, which are seen;
-# the joiners of hieroglyphs. Soft hyphens are none: they are not seen, and words differ by them.
+# Format characters that scripts need: the zero-width space of Thai and Khmer, the two joiners of
+# Persian, Indic scripts and emoji, visible signs of Arabic, Syriac and Kaithi, and the joiners of
+# hieroglyphs. Soft hyphens are escaped: they are invisible and make words differ.
 _KEPT = frozenset(
     "\u200b\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2"
     "\U000110bd\U000110cd"
@@ -33,14 +33,14 @@ _KEPT = frozenset(
 
 
 def escape_controls(text: str) -> str:
-    r"""A text as one line that does nothing but be read; in ordinary text of any script, the same.
+    r"""Escapes the characters of a text that could control a terminal.
 
-    Control, format and bidirectional characters, and line ends of every kind, become what Python
-    writes for them: `\x1b`, `\n`, `\u202e`. Letters, marks, variation selectors and the joiners
-    that scripts and emoji need stay.
+    Control, format and bidirectional characters and line ends of every kind become Python's escapes
+    for them: `\x1b`, `\n`, `\u202e`. So the result is one line. Letters, marks, variation selectors
+    and the joiners that scripts and emoji need stay, so ordinary text of any script is unchanged.
 
     Args:
-        text: what may come from data; without line ends of one's own.
+        text: untrusted text.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -48,31 +48,32 @@ def escape_controls(text: str) -> str:
 
 
 def is_control(character: str) -> bool:
-    """Whether a character could do more than be read, see `escape_controls`."""
+    """Whether `escape_controls` escapes a character."""
     return unicodedata.category(character) in _ESCAPED_CATEGORIES and character not in _KEPT
 
 
 def _escape(character: str) -> str:
-    return (
-        character.encode("unicode_escape").decode("ascii") if is_control(character) else character
-    )
+    if is_control(character):
+        return character.encode("unicode_escape").decode("ascii")
+    return character
 
 
 def escape_lines(text: str) -> str:
-    """The same for a text of several lines, whose line ends (U+000A) stay."""
+    """As `escape_controls`, for a text of several lines: its line ends (U+000A) stay."""
     return "\n".join(map(escape_controls, text.split("\n")))
 
 
 def print_line(line: str = "") -> None:
-    """Prints a line at once, its controls escaped; goes on where the reader of a pipe has ended.
+    """Prints a line to standard output at once, with control characters escaped.
 
-    Ctrl-C ends all processes of `pretrain … | tee log`; what is printed from then on is dropped.
+    If the reader of a pipe has ended, further output is dropped: Ctrl-C ends all processes of
+    `pretrain … | tee log`, and the run must still write its checkpoint.
 
     Args:
-        line: without line ends; one of data is escaped.
+        line: the line, without a line end.
 
     Raises:
-        BadInputError: standard output cannot be written otherwise: its disk is full.
+        BadInputError: standard output cannot be written, for example because its disk is full.
     """
     try:
         print(escape_controls(line), flush=True)
@@ -85,7 +86,7 @@ def print_line(line: str = "") -> None:
 
 
 def drop_output() -> None:
-    """From now on, what is printed or buffered goes nowhere."""
+    """Drops everything that is printed to standard output from now on, or is still buffered."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
@@ -94,7 +95,7 @@ def drop_output() -> None:
 def print_escaped_traceback(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """What `sys.excepthook` does, with the controls of what the messages quote escaped."""
+    """Prints a traceback as `sys.excepthook` does, but escapes control characters."""
     import traceback
 
     if sys.stderr is not None:
@@ -103,12 +104,12 @@ def print_escaped_traceback(
 
 
 def describe_share(done: float, total: float, seconds: float) -> str:
-    """How much is done and how long the rest will take, as fast as it went so far.
+    """Describes the share of the work that is done, and estimates the time for the rest.
 
     Args:
-        done: parts that are done, such as bytes.
-        total: all parts, of about the same work each.
-        seconds: what those took.
+        done: units that are done, such as bytes.
+        total: all units.
+        seconds: time that the finished units took.
     """
     if not done:
         return "0 %"
@@ -120,7 +121,16 @@ def describe_share(done: float, total: float, seconds: float) -> str:
 def terminal_bar(
     total: float, *, stays: bool = False
 ) -> Iterator[Callable[[float, str], None] | None]:
-    """A function of what is done and a description, shown as a bar on stderr, if a terminal is."""
+    """Shows a bar on stderr while the context lasts.
+
+    Args:
+        total: units of the work.
+        stays: whether the bar remains visible at the end.
+
+    Yields:
+        A function that takes the units done and a description and updates the bar; `None` if stderr
+        is not a terminal.
+    """
     if not sys.stderr.isatty():
         yield None
         return
@@ -141,16 +151,17 @@ def show_progress(
     doing: str = "preparing",
     done: Callable[[], float] | None = None,
 ) -> Iterator[_Item]:
-    """Items as they are, with a bar on a terminal, or a line now and then elsewhere (on stderr).
+    """Yields items and shows the progress on stderr: a bar on a terminal, otherwise some lines.
 
     Args:
-        items: what to go through in this process.
-        total: how many there are, or how much work they are.
-        name: what that is: `"questions"`, `"MB"`.
-        doing: what is done with them, in a word or two.
-        done: how much of `total` is done; `None`: as many as were handed on.
+        items: the items.
+        total: number of items, or the amount of work in another unit.
+        name: unit of `total`, such as `"questions"` or `"MB"`.
+        doing: a word or two that describe the work.
+        done: returns how much of `total` is done. By default the number of items is used.
     """
-    start = shown = time.monotonic()
+    start = time.monotonic()
+    shown = start
 
     def describe(amount: float) -> str:
         share = describe_share(amount, total, time.monotonic() - start)
@@ -170,15 +181,15 @@ def show_progress(
 
 @contextlib.contextmanager
 def hidden_lines(descriptor: int, hidden: re.Pattern[bytes]) -> Iterator[None]:
-    """Hides lines that C++ libraries write; all others are shown as soon as the context ends.
+    """Hides some lines that C++ libraries write; all other lines are shown when the context ends.
 
-    TF_CPP_MIN_LOG_LEVEL does not rule these lines, and they do not go through Python's streams.
+    TF_CPP_MIN_LOG_LEVEL does not affect these lines, and they do not pass through Python's streams.
 
     Args:
         descriptor: 1 for standard output, 2 for standard error.
-        hidden: what these lines begin with.
+        hidden: matches the beginning of lines to hide.
     """
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != "3":  # the user wants to see them
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != "3":  # the user wants to see all lines
         yield
         return
     stream = sys.stdout if descriptor == 1 else sys.stderr

@@ -1,6 +1,7 @@
-"""Sections of configurations: pydantic models, whose first error is said in one line.
+"""Base class and checks of the sections of configurations, which are pydantic models.
 
-A key's type and range stand beside its field, in pydantic's words; so does what is wrong with it.
+The type and range of a key are declared with its field, and pydantic describes what is wrong with a
+value. The first error becomes a message of one line.
 """
 
 import operator
@@ -24,12 +25,12 @@ _MAX_DIVISOR = 1 << 20
 
 
 class Section(BaseModel):
-    """Base of the sections: whole numbers pass for numbers, nothing else is converted."""
+    """Base class of the sections. Integers are accepted as floats; no other type is converted."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
     def replace(self, **changes: Any) -> Self:
-        """The same with other values, which are checked.
+        """Returns a copy with other values, which are checked.
 
         Raises:
             ConfigurationError: a value has the wrong type, is out of range or does not fit others.
@@ -47,13 +48,14 @@ def validated(
     section: str = "",
     place: Callable[[Sequence[str]], str] = lambda keys: "",
 ) -> Model:
-    """A model of checked values; the first error is one of the user's.
+    """Makes a model from values, which are checked.
 
     Args:
-        kind: what to make.
-        values: by the names of its fields; those of sections are sections or mappings.
-        section: key of what is made, where it is a section.
-        place: of what an error is about, from the keys that it names: `"my.yaml: line 7: "`.
+        kind: class of the model.
+        values: values of its fields. Those of sections are sections or mappings.
+        section: key of the model in the configuration, if it is a section.
+        place: takes the keys that an error names; returns the beginning of the message, such as
+            `"my.yaml: line 7: "`.
 
     Raises:
         ConfigurationError: a value has the wrong type, is out of range or does not fit others.
@@ -66,24 +68,29 @@ def validated(
 
 
 def first_problem(error: ValidationError, section: str = "") -> tuple[list[str], str]:
-    """The keys that the first error is about, and what is wrong with the first of them."""
+    """The keys that the first error names, and a description of the problem."""
     first: Any = error.errors(include_url=False)[0]
-    # Not the place in a list: it stands in one line.
-    path = [section] * bool(section) + [name for name in first["loc"] if isinstance(name, str)]
+    # Indices in lists are omitted: a list is on one line.
+    path = [name for name in first["loc"] if isinstance(name, str)]
+    if section:
+        path.insert(0, section)
     if first["type"] == _CONFLICT:
-        said = first["ctx"]
-        keys = [".".join((*path, key)) for key in said["keys"]]
-        return keys, f"{said['problem']}; for example --set {said['fix']}"
-    _, should, wanted = first["msg"].partition(" should ")
-    return [".".join(path)], f"{first['input']!r} must {wanted}" if should else first["msg"]
+        context = first["ctx"]
+        keys = [".".join((*path, key)) for key in context["keys"]]
+        return keys, f"{context['problem']}; for example --set {context['fix']}"
+    problem = first["msg"]
+    _, should, wanted = problem.partition(" should ")
+    if should:
+        problem = f"{first['input']!r} must {wanted}"
+    return [".".join(path)], problem
 
 
 def conflict(problem: str, *keys: str, fix: str) -> PydanticCustomError:
-    """What a model's validator raises where values do not fit together.
+    """Makes the error that the validator of a model raises if values do not fit together.
 
     Args:
-        problem: what is wrong; it follows the first key.
-        *keys: of the values, as seen from the model.
+        problem: description of the problem; it follows the first key in the message.
+        *keys: keys of the values, relative to the model.
         fix: `key=value` that would fit, for `--set`.
     """
     return PydanticCustomError(
@@ -92,19 +99,24 @@ def conflict(problem: str, *keys: str, fix: str) -> PydanticCustomError:
 
 
 def largest_divisor(number: int, limit: int) -> int:
-    """The largest divisor of a number that is not above a limit: what would fit in its place.
+    """The largest divisor of a number that is at most `limit` (and 2^20).
 
-    Nor above 2^20, so that a number with digits too many takes no hours.
+    Messages suggest it. The second limit bounds the time of the search for absurdly large numbers.
     """
     start = min(number, limit, _MAX_DIVISOR)
     return next(divisor for divisor in range(start, 0, -1) if number % divisor == 0)
 
 
 def whole_number(name: str, value: Any, least: int | None = None) -> int:
-    """An argument of a function as Python's integer; NumPy's are such, too.
+    """Converts an argument to `int`; integers of NumPy are accepted.
+
+    Args:
+        name: name of the argument, for errors.
+        value: the argument.
+        least: smallest value that is allowed, if there is one.
 
     Raises:
-        BadInputError: it is none, or less than `least`.
+        BadInputError: the value is not an integer, or is less than `least`.
     """
     try:
         number = operator.index(value)

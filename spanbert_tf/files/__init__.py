@@ -1,4 +1,4 @@
-"""Files and directories: what may be replaced, whole or not at all, and what was in them.
+"""Reads, checks and writes files and directories.
 
 Nothing here needs TensorFlow.
 """

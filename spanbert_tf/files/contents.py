@@ -1,7 +1,7 @@
-"""The files of a directory, which may be a stranger's: links that lead out of it, and checksums.
+"""Checks the files of a directory that may come from somebody else: links and checksums.
 
-A description names files of its own directory, and only regular ones are opened, for a pipe or a
-device may have no end. Nothing here needs TensorFlow.
+Only regular files are opened, because a pipe or a device may have no end. Nothing here needs
+TensorFlow.
 """
 
 import errno
@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated
 
 from annotated_types import Ge, Lt
-from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from spanbert_tf.errors import BadInputError
 
 _MOST_SHOWN = 20
-_READ_FOLDERS = ("assets", "variables")  # of presets and SavedModels
-_PART = 2**24  # bytes
+_READ_FOLDERS = ("assets", "variables")  # folders in presets and SavedModels
+_PART = 2**24  # bytes that are read at once
 
 
 class Checksum(TypedDict):
@@ -32,12 +32,12 @@ Checksums = dict[str, Checksum]
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a text names a file, or could, that lies in a directory itself."""
+    """Whether a text can be the name of a file: not a path, and printable."""
     return name == os.path.basename(name) and name not in ("", ".", "..") and name.isprintable()
 
 
 def regular_size(path: str | os.PathLike) -> int:
-    """The bytes of a regular file, or of one that a link leads to.
+    """The size in bytes of a regular file; links are followed.
 
     Raises:
         OSError: there is no such file, or it is a directory, a pipe, a device or the like.
@@ -51,18 +51,19 @@ def regular_size(path: str | os.PathLike) -> int:
 def check_own_files(directory: str) -> None:
     """Refuses a directory with files that cannot be opened safely: pipes, and links out of it.
 
-    Whoever opens a pipe waits for a writer, perhaps for ever; `/dev/zero` has no end. What a link
-    leads to may be private, and would become part of what is written from this directory. Links
-    of the Hugging Face Hub's cache (`snapshots/COMMIT/FILE` → `blobs/DIGEST`) are its layout.
+    Opening a pipe waits for a writer, perhaps forever, and `/dev/zero` has no end. The target of a
+    link may be private, and would become part of what is written from this directory. Links in the
+    cache of the Hugging Face Hub (`snapshots/COMMIT/FILE` → `blobs/DIGEST`) are allowed.
 
     Args:
-        directory: of a preset or a checkpoint; its own files and those below `assets` and
-            `variables` are looked at, through links.
+        directory: directory of a preset or a checkpoint. Its own files and those below `assets` and
+            `variables` are checked; links are followed.
 
     Raises:
-        BadInputError: there is one.
+        BadInputError: there is such a file.
     """
-    place, out = os.path.realpath(directory), []
+    place = os.path.realpath(directory)
+    out: list[str] = []
 
     def stays(path: str) -> bool:
         refuse_special_file(path)
@@ -89,16 +90,16 @@ def _lies_in(path: str, place: str) -> bool:
 
 
 def _is_blob_of_hub(path: str, place: str) -> bool:
-    """Whether a real path is a file of the repository whose snapshot lies at a real path."""
+    """Whether a real path is a blob of the Hub's repository whose snapshot is at `place`."""
     repository, snapshots, _ = place.rpartition(f"{os.sep}snapshots{os.sep}")
     return bool(snapshots) and os.path.dirname(path) == os.path.join(repository, "blobs")
 
 
 def refuse_special_file(path: str) -> None:
-    """Refuses what is there and neither a file nor a directory.
+    """Refuses a path that exists and is neither a file nor a directory.
 
     Raises:
-        BadInputError: it is something else.
+        BadInputError: it is a pipe, a device or the like.
     """
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
         raise BadInputError(
@@ -108,16 +109,16 @@ def refuse_special_file(path: str) -> None:
 
 
 def refuse_device(path: str | os.PathLike) -> None:
-    """Refuses a device where a user names a file to be read whole: `/dev/zero` has no end.
+    """Refuses a device as an input file, because it may have no end, like `/dev/zero`.
 
-    Pipes are read, as of `<(zcat FILE)`.
+    Pipes are allowed, as in `<(zcat FILE)`.
 
     Raises:
-        BadInputError: it is one.
+        BadInputError: the path is a device.
     """
     try:
         mode = os.stat(path).st_mode
-    except OSError:  # whoever reads it says so
+    except OSError:  # the code that reads the file reports it
         return
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         raise BadInputError(f"{path}: is a device, which may have no end; name a file")
@@ -127,31 +128,38 @@ def sha256(path: str | os.PathLike) -> str:
     """The hexadecimal digest of a file's bytes."""
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
-        # Large parts: between two of them a thread waits for the interpreter.
+        # Parts are large because a thread must acquire the interpreter's lock between two of them.
         while part := file.read(_PART):
             digest.update(part)
     return digest.hexdigest()
 
 
 def checksums(directory: str, names: Iterable[str]) -> Checksums:
-    """Number of `bytes` and `sha256` of each of some files."""
-    paths = {name: os.path.join(directory, name) for name in names}
-    return {
-        name: {"bytes": os.path.getsize(path), "sha256": sha256(path)}
-        for name, path in paths.items()
-    }
-
-
-def check_files(directory: str, written: Mapping[str, Checksum]) -> None:
-    """Compares files with what was written: 430 MB, SQuAD's training set, in about a second.
+    """Computes the checksums of files of a directory.
 
     Args:
         directory: directory of the files.
-        written: what `checksums` returned for them.
+        names: names of the files.
 
     Raises:
-        BadInputError: one is missing, has another size or other bytes, or is no file of the
-            directory.
+        OSError: a file cannot be read.
+    """
+    found: Checksums = {}
+    for name in names:
+        path = os.path.join(directory, name)
+        found[name] = {"bytes": os.path.getsize(path), "sha256": sha256(path)}
+    return found
+
+
+def check_files(directory: str, written: Mapping[str, Checksum]) -> None:
+    """Compares files with their checksums. The records of SQuAD (430 MB) take about a second.
+
+    Args:
+        directory: directory of the files.
+        written: the result of `checksums` when the files were written.
+
+    Raises:
+        BadInputError: a file is missing, cannot be read or has changed, or its name is a path.
     """
     for name, expected in written.items():
         try:
@@ -159,23 +167,26 @@ def check_files(directory: str, written: Mapping[str, Checksum]) -> None:
         except OSError as error:
             fault = f"cannot be read ({error.strerror})"
         if fault:
-            place = (
-                os.path.join(directory, name) if is_file_name(name) else f"{directory}: {name!r}"
-            )
+            place = f"{directory}: {name!r}"
+            if is_file_name(name):
+                place = os.path.join(directory, name)
             raise BadInputError(f"{place}: {fault}; copy it again or write the records again")
 
 
 def file_fault(directory: str, name: str, digest: str, num_bytes: int | None = None) -> str | None:
-    """What is wrong with a file of a directory, in words; `None` where nothing is.
+    """Compares a file with its checksum.
 
     Args:
         directory: directory of the file.
-        name: its name, from a description.
-        digest: the SHA-256 of what was written.
-        num_bytes: its size, where that is known.
+        name: name of the file, from a manifest.
+        digest: SHA-256 of the file when it was written.
+        num_bytes: its size in bytes, if known.
+
+    Returns:
+        A description of the difference, or `None` if there is none.
 
     Raises:
-        OSError: it cannot be read, which says nothing of its content.
+        OSError: the file exists and cannot be read.
     """
     if not is_file_name(name):
         return "is no file's name"
@@ -196,14 +207,14 @@ def files_below(
     is_searched: Callable[[str], bool] = lambda directory: True,
     above: frozenset[str] = frozenset(),
 ) -> Iterator[str]:
-    """The paths of all files below a directory, each directory's sorted by name.
+    """Yields the paths of all files below a directory, sorted by name in each directory.
 
-    `os.walk` passes over linked directories, and over those that cannot be listed.
+    Unlike `os.walk`, it follows links to directories, and fails if a directory cannot be listed.
 
     Args:
         directory: path of the directory.
-        is_searched: whether a directory below it is searched, by its path.
-        above: real paths of the directories that it was come from; a link back is not followed.
+        is_searched: takes the path of a directory below it; returns whether to search there.
+        above: real paths of the directories above; links back to them are not followed.
 
     Raises:
         OSError: a directory cannot be listed.
@@ -226,21 +237,21 @@ def files_inside(
     *,
     follow_links: bool,
 ) -> list[str]:
-    """The files below a folder that are taken; a link that leads out of it only if asked for.
+    """Lists files below a folder, and by default refuses links that lead out of it.
 
-    A folder may come from somebody else, with a link to what is private on this machine.
+    A folder that comes from somebody else may have links to private files of this machine.
 
     Args:
         folder: path of the folder, which may be a link itself.
-        is_taken: whether a file is taken, by its path.
-        is_searched: as for `files_below`.
+        is_taken: takes the path of a file; returns whether to list it.
+        is_searched: see `files_below`.
         follow_links: whether links may lead out of the folder.
 
     Raises:
         BadInputError: links lead out of the folder; the message names them.
         OSError: a directory cannot be listed.
     """
-    out = []
+    out: list[str] = []
 
     def stays(path: str) -> bool:
         if follow_links or not os.path.islink(path) or is_inside(path, folder):
@@ -255,7 +266,7 @@ def files_inside(
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Whether a path is inside a folder, wherever links lead."""
+    """Whether a path is inside a folder after all links are followed."""
     return _lies_in(os.path.realpath(path), os.path.realpath(folder))
 
 
@@ -264,15 +275,23 @@ def refuse_links(
     folder: str,
     advice: str = "remove them, or give --follow-links if what they lead to is to be read",
 ) -> None:
-    """Raises `BadInputError` if there are such paths, which lead out of the folder."""
-    if paths:
-        shown = [f"{path} -> {os.path.realpath(path)}" for path in paths[:_MOST_SHOWN]]
-        shown += [f"{len(paths) - _MOST_SHOWN} more"] * (len(paths) > _MOST_SHOWN)
-        raise BadInputError(f"{folder}: links lead out of it ({', '.join(shown)}); {advice}")
+    """Raises `BadInputError` for links that lead out of a folder.
+
+    Args:
+        paths: paths of such links; if empty, nothing is raised.
+        folder: path of the folder.
+        advice: what the user can do.
+    """
+    if not paths:
+        return
+    shown = [f"{path} -> {os.path.realpath(path)}" for path in paths[:_MOST_SHOWN]]
+    if len(paths) > _MOST_SHOWN:
+        shown.append(f"{len(paths) - _MOST_SHOWN} more")
+    raise BadInputError(f"{folder}: links lead out of it ({', '.join(shown)}); {advice}")
 
 
 def each_once(paths: Iterable[str]) -> list[str]:
-    """Of paths to one file or directory, to which links can lead by several ways, the first."""
+    """Removes paths that lead, through links, to the same file or directory as an earlier path."""
     places: dict[str, str] = {}  # real path → path
     for path in paths:
         places.setdefault(os.path.realpath(path), path)

@@ -1,7 +1,7 @@
-"""What a file of HDF5 holds, looked at before Keras reads it.
+"""Checks the layout of an HDF5 file before Keras reads it.
 
-HDF5 follows links into other files, makes room for a whole chunk to read one value, and has groups
-in groups without end. Nothing here needs TensorFlow.
+HDF5 follows links into other files, allocates a whole chunk to read one value, and allows any depth
+of nested groups. Nothing here needs TensorFlow.
 """
 
 import math
@@ -14,24 +14,26 @@ from spanbert_tf.errors import BadInputError, reason
 if TYPE_CHECKING:
     import h5py
 
-# Arrays are written as they are; a copy may be compressed, which weights hardly are.
-FREE_BYTES, MAX_RATIO = 16 << 20, 32
-# An encoder of 48 layers has 2,200 groups and arrays, in 6 levels.
-_MOST_OBJECTS, _MOST_LEVELS = 10_000, 32
-_DAMAGE = (OSError, ValueError, LookupError, TypeError, RuntimeError)  # as h5py tells of it
+# Keras does not compress arrays. A copy may be compressed, but weights hardly shrink.
+FREE_BYTES = 16 << 20
+MAX_RATIO = 32
+# An encoder of 48 layers has 2,200 groups and arrays in 6 levels.
+_MOST_OBJECTS = 10_000
+_MOST_LEVELS = 32
+_DAMAGE = (OSError, ValueError, LookupError, TypeError, RuntimeError)  # errors of h5py
 _ADVICE = "copy the preset again"
 
 
 def check_layout(path: str, where: str) -> None:
-    """Refuses a file of weights that leads elsewhere, or tells of more than it holds.
+    """Refuses a file of weights that refers to other files or states larger arrays than it has.
 
     Args:
-        path: of the file; what is no HDF5 is left to its reader.
-        where: what to call it in errors.
+        path: path of the file. A file that is not HDF5 is left to its reader.
+        where: name of the file in errors.
 
     Raises:
-        BadInputError: a link or an array lies in another file, there are too many groups, an array
-            or the chunks that it is packed in are larger than the file allows, or it is damaged.
+        BadInputError: a link or an array leads to another file, there are too many groups, an array
+            or its chunks are larger than the size of the file allows, or the file is damaged.
     """
     import h5py
 
@@ -52,10 +54,11 @@ def check_layout(path: str, where: str) -> None:
 
 
 def _arrays(file: "h5py.File", where: str) -> Iterator["h5py.Dataset"]:
-    """All arrays of a file; h5py's `visititems` takes the square of the number of levels."""
+    """Yields all arrays of a file. h5py's `visititems` is quadratic in the number of levels."""
     import h5py
 
-    num_objects, left = 0, [(file, 1)]
+    num_objects = 0
+    left = [(file, 1)]
     while left:
         group, level = left.pop()
         for name in group:
@@ -78,7 +81,7 @@ def _arrays(file: "h5py.File", where: str) -> Iterator["h5py.Dataset"]:
 
 
 def _array_bytes(array: "h5py.Dataset", where: str) -> int:
-    """The bytes of an array, wherever it is read whole."""
+    """The size in bytes of an array."""
     import h5py
 
     storage = array.id.get_create_plist()

@@ -1,10 +1,9 @@
-"""One writer for each output: a second command is refused with the name of the first.
+"""Locks outputs, so that only one command writes each of them.
 
-A lock is a small file beside an output, or in a directory in which files change. The kernel holds
-it for a process (`filelock`) and frees it when the process ends, however it ends. A killed process
-leaves a file that nothing holds, which the next command takes over. The text of the file names the
-holder for messages; nothing else depends on it. Commands that read need no lock: they see whole
-files without.
+A lock is a small file beside an output, or inside a directory in which files change. The kernel
+locks the file for a process (`filelock`) and releases it when the process ends, however it ends. A
+killed process leaves an unlocked file, which the next command takes over. The text of the file
+names the holder, for messages only. Commands that read need no lock: files appear whole.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import filelock
 
@@ -34,11 +33,15 @@ from spanbert_tf.files.paths import (
 )
 from spanbert_tf.process import register_cleanup
 
-_Function = TypeVar("_Function", bound=Callable)
-_TRIES, _SECONDS_BETWEEN = 6, 0.05  # while a lock or its directory appears or disappears
-_MAX_BYTES = 4096  # of a lock's text that are read
-_MAX_SHOWN = 300  # characters of a holder
-_MAX_NAME = 150  # bytes, of the 255 that a file name may have
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+_Decorator = Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]
+_TRIES = 6  # another command may be making or removing the lock or its directory
+_SECONDS_BETWEEN = 0.05
+_MAX_BYTES = 4096  # read from a lock's file
+_MAX_SHOWN = 300  # characters of a holder's description
+_MAX_NAME = 150  # bytes of an output's name in the lock's name; file names may have 255
+# Errors of file systems without locks.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -48,11 +51,11 @@ class _Held:
 
     Attributes:
         path: path of the lock's file.
-        file: device and inode of that file; somebody may have put another one in its place.
+        file: device and inode of that file; another file may have been put in its place.
         directories: directories that were made for the lock, innermost first.
-        lock: what the kernel holds.
+        lock: the lock itself.
         thread: the thread that holds it.
-        process: the process that holds it; a forked child does not.
+        process: the process that holds it; its forked children do not hold it.
     """
 
     path: str
@@ -63,31 +66,32 @@ class _Held:
     process: int = dataclasses.field(default_factory=os.getpid)
 
     def remove_files(self) -> None:
-        """Removes the lock's file, and the directories in which nothing was written."""
-        with contextlib.suppress(OSError):  # it may be gone, with its directory
+        """Removes the lock's file, and the directories that are still empty."""
+        with contextlib.suppress(OSError):  # the file may be gone, with its directory
             if _identity(self.path) == self.file:
                 os.remove(self.path)
         _remove_empty(self.directories)
 
 
-_held: dict[str, _Held] = {}  # path → the lock that this process holds
+_held: dict[str, _Held] = {}  # path of a lock's file → the lock that this process holds
 
 
 @contextlib.contextmanager
 def output_lock(output: str | os.PathLike, command: str, *, inside: bool = False) -> Iterator[None]:
     """Keeps other commands and threads from writing to an output while the context lasts.
 
-    A thread that holds the lock already may take it again.
+    A thread that already holds the lock may take it again.
 
     Args:
         output: file or directory, which need not exist.
-        command: what writes, for others' messages.
-        inside: the output is a directory in which files change, such as a run's. It is made, and
-            the lock lies in it, since containers may mount it at several places. Other outputs
-            appear whole, in place of what lies there, and their lock lies beside them.
+        command: name of the command that writes, for the messages of other commands.
+        inside: whether the output is a directory in which files change, such as that of a run. The
+            directory is created and the lock lies in it, because containers may mount the directory
+            at different paths. Other outputs are replaced as a whole, and their lock lies beside
+            them.
 
     Raises:
-        BadInputError: another command or thread holds it, or nothing can be written there.
+        BadInputError: another command or thread holds the lock, or the output cannot be written.
     """
     output = without_slash(output)
     _check_place(output, inside=inside)
@@ -112,27 +116,29 @@ def output_lock(output: str | os.PathLike, command: str, *, inside: bool = False
         yield
     finally:
         if held.process == os.getpid():
-            # In this order: whoever has opened the file sees, once it is free, that it has no name.
+            # In this order: a command that waits for the lock then sees that the file was removed.
             held.remove_files()
             lock.release()
             del _held[path]
 
 
-def locks_output(*, inside: bool = False) -> Callable[[_Function], _Function]:
-    """Decorates a function that has an argument `output`, which it locks by `output_lock`."""
+def locks_output(*, inside: bool = False) -> _Decorator:
+    """Decorates a function so that it holds the `output_lock` of its argument `output`."""
     return locks(lambda given, name: output_lock(given["output"], name, inside=inside))
 
 
 def locks(
     lock: Callable[[Mapping[str, Any], str], contextlib.AbstractContextManager],
-) -> Callable[[_Function], _Function]:
-    """Decorates a function that runs in the context `lock(arguments, "name()")`."""
+) -> _Decorator:
+    """Decorates a function so that it runs in the context `lock(arguments, "name()")`."""
 
-    def decorate(function: _Function) -> _Function:
+    def decorate(
+        function: Callable[_Arguments, _Result],
+    ) -> Callable[_Arguments, _Result]:
         signature = inspect.signature(function)
 
         @functools.wraps(function)
-        def locked(*args: Any, **kwargs: Any) -> Any:
+        def locked(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
             given = signature.bind(*args, **kwargs).arguments
             with lock(given, f"{function.__name__}()"):
                 return function(*args, **kwargs)
@@ -144,13 +150,13 @@ def locks(
 
 @register_cleanup
 def _remove_all_files() -> None:
-    """Removes the files of all locks of a process that ends now, without unwinding its stack."""
+    """Removes the files of all locks when the process ends without unwinding its stack."""
     for held in list(_held.values()):
         held.remove_files()
 
 
 def _check_place(output: str, *, inside: bool) -> None:
-    """Refuses a place in which no lock can be, before a directory is made for it."""
+    """Refuses an output that cannot be locked, before a directory is made for it."""
     check_mounted(output)
     check_not_special(output)
     if inside:
@@ -160,7 +166,7 @@ def _check_place(output: str, *, inside: bool) -> None:
 
 
 def _lock_path(output: str, *, inside: bool) -> str:
-    """One path for all spellings of an output; for a link, that of what it leads to."""
+    """The path of an output's lock: the same for all spellings of the output, through links."""
     path = os.path.realpath(output)
     if inside:
         return os.path.join(path, LOCK)
@@ -171,7 +177,12 @@ def _lock_path(output: str, *, inside: bool) -> str:
 
 
 def _take(output: str, path: str, command: str) -> filelock.BaseFileLock:
-    """Makes the lock's directory and takes the lock, or names its holder in a `BadInputError`."""
+    """Makes the lock's directory and takes the lock.
+
+    Raises:
+        BadInputError: another command holds it; the message names that command.
+        OSError: the file or its directory cannot be made.
+    """
     for tries_left in reversed(range(_TRIES)):
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -191,12 +202,12 @@ def _take(output: str, path: str, command: str) -> filelock.BaseFileLock:
 
 
 def _acquire(path: str, text: bytes) -> filelock.BaseFileLock:
-    """Takes the lock of a file and writes a text into it.
+    """Takes the lock of a file and writes a text to the file.
 
     Raises:
-        Timeout: another process or thread holds it.
-        BadInputError: what has the name is no lock; or the file system has no locks, and the file
-            lies there already.
+        filelock.Timeout: another process or thread holds the lock.
+        BadInputError: the path is not a lock's file, or the file system has no locks and the file
+            already exists.
         OSError: the file cannot be made.
     """
     if os.path.islink(path):
@@ -205,7 +216,7 @@ def _acquire(path: str, text: bytes) -> filelock.BaseFileLock:
         raise BadInputError(f"{path}: is no file that a command made as its lock; remove it")
 
     def write(descriptor: int) -> None:
-        # On a full disk the lock is held without its text; the command says what it cannot write.
+        # On a full disk the lock is held without its text. The command reports the full disk.
         with contextlib.suppress(OSError):
             os.truncate(descriptor, 0)
             os.pwrite(descriptor, text, 0)
@@ -225,10 +236,10 @@ def _acquire(path: str, text: bytes) -> filelock.BaseFileLock:
 
 
 def _acquire_by_existence(path: str) -> filelock.BaseFileLock:
-    """Takes a lock where the file system has none: the file itself is the lock."""
+    """Takes a lock on a file system without locks: the existence of the file is the lock."""
     lock = filelock.SoftFileLock(path, thread_local=False)
     try:
-        if not os.path.getsize(path):  # just made by `_acquire`; files of other commands have text
+        if not os.path.getsize(path):  # made by `_acquire`; files of other commands have text
             os.remove(path)
         lock.acquire(timeout=0)
         return lock
@@ -240,21 +251,21 @@ def _acquire_by_existence(path: str) -> filelock.BaseFileLock:
 
 
 def _text(command: str) -> bytes:
-    """What a lock says of its holder, this process."""
+    """The text of a lock's file, which describes this process."""
     since = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
     holder = {"command": command, "process": os.getpid(), "host": socket.gethostname()}
     return json.dumps({**holder, "since": since}).encode()
 
 
 def _holder(path: str) -> str:
-    """The holder of a lock as a message names it; empty where the file does not say."""
+    """Describes the holder of a lock for a message; empty if the file does not name it."""
     try:
         with open(path, "rb") as file:
             holder = json.loads(file.read(_MAX_BYTES))
         text = "{command} (process {process} on {host}, since {since}".format(**holder)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return ""
-    shown = "".join(one if one.isprintable() else "?" for one in text[:_MAX_SHOWN])
+    shown = "".join(char if char.isprintable() else "?" for char in text[:_MAX_SHOWN])
     return f"{shown}; its lock is {path})"
 
 
@@ -264,7 +275,7 @@ def _identity(path: str) -> tuple[int, int]:
 
 
 def _missing_directories(directory: str) -> list[str]:
-    """A directory and those above it that do not exist, innermost first."""
+    """The directories of a path that do not exist, innermost first."""
     missing = []
     while not os.path.isdir(directory):
         missing.append(directory)

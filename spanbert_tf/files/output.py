@@ -1,7 +1,7 @@
-"""Outputs of commands: checked before the work, written aside, and published whole or not at all.
+"""Outputs of commands: checked before the work, written aside, and renamed when complete.
 
-While `OUT` is written, everything that belongs to it lies in the directory `OUT.incomplete`. A mark
-in that directory tells it from a directory of the user, which is left alone. After a kill, the next
+While `OUT` is being written, all of its files lie in the directory `OUT.incomplete`. A mark in that
+directory distinguishes it from a directory of the user, which is left alone. After a kill, the next
 command that writes `OUT` removes `OUT.incomplete`.
 """
 
@@ -24,8 +24,9 @@ from spanbert_tf.files.paths import (
 )
 
 _MARK = "unfinished-output-of-spanbert_tf"
-# Inside of `OUT.incomplete`: the new output, and the earlier one between the two renames.
-NEW, _EARLIER = "output", "earlier"
+# Names in `OUT.incomplete`.
+NEW = "output"
+_EARLIER = "earlier"  # the output that is replaced, between the two renames of `publish`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,10 +34,10 @@ class OutputKind:
     """Recognizes an earlier output directory that may be replaced.
 
     Attributes:
-        name: for messages: `"predictions"`.
+        name: name for messages, such as `"predictions"`.
         marker: a file that every output of the kind has.
-        contents: patterns of the other files in such a directory, for `fnmatch`, one pattern for
-            each part of a path. A directory with any other file also serves another purpose.
+        contents: patterns of paths of its other files. Each part of a path is matched by `fnmatch`.
+            A directory with any other file is not replaced.
     """
 
     name: str
@@ -46,10 +47,11 @@ class OutputKind:
     def describes(self, path: str) -> bool:
         """Whether a directory holds an output of this kind and nothing else."""
         names = _files_below(path)
-        patterns = (self.marker, *self.contents)
-        return self.marker in names and all(
-            any(_fits(name, pattern) for pattern in patterns) for name in names
-        )
+        return self.marker in names and all(map(self._belongs, names))
+
+    def _belongs(self, name: str) -> bool:
+        """Whether a file can be part of an output of this kind."""
+        return any(_fits(name, pattern) for pattern in (self.marker, *self.contents))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +59,8 @@ class FileKind:
     """Recognizes an earlier output file that may be replaced.
 
     Attributes:
-        name: for messages: `"a vocabulary"`.
-        describes: whether the file at a path is an output of this kind.
+        name: name for messages, such as `"a vocabulary"`.
+        describes: takes a path; returns whether the file there is an output of this kind.
     """
 
     name: str
@@ -66,15 +68,15 @@ class FileKind:
 
 
 class Output:
-    """A file or directory that is written aside and gets its name when it is complete.
+    """A file or directory that is written aside and renamed when it is complete.
 
-    A link to a directory stays a link: the directory that it leads to is replaced. A link to a file
-    is replaced by the new file.
+    If the path is a link to a directory, the target of the link is replaced and the link remains. A
+    link to a file is replaced by the new file.
 
     Args:
         path: path of the output, as the user wrote it.
-        kind: what may lie there already. `None`: a part of a run or of another output, which
-            replaces whatever lies there.
+        kind: kind of outputs that may be replaced. `None`: the output is a part of a run or of
+            another output, and replaces whatever has its name.
         overwrite: whether an earlier output of that kind may be replaced.
 
     Attributes:
@@ -102,25 +104,29 @@ class Output:
         self.path = without_slash(path)
         self._kind = kind
         self._overwrite = overwrite
-        self._target = self.path if os.path.isfile(self.path) else os.path.realpath(self.path)
+        self._target = self.path
+        if not os.path.isfile(self.path):
+            self._target = os.path.realpath(self.path)
         self.aside = f"{self._target}{UNFINISHED}"
         self.new = os.path.join(self.aside, NEW)
 
     def check(self) -> str:
-        """Checks that the output is new, empty, or an earlier one that may be replaced.
+        """Checks that the output does not exist, is empty, or may be replaced.
 
         Returns:
             `self.path`.
 
         Raises:
-            BadInputError: something else lies there, or an earlier output without `overwrite`; or
-                nothing can be written or renamed there.
+            BadInputError: the path has something else, or an earlier output without `overwrite`, or
+                cannot be written or renamed.
         """
         self._restore_earlier()
         check_not_special(self.path)
         check_no_dangling_link(self.path)
         if not os.path.lexists(self.path):
             check_writable(self.path)
+            return self.path
+        if self._kind is None:
             return self.path
         if isinstance(self._kind, FileKind):
             if os.path.isdir(self.path):
@@ -143,13 +149,13 @@ class Output:
 
     @contextlib.contextmanager
     def written(self) -> Iterator[str]:
-        """Yields an empty directory to fill, which becomes the output at the end.
+        """Yields an empty directory to fill. It becomes the output at the end of the context.
 
-        After an error, what was there before is unchanged.
+        After an error, an earlier output is unchanged.
 
         Raises:
-            BadInputError: the output cannot be written, see also `check`; or another command writes
-                it.
+            BadInputError: the output cannot be written (see also `check`), or another command
+                writes it.
         """
         with output_lock(self.path, "a program"), self.named_errors():
             self.check()
@@ -160,17 +166,17 @@ class Output:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[BinaryIO]:
-        """Yields a new file to write to, which becomes the output at the end.
+        """Yields a new file to write to. It becomes the output at the end of the context.
 
         Raises:
-            BadInputError: it cannot be written; what was there before is unchanged.
+            BadInputError: the file cannot be written. An earlier output is unchanged.
         """
         with self.named_errors(), self.file() as file:
             yield file
 
     @contextlib.contextmanager
     def file(self) -> Iterator[BinaryIO]:
-        """As `opened`, but raises an `OSError` if the file cannot be written."""
+        """As `opened`, but raises `OSError` if the file cannot be written."""
         with self.unfinished():
             with open(self.new, "wb") as file:
                 yield file
@@ -178,7 +184,7 @@ class Output:
 
     @contextlib.contextmanager
     def unfinished(self) -> Iterator[str]:
-        """Yields the directory `aside`, which is removed at the end; see `create`."""
+        """Creates and yields the directory `aside`, and removes it at the end; see `create`."""
         try:
             self.create()
             yield self.aside
@@ -186,13 +192,13 @@ class Output:
             self.discard()
 
     def create(self, *names: str) -> None:
-        """Makes the directory `aside`, in place of one that a killed command left.
+        """Makes the directory `aside`, and first removes one that a killed command left.
 
         Args:
-            *names: directories to make in it, beside `new`.
+            *names: names of directories to make in it.
 
         Raises:
-            BadInputError: something else has its name.
+            BadInputError: a directory of the user has its name.
             OSError: it cannot be made.
         """
         self.discard()
@@ -208,11 +214,11 @@ class Output:
             os.mkdir(os.path.join(self.aside, name))
 
     def publish(self) -> None:
-        """Gives the finished output, which lies at `new`, its name.
+        """Renames the finished output from `new` to its path.
 
         Raises:
-            BadInputError: meanwhile something else has that name.
-            OSError: it cannot be renamed; what was there before is unchanged.
+            BadInputError: the path has something else by now, see `check`.
+            OSError: it cannot be renamed. An earlier output is unchanged.
         """
         if self._kind is not None:
             self.check()
@@ -228,7 +234,7 @@ class Output:
             raise
 
     def discard(self) -> None:
-        """Removes the directory `aside`, if it is there and has the mark."""
+        """Removes the directory `aside` if it exists and has the mark."""
         if self._is_marked():
             self._restore_earlier()
             shutil.rmtree(self.aside, ignore_errors=True)
@@ -238,14 +244,14 @@ class Output:
         return has_mark and not os.path.islink(self.aside)
 
     def _restore_earlier(self) -> None:
-        """Puts the earlier output back, if a kill came between the two renames of `publish`."""
+        """Restores the earlier output after a kill between the two renames of `publish`."""
         earlier = os.path.join(self.aside, _EARLIER)
         if self._is_marked() and os.path.isdir(earlier) and not os.path.lexists(self._target):
             os.rename(earlier, self._target)
 
     @contextlib.contextmanager
     def named_errors(self) -> Iterator[None]:
-        """Raises a `BadInputError` that names the output in place of an `OSError`."""
+        """Turns an `OSError` into a `BadInputError` that names the output."""
         try:
             yield
         except OSError as error:
@@ -256,19 +262,19 @@ class Output:
 
 
 def _check_can_be_moved(directory: str) -> None:
-    """Raises `BadInputError` for a mount point and for the working directory."""
+    """Raises `BadInputError` for a mount point, and for the working directory."""
     if os.path.ismount(os.path.realpath(directory)):
         raise BadInputError(
             f"{directory}: is a mount point, to which nothing can be renamed; name a directory "
             f"below it, such as {os.path.join(directory, 'output')}"
         )
     with contextlib.suppress(OSError):  # the working directory may be gone
-        if os.path.samefile(directory, os.curdir):  # a renaming would take it away
+        if os.path.samefile(directory, os.curdir):  # it would be renamed and removed
             raise BadInputError(f"{directory}: is the directory you are in; name another output")
 
 
 def _files_below(directory: str) -> list[str]:
-    """Files and links below a directory, relative to it."""
+    """The relative paths of all files and links below a directory."""
     found = []
     for parent, directories, files in os.walk(directory):
         for name in (*files, *directories):
@@ -279,43 +285,48 @@ def _files_below(directory: str) -> list[str]:
 
 
 def _fits(name: str, pattern: str) -> bool:
-    parts, patterns = name.split("/"), pattern.split("/")
+    parts = name.split("/")
+    patterns = pattern.split("/")
     return len(parts) == len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))
 
 
 def whole_file(path: str | os.PathLike) -> contextlib.AbstractContextManager[BinaryIO]:
-    """Yields a new file to write to, a part of a run or of another output.
+    """Yields a new file to write to, which is a part of a run or of another output.
 
-    It gets its name at the end. After an error or a kill, the file at that name is unchanged.
+    It is renamed to `path` at the end. After an error or a kill, an earlier file is unchanged.
 
     Args:
         path: path of the file.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     return Output(path).file()
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
-    """Writes a text file, a part of a run or of another output, as `whole_file` does.
+    """Writes a text file, which is a part of a run or of another output, by `whole_file`.
 
     Args:
         path: path of the file.
-        text: is written as UTF-8, with `?` for halves of surrogate pairs, which JSON may have.
+        text: written as UTF-8. Halves of surrogate pairs, which JSON may have, become `?`.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     with whole_file(path) as file:
         _write(file, text)
 
 
 def write_output(path: str | os.PathLike, text: str) -> None:
-    """Writes a text file that a user named; its path was checked by `Output.check`.
+    """Writes a text file that the user named. Its path was checked by `Output.check`.
+
+    Args:
+        path: path of the file.
+        text: as for `write_text`.
 
     Raises:
-        BadInputError: it cannot be written.
+        BadInputError: the file cannot be written.
     """
     with Output(path).opened() as file:
         _write(file, text)
@@ -329,7 +340,7 @@ def _write(file: BinaryIO, text: str) -> None:
 
 @contextlib.contextmanager
 def os_errors() -> Iterator[None]:
-    """Raises an `OSError` in place of TensorFlow's own errors, for example for a full disk."""
+    """Turns errors of TensorFlow, such as that of a full disk, into `OSError`."""
     import tensorflow as tf
 
     try:

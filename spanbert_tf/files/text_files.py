@@ -1,5 +1,6 @@
-"""Text files and JSON, whose shape and types are checked where they come in, so that nothing later
-stumbles. Nothing here needs TensorFlow.
+"""Reads and writes text files and JSON. Types of JSON values are checked when they are read.
+
+Nothing here needs TensorFlow.
 """
 
 import dataclasses
@@ -9,7 +10,7 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO, TypeVar
 
 from spanbert_tf.errors import BadInputError
@@ -19,14 +20,18 @@ from spanbert_tf.files.kinds import HEAD_SIZE, refuse_known_binary, visible_file
 T = TypeVar("T")
 
 GZIP_MAGIC = b"\x1f\x8b"
-# Limits of what a gzip file unpacks to, in bytes, that no text comes near: it shrinks to a third, a
-# table padded with spaces or a list of like objects to a tenth.
-_FREE_BYTES, _MAX_RATIO = 16 << 20, 32
+# A gzip file may unpack to `_FREE_BYTES` plus `_MAX_RATIO` times its size. Text shrinks to a third,
+# tables padded with spaces and lists of similar objects to a tenth.
+_FREE_BYTES = 16 << 20
+_MAX_RATIO = 32
 _ADVICE = "write the records again"
 
 
 def read_text_file(path: str) -> str:
-    """The text of a UTF-8 file, compressed by gzip or not.
+    """Reads a UTF-8 file, which may be compressed by gzip.
+
+    Args:
+        path: path of the file.
 
     Raises:
         BadInputError: the file cannot be read.
@@ -56,7 +61,7 @@ def read_text_file(path: str) -> str:
 
 
 def _unpacked(path: str, file: BinaryIO) -> bytes:
-    """What is in a gzip file, up to a limit: 1 MB of one can unpack to 1 GB."""
+    """Unpacks a gzip file up to a limit: 1 MB can unpack to 1 GB."""
     limit = _FREE_BYTES + _MAX_RATIO * os.fstat(file.fileno()).st_size
     with gzip.GzipFile(fileobj=file) as unpacked:
         content = unpacked.read(limit + 1)
@@ -69,7 +74,7 @@ def _unpacked(path: str, file: BinaryIO) -> bytes:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written as UTF-8: JSON may hold halves of surrogate pairs."""
+    """Whether a text can be encoded as UTF-8. JSON may have halves of surrogate pairs."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -78,10 +83,10 @@ def is_unicode(text: str) -> bool:
 
 
 def read_json_objects(path: str, kind: type[T]) -> list[T]:
-    """The objects of a file of JSON lines, empty lines left out; see `parse_json`.
+    """Reads a file of JSON lines and skips empty lines; see `parse_json`.
 
     Args:
-        path: path of the file, compressed by gzip or not.
+        path: path of the file, which may be compressed by gzip.
         kind: type of each line, such as a `TypedDict`.
 
     Raises:
@@ -94,27 +99,27 @@ def read_json_objects(path: str, kind: type[T]) -> list[T]:
 
 
 def refuse_json_list(path: str, beginning: str) -> None:
-    """Refuses what should be JSON lines and is a list, which is JSON as well.
+    """Refuses a file with one JSON list in place of JSON lines.
 
     Args:
         path: path of the file, for the error.
         beginning: beginning of its text.
 
     Raises:
-        BadInputError: it is such a file.
+        BadInputError: the file is a JSON list.
     """
     if beginning.lstrip().startswith("["):
         raise BadInputError(f"{path}: is a JSON list; write one JSON object a line")
 
 
 def write_json_lines(path: str, values: Iterable[Any]) -> None:
-    """Writes a value a line."""
+    """Writes values as JSON, one on each line."""
     with open(path, "w", encoding="utf-8") as file:
         file.writelines(f"{json.dumps(value)}\n" for value in values)
 
 
 def read_json_lines(path: str, kind: type[T]) -> list[T]:
-    """The value of each line; see `parse_json`.
+    """Reads a file that `write_json_lines` wrote; see `parse_json`.
 
     Args:
         path: path of the file.
@@ -134,61 +139,68 @@ def read_json_lines(path: str, kind: type[T]) -> list[T]:
 
 
 def parse_json(text: str | bytes, kind: type[T], place: str, advice: str = "") -> T:
-    """Reads JSON as what a type says: a dataclass, a `TypedDict`, `list[str]` and the like.
+    """Parses JSON and checks its type: a dataclass, a `TypedDict`, `list[str]` and the like.
 
-    Types are strict: `1` is not text, `"1"` not a number, `true` neither. Keys that the
-    type does not name are passed over, unless its `__pydantic_config__` says otherwise. Halves of
-    surrogate pairs, which web text has, are text, but not to a dataclass.
+    Types are strict: `1` is not text, and neither `"1"` nor `true` is a number. Keys that the type
+    does not have are ignored, unless its `__pydantic_config__` says otherwise. Halves of surrogate
+    pairs, which occur in text from the web, are accepted except in a dataclass.
 
     Args:
-        text: JSON, UTF-8.
+        text: JSON, in UTF-8.
         kind: type of the value.
         place: file, or file and line, for errors.
-        advice: what to do about it, for errors.
+        advice: what the user can do, for errors.
 
     Raises:
-        BadInputError: the text is not JSON, or of another type; the message names the place in it.
+        BadInputError: the text is not JSON or has another type. The message names the place in it.
     """
     if dataclasses.is_dataclass(kind):
-        return _validated(functools.partial(_adapter(kind).validate_json, text), place, advice)
+        return _validated(kind, text, place, advice, is_json=True)
     return check_json_value(_decode(text, place, advice), kind, place, advice)
 
 
 def check_json_value(value: Any, kind: type[T], place: str, advice: str = "") -> T:
-    """Checks a value that is decoded already; as `parse_json`.
+    """Checks the type of a decoded value; see `parse_json`.
 
     Args:
-        value: as of `json.loads`.
-        kind: what it shall be.
+        value: a value as `json.loads` returns it.
+        kind: type that it must have.
         place: place of the value, for errors.
-        advice: what to do about it, for errors.
+        advice: what the user can do, for errors.
 
     Raises:
-        BadInputError: it is something else; the message names the place inside.
+        BadInputError: it has another type. The message names the place in the value.
     """
-    return _validated(functools.partial(_adapter(kind).validate_python, value), place, advice)
+    return _validated(kind, value, place, advice, is_json=False)
 
 
-def _validated(validate: Callable[..., T], place: str, advice: str) -> T:
+def _validated(kind: Any, value: Any, place: str, advice: str, *, is_json: bool) -> Any:
     from pydantic import ValidationError
 
+    adapter = _adapter(kind)
+    validate = adapter.validate_json if is_json else adapter.validate_python
     try:
-        return validate(strict=True)
+        return validate(value, strict=True)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)[0]
     advice = f"; {advice}" if advice else ""
     where = _where(found["loc"])
     if found["type"] == "json_invalid":
         raise BadInputError(f"{place}: not JSON ({_one_line(found['msg'])}){advice}")
-    what = "is missing" if found["type"] == "missing" else _one_line(found["msg"])
-    raise BadInputError(f"{place}: {where + ': ' if where else ''}{what}{advice}")
+    what = _one_line(found["msg"])
+    if found["type"] == "missing":
+        what = "is missing"
+    if where:
+        what = f"{where}: {what}"
+    raise BadInputError(f"{place}: {what}{advice}")
 
 
 def _decode(text: str | bytes, place: str, advice: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadInputError(f"{place}: not JSON ({error}){advice and '; '}{advice}") from error
+        advice = f"; {advice}" if advice else ""
+        raise BadInputError(f"{place}: not JSON ({error}){advice}") from error
 
 
 @functools.cache
@@ -199,13 +211,15 @@ def _adapter(kind: Any) -> Any:
 
 
 def _where(location: tuple[str | int, ...]) -> str:
-    """`("data", 3, "context")` as `data[3].context`."""
+    """Formats a place in a value: `("data", 3, "context")` as `data[3].context`."""
     text = ""
     for part in location:
-        if isinstance(part, str):
-            text += f".{part if part.isidentifier() and part.isascii() else json.dumps(part)}"
-        else:
+        if not isinstance(part, str):
             text += f"[{part}]"
+        elif part.isidentifier() and part.isascii():
+            text += f".{part}"
+        else:
+            text += f".{json.dumps(part)}"
     return text.removeprefix(".")
 
 
@@ -215,8 +229,13 @@ def _one_line(message: str) -> str:
 
 
 def join_words(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
-    """The words with a space between them; first character of each, and the one after its last."""
-    places, start = [], 0
+    """Joins words with spaces.
+
+    Returns:
+        The text, and for each word its first character and the one after its last.
+    """
+    places = []
+    start = 0
     for word in words:
         places.append((start, start + len(word)))
         start += len(word) + 1
