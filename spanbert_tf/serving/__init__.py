@@ -1,1 +1,1 @@
-"""Exports for TF Serving."""
+"""Exports for TF Serving, ONNX Runtime and LiteRT."""

@@ -1,4 +1,4 @@
-"""From what a model computes to a SavedModel with its files, whole or not at all."""
+"""Writes an export: a SavedModel, or a file for another runtime, with its README and assets."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -28,10 +28,11 @@ from spanbert_tf.terminal import print_line
 Signatures = dict[str, tuple[Callable, list[tf.TensorSpec]]]
 Request = tuple[str, Mapping[str, np.ndarray]]  # signature, inputs
 
-ROWS = "token_ids"  # the signature of rows that are packed already
-_EXTRA_ASSETS = "assets.extra"  # where TF Serving looks for warm-up requests, and for nothing else
+ROWS = "token_ids"  # the signature that takes packed rows
+_EXTRA_ASSETS = "assets.extra"  # TF Serving only reads warm-up requests from this folder
 _WARMUP_FILE = "tf_serving_warmup_requests"
-_BATCH_SIZES, _LONG = (1, 8), 200  # of warm-up; and how often a long text repeats the example
+_BATCH_SIZES = (1, 8)  # of warm-up requests
+_LONG = 200  # repetitions of the example in a long text
 EXPORT = OutputKind(
     "an exported model",
     f"{_EXTRA_ASSETS}/tokenizer.json",
@@ -48,13 +49,13 @@ EXPORT = OutputKind(
 
 
 class Served(NamedTuple):
-    """What an export computes. README, warm-up requests and the comparison of precisions follow.
+    """What an export computes, and the content of its README.
 
     Attributes:
-        signatures: name → graph function and its inputs; one of them is `serving_default`.
-        example: inputs of one request: name → text or numbers. A text that is missing is empty.
+        signatures: name → graph function and specs of its inputs. One is `serving_default`.
+        example: inputs of an example request: name → text or numbers. Missing texts are empty.
         template: path of the template of the README.
-        values: what the template shows, beside what `readme` adds.
+        values: values for the template, besides those that `readme` adds.
     """
 
     signatures: Signatures
@@ -63,20 +64,28 @@ class Served(NamedTuple):
     values: Mapping[str, Any]
 
     def warmup_requests(self) -> list[Request]:
-        """The example for each signature: single and in batches, texts as they are and long."""
-        return [
-            (name, {spec.name: _filled(spec, self.example, size, times) for spec in specs})
-            for name, (_, specs) in self.signatures.items()
-            for times in ((1, _LONG) if any(spec.dtype == tf.string for spec in specs) else (1,))
-            for size in _BATCH_SIZES
-        ]
+        """Makes requests of the example for each signature.
+
+        There is one for each batch size, and for signatures with texts also with long texts.
+        """
+        requests: list[Request] = []
+        for name, (_, specs) in self.signatures.items():
+            has_texts = any(spec.dtype == tf.string for spec in specs)
+            for times in (1, _LONG) if has_texts else (1,):
+                for size in _BATCH_SIZES:
+                    inputs = {}
+                    for spec in specs:
+                        inputs[spec.name] = _filled(spec, self.example, size, times)
+                    requests.append((name, inputs))
+        return requests
 
     def readme(self, name: str, program: str | None = None) -> str:
-        """The README.
+        """Renders the README.
 
         Args:
             name: name of the model.
-            program: Python that runs packed rows in another runtime than TF Serving.
+            program: Python code that runs packed rows in another runtime than TF Serving, if the
+                export is for one.
         """
         names = [spec.name for spec in self.signatures["serving_default"][1]]
         return render_readme(
@@ -89,19 +98,19 @@ class Served(NamedTuple):
         )
 
     def _first_output(self) -> tuple[str, list[int]]:
-        """The name of the first output, and the shape that it has for the example."""
+        """The name of the first output, and its shape for the example."""
         name, values = next(iter(self.answer_example().items()))
         return name, values.shape.as_list()
 
     def answer_example(self) -> dict[str, tf.Tensor]:
-        """The outputs of `serving_default` for the example."""
+        """Computes the outputs of `serving_default` for the example."""
         function, specs = self.signatures["serving_default"]
         inputs = [_filled(spec, self.example, 1, 1) for spec in specs]
         return tf.function(function, input_signature=specs)(*map(tf.constant, inputs))
 
 
 def _filled(spec: tf.TensorSpec, example: Mapping[str, Any], size: int, times: int) -> np.ndarray:
-    """Copies of an example, a text so many times as long."""
+    """A batch of copies of the example's value for an input; a text is repeated `times` times."""
     value = example.get(spec.name, "")
     if isinstance(value, str):
         return np.full([size], " ".join([value] * times))
@@ -119,21 +128,21 @@ def export_model(
     overwrite: bool = False,
     runtime: RowExport | None = None,
 ) -> str:
-    """Writes `output/version/`, a SavedModel that TF Serving loads, or what another runtime does.
+    """Writes `output/version/`: a SavedModel for TF Serving, or a file for another runtime.
 
     Args:
         model_class: class of the preset's model.
-        preset: a preset with a trained model of that class.
-        output: the model's directory for TF Serving; its name is the model's.
-        served: what the export computes, from the model.
+        preset: preset with a trained model of that class.
+        output: directory of the model for TF Serving. Its name is the name of the model.
+        served: takes the model; returns what the export computes.
         version: version of the model; the name of the directory.
-        precision: `"float32"`, or `"bfloat16"` for weights and computations; how the latter changes
-            the outputs for the README's example is printed.
+        precision: dtype of weights and computations, `"float32"` or `"bfloat16"`. With the latter,
+            the change of the outputs for the README's example is printed.
         overwrite: whether an earlier export of that version may be replaced.
-        runtime: the other runtime; it takes rows of ids.
+        runtime: another runtime, which takes packed rows. `None`: TF Serving.
 
     Returns:
-        The path of the version.
+        The path of the version's directory.
 
     Raises:
         BadInputError: the preset cannot be used, the version exists, or it cannot be written.
@@ -162,7 +171,8 @@ def export_model(
             print_line(f"{path}: {found}")
 
     name = os.path.basename(os.path.dirname(os.path.abspath(path)))
-    readme = computed.readme(name, runtime.program() if runtime else None)
+    program = runtime.program() if runtime else None
+    readme = computed.readme(name, program)
 
     def write_beside(directory: str) -> None:
         if runtime is None:
@@ -176,8 +186,14 @@ def export_model(
 
 
 def describe_difference(exact: Mapping[str, tf.Tensor], other: Mapping[str, tf.Tensor]) -> str:
-    """How far the answers to one example differ, of a model in float32 and in another precision."""
-    is_same, differences = True, []
+    """Describes the difference between the outputs of a model in float32 and in another precision.
+
+    Args:
+        exact: outputs in float32 for an example.
+        other: outputs in the other precision for the same example.
+    """
+    is_same = True
+    differences = []
     for name, expected in exact.items():
         if expected.shape != other[name].shape:
             is_same = False
@@ -185,19 +201,25 @@ def describe_difference(exact: Mapping[str, tf.Tensor], other: Mapping[str, tf.T
             is_same = is_same and bool(tf.reduce_all(expected == other[name]))
         elif tf.size(expected):
             differences.append(largest_difference(expected.numpy(), other[name].numpy()))
-    said = f"the README's example has {'the same answer' if is_same else 'another answer'}"
+    answer = "the same answer" if is_same else "another answer"
+    text = f"the README's example has {answer}"
     if not differences:
-        return said
+        return text
     if not np.all(np.isfinite(differences)):
-        return f"{said}, but not all of its numbers are finite: do not use it"
-    return f"{said}, whose numbers differ by up to {max(differences):.1e}"
+        return f"{text}, but not all of its numbers are finite: do not use it"
+    return f"{text}, whose numbers differ by up to {max(differences):.1e}"
 
 
 def check_new_version(output: str, version: int, *, overwrite: bool = False) -> str:
-    """The path of a version's directory; other versions may lie beside it.
+    """Checks that a version can be written, beside other versions, and returns its path.
+
+    Args:
+        output: directory of the model.
+        version: version of the model.
+        overwrite: whether an earlier export of that version may be replaced.
 
     Raises:
-        BadInputError: it exists, and is not an earlier export that may be replaced.
+        BadInputError: the version exists, and is not an earlier export that may be replaced.
     """
     path = os.path.join(without_slash(output), str(version))
     if os.path.isdir(path) and not os.listdir(path):
@@ -206,12 +228,14 @@ def check_new_version(output: str, version: int, *, overwrite: bool = False) -> 
 
 
 def _check_formats(output: str, *, is_for_server: bool) -> None:
-    """Refuses versions of several formats beside one another: a server loads the highest.
+    """Refuses a version of another format beside existing versions: a server loads the highest.
 
     Raises:
         BadInputError: there are versions of the other kind.
     """
-    for name in sorted(os.listdir(output)) if os.path.isdir(output) else ():
+    if not os.path.isdir(output):
+        return
+    for name in sorted(os.listdir(output)):
         path = os.path.join(output, name)
         is_saved_model = os.path.exists(os.path.join(path, "saved_model.pb"))
         is_version = name.isdecimal() and os.path.isdir(path) and os.listdir(path)
@@ -242,7 +266,8 @@ def _write_version(
 
 
 def _write_saved_model(served: Served, path: str) -> None:
-    # The endpoints bring the variables they use; a model that Keras 3.15 `track`s is written twice.
+    # The endpoints include their variables. With `archive.track(model)`, Keras 3.15 would write the
+    # model twice.
     archive = keras.export.ExportArchive()
     for name, (function, input_signature) in served.signatures.items():
         archive.add_endpoint(name, function, input_signature=input_signature)
@@ -250,9 +275,9 @@ def _write_saved_model(served: Served, path: str) -> None:
 
 
 def _write_warmup_requests(directory: str, requests: Sequence[Request]) -> None:
-    """Writes requests that TF Serving runs first, so that no user waits: a TFRecord of up to 1,000.
+    """Writes the requests that TF Serving runs when it loads the model: a TFRecord of up to 1,000.
 
-    Without `tensorflow-serving-api` nothing is written, and a line is printed that says so.
+    Without `tensorflow-serving-api` it only prints how to install it.
     """
     try:
         from tensorflow_serving.apis import predict_pb2, prediction_log_pb2

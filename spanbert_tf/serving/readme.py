@@ -1,17 +1,17 @@
-"""The README of an export, a Jinja template.
+"""Renders the README of an export from Jinja templates.
 
-`export_readme.md` is what all exports share. The template of a pipeline begins with
+All exports share `export_readme.md`. The template of a pipeline begins with
 `{% extends "export_readme.md" %}` and fills in its blocks:
 
-| block | holds |
+| block | content |
 | --- | --- |
 | `description` | the model in a sentence or two |
 | `signatures` | the signatures that take texts: their inputs and outputs |
 | `outputs` | what the signature of packed rows returns, as the object of a sentence |
-| `packing` | Python that packs the example into `inputs`, after the tokenizer was made |
+| `packing` | Python code that packs the example into `inputs`, after the tokenizer was made |
 
-A template may also set `output` and `output_shape`: the output that the program of a client reads,
-and its shape. By default these are the first output and the shape that it has for the example.
+A template may also set `output` and `output_shape`: the output that the client's program reads, and
+its shape. By default these are the first output and its shape for the example.
 """
 
 import json
@@ -36,8 +36,8 @@ def render_readme(template: str, name: str, **values: object) -> str:
 
     Args:
         template: path of the pipeline's template, or `BASE_TEMPLATE`.
-        name: name of the model, which may hold any characters.
-        **values: what `export_readme.md` and the pipeline's template show.
+        name: name of the model. It may have any characters.
+        **values: values for `export_readme.md` and the pipeline's template.
     """
     folders = [os.path.dirname(template), os.path.dirname(BASE_TEMPLATE)]
     environment = jinja2.Environment(
@@ -58,45 +58,46 @@ def render_readme(template: str, name: str, **values: object) -> str:
 
 
 def description_of(readme: str) -> str:
-    """The description in a README, which is the paragraph after its title, in one line."""
+    """The description in a README, which is the paragraph after its title, as one line."""
     return " ".join(readme.split("\n\n")[1].split())
 
 
 def describe_inputs(specs: Sequence[tf.TensorSpec], example: Mapping[str, Any]) -> str:
-    """The names and shapes of the inputs that take packed rows.
+    """Lists the names and shapes of the inputs that take packed rows.
 
     Args:
-        specs: the inputs.
-        example: a row: name → ids.
+        specs: specs of the inputs.
+        example: an example row: name → ids.
     """
     return ", ".join(f"`{spec.name}` {_shape(spec, example)}" for spec in specs)
 
 
 def _shape(spec: tf.TensorSpec, example: Mapping[str, Any]) -> str:
-    """The shape of an input in words: of N rows or documents, S positions, G segments."""
-    if spec.shape.is_fully_defined():  # the runtime takes one row of one width
+    """The shape of an input. N rows or documents, S positions, G segments."""
+    if spec.shape.is_fully_defined():  # the runtime takes one row of a fixed length
         return str(spec.shape.as_list())
     if spec.shape.rank == 3:
         return "[N, G, S]"
     if spec.shape.rank == 1:
         return "[N]"
-    # The positions of a document, and the places in a row, are not as many as the ids.
-    is_as_long = len(example[spec.name]) == len(example["token_ids"])
-    return "[N, S]" if is_as_long else "[N, any number]"
+    # Some inputs have another length than the ids, such as the positions of masks.
+    if len(example[spec.name]) == len(example["token_ids"]):
+        return "[N, S]"
+    return "[N, any number]"
 
 
 def row_length(model: keras_hub.models.Task) -> int:
-    """The largest number of positions of a row: that of the preset, as training saw no more."""
+    """The largest number of positions of a row: as in training, which the preset states."""
     return min(model.preprocessor.sequence_length, model.backbone.max_sequence_length)
 
 
 def code_list(texts: Sequence[str]) -> str:
-    """Texts, such as the names of classes, as spans of code with commas between them."""
+    """Formats texts, such as the names of classes, as code spans separated by commas."""
     return ", ".join(_as_code(escape_controls(text)) for text in texts)
 
 
 def _as_code(text: str) -> str:
-    """A span of code that no run of `` ` `` in the text can end."""
+    """Formats a text as a code span. Its fence is longer than any run of `` ` `` in the text."""
     runs = re.findall("`+", text)
     if not runs:
         return f"`{text}`"

@@ -1,8 +1,8 @@
 """Exports for runtimes other than TensorFlow: ONNX Runtime and LiteRT.
 
 Each takes rows of token ids. A converter writes one file from the graph function of the signature
-`token_ids`; the runtime then answers the example, so every file that is written has been run. The
-README of an export shows the source of the functions `run_…`.
+`token_ids`. The runtime then runs the file on the example, so every export is tested. The README of
+an export shows the source of the functions `run_…`.
 
 N rows, S positions.
 """
@@ -11,14 +11,14 @@ import importlib.util
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError
 
-GraphFunction = tf.types.experimental.GenericFunction
+GraphFunction: TypeAlias = Any  # tf.types.experimental.GenericFunction, read without its types
 Rows = dict[str, np.ndarray]  # name → int32 [N, S]
 _OPSET = 18  # of ONNX; the largest that tf2onnx 1.17 writes
 
@@ -51,7 +51,8 @@ def run_litert(path: str, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
     if "mask_positions" not in widths:
         return answer(rows)
-    positions, at_once = rows["mask_positions"], widths["mask_positions"]
+    positions = rows["mask_positions"]
+    at_once = widths["mask_positions"]
     count = positions.shape[1]
     answers = []
     for start in range(0, max(count, 1), at_once):
@@ -170,7 +171,8 @@ class RowExport:
         """
         rows = {spec.name: np.array([example[spec.name]], "int32") for spec in specs}
         if self._sequence_length is not None:
-            if (size := rows["token_ids"].shape[1]) > self._sequence_length:
+            size = rows["token_ids"].shape[1]
+            if size > self._sequence_length:
                 raise BadInputError(
                     f"--sequence-length {self._sequence_length}: the README's example has {size} "
                     "positions; give as many"

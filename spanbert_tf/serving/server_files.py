@@ -1,4 +1,4 @@
-"""The files beside the versions of an export: what TF Serving is started with, and the README."""
+"""Writes the files beside the versions of an export: TF Serving's configuration and the README."""
 
 import hashlib
 import json
@@ -12,8 +12,8 @@ _MODELS_CONFIG = """model_config_list {{
   }}
 }}
 """
-# Requests are put together to one of these sizes, so that the server sees few shapes. Lengths are
-# left alone: the server's own padding would not be [PAD] with a padding mask of 0.
+# The server pads batches of requests to these sizes, so that the model sees few shapes. It must not
+# pad lengths: it would not use [PAD] and a padding mask of 0.
 _BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 _BATCHING = """max_batch_size {{ value: {largest} }}
 batch_timeout_micros {{ value: 2000 }}
@@ -23,7 +23,8 @@ pad_variable_length_inputs: false
 {allowed}
 """
 README_FILE = "README.md"
-# The last line of each file: a file may be replaced as long as nobody has changed it.
+# The last line of each file has a hash of the lines before. The next export may replace a file if
+# nobody has changed it.
 _SIGNATURES = {
     "models.config": "# Written by spanbert-tf export; sha256 {}",
     "batching_parameters.txt": "# Written by spanbert-tf export; sha256 {}",
@@ -35,7 +36,7 @@ def write_server_files(directory: str, name: str) -> None:
     """Writes `models.config` and `batching_parameters.txt`.
 
     Args:
-        directory: where they go.
+        directory: directory of the files.
         name: name of the model.
     """
     models = _MODELS_CONFIG.format(name=_quoted(name), path=_quoted(f"/models/{name}"))
@@ -56,12 +57,20 @@ def _write_signed(directory: str, name: str, content: str) -> None:
 
 
 def _quoted(text: str) -> str:
-    """A string as protocol buffers write it."""
+    """Quotes a string for the text format of protocol buffers."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def replace_server_files(source: str, output: str) -> list[str]:
-    """Moves the files to their place; returns the paths of those that somebody else wrote there."""
+    """Moves new files from `source` to `output`, but keeps files there that somebody changed.
+
+    Args:
+        source: directory of the new files.
+        output: directory of the model.
+
+    Returns:
+        The paths of the files that were kept.
+    """
     kept = []
     for name in _SIGNATURES:
         if not os.path.exists(os.path.join(source, name)):
@@ -75,6 +84,7 @@ def replace_server_files(source: str, output: str) -> list[str]:
 
 
 def _is_ours(path: str, name: str) -> bool:
+    """Whether an export wrote a file and nobody has changed it."""
     if os.path.islink(path) or not os.path.isfile(path):
         return False
     with open(path, encoding="utf-8", errors="replace", newline="") as file:
