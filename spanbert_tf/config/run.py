@@ -1,7 +1,7 @@
 """What the course of any training run is made of, pre-training or fine-tuning."""
 
 import math
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,7 +21,7 @@ INPUTS_FILE = "inputs.json"  # beside it: what the run was begun with
 SCORES_FILE = "scores.json"  # and, of fine-tuning, the scores of its preset
 PRESET = "preset"  # directory of what was trained
 RUN_FORMAT = "format"  # in INPUTS_FILE: a number, another where masks or defaults were others
-VALIDATION_ROWS = "validation_rows"  # in that: of how many rows a fine-tuning run's scores are
+VALIDATION_ROWS: Final = "validation_rows"  # in that: number of rows that were scored
 
 Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
 Strategy = Literal["one_device", "mirrored", "multi_worker", "tpu"]

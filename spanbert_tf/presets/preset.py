@@ -34,8 +34,13 @@ _DAMAGE = (
 class RecordsInfo(Protocol):
     """The vocabulary and casing in the manifest of any kind of records."""
 
-    vocabulary_hash: str
-    casing: Casing
+    @property
+    def vocabulary_hash(self) -> str:
+        """Hash of the vocabulary of the records."""
+
+    @property
+    def casing(self) -> Casing:
+        """Casing of their text."""
 
 
 class Preset(PresetFiles):

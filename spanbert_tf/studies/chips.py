@@ -1,7 +1,7 @@
-"""The accelerators that `plan` knows: figures that their makers publish, and their compilers.
+"""The accelerators that `plan` knows: their published figures, and how to compile for them.
 
-No accelerator has to be present: the compiler of TPUs is in `libtpu`, that of NVIDIA's cards in
-JAX' plugin for CUDA.
+No accelerator needs to be present: `libtpu` contains the compiler for TPUs, and JAX' plugin for
+CUDA the compiler for NVIDIA's cards.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ class Chip(NamedTuple):
     Attributes:
         operations: operations per second on dense matrices in half precision.
         memory: bytes of memory.
-        bandwidth: bytes per second from and to the memory.
+        bandwidth: bytes per second between the chip and its memory.
         link: bytes per second to the other chips of a pod, or to the other cards of a host.
         precision: fastest dtype policy.
-        source: where the figures are published.
-        network: bytes per second that a card sends to other hosts; 0 for TPUs, whose pods have one
-            network.
+        source: web page that publishes the figures.
+        network: bytes per second from a card to other hosts. 0 for TPUs: all chips of a pod share
+            one network.
         description: XLA's description of a card (fields of its `GpuDeviceInfoProto`); `None` for
             TPUs.
     """
@@ -45,8 +45,8 @@ class Chip(NamedTuple):
 
     @property
     def fuses_attention(self) -> bool:
-        """Whether cuDNN's attention runs on it: cards of Ampere and newer."""
-        return bool(self.description) and self.description["major"] >= 8
+        """Whether the chip runs cuDNN's fused attention: a card of generation Ampere or later."""
+        return self.description is not None and self.description["major"] >= 8
 
 
 def _card(
@@ -63,9 +63,9 @@ def _card(
     }
 
 
-# Links are half of the published figure, which counts both directions. Cards are those of NVIDIA's
-# DGX, whose networks have 400 (H), 200 (A) and 50 Gbit/s a card (V, four adapters for eight cards).
-# Descriptions for XLA are those of openxla/xla, xla/backends/gpu/target_config/specs.
+# Published link speeds count both directions, so half of them is stated. Cards have the networks of
+# NVIDIA's DGX: 400 (H), 200 (A) and 50 Gbit/s per card (V, four adapters for eight cards). XLA's
+# descriptions are from openxla/xla, xla/backends/gpu/target_config/specs.
 CHIPS = {
     "v5e": Chip(
         197e12, 16 * _GIB, 819e9, 200e9, "mixed_bfloat16", "docs.cloud.google.com/tpu/docs/v5e"
@@ -119,7 +119,7 @@ CHIPS = {
 }
 _EXAMPLES = "v5e:2x4, v5e:16x16, v6e:2x4, v6e:16x16, v5p:2x2x1, v5p:4x4x4, h100:8, v100:32"
 _CARDS_OF_A_HOST = 8
-_CUDNN = 91_000  # 9.10, as TensorFlow's and JAX' extras bring it
+_CUDNN = 91_000  # 9.10, which the extras of TensorFlow and JAX install
 # Limits that all cards share.
 _ALL_CARDS = """
   threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
@@ -128,7 +128,7 @@ _ALL_CARDS = """
 
 
 class Machine(NamedTuple):
-    """Chips that a step is compiled for.
+    """Chips for which a step is compiled.
 
     Attributes:
         name: name of the chips, such as `v5e:2x4`.
@@ -141,9 +141,9 @@ class Machine(NamedTuple):
     devices: tuple[Any, ...]
 
     def sent(self, gradients: float) -> float:
-        """Bytes that each chip sends so that all have the sum of their gradients.
+        """Bytes that each chip sends in an all-reduce of the gradients.
 
-        Chips in a ring send twice the size of the sum, but for one part (Patarasuk and Yuan, 2009).
+        In a ring of n chips, each sends 2 (1 - 1/n) times the size (Patarasuk and Yuan, 2009).
 
         Args:
             gradients: bytes of the gradients of one chip.
@@ -151,7 +151,11 @@ class Machine(NamedTuple):
         return 2 * gradients * (1 - 1 / len(self.devices))
 
     def seconds_to_add_up(self, gradients: float) -> float:
-        """Least time for the sum of gradients. Cards add up inside of each host first."""
+        """Least time of an all-reduce of the gradients. Cards first reduce inside of each host.
+
+        Args:
+            gradients: bytes of the gradients of one chip.
+        """
         num_hosts = 1
         if self.chip.network:
             num_hosts = math.ceil(len(self.devices) / _CARDS_OF_A_HOST)
@@ -163,16 +167,18 @@ class Machine(NamedTuple):
 
     @contextlib.contextmanager
     def described_to_attention(self) -> Iterator[None]:
-        """Answers what Keras asks JAX about the present card before it takes cuDNN's attention.
+        """Makes Keras use cuDNN's fused attention if the chips support it.
 
-        The card is not present. Without this context, steps compute attention in parts.
+        Keras asks JAX about the card of this machine, but the chips are not present. This context
+        replaces JAX' answers. Without it, steps would be compiled without fused attention.
         """
-        if not self.chip.description:
+        if self.chip.description is None:
             yield
             return
         from jax._src.cudnn import fused_attention_stablehlo as fused
 
-        version, capability = fused.check_cudnn_version, fused.check_compute_capability
+        version = fused.check_cudnn_version
+        capability = fused.check_compute_capability
         fused.check_cudnn_version = lambda: _CUDNN
         fused.check_compute_capability = lambda least: self.chip.fuses_attention
         try:
@@ -183,47 +189,56 @@ class Machine(NamedTuple):
 
 
 def describe_to_compilers(name: str) -> None:
-    """Sets the variables that JAX and the compilers read; call it before JAX is imported."""
+    """Sets the environment variables of JAX and the compilers. Call it before JAX is imported.
+
+    Args:
+        name: name of the chips, such as `v5e:2x4` or `h100:8`.
+
+    Raises:
+        ConfigurationError: no such chips are known.
+    """
     os.environ["JAX_PLATFORMS"] = "cpu"
     chip, _, _ = _parse(name)
-    if chip.description:
-        # Autotuning would time kernels on a card.
+    if chip.description is not None:
+        # Autotuning needs a card to time kernels.
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_autotune_level=0".strip()
         return
-    of_machine = {
+    variables = {
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_WORKER_HOSTNAMES": "localhost",
         "TPU_WORKER_ID": "0",
         "TPU_ACCELERATOR_TYPE": "v5litepod-8",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # another process may use a TPU of this machine
     }
-    os.environ.update(of_machine)
+    os.environ.update(variables)
 
 
 def machine_of(name: str) -> Machine:
-    """The chips of a name such as `v5e:2x4` or `h100:8`.
+    """Describes the chips of a name such as `v5e:2x4` or `h100:8`.
 
     Raises:
         ConfigurationError: no such chips are known, or their compiler is not installed.
     """
     chip, kind, shape = _parse(name)
-    if chip.description:
-        return Machine(name, chip, _cards(name, kind, shape[0], chip))
+    if chip.description is not None:
+        return Machine(name, chip, _cards(name, kind, shape[0], chip, chip.description))
     return Machine(name, chip, _tpus(name, shape))
 
 
 def _parse(name: str) -> tuple[Chip, str, tuple[int, ...]]:
+    """The figures of a chip, its name, and the shape (or number) of chips."""
     found = re.fullmatch(r"(\w+):([1-9]\d{0,4}(?:x[1-9]\d{0,3}){0,2})", name)
-    chip = CHIPS.get(found[1]) if found else None
-    if chip is None:
+    if found is None or found[1] not in CHIPS:
         raise ConfigurationError(
             f"--device {name}: is not known; known are {', '.join(CHIPS)}, as {_EXAMPLES}"
         )
+    kind = found[1]
+    chip = CHIPS[kind]
     shape = tuple(map(int, found[2].split("x")))
-    if chip.description and len(shape) > 1:
-        raise ConfigurationError(f"--device {name}: cards are counted: {found[1]}:8")
-    return chip, found[1], shape
+    if chip.description is not None and len(shape) > 1:
+        raise ConfigurationError(f"--device {name}: cards are counted: {kind}:8")
+    return chip, kind, shape
 
 
 def _tpus(name: str, shape: tuple[int, ...]) -> tuple[Any, ...]:
@@ -244,15 +259,18 @@ def _tpus(name: str, shape: tuple[int, ...]) -> tuple[Any, ...]:
     return tuple(topology.devices)
 
 
-def _cards(name: str, kind: str, count: int, chip: Chip) -> tuple[Any, ...]:
+def _cards(
+    name: str, kind: str, count: int, chip: Chip, description: dict[str, float]
+) -> tuple[Any, ...]:
     _require(name, "jax_plugins.xla_cuda12", "the compiler of NVIDIA's cards", "plan")
     from jax.experimental import topologies
 
     hosts, left = divmod(count, _CARDS_OF_A_HOST)
     if hosts and left:
         raise ConfigurationError(f"--device {name}: more than one host has 8 cards each")
-    sizes = f"1x{hosts or 1}x{_CARDS_OF_A_HOST if hosts else left}"
-    figures = dict(chip.description)
+    cards_of_host = _CARDS_OF_A_HOST if hosts else left
+    sizes = f"1x{hosts or 1}x{cards_of_host}"
+    figures = dict(description)
     capability = f"cuda_compute_capability {{ major: {figures.pop('major')} }}"
     figures |= {"device_memory_size": chip.memory, "memory_bandwidth": int(chip.bandwidth)}
     lines = "\n".join(f"  {key}: {value}" for key, value in figures.items())
@@ -273,7 +291,7 @@ def _cards(name: str, kind: str, count: int, chip: Chip) -> tuple[Any, ...]:
 def _require(name: str, module: str, what: str, extra: str) -> None:
     try:
         found = importlib.util.find_spec(module)
-    except ModuleNotFoundError:  # its package
+    except ModuleNotFoundError:  # the package of the module is missing
         found = None
     if found is None:
         raise ConfigurationError(
@@ -283,7 +301,7 @@ def _require(name: str, module: str, what: str, extra: str) -> None:
 
 
 def _unusable(name: str, package: str, extra: str, error: Exception) -> ConfigurationError:
-    versions = [f"{one} {importlib.metadata.version(one)}" for one in (package, "jax")]
+    versions = [f"{each} {importlib.metadata.version(each)}" for each in (package, "jax")]
     return ConfigurationError(
         f"--device {name}: {' and '.join(versions)} do not go together, or another process uses "
         f"it ({reason(error)}); pip install -e '.[{extra}]' installs what fits"

@@ -1,4 +1,4 @@
-"""`spanbert-tf compare`: pre-training systems or ways of continuing, side by side."""
+"""`spanbert-tf compare`: trains and compares pre-training systems or ways of further training."""
 
 import collections
 import csv
@@ -34,28 +34,46 @@ from spanbert_tf.pretraining.datasets import check_records, tokens_per_row
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.training.run_directory import RunDirectory
 
-RESULTS_FILE, PLOT_FILE, RUNS = "results.csv", "results.png", "runs"
+RESULTS_FILE = "results.csv"
+PLOT_FILE = "results.png"
+RUNS = "runs"
+# Fields of `Result`, in this order.
 _MEASURES = ("masked_lm_loss", "masked_lm_accuracy", "span_boundary_loss", "encoder_change")
-_CONTINUING = "continue"  # the configuration whose batches all ways of continuing have
+_CONTINUING = "continue"  # the configuration whose batch size all ways of further training have
 _OPTION = "--initial-preset"
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What one trained model reaches on the held-out records."""
+    """The results of a trained model on the held-out records.
 
-    config: str  # its name
+    Attributes:
+        config: name of the configuration.
+        seed: seed of the run.
+        masked_lm_loss: nats per masked token.
+        masked_lm_accuracy: share of the masked tokens whose most probable filling is right.
+        span_boundary_loss: nats per target; `None` without that objective.
+        encoder_change: distance of the encoder's weights from those before the run, relative to
+            their norm; `None` if the encoder began at random.
+    """
+
+    config: str
     seed: int
-    masked_lm_loss: float  # nats a masked token
-    masked_lm_accuracy: float  # share of the masked tokens whose likeliest filling is right
-    span_boundary_loss: float | None  # nats a target; `None` without that objective
-    # How far the weights of the encoder are from those that it began with, as a share of their
-    # norm; `None` where it began at random.
+    masked_lm_loss: float
+    masked_lm_accuracy: float
+    span_boundary_loss: float | None
     encoder_change: float | None = None
 
 
 class ContinuedEncoder:
-    """What the encoder of a preset was before the runs."""
+    """The encoder of a preset as it was before the runs.
+
+    Args:
+        preset: name of the preset.
+
+    Attributes:
+        preset: the same.
+    """
 
     def __init__(self, preset: Preset) -> None:
         self.preset = preset.name
@@ -64,19 +82,21 @@ class ContinuedEncoder:
         self._digest = weights_digest(encoder)
 
     def note_in(self, directory: str) -> None:
-        """Writes down what a comparison began with: its runs do not read the preset again."""
+        """Stores the encoder's digest in a comparison, and checks that an earlier one agrees."""
         inputs = {_OPTION: self._digest}
         RunDirectory(directory).check_inputs(inputs)
         RunDirectory(directory).write_inputs(inputs)
 
     def change(self, encoder: SpanBertBackbone) -> float:
-        """The norm of the difference of all weights, as a share of the norm of those before."""
-        pairs = [
-            (now.astype("float64"), before[: len(now)].astype("float64"))
-            for now, before in zip(encoder.get_weights(), self._weights, strict=True)
-        ]
-        difference = sum(float(np.sum((now - before) ** 2)) for now, before in pairs)
-        return math.sqrt(difference / sum(float(np.sum(before**2)) for _, before in pairs))
+        """The norm of the change of all weights, relative to the norm of the weights before."""
+        difference = 0.0
+        norm = 0.0
+        for weights, earlier in zip(encoder.get_weights(), self._weights, strict=True):
+            now = weights.astype("float64")
+            before = earlier[: len(weights)].astype("float64")
+            difference += float(np.sum((now - before) ** 2))
+            norm += float(np.sum(before**2))
+        return math.sqrt(difference / norm)
 
 
 @locks_output(inside=True)
@@ -94,44 +114,45 @@ def compare_systems(
 ) -> list[Result]:
     """Trains each system with each seed on the same records for the same number of tokens.
 
-    All are evaluated on the held-out records under the same masks, those of geometric spans,
-    whatever masks they were trained with. Runs that an earlier call finished are not repeated.
+    All models are evaluated on the held-out records with the same masks of geometric spans, however
+    they were trained. Runs that an earlier call finished are not repeated.
 
     Args:
-        configs: shipped names or files; each keeps its method and gets the size of
-            `spanbert_tiny`, or of the encoder that all continue from.
+        configs: names of shipped configurations, or files. Each keeps its method and gets the size
+            of `spanbert_tiny`, or of the encoder of `initial_preset`.
         data: directory of the records.
         output: directory for the runs, the table as CSV and the plot.
         steps: steps of each run and of its whole learning-rate schedule.
-        seeds: seeds of weights, order and masks; a run for each.
+        seeds: seeds of weights, order and masks, one for each run of a system.
         overrides: texts `section.key=value` for every system.
-        initial_preset: preset of the encoder that all continue from; `None`: all begin at random.
+        initial_preset: preset of an encoder that all runs train further. `None`: all runs begin
+            with random weights.
         keep_checkpoints: whether finished runs keep their checkpoints beside their presets.
-        console: where to print; standard output by default.
+        console: console to print to; by default standard output.
 
     Returns:
-        The result of each run that ended, which SIGTERM may have prevented.
+        The results of the finished runs. SIGTERM may have ended the others.
 
     Raises:
-        SpanBertError: a configuration cannot be used, or does not fit the records, or the output
-            holds something else.
+        SpanBertError: a configuration cannot be used or does not fit the records, or the output
+            has other contents.
     """
     console = console or DataConsole()
     output = without_slash(output)
     check_resumable(output, "a comparison", (RESULTS_FILE, PLOT_FILE, RUNS, INPUTS_FILE))
-    info = PretrainingManifest.load(data)
+    manifest = PretrainingManifest.load(data)
     overrides = [f"training.keep_checkpoints={str(keep_checkpoints).lower()}", *overrides]
     preset = Preset(initial_preset) if initial_preset else None
-    # All are checked before the first is trained.
+    # All configurations are checked before the first run.
     runs = []
     for name, seed in itertools.product(configs, seeds):
         settings = [f"training.seed={seed}", *overrides]
         if preset:
-            config = _continued_version(name, preset, info, steps, settings)
+            config = _continued_version(name, preset, manifest, steps, settings)
         else:
-            config = small_version(name, info, steps, settings)
+            config = small_version(name, manifest, steps, settings)
         try:
-            check_records(config, info, data)
+            check_records(config, manifest, data)
         except SpanBertError as error:
             raise type(error)(f"{name}: {error}") from error
         runs.append((name, config))
@@ -143,28 +164,29 @@ def compare_systems(
         )
     encoder = None
     if preset:
-        check_tokenizer(preset.tokenizer, preset.name, data, info)
+        check_tokenizer(preset.tokenizer, preset.name, data, manifest)
         encoder = ContinuedEncoder(preset)
         encoder.note_in(output)
-    results = []
+    results: list[Result] = []
     for number, ((name, config), run_name) in enumerate(zip(runs, run_names, strict=True), start=1):
         title = f"{name}, seed {config.training.seed} (run {number} of {len(runs)})"
         console.print()
         console.print(title, style="bold", highlight=False)
         result = _train(name, config, data, os.path.join(output, RUNS, run_name), encoder)
-        if result is None:  # stopped by SIGTERM
+        if result is None:  # SIGTERM stopped the run
             return results
         results.append(result)
     _write_csv(results, os.path.join(output, RESULTS_FILE))
     _plot(results, os.path.join(output, PLOT_FILE))
-    tokens = steps * runs[0][1].training.batch_size * tokens_per_row(info)
+    tokens = steps * runs[0][1].training.batch_size * tokens_per_row(manifest)
     console.print(_table(results, f"{steps:,} steps, {tokens:,.0f} tokens a run"))
     console.print(f"{output}: {RESULTS_FILE}, {PLOT_FILE}, runs/", highlight=False)
     return results
 
 
 def _run_name(name: str, seed: int) -> str:
-    return f"{os.path.splitext(os.path.basename(name))[0]}-seed{seed}"
+    stem, _ = os.path.splitext(os.path.basename(name))
+    return f"{stem}-seed{seed}"
 
 
 def _train(
@@ -177,14 +199,14 @@ def _train(
     held_out = pretraining_dataset(
         data,
         batch_size=config.training.batch_size,
-        # The rows of the head's position table are as many as were trained.
+        # The head's position table has as many rows as in training.
         masking=MaskingOptions(max_span_targets=config.masking.max_span_targets),
         split="validation",
         segment_aware=config.model.position_embeddings != "absolute",
     )
     num_records = PretrainingManifest.load(data).num_records("validation")
     num_batches = -(-num_records // config.training.batch_size)
-    # The number is stated: given as `steps`, `steps_per_execution` would run past it.
+    # With `steps` of `evaluate`, `steps_per_execution` could read past this number of batches.
     held_out = held_out.apply(tf.data.experimental.assert_cardinality(num_batches))
     measured = model.evaluate(held_out, return_dict=True, verbose=0)
     if encoder:
@@ -209,20 +231,23 @@ def _table(results: Sequence[Result], title: str) -> Table:
     for measure in measures:
         table.add_column(measure.replace("_", " "), justify="right")
     for name in dict.fromkeys(result.config for result in results):
-        row = [
-            [getattr(result, measure) for result in results if result.config == name]
-            for measure in measures
-        ]
-        table.add_row(name, *map(_mean_and_deviation, row))
+        row = []
+        for measure in measures:
+            values = [getattr(result, measure) for result in results if result.config == name]
+            row.append(_mean_and_deviation(values))
+        table.add_row(name, *row)
     return table
 
 
 def _mean_and_deviation(values: Sequence[float | None]) -> str:
     """`1.234 ± 0.056`: the mean and the sample standard deviation over seeds."""
-    if None in values:
+    numbers = [value for value in values if value is not None]
+    if len(numbers) < len(values):
         return "-"
-    mean = f"{statistics.mean(values):.3f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.3f}"
+    mean = f"{statistics.mean(numbers):.3f}"
+    if len(numbers) == 1:
+        return mean
+    return f"{mean} ± {statistics.stdev(numbers):.3f}"
 
 
 def _plot(results: Sequence[Result], path: str) -> None:
@@ -243,17 +268,30 @@ def _plot(results: Sequence[Result], path: str) -> None:
 def small_version(
     name: str, info: PretrainingManifest, steps: int, overrides: Sequence[str] = ()
 ) -> PretrainingConfig:
-    """A configuration with the size and the optimizer of `spanbert_tiny`, which fits records."""
+    """Loads a configuration with the size and the optimizer of `spanbert_tiny`, for some records.
+
+    Args:
+        name: name of a shipped configuration, or a file.
+        info: manifest of the records.
+        steps: steps of the run and of its learning-rate schedule.
+        overrides: texts `section.key=value`.
+
+    Raises:
+        ConfigurationError: the configuration cannot be used.
+    """
     tiny = load_config("spanbert_tiny")
-    sizes = ("num_layers", "num_heads", "hidden_dim", "intermediate_dim")
-    rates = ("dropout", "attention_dropout")  # the second may be a user's own
     values = {
-        **{f"model.{name}": getattr(tiny.model, name) for name in (*sizes, *rates)},
+        "model.num_layers": tiny.model.num_layers,
+        "model.num_heads": tiny.model.num_heads,
+        "model.hidden_dim": tiny.model.hidden_dim,
+        "model.intermediate_dim": tiny.model.intermediate_dim,
+        "model.dropout": tiny.model.dropout,
+        "model.attention_dropout": tiny.model.attention_dropout,
         "model.max_sequence_length": info.sequence_length,
         "objectives.span_position_dim": tiny.objectives.span_position_dim,
         "optimizer.learning_rate": tiny.optimizer.learning_rate,
         "training.batch_size": tiny.training.batch_size,
-        # All begin at random: nothing is to be kept, or trained later or less than the rest.
+        # All weights begin at random, so none is kept, trained later or trained less than others.
         "training.initial_encoder_share": 0,
         "training.head_steps": 0,
         "optimizer.encoder_learning_rate": None,
@@ -265,7 +303,10 @@ def small_version(
 def _continued_version(
     name: str, preset: Preset, info: PretrainingManifest, steps: int, overrides: Sequence[str]
 ) -> PretrainingConfig:
-    """A configuration in a preset's shape, whose heads train alone for their share of steps."""
+    """Loads a configuration with the shape of a preset's encoder.
+
+    The heads are trained alone for the same share of the steps as in the configuration.
+    """
     training = load_config(name).training
     head_share = training.head_steps / training.schedule_steps
     values = {
@@ -294,6 +335,6 @@ def _sized(
         "training.evaluate_every": steps,
         "training.checkpoint_every_steps": steps,
     }
-    # As JSON, which YAML reads: nothing is null there, not "None".
+    # Overrides are YAML, which includes JSON. `str` would write "None" for null.
     settings = [f"{key}={json.dumps(value)}" for key, value in values.items()]
     return load_config(name, [*settings, *overrides])

@@ -1,7 +1,7 @@
-"""A training step, compiled for chips that are not here.
+"""Compiles a training step for chips that are not present.
 
-The model's variables have shapes and no values, so a model of any size is compiled in a few hundred
-megabytes of memory.
+The model's variables have shapes but no values, so compiling a model of any size needs only a few
+hundred megabytes of memory.
 """
 
 import re
@@ -15,7 +15,7 @@ from spanbert_tf.errors import TrainingError, reason
 from spanbert_tf.studies.chips import Machine
 from spanbert_tf.training.checkpoints import num_bytes
 
-_FUSED_ATTENTION = "__cudnn$fmha"  # the operation of cuDNN in the compiled code
+_FUSED_ATTENTION = "__cudnn$fmha"  # name of cuDNN's operation in compiled code
 # "Used 25.8G of 15.7G hbm", or "… HLO temporaries (74.5G) exceeds available HBM (15.7G)".
 _SIZE = r"([\d.]{1,9})([KMGT])"
 _SHORTAGE = re.compile(rf"{_SIZE}(?: of |\) exceeds available HBM \(){_SIZE}")
@@ -27,12 +27,12 @@ class OutOfMemory(TrainingError):
 
 
 class Memory(NamedTuple):
-    """Bytes that a step takes in the memory of one chip, by the compiler's own account.
+    """Bytes that a step needs in the memory of one chip, as its compiler reports them.
 
     Attributes:
         weights: the model's variables.
         optimizer: the optimizer's variables.
-        activations: what the step computes on the way, and its code.
+        activations: intermediate values, and the code of the step.
         total: all of these, the batch, and the padding of layouts.
     """
 
@@ -52,7 +52,7 @@ class _State(NamedTuple):
 
 
 def distribute(machine: Machine) -> None:
-    """Sets Keras' distribution: the machine's chips share each batch, as in a run on them."""
+    """Sets Keras' distribution: as in a run, the chips of the machine share each batch."""
     shared = None
     if len(machine.devices) > 1:
         shared = keras.distribution.DataParallel(devices=list(machine.devices))
@@ -70,12 +70,12 @@ def compile_step(model: keras.Model, batch: Any, machine: Machine) -> jax.stages
     """Compiles the training step of a model, as `fit` does.
 
     Args:
-        model: a compiled model of `undrawn`, built after `distribute`.
-        batch: the arguments that `fit` gives the step, a structure of `jax.ShapeDtypeStruct`.
+        model: a compiled model from `undrawn`, built after `distribute`.
+        batch: arguments of the step in `fit`, a structure of `jax.ShapeDtypeStruct`.
         machine: the chips.
 
     Raises:
-        OutOfMemory: the compiler finds no way to do the step in a chip's memory.
+        OutOfMemory: the compiler cannot fit the step into the memory of a chip.
     """
     shared = keras.distribution.distribution()
     state = _state_of(model, machine.devices[0])
@@ -97,10 +97,12 @@ def compile_step(model: keras.Model, batch: Any, machine: Machine) -> jax.stages
 
 
 def memory_of(model: keras.Model, compiled: jax.stages.Compiled) -> Memory:
-    """The memory that a compiled step of a model takes on each chip."""
-    found = compiled.memory_analysis()
-    kept = found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
-    activations = found.temp_size_in_bytes + found.generated_code_size_in_bytes
+    """The memory that a compiled step of a model needs on each chip."""
+    sizes = compiled.memory_analysis()
+    if sizes is None:
+        raise AssertionError("the compilers of `chips` all report the memory of a step")
+    kept = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    activations = sizes.temp_size_in_bytes + sizes.generated_code_size_in_bytes
     return Memory(
         weights=num_bytes([*model.trainable_variables, *model.non_trainable_variables]),
         optimizer=num_bytes(model.optimizer.variables),
@@ -111,22 +113,28 @@ def memory_of(model: keras.Model, compiled: jax.stages.Compiled) -> Memory:
 
 def fuses_attention(compiled: jax.stages.Compiled) -> bool:
     """Whether the step computes attention in one operation of cuDNN."""
-    return _FUSED_ATTENTION in compiled.as_text()
+    text = compiled.as_text()
+    return text is not None and _FUSED_ATTENTION in text
 
 
 def count_operations(model: keras.Model, batch: Any) -> float:
     """Floating-point operations of a training step, as XLA counts them before it optimizes.
 
-    XLA counts what a loop does once, so the step must have no micro-batches.
+    XLA counts the body of a loop only once, so the step must not have micro-batches.
 
     Args:
-        model: a compiled model of `undrawn`, built without a distribution.
+        model: a compiled model from `undrawn`, built without a distribution.
         batch: as for `compile_step`.
     """
     processor = jax.devices("cpu")[0]
     state = _state_of(model, processor)
     batch = jax.tree.map(lambda array: _described(array, None, processor), batch)
-    return jax.jit(model.train_step).lower(tuple(state), batch).cost_analysis()["flops"]
+    costs = jax.jit(model.train_step).lower(tuple(state), batch).cost_analysis()
+    if costs is None:
+        raise AssertionError(
+            "XLA reports the costs of every step that is lowered for the processor"
+        )
+    return costs["flops"]
 
 
 def _state_of(model: keras.Model, device: jax.Device) -> _State:
@@ -156,7 +164,7 @@ def _described(array: Any, layout: Any, device: jax.Device) -> jax.ShapeDtypeStr
 
 
 def shortage(message: str) -> str:
-    """Says how much memory a chip lacks, from the message of its compiler."""
+    """Describes how much memory a chip lacks, from the message of its compiler."""
     found = _SHORTAGE.search(message)
     if found is None:
         return reason(RuntimeError(message))

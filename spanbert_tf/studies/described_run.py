@@ -1,4 +1,4 @@
-"""The model and a batch of a run as shapes, for a step that is compiled and never run.
+"""The model and a batch of a run as shapes, for a step that is compiled but never run.
 
 B rows, S positions, K prediction slots, N gold mentions.
 """
@@ -23,31 +23,32 @@ from spanbert_tf.text.vocabulary import SPECIAL_TOKENS
 from spanbert_tf.training.configured_optimizer import compile_task, train_new_pooler
 
 AnyConfig = PretrainingConfig | FinetuningConfig
-Described = tuple[keras.Model, tuple]  # the model, and what `fit` gives its step
+Described = tuple[keras.Model, tuple]  # the model, and the arguments of its step in `fit`
 _VOCABULARY_SIZE = 28_996  # of BERT's cased models
-_NUM_STEPS = 1_000  # of a schedule, which no shape depends on
+_NUM_STEPS = 1_000  # of the learning-rate schedule; no shape depends on it
 
 
 def described_pretraining(config: PretrainingConfig) -> Described:
-    """The model of a pre-training run, and a batch of it."""
+    """Describes the model and a batch of a pre-training run."""
     model = undrawn(lambda: compiled_pretrainer(config, vocabulary_size(config)))
     return model, (pretraining_batch(model, config),)
 
 
 def vocabulary_size(config: PretrainingConfig) -> int:
-    """That of the configuration, or of BERT's cased models."""
+    """The vocabulary size of the configuration; if it has none, that of BERT's cased models."""
     return config.data.vocabulary_size or _VOCABULARY_SIZE
 
 
 def pretraining_batch(
     model: SpanBertPretrainer, config: PretrainingConfig
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """A batch as `spanbert_tf.data.pretraining_dataset` has it."""
-    rows, length = config.training.batch_size, config.data.sequence_length
+    """Describes a batch of `spanbert_tf.data.pretraining_dataset`."""
+    rows = config.training.batch_size
+    length = config.data.sequence_length
     slots = config.masking.num_slots(length, NUM_BLOCKS[config.data.sequences])
-    of_slots = ["mask_positions", "mask_ids", "mask_weights", "span_weights"]
-    of_slots += ["span_left_positions", "span_right_positions", "span_offsets"]
-    shapes = dict.fromkeys(of_slots, (rows, slots))
+    targets = ["mask_positions", "mask_ids", "mask_weights", "span_weights"]
+    targets += ["span_left_positions", "span_right_positions", "span_offsets"]
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(targets, (rows, slots))
     shapes |= dict.fromkeys(model.backbone.input, (rows, length))
     if config.data.sequences == "pair":
         shapes["next_sentence_labels"] = (rows,)
@@ -58,16 +59,18 @@ def pretraining_batch(
 
 
 def described_task(config: FinetuningConfig, encoder: PretrainingConfig) -> Described:
-    """The model of a fine-tuning run and its widest batch.
+    """Describes the model of a fine-tuning run and its widest batch.
 
     Args:
         config: configuration of the run.
-        encoder: configuration that the encoder was pre-trained by.
+        encoder: configuration with which the encoder was pre-trained.
 
     Raises:
-        ConfigurationError: the task is another package's, or the encoder does not read its rows.
+        ConfigurationError: the task of another package does not support `plan`, or the encoder
+            cannot read the rows of the task.
     """
-    task, size = load_task(config.task), vocabulary_size(encoder)
+    task = load_task(config.task)
+    size = vocabulary_size(encoder)
     names = [*SPECIAL_TOKENS, *(f"[unused{number}]" for number in range(1, 100))]
     vocabulary = [*names, *(f"piece{number}" for number in range(len(names), size))]
     info = described_records(task, config, size)
@@ -90,8 +93,9 @@ def described_task(config: FinetuningConfig, encoder: PretrainingConfig) -> Desc
 
 
 def _check_encoder(encoder: PretrainingConfig, info: TaskManifest) -> None:
-    """Checks that an encoder would read the positions of a task's rows, and so many of them."""
-    model, length = encoder.model, info.sequence_length
+    """Checks that an encoder has the positions of a task's rows, and enough of them."""
+    model = encoder.model
+    length = info.sequence_length
     is_aware = model.position_embeddings != "absolute"
     if info.segment_aware != is_aware:
         kinds = ("SegaBERT's", "BERT's") if is_aware else ("BERT's", "SegaBERT's")
@@ -107,16 +111,16 @@ def _check_encoder(encoder: PretrainingConfig, info: TaskManifest) -> None:
 
 
 def positions_of_row(config: AnyConfig) -> int:
-    """Positions of a row of a training batch; of a document, those of all its segments."""
+    """Positions of a row of a training batch. A document counts the positions of all segments."""
     if isinstance(config, FinetuningConfig):
         return config.data.num_positions
     return config.data.sequence_length
 
 
 def described_records(task: Task, config: FinetuningConfig, size: int) -> TaskManifest:
-    """What records for a configuration would say of themselves, with as many labels as usual."""
+    """Makes the manifest that records for a configuration would have, with the usual labels."""
     manifest_class = task.info_class
-    said = {
+    values = {
         "vocabulary_hash": "",
         "vocabulary_size": size,
         "lowercase": False,
@@ -127,16 +131,16 @@ def described_records(task: Task, config: FinetuningConfig, size: int) -> TaskMa
         **manifest_class.planned_fields(config.data),
     }
     fields = [field.name for field in dataclasses.fields(manifest_class)]
-    if missing := [name for name in fields if name not in said and name != "version"]:
+    if missing := [name for name in fields if name not in values and name != "version"]:
         raise ConfigurationError(
             f"task {task.name}: plan does not know what records say of {missing[0]}; it plans the "
             "tasks of this package, and those whose manifest has `planned_fields`"
         )
-    return manifest_class(**{name: said[name] for name in fields if name in said})
+    return manifest_class(**{name: values[name] for name in fields if name in values})
 
 
 def task_batch(info: TaskManifest, task: Task, rows: int) -> tuple[Any, Any, Any]:
-    """The widest batch that a task trains on, `(x, y, sample_weight)`."""
+    """Describes the widest training batch of a task, `(x, y, sample_weight)`."""
     specs = (*task.widest_batch(info, rows), tf.TensorSpec([rows], tf.float32))
     return tf.nest.map_structure(
         lambda spec: jax.ShapeDtypeStruct(tuple(spec.shape), spec.dtype.name), specs

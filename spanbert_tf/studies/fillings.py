@@ -1,6 +1,6 @@
-"""What a masked-language model fills in, before training and after it.
+"""Shows what a masked-language model fills in before and after training.
 
-Sentences of the held-out records, one word of each masked, show what a run has learned.
+One word is masked in each of some held-out sentences.
 """
 
 import itertools
@@ -23,24 +23,31 @@ _NUM_SENTENCES = 4
 _BATCH_SIZE = 64
 _SENTENCE_WORDS = range(8, 21)
 _LEAST_LETTERS = 4
-_COMMON_WORDS = 200  # entries that the training text has most often
+_COMMON_WORDS = 200  # number of most frequent words that may be masked
 
 
 class MaskedSentence(NamedTuple):
-    """A sentence with one word `[MASK]`, words and marks separated by blanks; and that word."""
+    """A sentence with a masked word.
+
+    Attributes:
+        text: the sentence with `[MASK]`; words and punctuation are separated by spaces.
+        answer: the masked word.
+    """
 
     text: str
     answer: str
 
 
 def show_what_was_learned(before: str, after: str, records: str) -> None:
-    """Prints what two presets fill in; nothing where a text alone is not enough for them.
+    """Prints what the presets before and after a run fill in.
+
+    It prints nothing if there is no suitable sentence, or if the models need more than a text
+    (SegaBERT's positions).
 
     Args:
-        before: preset that a run began with; without a trained head for masked words, it is passed
-            over.
+        before: preset with which the run began. It is skipped if its head is not trained.
         after: preset of the run.
-        records: directory of its records.
+        records: directory of the records of the run.
     """
     sentences = choose_masked_sentences(records)
     trained = Preset(after).task(SpanBertMaskedLM)
@@ -57,12 +64,16 @@ def show_what_was_learned(before: str, after: str, records: str) -> None:
 
 
 def texts_of(sentences: list[MaskedSentence]) -> tf.Tensor:
-    """The texts with their masks, string [sentences]."""
+    """The masked texts as a tensor, string [sentences]."""
     return tf.constant([sentence.text for sentence in sentences], tf.string)
 
 
 def fill(model: SpanBertMaskedLM, sentences: list[MaskedSentence]) -> dict[str, np.ndarray]:
-    """`fillings` and `probabilities`, [sentences, 1, TOP_K]."""
+    """Fills in the masked words.
+
+    Returns:
+        `fillings`, bytes, and `probabilities`, float32, both [sentences, 1, TOP_K].
+    """
     filled = tf.function(FillMaskGraph(model, TOP_K).fill_texts)(texts_of(sentences))
     return {name: values.numpy() for name, values in filled.items()}
 
@@ -72,12 +83,19 @@ def print_fillings(
     before: dict[str, np.ndarray] | None,
     after: dict[str, np.ndarray],
 ) -> None:
-    """Prints each sentence, its word, and what `fill` found before training, if any, and after."""
+    """Prints each sentence, its word, and the results of `fill`.
+
+    Args:
+        sentences: the sentences.
+        before: result before training; `None`: it is not printed.
+        after: result after training.
+    """
 
     def show(filled: dict[str, np.ndarray], row: int) -> str:
-        words, shares = filled["fillings"][row, 0], filled["probabilities"][row, 0]
-        pairs = zip(words, shares, strict=True)
-        return ", ".join(f"{word.decode()} {share:.1%}" for word, share in pairs)
+        words = filled["fillings"][row, 0]
+        probabilities = filled["probabilities"][row, 0]
+        pairs = zip(words, probabilities, strict=True)
+        return ", ".join(f"{word.decode()} {probability:.1%}" for word, probability in pairs)
 
     for row, sentence in enumerate(sentences):
         print_line(sentence.text)
@@ -90,37 +108,45 @@ def print_fillings(
 def choose_masked_sentences(
     directory: str, num_sentences: int = _NUM_SENTENCES
 ) -> list[MaskedSentence]:
-    """The first held-out sentences, each of another record, that have a common word to mask."""
-    info = PretrainingManifest.load(directory)
+    """Chooses held-out sentences, each from another record, and masks a common word of each.
+
+    Args:
+        directory: directory of the records.
+        num_sentences: number of sentences, if there are as many.
+    """
+    manifest = PretrainingManifest.load(directory)
     vocabulary = load_vocabulary(f"{directory}/{VOCABULARY_FILE}")
-    candidates = [number for number, piece in enumerate(vocabulary) if _is_long_word(piece)]
-    counts = np.array(info.unigram_counts(directory))
-    common = sorted(candidates, key=lambda number: -counts[number])[:_COMMON_WORDS]
-    words = {vocabulary[number] for number in common}
-    chosen = []
-    for sentences in _records_of_sentences(directory):
-        masked = [_mask_one_word([vocabulary[i] for i in ids], words) for ids in sentences]
-        chosen += [sentence for sentence in masked if sentence is not None][:1]
+    candidates = [index for index, piece in enumerate(vocabulary) if _is_long_word(piece)]
+    counts = np.array(manifest.unigram_counts(directory))
+    common = sorted(candidates, key=lambda index: -counts[index])[:_COMMON_WORDS]
+    words = {vocabulary[index] for index in common}
+    chosen: list[MaskedSentence] = []
+    for sentences in _sentences_of_records(directory):
+        for token_ids in sentences:
+            masked = _mask_one_word([vocabulary[index] for index in token_ids], words)
+            if masked is not None:
+                chosen.append(masked)
+                break
         if len(chosen) == num_sentences:
             break
     return chosen
 
 
-def _records_of_sentences(directory: str) -> Iterator[list[np.ndarray]]:
-    """For each held-out record the token ids of its whole sentences."""
-    info = PretrainingManifest.load(directory)
-    files = info.files(directory, "validation")
+def _sentences_of_records(directory: str) -> Iterator[list[np.ndarray]]:
+    """For each held-out record, the token ids of its whole sentences."""
+    manifest = PretrainingManifest.load(directory)
+    files = manifest.files(directory, "validation")
     for serialized in tf.data.TFRecordDataset(files).batch(_BATCH_SIZE):
-        records = parse_records(serialized, info, (SENTENCE_STARTS,))
+        records = parse_records(serialized, manifest, (SENTENCE_STARTS,))
         values, num_starts = (part.numpy() for part in records.lists[SENTENCE_STARTS])
         for row, token_ids in enumerate(records.token_ids.numpy()):
             starts = values[row, : num_starts[row]]
-            # The block's first sentence may have begun before it, and its last may go on after.
+            # Skip the first and the last sentence: they may continue outside of the block.
             yield [token_ids[start:end] for start, end in itertools.pairwise(starts[1:])]
 
 
 def _mask_one_word(pieces: list[str], words: set[str]) -> MaskedSentence | None:
-    """Masks the one of `words` that is nearest to the middle of a sentence."""
+    """Masks the word of `words` that is nearest to the middle of a sentence, if it has one."""
     joined: list[str] = []
     for piece in pieces:
         if is_continuation(piece) and joined:

@@ -1,5 +1,6 @@
-"""`spanbert-tf glue`: the papers' tables from a folder of runs, and GLUE's submission."""
+"""`spanbert-tf glue`: prints the papers' tables for a folder of runs and writes a submission."""
 
+import itertools
 import json
 import math
 import os
@@ -9,7 +10,7 @@ from typing import NamedTuple, NotRequired, TypeVar
 
 import numpy as np
 import rich.table
-from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from spanbert_tf.config.run import CONFIG_FILE, INPUTS_FILE, PRESET, SCORES_FILE, VALIDATION_ROWS
 from spanbert_tf.config.settings import read_settings
@@ -31,7 +32,7 @@ from spanbert_tf.terminal import print_line
 T = TypeVar("T")
 Scores = Mapping[str, Mapping[str, float]]  # data set → metric → percent
 
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # so that the same predictions are the same bytes
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # fixed, so that the same predictions give the same bytes
 _MISSING = "-"
 _NOT_SEARCHED = frozenset({"checkpoints", PRESET, "logs"})
 _MATCHED, _MISMATCHED = "mnli", "mnli_mm"
@@ -42,7 +43,7 @@ _COLUMNS = {
     "MNLI": ("mnli", "mnli_mm"),
     **{GLUE_TASKS[name].title: (name,) for name in ("qnli", "rte", "wnli")},
 }
-# SpanBERT, table 5: test sets, large; WNLI, which the table leaves out, is the majority class.
+# SpanBERT, table 5: large models on test sets. WNLI, which the table omits, is the majority class.
 _WNLI_MAJORITY = 65.1
 _PAPER = {
     "Google BERT": (59.3, 95.2, 88.5, 84.3, 86.4, 88.0, 71.2, 89.0, 86.1, 85.7, 93.0, 71.1),
@@ -50,8 +51,8 @@ _PAPER = {
     "Our BERT-1seq": (63.5, 94.8, 91.2, 87.8, 89.0, 88.4, 72.1, 89.5, 88.0, 87.4, 93.0, 72.1),
     "SpanBERT": (64.3, 94.8, 90.9, 87.9, 89.9, 89.1, 71.9, 89.5, 88.1, 87.7, 94.3, 79.0),
 }
-# SegaBERT's nine columns, one metric each; which, the paper does not say: these are BERT's (Devlin
-# et al., 2019, table 1).
+# SegaBERT's nine columns, each with one metric. The paper does not name the metrics; these are the
+# metrics of BERT (Devlin et al., 2019, table 1).
 _SEGABERT_COLUMNS = {
     **{"mnli": "accuracy", "mnli_mm": "accuracy", "qqp": "f1", "qnli": "accuracy"},
     **{"sst2": "accuracy", "cola": "matthews", "stsb": "spearman", "mrpc": "f1", "rte": "accuracy"},
@@ -72,33 +73,41 @@ class _Evaluation(TypedDict):
     scores: NotRequired[dict[str, float] | None]
 
 
-_Inputs = TypedDict("_Inputs", {VALIDATION_ROWS: NotRequired[int | None]})
+class _Inputs(TypedDict):
+    validation_rows: NotRequired[int | None]  # the key `VALIDATION_ROWS`
 
 
 class Result(NamedTuple):
-    """Scores of a run on the development set of a task."""
+    """Scores of a run on the development set of a task.
 
-    scores: dict[str, float]  # name → percent
-    path: str  # directory that holds them
-    golden_sha256: str | None = None  # of the model, see `golden_digest`, where it is known
+    Attributes:
+        scores: metric → percent.
+        path: directory of the file with the scores.
+        golden_sha256: identifies the model, see `golden_digest`; `None` if it is not known.
+    """
+
+    scores: dict[str, float]
+    path: str
+    golden_sha256: str | None = None
 
 
 def run_glue(runs: str, submission: str | None = None, *, overwrite: bool = False) -> None:
     """Prints the papers' tables with the scores of some runs, and writes a submission.
 
     Args:
-        runs: directory; below it lie runs of `finetune` and outputs of `predict --data`.
-        submission: path of a zip with the predictions for the test sets.
+        runs: directory with runs of `finetune` and outputs of `predict --data`, at any depth.
+        submission: path of a zip to write with the predictions for the test sets.
         overwrite: whether an earlier submission may be replaced.
 
     Raises:
-        BadInputError: a file cannot be used, nothing of GLUE is there, or the zip cannot be
-            written.
+        BadInputError: a file cannot be used, there are no scores or predictions for GLUE, or the
+            zip cannot be written.
     """
     if submission is not None:
         kind = FileKind("a submission to GLUE", is_submission)
         submission = Output(submission, kind, overwrite=overwrite).check()
-    results, predictions = find_results(runs), find_predictions(runs)
+    results = find_results(runs)
+    predictions = find_predictions(runs)
     if not results and not predictions:
         raise BadInputError(
             f"{runs}: holds no scores of GLUE; its tasks are run with data.dataset in their "
@@ -112,19 +121,31 @@ def run_glue(runs: str, submission: str | None = None, *, overwrite: bool = Fals
 
 
 def average_of_tasks(scores: Scores) -> float | None:
-    """The mean over nine tasks, in each the mean of its metrics first (SpanBERT, table 5)."""
-    columns = [
-        [scores[name][metric] for name in names for metric in GLUE_TASKS[name].metrics]
-        for names in _COLUMNS.values()
-        if all(name in scores for name in names)
-    ]
-    if len(columns) < len(_COLUMNS):
-        return None
-    return float(np.mean([np.mean(column) for column in columns]))
+    """The mean over nine tasks of the mean of each task's metrics (SpanBERT, table 5).
+
+    Args:
+        scores: scores of data sets.
+
+    Returns:
+        The mean, or `None` if a task has no scores.
+    """
+    means = []
+    for names in _COLUMNS.values():
+        if not scores.keys() >= set(names):
+            return None
+        means.append(np.mean([scores[name][metric] for name, metric in _metrics_of(names)]))
+    return float(np.mean(means))
+
+
+def _metrics_of(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Each data set with each of its metrics."""
+    for name in names:
+        for metric in GLUE_TASKS[name].metrics:
+            yield name, metric
 
 
 def average_of_columns(scores: Scores) -> float | None:
-    """The mean over SegaBERT's nine columns: both sets of MNLI, one metric each, no WNLI."""
+    """The mean over SegaBERT's nine columns: one metric each, both sets of MNLI, no WNLI."""
     if not _SEGABERT_COLUMNS.keys() <= scores.keys():
         return None
     return float(np.mean([scores[name][metric] for name, metric in _SEGABERT_COLUMNS.items()]))
@@ -132,22 +153,19 @@ def average_of_columns(scores: Scores) -> float | None:
 
 def paper_scores() -> dict[str, Scores]:
     """The rows of SpanBERT's table 5, as scores of data sets."""
-    places = [
-        (name, metric)
-        for names in list(_COLUMNS.values())[:-1]  # without WNLI
-        for name in names
-        for metric in GLUE_TASKS[name].metrics
-    ]
-    rows: dict[str, dict[str, dict[str, float]]] = {}
+    columns = list(_COLUMNS.values())[:-1]  # without WNLI
+    places = list(_metrics_of(itertools.chain.from_iterable(columns)))
+    rows: dict[str, Scores] = {}
     for system, values in _PAPER.items():
-        rows[system] = {"wnli": {"accuracy": _WNLI_MAJORITY}}
+        row = {"wnli": {"accuracy": _WNLI_MAJORITY}}
         for (name, metric), value in zip(places, values, strict=True):
-            rows[system].setdefault(name, {})[metric] = value
+            row.setdefault(name, {})[metric] = value
+        rows[system] = row
     return rows
 
 
 def is_submission(path: str) -> bool:
-    """Whether a file is a zip of GLUE's files and nothing else."""
+    """Whether a file is a zip that only has GLUE's files."""
     known = {submission_file(name) for name in GLUE_TASKS}
     try:
         with zipfile.ZipFile(path) as archive:
@@ -174,15 +192,14 @@ def _print_tables(console: DataConsole, results: Mapping[str, Result]) -> None:
 
 
 def _cells(scores: Scores) -> list[str]:
-    """Metrics of a task, and data sets, separated by slashes."""
+    """A cell for each column: all metrics of its data sets, separated by slashes."""
     cells = []
     for names in _COLUMNS.values():
-        parts = [
-            _shown(scores[name][metric]) if name in scores else _MISSING
-            for name in names
-            for metric in GLUE_TASKS[name].metrics
-        ]
-        cells.append("/".join(parts) if set(parts) != {_MISSING} else _MISSING)
+        parts = []
+        for name, metric in _metrics_of(names):
+            parts.append(_shown(scores[name][metric]) if name in scores else _MISSING)
+        has_scores = set(parts) != {_MISSING}
+        cells.append("/".join(parts) if has_scores else _MISSING)
     return cells
 
 
@@ -211,13 +228,24 @@ def _write_submission(path: str, predictions: Mapping[str, str]) -> None:
 
 
 def find_results(runs: str) -> dict[str, Result]:
-    """The best scores of each GLUE task below a directory.
+    """Finds the best scores for each GLUE task below a directory.
 
-    A run of `finetune` has those of its validation data; predictions of `predict --data` for a
-    development set have theirs, such as those of a model of MNLI for the mismatched set. Those of
-    another number of texts than the development set has do not count. Nothing is chosen on the
-    mismatched set: its scores are those of the model that is best on the matched one, or may be:
-    some presets have no `golden.json` to be known by.
+    Scores are those of runs of `finetune` on their validation data, and those of outputs of
+    `predict --data` for a development set, for example for MNLI's mismatched set. Scores for
+    another number of texts than the development set has are ignored.
+
+    The best model is never chosen on the mismatched set: its scores are those of the model that is
+    best on the matched set. A single result on the mismatched set is also used if it is not known
+    which model it is of, because some presets have no `golden.json` that identifies them.
+
+    Args:
+        runs: path of the directory.
+
+    Returns:
+        The result for each data set that has one.
+
+    Raises:
+        BadInputError: a file cannot be used.
     """
     found: dict[str, list[Result]] = {}
     for directory, names in _directories(runs):
@@ -228,8 +256,9 @@ def find_results(runs: str) -> dict[str, Result]:
         dataset: max(results, key=lambda result: _mean_of_metrics(dataset, result.scores))
         for dataset, results in found.items()
     }
-    if result := _of_chosen_model(mismatched, best.get(_MATCHED)):
-        best[_MISMATCHED] = result
+    chosen = _of_chosen_model(mismatched, best.get(_MATCHED))
+    if chosen:
+        best[_MISMATCHED] = chosen
     return best
 
 
@@ -238,11 +267,11 @@ def _mean_of_metrics(dataset: str, scores: Mapping[str, float]) -> float:
 
 
 def _of_chosen_model(mismatched: list[Result], matched: Result | None) -> Result | None:
-    """The result on MNLI's mismatched set that goes with the one on its matched set."""
-    chosen = matched and matched.golden_sha256
+    """The result on MNLI's mismatched set of the model that is best on the matched set."""
+    chosen = matched.golden_sha256 if matched else None
     of_chosen = [result for result in mismatched if chosen and result.golden_sha256 == chosen]
     if not of_chosen and len(mismatched) == 1 and None in (chosen, mismatched[0].golden_sha256):
-        of_chosen = mismatched  # which of the models it is of is not known
+        of_chosen = mismatched  # the model of one of both results is not known
     if mismatched and not of_chosen:
         whose = f"of {matched.path}" if matched else "chosen on the matched set"
         print_line(
@@ -253,11 +282,22 @@ def _of_chosen_model(mismatched: list[Result], matched: Result | None) -> Result
 
 
 def find_predictions(runs: str) -> dict[str, str]:
-    """The file of predictions for each test set below a directory, checked as GLUE would."""
+    """Finds the file of predictions for each test set below a directory, and checks its format.
+
+    Args:
+        runs: path of the directory.
+
+    Returns:
+        The path of the file for each data set that has one.
+
+    Raises:
+        BadInputError: a file has a wrong format, or a data set has two files.
+    """
     found: dict[str, str] = {}
     for directory, names in _directories(runs):
         for name in sorted(_TITLES.keys() & set(names)):
-            dataset, path = _TITLES[name], os.path.join(directory, name)
+            dataset = _TITLES[name]
+            path = os.path.join(directory, name)
             if dataset in found:
                 raise BadInputError(f"{path}: {found[dataset]} is there, too; remove one of them")
             _check_predictions(path, dataset)
@@ -266,7 +306,7 @@ def find_predictions(runs: str) -> dict[str, str]:
 
 
 def _directories(runs: str) -> Iterable[tuple[str, list[str]]]:
-    """Directories that hold files, with the names of these; those of linked runs, too."""
+    """All directories that have files, with the names of their files. Links are followed."""
     names: dict[str, list[str]] = {}
     try:
         for path in files_below(runs, lambda path: os.path.basename(path) not in _NOT_SEARCHED):
@@ -280,7 +320,7 @@ def _results_in(directory: str, names: list[str]) -> Iterator[tuple[str, Result]
     if CONFIG_FILE in names and SCORES_FILE in names:
         settings = read_settings(os.path.join(directory, CONFIG_FILE), layer=0)
         named = settings.get("data.dataset")
-        # Of a stranger's file it may be a list, which is no key.
+        # In a file of somebody else the value may be a list, which cannot be looked up.
         if named is not None and isinstance(named.value, str) and named.value in GLUE_TASKS:
             path = os.path.join(directory, SCORES_FILE)
             digest = golden_digest(os.path.join(directory, PRESET))
@@ -290,20 +330,22 @@ def _results_in(directory: str, names: list[str]) -> Iterator[tuple[str, Result]
     if EVALUATION_FILE in names:
         path = os.path.join(directory, EVALUATION_FILE)
         content = _read(path, _Evaluation)
-        dataset, scores = content.get("dataset"), content.get("scores")
-        is_scored = dataset in GLUE_TASKS and scores is not None
-        if is_scored and _is_of_development_set(dataset, content.get("rows"), path):
+        dataset = content.get("dataset")
+        scores = content.get("scores")
+        if dataset is None or dataset not in GLUE_TASKS or scores is None:
+            return
+        if _is_of_development_set(dataset, content.get("rows"), path):
             yield from _result(dataset, scores, path, content.get("golden_sha256"))
 
 
 def _validation_rows(directory: str) -> int | None:
-    """How many texts the scores of a run are of; `None` without validation data."""
+    """The number of texts on which a run was scored; `None` without validation data."""
     path = os.path.join(directory, INPUTS_FILE)
     return _read(path, _Inputs).get(VALIDATION_ROWS)
 
 
 def _is_of_development_set(dataset: str, rows: int | None, path: str) -> bool:
-    """Whether a data set is as large as the development set, where its size is known."""
+    """Whether scores are for as many texts as the development set has, if their number is known."""
     facts = GLUE_TASKS[dataset]
     if rows is None or rows == facts.dev_rows:
         return True
@@ -317,7 +359,7 @@ def _is_of_development_set(dataset: str, rows: int | None, path: str) -> bool:
 def _result(
     dataset: str, scores: dict[str, float], path: str, golden_sha256: str | None
 ) -> Iterator[tuple[str, Result]]:
-    """None for a run without validation data, which has no scores."""
+    """Yields the result of a run, or nothing for a run without validation data."""
     needed = GLUE_TASKS[dataset].metrics
     if missing := [name for name in needed if scores and name not in scores]:
         raise BadInputError(f"{path}: has no {missing[0]}; evaluate the run again")
@@ -331,7 +373,7 @@ def _read(path: str, kind: type[T]) -> T:
 
 def _text(path: str) -> str:
     try:
-        regular_size(path)  # a folder of runs may be a stranger's
+        regular_size(path)  # refuses pipes: a folder of runs may come from somebody else
         with open(path, encoding="utf-8") as file:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:

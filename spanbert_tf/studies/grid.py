@@ -1,4 +1,4 @@
-"""`finetune --grid`: all combinations of its values, and which is best."""
+"""`finetune --grid`: trains with all combinations of a grid's values and finds the best one."""
 
 import itertools
 import os
@@ -31,21 +31,21 @@ def run_grid(
 ) -> str | None:
     """Fine-tunes with each combination, and prints the scores as a table.
 
-    Run again after a stop, it resumes: finished runs are not trained again.
+    If it is called again after an interruption, finished runs are not repeated.
 
     Args:
-        config: configuration of the runs; its `grid` holds the values to try.
+        config: configuration of the runs. Its `grid` has the values to try.
         preset: preset whose encoder the runs begin with.
         data: directory of the training records.
-        output: directory that gets one directory for each run, `learning-rate-2e-05-batch-32`,
-            with `-epochs-3` where the grid has several.
-        validation_data: directory of the records that decide.
-        num_devices: devices of each machine to use, all by default.
+        output: directory that gets one directory for each run: `learning-rate-2e-05-batch-32`,
+            followed by `-epochs-3` if the grid has epochs.
+        validation_data: directory of the records that decide which run is best.
+        num_devices: devices of each machine to use; by default all.
         keep_checkpoints: whether finished runs keep their checkpoints beside their presets.
 
     Returns:
-        The directory of the run with the best main metric; `None` if a signal ended a run, and
-        for workers that are not the chief.
+        The directory of the best run. `None` if a signal ended a run, and for workers that are not
+        the chief.
 
     Raises:
         BadInputError: a file or directory cannot be used.
@@ -58,15 +58,15 @@ def run_grid(
         )
     check_resumable(output, "runs of a grid", ("learning-rate-*-batch-*",))
     task = load_task(config.task)
-    data = open_records(data, task)
-    validation_data = open_records(validation_data, task)
+    training_records = open_records(data, task)
+    validation_records = open_records(validation_data, task)
     parts = config.training.accumulation_steps
     if odd := [size for size in config.grid.batch_sizes if size % parts]:
         raise ConfigurationError(
             f"grid.batch_sizes: {odd[0]} rows cannot be cut into training.accumulation_steps "
             f"({parts}) equal parts; change one of them"
         )
-    chosen_by = best_evaluation(task, config, validation_data)
+    chosen_by = best_evaluation(task, config, validation_records)
     results: dict[str, dict[str, float]] = {}
     points: dict[str, dict[str, str]] = {}
     grid = config.grid
@@ -76,15 +76,16 @@ def run_grid(
         point = {"learning rate": f"{rate:g}", "batch size": str(size)}
         name = f"learning-rate-{rate:g}-batch-{size}"
         if grid.epochs:
-            point["epochs"], name = str(epochs), f"{name}-epochs-{epochs}"
+            point["epochs"] = str(epochs)
+            name = f"{name}-epochs-{epochs}"
         run = os.path.join(output, name)
         run_config = _with(config, rate, size, epochs, keep_checkpoints)
         scores = run_finetuning(
             run_config,
             preset,
-            data,
+            training_records,
             run,
-            validation_data,
+            validation_records,
             num_devices=num_devices,
             show_next_steps=False,
         )
@@ -92,21 +93,26 @@ def run_grid(
             return None
         if scores:
             check_best(chosen_by, scores, run)
-        results[run], points[run] = scores, point
+        results[run] = scores
+        points[run] = point
         keras.backend.clear_session()
-    if not all(results.values()):  # a worker that is not the chief scores nothing
+    if not all(results.values()):  # only the chief of several workers has scores
         return None
     DataConsole().print(_table(list(points.values()), list(results.values())))
     metric = chosen_by.metric
     values = [scores[metric] for scores in results.values()]
     place = chosen_by.place(values)
-    best, shown = list(results)[place], metric.upper() if metric == "f1" else metric
-    print_line(f"best on {validation_data}: {best}, {shown} {values[place]:.2f}")
+    best = list(results)[place]
+    print_line(f"best on {validation_records}: {best}, {_shown(metric)} {values[place]:.2f}")
     return best
 
 
+def _shown(metric: str) -> str:
+    return "F1" if metric == "f1" else metric
+
+
 def _table(points: list[dict[str, str]], scores: list[dict[str, float]]) -> rich.table.Table:
-    titles = ["F1" if name == "f1" else name.replace("_", " ") for name in scores[0]]
+    titles = [_shown(name).replace("_", " ") for name in scores[0]]
     table = rich.table.Table(*points[0], *titles)
     for point, row in zip(points, scores, strict=True):
         table.add_row(*point.values(), *(f"{score:.2f}" for score in row.values()))

@@ -1,4 +1,7 @@
-"""What a run would take on chips that are not here: its training step is compiled for them."""
+"""`spanbert-tf plan`: memory and time of a run on chips that are not present.
+
+The training step is compiled for these chips.
+"""
 
 import math
 from typing import Any, NamedTuple
@@ -25,19 +28,19 @@ from spanbert_tf.terminal import print_line
 from spanbert_tf.training.checkpoints import num_bytes
 from spanbert_tf.training.precision import choose_precision
 
-# The share of the least time's speed that a plan expects. The runs that were measured (base and
-# large on an H100, the paper's on V100) reached 18 % to 37 %.
+# The expected share of the highest possible speed. Measured runs (base and large on an H100, the
+# paper's on V100) reached 18 % to 37 %.
 _SHARE = 0.25
-_SHARE_OF_JAX = 0.75  # of a card's memory, which JAX allocates by default
-_ROWS = 100_000  # rows of a task's records, which a plan does not have
+_SHARE_OF_JAX = 0.75  # share of a card's memory that JAX allocates by default
+_ROWS = 100_000  # number of records to assume for a task, whose records are not read
 _GIB = 2**30
 
 
 class Plan(NamedTuple):
-    """What a training step takes on each chip.
+    """The costs of a training step on each chip.
 
     Attributes:
-        memory: bytes of its memory.
+        memory: memory in bytes.
         operations: floating-point operations.
         gradients: least bytes of the gradients, which the chips add up.
         fuses_attention: whether attention is one operation of cuDNN.
@@ -56,13 +59,13 @@ def run_plan(
     encoder: PretrainingConfig | None = None,
     rows: int | None = None,
 ) -> Plan:
-    """Compiles the training step of a configuration for chips, and prints what it takes there.
+    """Compiles the training step of a configuration for chips, and prints its costs there.
 
     Args:
         config: configuration of the run.
         device: name of the chips, for `chips.machine_of`.
-        encoder: configuration by which the encoder was pre-trained, for a run that fine-tunes or
-            continues one; by default the paper's base model.
+        encoder: configuration with which the encoder was pre-trained, for a run that fine-tunes an
+            encoder or trains it further. By default that of the paper's base model.
         rows: rows of a global batch; by default those of the configuration.
 
     Raises:
@@ -94,7 +97,17 @@ def run_plan(
 def configured(
     config: AnyConfig, machine: Machine, rows: int | None, encoder: PretrainingConfig
 ) -> AnyConfig:
-    """The configuration as a run on these chips resolves it."""
+    """Resolves the configuration as a run on these chips does.
+
+    Args:
+        config: configuration of the run.
+        machine: the chips.
+        rows: rows of a global batch; by default those of the configuration.
+        encoder: configuration with which the encoder was pre-trained.
+
+    Raises:
+        ConfigurationError: the chips cannot share the rows equally.
+    """
     training = config.training
     rows = rows or training.batch_size
     parts = len(machine.devices) * training.accumulation_steps
@@ -104,7 +117,7 @@ def configured(
             f"{len(machine.devices)} chips in {training.accumulation_steps} micro-batches each; "
             f"try --rows {-(-rows // parts) * parts}"
         )
-    wanted = training.precision
+    wanted: str = training.precision
     if wanted == "auto":
         wanted = machine.chip.precision
     model = config.model if isinstance(config, PretrainingConfig) else encoder.model
@@ -116,8 +129,8 @@ def plan_step(config: AnyConfig, encoder: PretrainingConfig, machine: Machine) -
     """Compiles the training step for the chips.
 
     Args:
-        config: configuration of the run, of `configured`.
-        encoder: configuration by which the encoder was pre-trained.
+        config: configuration of the run, from `configured`.
+        encoder: configuration with which the encoder was pre-trained.
         machine: the chips.
 
     Raises:
@@ -132,19 +145,19 @@ def plan_step(config: AnyConfig, encoder: PretrainingConfig, machine: Machine) -
     check_fits(memory, machine)
     gradients = num_bytes(model.trainable_variables)
     if config.training.precision != "float32":
-        gradients //= 2  # they are computed in half precision, and may be added up in it
+        gradients //= 2  # the chips may add them up in half precision
     return Plan(memory, operations / len(machine.devices), gradients, fuses_attention(compiled))
 
 
 def described(config: AnyConfig, encoder: PretrainingConfig) -> tuple[Any, tuple]:
-    """The model of a run and its batch, as shapes."""
+    """Describes the model and a batch of a run as shapes."""
     if isinstance(config, PretrainingConfig):
         return described_pretraining(config)
     return described_task(config, encoder)
 
 
 def check_fits(memory: Memory, machine: Machine) -> None:
-    """Raises `OutOfMemory` for a step that is too large: compilers for cards do not check."""
+    """Raises `OutOfMemory` for a step that is too large. Compilers for cards do not check this."""
     available = machine.chip.memory
     if memory.total > available:
         raise OutOfMemory(f"needs {memory.total / _GIB:.1f} of {available / _GIB:.1f} GiB a chip")
@@ -171,7 +184,7 @@ def report(plan: Plan, config: AnyConfig, machine: Machine) -> list[str]:
     if training.accumulation_steps > 1:
         title += f" in {training.accumulation_steps} micro-batches"
     least = least_seconds(plan, machine)
-    bound = max(least, key=least.get)
+    bound = max(least, key=lambda name: least[name])
     expected = least[bound] / _SHARE
     times = [f"{1000 * seconds:,.3g} ms of {name}" for name, seconds in least.items()]
     lines = [
@@ -195,9 +208,9 @@ def report(plan: Plan, config: AnyConfig, machine: Machine) -> list[str]:
 
 
 def least_seconds(plan: Plan, machine: Machine) -> dict[str, float]:
-    """Lower bounds of the time of a step, by the peaks of the chip.
+    """Lower bounds of the time of a step, from the peak figures of the chip.
 
-    All that lies in the memory of a chip is written once and read once in each step.
+    In each step, all values in the memory of a chip are written once and read once.
     """
     return {
         "compute": plan.operations / machine.chip.operations,
@@ -219,11 +232,17 @@ def _shares(memory: Memory) -> str:
 
 
 def _course(config: AnyConfig, seconds: float) -> str:
-    """The hours of the configuration's steps, or of its epochs over a number of rows."""
-    training = config.training
-    steps = training.steps if isinstance(config, PretrainingConfig) else training.max_steps
-    if steps:
-        hours = steps * seconds / 3600
-        return f"{steps:,} steps in {hours:,.3g} hours, {steps * training.batch_size:,} rows read"
-    hours = math.ceil(_ROWS * training.epochs / training.batch_size) * seconds / 3600
-    return f"{training.epochs} epochs of each {_ROWS:,} rows in {hours:,.3g} hours"
+    """Describes the duration of all steps, or of all epochs over `_ROWS` records."""
+    batch_size = config.training.batch_size
+    if isinstance(config, PretrainingConfig):
+        return _course_of_steps(config.training.steps, batch_size, seconds)
+    if config.training.max_steps is not None:
+        return _course_of_steps(config.training.max_steps, batch_size, seconds)
+    epochs = config.training.epochs
+    hours = math.ceil(_ROWS * epochs / batch_size) * seconds / 3600
+    return f"{epochs} epochs of each {_ROWS:,} rows in {hours:,.3g} hours"
+
+
+def _course_of_steps(steps: int, batch_size: int, seconds: float) -> str:
+    hours = steps * seconds / 3600
+    return f"{steps:,} steps in {hours:,.3g} hours, {steps * batch_size:,} rows read"

@@ -1,7 +1,8 @@
 """`spanbert-tf quickstart`: the whole way from text to a served model, at a small size.
 
-Each stage calls what the command of the same name calls. The text comes with every CPython: its
-language reference and its docstrings; held-out sentences, a word masked, show what is learned.
+Each stage calls the same function as the command of its name. The text is included in CPython: its
+language reference and its docstrings. Held-out sentences with a masked word show what the model has
+learned.
 """
 
 import ast
@@ -47,8 +48,8 @@ from spanbert_tf.text.vocabulary import load_vocabulary
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 
 CONFIG = "spanbert_tiny"
-VOCABULARY_SIZE = 2000  # small, so that a short run sees each entry often
-VALIDATION_FRACTION = 0.07  # of some hundred documents
+VOCABULARY_SIZE = 2000  # small, so that each entry is frequent in a short run
+VALIDATION_FRACTION = 0.07  # the text has only some hundred documents
 _SKIPPED_DIRECTORIES = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib"})
 _LEAST_WORDS = 6
 
@@ -60,24 +61,28 @@ def run_quickstart(
     """Trains a vocabulary and a small model, exports it, and checks what it wrote.
 
     Args:
-        output: a new or empty directory; gets `vocab.txt`, `records/`, `run/`, `served/`,
+        output: a new or empty directory. It gets `vocab.txt`, `records/`, `run/`, `served/`,
             `losses.png`, `span_lengths.png`, and `text/` if there is no input.
-        input_pattern: text files; by default the text that comes with CPython.
-        trained_by: a command that pre-trains, on another backend of Keras; none: this process.
+        input_pattern: glob pattern of text files; by default the text that is included in CPython.
+        trained_by: words of a command that pre-trains, for another backend of Keras. If empty, this
+            process pre-trains.
 
     Raises:
         BadInputError: the output exists, or the text cannot be used.
+        TrainingError: the command that pre-trains failed.
         RuntimeError: preset and SavedModel disagree.
     """
     start = time.monotonic()
     output = without_slash(output)
-    if os.path.lexists(output) and not (
-        os.path.isdir(output) and all(map(is_work_file, os.listdir(output)))
-    ):
-        raise BadInputError(f"{output}: exists already; remove it or name another --output")
-    text, vocabulary, records, run, served = (
-        os.path.join(output, name) for name in ("text", "vocab.txt", "records", "run", "served")
-    )
+    if os.path.lexists(output):
+        is_empty = os.path.isdir(output) and all(map(is_work_file, os.listdir(output)))
+        if not is_empty:
+            raise BadInputError(f"{output}: exists already; remove it or name another --output")
+    text = os.path.join(output, "text")
+    vocabulary = os.path.join(output, "vocab.txt")
+    records = os.path.join(output, "records")
+    run = os.path.join(output, "run")
+    served = os.path.join(output, "served")
     _print_stage("Text and vocabulary")
     if input_pattern is None:
         num_files = write_python_texts(text)
@@ -107,7 +112,7 @@ def run_quickstart(
     else:
         run_pretraining(config, records, run)
     preset = os.path.join(run, PRESET)
-    if not os.path.isdir(preset):  # stopped by SIGTERM
+    if not os.path.isdir(preset):  # SIGTERM stopped the run
         return
 
     _print_stage("Preset and SavedModel")
@@ -121,19 +126,19 @@ def run_quickstart(
     lines = read_metrics(os.path.join(run, METRICS_FILE))
     unigrams = unigram_cross_entropy(config, records)
     _plot_losses(lines, unigrams, os.path.join(output, "losses.png"))
-    options = config.masking
     plot_span_lengths(
-        count_span_lengths(records, options),
+        count_span_lengths(records, config.masking),
         os.path.join(output, "span_lengths.png"),
-        f"Lengths of masked spans, beside Geo({options.geometric_p})",
+        f"Lengths of masked spans, beside Geo({config.masking.geometric_p})",
     )
     _print_summary(output, unigrams, lines, time.monotonic() - start)
 
 
 def _check_enough(input_pattern: str, records: str, batch_size: int) -> None:
-    """What `pretrain` would advise against too few records is no option of the quickstart."""
-    info = PretrainingManifest.load(records)
-    num_records, num_held_out = info.num_records("train"), info.num_records("validation")
+    """Refuses too few records: the advice of `pretrain` names options that quickstart lacks."""
+    manifest = PretrainingManifest.load(records)
+    num_records = manifest.num_records("train")
+    num_held_out = manifest.num_records("validation")
     if num_records < batch_size or not num_held_out:
         raise BadInputError(
             f"{input_pattern}: is too short for the quickstart: {num_records} training and "
@@ -142,14 +147,22 @@ def _check_enough(input_pattern: str, records: str, batch_size: int) -> None:
 
 
 def unigram_cross_entropy(config: PretrainingConfig, records: str) -> float:
-    """Loss of the held-out targets, in nats a token, if only the training text's counts are known.
+    """The loss of the unigram model of the training text on the held-out targets.
 
-    A model that has learned nothing but how common each entry is reaches this loss. One is added
-    to each count, so that an entry that only the held-out text has gets a probability.
+    A model that has only learned the frequency of each entry reaches this loss. Counts are smoothed
+    by adding one, because some entries only occur in the held-out text.
+
+    Args:
+        config: configuration of the masks.
+        records: directory of the records.
+
+    Returns:
+        Nats per token.
     """
     counts = np.array(PretrainingManifest.load(records).unigram_counts(records)) + 1.0  # [V]
     surprisals = -np.log(counts / counts.sum())
-    total = num_targets = 0.0
+    total = 0.0
+    num_targets = 0.0
     for batch in configured_dataset(config, records, split="validation").as_numpy_iterator():
         total += float(np.sum(surprisals[batch["mask_ids"]] * batch["mask_weights"]))
         num_targets += float(np.sum(batch["mask_weights"]))
@@ -157,12 +170,12 @@ def unigram_cross_entropy(config: PretrainingConfig, records: str) -> float:
 
 
 def _untrained_model(config: PretrainingConfig, records: str) -> SpanBertMaskedLM:
-    """A model with random weights and the tokenizer of the records."""
-    info = PretrainingManifest.load(records)
+    """Makes a model with random weights and the tokenizer of the records."""
+    manifest = PretrainingManifest.load(records)
     vocabulary = load_vocabulary(os.path.join(records, VOCABULARY_FILE))
     keras.utils.set_random_seed(config.training.library_seed)
-    backbone = build_pretrainer(config, info.vocabulary_size).backbone
-    tokenizer = SpanBertTokenizer(vocabulary, **info.casing._asdict())
+    backbone = build_pretrainer(config, manifest.vocabulary_size).backbone
+    tokenizer = SpanBertTokenizer(vocabulary, **manifest.casing._asdict())
     return SpanBertMaskedLM(backbone, SpanBertMaskedLMPreprocessor(tokenizer))
 
 
@@ -217,7 +230,8 @@ def _print_summary(
     ):
         print_line(f"  {os.path.join(output, name):<38} {content}")
     print_line()
-    records, logs = (shlex.quote(os.path.join(output, name)) for name in ("records", "run/logs"))
+    records = shlex.quote(os.path.join(output, "records"))
+    logs = shlex.quote(os.path.join(output, "run/logs"))
     print_line("Next, look at masked examples, train longer, or watch the losses:")
     print_line(f"  spanbert-tf inspect {records} --config {CONFIG}")
     print_line(
@@ -228,11 +242,17 @@ def _print_summary(
 
 
 def write_python_texts(directory: str) -> int:
-    """Writes one plain text file for each topic of the reference and each documented module.
+    """Writes a plain text file for each topic of the reference and each documented module.
 
-    Paragraphs are separated by an empty line. Code, headings and grammar are left out, and so is
-    a paragraph that has been written before: topics quote one another, and a held-out text must
-    not be a copy of a training text.
+    Paragraphs are separated by an empty line. Code, headings and grammar are left out. So are
+    repeated paragraphs: topics quote one another, and held-out text must not be a copy of training
+    text.
+
+    Args:
+        directory: directory to create for the files.
+
+    Returns:
+        The number of files.
     """
     os.makedirs(directory)
     seen: set[str] = set()
@@ -251,7 +271,7 @@ def write_python_texts(directory: str) -> int:
 
 
 def _reference_topics() -> Iterator[tuple[str, str]]:
-    """Chapters of the language reference, as `help()` shows them."""
+    """Yields name and text of the topics of the language reference, as `help()` shows them."""
     from pydoc_data.topics import topics
 
     for name, text in sorted(topics.items()):
@@ -259,7 +279,7 @@ def _reference_topics() -> Iterator[tuple[str, str]]:
 
 
 def _module_docstrings() -> Iterator[tuple[str, str]]:
-    """All docstrings of each module of the standard library, from its source."""
+    """Yields name and docstrings of each module of the standard library, from its source."""
     library = pathlib.Path(sysconfig.get_path("stdlib"))
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for path in sorted(library.rglob("*.py")):
@@ -268,7 +288,7 @@ def _module_docstrings() -> Iterator[tuple[str, str]]:
             continue
         try:
             tree = ast.parse(path.read_bytes())
-        except (OSError, SyntaxError, ValueError):  # files that hold errors on purpose
+        except (OSError, SyntaxError, ValueError):  # some files have errors on purpose
             continue
         nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
         docstrings = [ast.get_docstring(node) for node in nodes]
@@ -276,6 +296,6 @@ def _module_docstrings() -> Iterator[tuple[str, str]]:
 
 
 def _is_prose(paragraph: str) -> bool:
-    """Whether it reads like a sentence: some words, an end mark, no interpreter's prompt."""
+    """Whether a paragraph is prose: some words, an end mark and no interpreter's prompt."""
     ends_like_prose = paragraph.endswith((".", ":", "!", "?", ")"))
     return ends_like_prose and len(paragraph.split()) >= _LEAST_WORDS and ">>>" not in paragraph
