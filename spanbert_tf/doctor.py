@@ -1,6 +1,6 @@
-"""What can be wrong with the place where a command is started, and what to do about it.
+"""Detects problems of the environment in which a command runs, and advises what to do.
 
-`prepare_surroundings` comes before a command, `describe_surroundings` after an error.
+`prepare_surroundings` is called before a command, and `describe_surroundings` after an error.
 """
 
 import contextlib
@@ -16,36 +16,36 @@ from importlib.machinery import PathFinder
 from spanbert_tf.errors import ConfigurationError, reason
 
 _JAX_DEVICES = os.path.join("jax", "_src", "xla_bridge.py")  # where JAX looks for devices
-_OURS = ("spanbert_tf", "data_prep")  # a checkout in PYTHONPATH may hide what is installed
+_OURS = ("spanbert_tf", "data_prep")  # a checkout in PYTHONPATH may hide the installed packages
 _NO_ROOM = ("failed to map segment", "cannot allocate memory", "can't start new thread")
 
 
 def prepare_surroundings(arguments: Sequence[str]) -> None:
-    """Mends standard streams, and refuses paths that TensorFlow could not open.
+    """Repairs standard streams, and refuses paths that TensorFlow could not open.
 
     Args:
         arguments: arguments of the command.
 
     Raises:
-        ConfigurationError: an argument, or the working directory, is not in the encoding of file
+        ConfigurationError: an argument or the working directory is not in the encoding of file
             names.
     """
     _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Escapes characters that the encoding of the terminal lacks, as standard error does.
+        # As standard error does, escape characters that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
     _refuse_undecodable_paths(arguments)
 
 
 def _open_closed_streams() -> None:
-    """Drops what is printed to a stream that is closed (`>&-`).
+    """Drops output to a standard stream that is closed (`>&-`).
 
-    Otherwise the next file that is opened would take the place of the stream, and get the output.
+    Otherwise the next file that is opened would get the descriptor of the stream, and its output.
     """
     for name, mode, number in (("stdin", "r", 0), ("stdout", "w", 1), ("stderr", "w", 2)):
         if getattr(sys, name) is not None:
             continue
-        nowhere = os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+        nowhere = os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor
         if nowhere != number:
             os.dup2(nowhere, number)
             os.close(nowhere)
@@ -54,7 +54,7 @@ def _open_closed_streams() -> None:
 
 
 def _refuse_undecodable_paths(arguments: Sequence[str]) -> None:
-    """Refuses names that are not UTF-8 before any work is done."""
+    """Refuses names that cannot be encoded, before any work is done."""
     names = [*arguments]
     with contextlib.suppress(OSError):  # the working directory was removed
         names.append(os.getcwd())
@@ -73,7 +73,7 @@ def refuse_umask() -> None:
     """Refuses a umask with which a command could not use the directories that it makes.
 
     Raises:
-        ConfigurationError: it takes rights from the user.
+        ConfigurationError: the umask takes permissions from the user.
     """
     umask = os.umask(0o777)
     os.umask(umask)
@@ -85,20 +85,23 @@ def refuse_umask() -> None:
 
 
 def describe_surroundings(error: Exception) -> str | None:
-    """A line that says what is wrong with the surroundings and what to do; `None`: nothing is.
+    """Describes the problem of the environment that caused an error.
 
     Args:
         error: error of a command.
+
+    Returns:
+        A line with the problem and advice, or `None` if the environment is not the cause.
     """
-    looks = (_hidden_package, _jax_devices, _stripped_docstrings, _forbidden_file, _address_space)
-    for look in looks:
-        if line := look(error):
+    checks = (_hidden_package, _jax_devices, _stripped_docstrings, _forbidden_file, _address_space)
+    for check in checks:
+        if line := check(error):
             return line
     return None
 
 
 def _hidden_package(error: Exception) -> str | None:
-    """A module of the user's that is imported in place of a package."""
+    """Detects a module of the user that is imported in place of a package."""
     if not isinstance(error, ImportError | AttributeError):
         return None
     own = {os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
@@ -120,6 +123,7 @@ def _hidden_package(error: Exception) -> str | None:
 
 
 def _jax_devices(error: Exception) -> str | None:
+    """Detects devices that JAX cannot use."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code.co_filename.endswith(_JAX_DEVICES):
             return (
@@ -130,19 +134,21 @@ def _jax_devices(error: Exception) -> str | None:
 
 
 def _stripped_docstrings(error: Exception) -> str | None:
-    """Under `-OO` TensorFlow cannot be imported."""
+    """Detects `-OO`, with which TensorFlow cannot be imported."""
     if sys.flags.optimize > 1 and "tensorflow" not in sys.modules:
         return f"PYTHONOPTIMIZE or -OO: TensorFlow needs its docstrings ({error}); use 1, or -O"
     return None
 
 
 def _forbidden_file(error: Exception) -> str | None:
+    """Detects a file without the necessary permissions."""
     if isinstance(error, PermissionError) and error.filename:
         return f"{error.filename}: cannot be used ({reason(error)}); see who may read or write it"
     return None
 
 
 def _address_space(error: Exception) -> str | None:
+    """Detects a limit of the address space that is too low."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     is_full = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
     is_full = is_full or any(words in str(error).lower() for words in _NO_ROOM)

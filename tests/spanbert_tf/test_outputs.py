@@ -219,6 +219,15 @@ def test_a_directory_that_fills_during_the_work_is_left_alone(tmp_path):
     assert contents(output) == {str(output / "mine"): b"mine"}
 
 
+def test_a_part_of_another_output_replaces_whatever_has_its_name(tmp_path):
+    output = tmp_path / "output"
+    output.mkdir()
+    (output / "mine").write_text("mine")
+    with Output(output).written() as directory:
+        write_marker(directory)
+    assert contents(output) == {str(output / "marker"): b"new"}
+
+
 def test_an_output_below_a_file_is_refused_before_the_work(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(Exception, match="file is no directory"):
