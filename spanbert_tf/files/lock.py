@@ -265,8 +265,12 @@ def _holder(path: str) -> str:
         text = "{command} (process {process} on {host}, since {since}".format(**holder)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return ""
-    shown = "".join(char if char.isprintable() else "?" for char in text[:_MAX_SHOWN])
+    shown = "".join(_printable(character) for character in text[:_MAX_SHOWN])
     return f"{shown}; its lock is {path})"
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else "?"
 
 
 def _identity(path: str) -> tuple[int, int]:
