@@ -258,7 +258,7 @@ class PresetFiles:
         return heads
 
     @property
-    def head_options(self) -> dict[str, bool | int]:
+    def head_options(self) -> dict[str, Any]:
         """The arguments of a `SpanBertPretrainer` with these heads."""
         options: dict[str, bool | int] = {
             "span_boundary": _SPAN_POSITIONS in self.heads,

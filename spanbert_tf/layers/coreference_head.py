@@ -5,6 +5,7 @@ candidates of a block.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -32,31 +33,31 @@ class CoreferenceHead(keras.layers.Layer):
         self,
         hidden_dim: int,
         max_segments: int = 3,
-        settings: Mapping[str, int | float | bool] | None = None,
+        settings: Mapping[str, Any] | None = None,
         **kwargs,
     ) -> None:
         super().__init__(**kwargs)
         self.hidden_dim = hidden_dim
         self.max_segments = max_segments
-        self.settings = settings = ResolverConfig(**settings or {})
+        self.settings = ResolverConfig(**settings or {})
         self.mention_scorer = MentionScorer(
             hidden_dim,
-            max_span_width=settings.max_span_width,
-            feature_dim=settings.feature_dim,
-            ffnn_dim=settings.ffnn_dim,
-            dropout=settings.dropout,
-            word_boundaries=settings.word_boundaries,
+            max_span_width=self.settings.max_span_width,
+            feature_dim=self.settings.feature_dim,
+            ffnn_dim=self.settings.ffnn_dim,
+            dropout=self.settings.dropout,
+            word_boundaries=self.settings.word_boundaries,
             dtype=self.dtype_policy,
             name="mention_scorer",
         )
         self.antecedent_scorer = AntecedentScorer(
             self.mention_scorer.span_dim,
             max_segments=max_segments,
-            max_antecedents=settings.max_antecedents,
-            depth=settings.depth,
-            feature_dim=settings.feature_dim,
-            ffnn_dim=settings.ffnn_dim,
-            dropout=settings.dropout,
+            max_antecedents=self.settings.max_antecedents,
+            depth=self.settings.depth,
+            feature_dim=self.settings.feature_dim,
+            ffnn_dim=self.settings.ffnn_dim,
+            dropout=self.settings.dropout,
             dtype=self.dtype_policy,
             name="antecedent_scorer",
         )

@@ -165,6 +165,7 @@ class MentionScorer(keras.layers.Layer):
         sentences: keras.KerasTensor,
         begins_word: keras.KerasTensor,
         ends_word: keras.KerasTensor,
+        *,
         of_widths: keras.KerasTensor,
         training: bool = False,
     ) -> keras.KerasTensor:

@@ -95,7 +95,7 @@ class TransformerEncoder(keras.layers.Layer):
 
     def build(self, inputs_shape: tuple[int | None, ...]) -> None:
         hidden_dim = inputs_shape[-1]
-        if hidden_dim % self.num_heads:
+        if hidden_dim is None or hidden_dim % self.num_heads:
             raise ValueError(
                 f"num_heads must divide the width of the inputs. Received: num_heads="
                 f"{self.num_heads}, inputs of width {hidden_dim}"
@@ -129,7 +129,7 @@ class TransformerEncoder(keras.layers.Layer):
         self._kernel_seed = operations.kernel_seed(weights_dropout, self.path)
         self.adapters = {}
         if self.lora_rank is not None:
-            self.adapters = self._build_adapters(hidden_dim)
+            self.adapters = self._build_adapters(hidden_dim, self.lora_rank)
             self.freeze_all_but_adapters()
 
     def freeze_all_but_adapters(self) -> None:
@@ -156,11 +156,11 @@ class TransformerEncoder(keras.layers.Layer):
             name=name,
         )
 
-    def _build_adapters(self, hidden_dim: int) -> dict[str, LowRankAdapter]:
+    def _build_adapters(self, hidden_dim: int, rank: int) -> dict[str, LowRankAdapter]:
         adapters = {}
         for name in self.lora_targets:
             adapter = LowRankAdapter(
-                self.lora_rank, self.lora_alpha, dtype=self.dtype_policy, name=f"{name}_adapter"
+                rank, self.lora_alpha, dtype=self.dtype_policy, name=f"{name}_adapter"
             )
             adapter.build((None, hidden_dim))
             adapters[name] = adapter

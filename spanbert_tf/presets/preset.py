@@ -175,7 +175,7 @@ class Preset(PresetFiles):
         found = self.head_class if issubclass(kind, TaskPresets) else self.class_name(TASK_CONFIG)
         return found == kind.__name__
 
-    def _load(self, kind: type, **options: Any) -> Any:
+    def _load(self, kind: Any, **options: Any) -> Any:
         """`kind.from_preset`, with all checks, and with errors that name the preset."""
         is_model = not issubclass(kind, keras_hub.models.Tokenizer)
         try:

@@ -1,7 +1,8 @@
 """The operations of a transformer layer, as the backend of Keras computes them fastest.
 
 The modules `tensorflow`, `jax` and `plain` have the same functions, which `plain` documents. The
-backend is asked for here, once; the layers call these names and do not ask.
+backend is asked for here, once; the layers call these names and do not ask. mypy reads the types
+of the first module and reports each other import of its name.
 """
 
 import keras
@@ -9,9 +10,9 @@ import keras
 if keras.backend.backend() == "tensorflow":
     from spanbert_tf.layers.operations import tensorflow as backend
 elif keras.backend.backend() == "jax":
-    from spanbert_tf.layers.operations import jax as backend
+    from spanbert_tf.layers.operations import jax as backend  # type: ignore[no-redef]
 else:
-    from spanbert_tf.layers.operations import plain as backend
+    from spanbert_tf.layers.operations import plain as backend  # type: ignore[no-redef]
 
 apply_dropout = backend.apply_dropout
 attention = backend.attention

@@ -50,7 +50,7 @@ def apply_dropout(x: jax.Array, dropout: Dropout) -> jax.Array:
     JAX' default computes each bit itself. Under `keras.distribution` it is Keras' own dropout: the
     device's generator would draw the numbers of the whole batch on each device.
     """
-    if not dropout.rate or keras.distribution.distribution():
+    if not dropout.rate or dropout.seed is None or keras.distribution.distribution():
         return plain.apply_dropout(x, dropout)
     num_kept = plain.num_kept_of_16_bits(dropout.rate)
     is_kept = _draw_bits(dropout.seed, x.shape) < num_kept

@@ -270,7 +270,7 @@ def pure_call(layer: keras.layers.Layer) -> Callable[..., keras.KerasTensor]:
     Without values it uses the layer's own weights. The function does not keep the layer alive:
     TensorFlow never frees a graph that has custom gradients.
     """
-    reference = weakref.ref(layer)
+    reference: Callable[[], Any] = weakref.ref(layer)  # whoever calls it has the layer
     is_checkpointed = layer.gradient_checkpointing
 
     def call(x: Any, padding_mask: Any, dropouts: Sequence[Dropout], *values: Any) -> Any:

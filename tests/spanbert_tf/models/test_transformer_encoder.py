@@ -262,3 +262,8 @@ def test_steps_of_training_have_the_cheap_operations(dtype):
     assert in_training.count("StatelessRandomUniformFullIntV2") == 3  # two of H, one of weights
     assert "StatelessRandomUniformV2" not in in_training
     assert "Erfc" in at_inference and "StatelessRandomUniformFullIntV2" not in at_inference
+
+
+def test_inputs_of_unknown_width_are_refused():
+    with pytest.raises(ValueError, match="inputs of width None"):
+        TransformerEncoder(64, 2).build((None, None, None))
