@@ -120,7 +120,8 @@ class SpanMasker:
             `token_ids` (int32 [B, S]) with replacements, and the features of `target_features`.
         """
         keys = row_keys(self.seed, epochs, record_ids)
-        words = find_words(blocks, self.is_word_start)
+        index_all = self.options.numbers.draws_single_words
+        words = find_words(blocks, self.is_word_start, index_all=index_all)
         masked = select_tokens(
             blocks, words, self.is_word_start, keys, num_slots, self.options, annotated
         )

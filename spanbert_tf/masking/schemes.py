@@ -65,6 +65,16 @@ class ChosenScheme(Scheme):
     max_units: PositiveInt
     span_start: SpanStart
 
+    @property
+    def draws_single_units(self) -> bool:
+        """Whether each draw masks one unit, so that two draws mask the same tokens or none."""
+        return self.max_units == 1 and self.spans is None
+
+    @property
+    def draws_single_words(self) -> bool:
+        """Whether each draw masks one word."""
+        return self.draws_single_units and self.unit == "word"
+
 
 SCHEMES = {
     "subwords": Scheme(unit="piece", max_units=1, replaced="token"),

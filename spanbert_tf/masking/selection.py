@@ -40,7 +40,8 @@ def _draws_per_round(num_slots: int, scheme: ChosenScheme) -> int:
     # A geometric span masks 4.5 tokens on average, and 77 tokens of 512 needed 20.7 draws on
     # average and 43 at most in 47,000 blocks. Single units are drawn again and again, too.
     draws_a_slot = 0.5 if scheme.max_units > 1 else 1.25
-    return min(_LARGEST_ROUND, 10 + int(draws_a_slot * num_slots))
+    round_size = 10 + int(draws_a_slot * num_slots)
+    return round_size if scheme.draws_single_units else min(_LARGEST_ROUND, round_size)
 
 
 def select_tokens(
@@ -71,7 +72,7 @@ def select_tokens(
     late_blocks = Blocks(*(tf.gather(values, late) for values in blocks))
     late_rows = _Rows(
         late_blocks,
-        find_words(late_blocks, is_word_start),
+        find_words(late_blocks, is_word_start, index_all=options.numbers.draws_single_words),
         tf.gather(keys, late),
         annotated and AnnotatedSpans(*(tf.gather(values, late) for values in annotated)),
     )
@@ -129,9 +130,34 @@ def _mask_round(
     """`masked`, bool [B, S], and `remaining`, tokens, int64 [B, G], after C further draws."""
     draws = first_draw + tf.range(round_size, dtype=tf.int64)
     candidates = draw_candidates(rows.blocks, rows.words, rows.keys, draws, options, rows.annotated)
-    owner = find_owners(candidates, rows.blocks, masked)
+    if options.numbers.draws_single_units:
+        owner = _owners_of_units(candidates, rows.blocks, rows.words, masked)
+    else:
+        owner = find_owners(candidates, rows.blocks, masked)
     granted, num_granted = _within_budget(owner, rows.blocks, remaining, round_size)
     return granted if masked is None else masked | granted, remaining - num_granted
+
+
+def _owners_of_units(
+    candidates: Candidates, blocks: Blocks, words: Words, masked: tf.Tensor | None
+) -> tf.Tensor:
+    """What `find_owners` finds, where each candidate is one word or one word piece.
+
+    Two of them cover the same tokens or none, so that the first draw of a unit is the accepted one.
+    Its number needs no bit, and a round may have any number of draws.
+    """
+    num_positions = tf.size(blocks.token_ids)
+    draws = tf.range(candidates.starts.shape[-1]) + tf.zeros_like(candidates.starts, tf.int32)
+    first_draws = tf.math.unsorted_segment_min(
+        tf.reshape(draws, [-1]), tf.reshape(candidates.starts, [-1]), num_positions
+    )  # [B · S], the largest int32 where no unit begins or none was drawn
+    if words.indices is not None:
+        first_draws = tf.gather(tf.gather(first_draws, words.starts[:-1]), words.indices)
+    owner = tf.reshape(first_draws, tf.shape(blocks.token_ids))  # [B, S]
+    is_owned = owner < tf.int32.max
+    if masked is not None:
+        is_owned &= ~masked
+    return tf.where(is_owned, owner, -1)
 
 
 def find_owners(candidates: Candidates, blocks: Blocks, masked: tf.Tensor | None) -> tf.Tensor:

@@ -70,9 +70,14 @@ class Words(NamedTuple):
     starts: tf.Tensor  # int64 [W + 1], flat positions where words begin, sorted; the last is B · S
     first: tf.Tensor  # int64 [B, G, 1], index in `starts` of each block's first word
     counts: tf.Tensor  # int64 [B, G, 1], words in each block
+    # int64 [B · S], index in `starts` of the word at each flat position, where a scheme needs all:
+    # to count them takes as long as to look 12,000 up.
+    indices: tf.Tensor | None
 
     def containing(self, flat_positions: tf.Tensor) -> tf.Tensor:
         """The index in `starts` of the word at each flat position; any shape, int64."""
+        if self.indices is not None:
+            return tf.gather(self.indices, flat_positions)
         found = tf.searchsorted(self.starts, tf.reshape(flat_positions, [-1]), side="right")
         return tf.reshape(tf.cast(found, tf.int64) - 1, tf.shape(flat_positions))
 
@@ -106,8 +111,14 @@ class Candidates(NamedTuple):
     is_annotated: tf.Tensor | None = None
 
 
-def find_words(blocks: Blocks, is_word_start: tf.Tensor) -> Words:
-    """Lists the words of all rows; `is_word_start`, bool [V]: whether an entry begins one."""
+def find_words(blocks: Blocks, is_word_start: tf.Tensor, *, index_all: bool = False) -> Words:
+    """Lists the words of all rows.
+
+    Args:
+        blocks: the packed rows.
+        is_word_start: bool [V], whether an entry of the vocabulary begins a word.
+        index_all: whether to find the word at every position, `Words.indices`.
+    """
     starts_word = tf.gather(is_word_start, blocks.token_ids)  # [B, S]
     flat_starts = blocks.flat_starts  # [B, G, 1]
     # A block may begin inside a word: its first token begins one all the same.
@@ -127,7 +138,8 @@ def find_words(blocks: Blocks, is_word_start: tf.Tensor) -> Words:
 
     first = index_of(flat_starts)  # [B, G, 1]
     end = index_of(flat_starts + blocks.lengths[:, :, tf.newaxis])
-    return Words(word_starts, first, end - first)
+    indices = tf.cumsum(tf.cast(starts_word, tf.int64)) - 1 if index_all else None
+    return Words(word_starts, first, end - first, indices)
 
 
 def draw_candidates(
