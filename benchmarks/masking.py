@@ -112,7 +112,7 @@ def _masking_run(records: str, options: MaskingOptions, threads: int) -> Callabl
     """Masks one batch of packed rows again and again, in a new epoch each time."""
     info = PretrainingManifest.load(records)
     vocabulary = load_vocabulary(f"{records}/vocab.txt")
-    annotation = options.numbers.spans
+    annotation = options.chosen_scheme.spans
     lists = ANNOTATIONS.get(annotation, ())
     parsed = parse_records(_full_records(records), info, lists)
     _, blocks = pack_rows(parsed, SpecialTokenIds.from_vocabulary(vocabulary))

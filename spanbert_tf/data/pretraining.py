@@ -112,7 +112,7 @@ class PretrainingPipeline:
         self._special = SpecialTokenIds.from_vocabulary(vocabulary)
         unigram_counts = info.unigram_counts(directory)
         self._masker = SpanMasker.from_vocabulary(vocabulary, unigram_counts, options, seed)
-        self._spans = options.numbers.spans
+        self._spans = options.chosen_scheme.spans
         self._span_features = info.span_features(self._spans, options.scheme, directory)
         self._num_slots = options.num_slots(info.sequence_length, info.num_blocks)
 

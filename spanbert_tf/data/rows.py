@@ -40,9 +40,9 @@ class ParsedRecords(NamedTuple):
 
     @property
     def inner_bounds(self) -> list[tf.Tensor]:
-        """Positions in the text where blocks begin but the first; int64 [B, 1] each, G - 1."""
-        names = [manifest.SECOND_SEGMENT_START]
-        return [self.scalars[name][:, tf.newaxis] for name in names if name in self.scalars]
+        """Positions in the text where all blocks but the first begin: G - 1 of int64 [B, 1]."""
+        start = self.scalars.get(manifest.SECOND_SEGMENT_START)
+        return [] if start is None else [start[:, tf.newaxis]]
 
 
 def scalar_names(info: manifest.PretrainingManifest) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ def _decode_list(
     lengths = tf.strings.length(raw) // item_size  # [B]
     if width is None:
         width = tf.maximum(tf.reduce_max(lengths), 1)
-    # decode_raw cuts and pads to its fixed length without a word.
+    # decode_raw cuts and pads to its fixed length silently.
     message = f"{name} of a record is longer than the description of the records says"
     check = tf.debugging.assert_less_equal(lengths, width, message=message)
     with tf.control_dependencies([check]):
@@ -151,17 +151,19 @@ def pack_rows(
         `segment_ids` (the number of the block), `padding_mask` (int32 [B, S]) and, of pairs,
         `next_sentence_labels` (int32 [B]); and the rows with their blocks.
     """
-    tokens, lengths = tf.cast(records.token_ids, tf.int32), records.lengths[:, tf.newaxis]
+    tokens = tf.cast(records.token_ids, tf.int32)  # [B, N]
+    lengths = records.lengths[:, tf.newaxis]
     bounds = [tf.zeros_like(lengths), *records.inner_bounds, lengths]  # [B, 1] each
     num_blocks = len(bounds) - 1
-    ends = [bound + number for number, bound in enumerate(bounds)][1:]  # of [SEP]s
-    starts = [tf.ones_like(lengths), *(end + 1 for end in ends[:-1])]
-    # A block stands as many places later as there are special tokens before it.
+    # Block g stands g + 1 places later in the row than in the text: after [CLS] and g times [SEP].
+    starts = [bound + block + 1 for block, bound in enumerate(bounds[:-1])]
+    ends = [bound + block + 1 for block, bound in enumerate(bounds[1:])]  # where its [SEP] stands
     shifted = [
         tf.pad(tokens, [[0, 0], [block + 1, num_blocks - block]], constant_values=special.start)
         for block in range(num_blocks)
     ]  # [B, S] each
-    token_ids, segment_ids = shifted[0], tf.zeros_like(shifted[0])
+    token_ids = shifted[0]
+    segment_ids = tf.zeros_like(token_ids)
     positions = tf.range(token_ids.shape[1], dtype=tf.int64)  # [S]
     is_text = positions <= ends[-1]  # [B, S]
     for start, later_ids in zip(starts[1:], shifted[1:], strict=True):

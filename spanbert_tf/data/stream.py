@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from spanbert_tf.masking.random_bits import Stream, random_bits, row_keys
 
-# Records that are permuted together; with files that `prepare` wrote in a global random order,
-# and files in a new order in each epoch, more would not mix better. 8 MB at 512 tokens.
+# Records that are permuted together, 8 MB at 512 tokens. `prepare` wrote the records in a random
+# order and the order of the files is new in each epoch, so a larger chunk would not mix better.
 SHUFFLE_CHUNK = 8_192
 _FILES_AT_ONCE = 16
 _FILE_BLOCK = 16  # records read from one file before the next has its turn
@@ -65,7 +65,7 @@ def training_chunks(
 
 
 def _counted(chunks: tf.data.Dataset, num_records: int) -> tf.data.Dataset:
-    """Windows with their numbers, as they are, and an error at the end if records are missing."""
+    """The numbered chunks, unchanged, and an error at the end if records are missing."""
 
     def count(
         before: tf.Tensor, element: tuple[tf.Tensor, tf.Tensor]

@@ -1,4 +1,4 @@
-"""Masks a batch of packed rows: words → selection → spans and targets → replacement.
+"""Masks a batch of packed rows: words → selection → masked spans → replacement → targets.
 
 A masked unit becomes [MASK], a random token or stays as it is (80 %, 10 %, 10 %).
 
@@ -120,7 +120,7 @@ class SpanMasker:
             `token_ids` (int32 [B, S]) with replacements, and the features of `target_features`.
         """
         keys = row_keys(self.seed, epochs, record_ids)
-        index_all = self.options.numbers.draws_single_words
+        index_all = self.options.chosen_scheme.draws_single_words
         words = find_words(blocks, self.is_word_start, index_all=index_all)
         masked = select_tokens(
             blocks, words, self.is_word_start, keys, num_slots, self.options, annotated
@@ -142,9 +142,8 @@ def _replace_tokens(
     options: MaskingOptions,
 ) -> tf.Tensor:
     """The rows with replacements, int32 [B, S]: one draw a unit, one random token a position."""
-    draws = high_fraction(
-        random_bits(keys, Stream.REPLACEMENT, _unit_starts(spans, words, options.numbers.replaced))
-    )  # [B, K]
+    unit_starts = _unit_starts(spans, words, options.chosen_scheme.replaced)  # [B, K]
+    draws = high_fraction(random_bits(keys, Stream.REPLACEMENT, unit_starts))  # [B, K]
     mask_below = round(options.mask_token_rate * 2**FRACTION_BITS)
     random_below = round((options.mask_token_rate + options.random_token_rate) * 2**FRACTION_BITS)
     # Unused slots stand at position 0 and write the [CLS] that is there.

@@ -115,7 +115,7 @@ class MaskingOptions(Section):
         return masking
 
     @property
-    def numbers(self) -> ChosenScheme:
+    def chosen_scheme(self) -> ChosenScheme:
         """The scheme with what these options choose in place of each `None`."""
         scheme = find_scheme(self.scheme)
         limit = 1 if self.other_draws == "whole_words" else self.max_span_length
@@ -149,6 +149,6 @@ class MaskingOptions(Section):
     def span_length_probabilities(self) -> list[Fraction]:
         """Geo(p) cut at the longest span and renormalised: P(1), P(2), … in exact fractions."""
         p = Fraction(str(self.geometric_p))
-        lengths = range(1, self.numbers.max_units + 1)
+        lengths = range(1, self.chosen_scheme.max_units + 1)
         weights = [p * (1 - p) ** (length - 1) for length in lengths]
         return [weight / sum(weights) for weight in weights]

@@ -1,4 +1,4 @@
-"""What a draw of each masking scheme masks, as numbers: one function draws for all of them.
+"""The masking schemes: what one draw masks, as the settings of one function.
 
 No TensorFlow is needed here, so that configurations know the schemes. A package outside of this one
 adds a scheme by an entry point of the group `spanbert_tf.masking_schemes`, whose name is the

@@ -56,13 +56,13 @@ def select_tokens(
     """The tokens to mask, bool [B, S]: exactly ceil(rate · length) in every block.
 
     `is_word_start`, bool [V], says whether a vocabulary entry begins a word; `keys` are of
-    `row_keys`; K is the largest number of masked tokens a row.
+    `row_keys`; `num_slots` is the largest number of masked tokens a row.
 
     Raises:
         tf.errors.InvalidArgumentError: a budget cannot be met, which would be an error of ours.
     """
-    round_size = _draws_per_round(num_slots, options.numbers)
-    budgets = _budgets(blocks.lengths, num_slots, options)  # [B, G]
+    round_size = _draws_per_round(num_slots, options.chosen_scheme)
+    budgets = _budgets(blocks, options)  # [B, G]
     first_draw = tf.constant(0, tf.int64)
     rows = _Rows(blocks, words, keys, annotated)
     # No mask at all in place of an empty one: the first round of geometric spans is 1.6 % faster.
@@ -72,11 +72,11 @@ def select_tokens(
     late_blocks = Blocks(*(tf.gather(values, late) for values in blocks))
     late_rows = _Rows(
         late_blocks,
-        find_words(late_blocks, is_word_start, index_all=options.numbers.draws_single_words),
+        find_words(late_blocks, is_word_start, index_all=options.chosen_scheme.draws_single_words),
         tf.gather(keys, late),
         annotated and AnnotatedSpans(*(tf.gather(values, late) for values in annotated)),
     )
-    share = min(options.numbers.share, MOST_ANNOTATED)
+    share = min(options.chosen_scheme.share, MOST_ANNOTATED)
     most_draws = int(_MOST_DRAWS / (1 - share)) * tf.shape(blocks.token_ids, tf.int64)[1]
 
     def more_to_mask(first_draw: tf.Tensor, masked: tf.Tensor, remaining: tf.Tensor) -> tf.Tensor:
@@ -100,14 +100,12 @@ def select_tokens(
         return tf.tensor_scatter_nd_update(masked, late[:, tf.newaxis], late_masked)
 
 
-def _budgets(lengths: tf.Tensor, num_slots: int, options: MaskingOptions) -> tf.Tensor:
-    """ceil(rate · length) of lengths [B, G], int64 [B, G]."""
-    # Float32 would round up, and int64 overflow with many digits: so it is the number of budgets
-    # 0, 1, … K whose longest block is shorter. The rate is a Fraction, so // is exact.
-    longest = [min(slots // options.exact_rate, tf.int64.max) for slots in range(num_slots + 1)]
-    flat = tf.reshape(lengths, [-1])
-    found = tf.searchsorted(tf.constant(longest, tf.int64), flat, out_type=tf.int64)
-    return tf.reshape(found, tf.shape(lengths))
+def _budgets(blocks: Blocks, options: MaskingOptions) -> tf.Tensor:
+    """The tokens to mask in each block, `options.budget` of its length; int64 [B, G]."""
+    # A table of all lengths: TensorFlow's float32 would round some of them up.
+    longest = blocks.token_ids.shape[1]
+    table = [options.budget(length) for length in range(longest + 1)]
+    return tf.gather(tf.constant(table, tf.int64), blocks.lengths)
 
 
 class _Rows(NamedTuple):
@@ -130,7 +128,7 @@ def _mask_round(
     """`masked`, bool [B, S], and `remaining`, tokens, int64 [B, G], after C further draws."""
     draws = first_draw + tf.range(round_size, dtype=tf.int64)
     candidates = draw_candidates(rows.blocks, rows.words, rows.keys, draws, options, rows.annotated)
-    if options.numbers.draws_single_units:
+    if options.chosen_scheme.draws_single_units:
         owner = _owners_of_units(candidates, rows.blocks, rows.words, masked)
     else:
         owner = find_owners(candidates, rows.blocks, masked)
@@ -236,19 +234,20 @@ def _within_budget(
 
     The granted positions, bool [B, S], and how many they are in each block, int64 [B, G].
     """
-    through = tf.cumsum(_tokens_of_candidates(owner, blocks, round_size), axis=-1)  # [B, G, C]
-    fits = through <= remaining[:, :, tf.newaxis]
-    num_whole = tf.reduce_sum(tf.cast(fits, tf.int32), axis=-1)  # [B, G]
-    tokens_of_whole = tf.reduce_max(
-        tf.where(fits, through, tf.zeros_like(through)), axis=-1
-    )  # [B, G]
-    last = blocks.spread(num_whole)  # the candidate that gets a part
-    is_last = owner == last  # [B, S]
-    part_end = _nth_position(is_last, remaining - tokens_of_whole, blocks)  # [B, G]
+    num_tokens = _tokens_of_candidates(owner, blocks, round_size)  # [B, G, C]
+    running_totals = tf.cumsum(num_tokens, axis=-1)
+    fits = running_totals <= remaining[:, :, tf.newaxis]
+    num_fitting = tf.reduce_sum(tf.cast(fits, tf.int32), axis=-1)  # [B, G]
+    totals_that_fit = tf.where(fits, running_totals, tf.zeros_like(running_totals))
+    num_granted_whole = tf.reduce_max(totals_that_fit, axis=-1)  # [B, G]
+    # The candidates before this one fit whole; this one gets the rest of the budget.
+    first_cut = blocks.spread(num_fitting)  # [B, S]
+    is_cut = owner == first_cut
+    part_end = _nth_position(is_cut, remaining - num_granted_whole, blocks)  # [B, G]
     positions = tf.range(tf.shape(owner, tf.int64)[1])
-    is_part = is_last & (positions < blocks.spread(part_end))
-    granted = ((owner >= 0) & (owner < last)) | is_part
-    return granted, tf.minimum(remaining, through[:, :, -1])
+    is_in_part = is_cut & (positions < blocks.spread(part_end))
+    granted = ((owner >= 0) & (owner < first_cut)) | is_in_part
+    return granted, tf.minimum(remaining, running_totals[:, :, -1])
 
 
 def _nth_position(chosen: tf.Tensor, ordinals: tf.Tensor, blocks: Blocks) -> tf.Tensor:

@@ -159,7 +159,7 @@ def draw_candidates(
     counters = (tf.range(num_blocks, dtype=tf.int64)[:, tf.newaxis] * 2**_BLOCK_SHIFT) + draws
     counters = counters[tf.newaxis]  # [1, G, C]
     bits = random_bits(keys, Stream.ANCHOR_AND_LENGTH, counters)  # [B, G, C]
-    scheme = options.numbers
+    scheme = options.chosen_scheme
     if scheme.unit == "piece":
         candidates = _spans_of_pieces(blocks, bits, options)
     else:
@@ -189,7 +189,7 @@ def _spans_of_pieces(blocks: Blocks, bits: tf.Tensor, options: MaskingOptions) -
 def _spans_of_words(
     blocks: Blocks, words: Words, bits: tf.Tensor, options: MaskingOptions
 ) -> Candidates:
-    if options.numbers.span_start == "word":
+    if options.chosen_scheme.span_start == "word":
         chosen = words.first + scale(high_fraction(bits), words.counts)
         anchors = tf.gather(words.starts, chosen)
     else:
@@ -224,7 +224,7 @@ def _annotated_in_a_share(
 
 def _geometric_lengths(fractions: tf.Tensor, options: MaskingOptions) -> tf.Tensor:
     """Lengths in units by the inverse of the distribution function; int64, as `fractions`."""
-    if options.numbers.max_units == 1:
+    if options.chosen_scheme.max_units == 1:
         return tf.ones_like(fractions)
     thresholds: list[int] = []
     total = Fraction(0)

@@ -38,7 +38,9 @@ def list_masked_spans(masked: tf.Tensor, token_ids: tf.Tensor, num_slots: int) -
     beyond = num_rows * width  # larger than every position
     flat = tf.concat([flat, beyond[tf.newaxis]], axis=0)
     positions = tf.gather(flat, tf.minimum(indices, tf.size(flat, tf.int64) - 1))
-    positions = tf.where(is_used, positions - row_starts[:-1, tf.newaxis], beyond)  # [B, K]
+    positions = positions - row_starts[:-1, tf.newaxis]
+    # Unused slots count on beyond all positions, as if they were one more span.
+    positions = tf.where(is_used, positions, beyond + slots)  # [B, K]
     # Position minus slot is constant inside a span and grows from one span to the next.
     offsets = positions - slots
     first_slots = tf.searchsorted(offsets, offsets, side="left", out_type=tf.int64)

@@ -92,7 +92,7 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
         if isinstance(masking, dict):
             masking = {"random_tokens": "uniform", **masking}
         masking = MaskingOptions.of(masking)
-        if masking.numbers.spans:
+        if masking.chosen_scheme.spans:
             raise ValueError(f"masking {masking.scheme!r} needs annotated records, not strings")
         if masking.random_tokens != "uniform":
             raise ValueError(

@@ -150,7 +150,7 @@ def _print_examples(
         console.print(
             Text.assemble(
                 f"\n{_draws(options)}, {options.rate:.0%} of the tokens, one draw of "
-                f"{_rates(options)} a {options.numbers.replaced}, random tokens from "
+                f"{_rates(options)} a {options.chosen_scheme.replaced}, random tokens from "
                 f"{_RANDOM_TOKENS[options.random_tokens]}: ",
                 *_STYLED_KINDS,
             )
@@ -202,7 +202,7 @@ def _sentence_begin(row: dict[str, np.ndarray], position: int) -> str:
 
 def _draws(options: MaskingOptions) -> str:
     """What the draws of a scheme take, and where words are drawn."""
-    scheme = options.numbers
+    scheme = options.chosen_scheme
     if scheme.unit == "piece":
         return options.scheme
     others = "words" if scheme.max_units == 1 else "geometric spans"

@@ -67,7 +67,7 @@ def count_span_lengths(
         merged += _histogram(_merged_lengths(batch, is_word_start))
     drawn = np.zeros_like(merged)
     exact = None
-    scheme = options.numbers
+    scheme = options.chosen_scheme
     if scheme.max_units > 1 and scheme.spans is None:
         exact = np.zeros(_LONGEST_SHOWN + 1)
         for length, share in enumerate(options.span_length_probabilities(), start=1):

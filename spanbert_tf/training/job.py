@@ -94,7 +94,7 @@ class Job(abc.ABC):
             resumed run must find the same again.
         num_steps: steps of the whole run.
         tokens_per_step: word pieces of a batch, padding apart.
-        learning_rate: rate of the step after so many.
+        learning_rate: number of finished steps → learning rate of the next step.
         hidden_dim: width of the encoder, by which `precision: auto` is decided.
     """
 

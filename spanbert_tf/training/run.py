@@ -98,7 +98,7 @@ def run(
                 keras.Model.fit(
                     model,
                     job.batches(phase.first),
-                    callbacks=watch.until(phase.last),  # who knows how many executions that is
+                    callbacks=watch.until(phase.last),  # it stops `fit` at that step
                     shuffle=False,  # the data set is shuffled
                     verbose=0,
                 )

@@ -1,6 +1,6 @@
 """The training step on TensorFlow: its result does not depend on how the global batch is shared.
 
-B is the number of rows of a replica, N the number of its micro-batches.
+B is the number of rows of a replica, M the number of its micro-batches.
 """
 
 import functools
@@ -15,7 +15,8 @@ from spanbert_tf.models.objective import BatchLoss, loss_of
 from spanbert_tf.models.train_step.micro_batches import equal_parts
 
 _SEED_STATE = "seed_generator_state"
-_REPLICA_STRIDE = 0x9E3779B9  # keeps the first halves of the replicas' seeds far apart
+# A seed is (key, counter). The key of each replica is moved by its index times this.
+_REPLICA_STRIDE = 0x9E3779B9
 _MIRRORED = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
 _Gradients = list[tf.Tensor | tf.IndexedSlices | None]
 
@@ -33,6 +34,7 @@ class TrainStep:
 
     _accumulation_steps = 1
     _compiles_replicas = False
+    _compiled_forward_and_backward: Callable[..., tuple] | None = None
 
     def compile(
         self,
@@ -45,7 +47,7 @@ class TrainStep:
 
         Args:
             *args: as for `keras.Model.compile`.
-            accumulation_steps: N, the number of micro-batches that the rows of each replica are cut
+            accumulation_steps: M, the number of micro-batches that the rows of each replica are cut
                 into to save memory. If N does not divide the rows, there are more. They make one
                 update together.
             jit_compile: whether XLA compiles the step. On mirrored replicas it compiles the forward
@@ -62,7 +64,7 @@ class TrainStep:
         if self._compiles_replicas:
             jit_compile = False
         self._accumulation_steps = accumulation_steps
-        self._make_forward_and_backward()
+        self._compile_forward_and_backward()
         super().compile(*args, jit_compile=jit_compile, **kwargs)
 
     def freeze(self, variables: Sequence[keras.Variable]) -> None:
@@ -75,17 +77,18 @@ class TrainStep:
         self._build_optimizer()  # now: later it would not know the variables that are frozen first
         self._frozen = frozenset(id(variable) for variable in variables)
         # Existing graphs train the former variables.
-        self._make_forward_and_backward()
+        self._compile_forward_and_backward()
         self.train_function = None
 
     def fetch_state(self) -> None:
         """Does nothing: on TensorFlow the variables always have the values of the last step."""
 
-    def _make_forward_and_backward(self) -> None:
-        self._forward_and_backward = self._compute_gradients
+    def _compile_forward_and_backward(self) -> None:
+        """Makes the XLA program of a replica's gradients anew, if there is one."""
+        self._compiled_forward_and_backward = None
         if self._compiles_replicas:
-            self._forward_and_backward = tf.function(
-                self._compute_gradients, autograph=False, jit_compile=True, reduce_retracing=True
+            self._compiled_forward_and_backward = tf.function(
+                self._forward_and_backward, autograph=False, jit_compile=True, reduce_retracing=True
             )
 
     def make_train_function(self, force: bool = False) -> Callable[..., dict]:
@@ -118,16 +121,16 @@ class TrainStep:
         batch = keras.utils.unpack_x_y_sample_weight(data)
         num_targets = self._count_targets(batch)
         if self._accumulation_steps == 1:
-            gradients = self._gradients(batch, num_targets)
+            gradients = self._train_on_part(batch, num_targets)
         else:
             gradients = accumulate_gradients(
-                lambda part, num_parts: self._gradients(part, num_targets, num_parts),
+                lambda part, num_parts: self._train_on_part(part, num_targets, num_parts),
                 batch,
                 self._accumulation_steps,
                 self.trainable_variables,
             )
         self.optimizer.apply(gradients, self.trainable_variables)
-        return self.get_metrics_result()
+        return self.get_metrics_result()  # of this replica alone; `_StepLoop` does not use it
 
     def test_step(self, data: object) -> dict[str, tf.Tensor]:
         """Updates the metrics with the rows of this replica."""
@@ -145,19 +148,22 @@ class TrainStep:
             counts = context.all_reduce(tf.distribute.ReduceOp.SUM, counts)
         return counts
 
-    def _gradients(
+    def _train_on_part(
         self, part: tuple, num_targets: dict[str, tf.Tensor], num_parts: int | tf.Tensor = 1
     ) -> _Gradients:
-        """Computes the gradients of a micro-batch's share of the loss, and updates the metrics.
+        """Computes the gradients of a micro-batch's share of the loss; updates seeds and metrics.
 
-        While they are computed, the index of the replica is added to each random seed.
+        Only regularizers and other losses that have no targets are divided by `num_parts`. XLA
+        compiles a pure function, so the seeds go in and come out as values. Each replica computes
+        with seeds of its own, which are `_REPLICA_STRIDE` apart.
         """
         context = tf.distribute.get_replica_context()
         index = tf.cast(context.replica_id_in_sync_group, tf.int64)
         shift = tf.stack([index * _REPLICA_STRIDE, 0])  # [2]
         states = self._seed_states()
         seeds = [state.value + tf.cast(shift, state.value.dtype) for state in states]
-        gradients, seeds, found = self._forward_and_backward(
+        compute = self._compiled_forward_and_backward or self._forward_and_backward
+        gradients, seeds, found = compute(
             part, num_targets, num_parts * context.num_replicas_in_sync, seeds
         )
         for state, seed in zip(states, seeds, strict=True):
@@ -168,7 +174,7 @@ class TrainStep:
     def _seed_states(self) -> list[keras.Variable]:
         return [variable for variable in self.variables if variable.name == _SEED_STATE]
 
-    def _compute_gradients(
+    def _forward_and_backward(
         self,
         part: tuple,
         num_targets: dict[str, tf.Tensor],
@@ -192,7 +198,8 @@ class TrainStep:
 class _StepLoop:
     """Runs steps on the device: as many as `model.steps_per_execution` says when it is called.
 
-    What it returns are the metrics of the global batches. TensorFlow's graphs are:
+    It returns the metrics of the global batches. On two replicas a step goes this way: `_run_one`,
+    `_run_next`, the graph of the batch, `strategy.run`, `train_step`. TensorFlow's graphs are:
 
     - a step by itself, and a step in a loop; whether there is a loop is decided when it is made;
     - the step of a batch, called by these two. On a single device it is part of them: a function
@@ -212,36 +219,39 @@ class _StepLoop:
         with tf.init_scope():
             self._num_done = tf.Variable(0, trainable=False)
         # Keras' batches without labels or weights have an `Optional` in their place.
-        self._run_batch = model._autoconvert_optionals(self._run_on_replicas)
-        self._run_batch_in_graph = self._run_batch
+        run_batch = model._autoconvert_optionals(self._run_on_replicas)
+        self._batch_step = run_batch  # what a step that reads the iterator calls
+        self._call_batch = run_batch  # what is called with a batch
+        self._call_one, self._call_many = self._run_one, self._run_many
         if model.run_eagerly:
             return
         as_graph = functools.partial(tf.function, autograph=False, reduce_retracing=True)
         # Not inlined: operations that do not depend on the batch would run once more when the
         # iterator is exhausted.
-        self._run_batch = as_graph(
-            self._run_batch,
-            jit_compile=model.jit_compile,
-            experimental_attributes={"_noinline": True},
+        batch_graph = as_graph(
+            run_batch, jit_compile=model.jit_compile, experimental_attributes={"_noinline": True}
         )
         strategy = model._distribute_strategy
-        is_single = strategy is None or isinstance(strategy, tf.distribute.OneDeviceStrategy)
-        if not is_single or model.jit_compile:
-            self._run_batch_in_graph = self._run_batch
-        self._run_one = as_graph(self._run_one)
-        self._run_many = as_graph(self._run_many)
+        has_replicas = not (
+            strategy is None or isinstance(strategy, tf.distribute.OneDeviceStrategy)
+        )
+        if has_replicas or model.jit_compile:
+            self._batch_step = batch_graph
+        self._call_batch = batch_graph
+        self._call_one = as_graph(self._run_one)
+        self._call_many = as_graph(self._run_many)
 
     def __call__(self, iterator: Iterator) -> dict[str, tf.Tensor]:
         """Runs steps on the next batches; fewer if the data end."""
         num_steps = self._model.steps_per_execution
         if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
             for batch in itertools.islice(iterator, num_steps):
-                self._run_batch(batch)
+                self._call_batch(batch)
             return self._model.get_metrics_result()
         if num_steps == 1 and not self._has_loop:
-            return self._run_one(iterator)
+            return self._call_one(iterator)
         try:
-            return self._run_many(iterator, tf.constant(num_steps))
+            return self._call_many(iterator, tf.constant(num_steps))
         except tf.errors.OutOfRangeError:
             if int(self._num_done) == 0:
                 raise
@@ -265,14 +275,14 @@ class _StepLoop:
         batch = iterator.get_next()
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
             self._num_done.assign(num_done)
-            self._run_batch_in_graph(batch)
+            self._batch_step(batch)
 
     def _run_on_replicas(self, batch: object) -> None:
-        self._model.distribute_strategy.run(self._run_on_replica, args=(batch,))
+        @tf.autograph.experimental.do_not_convert
+        def run_on_replica(batch: object) -> None:
+            self._step_function(batch)  # its results are means of one replica's rows
 
-    @tf.autograph.experimental.do_not_convert
-    def _run_on_replica(self, batch: object) -> None:
-        self._step_function(batch)  # its results are means of one replica's rows
+        self._model.distribute_strategy.run(run_on_replica, args=(batch,))
 
 
 def accumulate_gradients(

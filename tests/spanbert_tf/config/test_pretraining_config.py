@@ -292,9 +292,9 @@ RELEASED_DRAWS = {
 def test_draws_are_those_of_the_released_commands(name):
     masking = load_config(name).masking
     longest, p = RELEASED_DRAWS[name]
-    assert (masking.numbers.max_units, masking.geometric_p) == (longest, p)
-    assert masking.numbers.span_start == "anchor_token"
-    assert masking.numbers.replaced == "span"  # --replacement-method span
+    assert (masking.chosen_scheme.max_units, masking.geometric_p) == (longest, p)
+    assert masking.chosen_scheme.span_start == "anchor_token"
+    assert masking.chosen_scheme.replaced == "span"  # --replacement-method span
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -162,7 +162,7 @@ def test_configurations_know_the_name_without_tensorflow(site):
         f"import sys; sys.path.insert(0, {str(site)!r})\n"
         "from spanbert_tf.config import load_config\n"
         "config = load_config('spanbert_base', ['masking.scheme=sentences'])\n"
-        "print(config.masking.numbers.spans, 'tensorflow' in sys.modules)\n"
+        "print(config.masking.chosen_scheme.spans, 'tensorflow' in sys.modules)\n"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (result.stdout, result.stderr) == ("sentences False\n", "")
@@ -171,7 +171,7 @@ def test_configurations_know_the_name_without_tensorflow(site):
 @pytest.mark.parametrize("chosen", [None, "word", "anchor_token"])
 def test_where_spans_begin_is_the_schemes_own_unless_an_option_says_so(chosen):
     options = MaskingOptions(scheme="even_words", span_start=chosen)
-    assert options.numbers.span_start == (chosen or "word")
+    assert options.chosen_scheme.span_start == (chosen or "word")
 
 
 def test_an_unknown_name_is_refused_with_all_that_there_are():

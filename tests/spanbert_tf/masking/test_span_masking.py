@@ -229,7 +229,7 @@ def check_rows_of_blocks(rows, options, random, eager=False):
         options,
         options.num_slots(width, len(rows[0])),
         range(len(rows)),
-        annotated=annotated_spans(spans, blocks) if options.numbers.spans else None,
+        annotated=annotated_spans(spans, blocks) if options.chosen_scheme.spans else None,
         eager=eager,
     )
     for index, row in enumerate(token_ids):
@@ -533,13 +533,13 @@ def test_long_words_come_as_often_as_span_start_says(options, span_start, share)
     _, first, last = draw_spans(options, 100, len(tokens), tokens=tokens)
     is_long = (first - 1) % 5 == 1
     assert abs(is_long.mean() - share) < 5 * (share * (1 - share) / len(first)) ** 0.5
-    if options.numbers.max_units == 1:
+    if options.chosen_scheme.max_units == 1:
         assert set(last[is_long] - first[is_long]) == {3}
         assert set(last[~is_long] - first[~is_long]) == {0}
 
 
 def test_each_scheme_replaces_by_its_own_unit():
-    found = {name: MaskingOptions(scheme=name).numbers.replaced for name in KNOWN_SCHEMES}
+    found = {name: MaskingOptions(scheme=name).chosen_scheme.replaced for name in KNOWN_SCHEMES}
     assert found == OWN_UNITS
 
 
