@@ -10,7 +10,8 @@ import jax
 import keras
 import numpy as np
 
-from spanbert_tf.conversion.parameters import encoder_parameters, masked_lm_parameters
+from spanbert_tf.conversion.names import MASKED_LM_HEAD
+from spanbert_tf.conversion.parameters import encoder_parameters, part_parameters
 from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
 from spanbert_tf.training import adamw
 
@@ -88,7 +89,7 @@ def arrays_of(model: SpanBertPretrainer) -> dict[str, np.ndarray]:
     """Weights of encoder and MLM head by their names in `transformers`."""
     backbone = model.backbone
     parameters = encoder_parameters(backbone)
-    parameters += masked_lm_parameters(model.masked_lm_head, backbone.hidden_dim)
+    parameters += part_parameters(MASKED_LM_HEAD, model.masked_lm_head)
     return {parameter.name: parameter.to_array() for parameter in parameters}
 
 

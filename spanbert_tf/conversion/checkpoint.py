@@ -1,39 +1,35 @@
 """A BERT checkpoint, whatever project wrote it, and what must be in it.
 
-Names and layouts are those of HuggingFace's `BertForPreTraining` in PyTorch (a matrix is
-[outputs, inputs]); the span boundary head has the names of the original SpanBERT code
-(`cls.pair_target_predictions`).
+The names and layouts of its arrays are those of `names.TABLE`.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
+from spanbert_tf.conversion.names import (
+    ENCODER,
+    MASKED_LM_BIAS,
+    PARTS,
+    POSITION_TABLES,
+    RESOLVER,
+    SEGMENT_TABLE,
+    SPAN_POSITIONS,
+    TEXT_CLASSIFIER,
+    TOKEN_CLASSIFIER,
+    TOKEN_TABLE,
+    Entry,
+    entries_of,
+)
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS, TABLE_SIZES
 from spanbert_tf.text.vocabulary import Casing
 
-TOKEN_TABLE = "bert.embeddings.word_embeddings.weight"
-SEGMENT_TABLE = "bert.embeddings.token_type_embeddings.weight"
-# Arguments of SpanBertBackbone, and the tables whose rows they count; SegaBERT's as its authors
-# call them.
-POSITION_TABLES = {
-    "max_sequence_length": "bert.embeddings.position_embeddings.weight",
-    "num_paragraphs": "bert.embeddings.para_position_embeddings.weight",
-    "num_sentences": "bert.embeddings.sent_position_embeddings.weight",
-    "max_sentence_length": "bert.embeddings.token_position_embeddings.weight",
-}
-SPAN_POSITIONS = "cls.pair_target_predictions.position_embeddings.weight"
-ENCODER, POOLER, MASKED_LM_HEAD = "encoder", "pooler", "masked_lm_head"
-SPAN_BOUNDARY_HEAD, NEXT_SENTENCE_HEAD = "span_boundary_head", "next_sentence_head"
-SPAN_CLASSIFIERS = "span_classifiers"  # of `BertForQuestionAnswering`
-# Of `BertForSequenceClassification`, whose own name, `classifier`, other classes give theirs, too.
-TEXT_CLASSIFIER = "text_classifier"
-TOKEN_CLASSIFIER = "token_classifier"  # of `BertForTokenClassification`, as well
-COREFERENCE = "coreference"  # of the original's resolver
 BERT_EPSILON = 1e-12  # of LayerNorm, in the original code
+BERT_DROPOUT = 0.1  # in the original code; weights do not tell
+INTERMEDIATE_MATRIX = "bert.encoder.layer.0.intermediate.dense.weight"
 # Arguments of SpanBertBackbone and their names in BERT's own configurations.
 SIZE_NAMES = {
     "vocabulary_size": "vocab_size",
@@ -52,35 +48,11 @@ SEGMENT_AWARE_SIZE_NAMES = {
     "max_sentence_length": "max_token_position_embeddings",
 }
 # The output matrix of a head is the token embedding once more, in files that hold it at all.
-_TIED = ("cls.predictions.decoder.weight", "cls.pair_target_predictions.decoder.weight")
-_TIED_BIASES = {"cls.predictions.decoder.bias": "cls.predictions.bias"}
-# Variables of the original's coreference resolvers (mandarjoshi90/coref, `independent.py`,
-# `util.py`). Their layouts are ours: matrices are [inputs, outputs], and a network's input and the
-# features of a pair have their parts in the same order.
-_RESOLVER = "coreference."  # of their names in a `Checkpoint`
-LINEAR = ("output_weights", "output_bias")
-NETWORK = ("hidden_weights_0", "hidden_bias_0", *LINEAR)
-TABLES = (
-    "span_width_embeddings",
-    "span_width_prior_embeddings",
-    "genre_embeddings",
-    "antecedent_distance_emb",
-    "coref_layer/same_speaker_emb",
-    "coref_layer/antecedent_distance_emb",
-    "coref_layer/segment_distance/segment_distance_embeddings",
-)
-_SEGMENTS = TABLES[-1]
-_LINEAR_SCOPES = ("mention_word_attn", "src_projection", "coref_layer/f")
-_NETWORK_SCOPES = ("mention_scores", "width_scores", "coref_layer/slow_antecedent_scores")
-# In TensorFlow 1's checkpoints, `/` between the parts.
-VARIABLES = frozenset(
-    (
-        *TABLES,
-        *LINEAR,  # of the prior distance, which has no scope of its own
-        *(f"{scope}/{name}" for scope in _LINEAR_SCOPES for name in LINEAR),
-        *(f"{scope}/{name}" for scope in _NETWORK_SCOPES for name in NETWORK),
-    )
-)
+_TIED = {
+    "cls.predictions.decoder.weight": TOKEN_TABLE,
+    "cls.pair_target_predictions.decoder.weight": TOKEN_TABLE,
+    "cls.predictions.decoder.bias": MASKED_LM_BIAS,
+}
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 Shapes = dict[str, tuple[int, ...]]
@@ -186,8 +158,22 @@ class Checkpoint:
     is_head_trained: bool | None = None
 
     def parts(self) -> dict[str, Shapes]:
-        """What each part of this checkpoint must hold: part → name → shape."""
+        """What each part of this checkpoint must hold: part → name → shape.
+
+        Raises:
+            BadInputError: the configuration says more layers than there are arrays.
+        """
+        num_layers, num_arrays = self.sizes["num_layers"], len(self.arrays)
+        if num_layers > num_arrays:  # otherwise a name is made for each weight of each layer
+            raise BadInputError(
+                f"{self.path}: the configuration says {num_layers:,} layers, and the checkpoint "
+                f"holds {num_arrays:,} arrays; it belongs to another model"
+            )
         return expected_shapes(self.sizes, self.arrays)
+
+    def entries(self, parts: Iterable[str]) -> list[Entry]:
+        """The entries of `names.TABLE` for the arrays of some parts."""
+        return [entry for part in parts for entry in entries_of_sizes(part, self.sizes)]
 
     def found_parts(self) -> list[str]:
         """The parts that are there, whole."""
@@ -199,6 +185,22 @@ class Checkpoint:
         """Names of arrays that no part knows."""
         known = {name for shapes in self.parts().values() for name in shapes}
         return sorted(self.arrays.keys() - known)
+
+
+def sizes_of_arrays(arrays: Mapping[str, Array], num_heads: int) -> dict[str, int | float | str]:
+    """Arguments of `SpanBertBackbone` that the shapes of an encoder's arrays tell."""
+    vocabulary_size, hidden_dim = arrays[TOKEN_TABLE].shape
+    layers = {name.split(".")[3] for name in arrays if name.startswith("bert.encoder.layer.")}
+    return {
+        "vocabulary_size": vocabulary_size,
+        "num_layers": len(layers),
+        "num_heads": num_heads,
+        "hidden_dim": hidden_dim,
+        "intermediate_dim": len(arrays[INTERMEDIATE_MATRIX]),
+        "max_sequence_length": len(arrays[POSITION_TABLES["max_sequence_length"]]),
+        "num_segments": len(arrays[SEGMENT_TABLE]),
+        "dropout": BERT_DROPOUT,
+    }
 
 
 def read_tables(position_embeddings: str) -> set[str]:
@@ -234,11 +236,6 @@ def checked_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
     """
     path = checkpoint.path
     arrays = {name: _finite(path, name, array) for name, array in checkpoint.arrays.items()}
-    if checkpoint.sizes["num_layers"] > len(arrays):  # a name is made for each weight of each layer
-        raise BadInputError(
-            f"{path}: the configuration says {checkpoint.sizes['num_layers']:,} layers, and the "
-            f"checkpoint holds {len(arrays):,} arrays; it belongs to another model"
-        )
     for part, shapes in checkpoint.parts().items():
         for name, shape in shapes.items():
             if name in arrays and arrays[name].shape != shape:
@@ -248,8 +245,7 @@ def checked_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
                 )
             if part == ENCODER and name not in arrays:
                 raise BadInputError(f"{path}: lacks {name}; it holds no whole encoder")
-    copies = dict.fromkeys(_TIED, TOKEN_TABLE) | _TIED_BIASES
-    for name, original in copies.items():
+    for name, original in _TIED.items():
         if name in arrays:
             copy = arrays.pop(name)
             if original in arrays and not np.array_equal(copy, arrays[original]):
@@ -265,6 +261,23 @@ def checked_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
     return dataclasses.replace(checkpoint, arrays=arrays)
 
 
+def entries_of_sizes(part: str, sizes: Mapping[str, int | float | str]) -> Iterator[Entry]:
+    """The entries of a part of a checkpoint of these sizes, without tables that it does not read.
+
+    Args:
+        part: one of `names.PARTS`.
+        sizes: arguments of `SpanBertBackbone`.
+    """
+    positions = str(sizes["position_embeddings"])
+    read = read_tables(positions)
+    unread = {name for size, name in POSITION_TABLES.items() if size not in read}
+    if positions == "segment_aware":
+        unread.add(SEGMENT_TABLE)
+    for entry in entries_of(part, int(sizes["num_layers"])):
+        if entry.name not in unread:
+            yield entry
+
+
 def expected_shapes(
     sizes: Mapping[str, int | float | str], arrays: Mapping[str, Array]
 ) -> dict[str, Shapes]:
@@ -272,45 +285,45 @@ def expected_shapes(
 
     A table of span positions, classifiers and a resolver tell their own sizes.
     """
-    width, vocabulary_size = sizes["hidden_dim"], sizes["vocabulary_size"]
-    encoder = {
-        TOKEN_TABLE: (vocabulary_size, width),
-        **{
-            POSITION_TABLES[size]: (sizes[size], width)
-            for size in POSITION_TABLES
-            if size in read_tables(sizes["position_embeddings"])
-        },
-        **_layer_norm("bert.embeddings.LayerNorm", width),
-    }
-    if sizes["position_embeddings"] != "segment_aware":
-        encoder[SEGMENT_TABLE] = (sizes["num_segments"], width)
-    for number in range(int(sizes["num_layers"])):
-        encoder |= _encoder_layer(f"bert.encoder.layer.{number}", width, sizes["intermediate_dim"])
-    predictions, boundary = "cls.predictions", "cls.pair_target_predictions"
-    num_positions, position_dim = _table_shape(arrays, SPAN_POSITIONS)
+    known = {**sizes, **head_dimensions(sizes["hidden_dim"], arrays)}
+    parts: dict[str, Shapes] = {}
+    for part in PARTS:
+        parts[part] = {}
+        for entry in entries_of_sizes(part, sizes):
+            shape = (known[size] if isinstance(size, str) else size for size in entry.shape)
+            parts[part][entry.name] = tuple(shape)
+    return parts
+
+
+def head_dimensions(hidden_dim: int, arrays: Mapping[str, Array]) -> dict[str, int]:
+    """The sizes of heads, as the shapes of a checkpoint tell them; 0 where the head is missing.
+
+    Returns:
+        The names that `names.TABLE` has in its shapes beside arguments of `SpanBertBackbone`.
+    """
+
+    def num_rows(name: str) -> int:
+        return len(arrays[name]) if name in arrays else 0
+
+    max_span_targets, span_position_dim = _table_shape(arrays, SPAN_POSITIONS)
+    max_span_width, feature_dim = _table_shape(arrays, f"{RESOLVER}span_width_embeddings")
+    span_dim = 3 * hidden_dim + feature_dim
     return {
-        ENCODER: encoder,
-        POOLER: _dense("bert.pooler.dense", width, width),
-        MASKED_LM_HEAD: {
-            **_dense(f"{predictions}.transform.dense", width, width),
-            **_layer_norm(f"{predictions}.transform.LayerNorm", width),
-            f"{predictions}.bias": (vocabulary_size,),
-        },
-        SPAN_BOUNDARY_HEAD: {
-            SPAN_POSITIONS: (num_positions, position_dim),
-            **_dense(f"{boundary}.mlp_layer_norm.linear1", 2 * width + position_dim, width),
-            **_layer_norm(f"{boundary}.mlp_layer_norm.layer_norm1", width),
-            **_dense(f"{boundary}.mlp_layer_norm.linear2", width, width),
-            **_layer_norm(f"{boundary}.mlp_layer_norm.layer_norm2", width),
-            f"{boundary}.bias": (vocabulary_size,),
-        },
-        NEXT_SENTENCE_HEAD: _dense("cls.seq_relationship", width, 2),
-        SPAN_CLASSIFIERS: _dense("qa_outputs", width, 2),
-        **{
-            name: _dense(name, width, len(arrays.get(f"{name}.weight", ())))
-            for name in (TEXT_CLASSIFIER, TOKEN_CLASSIFIER)
-        },
-        COREFERENCE: _coreference_shapes(width, arrays),
+        "max_span_targets": max_span_targets,
+        "span_position_dim": span_position_dim,
+        "boundary_dim": 2 * hidden_dim + span_position_dim,
+        "num_text_classes": num_rows(f"{TEXT_CLASSIFIER}.weight"),
+        "num_token_classes": num_rows(f"{TOKEN_CLASSIFIER}.weight"),
+        "max_span_width": max_span_width,
+        "feature_dim": feature_dim,
+        "ffnn_dim": num_rows(f"{RESOLVER}mention_scores.hidden_bias_0"),
+        "num_genres": num_rows(f"{RESOLVER}genre_embeddings"),
+        "max_segments": num_rows(
+            f"{RESOLVER}coref_layer.segment_distance.segment_distance_embeddings"
+        ),
+        "span_dim": span_dim,
+        "pair_dim": 3 * span_dim + 4 * feature_dim,
+        "gate_dim": 2 * span_dim,
     }
 
 
@@ -318,75 +331,3 @@ def _table_shape(arrays: Mapping[str, Array], name: str) -> tuple[int, int]:
     """Rows and columns of a table; none where it is missing, or has another number of axes."""
     shape = arrays[name].shape if name in arrays else ()
     return shape if len(shape) == 2 else (0, 0)
-
-
-def _encoder_layer(prefix: str, width: int, intermediate_dim: int) -> Shapes:
-    shapes = {}
-    for name in ("query", "key", "value"):
-        shapes |= _dense(f"{prefix}.attention.self.{name}", width, width)
-    return {
-        **shapes,
-        **_dense(f"{prefix}.attention.output.dense", width, width),
-        **_layer_norm(f"{prefix}.attention.output.LayerNorm", width),
-        **_dense(f"{prefix}.intermediate.dense", width, intermediate_dim),
-        **_dense(f"{prefix}.output.dense", intermediate_dim, width),
-        **_layer_norm(f"{prefix}.output.LayerNorm", width),
-    }
-
-
-def _dense(prefix: str, num_inputs: int, num_outputs: int) -> Shapes:
-    return {f"{prefix}.weight": (num_outputs, num_inputs), f"{prefix}.bias": (num_outputs,)}
-
-
-def _layer_norm(prefix: str, width: int) -> Shapes:
-    return {f"{prefix}.weight": (width,), f"{prefix}.bias": (width,)}
-
-
-def standard_name(variable: str) -> str:
-    """The name in a `Checkpoint` of a variable of theirs."""
-    return _RESOLVER + variable.replace("/", ".")
-
-
-def variable_name(name: str) -> str | None:
-    """The variable of theirs that a name in a `Checkpoint` stands for; `None` for any other."""
-    return name.removeprefix(_RESOLVER).replace(".", "/") if name.startswith(_RESOLVER) else None
-
-
-def _coreference_shapes(hidden_dim: int, arrays: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
-    """Name → shape of what a checkpoint holds; the tables and one bias tell the sizes."""
-    head = {name: arrays.get(standard_name(name), ()) for name in VARIABLES}
-    max_span_width, feature_dim = _table_shape(arrays, standard_name("span_width_embeddings"))
-    ffnn_dim = len(head["mention_scores/hidden_bias_0"])
-    num_genres, max_segments = (len(head[name]) for name in ("genre_embeddings", _SEGMENTS))
-    span_dim = 3 * hidden_dim + feature_dim
-    rows = (max_span_width, max_span_width, num_genres, 10, 2, 10, max_segments)
-    shapes = {name: (count, feature_dim) for name, count in zip(TABLES, rows, strict=True)}
-    networks = {
-        "mention_scores": span_dim,
-        "width_scores": feature_dim,
-        "coref_layer/slow_antecedent_scores": 3 * span_dim + 4 * feature_dim,
-    }
-    for scope, input_dim in networks.items():
-        sizes = ((input_dim, ffnn_dim), (ffnn_dim,), (ffnn_dim, 1), (1,))
-        shapes |= {f"{scope}/{name}": size for name, size in zip(NETWORK, sizes, strict=True)}
-    linear = {
-        "": (feature_dim, 1),
-        "mention_word_attn/": (hidden_dim, 1),
-        "src_projection/": (span_dim, span_dim),
-        "coref_layer/f/": (2 * span_dim, span_dim),
-    }
-    for scope, size in linear.items():
-        shapes |= {f"{scope}output_weights": size, f"{scope}output_bias": size[1:]}
-    return {standard_name(name): shape for name, shape in shapes.items()}
-
-
-def head_settings(hidden_dim: int, arrays: Mapping[str, Array]) -> dict[str, int]:
-    """Arguments of the resolver that the shapes of a checkpoint tell."""
-    shapes = _coreference_shapes(hidden_dim, arrays)
-    max_span_width, feature_dim = shapes[standard_name("span_width_embeddings")]
-    return {
-        "max_span_width": max_span_width,
-        "feature_dim": feature_dim,
-        "ffnn_dim": shapes[standard_name("mention_scores/hidden_bias_0")][0],
-        "max_segments": shapes[standard_name(_SEGMENTS)][0],
-    }

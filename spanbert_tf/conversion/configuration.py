@@ -7,6 +7,7 @@ from spanbert_tf.conversion.checkpoint import (
     BERT_EPSILON,
     SEGMENT_AWARE_SIZE_NAMES,
     SIZE_NAMES,
+    Checkpoint,
 )
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.files.kinds import look_into
@@ -137,6 +138,21 @@ def save_vocabulary(directory: str, vocabulary: list[str]) -> None:
     """Writes `vocab.txt`, one entry a line."""
     with open(os.path.join(directory, _VOCABULARY_NAMES[0]), "w", encoding="utf-8") as file:
         file.writelines(f"{piece}\n" for piece in vocabulary)
+
+
+def write_google_config(directory: str, checkpoint: Checkpoint) -> None:
+    """Writes Google's `bert_config.json` and `vocab.txt`."""
+    sizes = checkpoint.sizes
+    config = {
+        "attention_probs_dropout_prob": sizes.get("attention_dropout", sizes["dropout"]),
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": sizes["dropout"],
+        "initializer_range": 0.02,
+        **{theirs: sizes[ours] for ours, theirs in SIZE_NAMES.items()},
+    }
+    with open(os.path.join(directory, "bert_config.json"), "w", encoding="utf-8") as file:
+        json.dump(config, file, indent=2)
+    save_vocabulary(directory, checkpoint.vocabulary)
 
 
 def find_casing(

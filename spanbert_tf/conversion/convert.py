@@ -3,7 +3,9 @@
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -12,15 +14,11 @@ from keras_hub.src.utils.preset_utils import TASK_CONFIG_FILE
 
 from spanbert_tf.console import table_console
 from spanbert_tf.conversion.checkpoint import (
-    ENCODER,
-    POOLER,
-    POSITION_TABLES,
-    SEGMENT_TABLE,
-    TEXT_CLASSIFIER,
     Checkpoint,
     checked_checkpoint,
     read_tables,
 )
+from spanbert_tf.conversion.fairseq import read_fairseq
 from spanbert_tf.conversion.huggingface import (
     HUGGINGFACE_KIND,
     read_huggingface,
@@ -38,12 +36,19 @@ from spanbert_tf.conversion.model_garden import (
     read_model_garden,
     write_model_garden,
 )
+from spanbert_tf.conversion.names import (
+    ENCODER,
+    POOLER,
+    POOLER_BIAS,
+    POSITION_TABLES,
+    SEGMENT_TABLE,
+    TEXT_CLASSIFIER,
+)
 from spanbert_tf.conversion.tf1 import TF1_KIND, read_tf1, write_tf1
 from spanbert_tf.conversion.tfhub import read_tfhub
-from spanbert_tf.conversion.torch_files import read_fairseq
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.files.contents import check_own_files
-from spanbert_tf.files.output import Output
+from spanbert_tf.files.output import Output, OutputKind
 from spanbert_tf.files.preset import PRESET_KIND
 from spanbert_tf.files.written import print_written
 from spanbert_tf.lazy import load
@@ -51,30 +56,44 @@ from spanbert_tf.models.span_bert_backbone import was_trained
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import check_case
 
-# Format → function of (path, vocabulary, lowercase, strip_accents): a directory, an archive or a
-# preset, and what the source may not state. It opens the source, whose arrays are read one by one.
-_READERS = {
-    "huggingface": read_huggingface,
-    "fairseq": read_fairseq,
-    "tf1": read_tf1,
-    "model_garden": read_model_garden,
-    "tfhub": read_tfhub,
-    "keras": read_keras,
+
+class Format(NamedTuple):
+    """What this command knows of a format.
+
+    Attributes:
+        read: opens a directory, an archive or a preset. It takes the path, and what the source may
+            not state: vocabulary, lowercase, strip_accents. The arrays are read one by one.
+        write: writes a directory, whole or not at all, and returns the parts that the format has no
+            place for; `None`: the format is read only.
+        output: what such a directory looks like.
+        approximate: who computes the GELU by tanh, where that is so.
+        is_of_pytorch: whether it needs the extra `convert`.
+    """
+
+    read: Callable[..., AbstractContextManager[Checkpoint]] | None = None
+    write: Callable[..., list[str]] | None = None
+    output: OutputKind | None = None
+    approximate: str = ""
+    is_of_pytorch: bool = False
+
+
+_FORMATS = {
+    "huggingface": Format(
+        read_huggingface, write_huggingface, HUGGINGFACE_KIND, is_of_pytorch=True
+    ),
+    "fairseq": Format(read_fairseq, is_of_pytorch=True),
+    "tf1": Format(read_tf1, write_tf1, TF1_KIND),
+    "model_garden": Format(
+        read_model_garden,
+        write_model_garden,
+        MODEL_GARDEN_KIND,
+        approximate="the Model Garden's encoder, unless it is given another activation,",
+    ),
+    "tfhub": Format(read_tfhub),
+    "keras": Format(read_keras, write_keras, PRESET_KIND),
+    "keras_bert": Format(write=write_keras_bert, output=PRESET_KIND, approximate="KerasHub's BERT"),
 }
-# Format → function that writes a directory, whole or not at all, and returns the parts that the
-# format has no place for; and what such a directory looks like.
-_WRITERS = {
-    "keras": (write_keras, PRESET_KIND),
-    "keras_bert": (write_keras_bert, PRESET_KIND),
-    "huggingface": (write_huggingface, HUGGINGFACE_KIND),
-    "tf1": (write_tf1, TF1_KIND),
-    "model_garden": (write_model_garden, MODEL_GARDEN_KIND),
-}
-_APPROXIMATE = {  # who reads these formats computes the GELU by tanh
-    "keras_bert": "KerasHub's BERT",
-    "model_garden": "the Model Garden's encoder, unless it is given another activation,",
-}
-_OF_PYTORCH, _EXTRA_MODULES = ("huggingface", "fairseq"), ("torch", "safetensors")
+_EXTRA_MODULES = ("torch", "safetensors")
 _SHOWN_UNUSED = 8
 # SegaBERT's authors keep all tables in one class (rsvp-ai/segatron_aaai, transformers/
 # modeling_segabert.py, `BertEmbeddings`): those of positions, paragraphs, sentences and tokens, and
@@ -84,7 +103,6 @@ _POSITIONS = ("absolute", "segment_aware", "absolute_with_paragraph_and_sentence
 _EMBEDDING = re.compile(r"^bert\.embeddings\.|position|distance_embedding")
 _SEGMENTS_TOO = "_with_segments"
 _WITH_SEGMENTS = f"segment_aware{_SEGMENTS_TOO}"
-_POOLER_BIAS = "bert.pooler.dense.bias"
 
 
 def convert_checkpoint(
@@ -120,8 +138,8 @@ def convert_checkpoint(
         ConfigurationError: the casing, or which positions are read, is neither stated nor given.
         MismatchError: source and options, or source and target, do not fit together.
     """
-    write, kind = _WRITERS[target_format]
-    destination = Output(destination, kind, overwrite=overwrite).check()
+    origin, target = _FORMATS[source_format], _FORMATS[target_format]
+    destination = Output(destination, target.output, overwrite=overwrite).check()
     if os.path.realpath(source) == os.path.realpath(destination):
         raise BadInputError(f"{destination}: is SRC and DST at once; name another directory")
     if os.path.isdir(source):
@@ -129,11 +147,9 @@ def convert_checkpoint(
     if source_format == target_format == "keras":
         refuse_copy(source)
     keras.utils.set_random_seed(0)  # of a pooler that the source lacks
-    for name in (source_format, target_format):
-        if name in _OF_PYTORCH:
-            _check_extra()
-    read = _READERS[source_format](source, vocabulary, lowercase, strip_accents)
-    with read as checkpoint:
+    if origin.is_of_pytorch or target.is_of_pytorch:
+        _check_extra()
+    with origin.read(source, vocabulary, lowercase, strip_accents) as checkpoint:
         checkpoint = checked_checkpoint(with_positions(checkpoint, positions))
         if lowercase is not None:
             _warn_of_casing(checkpoint)
@@ -141,9 +157,9 @@ def convert_checkpoint(
             if TEXT_CLASSIFIER not in checkpoint.found_parts():
                 raise MismatchError(f"{source}: holds no text classifier; leave out --pairs")
             checkpoint = dataclasses.replace(checkpoint, is_pair=True)
-        left_out = write(checkpoint, destination, overwrite=overwrite)
-        if checkpoint.approximates_gelu != (target_format in _APPROXIMATE):
-            whose = _APPROXIMATE.get(target_format) or _APPROXIMATE.get(source_format, "the source")
+        left_out = target.write(checkpoint, destination, overwrite=overwrite)
+        if checkpoint.approximates_gelu != bool(target.approximate):
+            whose = target.approximate or origin.approximate or "the source"
             print_gelu_difference(checkpoint, whose)
         _print_table(checkpoint, left_out)
     num_entries, num_rows = len(checkpoint.vocabulary), checkpoint.sizes["vocabulary_size"]
@@ -259,7 +275,7 @@ def _outcome(
     if len(present) == len(shapes):
         if part in left_out:
             return "found, but the target has no place for it"
-        if part == POOLER and not was_trained(np.asarray(checkpoint.arrays[_POOLER_BIAS])):
+        if part == POOLER and not was_trained(np.asarray(checkpoint.arrays[POOLER_BIAS])):
             return "found, but never trained: random"
         return "found"
     if present:

@@ -9,14 +9,8 @@ import numpy as np
 
 from spanbert_tf.conversion.archives import opened_source
 from spanbert_tf.conversion.checkpoint import (
-    MASKED_LM_HEAD,
     SEGMENT_AWARE_SIZE_NAMES,
-    SEGMENT_TABLE,
     SIZE_NAMES,
-    SPAN_CLASSIFIERS,
-    TEXT_CLASSIFIER,
-    TOKEN_CLASSIFIER,
-    TOKEN_TABLE,
     Array,
     Checkpoint,
     read_tables,
@@ -30,6 +24,14 @@ from spanbert_tf.conversion.configuration import (
     read_json,
     read_sizes,
     save_vocabulary,
+)
+from spanbert_tf.conversion.names import (
+    MASKED_LM_HEAD,
+    SEGMENT_TABLE,
+    SPAN_CLASSIFIERS,
+    TEXT_CLASSIFIER,
+    TOKEN_CLASSIFIER,
+    TOKEN_TABLE,
 )
 from spanbert_tf.conversion.torch_files import (
     read_pickled,

@@ -13,30 +13,28 @@ import numpy as np
 from spanbert_tf import models
 from spanbert_tf.conversion.checkpoint import (
     BERT_EPSILON,
+    SIZES,
+    Checkpoint,
+    check_absolute,
+    check_epsilon,
+    head_dimensions,
+    read_tables,
+)
+from spanbert_tf.conversion.names import (
     COREFERENCE,
     ENCODER,
     MASKED_LM_HEAD,
     NEXT_SENTENCE_HEAD,
     POOLER,
-    SIZES,
     SPAN_BOUNDARY_HEAD,
     SPAN_CLASSIFIERS,
-    SPAN_POSITIONS,
     TOKEN_CLASSIFIER,
-    Checkpoint,
-    check_absolute,
-    check_epsilon,
-    head_settings,
-    read_tables,
 )
 from spanbert_tf.conversion.parameters import (
     Parameter,
-    assign_parameters,
+    assign_part,
     encoder_parameters,
-    further_head_parameters,
-    head_parameters,
-    masked_lm_parameters,
-    pooler_parameters,
+    part_parameters,
 )
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.layers import weights_are_loaded
@@ -116,7 +114,7 @@ def read_keras(
     given = (lowercase, strip_accents)
     if any(value not in (None, own) for value, own in zip(given, casing, strict=True)):
         raise MismatchError(f"{path}: its text is {casing.describe()}")
-    parameters = encoder_parameters(backbone) + pooler_parameters(backbone) + heads
+    parameters = encoder_parameters(backbone) + part_parameters(POOLER, backbone) + heads
     arrays = {parameter.name: parameter.lazy() for parameter in parameters}
     yield Checkpoint(path, sizes, arrays, tokenizer.get_vocabulary(), casing, **facts)
 
@@ -141,7 +139,13 @@ def _read_task(preset: Preset, part: str) -> _Read:
         return task.backbone, [], {}
     facts = _facts_of_task(preset, task)
     _print_settings_left_behind(preset, task)
-    return task.backbone, head_parameters(task), {**facts, "is_head_trained": True}
+    heads = part_parameters(part, _head_of(task))
+    return task.backbone, heads, {**facts, "is_head_trained": True}
+
+
+def _head_of(task: SpanBertTask) -> keras.layers.Layer:
+    """The layer that is the head of a task which other projects have as well."""
+    return task.head if task.dense_head is None else getattr(task, task.dense_head.layer)
 
 
 def _facts_of_task(preset: Preset, task: SpanBertTask) -> dict[str, object]:
@@ -195,10 +199,14 @@ def _read_pretrained(preset: Preset, name: str | None) -> _Read:
         if name == SpanBertMaskedLM.__name__:
             _print_untrained(preset)
         return backbone, [], {}
-    heads = masked_lm_parameters(masked_lm_head, backbone.hidden_dim)
+    heads = part_parameters(MASKED_LM_HEAD, masked_lm_head)
     if not isinstance(backbone, SpanBertBackbone):
         return backbone, heads, {}
-    heads += further_head_parameters(add_heads(preset, backbone, masked_lm_head))
+    pretrainer = add_heads(preset, backbone, masked_lm_head)
+    for part in (SPAN_BOUNDARY_HEAD, NEXT_SENTENCE_HEAD):
+        head = getattr(pretrainer, part)
+        if head is not None:
+            heads += part_parameters(part, head)
     return backbone, heads, {"is_head_trained": True}
 
 
@@ -228,23 +236,24 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
     for part in found:
         if part in _TASK_OF_PART:
             task = _new_task(part, checkpoint, backbone, tokenizer)
-            assign_parameters(head_parameters(task), checkpoint.arrays)
+            assign_part(part, _head_of(task), checkpoint)
             _note_trained(task, checkpoint)
             write_preset(task, directory, facts=facts, overwrite=overwrite)
             return [name for name in found if name not in (ENCODER, POOLER, part)]
     if MASKED_LM_HEAD not in found:
         write_preset(backbone, directory, tokenizer=tokenizer, facts=facts, overwrite=overwrite)
         return [part for part in found if part not in (ENCODER, POOLER)]
-    table = checkpoint.arrays.get(SPAN_POSITIONS, np.empty((1, 1)))
+    sizes = head_dimensions(backbone.hidden_dim, checkpoint.arrays)
     pretrainer = SpanBertPretrainer(
         backbone,
         span_boundary=SPAN_BOUNDARY_HEAD in found,
         next_sentence=NEXT_SENTENCE_HEAD in found,
-        max_span_targets=table.shape[0],
-        span_position_dim=table.shape[1],
+        max_span_targets=sizes["max_span_targets"] or 1,  # 0: there is no such head
+        span_position_dim=sizes["span_position_dim"] or 1,
     )
-    parameters = masked_lm_parameters(pretrainer.masked_lm_head, backbone.hidden_dim)
-    assign_parameters(parameters + further_head_parameters(pretrainer), checkpoint.arrays)
+    for part in (MASKED_LM_HEAD, SPAN_BOUNDARY_HEAD, NEXT_SENTENCE_HEAD):
+        if part in found:
+            assign_part(part, getattr(pretrainer, part), checkpoint)
     _note_trained(pretrainer, checkpoint)
     save_pretraining_preset(
         pretrainer,
@@ -303,7 +312,9 @@ def _coreference_resolver(
 ) -> SpanBertCoreferenceResolver:
     """A resolver with the original's settings, as far as shapes do not tell them."""
     width = backbone.hidden_dim
-    settings = head_settings(width, checkpoint.arrays)
+    sizes = head_dimensions(width, checkpoint.arrays)
+    names = ("max_span_width", "feature_dim", "ffnn_dim", "max_segments")
+    settings = {name: sizes[name] for name in names}
     # Of 3 segments SpanBERT large has 512 positions, all others 384 (experiments.conf).
     longest = 512 if width >= _WIDTH_OF_LARGE else 384
     length = {11: 128, 5: 256}.get(settings["max_segments"], longest)
@@ -328,8 +339,7 @@ def write_keras_bert(
         preprocessor = keras_hub.models.BertMaskedLMPreprocessor(tokenizer, sequence_length=length)
         with weights_are_loaded():
             masked_lm = keras_hub.models.BertMaskedLM(backbone, preprocessor)
-        parameters = masked_lm_parameters(masked_lm.masked_lm_head, backbone.hidden_dim)
-        assign_parameters(parameters, checkpoint.arrays)
+        assign_part(MASKED_LM_HEAD, masked_lm.masked_lm_head, checkpoint)
         write_preset(masked_lm, directory, facts=facts, overwrite=overwrite)
     else:
         write_preset(backbone, directory, tokenizer=tokenizer, facts=facts, overwrite=overwrite)
@@ -353,10 +363,9 @@ def _encoder(
     has_pooler = POOLER in checkpoint.found_parts()
     with weights_are_loaded(has_pooler):
         backbone = kind(**sizes)
-    parameters = encoder_parameters(backbone)
+    assign_part(ENCODER, backbone, checkpoint)
     if has_pooler:
-        parameters += pooler_parameters(backbone)
-    assign_parameters(parameters, checkpoint.arrays)
+        assign_part(POOLER, backbone, checkpoint)
     return backbone
 
 

@@ -1,14 +1,9 @@
-"""Tensors from PyTorch's files, read without executing code that may be in them.
-
-And the checkpoints of the original SpanBERT code (fairseq), which are such files, with their
-pre-training heads.
-"""
+"""Tensors from PyTorch's files, read without executing code that may be in them."""
 
 import argparse
 import contextlib
 import functools
 import json
-import os
 import pickle
 import re
 import struct
@@ -17,26 +12,15 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from spanbert_tf.conversion.archives import opened_source
 from spanbert_tf.conversion.checkpoint import (
-    BERT_EPSILON,
-    POSITION_TABLES,
-    SEGMENT_TABLE,
-    SIZE_NAMES,
-    SPAN_POSITIONS,
-    TOKEN_TABLE,
     Array,
-    Checkpoint,
     LazyArray,
     check_floats,
     some_rows,
 )
-from spanbert_tf.conversion.configuration import (
-    config_names,
-    find_casing,
-    find_vocabulary,
-    read_config,
-    read_sizes,
+from spanbert_tf.conversion.names import (
+    MASKED_LM_BIAS,
+    TOKEN_TABLE,
 )
 from spanbert_tf.errors import BadInputError, reason
 
@@ -54,10 +38,6 @@ _DAMAGE = (
 _PADDED = f"{_PREDICTIONS}.decoder_weight"
 _FUSED, _SEPARATE = ".attention.self.query_key_value.", ("query", "key", "value")
 _MOST_READ = 2**28  # bytes of a mapped file
-_HEAD_WIDTH = 64  # of all published BERT models; the weights do not tell
-_DROPOUT = 0.1  # of the original code
-_BERT_HF_EPSILON = 1e-5  # pretraining/fairseq/models/hf_bert.py of the original code
-_MASKED_LM_BIAS = f"{_PREDICTIONS}.bias"
 
 
 def read_safetensors(path: str) -> dict[str, LazyArray]:
@@ -108,11 +88,11 @@ def write_safetensors(arrays: Mapping[str, Array], path: str) -> None:
 
 
 def read_pickled(path: str) -> dict[str, LazyArray]:
-    """All tensors of a .bin or .pt file as float32; as `_PickledTensors`."""
-    return _PickledTensors(path).arrays()
+    """All tensors of a .bin or .pt file as float32; as `PickledTensors`."""
+    return PickledTensors(path).arrays()
 
 
-class _PickledTensors:
+class PickledTensors:
     """The tensors of a file as float32; of a training checkpoint those of its model.
 
     Only tensors and plain containers are read (`weights_only`), and the `argparse.Namespace` in
@@ -218,8 +198,8 @@ def with_standard_names(arrays: dict[str, Array]) -> dict[str, Array]:
     if _PADDED in renamed:
         num_rows = len(renamed.get(TOKEN_TABLE, ()))
         renamed[f"{_PREDICTIONS}.decoder.weight"] = some_rows(renamed.pop(_PADDED), 0, num_rows)
-        if _MASKED_LM_BIAS in renamed:
-            renamed[_MASKED_LM_BIAS] = some_rows(renamed[_MASKED_LM_BIAS], 0, num_rows)
+        if MASKED_LM_BIAS in renamed:
+            renamed[MASKED_LM_BIAS] = some_rows(renamed[MASKED_LM_BIAS], 0, num_rows)
     return renamed
 
 
@@ -249,89 +229,3 @@ def _refused(error: Exception) -> str:
         r"(Unsupported \w+ \S+)", str(error)
     )
     return found.group(1) if found else "it is no checkpoint of PyTorch"
-
-
-@contextlib.contextmanager
-def read_fairseq(
-    path: str, vocabulary: str | None, lowercase: bool | None, strip_accents: bool | None = None
-) -> Iterator[Checkpoint]:
-    """Reads a .pt file, a directory with one, or an archive of a directory.
-
-    A `config.json` or `bert_config.json` beside it is used; without one, sizes are read from the
-    shapes, and heads are 64 wide.
-    """
-    given = (vocabulary, lowercase, strip_accents)
-    if path.endswith(".pt"):
-        yield _read(os.path.dirname(path) or ".", os.path.basename(path), path, *given)
-        return
-    with opened_source(path) as directory:
-        files = sorted(name for name in os.listdir(directory) if name.endswith(".pt"))
-        if len(files) != 1:
-            raise BadInputError(f"{path}: holds {len(files)} .pt files; give the path of one")
-        yield _read(directory, files[0], path, *given)
-
-
-def _read(
-    directory: str,
-    file: str,
-    path: str,
-    vocabulary: str | None,
-    lowercase: bool | None,
-    strip_accents: bool | None,
-) -> Checkpoint:
-    pieces = find_vocabulary(directory, path, vocabulary)
-    casing = find_casing(directory, path, lowercase, strip_accents)
-    tensors = _PickledTensors(os.path.join(directory, file))
-    arrays = with_standard_names(tensors.arrays())
-    epsilon = _epsilon(arrays, tensors.architecture)
-    if config_names(directory):
-        sizes = read_sizes(directory, path)
-        if "layer_norm_eps" not in read_config(directory, path)[0]:
-            sizes["layer_norm_epsilon"] = epsilon
-    else:
-        sizes = {**_sizes_of_shapes(path, arrays), "layer_norm_epsilon": epsilon}
-    return Checkpoint(path, sizes, arrays, pieces, casing)
-
-
-def _epsilon(arrays: dict, architecture: str | None) -> float:
-    """LayerNorm's epsilon: 1e-5 in the original code's `bert_hf`, 1e-12 in its `bert_pair`.
-
-    Where no architecture is stated, the heads tell: `bert_pair` has that of the span boundary
-    objective beside the masked-language-model's, `bert_hf` does not. An encoder alone counts as
-    one of the released ones, which `bert_pair` trained.
-    """
-    if architecture is None:
-        is_plain = _MASKED_LM_BIAS in arrays and SPAN_POSITIONS not in arrays
-    else:
-        is_plain = "bert_hf" in architecture
-    return _BERT_HF_EPSILON if is_plain else BERT_EPSILON
-
-
-def _sizes_of_shapes(path: str, arrays: dict) -> dict[str, int | float]:
-    def shape(name: str) -> tuple[int, int]:
-        if name not in arrays:
-            raise BadInputError(f"{path}: lacks {name}; it is no checkpoint of SpanBERT's code")
-        if len(arrays[name].shape) != 2:
-            raise BadInputError(
-                f"{path}: {name} has shape {list(arrays[name].shape)}, no rows and columns; it is "
-                "no checkpoint of SpanBERT's code"
-            )
-        return arrays[name].shape
-
-    vocabulary_size, width = shape(TOKEN_TABLE)
-    if width % _HEAD_WIDTH:
-        raise BadInputError(
-            f"{path}: its width is {width}, no multiple of {_HEAD_WIDTH}; put a config.json with "
-            f"{SIZE_NAMES['num_heads']} beside it"
-        )
-    layers = {name.split(".")[3] for name in arrays if name.startswith("bert.encoder.layer.")}
-    return {
-        "vocabulary_size": vocabulary_size,
-        "num_layers": len(layers),
-        "num_heads": width // _HEAD_WIDTH,
-        "hidden_dim": width,
-        "intermediate_dim": shape("bert.encoder.layer.0.intermediate.dense.weight")[0],
-        "max_sequence_length": shape(POSITION_TABLES["max_sequence_length"])[0],
-        "num_segments": shape(SEGMENT_TABLE)[0],
-        "dropout": _DROPOUT,
-    }

@@ -61,7 +61,7 @@ class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
     """
 
     checkpoint_part = "span_classifiers"
-    dense_head = DenseHead("span_classifiers", "qa_outputs", "qa_outputs", "QUESTION_ANS")
+    dense_head = DenseHead("span_classifiers", "qa_outputs", "QUESTION_ANS")
     _objective = "answer_span"
     _has_outputs_of_positions = True
     backbone_cls = SpanBertBackbone

@@ -25,13 +25,11 @@ class DenseHead(NamedTuple):
 
     Attributes:
         layer: attribute of the model that holds the layer.
-        array_name: name of the layer in a `conversion.checkpoint.Checkpoint`.
         transformers_name: name of the layer in the model class of `transformers`.
         peft_task: the task type in the `adapter_config.json` of `peft`.
     """
 
     layer: str
-    array_name: str
     transformers_name: str
     peft_task: str
 

@@ -63,7 +63,7 @@ class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextCl
 
     accepts_loss = True
     checkpoint_part = "text_classifier"
-    dense_head = DenseHead("output_dense", "text_classifier", "classifier", "SEQ_CLS")
+    dense_head = DenseHead("output_dense", "classifier", "SEQ_CLS")
     _learning_rate = 5e-5
     backbone_cls = SpanBertBackbone
     preprocessor_cls = SpanBertTextClassifierPreprocessor

@@ -1,5 +1,6 @@
 """Small inputs that ask for much memory or time are refused in one line, and cost little."""
 
+import dataclasses
 import gzip
 import io
 import itertools
@@ -21,6 +22,8 @@ from data_prep.repair import repair_records
 from data_prep.text.corpus import split_sentences
 from spanbert_tf.config.settings import parse_override, read_settings
 from spanbert_tf.conversion.checkpoint import SIZE_NAMES, Checkpoint, checked_checkpoint
+from spanbert_tf.conversion.convert import with_positions
+from spanbert_tf.conversion.names import POSITION_TABLES
 from spanbert_tf.conversion.torch_files import read_pickled
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.data.tfrecords import check_frames, masked_checksum, read_records
@@ -257,6 +260,12 @@ def test_a_checkpoint_has_no_more_layers_than_arrays():
     sizes = dict.fromkeys((*SIZE_NAMES,), 4) | {"num_layers": 2**31, "position_embeddings": "x"}
     checkpoint = Checkpoint("here", sizes, {"a": np.zeros(1)}, [], Casing.of(True, None))
     assert refusal(checked_checkpoint, checkpoint).startswith("here: the configuration says 2,147,")
+    # Which positions it reads is found out first, and asks for the names of all parts.
+    del sizes["position_embeddings"]
+    arrays = {POSITION_TABLES["max_sequence_length"]: np.zeros((4, 4))}
+    checkpoint = dataclasses.replace(checkpoint, sizes=sizes, arrays=arrays)
+    message = refusal(with_positions, checkpoint, None)
+    assert message.startswith("here: the configuration says 2,147,")
 
 
 def test_a_tensor_is_no_larger_than_its_storage(tmp_path):

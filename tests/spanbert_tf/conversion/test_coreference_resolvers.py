@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from spanbert_tf.conversion.checkpoint import Checkpoint, standard_name
+from spanbert_tf.conversion.checkpoint import Checkpoint
 from spanbert_tf.conversion.convert import convert_checkpoint, with_positions
 from spanbert_tf.conversion.keras_presets import _coreference_resolver
 from spanbert_tf.conversion.tf1 import read_tf1
@@ -157,7 +157,10 @@ def test_positions_of_a_segment_are_those_of_the_originals_set_up(width, segment
         f"{segment_table}/segment_distance_embeddings": [segments, FEATURE],
         "src_projection/output_weights": [span, span],
     }
-    arrays = {standard_name(name): np.empty(shape, "float32") for name, shape in shapes.items()}
+    arrays = {
+        f"coreference.{name.replace('/', '.')}": np.empty(shape, "float32")
+        for name, shape in shapes.items()
+    }
     sizes = {"hidden_dim": width, "max_sequence_length": 512, "intermediate_dim": 8}
     backbone = SpanBertBackbone(len(PIECES), num_layers=1, num_heads=2, **sizes)
     checkpoint = Checkpoint("x", sizes, arrays, PIECES, Casing.of(False))

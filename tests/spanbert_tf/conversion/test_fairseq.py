@@ -18,7 +18,8 @@ from torch_models import (
 
 from spanbert_tf.conversion.checkpoint import SIZE_NAMES
 from spanbert_tf.conversion.convert import convert_checkpoint
-from spanbert_tf.conversion.torch_files import read_fairseq, with_standard_names
+from spanbert_tf.conversion.fairseq import read_fairseq
+from spanbert_tf.conversion.torch_files import with_standard_names
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertPretrainer
 

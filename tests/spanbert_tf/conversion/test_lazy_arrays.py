@@ -6,25 +6,17 @@ import re
 import weakref
 
 import keras
-import keras_hub
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
 
 from spanbert_tf.conversion import torch_files
-from spanbert_tf.conversion.checkpoint import SIZES as SIZES_OF_BERT
 from spanbert_tf.conversion.checkpoint import Checkpoint, LazyArray, expected_shapes
 from spanbert_tf.conversion.huggingface import write_huggingface
 from spanbert_tf.conversion.keras_presets import write_keras, write_keras_bert
-from spanbert_tf.conversion.parameters import (
-    assign_parameters,
-    encoder_parameters,
-    pooler_parameters,
-)
 from spanbert_tf.conversion.tf1 import write_tf1
 from spanbert_tf.conversion.torch_files import read_pickled, read_safetensors, write_safetensors
-from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.text.vocabulary import Casing
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "span", "a", "."]
@@ -81,30 +73,6 @@ def test_a_writer_asks_for_an_array_when_it_writes_it(write, tmp_path):
         tied = ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias")
         expected |= dict.fromkeys(tied, 2)
     assert reader.reads == expected and len(expected) > 40
-
-
-def _arrays_in_memory(backbone):
-    """Views of the memory that TensorFlow keeps an encoder's weights in."""
-    return [np.asarray(memoryview(weight.value.read_value())) for weight in backbone.weights]
-
-
-def test_models_in_the_same_layout_hold_weights_once_until_one_is_trained():
-    source = SpanBertBackbone(**SIZES)
-    sizes = {name: SIZES[name] for name in SIZES_OF_BERT}
-    target = keras_hub.models.BertBackbone(**sizes)
-    arrays = {
-        parameter.name: parameter.lazy()
-        for parameter in encoder_parameters(source) + pooler_parameters(source)
-    }
-    assign_parameters(encoder_parameters(target) + pooler_parameters(target), arrays)
-    before = [weight.numpy() for weight in source.weights]
-    pairs = zip(_arrays_in_memory(source), _arrays_in_memory(target), strict=True)
-    assert all(np.shares_memory(*pair) for pair in pairs)
-    for weight in target.weights:
-        weight.assign_add(keras.ops.ones_like(weight))
-    for weight, values, changed in zip(source.weights, before, target.weights, strict=True):
-        np.testing.assert_array_equal(weight, values)
-        np.testing.assert_array_equal(changed, values + 1)
 
 
 def test_the_bytes_are_those_that_the_library_writes(tmp_path):

@@ -15,9 +15,9 @@ from torch_models import (
     torch_outputs,
 )
 
-from spanbert_tf.conversion.checkpoint import TEXT_CLASSIFIER
 from spanbert_tf.conversion.convert import convert_checkpoint, with_positions
 from spanbert_tf.conversion.huggingface import read_huggingface
+from spanbert_tf.conversion.names import TEXT_CLASSIFIER
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertTextClassifier
 from spanbert_tf.tasks.prediction import Predictor
