@@ -70,7 +70,7 @@ def _find_variable(holder: Any, path: str) -> keras.Variable | None:
     """What lies at the end of a path of attributes, indices and keys."""
     for step in path.split("."):
         if isinstance(holder, Mapping):
-            holder = holder[step]
+            holder = holder.get(step)
         elif step.isdigit():
             holder = holder[int(step)]
         else:
