@@ -15,25 +15,17 @@ import zlib
 sys.modules["triton"] = None
 # Where pytest keeps the files of its last runs; importing the package sets another directory.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+# As the command line has it. TensorFlow's own lines come once a process, in any test.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import hypothesis
 import pytest
-
-# As the command line has it. TensorFlow's own lines come once a process, in any test.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-import keras
-import tensorflow as tf
-from record_files import random_records, write_records
 
 pytest.register_assert_rewrite("task_tests")
 
 # A shell that runs the tests in the background has them and their children ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Two devices, for the tests of replication.
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
-)
 # The same examples in each run; no example is timed.
 hypothesis.settings.register_profile("seeded", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("seeded")
@@ -46,6 +38,7 @@ def pytest_collection_finish():
 
     Keras collects whenever a variable is deleted. No test may unfreeze: that would be for all.
     """
+    gc.enable()
     gc.freeze()
     gc.set_threshold(700, 10, 30)  # all the rest less often, too: a second of a test's time
 
@@ -53,6 +46,11 @@ def pytest_collection_finish():
 def pytest_configure(config):
     marker = "quick_cases(n): of its cases, spread over all, n are quick and the others slow"
     config.addinivalue_line("markers", marker)
+    # The process of pytest that hands tests out to others runs none, and imports no TensorFlow.
+    hands_out = config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput")
+    if not hands_out:
+        gc.disable()  # until all is imported
+        config.pluginmanager.import_plugin("tensorflow_fixtures")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -85,37 +83,6 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_setup(item):
     if time.time() > END_BY:
         pytest.skip("no time is left for it")
-    # The same weights in each run, whichever process runs the file and after which other.
-    keras.utils.set_random_seed(zlib.crc32(item.path.name.encode()))
-
-
-@pytest.fixture
-def shipped_classes_alone(monkeypatch):
-    """KerasHub takes any registered class that fits, in the order of a set of addresses."""
-    registered = keras.saving.get_custom_objects()
-    shipped = ("spanbert_tf.", "keras.", "keras_hub.")
-    for name, found in list(registered.items()):
-        if not found.__module__.startswith(shipped):
-            monkeypatch.delitem(registered, name)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def iterators_end_at_once():
-    """Those of tests and Keras' own, too; `spanbert_tf.data.ahead` says why ours do.
-
-    The garbage collector deletes some, in a later test, which would wait for them.
-    """
-    options = tf.data.Options()
-    options.autotune.enabled = False
-
-    def untuned(dataset):
-        is_untold = dataset.options().autotune.enabled is None
-        return dataset.with_options(options) if is_untold else dataset
-
-    with pytest.MonkeyPatch.context() as patch:
-        # All kinds of iterators take their data set from it.
-        patch.setattr(tf.data.Dataset, "_apply_debug_options", untuned)
-        yield
 
 
 @pytest.fixture(autouse=True)
@@ -154,42 +121,6 @@ def full_disk(monkeypatch):
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     return limited
-
-
-@pytest.fixture(scope="session")
-def two_devices():
-    """One for all tests: TensorFlow counts the collectives of each strategy from the same number,
-    and would take those of a second one for the first one's."""
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-
-
-@pytest.fixture(scope="session")
-def tiny_records(tmp_path_factory):
-    """Single sequences of 24 positions: 40 training records, 10 held out."""
-    return str(
-        write_records(
-            tmp_path_factory.mktemp("records") / "single",
-            random_records(40, 24),
-            random_records(10, 24, seed=1),
-            sequence_length=24,
-        )
-    )
-
-
-@pytest.fixture(scope="session")
-def tiny_pair_records(tmp_path_factory):
-    """Annotated pairs of 24 positions: 40 training records, 10 held out."""
-    annotations = ("entities", "noun_phrases")
-    return str(
-        write_records(
-            tmp_path_factory.mktemp("records") / "pair",
-            random_records(40, 24, pair=True, annotations=annotations),
-            random_records(10, 24, pair=True, annotations=annotations, seed=1),
-            sequence_length=24,
-            sequences="pair",
-            annotations=annotations,
-        )
-    )
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """One result for one device and for two, for whole batches and for parts of them.
 
-`tests/conftest.py` divides the processor into two logical devices.
+`tests/support/tensorflow_fixtures.py` divides the processor into two logical devices.
 """
 
 import keras

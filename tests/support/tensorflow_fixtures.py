@@ -1,0 +1,87 @@
+"""What tests have of TensorFlow: two devices, first weights, iterators, and tiny records.
+
+`conftest.py` loads it where tests run.
+"""
+
+import zlib
+
+import keras
+import pytest
+import tensorflow as tf
+from record_files import random_records, write_records
+
+# Two devices, for the tests of replication.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
+
+
+@pytest.hookimpl(tryfirst=True)  # before any fixture
+def pytest_runtest_setup(item):
+    # The same weights in each run, whichever process runs the file and after which other.
+    keras.utils.set_random_seed(zlib.crc32(item.path.name.encode()))
+
+
+@pytest.fixture
+def shipped_classes_alone(monkeypatch):
+    """KerasHub takes any registered class that fits, in the order of a set of addresses."""
+    registered = keras.saving.get_custom_objects()
+    shipped = ("spanbert_tf.", "keras.", "keras_hub.")
+    for name, found in list(registered.items()):
+        if not found.__module__.startswith(shipped):
+            monkeypatch.delitem(registered, name)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def iterators_end_at_once():
+    """Those of tests and Keras' own, too; `spanbert_tf.data.ahead` says why ours do.
+
+    The garbage collector deletes some, in a later test, which would wait for them.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+
+    def untuned(dataset):
+        is_untold = dataset.options().autotune.enabled is None
+        return dataset.with_options(options) if is_untold else dataset
+
+    with pytest.MonkeyPatch.context() as patch:
+        # All kinds of iterators take their data set from it.
+        patch.setattr(tf.data.Dataset, "_apply_debug_options", untuned)
+        yield
+
+
+@pytest.fixture(scope="session")
+def two_devices():
+    """One for all tests: TensorFlow counts the collectives of each strategy from the same number,
+    and would take those of a second one for the first one's."""
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+@pytest.fixture(scope="session")
+def tiny_records(tmp_path_factory):
+    """Single sequences of 24 positions: 40 training records, 10 held out."""
+    return str(
+        write_records(
+            tmp_path_factory.mktemp("records") / "single",
+            random_records(40, 24),
+            random_records(10, 24, seed=1),
+            sequence_length=24,
+        )
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_pair_records(tmp_path_factory):
+    """Annotated pairs of 24 positions: 40 training records, 10 held out."""
+    annotations = ("entities", "noun_phrases")
+    return str(
+        write_records(
+            tmp_path_factory.mktemp("records") / "pair",
+            random_records(40, 24, pair=True, annotations=annotations),
+            random_records(10, 24, pair=True, annotations=annotations, seed=1),
+            sequence_length=24,
+            sequences="pair",
+            annotations=annotations,
+        )
+    )
