@@ -53,6 +53,8 @@ def _passed_files(job):
 
 
 def test_page_names_what_a_batch_passes(named_files, tiny_overrides, tiny_records):
-    config = load_config("spanbert_base", [*tiny_overrides, "model.dropout=0.1"])
+    config = load_config(
+        "spanbert_base", [*tiny_overrides, "model.num_layers=1", "model.dropout=0.1"]
+    )
     job = PretrainingJob(config, str(tiny_records), None, show_next_steps=False)
     assert named_files == _passed_files(job)

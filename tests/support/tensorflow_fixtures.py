@@ -3,6 +3,7 @@
 `conftest.py` loads it where tests run.
 """
 
+import functools
 import zlib
 
 import keras
@@ -48,6 +49,16 @@ def iterators_end_at_once():
     with pytest.MonkeyPatch.context() as patch:
         # All kinds of iterators take their data set from it.
         patch.setattr(tf.data.Dataset, "_apply_debug_options", untuned)
+        yield
+
+
+@pytest.fixture(scope="module")
+def presets_opened_once():
+    """`predict_lines` opens its preset for each file; here it is opened once for all of them."""
+    from spanbert_tf.tasks import prediction
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prediction, "Predictor", functools.cache(prediction.Predictor))
         yield
 
 

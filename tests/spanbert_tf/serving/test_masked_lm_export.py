@@ -69,7 +69,7 @@ numpy.savez(sys.argv[3], **outputs)
 @pytest.fixture(scope="module")
 def masked_lm():
     keras.utils.set_random_seed(1)
-    backbone = SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 37, max_sequence_length=LENGTH)
+    backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, 16, 17, max_sequence_length=LENGTH)
     tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
     preprocessor = SpanBertMaskedLMPreprocessor(tokenizer, sequence_length=LENGTH)
     model = SpanBertMaskedLM(backbone, preprocessor)
@@ -235,7 +235,7 @@ def test_what_cannot_be_exported_is_refused(preset, tmp_path):
 
 
 def test_models_that_need_more_than_text_are_refused(tmp_path):
-    backbone = SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 37, position_embeddings="segment_aware")
+    backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, 16, 17, position_embeddings="segment_aware")
     tokenizer = SpanBertTokenizer(VOCABULARY)
     model = SpanBertMaskedLM(backbone, SpanBertMaskedLMPreprocessor(tokenizer))
     model.is_head_trained = True

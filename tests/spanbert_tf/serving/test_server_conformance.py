@@ -27,7 +27,7 @@ TOP_K = 3
 @pytest.fixture(scope="module")
 def masked_lm():
     keras.utils.set_random_seed(1)
-    backbone = SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 37, max_sequence_length=20)
+    backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, 16, 17, max_sequence_length=20)
     tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
     model = SpanBertMaskedLM(backbone, SpanBertMaskedLMPreprocessor(tokenizer))
     random = np.random.default_rng(1)

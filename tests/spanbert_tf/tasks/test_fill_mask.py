@@ -22,6 +22,8 @@ from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.fill_mask import FillMask, FillMaskGraph
 from spanbert_tf.tasks.prediction import Predictor, predict_lines
 
+pytestmark = pytest.mark.usefixtures("presets_opened_once")
+
 VOCABULARY = [*SPECIAL, "ann", "bob", "has", "the", "cat", "?"]
 
 
@@ -30,7 +32,7 @@ def masked_lm():
     keras.utils.set_random_seed(1)
     tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True, special_tokens_in_strings=True)
     preprocessor = SpanBertMaskedLMPreprocessor(tokenizer, sequence_length=16)
-    backbone = SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 64, max_sequence_length=16)
+    backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, 16, 24, max_sequence_length=16)
     model = SpanBertMaskedLM(backbone, preprocessor)
     model.is_head_trained = True
     return model

@@ -17,6 +17,8 @@ from spanbert_tf.task_cli import predict as predict_command
 from spanbert_tf.tasks.coreference.task import Coreference
 from spanbert_tf.tasks.prediction import Predictor, predict_lines
 
+pytestmark = pytest.mark.usefixtures("presets_opened_once")
+
 # A resolver takes many seconds to trace: its words and fields are tested without a predictor.
 PREDICTORS = [name for name in ALL_INPUTS if name != "coreference"]
 OF_ONE_TEXT = [name for name in PREDICTORS if ALL_INPUTS[name].keys() == {"text"}]

@@ -42,7 +42,7 @@ CONTEXTS = [
 @pytest.fixture(scope="module")
 def preset(tmp_path_factory):
     keras.utils.set_random_seed(3)
-    backbone = SpanBertBackbone(len(VOCABULARY), 2, 4, 32, 37, max_sequence_length=LENGTH)
+    backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, 16, 17, max_sequence_length=LENGTH)
     tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
     preprocessor = SpanBertQuestionAnswererPreprocessor(tokenizer, sequence_length=LENGTH)
     settings = {"max_answer_tokens": 5, "stride": STRIDE, "has_unanswerable": True}
