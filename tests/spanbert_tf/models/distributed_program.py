@@ -1,32 +1,29 @@
 """Trains a backbone with a head under one of Keras' distributions; prints losses. Runs on JAX.
 
-python distributed_program.py ours|stock None|DataParallel|ModelParallel
+python distributed_program.py None|DataParallel|ModelParallel
 """
 
 import sys
 
 import jax
 import keras
-import keras_hub
 import numpy as np
 
 from spanbert_tf.models import SpanBertBackbone
 
-kind, name = sys.argv[1:]
+(name,) = sys.argv[1:]
 sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 8}
 assert len(jax.devices()) == 2
-backbone_class = SpanBertBackbone if kind == "ours" else keras_hub.models.BertBackbone
 if name == "DataParallel":
     keras.distribution.set_distribution(keras.distribution.DataParallel())
 elif name == "ModelParallel":
     mesh = keras.distribution.DeviceMesh((1, 2), ("batch", "model"))
-    # KerasHub's BERT has none of its own; the names of its weights are the same.
     layout = SpanBertBackbone.get_layout_map(mesh)
     keras.distribution.set_distribution(
         keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch")
     )
 keras.utils.set_random_seed(1)
-backbone = backbone_class(20, dropout=0.0, max_sequence_length=8, **sizes)
+backbone = SpanBertBackbone(20, dropout=0.0, max_sequence_length=8, **sizes)
 outputs = keras.layers.Dense(1)(backbone(backbone.input)["pooled_output"])
 if name == "ModelParallel":
     shared = [w.path for w in backbone.weights if not w.value.sharding.is_fully_replicated]
