@@ -15,6 +15,7 @@ import sys
 
 import numpy as np
 import pytest
+from commands_on_jax import run_on_jax
 from safetensors.numpy import load_file
 
 from spanbert_tf.config import load_config
@@ -36,16 +37,14 @@ def command(tiny_overrides, tiny_records, tmp_path):
     def make(run, *settings, devices=1):
         config = tmp_path / f"{run}.yaml"
         config.write_text(load_config("spanbert_base", [*tiny_overrides, *settings]).to_yaml())
-        words = [sys.executable, "-m", "spanbert_tf.cli", "pretrain", "--config", str(config)]
+        words = ["pretrain", "--config", str(config)]
         words += ["--data", tiny_records, "--output", str(tmp_path / run)]
         return [*words, *(["--devices", str(devices)] if devices > 1 else [])]
 
     return make
 
 
-def run_on_jax(command, **options):
-    environment = {**os.environ, "KERAS_BACKEND": "jax"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, **options)
+COMMAND = ["-m", "spanbert_tf.cli"]  # of Python; workers are processes of their own
 
 
 def checkpoint(run, step):
@@ -63,13 +62,14 @@ COMPARABLE = ["model.dropout=0", "optimizer.epsilon=1e-3", "training.log_every=1
 
 def test_parts_and_devices_change_nothing(command, tmp_path):
     """Micro-batches and two devices."""
-    for words in (
+    one_device = (
         command("whole", *COMPARABLE),
         command("parts", *COMPARABLE, "training.accumulation_steps=2"),
-        command("two", *COMPARABLE, "training.strategy=mirrored", devices=2),
-    ):
-        child = run_on_jax(words)
-        assert child.returncode == 0, child.stderr
+    )
+    two_devices = command("two", *COMPARABLE, "training.strategy=mirrored", devices=2)
+    for commands in (one_device, (two_devices,)):
+        child, statuses = run_on_jax(*commands)
+        assert not any(statuses), child.stderr
     whole, parts, two = (losses(tmp_path / run) for run in ("whole", "parts", "two"))
     assert len(whole) == 12
     assert parts == pytest.approx(whole, abs=1e-4)
@@ -82,15 +82,16 @@ def test_a_run_of_tensorflow_goes_on_as_there(command, tiny_overrides, tiny_reco
     shutil.copytree(tmp_path / "begun", tmp_path / "other")
     whole = load_config("spanbert_base", [*tiny_overrides, *COMPARABLE])
     run_pretraining(whole, tiny_records, str(tmp_path / "begun"))
-    child = run_on_jax([*command("other", *COMPARABLE), "--backend-changed"])
-    assert child.returncode == 0, child.stderr
+    child, statuses = run_on_jax([*command("other", *COMPARABLE), "--backend-changed"])
+    assert statuses == [0], child.stderr
     expected, found = (losses(tmp_path / run) for run in ("begun", "other"))
     assert len(expected) == 12
     assert found == pytest.approx(expected, abs=1e-4)
 
 
 def test_encoder_is_held_while_the_heads_begin_alone(command, tmp_path):
-    assert run_on_jax(command("run", "training.head_steps=8")).returncode == 0
+    child, statuses = run_on_jax(command("run", "training.head_steps=8"))
+    assert statuses == [0], child.stderr
     first, held, last = (load_file(checkpoint(tmp_path / "run", step)) for step in (4, 8, 12))
     encoder = [name for name in held if name.startswith("weight") and held[name].ndim == 3]
     assert encoder  # kernels of attention
@@ -102,33 +103,29 @@ def test_encoder_is_held_while_the_heads_begin_alone(command, tmp_path):
 @pytest.mark.parametrize("platforms", ["cuda", "tpu", "no_such_one"])
 def test_devices_that_are_not_there_are_one_line(platforms, command, tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
-    child = run_on_jax(command("run"))
+    child, statuses = run_on_jax(command("run"))
     (line,) = child.stderr.splitlines()
-    assert child.returncode == 2
+    assert statuses == [2]
     assert "JAX: its devices cannot be used" in line
     assert "set JAX_PLATFORMS=cpu" in line
 
 
-def test_a_batch_that_the_devices_cannot_share_is_refused(command, tmp_path):
-    child = run_on_jax(command("run", "training.strategy=mirrored", devices=3))
-    (line,) = child.stderr.splitlines()
-    assert "training.batch_size: 4 rows cannot be shared equally by 3 devices" in line
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [
-        ("training.strategy=tpu", "training.strategy: tpu is TensorFlow's; on JAX set mirrored"),
-        ("optimizer.all_reduce_dtype=bfloat16", "bfloat16: is TensorFlow's alone, on JAX XLA adds"),
-    ],
-)
-def test_what_is_tensorflows_alone_is_refused(setting, said, command, tmp_path):
-    child = run_on_jax(command("run", setting))
-    (line,) = child.stderr.splitlines()
-    assert said in line
-    assert child.returncode == 2
-    assert not (tmp_path / "run").exists()
+def test_what_devices_cannot_share_and_what_is_tensorflows_alone_is_refused(command, tmp_path):
+    said = {
+        "training.strategy=mirrored": "training.batch_size: 4 rows cannot be shared equally by 3",
+        "training.strategy=tpu": "training.strategy: tpu is TensorFlow's; on JAX set mirrored",
+        "optimizer.all_reduce_dtype=bfloat16": "bfloat16: is TensorFlow's alone, on JAX XLA adds",
+    }
+    devices = {"training.strategy=mirrored": 3}
+    commands = [
+        command(str(number), setting, devices=devices.get(setting, 1))
+        for number, setting in enumerate(said)
+    ]
+    child, statuses = run_on_jax(*commands)
+    assert statuses == [2, 2, 2]
+    for line, expected in zip(child.stderr.splitlines(), said.values(), strict=True):
+        assert expected in line
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
 @pytest.mark.parametrize("is_told", [False, True])
@@ -141,7 +138,9 @@ def test_processes_that_cannot_find_each_other_are_one_line(
             task = {"type": "worker", "index": 0}
             cluster = json.dumps({"cluster": {"worker": addresses}, "task": task})
             monkeypatch.setenv("TF_CONFIG", cluster)
-        child = run_on_jax(command("run", "training.strategy=multi_worker"))
+        monkeypatch.setenv("KERAS_BACKEND", "jax")
+        words = [*COMMAND, *command("run", "training.strategy=multi_worker")]
+        child = subprocess.run([sys.executable, *words], capture_output=True, text=True)
     (line,) = child.stderr.splitlines()
     expected = "of this machine is taken" if is_told else "multi_worker needs TF_CONFIG in the"
     assert "training.strategy: " in line and expected in line
@@ -150,7 +149,7 @@ def test_processes_that_cannot_find_each_other_are_one_line(
 
 
 def run_two_processes(*commands):
-    """The status of each, and what it has printed, to both streams."""
+    """The status of two processes of Python, and what it has printed, to both streams."""
     with socket.create_server(("", 0)) as free:
         addresses = [f"localhost:{free.getsockname()[1]}", "localhost:1"]
     children = []
@@ -159,7 +158,7 @@ def run_two_processes(*commands):
         cluster = json.dumps({"cluster": {"worker": addresses}, "task": task})
         environment = {**os.environ, "KERAS_BACKEND": "jax", "TF_CONFIG": cluster}
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        children.append(subprocess.Popen(words, env=environment, **streams))
+        children.append(subprocess.Popen([sys.executable, *words], env=environment, **streams))
     outputs = [child.communicate(timeout=300) for child in children]
     return [child.returncode for child in children], outputs
 
@@ -168,10 +167,11 @@ def test_two_processes_train_what_two_devices_do(command, tmp_path):
     """With dropout, whose numbers are drawn for the whole batch."""
     periods = ("log_every=3", "evaluate_every=3", "checkpoint_every_steps=3")
     settings = [f"training.{name}" for name in (*periods, "steps_per_execution=3")]
-    alone = run_on_jax(command("alone", *settings, "training.strategy=mirrored", devices=2))
-    assert alone.returncode == 0, alone.stderr
+    mirrored = command("alone", *settings, "training.strategy=mirrored", devices=2)
+    alone, statuses = run_on_jax(mirrored)
+    assert statuses == [0], alone.stderr
     settings.append("training.strategy=multi_worker")
-    words = command("run", *settings)
+    words = [*COMMAND, *command("run", *settings)]
     statuses, outputs = run_two_processes(words, words)
     assert statuses == [0, 0], outputs
     assert [errors for _, errors in outputs] == ["", ""]
@@ -184,7 +184,8 @@ def test_two_processes_train_what_two_devices_do(command, tmp_path):
         np.testing.assert_array_equal(found[name], values)
     # Where they share no file system, one of them finds no checkpoint.
     longer = [*settings, "training.steps=16", "training.schedule_steps=20"]
-    statuses, outputs = run_two_processes(command("run", *longer), command("other", *longer))
+    both = ([*COMMAND, *command(run, *longer)] for run in ("run", "other"))
+    statuses, outputs = run_two_processes(*both)
     assert statuses == [2, 2], outputs
     steps = (12, 0)
     for step, (_, errors) in zip(steps, outputs, strict=True):
@@ -209,8 +210,8 @@ main(sys.argv[1:])
 def test_a_worker_that_fails_while_models_are_built_ends_all(command, tmp_path):
     """JAX' own end waits for all the others."""
     words = command("run", "training.strategy=multi_worker")
-    broken = [sys.executable, "-c", BROKEN, *words[3:]]
-    statuses, ((_, lost), (_, failed)) = run_two_processes(words, broken)
+    broken = ["-c", BROKEN, *words]
+    statuses, ((_, lost), (_, failed)) = run_two_processes([*COMMAND, *words], broken)
     assert statuses == [1, 1], (lost, failed)
     assert "another worker was lost" in lost.splitlines()[-1]
     assert "KeyError: 'a fault of the program'" in failed
@@ -218,11 +219,14 @@ def test_a_worker_that_fails_while_models_are_built_ends_all(command, tmp_path):
 
 def test_one_device_of_mirrored_computes_what_one_device_does(command, tmp_path):
     """The shipped configurations say mirrored, and most machines have one card."""
-    for strategy in ("mirrored", "one_device"):
-        words = command(strategy, "model.dropout=0.1", f"training.strategy={strategy}")
-        child = run_on_jax(words)
-        assert child.returncode == 0, child.stderr
-    one, other = (checkpoint(tmp_path / run, 12) for run in ("mirrored", "one_device"))
+    strategies = ("mirrored", "one_device")
+    commands = [
+        command(strategy, "model.dropout=0.1", f"training.strategy={strategy}")
+        for strategy in strategies
+    ]
+    child, statuses = run_on_jax(*commands)
+    assert statuses == [0, 0], child.stderr
+    one, other = (checkpoint(tmp_path / run, 12) for run in strategies)
     assert filecmp.cmp(one, other, shallow=False)
 
 

@@ -8,14 +8,13 @@ import pathlib
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from typing import ClassVar
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from commands_on_jax import run_on_jax
 from graph_operations import PYTHON, of_host, operations_of_data, unknown_shapes
 
 import spanbert_tf.training.devices
@@ -329,17 +328,15 @@ class TaskTests:
             if path.name > "step-00000002":
                 shutil.rmtree(path)
         (tmp_path / "config.yaml").write_text(self.config(material, **options).to_yaml())
-        names = ("config", "preset", "data", "validation-data", "output")
-        values = [material["still-preset"], material["train"], material["dev"], there]
-        command = ["finetune"]
-        for name, value in zip(names, [tmp_path / "config.yaml", *values], strict=True):
-            command += [f"--{name}", value]
-        refused = _on_jax(*command)
-        assert refused.returncode == EXIT_BAD_INPUT
-        assert "begun with another KERAS_BACKEND" in refused.stderr
-        assert "--backend-changed goes on all the same" in refused.stderr
-        went_on = _on_jax(*command, "--backend-changed")
-        assert went_on.returncode == 0, went_on.stderr
+        finetune = ["finetune", "--config", tmp_path / "config.yaml", "--output", there]
+        finetune += ["--preset", material["still-preset"], "--data", material["train"]]
+        finetune += ["--validation-data", material["dev"]]
+        goes_on = [*finetune, "--backend-changed"]
+        evaluate = ["evaluate", "--preset", here / "preset", "--data", material["dev"]]
+        child, statuses = run_on_jax(finetune, goes_on, evaluate)
+        assert statuses == [EXIT_BAD_INPUT, 0, 0], child.stderr
+        assert "begun with another KERAS_BACKEND" in child.stderr
+        assert "--backend-changed goes on all the same" in child.stderr
         lines, others = (read_metrics(str(run / METRICS_FILE)) for run in (here, there))
         assert len(lines) == len(others) >= 8
         for expected, found in zip(lines, others, strict=True):
@@ -347,15 +344,9 @@ class TaskTests:
             for name in ("loss", "gradient_norm", "learning_rate"):
                 assert found.get(name) == pytest.approx(expected.get(name), rel=1e-3)
         (scores,) = run_evaluation(str(here / "preset"), [material["dev"]])
-        said = _on_jax("evaluate", "--preset", here / "preset", "--data", material["dev"]).stdout
+        said = child.stdout.split("status 0")[1]
         for name, value in scores.items():
             assert f"{name} {value:.2f}" in said
-
-
-def _on_jax(*arguments):
-    command = [sys.executable, "-m", "spanbert_tf.cli", *map(str, arguments)]
-    environment = {**os.environ, "KERAS_BACKEND": "jax"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
 class TrainingTests(TaskTests):

@@ -1,0 +1,35 @@
+"""Commands of `spanbert-tf` under `KERAS_BACKEND=jax`, in a process of their own."""
+
+import json
+import os
+import subprocess
+import sys
+
+_PROGRAM = """
+import json, sys
+from spanbert_tf.cli import main
+
+for words in json.loads(sys.argv[1]):
+    try:
+        main(words)
+    except SystemExit as end:
+        print("status", end.code or 0, flush=True)
+"""
+
+
+def run_on_jax(*commands):
+    """Runs commands one after the other in one process, which imports JAX once.
+
+    Returns the finished process, and the exit status of each command.
+    """
+    words = json.dumps([list(map(str, command)) for command in commands])
+    child = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KERAS_BACKEND": "jax"},
+    )
+    lines = child.stdout.splitlines()
+    statuses = [int(line.split()[1]) for line in lines if line.startswith("status ")]
+    assert len(statuses) == len(commands), child.stderr
+    return child, statuses
