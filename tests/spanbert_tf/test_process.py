@@ -142,8 +142,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("num_signals", [1, 2])
-@pytest.mark.parametrize(("status", "said"), [(0, "status 0\n"), (3, "")])
+@pytest.mark.parametrize(("num_signals", "status", "said"), [(1, 3, ""), (2, 0, "status 0\n")])
 def test_a_signal_to_the_parent_alone_ends_the_child_first(num_signals, status, said):
     """A second one is the child's, too: whatever it does then, it is not left behind."""
     with subprocess.Popen(
