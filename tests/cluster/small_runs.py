@@ -17,9 +17,10 @@ COMMON = (
     "training.log_every=2 training.precision=float32 optimizer.epsilon=1e-4 "
     "training.checkpoint_every_steps=7"
 )
+# A run of pre-training begins with its heads alone, and trains all in its second half.
 SETTINGS = {
     "pretrain": "model.dropout=0.0 training.batch_size=16 training.steps={steps} "
-    "training.schedule_steps=200 training.evaluate_every={steps}",
+    "training.schedule_steps=200 training.evaluate_every={steps} training.head_steps={half}",
     "finetune": "training.batch_size=8 training.max_steps={steps} data.sequence_length=32 "
     "training.keep_best=false training.evaluations_per_epoch=1 "
     "training.min_steps_between_evaluations=60",
@@ -33,7 +34,7 @@ def command_line(command, place, run, steps=STEPS):
         words = ["--config", "classification", "--preset", place / "encoder"]
         words += ["--data", place / "texts", "--validation-data", place / "texts"]
     words = [command, *map(str, words), "--output", str(run)]
-    settings = f"{COMMON} {SETTINGS[command].format(steps=steps)}".split()
+    settings = f"{COMMON} {SETTINGS[command].format(steps=steps, half=steps // 2)}".split()
     return [*words, *(word for setting in settings for word in ("--set", setting))]
 
 

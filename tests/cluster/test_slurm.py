@@ -61,27 +61,46 @@ def log(tmp_path):
     return (tmp_path / "log").read_text()
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_a_run_that_is_signalled_is_queued_again_and_goes_on(
-    backend, slurm, submit, place, undisturbed, tmp_path, monkeypatch
-):
-    run, steps = tmp_path / "run", 150  # workers agree on the last one within seconds
-    monkeypatch.setenv("KERAS_BACKEND", backend)
-    job = submit("pretrain.sh", run, *options_of("pretrain", place, steps))
-    await_step(run, FAULT_AT, [])
-    slurm.call("scancel", "--signal=TERM", job)  # what Slurm does before the time is up
+def await_queued_again(slurm, job, run, reason):
     start = time.monotonic()
     while slurm.facts(job)["JobState"] == "RUNNING":
         time.sleep(0.5)
-    print(f"SIGTERM: queued again after {time.monotonic() - start:.0f} s, step {last_step(run)}")
+    print(f"{reason}: queued again after {time.monotonic() - start:.0f} s, step {last_step(run)}")
+
+
+def test_a_run_that_is_signalled_or_loses_a_node_is_queued_again_and_goes_on(
+    slurm, submit, place, undisturbed, tmp_path
+):
+    run, steps = tmp_path / "run", 150  # workers agree on the last one within seconds
+    job = submit("pretrain.sh", run, *options_of("pretrain", place, steps))
+    await_step(run, FAULT_AT, [])
+    slurm.call("scancel", "--signal=TERM", job)  # what Slurm does before the time is up
+    await_queued_again(slurm, job, run, "SIGTERM")
+    await_step(run, last_step(run) + FAULT_AT, [])
+    slurm.hosts[1].power_off()
+    await_queued_again(slurm, job, run, "a node is lost")
+    assert last_step(run) < steps
+    slurm.await_node(slurm.hosts[1], "down")
+    slurm.start_daemon(slurm.hosts[1])
+    facts = slurm.await_end(job)
+    assert (facts["JobState"], facts["Restarts"]) == ("COMPLETED", "2"), log(tmp_path)
+    assert_equal_weights(weights_of("pretrain", run), undisturbed("pretrain", steps))
+
+
+def test_a_run_on_jax_that_is_signalled_is_queued_again_and_goes_on(
+    slurm, submit, place, tmp_path, monkeypatch
+):
+    run, steps = tmp_path / "run", 150
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    job = submit("pretrain.sh", run, *options_of("pretrain", place, steps))
+    await_step(run, FAULT_AT, [])
+    slurm.call("scancel", "--signal=TERM", job)
+    await_queued_again(slurm, job, run, "SIGTERM")
     facts = slurm.await_end(job)
     assert (facts["JobState"], facts["Restarts"]) == ("COMPLETED", "1"), log(tmp_path)
-    if backend == "tensorflow":
-        expected = undisturbed("pretrain", steps)
-    else:
-        devices = ["--devices", "2", "--set", "training.strategy=mirrored"]
-        spanbert_tf(*command_line("pretrain", place, tmp_path / "alone", steps), *devices)
-        expected = weights_of("pretrain", tmp_path / "alone")
+    devices = ["--devices", "2", "--set", "training.strategy=mirrored"]
+    spanbert_tf(*command_line("pretrain", place, tmp_path / "alone", steps), *devices)
+    expected = weights_of("pretrain", tmp_path / "alone")
     assert_equal_weights(weights_of("pretrain", run), expected)
 
 
@@ -90,22 +109,6 @@ def test_a_mistake_is_not_queued_again(slurm, submit, place, tmp_path):
     facts = slurm.await_end(submit("pretrain.sh", tmp_path / "run", *words))
     assert (facts["JobState"], facts["ExitCode"], facts["Restarts"]) == ("FAILED", "2:0", "0")
     assert "training.stepps" in log(tmp_path)
-
-
-def test_a_node_that_is_lost(slurm, submit, place, undisturbed, tmp_path):
-    run = tmp_path / "run"
-    job = submit("pretrain.sh", run, *options_of("pretrain", place))
-    await_step(run, FAULT_AT, [])
-    slurm.hosts[1].power_off()
-    start = time.monotonic()
-    while slurm.facts(job)["JobState"] == "RUNNING":
-        time.sleep(0.5)
-    print(f"a node is lost: queued again after {time.monotonic() - start:.0f} s")
-    slurm.await_node(slurm.hosts[1], "down")
-    slurm.start_daemon(slurm.hosts[1])
-    facts = slurm.await_end(job)
-    assert (facts["JobState"], facts["Restarts"]) == ("COMPLETED", "1"), log(tmp_path)
-    assert_equal_weights(weights_of("pretrain", run), undisturbed("pretrain"))
 
 
 def tasks(printed):
