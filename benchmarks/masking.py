@@ -39,7 +39,7 @@ from spanbert_tf.text.vocabulary import (
     is_continuation,
     load_vocabulary,
 )
-from tests.spanbert_tf.masking import masking_oracle
+from tests.support import masking_oracle
 
 BATCH_SIZE = 256
 ROUNDS = 9

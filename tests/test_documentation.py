@@ -241,8 +241,7 @@ def test_the_toy_task_is_walked_through_whole():
     """The blocks of the page are the file, in order; the last is that of a derived task."""
     *of_toy, of_derived = blocks(DOCS / "adding_a_task.md", "python")
     toy, derived = (
-        (ROOT / "tests" / "spanbert_tf" / "tasks" / name).read_text()
-        for name in ("toy_task.py", "by_loss.py")
+        (ROOT / "tests" / "support" / name).read_text() for name in ("toy_task.py", "by_loss.py")
     )
 
     def lines(text):

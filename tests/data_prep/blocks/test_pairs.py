@@ -8,9 +8,9 @@ import statistics
 import numpy as np
 import pytest
 import written_records
+from counted_documents import LIMIT, SHAPES, make_documents, make_sentences, to_features
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_sequences import LIMIT, SHAPES, make_documents, make_sentences, to_features
 
 import data_prep.blocks.records
 import data_prep.text.corpus

@@ -18,6 +18,7 @@ import keras_tuner
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiny_models
 from tiny_models import VOCABULARY
 
 from spanbert_tf import models
@@ -444,7 +445,7 @@ def test_options_of_keras_optimizers(options):
 @slow
 def test_distributions_of_keras_on_jax():
     """Two devices of JAX have the outputs and, after steps, the loss of one."""
-    program = os.path.join(os.path.dirname(__file__), "distributed_program.py")
+    program = os.path.join(os.path.dirname(tiny_models.__file__), "distributed_program.py")
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "KERAS_BACKEND": "jax"}
     found = []
     for name in ("None", "DataParallel", "ModelParallel"):

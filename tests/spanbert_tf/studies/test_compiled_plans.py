@@ -15,7 +15,7 @@ pytestmark = [
         importlib.util.find_spec("libtpu") is None, reason="libtpu is missing: the extra `tpu`"
     ),
 ]
-PROGRAM = pathlib.Path(__file__).parent / "plan_program.py"
+PROGRAM = pathlib.Path(__file__).parents[2] / "support" / "plan_program.py"
 PRETRAINING = ["spanbert_base", "bert_2seq_nsp", "segabert_base"]
 FINETUNING = ["squad_v1", "named_entities", "tacred", "mnli", "coreference_spanbert_base"]
 NAMES = [*PRETRAINING, *FINETUNING]
