@@ -47,6 +47,7 @@ _NAMES = {
     ),
     "training.max_checkpoints": "save_total_limit keep_interval_updates keep_last_epochs",
     "training.keep_best": "load_best_model_at_end save_best",
+    "training.best_metric": "metric_for_best_model best_checkpoint_metric",
     "training.early_stopping_patience": "patience early_stopping",
     "training.steps_per_execution": "iterations_per_loop",
     "training.seed": "random_seed data_seed",

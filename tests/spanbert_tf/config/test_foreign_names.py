@@ -44,6 +44,7 @@ ARGUMENTS = {
     "save_steps": ("training.checkpoint_every_steps", "training.checkpoint_every_steps"),
     "save_total_limit": ("training.max_checkpoints", "training.max_checkpoints"),
     "load_best_model_at_end": ("training.keep_best", "training.keep_best"),
+    "metric_for_best_model": ("training.best_metric", "training.best_metric"),
     "full_determinism": ("training.deterministic", "training.deterministic"),
     "seed": ("training.seed", "training.seed"),
     "data_seed": ("training.seed", "training.seed"),
@@ -66,7 +67,7 @@ WITHOUT = """
     trackio_static_space_id eval_delay prediction_loss_only eval_on_start eval_do_concat_batches
     eval_use_gather_object eval_accumulation_steps include_for_metrics batch_eval_metrics
     save_only_model save_on_each_node enable_jit_checkpoint push_to_hub hub_token hub_private_repo
-    hub_model_id hub_strategy hub_always_push hub_revision metric_for_best_model greater_is_better
+    hub_model_id hub_strategy hub_always_push hub_revision greater_is_better
     ignore_data_skip restore_callback_states_from_checkpoint accelerator_config parallelism_config
     dataloader_drop_last dataloader_num_workers dataloader_pin_memory
     dataloader_persistent_workers dataloader_prefetch_factor dataloader_multiprocessing_context
