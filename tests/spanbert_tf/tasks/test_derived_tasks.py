@@ -5,6 +5,7 @@ own; `twin_a` and `twin_b` share theirs with each other.
 """
 
 import json
+import pathlib
 
 import by_loss
 import keras
@@ -71,6 +72,7 @@ def installed(tmp_path_factory):
     (directory / "entry_points.txt").write_text(f"[spanbert_tf.tasks]\n{lines}")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(directory.parent))
+        patch.syspath_prepend(str(pathlib.Path(__file__).parent))  # the entry points name this file
         yield
 
 
