@@ -44,8 +44,8 @@ from spanbert_tf.masking.random_bits import row_keys
 from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 BATCHES_SORTED = 64
-# An epoch of fewer batches is not sorted. With 26 batches of rows of one length, F1 of named entities
-# was 67.5, and 68.8 with batches of any rows (GUM, MiniLM, five seeds).
+# An epoch of fewer batches is not sorted. With 26 batches of rows of one length the F1 of named
+# entities was 67.5, and 68.8 with batches of any rows (GUM, MiniLM, five seeds).
 FEWEST_SORTED = 128
 MAX_WIDTHS = 16  # shapes that XLA compiles a step for
 WIDTH_MULTIPLE = 8  # matrix products of 16-bit numbers are fastest so
