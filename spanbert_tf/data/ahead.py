@@ -9,17 +9,15 @@ _BATCHES_AHEAD = 2  # beside those that are being computed
 
 
 def computed_ahead(parts: tf.data.Dataset, compute: Callable[..., Any]) -> tf.data.Dataset:
-    """Batches that are computed while the model computes the ones before, in order.
-
-    As many at once as there are processors, 16 at most. TensorFlow does not choose the numbers:
-    the thread by which it would can miss that its iterator is deleted. It is woken before the flag
-    is set that it then reads, and sleeps on, for a minute at most, while the deletion waits for it.
-    That befell 4 of 40 iterators (TensorFlow 2.20).
+    """Computes batches in order, while the model computes the ones before.
 
     Args:
         parts: what the batches are computed of.
         compute: a graph function of an element of `parts`; a batch.
     """
+    # Without autotuning, `AUTOTUNE` is the number of processors, at most 16. The thread that tunes
+    # can miss that its iterator is deleted: it is woken before the flag is set that it then reads,
+    # and sleeps on for up to a minute while the deletion waits (4 of 40 iterators, in 2.20).
     options = tf.data.Options()
     options.autotune.enabled = False
     batches = parts.map(compute, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)

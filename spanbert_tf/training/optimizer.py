@@ -336,7 +336,7 @@ class AdamW(keras.optimizers.AdamW):
         Args:
             grads: gradients of the scaled loss of the global batch; on TensorFlow, in a replica's
                 context, of the replica's share of it. A variable whose gradient is `None` remains
-                as it is.
+                as it is; micro-batches have zeros in place of `None`.
             trainable_variables: variables of the gradients; by default those of `build`.
         """
         variables = list(trainable_variables or self._trainable_variables)

@@ -23,7 +23,11 @@ def call_in_training(
     padding_mask: tf.Tensor,
     dropouts: Sequence[Dropout],
 ) -> tf.Tensor:
-    """As in `plain`, by a function that like layers share where a graph is being built."""
+    """Computes as `plain` does, by a function that equal layers share while a graph is built.
+
+    The function is traced from the first layer of its kind. Every layer, the first one too, calls
+    it with the values of its own weights, which take the place of the first layer's.
+    """
     if not _can_share(layer):
         return plain.call_in_training(layer, x, padding_mask, dropouts)
     graph = tf.compat.v1.get_default_graph()
