@@ -92,7 +92,7 @@ def test_regression_from_training_to_export(material, tmp_path, capfd):
     preset, scores = finetuned(material, "scores", tmp_path / "run")
     assert set(scores) == {"pearson", "spearman", "score"}
     lines = read_metrics(str(tmp_path / "run" / METRICS_FILE))
-    assert len(lines) == 8 and all("regression_loss" in line for line in lines)
+    assert len(lines) == 8 and all("loss" in line for line in lines)
     assert not any(name.endswith("accuracy") for line in lines for name in line)
     data = str(material / "scores" / "dev")
     run_prediction(preset, data, str(tmp_path / "predictions"))
