@@ -188,7 +188,8 @@ class PretrainingJob(Job):
     ) -> SpanBertPretrainer:
         """The best weights, the encoder's mean with the one before, preset and summary."""
         devices = self._datasets.devices
-        devices.wait_for_all()  # The chief has written the best checkpoint before others read it.
+        if self.config.training.keep_best:
+            devices.wait_for_all()  # the chief has written the best checkpoint, which all read
         step = self.restore_best(checkpoints, devices) or self.num_steps
         share, mixed = self.config.training.initial_encoder_share, None
         if share:
