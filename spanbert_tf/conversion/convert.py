@@ -10,7 +10,6 @@ from typing import NamedTuple
 import keras
 import numpy as np
 import rich.table
-from keras_hub.src.utils.preset_utils import TASK_CONFIG_FILE
 
 from spanbert_tf.console import table_console
 from spanbert_tf.conversion.checkpoint import (
@@ -49,7 +48,7 @@ from spanbert_tf.conversion.tfhub import read_tfhub
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.files.contents import check_own_files
 from spanbert_tf.files.output import Output, OutputKind
-from spanbert_tf.files.preset import PRESET_KIND
+from spanbert_tf.files.preset import PRESET_KIND, TASK_CONFIG
 from spanbert_tf.files.written import print_written
 from spanbert_tf.lazy import load
 from spanbert_tf.models.span_bert_backbone import was_trained
@@ -173,7 +172,7 @@ def _next_commands(target_format: str, preset: str) -> Iterator[list[str]]:
     """What can be done with a preset; other formats are read by other programs."""
     if target_format != "keras":
         return
-    if os.path.exists(os.path.join(preset, TASK_CONFIG_FILE)):
+    if os.path.exists(os.path.join(preset, TASK_CONFIG)):
         answers = ["--input", "INPUTS", "--output", "predictions.jsonl"]
         yield ["spanbert-tf", "predict", "--preset", preset, *answers]
     records = ["--input", "FILE", "--output", "RECORDS"]

@@ -50,7 +50,7 @@ PRESET_KIND = OutputKind(
         TOKENIZER_VOCABULARY,
     ),
 )
-_ENCODER_WEIGHTS, _TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
+ENCODER_WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
 _INDEX = "model.weights.json"  # names the files of an encoder that is saved in several
 # Where a tokenizer or preprocessor is to be saved: KerasHub writes to that path, wherever it leads.
 _FILE_KEY, _FILES = "config_file", (TOKENIZER_CONFIG, PREPROCESSOR_CONFIG)
@@ -229,7 +229,7 @@ class PresetFiles:
     def head_class(self) -> str | None:
         """The name of the class of the task whose head the preset holds; `None` if it has none."""
         task_class = self.class_name(TASK_CONFIG)
-        has_head = task_class is not None and self.find(_TASK_WEIGHTS) is not None
+        has_head = task_class is not None and self.find(TASK_WEIGHTS) is not None
         return task_class if has_head else None
 
     @property
@@ -385,9 +385,9 @@ class PresetFiles:
             names = [name for name in own if name.endswith(_WEIGHT_ENDINGS)]
             self._shards()  # refuses an index of other files
         else:
-            names = [*self._shards(), _ENCODER_WEIGHTS]
+            names = [*self._shards(), ENCODER_WEIGHTS]
             if self.description(TASK_CONFIG) is not None:
-                names.append(_TASK_WEIGHTS)
+                names.append(TASK_WEIGHTS)
         paths = {name: self.find(name) for name in names}
         return {name: path for name, path in paths.items() if path is not None}
 

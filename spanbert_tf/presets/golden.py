@@ -11,11 +11,16 @@ import os
 import keras
 import keras_hub
 import numpy as np
-from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import sha256
-from spanbert_tf.files.preset import GOLDEN_FILE, Golden, GoldenSentence, PresetFiles
+from spanbert_tf.files.preset import (
+    ENCODER_WEIGHTS,
+    GOLDEN_FILE,
+    Golden,
+    GoldenSentence,
+    PresetFiles,
+)
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models.keras_hub_presets import without_mixed_precision
 
@@ -56,7 +61,7 @@ def write_golden(
     with open(os.path.join(directory, GOLDEN_FILE), "w", encoding="utf-8") as file:
         json.dump(dataclasses.asdict(golden), file)
     if is_exact:  # both encoders share the values read, so that these are in memory once
-        backbone.load_weights(os.path.join(directory, preset_utils.MODEL_WEIGHTS_FILE))
+        backbone.load_weights(os.path.join(directory, ENCODER_WEIGHTS))
         for weight, read in zip(loaded.weights, backbone.weights, strict=True):
             weight.assign(read.value)
     check_outputs(PresetFiles(directory), loaded, tokenizer)
@@ -64,7 +69,7 @@ def write_golden(
 
 def _holds_what_it_saved(backbone: keras_hub.models.Backbone, directory: str) -> bool:
     """Whether an encoder has the same values as its file: in float32, not in shards."""
-    is_one_file = os.path.exists(os.path.join(directory, preset_utils.MODEL_WEIGHTS_FILE))
+    is_one_file = os.path.exists(os.path.join(directory, ENCODER_WEIGHTS))
     return is_one_file and backbone.variable_dtype == "float32"
 
 

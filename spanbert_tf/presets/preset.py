@@ -5,12 +5,11 @@ import warnings
 from typing import Any, Protocol
 
 import keras_hub
-from keras_hub.src.utils import preset_utils
 
 from spanbert_tf.data.manifest import vocabulary_hash
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.kinds import convert_keras_command
-from spanbert_tf.files.preset import TASK_CONFIG, PresetFiles
+from spanbert_tf.files.preset import TASK_CONFIG, TASK_WEIGHTS, TOKENIZER_CONFIG, PresetFiles
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import SpanBertBackbone, SpanBertMaskedLM, SpanBertTokenizer
 from spanbert_tf.models.keras_hub_presets import (
@@ -115,7 +114,7 @@ class Preset(PresetFiles):
         is_task = self.holds(kind)
         if has_head and not is_task:
             raise BadInputError(
-                f"{self}: has no trained head ({preset_utils.TASK_WEIGHTS_FILE} of a "
+                f"{self}: has no trained head ({TASK_WEIGHTS} of a "
                 f"{kind.__name__}); use the preset of such a model"
             )
         if is_task and self.arguments(TASK_CONFIG).get("preprocessor") is None:
@@ -162,7 +161,7 @@ class Preset(PresetFiles):
         if isinstance(tokenizer, SpanBertTokenizer) and tokenizer.compute_dtype != "int32":
             raise BadInputError(
                 f"{self}: its tokenizer gives strings, not ids; set dtype to int32 in "
-                f"{preset_utils.TOKENIZER_CONFIG_FILE}"
+                f"{TOKENIZER_CONFIG}"
             )
         return tokenizer
 
