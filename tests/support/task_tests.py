@@ -7,7 +7,6 @@ import os
 import pathlib
 import re
 import shutil
-import signal
 from typing import ClassVar
 
 import keras
@@ -16,6 +15,7 @@ import pytest
 import tensorflow as tf
 from commands_on_jax import run_on_jax
 from graph_operations import PYTHON, of_host, operations_of_data, unknown_shapes
+from signalled_runs import terminated_after
 
 import spanbert_tf.training.devices
 from benchmarks.classification import main as benchmark
@@ -30,7 +30,7 @@ from spanbert_tf.tasks.lookup import open_records, task_of_preset
 from spanbert_tf.tasks.prediction import Predictor, export_preset, run_prediction
 from spanbert_tf.tasks.table import load_task, load_task_config
 from spanbert_tf.training.devices import Devices
-from spanbert_tf.training.metrics_log import METRICS_FILE, MetricsLog, read_metrics
+from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SEQUENCE_LENGTH = 32
@@ -370,18 +370,8 @@ class TrainingTests(TaskTests):
             np.testing.assert_allclose(actual, expected, atol=1e-5)
 
     @pytest.mark.slow
-    def test_stopped_run_goes_on_to_the_same_bits(
-        self, finished, material, tmp_path, monkeypatch, capfd
-    ):
-        log_step = MetricsLog.on_step_end
-
-        def log_and_terminate(self, step, model):
-            log_step(self, step, model)
-            if step == 9:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(MetricsLog, "on_step_end", log_and_terminate)
+    def test_stopped_run_goes_on_to_the_same_bits(self, finished, material, tmp_path, capfd):
+        with terminated_after(9):
             assert self.finetune(material, tmp_path / "run") is None
         assert "saved step 9 of 16; run the same command again" in capfd.readouterr().out
         # The rest in loops of as many steps as there are between evaluations and checkpoints.

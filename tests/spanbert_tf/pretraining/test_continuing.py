@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 from continued_runs import HEAD_STEPS, SETTINGS, configured, continue_run, save_encoder
 from record_files import VOCABULARY
+from signalled_runs import terminated_after
 
 from spanbert_tf.config import load_config
 from spanbert_tf.data.manifest import PretrainingManifest
@@ -28,7 +29,7 @@ from spanbert_tf.pretraining.model import (
 )
 from spanbert_tf.studies.quickstart import unigram_cross_entropy
 from spanbert_tf.training.configured_optimizer import encoder_variables, variables_beside_encoder
-from spanbert_tf.training.metrics_log import MetricsLog, read_metrics
+from spanbert_tf.training.metrics_log import read_metrics
 
 
 @pytest.fixture(scope="module")
@@ -210,19 +211,11 @@ def without_speed(run):
 
 @pytest.mark.slow
 def test_run_stopped_at_the_switch_goes_on_bit_for_bit(
-    straight_run, preset, tiny_records, tmp_path, monkeypatch
+    straight_run, preset, tiny_records, tmp_path
 ):
     """The preset is gone when the run goes on. Before and after the switch: runs killed there."""
     copied, run = str(shutil.copytree(preset, tmp_path / "preset")), tmp_path / "run"
-    log_step = MetricsLog.on_step_end
-
-    def log_and_terminate(self, done, model):
-        log_step(self, done, model)
-        if done == HEAD_STEPS:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MetricsLog, "on_step_end", log_and_terminate)
+    with terminated_after(HEAD_STEPS):
         assert continue_run(copied, tiny_records, run) is None
     assert max(os.listdir(run / "checkpoints")) == f"step-{HEAD_STEPS:08d}"
     shutil.rmtree(copied)

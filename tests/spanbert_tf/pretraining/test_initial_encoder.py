@@ -3,17 +3,16 @@
 import os
 import re
 import shutil
-import signal
 
 import numpy as np
 import pytest
 from continued_runs import configured, continue_run, save_encoder
+from signalled_runs import terminated_after
 
 from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
 from spanbert_tf.pretraining.datasets import configured_dataset
 from spanbert_tf.pretraining.job import run_pretraining
-from spanbert_tf.training.metrics_log import MetricsLog
 
 SHARE, FILE = 0.25, "initial_encoder.npz"
 
@@ -102,18 +101,10 @@ def test_held_out_losses_are_those_of_the_preset(preset, tiny_records, tmp_path,
 
 @pytest.mark.slow
 def test_stopped_run_ends_with_the_same_preset_without_the_first_one(
-    straight_run, preset, tiny_records, tmp_path, monkeypatch
+    straight_run, preset, tiny_records, tmp_path
 ):
     copied, run = str(shutil.copytree(preset, tmp_path / "preset")), tmp_path / "run"
-    log_step = MetricsLog.on_step_end
-
-    def log_and_terminate(self, step, model):
-        log_step(self, step, model)
-        if step == 7:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MetricsLog, "on_step_end", log_and_terminate)
+    with terminated_after(7):
         assert mixed_run(copied, tiny_records, run) is None
     shutil.rmtree(copied)
     assert mixed_run(copied, tiny_records, run)
