@@ -271,7 +271,8 @@ def go_on_from_adapter(adapted, directory, output, rank):
 def test_a_run_goes_on_from_an_adapter_over_the_same_encoder(adapted, directory, tmp_path):
     go_on_from_adapter(adapted, directory, tmp_path, 3)
     before, after = (read_adapter(str(place / "adapter")) for place in (adapted[0], tmp_path))
-    assert after.encoder == before.encoder == str(directory / "preset")
+    for adapter in (before, after):
+        assert adapter.encoder.name == str(directory / "preset")
     assert after.digest == before.digest
     matrices = {name: values for name, values in after.arrays.items() if "lora" in name}
     assert len(matrices) == 8
